@@ -1,0 +1,21 @@
+"""What benchmarks share: the CPU time of a process and the interval of a median."""
+
+from __future__ import annotations
+
+import resource
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def cpu_seconds() -> float:
+    """User and system time so far of this process, its threads and those of its children that ended."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def median_interval(values: NDArray[np.float64], draws: int = 10_000) -> tuple[float, float, float]:
+    """The median and its 95 % bootstrap interval."""
+    again = np.random.default_rng(0).choice(values, (draws, len(values)))
+    low, high = np.percentile(np.median(again, axis=1), [2.5, 97.5])
+    return float(np.median(values)), float(low), float(high)

@@ -1,0 +1,106 @@
+"""What a plugin or a notebook imports. Names are fetched from their rooms when they are first used, so that
+`import mappa_core` costs nothing."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mappa_core.errors import CoachError as CoachError
+    from mappa_core.errors import ConfigError as ConfigError
+    from mappa_core.errors import EngineError as EngineError
+    from mappa_core.errors import GuardStop as GuardStop
+    from mappa_core.errors import InputError as InputError
+    from mappa_core.errors import MappaError as MappaError
+    from mappa_core.errors import ModelError as ModelError
+    from mappa_core.errors import PluginError as PluginError
+    from mappa_core.errors import PromptTooLong as PromptTooLong
+    from mappa_core.errors import ReplayError as ReplayError
+    from mappa_core.errors import RolloutError as RolloutError
+    from mappa_core.errors import RunError as RunError
+    from mappa_core.errors import TaskError as TaskError
+    from mappa_core.errors import ToolError as ToolError
+    from mappa_core.errors import WorkflowError as WorkflowError
+    from mappa_core.hookspecs import NoOptions as NoOptions
+    from mappa_core.hookspecs import Offer as Offer
+    from mappa_core.hookspecs import hookimpl as hookimpl
+    from mappa_core.protocols import Coach as Coach
+    from mappa_core.protocols import Engine as Engine
+    from mappa_core.protocols import Estimator as Estimator
+    from mappa_core.protocols import Loss as Loss
+    from mappa_core.protocols import LossRows as LossRows
+    from mappa_core.protocols import PolicySpec as PolicySpec
+    from mappa_core.protocols import Reply as Reply
+    from mappa_core.protocols import Rewards as Rewards
+    from mappa_core.protocols import Sampler as Sampler
+    from mappa_core.protocols import Shaper as Shaper
+    from mappa_core.protocols import Split as Split
+    from mappa_core.protocols import Stage as Stage
+    from mappa_core.protocols import TaskSource as TaskSource
+    from mappa_core.protocols import Tool as Tool
+    from mappa_core.protocols import Tracker as Tracker
+    from mappa_core.protocols import Transport as Transport
+    from mappa_core.protocols import Workflow as Workflow
+    from mappa_core.protocols import Workspace as Workspace
+    from mappa_core.records import MAX_SCORE as MAX_SCORE
+    from mappa_core.records import NOBODY as NOBODY
+    from mappa_core.records import Advantages as Advantages
+    from mappa_core.records import Breach as Breach
+    from mappa_core.records import Completion as Completion
+    from mappa_core.records import Experience as Experience
+    from mappa_core.records import Failure as Failure
+    from mappa_core.records import FileChange as FileChange
+    from mappa_core.records import Message as Message
+    from mappa_core.records import Receipt as Receipt
+    from mappa_core.records import Role as Role
+    from mappa_core.records import Sampling as Sampling
+    from mappa_core.records import Scene as Scene
+    from mappa_core.records import Step as Step
+    from mappa_core.records import Task as Task
+    from mappa_core.records import ToolCall as ToolCall
+    from mappa_core.records import ToolLimits as ToolLimits
+    from mappa_core.records import ToolResult as ToolResult
+    from mappa_core.records import ToolSpec as ToolSpec
+    from mappa_core.records import Trajectory as Trajectory
+    from mappa_core.records import Usage as Usage
+    from mappa_core.records import Verdict as Verdict
+    from mappa_core.records import VersionSpan as VersionSpan
+    from mappa_core.training import Run as Run
+
+    __version__: str
+
+_ROOMS = {
+    "errors": """
+        MappaError InputError ConfigError PluginError TaskError ModelError RunError
+        RolloutError PromptTooLong ToolError CoachError WorkflowError ReplayError EngineError GuardStop""",
+    "hookspecs": """
+        NoOptions Offer hookimpl""",
+    "protocols": """
+        Coach Engine Estimator Loss LossRows PolicySpec Reply Rewards Sampler Shaper Split Stage TaskSource Tool Tracker
+        Transport Workflow Workspace""",
+    "records": """
+        MAX_SCORE NOBODY Advantages Breach Completion Experience Failure FileChange Message Receipt Role Sampling Scene
+        Step Task ToolCall ToolLimits ToolResult ToolSpec Trajectory Usage Verdict VersionSpan""",
+    "training": """
+        Run""",
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names.split()}
+
+__all__ = sorted(_ROOM_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("mappa-core")
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,46 @@
+"""`mappa config`: every setting of a run, with its value and who set it."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from mappa_core.cli.options import Asked, load_registry, recipe_options
+from mappa_core.config.compose import Composed
+
+
+@click.command("config")
+@recipe_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(asked: Asked, as_json: bool) -> None:
+    """Show every setting of a run, its value and who set it."""
+    composed = asked.compose(load_registry())
+    if as_json:
+        click.echo(json.dumps(_document(composed), ensure_ascii=False))
+        return
+    _show(composed.yaml())
+    for one in composed.absent:
+        click.secho(f"not installed: {one.key}.use: {one.reason}", fg="yellow", err=True)
+
+
+def _document(composed: Composed) -> dict[str, object]:
+    return {
+        "plugin": composed.plugin,
+        "recipe": composed.recipe,
+        "recipe_hash": composed.recipe_hash,
+        "config": composed.document,
+        "origins": composed.origins,
+        "not_installed": {one.key: one.reason for one in composed.absent},
+    }
+
+
+def _show(text: str) -> None:
+    from rich.console import Console
+    from rich.syntax import Syntax
+
+    console = Console()
+    if console.is_terminal:
+        console.print(Syntax(text, "yaml", background_color="default", word_wrap=True))
+    else:
+        click.echo(text, nl=False)

@@ -1,0 +1,76 @@
+"""What a finished run prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from mappa_core.cli.progress import number, percent
+from mappa_core.store.summary import Interval, Summary
+from mappa_core.training.run import Trained
+
+
+def show(console: Console, trained: Trained) -> None:
+    """Before and after, the agents, where everything lies, and what to try next."""
+    summary = trained.summary
+    console.print(_results(summary))
+    console.print(_agents(summary))
+    failed = f", {summary.coach.failed} failed" if summary.coach.failed else ""
+    console.print(
+        f"{summary.iterations} iterations, {summary.coach.calls:,} verdicts{failed}, "
+        f"{number(summary.seconds.wall, '.0f')} s wall, {number(summary.seconds.cpu, '.0f')} s CPU",
+        highlight=False,
+    )
+    console.print(f"report   {trained.folder / 'report.html'}", soft_wrap=True, highlight=False)
+    console.print(f"next     mappa runs show {trained.folder}", soft_wrap=True, highlight=False)
+
+
+def as_json(folder: Path, summary: Summary) -> str:
+    """The summary and the folder it lies in as one JSON object."""
+    return msgspec.json.encode({"folder": str(folder), **msgspec.to_builtins(summary)}).decode()
+
+
+def _results(summary: Summary) -> Table:
+    assert summary.eval is not None  # a run that ended has evaluated
+    table = Table(
+        title=f"held-out {summary.eval.metric}, {summary.eval.n} problems, 95 % intervals",
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        header_style="dim",
+    )
+    for name in ("", "before", "after", "gain"):
+        table.add_column(name, justify="right" if name else "left")
+    rows = {"all": summary.eval, **summary.eval.strata}
+    for name, row in rows.items():
+        table.add_row(name, interval(row.before), interval(row.after), interval(row.gain, sign=True))
+    return table
+
+
+def _agents(summary: Summary) -> Table:
+    table = Table(title="agents in the last iteration", title_justify="left", title_style="bold", box=None,
+                  header_style="dim")  # fmt: skip
+    for name in ("", "score", "tool success", "turns", "tokens/action"):
+        table.add_column(name, justify="right" if name else "left")
+    for agent, figures in summary.agents.items():
+        table.add_row(
+            agent,
+            number(figures.score, ".2f"),
+            percent(figures.tool_success),
+            number(figures.turns, ".2f"),
+            number(figures.length, ".1f"),
+        )
+    return table
+
+
+def interval(value: Interval | None, *, sign: bool = False) -> str:
+    """A share with its interval in per cent; a gain has its sign."""
+    if value is None:
+        return "-"
+    spec = "+.1f" if sign else ".1f"
+    if value.low is None or value.high is None:
+        return f"{100 * value.mean:{spec}} %"
+    return f"{100 * value.mean:{spec}} % [{100 * value.low:{spec}}, {100 * value.high:{spec}}]"

@@ -1,0 +1,87 @@
+"""`mappa eval`: play and grade tasks without training."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from mappa_core.cli.options import Asked, load_registry, recipe_options
+from mappa_core.config.compose import restore
+from mappa_core.errors import ConfigError
+
+
+@click.command("eval")
+@recipe_options
+@click.option("--run", "run", metavar="RUN", type=click.Path(path_type=Path), help="Evaluate the run in this folder.")
+@click.option("--checkpoint", metavar="N", type=int, help="Its checkpoint after N iterations; the last if not given.")
+@click.option("--pass-at", metavar="K", type=int, multiple=True, help="Also print pass@K; needs eval.samples >= K.")
+@click.option("--quiet", is_flag=True, help="Print only the result.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def command(
+    asked: Asked, run: Path | None, checkpoint: int | None, pass_at: Sequence[int], quiet: bool, as_json: bool
+) -> None:
+    """Grade a recipe's start models, or a run's checkpoint, on held-out tasks."""
+    from rich.console import Console
+
+    from mappa_core.cli.progress import counting, evaluation_line
+    from mappa_core.evaluation.once import evaluate_once
+    from mappa_core.store.checkpoint import Checkpoints
+    from mappa_core.store.folder import CONFIG
+
+    registry = load_registry()
+    loaded = None
+    if run is None:
+        if checkpoint is not None:
+            raise ConfigError("--checkpoint N is one of a run: name it with --run RUN")
+        composed = asked.compose(registry)
+    else:
+        _refuse_other_choices(asked)
+        composed = restore(registry, run / CONFIG, ("run.name=null", *asked.words))
+        checkpoints = Checkpoints(run / "checkpoints")
+        loaded = checkpoints.last() if checkpoint is None else checkpoints.load(checkpoint)
+    if any(k > composed.config.eval.samples for k in pass_at):
+        raise ConfigError(f"--pass-at {max(pass_at)} needs eval.samples={max(pass_at)} or more")
+    with counting(Console(stderr=True), quiet=quiet or as_json) as progress:
+        evaluated = asyncio.run(
+            evaluate_once(
+                composed, registry, checkpoint=loaded, starting=progress.starting, finished=progress.rollout_finished
+            )
+        )
+    if as_json:
+        click.echo(msgspec.json.encode(as_document(evaluated, pass_at)).decode())
+        return
+    console = Console()
+    console.print(evaluation_line(evaluated.evaluation), soft_wrap=True, highlight=False)
+    for k in pass_at:
+        console.print(f"pass@{k} {evaluated.evaluation.pass_at(k):.1%}", highlight=False)
+    console.print(f"trajectories: mappa runs show {evaluated.folder}", soft_wrap=True, highlight=False)
+
+
+def as_document(evaluated: Any, pass_at: Sequence[int]) -> dict[str, Any]:
+    """An evaluation as JSON values; shares are 0-1."""
+    evaluation = evaluated.evaluation
+    return {
+        "folder": str(evaluated.folder),
+        "metric": evaluation.metric,
+        "iteration": evaluation.iteration,
+        "problems": len(evaluation.problems),
+        "rollouts": int(evaluation.values.size),
+        **msgspec.to_builtins(evaluation.interval),
+        "pass_at": {str(k): evaluation.pass_at(k) for k in pass_at},
+        "not_finished": dict(evaluation.failures),
+        "strata": {
+            name: {"problems": len(part.problems), **msgspec.to_builtins(part.interval)}
+            for name in sorted(set(evaluation.strata))
+            for part in [evaluation.within(name)]
+        },
+    }
+
+
+def _refuse_other_choices(asked: Asked) -> None:
+    if asked.plugin or asked.recipe or asked.config_files:
+        raise ConfigError("--run takes the run's own config: leave out --plugin, --recipe and --config")

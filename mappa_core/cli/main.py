@@ -1,0 +1,124 @@
+"""The front of the command line: finds commands, and turns errors and signals into messages and exit codes.
+
+0  done
+1  a bug: the traceback is shown
+2  the input is wrong: one message says what, where and what to do
+3  a guard stopped the run, after a checkpoint
+130, 143  stopped by SIGINT, SIGTERM
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import EntryPoint
+from types import FrameType
+from typing import cast
+
+import click
+
+from mappa_core.errors import GuardStop, InputError
+
+COMMANDS = ("train", "eval", "runs", "config", "plugins", "doctor")
+"""Core's commands in the order of `--help`; each is `command` in the module of its name."""
+
+INPUT, GUARD, INTERRUPTED, TERMINATED = 2, 3, 130, 143
+
+
+class Front(click.Group):
+    """Core's commands, and a group of commands for every plugin. Help imports no plugin."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS, *_plugins()]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in COMMANDS:
+            return _core_command(cmd_name)
+        return _plugin_group(cmd_name) if cmd_name in _plugins() else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _core_command(name).get_short_help_str(formatter.width)) for name in COMMANDS])
+        if rows := [(name, _summary(point)) for name, point in _plugins().items()]:
+            with formatter.section("Plugins (mappa PLUGIN --help lists the commands of one)"):
+                formatter.write_dl(rows)
+
+
+@click.command(cls=Front, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.option("--block", metavar="PLUGIN", multiple=True, help="Leave an installed plugin out; may be repeated.")
+@click.version_option(package_name="mappa-core", prog_name="mappa")
+def front(block: Sequence[str]) -> None:
+    """Train teams of LLM agents on a coach's verdict of every single action."""
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    try:
+        with _terminable():
+            code = front.main(args=args, prog_name="mappa", standalone_mode=False)
+            return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except InputError as error:
+        _say("Error", str(error))
+        return INPUT
+    except GuardStop as stop:
+        _say("Stopped", str(stop))
+        return GUARD
+    except (click.Abort, KeyboardInterrupt):
+        _say("Interrupted", "")
+        return INTERRUPTED
+
+
+def _say(title: str, message: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True)
+    colon = ": " if message else ""
+    text = Text.assemble((f"{title}{colon}", "bold red"), message)
+    console.print(text, soft_wrap=not console.is_terminal, highlight=False)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM unwinds the stack like an exit, so that everything open is closed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _exit_terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _exit_terminated(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(TERMINATED)
+
+
+def _core_command(name: str) -> click.Command:
+    return cast(click.Command, importlib.import_module(f"mappa_core.cli.{name}").command)
+
+
+def _plugins() -> dict[str, EntryPoint]:
+    from mappa_core.plugins import installed
+
+    block = click.get_current_context().find_root().params["block"]
+    return {point.name: point for point in installed(block) if point.name not in COMMANDS}
+
+
+def _summary(point: EntryPoint) -> str:
+    return point.dist.metadata["Summary"] if point.dist else point.value
+
+
+def _plugin_group(name: str) -> click.Group:
+    from mappa_core.plugins import load
+
+    plugin = load(only=(name,)).plugin(name)
+    none = "" if plugin.commands else " It has no commands."
+    return click.Group(name, commands=plugin.commands, help=f"Commands of the plugin {name} ({plugin.package}).{none}")

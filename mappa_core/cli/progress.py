@@ -1,0 +1,179 @@
+"""What a run says while it goes on: a live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from mappa_core.evaluation.heldout import Evaluation
+from mappa_core.protocols import Split
+from mappa_core.records import Trajectory
+from mappa_core.training.loop import Listener, Silent
+from mappa_core.training.report import IterationReport
+
+
+class Lines(Silent):
+    """A plain line per evaluation and iteration."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._pace = Pace()
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        self._console.print(evaluation_line(evaluation), soft_wrap=True, highlight=False)
+
+    def iteration_finished(self, report: IterationReport) -> None:
+        left = self._pace.left(report)
+        scores = "  ".join(f"{agent} {number(figures.score, '.1f')}" for agent, figures in report.agents.items())
+        self._console.print(
+            f"iteration {report.iteration}/{report.iterations}  accuracy {percent(report.accuracy)}  score: {scores}  "
+            f"{headline(report)}  left {clock(left)}",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+
+class Dashboard(Silent):
+    """A live display: bars for the run and for what is under way, and a table of agents."""
+
+    def __init__(self, console: Console, iterations: int) -> None:
+        self._bars = Progress(*_columns(), console=console)
+        self._run = self._bars.add_task("iterations", total=iterations)
+        self._now = self._bars.add_task("rollouts", total=None)
+        self._console = console
+        self._live = Live(self._bars, console=console, refresh_per_second=4, transient=True)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Keep the display on screen."""
+        with self._live:
+            yield
+
+    def collecting(self, split: Split, done: int, rollouts: int) -> None:
+        what = "held-out" if split == "eval" else "rollouts"
+        self._bars.reset(self._now, total=rollouts, description=what)
+        self._bars.update(self._run, completed=done)
+
+    def rollout_finished(self, trajectory: Trajectory) -> None:
+        self._bars.advance(self._now)
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        self._console.print(evaluation_line(evaluation), highlight=False)
+
+    def iteration_finished(self, report: IterationReport) -> None:
+        self._bars.update(self._run, completed=report.iteration)
+        self._live.update(Group(self._bars, agents_table(report), headline(report)))
+
+
+@contextmanager
+def listening(console: Console, iterations: int, *, quiet: bool) -> Iterator[Listener]:
+    """The listener that fits where the output goes: a live display, plain lines, or none."""
+    if quiet:
+        yield Silent()
+    elif console.is_terminal:
+        dashboard = Dashboard(console, iterations)
+        with dashboard.shown():
+            yield dashboard
+    else:
+        yield Lines(console)
+
+
+class Count:
+    """A bar of rollouts, for a single evaluation."""
+
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._task = bars.add_task("rollouts", total=None)
+
+    def starting(self, rollouts: int) -> None:
+        self._bars.update(self._task, total=rollouts)
+
+    def rollout_finished(self, trajectory: Trajectory) -> None:
+        self._bars.advance(self._task)
+
+
+@contextmanager
+def counting(console: Console, *, quiet: bool) -> Iterator[Count]:
+    """A bar on a terminal; nothing elsewhere."""
+    with Progress(*_columns(), console=console, transient=True, disable=quiet or not console.is_terminal) as bars:
+        yield Count(bars)
+
+
+class Pace:
+    """Seconds left, from the pace of the iterations so far."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._first: int | None = None
+
+    def left(self, report: IterationReport) -> float:
+        if self._first is None:
+            self._first = report.iteration - 1
+        done = report.iteration - self._first
+        return (time.perf_counter() - self._started) / done * (report.iterations - report.iteration)
+
+
+def _columns() -> tuple[ProgressColumn, ...]:
+    return TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+
+
+def agents_table(report: IterationReport) -> Table:
+    """One row per agent: the figures of the last iteration."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("agent", "score", "tool success", "turns", "tokens/action"):
+        table.add_column(name, justify="left" if name == "agent" else "right")
+    for agent, figures in report.agents.items():
+        table.add_row(
+            agent,
+            number(figures.score, ".2f"),
+            percent(figures.tool_success),
+            number(figures.turns, ".2f"),
+            number(figures.length, ".1f"),
+        )
+    return table
+
+
+def headline(report: IterationReport) -> str:
+    """Speed, calls and failures of an iteration in a few words."""
+    seconds = sum(report.seconds.values())
+    words = [f"{report.tokens / seconds:,.0f} tok/s", f"{report.coach.calls} verdicts", f"{seconds:.1f} s"]
+    if report.coach.failed:
+        words.append(f"{report.coach.failed} verdicts failed")
+    failed = sum(report.failed_rollouts.values())
+    if failed:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in report.failed_rollouts.items())
+        words.append(f"{failed} rollouts failed ({kinds})")
+    return "  ".join(words)
+
+
+def evaluation_line(evaluation: Evaluation) -> str:
+    """One line on an evaluation, with its interval and what failed."""
+    interval = evaluation.interval
+    line = (
+        f"held-out after {evaluation.iteration} iterations: {evaluation.metric} {percent(interval.mean)} "
+        f"[{percent(interval.low)}, {percent(interval.high)}] over {len(evaluation.problems)} problems"
+    )
+    if evaluation.failures:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in evaluation.failures.items())
+        line += f"; not finished: {kinds}"
+    return line
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def number(value: float | None, spec: str) -> str:
+    return "-" if value is None else format(value, spec)
+
+
+def clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

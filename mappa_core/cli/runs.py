@@ -1,0 +1,113 @@
+"""`mappa runs`: list runs, show one, and print a trajectory with every verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mappa_core.cli.ending import interval
+from mappa_core.errors import RunError
+from mappa_core.records import Step, Trajectory, Verdict
+from mappa_core.store.folder import run_folders
+from mappa_core.store.reader import Reader
+from mappa_core.store.summary import read_summary
+
+
+@click.group("runs")
+def command() -> None:
+    """List runs, show one, print what happened in a trajectory."""
+
+
+@command.command("list")
+@click.option("--root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
+def list_runs(root: Path) -> None:
+    """List the runs in a folder, the oldest first."""
+    table = Table(box=None, header_style="bold")
+    for name in ("run", "status", "iterations", "before", "after", "gain"):
+        table.add_column(name, justify="left" if name in ("run", "status") else "right", overflow="fold")
+    for folder in run_folders(root):
+        try:
+            summary = read_summary(folder)
+        except RunError:
+            table.add_row(escape(folder.name), "no summary", "-", "-", "-", "-")
+            continue
+        result = summary.eval
+        cells = (result.before, result.after) if result else (None, None)
+        gain = interval(result.gain, sign=True) if result else "-"
+        table.add_row(
+            escape(folder.name), summary.status, str(summary.iterations), *(interval(one) for one in cells), gain
+        )
+    Console().print(table)
+
+
+@command.command("show")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--split", type=click.Choice(["train", "eval"]), help="Only trajectories of this split.")
+@click.option("--iteration", type=int, help="Only trajectories of this iteration.")
+@click.option("--limit", type=int, default=20, show_default=True)
+@click.option("--offset", type=int, default=0, show_default=True)
+def show(folder: Path, split: str | None, iteration: int | None, limit: int, offset: int) -> None:
+    """Show a run: its coach's verdicts per agent and its trajectories (the newest iterations by --iteration)."""
+    console = Console()
+    with Reader(folder) as reader:
+        counts = reader.counts(split, iteration)  # type: ignore[arg-type] - click checked the choice
+        rows = reader.trajectories(split, iteration, limit=limit, offset=offset)  # type: ignore[arg-type]
+    console.print(", ".join(f"{count} {status}" for status, count in counts.items()) or "no trajectories")
+    table = Table(box=None, header_style="bold")
+    for name in ("trajectory", "stratum", "status", "actions", "outcome"):
+        table.add_column(name, justify="left", overflow="fold")
+    for row in rows:
+        outcome = row.error.kind if row.error else ", ".join(f"{key} {value:g}" for key, value in row.outcome.items())
+        table.add_row(escape(row.id), escape(row.stratum), row.status, str(row.steps), escape(outcome))
+    console.print(table)
+
+
+@command.command("trace")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("trajectory")
+def trace(folder: Path, trajectory: str) -> None:
+    """Print one trajectory: what each agent saw and wrote, what its tools answered, and the verdicts."""
+    with Reader(folder) as reader:
+        found = reader.trajectory(trajectory)
+    show_trajectory(Console(), found)
+
+
+def show_trajectory(console: Console, trajectory: Trajectory) -> None:
+    """Print every action with its verdicts. Text of agents is printed as text, never as markup."""
+    verdicts: dict[str, list[Verdict]] = {}
+    for verdict in trajectory.verdicts:
+        verdicts.setdefault(verdict.step, []).append(verdict)
+    console.print(f"[bold]{escape(trajectory.id)}[/]  {escape(trajectory.task.stratum)}", highlight=False)
+    _block(console, "task", trajectory.task.prompt)
+    _block(console, "truth", trajectory.task.reference or "-")
+    for step in trajectory.steps:
+        _show_step(console, step, verdicts.get(step.id, []))
+    outcome = ", ".join(f"{name} {value:g}" for name, value in trajectory.outcome.items()) or "none"
+    console.print(f"[bold]outcome[/] {escape(outcome)}", highlight=False)
+    if trajectory.error:
+        _block(console, f"failed: {trajectory.error.kind}", trajectory.error.message)
+
+
+def _show_step(console: Console, step: Step, verdicts: list[Verdict]) -> None:
+    console.rule(f"{escape(step.agent)}, turn {step.turn + 1}", align="left")
+    _block(console, "saw", step.messages[-1].content)
+    if step.reply.reasoning:
+        _block(console, "thought", step.reply.reasoning)
+    _block(console, "wrote" + (" (cut off at its token limit)" if step.truncated else ""), step.completion.text)
+    for result in step.results:
+        _block(console, f"{result.tool}: {result.status}", (result.stdout + result.stderr) or "(printed nothing)")
+    for breach in step.breaches:
+        console.print(f"[yellow]{breach.kind}: {escape(breach.path)}[/] {escape(breach.detail)}", highlight=False)
+    for verdict in verdicts:
+        said = verdict.status if verdict.score is None else f"{verdict.score:g} of 10"
+        blame = f", to blame: {verdict.blame}" if verdict.blame else ""
+        _block(console, f"{verdict.coach}: {said}{blame}", verdict.error or verdict.reasoning)
+
+
+def _block(console: Console, title: str, text: str) -> None:
+    console.print(f"[bold cyan]{escape(title)}[/]", highlight=False)
+    console.print(text.rstrip("\n"), markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,60 @@
+"""`mappa train`: train a team, or go on with a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mappa_core.cli.options import Asked, load_registry, recipe_options
+from mappa_core.config.compose import Composed
+from mappa_core.errors import ConfigError
+from mappa_core.plugins import Registry
+
+
+@click.command("train")
+@recipe_options
+@click.option("--resume", metavar="RUN", type=click.Path(path_type=Path), help="Go on with the run in this folder.")
+@click.option("--dry-run", is_flag=True, help="Check the config, the tasks and the models; train nothing.")
+@click.option("--quiet", is_flag=True, help="Print only the result.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end and nothing else.")
+def command(asked: Asked, resume: Path | None, dry_run: bool, quiet: bool, as_json: bool) -> None:
+    """Train a team of agents on a coach's verdict of every action."""
+    from rich.console import Console
+
+    from mappa_core.cli import ending, progress
+    from mappa_core.training.run import Run
+    from mappa_core.view.report import write_report
+
+    registry = load_registry()
+    if resume is None:
+        run = Run(asked.compose(registry), registry)
+    else:
+        _refuse_other_choices(asked)
+        run = Run.resume(resume, *asked.words, registry=registry)
+    console = Console(stderr=as_json, quiet=quiet and not as_json)
+    if not as_json and not quiet:
+        console.print(first_line(run.composed, registry), soft_wrap=True, highlight=False)
+    if dry_run:
+        Console().print(run.check(), highlight=False)
+        return
+    with progress.listening(console, run.composed.config.train.iterations, quiet=quiet or as_json) as listener:
+        trained = run.train(listener)
+    write_report(trained.folder, trained.summary)
+    if as_json:
+        click.echo(ending.as_json(trained.folder, trained.summary))
+    else:
+        ending.show(Console(), trained)
+
+
+def first_line(composed: Composed, registry: Registry) -> str:
+    """Which recipe runs and how to get another."""
+    others = [name for name in registry.plugin(composed.plugin).recipes if name != composed.recipe]
+    return f"{composed.full_name} (others by --recipe: {', '.join(sorted(others)) or 'none'})"
+
+
+def _refuse_other_choices(asked: Asked) -> None:
+    if asked.plugin or asked.recipe or asked.config_files or asked.name:
+        raise ConfigError(
+            "--resume goes on with the run's own config: leave out --plugin, --recipe, --config and --name"
+        )

@@ -1,0 +1,82 @@
+"""Values that have the right type and still make no sense: counts below one, shares above one, unknown words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import PurePath
+from typing import Any, get_args, get_type_hints
+
+from mappa_core.config.layers import Node, leaves
+from mappa_core.errors import ConfigError
+from mappa_core.protocols import PolicySpec, Split
+from mappa_core.records import Phase
+
+SCHEDULES = ("constant", "linear", "cosine")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What the values at `keys` (with `*` for names) must be, beside being there: null is left alone."""
+
+    keys: tuple[str, ...]
+    accepts: Callable[[Any], bool]
+    words: str
+
+
+def at_least(low: float, *keys: str) -> Rule:
+    return Rule(keys, lambda value: low <= value < math.inf, f"at least {low:g} and finite")
+
+
+def above(low: float, *keys: str) -> Rule:
+    return Rule(keys, lambda value: low < value < math.inf, f"above {low:g} and finite")
+
+
+def share(*keys: str) -> Rule:
+    return Rule(keys, lambda value: 0.0 <= value <= 1.0, "a share from 0 to 1")
+
+
+def one_of(words: Iterable[str], *keys: str) -> Rule:
+    known = tuple(words)
+    return Rule(keys, lambda value: value in known, f"one of {', '.join(known)}")
+
+
+RULES = (
+    at_least(0, "seed", "sampling.temperature", "sampling.top_k", "agents.*.temperature", "eval.temperature"),
+    at_least(1, "sampling.max_tokens", "sampling.concurrency", "agents.*.max_tokens"),
+    Rule(("sampling.top_p",), lambda value: 0.0 < value <= 1.0, "above 0 and at most 1"),
+    above(0, "tools.*.limits.wall_s", "tools.*.limits.cpu_s", "coach.timeout_s"),
+    at_least(1, "tools.*.limits.memory_mb", "tools.*.limits.file_mb", "tools.*.limits.output_kb"),
+    share("coach.max_missing", "train.min_lr_share"),
+    at_least(1, "train.iterations", "train.prompts", "train.samples", "train.epochs"),
+    at_least(1, "train.minibatch_rows", "train.micro_tokens"),
+    at_least(0, "train.warmup_iterations", "train.weight_decay", "train.value_coef"),
+    above(0, "train.learning_rate", "train.grad_clip"),
+    Rule(("train.betas",), lambda betas: all(0.0 <= beta < 1.0 for beta in betas), "two numbers from 0 to below 1"),
+    one_of(SCHEDULES, "train.schedule"),
+    at_least(1, "eval.problems", "eval.samples", "checkpoint.every", "checkpoint.keep"),
+    at_least(0, "eval.every"),
+    one_of(get_args(Split), "eval.split"),
+    one_of(get_args(get_type_hints(PolicySpec)["kind"]), "policies.*.kind"),
+    Rule(("coach.reward.*",), math.isfinite, "finite"),
+    Rule(("run.name",), lambda name: PurePath(name).name == name not in ("", ".."), "a plain name and no path"),
+)
+
+
+def check_values(settings: Node) -> None:
+    """Check a resolved config; raises ConfigError with the key, what it must be and who set it."""
+    for key, node in leaves(settings):
+        for rule in RULES:
+            applies = any(fnmatchcase(key, pattern) for pattern in rule.keys)
+            if applies and node.content is not None and not rule.accepts(node.plain):
+                raise ConfigError(f"{key}: must be {rule.words}, not {node.plain!r} (set by {node.origin})")
+    _check_reward(settings.fields["coach"].fields["reward"])
+
+
+def _check_reward(reward: Node) -> None:
+    phases = get_args(Phase)
+    for phase, node in reward.fields.items():
+        if phase not in phases:
+            raise ConfigError(f"coach.reward.{phase}: a phase is one of {', '.join(phases)} (set by {node.origin})")

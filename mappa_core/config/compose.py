@@ -1,0 +1,235 @@
+"""The config of a run: dataclass defaults <- recipe <- config files <- `key=value`, with the origin of every value."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+from omegaconf import OmegaConf
+
+from mappa_core.config.checks import check_values
+from mappa_core.config.layers import DEFAULT, Node, annotate, attribute, leaves, merge
+from mappa_core.config.schema import CoachSection, EstimatorSection, RunConfig, ToolSection, Use
+from mappa_core.config.text import read_origins, read_words, read_yaml, write_yaml
+from mappa_core.config.typed import require, typed
+from mappa_core.errors import ConfigError, PluginError
+from mappa_core.plugins import DEFAULT_RECIPE, Kind, Recipe, Registry
+
+Chosen = Use | ToolSection | CoachSection | EstimatorSection
+
+RECIPE = "recipe"
+"""Top-level key of a stored config: the full name of the recipe it came from."""
+EXTENDS = "extends"
+"""Top-level key of a recipe: the recipe of the same plugin that it changes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """An offer that the config names and no installed package offers; its options are unchecked."""
+
+    key: str
+    kind: Kind
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composed:
+    """A resolved config. `settings` holds the same values as plain data with their origins."""
+
+    config: RunConfig
+    settings: Node
+    plugin: str
+    recipe: str
+    absent: tuple[Absent, ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        """The recipe's full name, `plugin/recipe`."""
+        return f"{self.plugin}/{self.recipe}"
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """Every value as JSON values."""
+        return cast(Mapping[str, Any], self.settings.plain)
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """Who set each value, by dotted key."""
+        return {key: node.origin for key, node in leaves(self.settings)}
+
+    @property
+    def recipe_hash(self) -> str:
+        """sha256 of every value but those of `run`, which say where a run lies and not what it does."""
+        document = {key: value for key, value in self.document.items() if key != "run"}
+        return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    def yaml(self) -> str:
+        """The config as YAML with the origin of every value as a comment; `restore` reads it."""
+        return f"{RECIPE}: {self.full_name}\n{write_yaml(self.settings)}"
+
+    def require_installed(self) -> None:
+        """Raise PluginError where the config names offers that are not installed, naming all of them."""
+        if self.absent:
+            missing = "\n".join(f"{one.key}.use: {one.reason}" for one in self.absent)
+            raise PluginError(f"recipe {self.full_name} needs what is not installed:\n{missing}")
+
+
+def compose(
+    registry: Registry,
+    plugin: str | None = None,
+    recipe: str | None = None,
+    config_files: Sequence[str | Path] = (),
+    words: Sequence[str] = (),
+) -> Composed:
+    """Compose the config of a recipe (the plugin's `tiny` unless named), config files and `key=value` words.
+
+    A stored config among the files names the recipe where the caller does not. Raises ConfigError for what cannot be
+    set, with its key and origin, and PluginError for a plugin, recipe or offer that nobody has heard of.
+    """
+    files = [_split(_read_file(Path(path)), RECIPE) for path in config_files]
+    chosen = _choose(registry, plugin, recipe, [name for _, name in files if name is not None])
+    layers = [*_recipe_layers(registry, chosen), *(settings for settings, _ in files), read_words(words)]
+    return _resolve(registry, reduce(merge, layers, _defaults()), chosen.plugin, chosen.name)
+
+
+def restore(registry: Registry, stored: Path, words: Sequence[str] = ()) -> Composed:
+    """Read back what `Composed.yaml` wrote, origins included, with `key=value` words laid over it.
+
+    The recipe itself is not read again: a run goes on with the values it began with.
+    """
+    settings, name = _split(_read_file(stored), RECIPE)
+    if name is None or "/" not in name:
+        raise ConfigError(f"{stored}: not the config of a run: it has no line `{RECIPE}: plugin/recipe`")
+    comments = read_origins(stored.read_text("utf-8"))
+    origins = {f"{stored}:{line}": origin for line, origin in comments.items()}
+    plugin, _, recipe = name.partition("/")
+    layers = [_relabel(settings, origins), read_words(words)]
+    return _resolve(registry, reduce(merge, layers, _defaults()), plugin, recipe)
+
+
+def choices_of(config: RunConfig) -> Iterator[tuple[str, Kind, Chosen]]:
+    """Every choice of an offer that a config makes, with its dotted key and the kind of offer."""
+    yield "tasks", "tasks", config.tasks
+    yield "workflow", "workflows", config.workflow
+    yield from ((f"tools.{name}", "tools", tool) for name, tool in config.tools.items())
+    yield "coach", "coaches", config.coach
+    yield from ((f"coach.by_agent.{agent}", "coaches", use) for agent, use in config.coach.by_agent.items())
+    yield from ((f"shapers.{index}", "shapers", use) for index, use in enumerate(config.shapers))
+    yield "estimator", "estimators", config.estimator
+    yield from ((f"estimator.by_agent.{agent}", "estimators", use) for agent, use in config.estimator.by_agent.items())
+    yield "loss", "losses", config.loss
+    yield "engine", "engines", config.engine
+    yield from ((f"trackers.{index}", "trackers", use) for index, use in enumerate(config.trackers))
+
+
+def _defaults() -> Node:
+    return annotate(OmegaConf.to_container(OmegaConf.structured(RunConfig)), DEFAULT)
+
+
+def _read_file(path: Path) -> Node:
+    try:
+        return read_yaml(path.read_text("utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config file {path} cannot be read: {error}") from error
+
+
+def _split(node: Node, key: str) -> tuple[Node, str | None]:
+    """Take the text at top-level `key` out of a layer."""
+    if key not in node.fields:
+        return node, None
+    taken = node.fields[key]
+    if not isinstance(taken.content, str):
+        raise ConfigError(f"{key}: {taken.plain!r} is not text (set by {taken.origin})")
+    return replace(node, content={name: child for name, child in node.fields.items() if name != key}), taken.content
+
+
+def _choose(registry: Registry, plugin: str | None, recipe: str | None, noted: Sequence[str]) -> Recipe:
+    """The recipe to begin with. `noted` are full names that config files give."""
+    if recipe is not None and "/" in recipe:
+        owner, _, recipe = recipe.partition("/")
+        if plugin not in (None, owner):
+            raise ConfigError(f"recipe {owner}/{recipe} is not one of plugin {plugin!r}")
+        plugin = owner
+    for name in noted:
+        owner, _, short = name.partition("/")
+        if plugin not in (None, owner):
+            raise ConfigError(f"a config file belongs to recipe {name}, and plugin {plugin!r} was asked for")
+        plugin, recipe = owner, recipe or short
+    if plugin is None:
+        known = ", ".join(sorted({name.partition("/")[0] for name in registry.recipes}))
+        raise ConfigError(f"no plugin was named: --plugin NAME. Plugins with recipes: {known or 'none is installed'}.")
+    return registry.recipe(plugin, recipe or DEFAULT_RECIPE)
+
+
+def _recipe_layers(registry: Registry, recipe: Recipe) -> list[Node]:
+    """A recipe and what it extends, lowest first."""
+    layers: list[Node] = []
+    seen = [recipe.name]
+    while True:
+        source = f"recipe {recipe.full_name}"
+        settings, base = _split(read_yaml(recipe.file.read_text("utf-8"), source), EXTENDS)
+        layers.insert(0, settings)
+        if base is None:
+            return layers
+        if base in seen:
+            raise ConfigError(f"{source} extends itself: {' -> '.join([*seen, base])}")
+        seen.append(base)
+        recipe = registry.recipe(recipe.plugin, base)
+
+
+def _resolve(registry: Registry, tree: Node, plugin: str, recipe: str) -> Composed:
+    tree = _start_policies_from_default(tree)
+    frame = typed(RunConfig, tree)
+    require(frame)
+    config = cast(RunConfig, OmegaConf.to_object(frame))
+    absent = tuple(one for choice in choices_of(config) if (one := _fill_options(registry, tree, *choice)))
+    settings = attribute(msgspec.to_builtins(config, enc_hook=_plain), tree)
+    check_values(settings)
+    return Composed(config=config, settings=settings, plugin=plugin, recipe=recipe, absent=absent)
+
+
+def _start_policies_from_default(tree: Node) -> Node:
+    policies = tree.fields["policies"]
+    if "default" not in policies.fields:
+        return tree
+    default = policies.fields["default"]
+    filled = {name: node if node is default else merge(default, node) for name, node in policies.fields.items()}
+    return replace(tree, content={**tree.fields, "policies": replace(policies, content=filled)})
+
+
+def _fill_options(registry: Registry, tree: Node, key: str, kind: Kind, choice: Chosen) -> Absent | None:
+    """Turn the options of one choice into the offer's dataclass, in place; what is not installed is handed back."""
+    place = f"{key}.options"
+    try:
+        offer = registry.offer(kind, choice.use)
+    except PluginError as error:
+        if registry.absent_package(kind, choice.use):
+            return Absent(key=key, kind=kind, name=choice.use, reason=str(error))
+        use = tree.at(f"{key}.use")
+        raise PluginError(f"{key}.use: {error} (set by {use.origin if use else DEFAULT})") from error
+    options = typed(offer.options, tree.at(place) or Node({}, DEFAULT), place)
+    require(options, place)
+    choice.options = OmegaConf.to_object(options)
+    return None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"an option of type {type(value).__name__} cannot be stored; use text, numbers, lists or mappings")
+
+
+def _relabel(node: Node, origins: Mapping[str, str]) -> Node:
+    origin = origins.get(node.origin, node.origin)
+    if isinstance(node.content, Mapping):
+        return Node({name: _relabel(child, origins) for name, child in node.content.items()}, origin)
+    if isinstance(node.content, tuple):
+        return Node(tuple(_relabel(child, origins) for child in node.content), origin)
+    return Node(node.content, origin)

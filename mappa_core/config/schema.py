@@ -1,0 +1,173 @@
+"""The schema of a run: every key that a recipe, a config file or `key=value` may set, its default and its meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Use:
+    """A choice of one offer: `use` names it, `options` are checked against the offer's own dataclass."""
+
+    use: str = "???"
+    options: Any = field(default_factory=dict)
+
+
+@dataclass
+class RunSection:
+    name: str | None = None
+    """Name of the run folder; None makes one of plugin, recipe, time and four hex digits."""
+    root: str = "runs"
+    """Folder that holds run folders."""
+
+
+@dataclass
+class SamplingSection:
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_tokens: int = 256
+    """Tokens one action may sample."""
+    concurrency: int = 256
+    """Trajectories under way at once."""
+
+
+@dataclass
+class AgentSection:
+    policy: str | None = None
+    """Name of the agent's policy; None: one of its own, named like the agent."""
+    max_tokens: int | None = None
+    temperature: float | None = None
+
+
+@dataclass
+class PolicySection:
+    model: str = "???"
+    """A Hugging Face id, a folder, or `package:NAME/PATH` for a folder inside an installed package."""
+    kind: str = "full"
+    """`full`: own weights, trained. `frozen`: own weights, not trained."""
+    value_head: bool = False
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Passed to the model's chat template."""
+
+
+@dataclass
+class LimitsSection:
+    """What one call of a tool may use."""
+
+    wall_s: float = 30.0
+    cpu_s: float = 30.0
+    memory_mb: int = 1024
+    file_mb: int = 64
+    output_kb: int = 64
+
+
+@dataclass
+class ToolSection:
+    use: str = "???"
+    options: Any = field(default_factory=dict)
+    limits: LimitsSection = field(default_factory=LimitsSection)
+
+
+@dataclass
+class CoachSection:
+    use: str = "???"
+    options: Any = field(default_factory=dict)
+    by_agent: dict[str, Use] = field(default_factory=dict)
+    """Another coach for the agents named here."""
+    reference_for: list[str] = field(default_factory=list)
+    """Agents whose coach is shown the truth. Agents never see it."""
+    max_missing: float = 0.1
+    """Share of an iteration's actions without a verdict beyond which the run stops with a checkpoint."""
+    reward: dict[str, float] = field(default_factory=lambda: {"live": 1.0})
+    """Weight of each phase's verdicts in the reward."""
+    timeout_s: float = 120.0
+    """Seconds one verdict may take before it counts as failed."""
+
+
+@dataclass
+class EstimatorSection:
+    use: str = "reinforce_plus_plus"
+    options: Any = field(default_factory=dict)
+    by_agent: dict[str, Use] = field(default_factory=dict)
+
+
+@dataclass
+class TrainSection:
+    iterations: int = 1
+    prompts: int = 16
+    """Tasks per iteration."""
+    samples: int = 2
+    """Trajectories per task."""
+    epochs: int = 1
+    """Passes over an iteration's rows."""
+    minibatch_rows: int | None = None
+    """Rows per optimiser step; None: all rows of a policy in one step."""
+    micro_tokens: int = 16384
+    """Token budget of one forward and backward pass; changes memory and speed, never the gradient."""
+    learning_rate: float = 1e-6
+    schedule: str = "constant"
+    """constant | linear | cosine, over the whole run"""
+    warmup_iterations: int = 0
+    min_lr_share: float = 0.0
+    """Where `linear` and `cosine` end, as a share of learning_rate."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.0
+    grad_clip: float = 1.0
+    """Norm to which a policy's gradient is clipped."""
+    value_coef: float = 0.5
+    """Weight of the value loss, where a policy has a value head."""
+
+
+@dataclass
+class EvalSection:
+    problems: int | None = None
+    """Tasks per evaluation, the first ones of the split; None: all of them."""
+    samples: int = 1
+    every: int = 0
+    """Evaluate every so many iterations between start and end; 0: only before and after."""
+    split: str = "eval"
+    """Tasks that are evaluated on: eval | train."""
+    temperature: float = 1.0
+    """0 is greedy."""
+    coach: bool = False
+    """Also ask the coach during evaluation. Accuracy never depends on it."""
+
+
+@dataclass
+class CheckpointSection:
+    every: int = 10
+    """Iterations between checkpoints; one is always written at the end."""
+    keep: int = 2
+
+
+@dataclass
+class StoreSection:
+    scratch: str | None = None
+    """Local folder for the live database when the run folder is on a network file system."""
+
+
+@dataclass
+class RunConfig:
+    """Everything that decides a run."""
+
+    seed: int = 0
+    run: RunSection = field(default_factory=RunSection)
+    tasks: Use = field(default_factory=Use)
+    workflow: Use = field(default_factory=Use)
+    agents: dict[str, AgentSection] = field(default_factory=dict)
+    policies: dict[str, PolicySection] = field(default_factory=dict)
+    """By name; `default` is what a policy that is not named gets."""
+    sampling: SamplingSection = field(default_factory=SamplingSection)
+    tools: dict[str, ToolSection] = field(default_factory=dict)
+    coach: CoachSection = field(default_factory=CoachSection)
+    shapers: list[Use] = field(default_factory=list)
+    estimator: EstimatorSection = field(default_factory=EstimatorSection)
+    loss: Use = field(default_factory=lambda: Use(use="ppo"))
+    train: TrainSection = field(default_factory=TrainSection)
+    engine: Use = field(default_factory=lambda: Use(use="local"))
+    eval: EvalSection = field(default_factory=EvalSection)
+    checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
+    store: StoreSection = field(default_factory=StoreSection)
+    trackers: list[Use] = field(default_factory=list)

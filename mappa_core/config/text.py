@@ -1,0 +1,147 @@
+"""Settings as text: YAML with file and line of every value, and `key=value` words.
+
+Plain scalars are those of YAML 1.2: `1e-6` is a number; `no`, `on`, `007` and dates are text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import yaml
+
+from mappa_core.config.layers import Content, Node, annotate, is_leaf, merge
+from mappa_core.errors import ConfigError
+
+COMMAND_LINE = "command line"
+INTERPOLATION = "${"
+
+_COMMENT = "  # "
+_COMMENT_COLUMN = 64
+
+_TAG = "tag:yaml.org,2002:"
+_FLOAT = re.compile(r"^(?:[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?|[-+]?\.inf|\.nan)$", re.I)
+_PLAIN = (
+    ("bool", re.compile(r"^(?:true|false)$", re.I), list("tTfF")),
+    ("null", re.compile(r"^(?:null|~|)$", re.I), ["~", "n", "N", ""]),
+    ("int", re.compile(r"^[-+]?(?:0|[1-9]\d*)$"), list("-+0123456789")),
+    ("float", re.compile(r"^(?!0\d)" + _FLOAT.pattern[1:], re.I), list("-+.0123456789")),
+)
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  PyYAML keeps its table of plain scalars here
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what either YAML 1.1 or 1.2 would read as something else than text."""
+
+
+for _name, _pattern, _first in _PLAIN:
+    _Loader.add_implicit_resolver(_TAG + _name, _pattern, _first)
+    _Dumper.add_implicit_resolver(_TAG + _name, _pattern, _first)
+
+
+def read_yaml(text: str, source: str) -> Node:
+    """Parse a mapping of settings; origins are `source:line`. Raises ConfigError with file and line."""
+    node = _parse(text, source)
+    if node.content is None:
+        return Node({}, source)
+    if not isinstance(node.content, Mapping):
+        raise ConfigError(f"{node.origin}: settings are a mapping, for example `train: {{iterations: 3}}`")
+    return node
+
+
+def read_words(words: Sequence[str]) -> Node:
+    """Parse `key=value` words, whose values are YAML. A later word wins over an earlier one."""
+    tree = Node({}, COMMAND_LINE)
+    for word in words:
+        key, equals, text = word.partition("=")
+        parts = key.split(".")
+        if not equals or not all(parts):
+            raise ConfigError(f"{word!r} on the {COMMAND_LINE}: write key=value, for example train.iterations=3")
+        node = annotate(_parse(text, f"{word!r} on the {COMMAND_LINE}").plain, COMMAND_LINE)
+        for part in reversed(parts):
+            node = Node({part: node}, COMMAND_LINE)
+        tree = merge(tree, node, keep_options=True)
+    return tree
+
+
+def write_yaml(settings: Node) -> str:
+    """A tree as YAML, one value a line with its origin as a comment; `read_origins` finds them again."""
+    lines = list(_lines(settings))
+    width = min(_COMMENT_COLUMN, max((len(text) for text, origin in lines if origin), default=0))
+    return "".join(f"{text:<{width}}{_COMMENT}{origin}\n" if origin else f"{text}\n" for text, origin in lines)
+
+
+def read_origins(text: str) -> Mapping[int, str]:
+    """The origins in what `write_yaml` wrote, by line from 1."""
+    lines = enumerate(text.splitlines(), start=1)
+    return {number: line.rpartition(_COMMENT)[2] for number, line in lines if _COMMENT in line}
+
+
+def scalar(value: Any) -> str:
+    """A leaf as one line of YAML."""
+    style = '"' if isinstance(value, str) and "\n" in value else None
+    text: str = yaml.dump(
+        value, Dumper=_Dumper, default_style=style, default_flow_style=True, width=math.inf, allow_unicode=True
+    )
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _lines(node: Node, indent: str = "") -> Iterator[tuple[str, str | None]]:
+    """Lines of a mapping or a list, each with its origin where it holds a value."""
+    if isinstance(node.content, tuple):
+        for item in node.content:
+            inner = [(scalar(item.plain), item.origin)] if is_leaf(item) else list(_lines(item, indent + "  "))
+            (text, origin), *rest = inner
+            yield f"{indent}- {text.lstrip()}", origin
+            yield from rest
+        return
+    for name, child in node.fields.items():
+        if is_leaf(child):
+            yield f"{indent}{scalar(name)}: {scalar(child.plain)}", child.origin
+        else:
+            yield f"{indent}{scalar(name)}:", None
+            yield from _lines(child, indent + "  ")
+
+
+def _parse(text: str, source: str) -> Node:
+    loader = _Loader(text)
+    try:
+        root = loader.get_single_node()
+        return Node(None, source) if root is None else _node(loader, root, source, root.start_mark.line)
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{source}{line}: not valid YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: not valid YAML: {error}") from error
+    finally:
+        loader.dispose()
+
+
+def _node(loader: _Loader, raw: yaml.Node, source: str, line: int) -> Node:
+    origin = f"{source}:{line + 1}"
+    if isinstance(raw, yaml.SequenceNode):
+        return Node(tuple(_node(loader, item, source, item.start_mark.line) for item in raw.value), origin)
+    if isinstance(raw, yaml.MappingNode):
+        return Node(_fields(loader, raw, source), origin)
+    value = loader.construct_object(raw)
+    if isinstance(value, str) and INTERPOLATION in value:
+        raise ConfigError(
+            f"{origin}: {value!r}: settings are written out, {INTERPOLATION}…}} is not replaced. "
+            "A secret is given by the name of its environment variable."
+        )
+    return Node(cast(Content, value), origin)
+
+
+def _fields(loader: _Loader, raw: yaml.MappingNode, source: str) -> Mapping[str, Node]:
+    fields: dict[str, Node] = {}
+    for key, item in raw.value:
+        name, line = str(loader.construct_object(key)), key.start_mark.line
+        if name in fields:
+            raise ConfigError(f"{source}:{line + 1}: {name!r} is set twice, first at {fields[name].origin}")
+        fields[name] = _node(loader, item, source, line)
+    return fields

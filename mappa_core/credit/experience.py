@@ -1,0 +1,163 @@
+"""The experience of one iteration: every action of a trained policy as a row, ragged, in canonical order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import chain
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mappa_core.credit.ragged import offsets_of, places
+from mappa_core.protocols import Rewards
+from mappa_core.records import Experience, Int32, Int64, Step, Trajectory
+
+K = TypeVar("K")
+Number = TypeVar("Number", bound=np.generic)
+_PER_TOKEN = frozenset({"tokens", "version", "logprobs", "old_logprobs", "ref_logprobs", "values"})
+
+
+def build(
+    trajectories: Sequence[Trajectory],
+    rewards: Sequence[Rewards],
+    policies: Mapping[str, str],
+    trained: Collection[str],
+    metric: str,
+) -> Experience:
+    """One row per action of a trained policy, sorted by trajectory id and then by position.
+
+    Args:
+        rewards: one tuple per trajectory, one reward per step; None gives reward NaN and weight 0.
+        policies: agent -> policy.
+        trained: the policies that learn; actions of others, and actions without tokens (policies behind an API), are
+            left out.
+        metric: key of the outcome that becomes the column `outcome`; NaN where a trajectory lacks it.
+
+    The steps of a trajectory that ended in an error count like others where they have rewards: they were taken, and
+    what went wrong later is not theirs. No rows at all is an experience too.
+
+    Raises:
+        ValueError: the records contradict each other (a bug of a sampler, a shaper or the caller).
+    """
+    if len({trajectory.id for trajectory in trajectories}) != len(trajectories):
+        raise ValueError("two trajectories of one iteration have the same id")
+    agents = tuple(agent for agent, policy in policies.items() if policy in trained)
+    names = tuple(dict.fromkeys(policies[agent] for agent in agents))
+    rows = list(_rows(trajectories, rewards, agents, policies))
+    steps = [step for _, step, _ in rows]
+    tokens = [_tokens(step) for step in steps]
+    prompts = [_prompt(step) for step in steps]
+    played, trajectory = _numbered([trajectory.id for trajectory, _, _ in rows])
+    tasks, task = _numbered([trajectory.task.id for trajectory, _, _ in rows])
+    strata, stratum = _numbered([trajectory.task.stratum for trajectory, _, _ in rows])
+    _, group = _numbered([(trajectory.task.id, step.agent, step.turn) for trajectory, step, _ in rows])
+    return Experience(
+        agents=agents,
+        policies=names,
+        trajectories=played,
+        tasks=tasks,
+        strata=strata,
+        steps=tuple(step.id for step in steps),
+        agent=np.array([agents.index(step.agent) for step in steps], dtype=np.int32),
+        policy=np.array([names.index(step.policy) for step in steps], dtype=np.int32),
+        trajectory=trajectory,
+        task=task,
+        group=group,
+        stratum=stratum,
+        position=np.array([step.position for step in steps], dtype=np.int32),
+        turn=np.array([step.turn for step in steps], dtype=np.int32),
+        truncated=np.array([step.truncated for step in steps], dtype=np.bool_),
+        temperature=np.array([step.completion.temperature for step in steps], dtype=np.float32),
+        outcome=np.array([_outcome(trajectory, metric) for trajectory, _, _ in rows], dtype=np.float32),
+        reward=np.array([math.nan if points is None else points for _, _, points in rows], dtype=np.float32),
+        weight=np.array([points is not None for _, _, points in rows], dtype=np.float32),
+        tokens=_joined(tokens, np.int32),
+        offsets=_offsets(tokens),
+        version=_joined([_versions(step) for step in steps], np.int32),
+        logprobs=_joined([_logprobs(step) for step in steps], np.float32),
+        prompt_tokens=_joined(prompts, np.int32),
+        prompt_offsets=_offsets(prompts),
+    )
+
+
+def take(experience: Experience, rows: Int64) -> Experience:
+    """The experience that holds `rows` alone, in the order given. Names, and the numbers that stand for them, stay."""
+    tokens = places(experience.offsets, rows)
+    columns: dict[str, object] = {
+        "steps": tuple(experience.steps[row] for row in rows),
+        "offsets": offsets_of(experience.lengths[rows]),
+        "prompt_tokens": experience.prompt_tokens[places(experience.prompt_offsets, rows)],
+        "prompt_offsets": offsets_of(np.diff(experience.prompt_offsets)[rows]),
+    }
+    for column in fields(Experience):
+        values = getattr(experience, column.name)
+        if column.name not in columns and isinstance(values, np.ndarray):
+            columns[column.name] = values[tokens if column.name in _PER_TOKEN else rows]
+    return replace(experience, **columns)  # type: ignore[arg-type]
+
+
+def _rows(
+    trajectories: Sequence[Trajectory], rewards: Sequence[Rewards], agents: tuple[str, ...], policies: Mapping[str, str]
+) -> Iterator[tuple[Trajectory, Step, float | None]]:
+    """The actions that become rows, in canonical order."""
+    for trajectory, given in sorted(zip(trajectories, rewards, strict=True), key=lambda pair: pair[0].id):
+        for step, reward in sorted(zip(trajectory.steps, given, strict=True), key=lambda pair: pair[0].position):
+            if step.agent not in agents or step.completion.tokens is None:
+                continue
+            if step.policy != policies[step.agent]:
+                raise ValueError(f"step {step.id} was sampled by {step.policy}, not by {policies[step.agent]}")
+            if reward is not None and not math.isfinite(reward):
+                raise ValueError(f"the reward of step {step.id} is {reward}; a missing reward is None")
+            yield trajectory, step, reward
+
+
+def _tokens(step: Step) -> Int32:
+    tokens = step.completion.tokens
+    if tokens is None or not len(tokens):
+        raise ValueError(f"step {step.id} sampled no token; a completion has at least one")
+    return tokens
+
+
+def _prompt(step: Step) -> Int32:
+    prompt = step.completion.prompt_tokens
+    if prompt is None or not len(prompt):
+        raise ValueError(f"step {step.id} has no prompt tokens, so its first token has nothing to follow")
+    return prompt
+
+
+def _logprobs(step: Step) -> NDArray[np.float32]:
+    logprobs = step.completion.logprobs
+    if logprobs is None or len(logprobs) != len(_tokens(step)):
+        raise ValueError(f"step {step.id} needs one log-probability of the sampler per token")
+    return logprobs
+
+
+def _versions(step: Step) -> Int32:
+    """The policy's version at every sampled token; the spans must tile the action."""
+    spans = step.completion.versions
+    edges = [0, *chain.from_iterable((span.start, span.end) for span in spans), len(_tokens(step))]
+    if edges[::2] != edges[1::2]:
+        raise ValueError(f"step {step.id}: the spans of its versions do not tile its {edges[-1]} tokens")
+    return np.repeat(np.array([span.version for span in spans], np.int32), [span.end - span.start for span in spans])
+
+
+def _outcome(trajectory: Trajectory, metric: str) -> float:
+    return trajectory.outcome.get(metric, math.nan)
+
+
+def _numbered(keys: Sequence[K]) -> tuple[tuple[K, ...], Int32]:
+    """The distinct keys in the order of their first appearance, and the number of each key."""
+    numbers: dict[K, int] = {}
+    index = [numbers.setdefault(key, len(numbers)) for key in keys]
+    return tuple(numbers), np.array(index, dtype=np.int32)
+
+
+def _joined(arrays: Sequence[NDArray[Number]], dtype: type[Number]) -> NDArray[Number]:
+    return np.concatenate([np.empty(0, dtype), *arrays], dtype=dtype)
+
+
+def _offsets(arrays: Sequence[Int32]) -> Int64:
+    return offsets_of(np.array([len(array) for array in arrays], dtype=np.int64))

@@ -1,0 +1,169 @@
+"""Shapers: rewards of one trajectory to rewards, chained in a recipe's order.
+
+They start from a coach's points (0-10). A missing reward is None and stays None, unless the formula of a shaper does
+not need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from mappa_core.errors import ConfigError
+from mappa_core.protocols import Rewards
+from mappa_core.records import MAX_SCORE, Step, Trajectory
+
+
+@dataclass
+class ScaleOptions:
+    """Maps source_low..source_high to low..high in a straight line; values outside go on along the line."""
+
+    source_low: float = 0.0
+    """A reward that becomes `low`; a coach's worst score is 0 points."""
+    source_high: float = MAX_SCORE
+    """A reward that becomes `high`; a coach's best score is 10 points."""
+    low: float = 0.0
+    """What source_low becomes."""
+    high: float = 1.0
+    """What source_high becomes."""
+
+
+class Scale:
+    """The same preferences in another range: `low + (r - source_low) * (high - low) / (source_high - source_low)`."""
+
+    def __init__(self, options: ScaleOptions) -> None:
+        if options.source_low == options.source_high:
+            raise ConfigError(f"scale: source_low and source_high are both {options.source_low:g}; they must differ")
+        self._options = options
+
+    def __call__(self, trajectory: Trajectory, rewards: Rewards) -> Rewards:
+        o = self._options
+        slope = (o.high - o.low) / (o.source_high - o.source_low)
+        return tuple(None if r is None else o.low + (r - o.source_low) * slope for r in rewards)
+
+
+@dataclass
+class OutcomeOptions:
+    """Gives every action the trajectory's outcome, whatever the coach said: the outcome-only arm."""
+
+    metric: str = "correct"
+    """Key of the outcome; the workflow's main metric."""
+    scale: float = 1.0
+    """Factor from the outcome's unit to the reward's."""
+
+
+class Outcome:
+    """`r := scale * outcome` for every action, None for all where the trajectory has no such outcome."""
+
+    def __init__(self, options: OutcomeOptions) -> None:
+        self._options = options
+
+    def __call__(self, trajectory: Trajectory, rewards: Rewards) -> Rewards:
+        outcome = trajectory.outcome.get(self._options.metric)
+        reward = None if outcome is None else self._options.scale * outcome
+        return (reward,) * len(rewards)
+
+
+@dataclass
+class OutcomeMixOptions:
+    """Adds the trajectory's outcome to every action's own reward."""
+
+    metric: str = "correct"
+    """Key of the outcome; the workflow's main metric."""
+    process_weight: float = 0.7
+    """Factor of the action's own reward. Bring it to the outcome's range with `scale` first."""
+    outcome_weight: float = 0.3
+    """Factor of the outcome."""
+
+
+class OutcomeMix:
+    """`r := process_weight * r + outcome_weight * outcome`.
+
+    A missing reward stays missing. Where the trajectory lacks the outcome all are missing, unless outcome_weight is 0.
+    """
+
+    def __init__(self, options: OutcomeMixOptions) -> None:
+        self._options = options
+
+    def __call__(self, trajectory: Trajectory, rewards: Rewards) -> Rewards:
+        o = self._options
+        outcome = 0.0 if o.outcome_weight == 0 else trajectory.outcome.get(o.metric)
+        if outcome is None:
+            return (None,) * len(rewards)
+        return tuple(None if r is None else o.process_weight * r + o.outcome_weight * outcome for r in rewards)
+
+
+@dataclass
+class ReturnToGoOptions:
+    """Lets the rewards of later actions flow back to earlier ones."""
+
+    gamma: float = 1.0
+    """Discount per action, 0 to 1."""
+    across: Literal["agents", "own"] = "agents"
+    """`agents`: all later actions of the trajectory; `own`: the later actions of the same agent."""
+
+
+class ReturnToGo:
+    """`G_k = r_k + gamma * G_next(k)` over the actions of a trajectory in their order.
+
+    A return that would need a missing reward is missing. So, unless gamma is 0, are all returns of a trajectory that
+    ended in an error: the actions that were still to come are the missing ones.
+    """
+
+    def __init__(self, options: ReturnToGoOptions) -> None:
+        if not 0.0 <= options.gamma <= 1.0:
+            raise ConfigError(f"return_to_go: gamma is {options.gamma:g}; it must lie between 0 and 1")
+        chains: dict[str, Callable[[Step], str]] = {"agents": lambda step: "", "own": lambda step: step.agent}
+        self._chain = chains[options.across]
+        self._gamma = options.gamma
+
+    def __call__(self, trajectory: Trajectory, rewards: Rewards) -> Rewards:
+        if self._gamma == 0:
+            return rewards
+        if trajectory.error is not None:
+            return (None,) * len(rewards)
+        to_go: dict[str, float | None] = {}
+        returns: list[float | None] = []
+        for step, reward in zip(reversed(trajectory.steps), reversed(rewards), strict=True):
+            chain = self._chain(step)
+            later = to_go.get(chain, 0.0)
+            to_go[chain] = None if reward is None or later is None else reward + self._gamma * later
+            returns.append(to_go[chain])
+        return tuple(reversed(returns))
+
+
+@dataclass
+class LengthPenaltyOptions:
+    """Takes reward off actions that come close to the token limit."""
+
+    limit: int
+    """Sampled tokens at which the whole penalty is taken; usually the agent's `max_tokens`."""
+    buffer: int
+    """Tokens before the limit over which the penalty grows from 0."""
+    factor: float = 1.0
+    """The whole penalty, in the reward's unit."""
+
+
+class LengthPenalty:
+    """Soft overlong punishment (DAPO, Yu et al. 2025, eq. 13): `r -= factor * excess / buffer` with
+    `excess = clip(tokens - (limit - buffer), 0, buffer)`, by the sampled tokens of each action on its own.
+
+    Actions without tokens (policies behind an API) keep their reward: their length is not known, nor are they trained.
+    """
+
+    def __init__(self, options: LengthPenaltyOptions) -> None:
+        if not 0 < options.buffer <= options.limit:
+            raise ConfigError(f"length_penalty: buffer is {options.buffer}; it must lie between 1 and {options.limit}")
+        self._options = options
+
+    def __call__(self, trajectory: Trajectory, rewards: Rewards) -> Rewards:
+        pairs = zip(trajectory.steps, rewards, strict=True)
+        return tuple(None if reward is None else reward - self._penalty(step) for step, reward in pairs)
+
+    def _penalty(self, step: Step) -> float:
+        o = self._options
+        if step.completion.tokens is None:
+            return 0.0
+        excess = len(step.completion.tokens) - (o.limit - o.buffer)
+        return o.factor * min(max(excess, 0), o.buffer) / o.buffer

@@ -1,0 +1,65 @@
+"""Core's own offers, through the same doors as everyone's. Heavy imports wait inside `build`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mappa_core.credit import estimators, shapers
+from mappa_core.defaults.tasks import FileOptions, FileTasks, HuggingFaceOptions, HuggingFaceTasks
+from mappa_core.engine.options import LocalOptions, PPOOptions
+from mappa_core.hookspecs import Offer, hookimpl
+from mappa_core.protocols import Engine, Estimator, Loss, Shaper, TaskSource, Tool
+from mappa_core.tools.calculator import Calculator
+from mappa_core.tools.python.options import PythonOptions
+from mappa_core.tools.python.tool import PythonTool
+
+
+@hookimpl
+def mappa_tasks() -> Iterable[Offer[TaskSource]]:
+    yield Offer("file", FileTasks, FileOptions)
+    yield Offer("huggingface", HuggingFaceTasks, HuggingFaceOptions)
+
+
+@hookimpl
+def mappa_tools() -> Iterable[Offer[Tool]]:
+    yield Offer("python", PythonTool, PythonOptions)
+    yield Offer("calculator", lambda options: Calculator())
+
+
+@hookimpl
+def mappa_shapers() -> Iterable[Offer[Shaper]]:
+    yield Offer("scale", shapers.Scale, shapers.ScaleOptions)
+    yield Offer("outcome", shapers.Outcome, shapers.OutcomeOptions)
+    yield Offer("outcome_mix", shapers.OutcomeMix, shapers.OutcomeMixOptions)
+    yield Offer("return_to_go", shapers.ReturnToGo, shapers.ReturnToGoOptions)
+    yield Offer("length_penalty", shapers.LengthPenalty, shapers.LengthPenaltyOptions)
+
+
+@hookimpl
+def mappa_estimators() -> Iterable[Offer[Estimator]]:
+    yield Offer("reinforce_plus_plus", estimators.ReinforcePlusPlus, estimators.ReinforcePlusPlusOptions)
+    yield Offer("reinforce", estimators.Reinforce, estimators.ReinforceOptions)
+    yield Offer("rloo", estimators.Rloo, estimators.RlooOptions)
+    yield Offer("grpo", estimators.Grpo, estimators.GrpoOptions)
+
+
+@hookimpl
+def mappa_losses() -> Iterable[Offer[Loss]]:
+    yield Offer("ppo", _ppo, PPOOptions)
+
+
+@hookimpl
+def mappa_engines() -> Iterable[Offer[Engine]]:
+    yield Offer("local", _local, LocalOptions)
+
+
+def _ppo(options: PPOOptions) -> Loss:
+    from mappa_core.engine.losses import PPOLoss
+
+    return PPOLoss(options)
+
+
+def _local(options: LocalOptions) -> Engine:
+    from mappa_core.engine.local import LocalEngine
+
+    return LocalEngine(options)

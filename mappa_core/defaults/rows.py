@@ -1,0 +1,165 @@
+"""Rows of a file: JSON, JSON Lines, CSV and Parquet. Every complaint names the file and the place in it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mappa_core.errors import ConfigError, TaskError
+
+FORMATS = ("json", "jsonl", "csv", "parquet")
+_BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+DATA_EXTRA = 'pip install "mappa-core[data]"'
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of one source, in order. `place(i)` says where row i stands, for people: `tasks.jsonl, line 3`."""
+
+    rows: Sequence[Mapping[str, Any]]
+    place: Callable[[int], str]
+
+
+def read_rows(path: str | Path, file_format: str = "auto") -> Rows:
+    """Read a file of objects with named columns.
+
+    `auto` goes by the file's suffix, and for all but `.jsonl`, `.ndjson`, `.csv` and `.parquet` by its text: a JSON
+    list, or else one JSON object a line.
+
+    Raises:
+        TaskError: the file is missing, empty, a folder, unreadable or not of its format.
+        ConfigError: the format is unknown, or needs a package that is not installed.
+    """
+    path = Path(path).expanduser()
+    if file_format not in ("auto", *FORMATS):
+        raise ConfigError(f"format {file_format!r} is unknown; there are auto, {', '.join(FORMATS)}")
+    content = _content(path)
+    if file_format == "auto":
+        file_format = _BY_SUFFIX.get(path.suffix.lower(), "auto")
+    if file_format == "parquet":
+        return _parquet(path)
+    text = _text(path, content)
+    if file_format == "auto":
+        file_format = "json" if not _starts_with_an_object_line(text) else "jsonl"
+    reader = {"json": _json, "jsonl": _json_lines, "csv": _csv}[file_format]
+    found = reader(path, text)
+    if not found.rows:
+        raise TaskError(f"{path}: the file holds no rows")
+    return found
+
+
+def _content(path: Path) -> bytes:
+    if path.is_dir():
+        raise TaskError(f"{path} is a folder; name the file in it")
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise TaskError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise TaskError(f"{path} cannot be read: {error.strerror}") from error
+    if not content.strip():
+        raise TaskError(f"{path}: the file is empty")
+    return content
+
+
+def _text(path: Path, content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        byte = content[error.start]
+        raise TaskError(f"{path}: byte {error.start} (0x{byte:02x}) is not UTF-8; save the file as UTF-8") from None
+
+
+def _starts_with_an_object_line(text: str) -> bool:
+    first, _, rest = text.lstrip().partition("\n")
+    if not first.startswith("{"):
+        return False
+    try:
+        json.loads(first)
+    except json.JSONDecodeError:
+        return rest.lstrip().startswith("{")  # a list of objects never does; say which line is broken
+    return True
+
+
+def _json(path: Path, text: str) -> Rows:
+    try:
+        rows = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise TaskError(f"{path}, line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
+    if not isinstance(rows, list):
+        raise TaskError(f"{path}: holds one JSON {_kind(rows)}; a list of objects, or one object a line, is needed")
+
+    def place(index: int) -> str:
+        return f"{path}, row {index + 1} (line {_line_of_element(text, index)})"
+
+    for index, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise TaskError(f"{place(index)}: a JSON {_kind(row)}, not an object with named columns")
+    return Rows(rows, place)
+
+
+def _line_of_element(text: str, index: int) -> int:
+    """The line on which element `index` of the JSON list `text` begins."""
+    decoder, position = json.JSONDecoder(), text.index("[")
+    for element in range(index + 1):
+        position += 1  # past the bracket or the comma
+        position += len(text[position:]) - len(text[position:].lstrip())
+        if element < index:
+            position = text.index(",", decoder.raw_decode(text, position)[1])
+    return text.count("\n", 0, position) + 1
+
+
+def _json_lines(path: Path, text: str) -> Rows:
+    rows, lines = [], []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise TaskError(f"{path}, line {number}, column {error.colno}: not JSON: {error.msg}") from None
+        if not isinstance(row, dict):
+            raise TaskError(f"{path}, line {number}: a JSON {_kind(row)}, not an object with named columns")
+        rows.append(row)
+        lines.append(number)
+    return Rows(rows, lambda index: f"{path}, line {lines[index]}")
+
+
+def _kind(value: object) -> str:
+    kinds = {dict: "object", list: "list", str: "string", int: "number", float: "number", bool: "boolean"}
+    return "null" if value is None else kinds[type(value)]
+
+
+def _csv(path: Path, text: str) -> Rows:
+    """Cells are text; an empty cell is None."""
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    rows, lines = [], []
+    try:
+        for row in reader:
+            if None in row or None in row.values():  # too many, too few
+                raise TaskError(f"{path}, line {reader.line_num}: not as many cells as the first line names columns")
+            rows.append({column: cell or None for column, cell in row.items()})
+            lines.append(reader.line_num)
+    except csv.Error as error:
+        raise TaskError(f"{path}, line {reader.line_num + 1}: not CSV: {error}") from None
+    return Rows(rows, lambda index: f"{path}, line {lines[index]}")
+
+
+def _parquet(path: Path) -> Rows:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ConfigError(f"{path}: reading Parquet needs pyarrow, which is not installed: {DATA_EXTRA}") from None
+    try:
+        rows = pyarrow.parquet.read_table(path).to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise TaskError(f"{path}: not Parquet: {error}") from error
+    if not rows:
+        raise TaskError(f"{path}: the file holds no rows")
+    return Rows(rows, lambda index: f"{path}, row {index + 1}")

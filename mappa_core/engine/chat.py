@@ -1,0 +1,130 @@
+"""Messages to tokens and back, by the model's own chat template."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from mappa_core.errors import ModelError
+from mappa_core.records import Completion, Int32, Message, ToolCall, ToolSpec
+
+_THINK_TAG = re.compile(r"</(think|thinking|thought|reasoning)>")
+_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
+_TAIL = 16
+"""Prompt tokens that are looked at to see whether the template opened a think tag: a tag is a few tokens at most."""
+
+
+class Chat:
+    """The tokenizer and the chat template of one model."""
+
+    def __init__(self, tokenizer: Any, *, where: str) -> None:
+        """`where` names the model in messages."""
+        if not tokenizer.chat_template:
+            raise ModelError(
+                f"{where}: the tokenizer has no chat template, so messages cannot be rendered. Use the model's "
+                f"instruction-tuned variant, or put its chat_template.jinja into the folder."
+            )
+        self.tokenizer = tokenizer
+        self._where = where
+        template = tokenizer.get_chat_template()
+        found = _THINK_TAG.search(template)
+        name = found.group(1) if found else "think"
+        self._think = (f"<{name}>", f"</{name}>")
+        self._calls = "<tool_call>" in template
+
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Int32:
+        """Prompt tokens (P,). `kwargs` go to the template as they are. A template that knows no tools ignores them."""
+        try:
+            text = self.tokenizer.apply_chat_template(
+                [_as_dict(message) for message in messages],
+                tools=[_schema(tool) for tool in tools] or None,
+                add_generation_prompt=True,
+                tokenize=False,
+                **(kwargs or {}),
+            )
+        except jinja2.TemplateError as error:
+            raise ModelError(f"{self._where}: its chat template refuses these messages: {error}") from error
+        return np.asarray(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int32)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of `tokens` to the byte: special tokens are kept and no space is tidied away."""
+        text: str = self.tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text
+
+    def reply(self, completion: Completion) -> Message:
+        """The completion as an assistant message: think text apart, native tool calls parsed."""
+        opened = False
+        if completion.prompt_tokens is not None:
+            opened = self.decode(completion.prompt_tokens[-_TAIL:].tolist()).rstrip().endswith(self._think[0])
+        content, reasoning = split_think(completion.text, self._think, opened=opened)
+        calls: tuple[ToolCall, ...] = ()
+        if self._calls:
+            content, calls = split_calls(content)
+        return Message(role="assistant", content=content, reasoning=reasoning, tool_calls=calls)
+
+
+def split_think(text: str, tags: tuple[str, str], *, opened: bool) -> tuple[str, str | None]:
+    """(what others see, think text or None). `opened`: the prompt ended in the opening tag.
+
+    Think text that is never closed runs to the end. Text without think text is returned as it is.
+    """
+    begin, end = tags
+    rest = begin + text if opened and not text.lstrip().startswith(begin) else text
+    if begin not in rest:
+        return text, None
+    said, thoughts = [], []
+    while begin in rest:
+        before, _, rest = rest.partition(begin)
+        thought, _, rest = rest.partition(end)
+        said.append(before)
+        thoughts.append(thought.strip("\n"))
+    return "".join([*said, rest]).lstrip("\n"), "\n".join(thoughts)
+
+
+def split_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:
+    """(text without calls, calls in order). A call that cannot be read has an `error`; it is answered, not run."""
+    calls = tuple(_parse_call(match.group(1), closed=bool(match.group(2))) for match in _CALL.finditer(text))
+    return (_CALL.sub("", text).rstrip() if calls else text), calls
+
+
+def _parse_call(body: str, *, closed: bool) -> ToolCall:
+    if not closed:
+        return ToolCall(name="", error="the call is cut off: <tool_call> is not closed")
+    try:
+        call = json.loads(body)
+    except json.JSONDecodeError as error:
+        return ToolCall(name="", error=f"the call is not JSON: {error}")
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        return ToolCall(name="", error='the call is not of the form {"name": …, "arguments": {…}}')
+    if not isinstance(call.get("arguments"), dict):
+        return ToolCall(name=call["name"], error='the call\'s "arguments" are not a JSON object')
+    return ToolCall(name=call["name"], arguments=call["arguments"])
+
+
+def _as_dict(message: Message) -> dict[str, Any]:
+    """The message in the form that chat templates read."""
+    entry: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.name is not None:
+        entry["name"] = message.name
+    if message.tool_call_id is not None:
+        entry["tool_call_id"] = message.tool_call_id
+    if message.reasoning is not None:
+        entry["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        entry["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": dict(call.arguments)}}
+            for call in message.tool_calls
+        ]
+    return entry
+
+
+def _schema(tool: ToolSpec) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.schema)}
+    return {"type": "function", "function": function}

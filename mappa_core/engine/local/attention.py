@@ -1,0 +1,131 @@
+"""Attention and its cache for rows that are decoded together although their lengths differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+ATTENTION = "mappa_grouped"
+_FIRST_WIDTH = 64
+
+
+def grouped_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """sdpa; a decoding step hands the query heads of a group in as queries of their one key head.
+
+    The masked path of sdpa would copy the keys of the whole cache once per query head and step.
+    """
+    rows, heads, queries, _ = query.shape
+    if queries != 1 or attention_mask is None:
+        output: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **kwargs
+        )
+        return output
+    groups = key.shape[1]
+    out = scaled_dot_product_attention(
+        query.view(rows, groups, heads // groups, -1), key, value, attn_mask=attention_mask, scale=scaling
+    )
+    return out.view(rows, 1, heads, -1), None
+
+
+AttentionInterface.register(ATTENTION, grouped_attention)
+AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+
+
+class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
+    """Keys and values of one layer, (slots, heads, width, size). The column of a token is its position."""
+
+    def __init__(self, owner: SlotCache) -> None:
+        super().__init__()
+        self._owner = owner
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        slots, width = self._owner.capacity
+        self.keys = key_states.new_zeros((slots, key_states.shape[1], width, key_states.shape[3]))
+        self.values = value_states.new_zeros((slots, value_states.shape[1], width, value_states.shape[3]))
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        owner = self._owner
+        rows = owner.rows
+        self.keys[rows, :, owner.positions] = key_states[:, :, 0]
+        self.values[rows, :, owner.positions] = value_states[:, :, 0]
+        return self.keys[: len(rows), :, : owner.width], self.values[: len(rows), :, : owner.width]
+
+    def resize(self) -> None:
+        """Move what is held into tensors of the owner's new capacity."""
+        keys, values = self.keys, self.values
+        self.lazy_initialization(keys, values)
+        self.keys[: keys.shape[0], :, : keys.shape[2]] = keys
+        self.values[: values.shape[0], :, : values.shape[2]] = values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._owner.width, 0
+
+    def get_seq_length(self) -> int:
+        return self._owner.width
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class SlotCache(Cache):  # type: ignore[misc]
+    """A cache whose rows join and leave: row i of the batch lives in slot i, from column 0.
+
+    Before each decoding step `rows` (n,), `positions` (n,) and `width` say where the step's tokens go and how many
+    columns are looked at.
+    """
+
+    rows: Tensor
+    positions: Tensor
+    width: int
+
+    def __init__(self, layers: int) -> None:
+        super().__init__(layers=[_SlotLayer(self) for _ in range(layers)])
+        self.capacity = (0, 0)
+
+    def reserve(self, slots: int, width: int) -> None:
+        """Make room for `slots` rows of `width` tokens."""
+        have_slots, have_width = self.capacity
+        if slots <= have_slots and width <= have_width:
+            return
+        if width > have_width:
+            have_width = max(width, 2 * have_width, _FIRST_WIDTH)
+        self.capacity = (max(slots, have_slots), have_width)
+        for layer in self.layers:
+            if layer.is_initialized:
+                layer.resize()
+
+    def fill(self, slots: Tensor, prefilled: DynamicCache, index: Tensor) -> None:
+        """Row `index[i]` of a prefilled cache into slot `slots[i]`."""
+        for layer, source in zip(self.layers, prefilled.layers, strict=True):
+            if not layer.is_initialized:
+                layer.lazy_initialization(source.keys, source.values)
+            layer.keys[slots, :, : source.keys.shape[2]] = source.keys[index]
+            layer.values[slots, :, : source.values.shape[2]] = source.values[index]
+
+    def move(self, source: int, target: int) -> None:
+        """Copy the row of slot `source` over that of slot `target`."""
+        for layer in self.layers:
+            layer.keys[target, :, : self.width] = layer.keys[source, :, : self.width]
+            layer.values[target, :, : self.width] = layer.values[source, :, : self.width]
+
+
+def full_attention_layers(config: Any) -> int | None:
+    """Number of layers of a model whose layers all attend to all earlier tokens; None for any other model."""
+    layers = DynamicCache(config=config).layers
+    return len(layers) if all(type(layer) is DynamicLayer for layer in layers) else None

@@ -1,0 +1,94 @@
+"""AdamW on float32 master weights, whatever the model computes in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from mappa_core.config.schema import TrainSection
+
+_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+
+
+class Optimiser:
+    """Steps of one policy. A float32 model's parameters are their own masters; those of any other get a copy."""
+
+    def __init__(self, parameters: Iterable[tuple[str, Tensor]], train: TrainSection) -> None:
+        self._parameters = dict(parameters)
+        self._masters = {name: _master(parameter) for name, parameter in self._parameters.items()}
+        self._grad_clip = train.grad_clip
+        self._adam = torch.optim.AdamW(
+            list(self._masters.values()),
+            lr=train.learning_rate,
+            betas=train.betas,
+            weight_decay=train.weight_decay,
+            fused=True,
+        )
+
+    def accumulate(self) -> None:
+        """Add the gradients of one backward pass to those of the masters, in float32."""
+        for name, parameter in self._parameters.items():
+            master = self._masters[name]
+            if master is not parameter and parameter.grad is not None:
+                gradient = parameter.grad.float()
+                master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+                parameter.grad = None
+
+    def clip(self) -> float:
+        """Clip the gradient to its norm's limit; the norm before."""
+        return float(torch.nn.utils.clip_grad_norm_(list(self._masters.values()), self._grad_clip))
+
+    def step(self, learning_rate: float) -> None:
+        """Move the weights and forget the gradient."""
+        for group in self._adam.param_groups:
+            group["lr"] = learning_rate
+        self._adam.step()
+        self.discard()
+        self._hand_down()
+
+    def discard(self) -> None:
+        """Forget the gradient."""
+        self._adam.zero_grad(set_to_none=True)
+        for parameter in self._parameters.values():
+            parameter.grad = None
+
+    def weights(self) -> dict[str, Tensor]:
+        """The master weights by name."""
+        return {name: master.detach() for name, master in self._masters.items()}
+
+    def moments(self) -> dict[str, Tensor]:
+        """AdamW's state as `moment.parameter`; of parameters that were never moved there is none."""
+        return {
+            f"{moment}.{name}": self._adam.state[master][moment]
+            for name, master in self._masters.items()
+            for moment in _MOMENTS
+            if moment in self._adam.state[master]
+        }
+
+    @torch.no_grad()
+    def restore(self, weights: Mapping[str, Tensor], moments: Mapping[str, Tensor]) -> None:
+        """Take over what `weights` and `moments` gave."""
+        self.discard()
+        for name, master in self._masters.items():
+            master.copy_(weights[name])
+            # AdamW counts steps in a tensor of its own device, which fused kernels want beside the parameter.
+            self._adam.state[master] = {
+                moment: moments[f"{moment}.{name}"].to(master.device, copy=True)
+                for moment in _MOMENTS
+                if f"{moment}.{name}" in moments
+            }
+        self._hand_down()
+
+    @torch.no_grad()
+    def _hand_down(self) -> None:
+        for name, parameter in self._parameters.items():
+            if self._masters[name] is not parameter:
+                parameter.copy_(self._masters[name])
+
+
+def _master(parameter: Tensor) -> Tensor:
+    if parameter.dtype == torch.float32:
+        return parameter
+    return parameter.detach().float().clone().requires_grad_()

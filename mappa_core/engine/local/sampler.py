@@ -1,0 +1,63 @@
+"""The sampler of one policy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mappa_core.engine.local.decoder import Decoder, Request, Wave
+from mappa_core.engine.local.models import Source
+from mappa_core.engine.local.worker import Worker
+from mappa_core.errors import ConfigError, PromptTooLong
+from mappa_core.records import Completion, Int32, Message, Sampling, ToolSpec
+
+
+class LocalSampler:
+    """Collects the requests of one turn of the event loop into a wave, which is decoded together."""
+
+    def __init__(self, source: Source, decoder: Decoder, worker: Worker, template_kwargs: Mapping[str, Any]) -> None:
+        self._source = source
+        self._decoder = decoder
+        self._worker = worker
+        self._template_kwargs = template_kwargs
+        self._wave: Wave = []
+
+    def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Int32:
+        """Prompt tokens (P,) by the model's own chat template."""
+        return self._source.chat.render(messages, tools, self._template_kwargs)
+
+    def reply(self, completion: Completion) -> Message:
+        """The completion as an assistant message: think text apart, native tool calls parsed."""
+        return self._source.chat.reply(completion)
+
+    async def sample(self, tokens: Int32, sampling: Sampling) -> Completion:
+        """Sample one action. Raises PromptTooLong where prompt and max_tokens exceed the window.
+
+        At temperature 0 the likeliest token is taken, and log-probabilities are those of temperature 1.
+        """
+        _check(sampling)
+        if not len(tokens):
+            raise ValueError("a prompt has at least one token")
+        if len(tokens) + sampling.max_tokens > self._source.window:
+            raise PromptTooLong(
+                f"a prompt of {len(tokens)} tokens and max_tokens={sampling.max_tokens} do not fit the window of "
+                f"{self._source.where}, {self._source.window} tokens"
+            )
+        loop = asyncio.get_running_loop()
+        request = Request(prompt=tokens, sampling=sampling, answer=loop.create_future())
+        if not self._wave:
+            loop.call_soon(self._submit)
+        self._wave.append(request)
+        return await request.answer
+
+    def _submit(self) -> None:
+        wave, self._wave = self._wave, []
+        self._worker.submit(self._decoder, wave)
+
+
+def _check(sampling: Sampling) -> None:
+    if sampling.temperature < 0.0 or not 0.0 < sampling.top_p <= 1.0 or sampling.top_k < 0 or sampling.max_tokens < 1:
+        raise ConfigError(
+            f"sampling needs temperature >= 0, 0 < top_p <= 1, top_k >= 0 and max_tokens >= 1, not {sampling}"
+        )

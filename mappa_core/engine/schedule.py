@@ -1,0 +1,33 @@
+"""The learning rate of every optimiser step."""
+
+from __future__ import annotations
+
+import math
+
+from mappa_core.config.schema import TrainSection
+from mappa_core.errors import ConfigError
+
+SCHEDULES = ("constant", "linear", "cosine")
+
+
+def check_schedule(train: TrainSection) -> None:
+    """Refuse a schedule that cannot be followed."""
+    if train.schedule not in SCHEDULES:
+        raise ConfigError(f"train.schedule is {train.schedule!r}; it can be {', '.join(SCHEDULES)}")
+
+
+def learning_rate(train: TrainSection, progress: float, step: int, steps: int) -> float:
+    """Learning rate of step `step` (from 0) of the `steps` that this iteration takes.
+
+    `progress` in [0, 1) is the share of iterations done. The clock runs through the iterations by the steps that are
+    really taken in each. Warm-up rises in equal parts to the full rate at its last step; after it `linear` and
+    `cosine` fall from the full rate to `min_lr_share` of it at the end of the run.
+    """
+    done = progress * train.iterations + step / steps
+    if done < train.warmup_iterations:
+        return train.learning_rate * (done + 1.0 / steps) / train.warmup_iterations
+    if train.schedule == "constant":
+        return train.learning_rate
+    share = (done - train.warmup_iterations) / (train.iterations - train.warmup_iterations)
+    height = 1.0 - share if train.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * share))
+    return train.learning_rate * (train.min_lr_share + (1.0 - train.min_lr_share) * height)

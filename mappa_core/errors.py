@@ -1,0 +1,82 @@
+"""Every error Mappa raises on purpose.
+
+    MappaError
+    ├── InputError            what the user gave is wrong: one message, exit code 2, nothing half-written
+    │   ├── ConfigError       a recipe, a config file or a `key=value`
+    │   ├── PluginError       a plugin that is unknown, broken or clashes with another
+    │   ├── TaskError         a task file or a row in it
+    │   ├── ModelError        a model folder, its tokenizer or its chat template
+    │   └── RunError          a run folder: exists, locked, of a newer schema, not writable
+    ├── RolloutError          recorded on the trajectory as a Failure; its siblings go on
+    │   ├── PromptTooLong     a prompt that does not fit the policy's window (never cut in silence)
+    │   ├── ToolError         the machinery of a tool failed (a program that fails is a ToolResult)
+    │   ├── CoachError        the machinery of a coach failed (becomes a `failed` verdict)
+    │   └── WorkflowError     the workflow's own code raised
+    ├── ReplayError           a workflow asked for something else than what was recorded
+    ├── EngineError           the engine cannot go on; the run resumes from its last checkpoint
+    └── GuardStop             a guard stopped the run after writing a checkpoint: exit code 3
+
+Authors of plugins raise ordinary exceptions: the stage names them at the boundary.
+"""
+
+from __future__ import annotations
+
+
+class MappaError(Exception):
+    """Root of all errors that Mappa raises on purpose."""
+
+
+class InputError(MappaError, ValueError):
+    """What the user gave is wrong. The message says what, where and what to do."""
+
+
+class ConfigError(InputError):
+    """A setting is unknown, of the wrong type, missing or contradicts another."""
+
+
+class PluginError(InputError):
+    """A plugin or an offer is unknown, failed to import, or clashes with another."""
+
+
+class TaskError(InputError):
+    """A task file cannot be used; the message names file and row."""
+
+
+class ModelError(InputError):
+    """A model folder cannot be used: weights, tokenizer or chat template are missing or do not load."""
+
+
+class RunError(InputError):
+    """A run folder cannot be used as asked."""
+
+
+class RolloutError(MappaError):
+    """A trajectory could not be finished; it is recorded as a Failure. Its steps so far keep their verdicts."""
+
+
+class PromptTooLong(RolloutError):
+    """A prompt and the tokens to be sampled do not fit the policy's window."""
+
+
+class ToolError(RolloutError):
+    """The machinery of a tool failed: nobody's fault, so no agent is scored for it."""
+
+
+class CoachError(RolloutError):
+    """The machinery of a coach failed: the verdict is `failed`, the trajectory goes on."""
+
+
+class WorkflowError(RolloutError):
+    """The code of a workflow raised."""
+
+
+class ReplayError(MappaError):
+    """A replayed workflow diverged from the record: its randomness does not come from the stage."""
+
+
+class EngineError(MappaError):
+    """The engine cannot go on."""
+
+
+class GuardStop(MappaError):
+    """A guard (missing verdicts, spend) stopped the run; a checkpoint was written."""

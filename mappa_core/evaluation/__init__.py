@@ -1,0 +1,1 @@
+"""Held-out runs and what can be said of them."""

@@ -1,0 +1,69 @@
+"""Evaluate a recipe's start models, or a checkpoint of a run, without training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mappa_core.config.compose import Composed
+from mappa_core.evaluation.heldout import Evaluation, evaluate
+from mappa_core.plugins import Registry
+from mappa_core.records import Trajectory
+from mappa_core.session import open_session
+from mappa_core.store.checkpoint import POLICIES, Checkpoint
+from mappa_core.store.folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """An evaluation and the run folder that holds its trajectories."""
+
+    folder: Path
+    evaluation: Evaluation
+
+
+async def evaluate_once(
+    composed: Composed,
+    registry: Registry,
+    *,
+    checkpoint: Checkpoint | None = None,
+    finished: Callable[[Trajectory], None] | None = None,
+    starting: Callable[[int], None] | None = None,
+) -> Evaluated:
+    """Play and grade the tasks of `eval.split`, into a run folder of its own.
+
+    Args:
+        checkpoint: weights to load; None: the start models of the recipe.
+        finished: called with every finished trajectory; `starting` with their number before.
+    """
+    composed.require_installed()
+    config = composed.config
+    async with open_session(composed, registry, learning=False, coach=config.eval.coach) as session:
+        tasks = session.evaluation_tasks()
+        iteration = 0
+        if checkpoint is not None:
+            await session.engine.load(checkpoint.path / POLICIES)
+            iteration = checkpoint.manifest.iteration
+        if starting is not None:
+            starting(len(tasks) * config.eval.samples)
+        with RunFolder.create(
+            Path(config.run.root),
+            config.run.name,
+            plugin=composed.plugin,
+            recipe=f"{composed.recipe}-eval",
+            config=composed.yaml(),
+        ) as folder:
+            evaluation = await evaluate(
+                session,
+                recorder=folder.store,
+                archive=folder.files,
+                iteration=iteration,
+                tasks=tasks,
+                recorded={},
+                finished=finished,
+            )
+            folder.store.event(
+                "evaluation", iteration=iteration, metric=evaluation.metric, interval=evaluation.interval
+            )
+        return Evaluated(folder=folder.path, evaluation=evaluation)

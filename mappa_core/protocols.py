@@ -1,0 +1,294 @@
+"""The verbs: what offers must be able to do. Async where they wait, plain where they compute."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+
+from mappa_core.records import (
+    Advantages,
+    Completion,
+    Experience,
+    FileChange,
+    Int32,
+    Message,
+    Receipt,
+    Role,
+    Sampling,
+    Scene,
+    Step,
+    Task,
+    ToolLimits,
+    ToolResult,
+    ToolSpec,
+    Trajectory,
+    Usage,
+    Verdict,
+)
+
+Split = Literal["train", "eval"]
+Rewards = tuple[float | None, ...]
+"""One reward per step of a trajectory, in order; None where the verdict is missing."""
+
+
+class TaskSource(Protocol):
+    """Where tasks come from. `load` is called once per split; order and ids must be the same every time."""
+
+    def load(self, split: Split) -> Sequence[Task]: ...
+
+
+class Workspace(Protocol):
+    """The folder of one trajectory, with the lineage of its files."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Relative paths of the files that are there now, sorted."""
+        ...
+
+    def changes(self) -> tuple[FileChange, ...]:
+        """What happened to the files since the last call."""
+        ...
+
+
+@runtime_checkable
+class Tool(Protocol):
+    """Something an agent can call. One instance serves all trajectories at once."""
+
+    spec: ToolSpec
+
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace, limits: ToolLimits) -> ToolResult:
+        """Run one call. A program that fails is a ToolResult; faults of the machinery raise ToolError."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Stage(Protocol):
+    """What a workflow holds while it runs one trajectory. Time, randomness and ids come from here, so that the
+    workflow can be replayed."""
+
+    @property
+    def task(self) -> Task:
+        """The task without its `reference`."""
+        ...
+
+    @property
+    def random(self) -> Random:
+        """Randomness of this trajectory, the same in every replay."""
+        ...
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Relative paths in the workspace now."""
+        ...
+
+    async def act(
+        self,
+        agent: str,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[str] = (),
+        turns_left: int = 0,
+    ) -> Step:
+        """Sample one action, run its calls in order in one workspace, check the contract, start the coach in the
+        background, and return the step. What the agent's role produces is due once `turns_left` is 0."""
+        ...
+
+    async def verdict(self, step: Step) -> Verdict:
+        """The live verdict of `step`, for workflows that show feedback on. Waits for the coach. In evaluation without
+        a coach it is an abstained verdict. Where the coach was shown the truth, its words are withheld."""
+        ...
+
+    async def grade(self, text: str) -> float:
+        """Grade `text` against the truth with the workflow's `grade`; the truth itself stays out of reach."""
+        ...
+
+    def record(self, **outcome: float) -> None:
+        """Add to the trajectory's outcome."""
+        ...
+
+
+class Workflow(ABC):
+    """Who acts, in which order, seeing what. One instance runs many trajectories at once: keep state in `run`."""
+
+    agents: Mapping[str, Role]
+    metric: ClassVar[str] = "correct"
+    """The key of the outcome that evaluation reports."""
+
+    @abstractmethod
+    async def run(self, stage: Stage) -> None:
+        """Play one trajectory."""
+
+    async def grade(self, text: str, task: Task) -> float:
+        """Grade a final answer by rule; `task.reference` is the truth."""
+        raise NotImplementedError(f"{type(self).__name__} does not grade")
+
+    def strata(self, scene: Scene) -> Mapping[str, str]:
+        """Further strata of an action, as {stratifier: stratum}; the task's own is always kept as `task`."""
+        return {}
+
+    async def close(self) -> None:
+        """Release what the workflow holds."""
+
+
+class Coach(ABC):
+    """Judges steps. Only `score` has to be written.
+
+    `score` may read the coach's state but never writes it: concurrent scoring must not depend on order. State is
+    learned in `learn`, once an iteration, on the driver.
+    """
+
+    @abstractmethod
+    async def score(self, scene: Scene) -> Verdict:
+        """Judge `scene.step`. An exception becomes a `failed` verdict."""
+
+    def learn(self, trajectories: Sequence[Trajectory]) -> None:
+        """Update the state from one iteration."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as JSON values."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+
+    async def close(self) -> None:
+        """Release connections."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a provider answered: `stop` is its own word for why it ended, `raw` its reply as received."""
+
+    text: str
+    usage: Usage
+    stop: str
+    raw: str
+
+
+class Transport(Protocol):
+    """One provider's wire. Core makes a coach of its name of each."""
+
+    async def complete(
+        self, messages: Sequence[Message], schema: Mapping[str, Any] | None, limits: Mapping[str, Any]
+    ) -> Reply: ...
+
+    async def close(self) -> None: ...
+
+
+class Tracker(Protocol):
+    """A log of metrics elsewhere (a dashboard). One that fails never stops a run."""
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Shaper(Protocol):
+    """Rewards of one trajectory to rewards; None stays None unless the formula says otherwise."""
+
+    def __call__(self, trajectory: Trajectory, rewards: Rewards) -> Rewards: ...
+
+
+class Estimator(Protocol):
+    """Rewards to advantages, over one iteration. `state` is JSON values kept in the checkpoint."""
+
+    def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LossRows:
+    """What a loss sees beside the new log-probabilities: torch tensors over the n tokens of one micro-batch.
+
+    `row` numbers the rows from 0 in this micro-batch; `weight` is the row's weight on every token.
+    """
+
+    logprobs: Any  # (n,) of the sampler
+    old_logprobs: Any  # (n,) of the learner before the update
+    ref_logprobs: Any | None  # (n,)
+    weight: Any  # (n,)
+    row: Any  # (n,) int64
+
+
+class Loss(Protocol):
+    """Per-token policy loss in torch; the engine owns the mean. Metrics are sums over tokens; the engine divides."""
+
+    def __call__(self, new_logprobs: Any, rows: LossRows, advantages: Any) -> tuple[Any, Mapping[str, Any]]: ...
+
+
+class Sampler(Protocol):
+    """The weights of one policy, ready to write. Many callers may await `sample` at once."""
+
+    def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Int32:
+        """Prompt tokens (P,) by the model's own chat template."""
+        ...
+
+    async def sample(self, tokens: Int32, sampling: Sampling) -> Completion:
+        """Sample one action. Raises PromptTooLong where prompt and max_tokens exceed the window."""
+        ...
+
+    def reply(self, completion: Completion) -> Message:
+        """The completion as an assistant message: think text apart, native tool calls parsed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySpec:
+    """What has weights. `full`: own weights, trained. `frozen`: own weights, not trained."""
+
+    name: str
+    model: str
+    kind: Literal["full", "frozen"] = "full"
+    value_head: bool = False
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Passed to the model's chat template as they are (for example enable_thinking)."""
+
+
+class Engine(Protocol):
+    """Samplers and learners of all policies. The loop never asks which engine it drives."""
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether equal requests in equal waves give bit-equal completions; rollouts are then admitted in waves."""
+        ...
+
+    async def open(self, policies: Sequence[PolicySpec], train: Any | None, *, seed: int) -> None:
+        """Load every policy; `train` is the recipe's `train` section, None for sampling only. `seed` orders rows."""
+        ...
+
+    def sampler(self, policy: str) -> Sampler: ...
+
+    async def score(self, experience: Experience) -> Experience:
+        """Fill old_logprobs, ref_logprobs (and values) of all rows."""
+        ...
+
+    async def update(
+        self, experience: Experience, advantages: Advantages, loss: Loss, progress: float
+    ) -> Mapping[str, Mapping[str, float]]:
+        """Take the optimiser steps of one iteration; metrics per policy. `progress` in [0, 1) is the share of
+        iterations done, the clock of the learning-rate schedule."""
+        ...
+
+    async def publish(self) -> Mapping[str, Receipt]:
+        """Hand the new weights to the samplers, verified."""
+        ...
+
+    async def save(self, folder: Path) -> None: ...
+
+    async def load(self, folder: Path) -> None: ...
+
+    async def export(self, policy: str, folder: Path) -> None:
+        """Write one policy as an ordinary Hugging Face folder."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+__all__ = [name for name in dir() if name[0].isupper()]

@@ -1,0 +1,364 @@
+"""The nouns: frozen values that know nothing of storage, plugins or torch.
+
+Shapes: R rows (a row is an action), N sampled tokens over all rows, P prompt tokens, T sampled tokens of one action.
+Scores are points from 0 to 10; log-probabilities are nats; durations are seconds. Missing is None, never a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+Finish = Literal["stop", "length", "tool", "abort"]
+Phase = Literal["live", "after", "again"]
+NOBODY = "nobody"
+MAX_SCORE = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One problem. `reference` is the truth and is never shown to an agent; `files` maps a name to a read-only path."""
+
+    id: str
+    prompt: str
+    reference: str | None = None
+    stratum: str = "all"
+    files: Mapping[str, str] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call that an action makes: a fenced block or a native call of the model's template."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    id: str | None = None
+    error: str | None = None
+    """Why the call cannot be run (unclosed block, arguments that are not JSON); such a call is answered, not run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One chat message. `reasoning` is think text, kept for training and cut from what others see."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+    name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    reasoning: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """A tool as a model sees it: `schema` is the JSON schema of its arguments."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionSpan:
+    """Sampled tokens [start, end) came from version `version` of the policy (updates so far)."""
+
+    version: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Completion:
+    """What a sampler returned, never re-encoded: what was sampled is what is trained.
+
+    `text` is `tokens` decoded, without the stop token. `logprobs` are nats of the temperature-scaled distribution.
+    Arrays are None for policies behind an API; their rows never enter an Experience.
+    """
+
+    text: str
+    prompt_tokens: Int32 | None  # (P,)
+    tokens: Int32 | None  # (T,), with the stop token if one was sampled
+    logprobs: Float32 | None  # (T,)
+    finish: Finish
+    temperature: float = 1.0
+    versions: tuple[VersionSpan, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileChange:
+    """What one action did to one file of the workspace. `size` in bytes; sha256 and size are None once deleted."""
+
+    path: str
+    kind: Literal["created", "changed", "deleted"]
+    size: int | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What a tool answered. A program that fails is a result (`error`); a sandbox that fails is a ToolError."""
+
+    tool: str
+    status: Literal["ok", "error", "timeout"]
+    exit_code: int | None = None
+    stdout: str = ""
+    stderr: str = ""
+    files: tuple[FileChange, ...] = ()
+    truncated: bool = False
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breach:
+    """A hand-off contract that was not kept, checked by machine: `path` should be there and no action wrote it."""
+
+    agent: str
+    kind: Literal["missing_input", "missing_output"]
+    path: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Step:
+    """One action of one agent: the unit of credit. It holds no verdict; verdicts refer to it by `id`.
+
+    `reply` is the completion as a message (think text apart, native calls parsed): what is passed on.
+    `calls` are the calls that were made of it, `results` their answers, in order.
+    """
+
+    id: str
+    agent: str
+    turn: int
+    position: int
+    policy: str
+    messages: tuple[Message, ...]
+    reply: Message
+    completion: Completion
+    tools: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
+    results: tuple[ToolResult, ...] = ()
+    breaches: tuple[Breach, ...] = ()
+    strata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the action ended at its token limit and not by its own stop."""
+        return self.completion.finish == "length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens and money of one or more calls. `usd` is None where a price is unknown."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A coach's judgement of one step: added, never changed. `score` is points 0-10, and None unless `scored`.
+
+    A coach writes the judgement with `scored`, `abstained` or `failed`; the stage fills in who, whom and when.
+    `blame` names the agent at fault, `nobody`, or None where the coach does not say.
+    """
+
+    status: Literal["scored", "abstained", "failed"]
+    score: float | None = None
+    reasoning: str = ""
+    blame: str | None = None
+    correction: str | None = None
+    error: str | None = None
+    raw_score: float | None = None
+    members: tuple[Verdict, ...] = ()
+    usage: Usage | None = None
+    template_hash: str | None = None
+    model: str | None = None
+    raw_reply: str | None = None
+    id: str = ""
+    step: str = ""
+    coach: str = ""
+    phase: Phase = "live"
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.status == "scored") != (self.score is not None):
+            raise ValueError(f"a verdict has a score if and only if it is scored: {self.status}, {self.score}")
+        if self.score is not None and not 0.0 <= self.score <= MAX_SCORE:
+            raise ValueError(f"a score lies between 0 and {MAX_SCORE:g} points, not {self.score}")
+
+    @classmethod
+    def scored(
+        cls, score: float, reasoning: str, *, blame: str | None = None, correction: str | None = None
+    ) -> Verdict:
+        """A judgement of `score` points (0-10)."""
+        return cls(status="scored", score=float(score), reasoning=reasoning, blame=blame, correction=correction)
+
+    @classmethod
+    def abstained(cls, reasoning: str) -> Verdict:
+        """The coach looked and will not judge: no score, no gradient."""
+        return cls(status="abstained", reasoning=reasoning)
+
+    @classmethod
+    def failed(cls, error: str) -> Verdict:
+        """The coach could not judge: no score, no gradient, counted against `coach.max_missing`."""
+        return cls(status="failed", error=error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a trajectory ended early: the type of the error, its message and the step it happened at."""
+
+    kind: str
+    message: str
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trajectory:
+    """One rollout: the steps of all agents in order, their verdicts and the outcome. Never empty and silent:
+    one that could not be finished carries `error` and the steps so far."""
+
+    id: str
+    task: Task
+    sample: int
+    iteration: int
+    steps: tuple[Step, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    outcome: Mapping[str, float] = field(default_factory=dict)
+    error: Failure | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """An agent's part in a workflow: what it is for (shown to the coach) and its contract of files."""
+
+    brief: str
+    needs: tuple[str, ...] = ()
+    produces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scene:
+    """All that a coach may see of one step. `task.reference` is None unless the recipe shows it for this agent
+    (`coach.reference_for`); `later` and `outcome` are None unless the coach judges in hindsight."""
+
+    task: Task
+    role: Role
+    step: Step
+    earlier: tuple[Step, ...] = ()
+    later: tuple[Step, ...] | None = None
+    outcome: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How to sample one action. `top_p` 1 and `top_k` 0 leave the distribution whole, as training needs it."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_tokens: int = 256
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolLimits:
+    """What one call of a tool may use. Seconds of wall and CPU time, bytes of memory, of one file and of output."""
+
+    wall_s: float = 30.0
+    cpu_s: float = 30.0
+    memory_bytes: int = 1 << 30
+    file_bytes: int = 64 << 20
+    output_bytes: int = 64 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Experience:
+    """One iteration of all agents, ragged: one row per action of a trained policy, in canonical order.
+
+    Row r samples tokens[offsets[r]:offsets[r+1]] after prompt_tokens[prompt_offsets[r]:prompt_offsets[r+1]].
+    Names (agents, policies, trajectories, tasks, strata) are stored once; rows hold indices into them.
+    A row whose reward is missing has reward NaN and weight 0: it carries no gradient, enters no baseline and no
+    normaliser. Optional columns are None, never zeros.
+    """
+
+    agents: tuple[str, ...]
+    policies: tuple[str, ...]
+    trajectories: tuple[str, ...]
+    tasks: tuple[str, ...]
+    strata: tuple[str, ...]
+    steps: tuple[str, ...]  # (R,) ids
+
+    agent: Int32  # (R,)
+    policy: Int32  # (R,)
+    trajectory: Int32  # (R,)
+    task: Int32  # (R,)
+    group: Int32  # (R,) rows of one (task, agent, turn): the siblings a group baseline compares
+    stratum: Int32  # (R,)
+    position: Int32  # (R,) place among all actions of the trajectory
+    turn: Int32  # (R,) place among the agent's own actions
+    truncated: Bool  # (R,)
+    temperature: Float32  # (R,)
+    outcome: Float32  # (R,) the workflow's main metric, NaN where the trajectory has none
+    reward: Float32  # (R,) NaN where missing
+    weight: Float32  # (R,)
+
+    tokens: Int32  # (N,)
+    offsets: Int64  # (R+1,)
+    version: Int32  # (N,)
+    logprobs: Float32  # (N,) of the sampler
+    prompt_tokens: Int32
+    prompt_offsets: Int64  # (R+1,)
+
+    old_logprobs: Float32 | None = None  # (N,) of the learner, before the update
+    ref_logprobs: Float32 | None = None  # (N,)
+    values: Float32 | None = None  # (N,)
+
+    @property
+    def lengths(self) -> Int64:
+        """Sampled tokens per row, (R,)."""
+        return np.diff(self.offsets)
+
+    @property
+    def row_of_token(self) -> Int64:
+        """The row of every sampled token, (N,)."""
+        return np.repeat(np.arange(len(self.reward)), self.lengths)
+
+    @property
+    def token_weight(self) -> Float32:
+        """The weight of every sampled token, (N,)."""
+        return self.weight[self.row_of_token]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Advantages:
+    """What an estimator returns: an advantage per sampled token and, for estimators with a value head, its targets."""
+
+    advantages: Float32  # (N,), 0 on rows of weight 0
+    value_targets: Float32 | None = None  # (N,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """Proof of a publish: the version, a checksum of the weights that the sampler now holds, and the probe: the
+    largest absolute difference in nats of sampler and learner log-probabilities on the same tokens (None: no probe)."""
+
+    version: int
+    checksum: str
+    probe: float | None = None

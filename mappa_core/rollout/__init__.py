@@ -1,0 +1,1 @@
+"""Rollouts: a workflow on stage, live or replayed, many at once."""

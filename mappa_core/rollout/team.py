@@ -1,0 +1,71 @@
+"""Everything a stage needs, the same for all trajectories of a run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from mappa_core.protocols import Coach, Sampler, Split, Tool, Workflow
+from mappa_core.records import Sampling, Step, Task, ToolLimits, Trajectory, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Judge:
+    """A coach under the name that a recipe gave it."""
+
+    name: str
+    coach: Coach
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Team:
+    """A workflow and what its agents work with.
+
+    Keys of `policy_of`, `sampling` and `judges` are agents, of `samplers` policies, of `tools` and `limits` tools.
+    `judges` lacks an agent whose actions nobody judges (evaluation without a coach).
+    """
+
+    workflow: Workflow
+    policy_of: Mapping[str, str]
+    samplers: Mapping[str, Sampler]
+    sampling: Mapping[str, Sampling]
+    tools: Mapping[str, Tool]
+    limits: Mapping[str, ToolLimits]
+    judges: Mapping[str, Judge]
+    reference_for: frozenset[str] = frozenset()
+    coach_timeout_s: float = 120.0
+    seed: int = 0
+
+    def seed_of(self, *names: object) -> int:
+        """A 63-bit seed for what `names` identify, the same in every process and every replay."""
+        text = "/".join(str(name) for name in (self.seed, *names))
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Job:
+    """One trajectory to be collected."""
+
+    task: Task
+    split: Split
+    iteration: int
+    sample: int
+
+    @property
+    def id(self) -> str:
+        """Names the trajectory in the store; sorts in canonical order."""
+        return f"{self.split}-{self.iteration:06d}/{self.task.id}/{self.sample:03d}"
+
+
+class Recorder(Protocol):
+    """Where finished work goes at once, so that a killed run loses none of it."""
+
+    def begin(self, split: str, trajectory_id: str, task: Task, sample: int, iteration: int) -> None: ...
+
+    def step(self, trajectory_id: str, step: Step) -> None: ...
+
+    def verdict(self, verdict: Verdict) -> None: ...
+
+    def end(self, trajectory: Trajectory) -> None: ...

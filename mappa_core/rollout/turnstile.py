@@ -1,0 +1,66 @@
+"""How requests for actions reach the samplers."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from mappa_core.errors import WorkflowError
+from mappa_core.protocols import Sampler
+from mappa_core.records import Completion, Int32, Sampling
+
+
+@dataclass(slots=True)
+class _Request:
+    key: str
+    admitted: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Turnstile:
+    """Admits requests as they come or, in waves, only when every trajectory under way waits for an action.
+
+    A wave holds the same requests in the same order whatever tools and coaches took in time, so that a sampler which
+    batches what is waiting gives bit-equal results in every run.
+    """
+
+    def __init__(self, *, waves: bool) -> None:
+        self._waves = waves
+        self._running: set[str] = set()
+        self._waiting: dict[str, _Request] = {}
+
+    def enter(self, trajectory: str) -> None:
+        """A trajectory is under way: waves wait for it."""
+        self._running.add(trajectory)
+
+    def leave(self, trajectory: str) -> None:
+        """A trajectory asks for no further action."""
+        self._running.discard(trajectory)
+        self._open()
+
+    async def sample(self, trajectory: str, sampler: Sampler, tokens: Int32, sampling: Sampling) -> Completion:
+        """Sample one action as soon as it is admitted."""
+        if self._waves:
+            if trajectory in self._waiting:
+                raise WorkflowError(
+                    "two actions of one trajectory at once cannot be sampled in a fixed order: await them one after "
+                    "the other, or set engine.options.deterministic=false"
+                )
+            request = _Request(trajectory)
+            self._waiting[trajectory] = request
+            self._open()
+            await request.admitted
+        return await sampler.sample(tokens, sampling)
+
+    def _open(self) -> None:
+        if not self._waiting or self._running - self._waiting.keys():
+            return
+        wave = sorted(self._waiting.values(), key=lambda request: request.key)
+        self._waiting.clear()
+        # Not now: whoever opens the wave must be waiting too, or it would go before its turn.
+        asyncio.get_running_loop().call_soon(_admit, wave)
+
+
+def _admit(wave: list[_Request]) -> None:
+    for request in wave:
+        if not request.admitted.done():
+            request.admitted.set_result(None)

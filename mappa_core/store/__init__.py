@@ -1,0 +1,45 @@
+"""Everything that a run keeps: its folder, its records, its checkpoints, its summary."""
+
+from mappa_core.store.checkpoint import Checkpoint, Checkpoints, Manifest
+from mappa_core.store.codec import from_json, to_json
+from mappa_core.store.database import Recorded, Store
+from mappa_core.store.folder import RunFolder, run_folders
+from mappa_core.store.reader import Event, Reader, TrajectoryRow, VerdictRow
+from mappa_core.store.summary import (
+    AgentSummary,
+    CoachSummary,
+    EvalSummary,
+    Interval,
+    Seconds,
+    StratumSummary,
+    Summary,
+    read_summary,
+    write_summary,
+)
+from mappa_core.store.verdicts import VerdictCache
+
+__all__ = [
+    "AgentSummary",
+    "Checkpoint",
+    "Checkpoints",
+    "CoachSummary",
+    "EvalSummary",
+    "Event",
+    "Interval",
+    "Manifest",
+    "Reader",
+    "Recorded",
+    "RunFolder",
+    "Seconds",
+    "Store",
+    "StratumSummary",
+    "Summary",
+    "TrajectoryRow",
+    "VerdictCache",
+    "VerdictRow",
+    "from_json",
+    "read_summary",
+    "run_folders",
+    "to_json",
+    "write_summary",
+]

@@ -1,0 +1,230 @@
+"""Writing `run.db`: every finished step, verdict and trajectory is committed as it happens, so that a kill loses none.
+
+A kill (`kill -9`) of the process loses nothing that a method returned from. A power cut may lose what came after the
+last `flush`, which every checkpoint calls.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mappa_core.errors import ReplayError
+from mappa_core.protocols import Split
+from mappa_core.records import Failure, Step, Task, Trajectory, Verdict
+from mappa_core.store.files import storage_errors, sync
+from mappa_core.store.reader import load_error, load_iterations, load_outcome, load_steps, load_verdicts
+from mappa_core.store.schema import Database
+from mappa_core.store.verdicts import VerdictCache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Recorded:
+    """What is known of a trajectory that an earlier process began. Where it is not `finished`, `outcome` is empty and
+    `seconds` None."""
+
+    steps: tuple[Step, ...]
+    verdicts: tuple[Verdict, ...]
+    finished: bool
+    outcome: Mapping[str, float]
+    error: Failure | None
+    seconds: float | None
+
+
+class Store:
+    """The one writer of a run's database; all methods are to be called from one thread.
+
+    A run that goes on from a checkpoint repeats what was recorded after it: the same step or verdict written again
+    changes nothing, another one under the same id is a ReplayError. Faults of the storage are RunErrors.
+
+    With `scratch`, a local folder, the live database lies there and `path`, which may be on a network file system, is
+    a copy that `flush` renews. `generation` counts the writers of `path`: after a kill the live database is taken up
+    again, unless `path` was written by another machine since.
+    """
+
+    def __init__(self, path: Path, *, scratch: Path | None = None) -> None:
+        self.path = path
+        self._database = _open_live(path, scratch)
+        self.cache = VerdictCache(self._database)
+
+    @staticmethod
+    def create(path: Path) -> None:
+        """Make an empty database. Raises RunError where it exists or the storage fails."""
+        _fold_journal(Database.create(path))
+
+    def begin(self, split: Split, trajectory_id: str, task: Task, sample: int, iteration: int) -> None:
+        """A trajectory starts. Where it is recorded already, it must be of the same task, sample and iteration."""
+        with self._database.writing() as connection:
+            text = self._database.pack(task)
+            row = (trajectory_id, split, iteration, sample, task.id, task.stratum, text)
+            added = connection.execute(
+                "INSERT INTO trajectories (id, split, iteration, sample, task_id, stratum, task) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+                row,
+            )
+            if not added.rowcount:
+                query = "SELECT id, split, iteration, sample, task_id, stratum, task FROM trajectories WHERE id = ?"
+                self._refuse_other("trajectory", trajectory_id, query, row)
+
+    def step(self, trajectory_id: str, step: Step) -> None:
+        """An action is finished. Its trajectory must have begun."""
+        tokens = step.completion.tokens
+        with self._database.writing() as connection:
+            body = self._database.pack(step)
+            added = connection.execute(
+                "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+                (
+                    step.id,
+                    trajectory_id,
+                    step.position,
+                    step.agent,
+                    step.turn,
+                    step.policy,
+                    None if tokens is None else len(tokens),
+                    step.completion.finish,
+                    body,
+                ),
+            )
+            if not added.rowcount:
+                query = "SELECT trajectory, body FROM steps WHERE id = ?"
+                self._refuse_other("step", step.id, query, (trajectory_id, body))
+
+    def verdict(self, verdict: Verdict) -> None:
+        """A coach judged a recorded step."""
+        judgement = (verdict.step, verdict.coach, verdict.phase, verdict.status, verdict.score, verdict.blame)
+        with self._database.writing() as connection:
+            added = connection.execute(
+                "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+                (verdict.id, *judgement, self._database.pack(verdict)),
+            )
+            if not added.rowcount:
+                query = "SELECT step, coach, phase, status, score, blame FROM verdicts WHERE id = ?"
+                self._refuse_other("verdict", verdict.id, query, judgement)
+
+    def _refuse_other(self, what: str, identity: str, query: str, row: tuple[Any, ...]) -> None:
+        if self._database.rows(query, identity) != [row]:
+            raise ReplayError(f"{self.path}: the {what} {identity} is recorded already, and it is another one")
+
+    def end(self, trajectory: Trajectory) -> None:
+        """A trajectory ended: its outcome, error and seconds are kept; steps and verdicts were as they came."""
+        with self._database.writing() as connection:
+            error = None if trajectory.error is None else self._database.pack(trajectory.error)
+            outcome = self._database.pack(trajectory.outcome)
+            found = connection.execute(
+                "UPDATE trajectories SET finished = 1, outcome = ?, error = ?, seconds = ? WHERE id = ?",
+                (outcome, error, trajectory.seconds, trajectory.id),
+            )
+            if not found.rowcount:
+                raise ValueError(f"the trajectory {trajectory.id} ends but never began")
+
+    def iteration(self, number: int, metrics: Mapping[str, float]) -> None:
+        """Keep the metrics of an iteration, in place of those of an earlier attempt at it."""
+        with self._database.writing() as connection:
+            row = (number, self._database.pack(metrics))
+            connection.execute("INSERT OR REPLACE INTO iterations VALUES (?, ?)", row)
+
+    def iterations(self) -> list[tuple[int, dict[str, float]]]:
+        """Metrics of every iteration kept so far, in order."""
+        return load_iterations(self._database)
+
+    def event(self, kind: str, **body: Any) -> None:
+        """Something worth keeping happened; `body` is JSON values and records."""
+        with self._database.writing() as connection:
+            row = (time.time(), kind, self._database.pack(body))
+            connection.execute("INSERT INTO events (time, kind, body) VALUES (?, ?, ?)", row)
+
+    def recorded(self, split: Split, iteration: int) -> dict[str, Recorded]:
+        """By id, the trajectories of an iteration that an earlier process (or this one) began."""
+        rows = self._database.rows(
+            "SELECT id, finished, outcome, error, seconds FROM trajectories "
+            "WHERE split = ? AND iteration = ? ORDER BY rowid",
+            split,
+            iteration,
+        )
+        return {
+            identity: Recorded(
+                steps=load_steps(self._database, identity),
+                verdicts=load_verdicts(self._database, identity),
+                finished=bool(finished),
+                outcome=load_outcome(self._database, outcome),
+                error=load_error(self._database, error),
+                seconds=seconds,
+            )
+            for identity, finished, outcome, error, seconds in rows
+        }
+
+    def forget_after(self, iteration: int) -> None:
+        """Delete the metrics and trajectories of all later iterations.
+
+        Not what going on from a checkpoint needs: that replays what was recorded. It is for a run that takes another
+        way from `iteration` on. Blobs and cached verdicts stay.
+        """
+        with self._database.writing() as connection:
+            connection.execute("DELETE FROM iterations WHERE number > ?", (iteration,))
+            connection.execute("DELETE FROM trajectories WHERE iteration > ?", (iteration,))
+
+    def flush(self) -> None:
+        """Make all that was written durable against a power cut, and renew the copy of a database in `scratch`."""
+        if self._database.path != self.path:
+            _next_generation(self._database)
+            self._database.copy(self.path)
+        else:
+            with storage_errors(self.path):
+                sync(self.path.with_name(f"{self.path.name}-wal"))
+
+    def close(self) -> None:
+        """Flush and release the database: one file is left, which can be copied and read anywhere."""
+        self.flush()
+        _fold_journal(self._database)
+        if self._database.path != self.path:
+            self._database.path.unlink()
+
+
+def _open_live(path: Path, scratch: Path | None) -> Database:
+    if scratch is None:
+        database = Database.open(path, write=True)
+        _next_generation(database)
+        return database
+    copy = Database.open(path, write=False)
+    try:
+        with storage_errors(scratch):
+            scratch.mkdir(parents=True, exist_ok=True)
+        live = scratch / f"{copy.meta('run')}.db"
+        if not _is_current(live, copy.meta("generation")):
+            for leftover in (live, live.with_name(f"{live.name}-wal"), live.with_name(f"{live.name}-shm")):
+                leftover.unlink(missing_ok=True)
+            copy.copy(live)
+    finally:
+        copy.close()
+    return Database.open(live, write=True)
+
+
+def _is_current(live: Path, generation: int) -> bool:
+    if not live.exists():
+        return False
+    database = Database.open(live, write=False)
+    try:
+        return bool(database.meta("generation") >= generation)
+    finally:
+        database.close()
+
+
+def _next_generation(database: Database) -> None:
+    with database.writing() as connection:
+        connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'generation'")
+
+
+def _fold_journal(database: Database) -> None:
+    """Close a database so that no journal lies beside it."""
+    database.connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        database.connection.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.OperationalError as error:
+        # A reader still holds it: the journal is folded in by whoever opens it next.
+        if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+            raise
+    database.close()

@@ -1,0 +1,89 @@
+"""Whole files, written aside and then renamed, and what goes wrong with them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+from typing import TypeVar
+
+import msgspec
+
+from mappa_core.errors import RunError
+
+T = TypeVar("T")
+
+_ADVICE = {
+    errno.ENOSPC: "free some space or choose another folder with run.root",
+    errno.EDQUOT: "free some of your quota or choose another folder with run.root",
+    errno.EFBIG: "raise the limit on the size of files or choose another folder with run.root",
+    errno.EACCES: "choose a folder that you may write to with run.root",
+    errno.EPERM: "choose a folder that you may write to with run.root",
+    errno.EROFS: "choose a folder that you may write to with run.root",
+    errno.ENOTDIR: "a part of this path is a file; choose another folder with run.root",
+    errno.ENOTEMPTY: "another run took this name; choose another run.name",
+    errno.ENAMETOOLONG: "choose a shorter run.name or run.root",
+    errno.EIO: "the disk or the connection to it is failing",
+}
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn faults of the storage under `path` (space, permission, names) into RunError; other errors pass."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _ADVICE:
+            raise
+        raise RunError(f"{path}: cannot be written: {error.strerror}: {_ADVICE[error.errno]}") from error
+
+
+def write_atomic(path: Path, data: str | bytes) -> None:
+    """Write a whole file: readers see the old content or the new, also after a kill or a power cut.
+
+    Raises RunError where the storage fails; the old content is then still there.
+    """
+    aside = path.with_name(f".{path.name}.{token_hex(4)}")
+    with storage_errors(path):
+        try:
+            with aside.open("xb") as file:
+                file.write(data.encode() if isinstance(data, str) else data)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+        sync(path.parent)
+
+
+def read_versioned(path: Path, newest: int, decode: Callable[[bytes], T]) -> T:
+    """What `decode` makes of a JSON file with a field `schema`.
+
+    Raises RunError where the file is missing, of a schema beyond `newest`, or not what `decode` expects.
+    """
+    try:
+        text = path.read_bytes()
+        schema = msgspec.json.decode(text, type=_Versioned).schema
+        if schema > newest:
+            raise RunError(f"{path} has schema {schema}, newer than {newest}: use the version of Mappa that wrote it")
+        return decode(text)
+    except FileNotFoundError as error:
+        raise RunError(f"{path} is missing") from error
+    except msgspec.DecodeError as error:
+        raise RunError(f"{path} is damaged: {error}") from error
+
+
+class _Versioned(msgspec.Struct):
+    schema: int
+
+
+def sync(path: Path) -> None:
+    """Make a file's content, or the names in a folder, durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

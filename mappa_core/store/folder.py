@@ -1,0 +1,159 @@
+"""One run, one folder.
+
+    <root>/<plugin>-<recipe>-<time>-<4 hex>/
+        config.yaml     the resolved settings
+        run.db          all records (see `schema`)
+        summary.json    what it came to (see `summary`)
+        checkpoints/    (see `checkpoint`)
+        files/          what agents wrote, by content
+        report.html
+        run.lock        held by the process that writes; it names that process
+
+One process writes; any number read, without a lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+from datetime import datetime
+from pathlib import Path
+from secrets import token_hex
+from types import TracebackType
+
+from mappa_core.errors import RunError
+from mappa_core.store.checkpoint import Checkpoints
+from mappa_core.store.database import Store
+from mappa_core.store.files import storage_errors, write_atomic
+from mappa_core.store.schema import NAME
+
+CONFIG = "config.yaml"
+_LOCK = "run.lock"
+
+
+class RunFolder:
+    """The folder of a run, held by its one writer. Closed by `with` or `close`."""
+
+    def __init__(self, path: Path, *, scratch: Path | None, lock: int) -> None:
+        self.path = path
+        self._lock: int | None = lock
+        self.store = Store(path / NAME, scratch=scratch)
+        self.checkpoints = Checkpoints(path / "checkpoints", before=self.store.flush)
+
+    @classmethod
+    def create(
+        cls, root: Path, name: str | None, *, plugin: str, recipe: str, config: str, scratch: Path | None = None
+    ) -> RunFolder:
+        """A new folder under `root`; `name` None makes one of plugin, recipe, time and four hex digits.
+
+        It appears whole or not at all. Raises RunError where it exists or the storage fails.
+        """
+        path = _named(root, new_name(plugin, recipe) if name is None else name)
+        aside = root / f".{path.name}.{token_hex(4)}"
+        with storage_errors(path):
+            if path.exists():
+                raise RunError(f"{path} exists already: go on with it by --resume {path}, or choose another run.name")
+            root.mkdir(parents=True, exist_ok=True)
+            try:
+                aside.mkdir()
+                write_atomic(aside / CONFIG, config)
+                Store.create(aside / NAME)
+                aside.rename(path)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+        return cls.open(path, scratch=scratch)
+
+    @classmethod
+    def open(cls, path: Path, *, scratch: Path | None = None) -> RunFolder:
+        """The folder of an earlier run, to go on with it.
+
+        Raises RunError where it is no run folder, held by another process, of a newer schema or not writable.
+        """
+        _check(path)
+        with storage_errors(path):
+            lock = _locked(path)
+        try:
+            folder = cls(path, scratch=scratch, lock=lock)
+            with storage_errors(path):
+                folder.checkpoints.remove_unfinished()
+        except BaseException:
+            os.close(lock)
+            raise
+        return folder
+
+    @property
+    def files(self) -> Path:
+        """Folder that keeps what agents wrote, by content."""
+        return self.path / "files"
+
+    @property
+    def config(self) -> str:
+        """The text of `config.yaml`."""
+        return (self.path / CONFIG).read_text(encoding="utf-8")
+
+    def write_config(self, text: str) -> None:
+        """Replace `config.yaml`, for a run that goes on with other settings."""
+        write_atomic(self.path / CONFIG, text)
+
+    def close(self) -> None:
+        """Close the store and let go of the folder; a second call does nothing."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            try:
+                self.store.close()
+            finally:
+                os.close(lock)
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def run_folders(root: Path) -> tuple[Path, ...]:
+    """The run folders under `root`, the oldest first."""
+    if not root.is_dir():
+        return ()
+    found = [path for path in root.iterdir() if not path.name.startswith(".") and (path / NAME).is_file()]
+    return tuple(sorted(found, key=lambda path: ((path / CONFIG).stat().st_mtime_ns, path.name)))
+
+
+def new_name(plugin: str, recipe: str) -> str:
+    """`<plugin>-<recipe>-<YYYYmmdd-HHMMSS>-<4 hex>`, in local time."""
+    return f"{plugin}-{recipe}-{datetime.now():%Y%m%d-%H%M%S}-{token_hex(2)}"
+
+
+def _named(root: Path, name: str) -> Path:
+    if Path(name).name != name or name.startswith("."):
+        raise RunError(f"run.name: {name!r} is not a name of a folder; the folder it lies in is run.root")
+    return root / name
+
+
+def _check(path: Path) -> None:
+    if not path.is_dir():
+        raise RunError(f"{path} is not a run folder: there is no such folder")
+    for name in (NAME, CONFIG):
+        if not (path / name).is_file():
+            raise RunError(f"{path} is not a run folder: it has no {name}")
+
+
+def _locked(path: Path) -> int:
+    """Take the lock of a run folder, for as long as the handle that is returned stays open."""
+    handle = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(handle, 0)
+        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
+    except BlockingIOError as error:
+        holder = os.pread(handle, 200, 0).decode()
+        os.close(handle)
+        raise RunError(f"{path} is in use by {holder}: wait for its end, or end it") from error
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle

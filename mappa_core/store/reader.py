@@ -1,0 +1,201 @@
+"""Reading `run.db`, also while a run writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from mappa_core.errors import RunError
+from mappa_core.protocols import Split
+from mappa_core.records import Failure, Phase, Step, Task, Trajectory, Verdict
+from mappa_core.store.schema import NAME, Database
+
+Status = Literal["open", "done", "failed"]
+"""Of a trajectory: not ended yet (or never, where the run was killed), ended, ended with a Failure."""
+
+_STATUS = "CASE WHEN finished = 0 THEN 'open' WHEN error IS NULL THEN 'done' ELSE 'failed' END"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryRow:
+    """A trajectory in a list, without its steps. `outcome` is empty and `seconds` None until it ends."""
+
+    id: str
+    split: Split
+    iteration: int
+    sample: int
+    task: str
+    stratum: str
+    status: Status
+    steps: int
+    outcome: Mapping[str, float]
+    error: Failure | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictRow:
+    """The verdicts of one coach and phase on one agent's steps in one iteration. `mean`, `low` and `high` are points
+    (0-10) over the scored ones, None where there are none."""
+
+    split: Split
+    iteration: int
+    agent: str
+    coach: str
+    phase: Phase
+    scored: int
+    abstained: int
+    failed: int
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to the run; `time` is seconds since the epoch."""
+
+    time: float
+    kind: str
+    body: Mapping[str, Any]
+
+
+class Reader:
+    """What a run has recorded so far. Never writes and never waits for the run. Closed by `with` or `close`.
+
+    Raises RunError where the folder is no run folder, or its database is of a newer
+    schema, damaged or not readable.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._database = Database.open(folder / NAME, write=False)
+
+    def trajectories(
+        self, split: Split | None = None, iteration: int | None = None, *, limit: int = 100, offset: int = 0
+    ) -> list[TrajectoryRow]:
+        """One page of trajectories in the order in which they began; None is any split, any iteration."""
+        where, values = _filters(split=split, iteration=iteration)
+        rows = self._database.rows(
+            f"SELECT id, split, iteration, sample, task_id, stratum, {_STATUS}, "
+            "(SELECT count(*) FROM steps WHERE trajectory = trajectories.id), outcome, error, seconds "
+            f"FROM trajectories {where} ORDER BY rowid LIMIT ? OFFSET ?",
+            *values,
+            limit,
+            offset,
+        )
+        return [self._row(row) for row in rows]
+
+    def _row(self, row: Sequence[Any]) -> TrajectoryRow:
+        identity, split, iteration, sample, task, stratum, status, steps, outcome, error, seconds = row
+        return TrajectoryRow(
+            id=identity,
+            split=split,
+            iteration=iteration,
+            sample=sample,
+            task=task,
+            stratum=stratum,
+            status=status,
+            steps=steps,
+            outcome=load_outcome(self._database, outcome),
+            error=load_error(self._database, error),
+            seconds=seconds,
+        )
+
+    def trajectory(self, identity: str) -> Trajectory:
+        """One trajectory, whole, as far as it is recorded. Raises RunError for an unknown id."""
+        query = "SELECT task, sample, iteration, outcome, error, seconds FROM trajectories WHERE id = ?"
+        with self._database.reading():
+            rows = self._database.rows(query, identity)
+            if not rows:
+                raise RunError(f"{self._database.path} has no trajectory {identity!r}")
+            ((task, sample, iteration, outcome, error, seconds),) = rows
+            return Trajectory(
+                id=identity,
+                task=self._database.unpack(Task, task),
+                sample=sample,
+                iteration=iteration,
+                steps=load_steps(self._database, identity),
+                verdicts=load_verdicts(self._database, identity),
+                outcome=load_outcome(self._database, outcome),
+                error=load_error(self._database, error),
+                seconds=0.0 if seconds is None else seconds,
+            )
+
+    def counts(self, split: Split | None = None, iteration: int | None = None) -> dict[Status, int]:
+        """How many trajectories there are of each status; a status without any is left out."""
+        where, values = _filters(split=split, iteration=iteration)
+        return dict(self._database.rows(f"SELECT {_STATUS}, count(*) FROM trajectories {where} GROUP BY 1", *values))
+
+    def verdicts(self, split: Split | None = None, iteration: int | None = None) -> list[VerdictRow]:
+        """Statistics of verdicts, by iteration, agent, coach and phase."""
+        where, values = _filters(split=split, iteration=iteration)
+        rows = self._database.rows(
+            "SELECT split, iteration, agent, coach, phase, sum(status = 'scored'), sum(status = 'abstained'), "
+            "sum(status = 'failed'), avg(score), min(score), max(score) FROM verdicts "
+            "JOIN steps ON steps.id = verdicts.step JOIN trajectories ON trajectories.id = steps.trajectory "
+            f"{where} GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5",
+            *values,
+        )
+        return [VerdictRow(**dict(zip(VerdictRow.__slots__, row, strict=True))) for row in rows]
+
+    def iterations(self) -> list[tuple[int, dict[str, float]]]:
+        """Metrics of every iteration, in order."""
+        return load_iterations(self._database)
+
+    def events(self, kind: str | None = None) -> list[Event]:
+        """Events in order; None is of any kind."""
+        where, values = _filters(kind=kind)
+        rows = self._database.rows(f"SELECT time, kind, body FROM events {where} ORDER BY number", *values)
+        unpack = self._database.unpack
+        return [Event(time=time, kind=kind, body=unpack(dict[str, Any], body)) for time, kind, body in rows]
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def load_iterations(database: Database) -> list[tuple[int, dict[str, float]]]:
+    """Metrics of every recorded iteration, in order."""
+    rows = database.rows("SELECT number, metrics FROM iterations ORDER BY number")
+    return [(number, database.unpack(dict[str, float], metrics)) for number, metrics in rows]
+
+
+def load_steps(database: Database, trajectory: str) -> tuple[Step, ...]:
+    """The recorded steps of a trajectory, in order."""
+    rows = database.rows("SELECT body FROM steps WHERE trajectory = ? ORDER BY position", trajectory)
+    return tuple(database.unpack(Step, body) for (body,) in rows)
+
+
+def load_verdicts(database: Database, trajectory: str) -> tuple[Verdict, ...]:
+    """The verdicts on a trajectory's steps, in the order in which they came."""
+    rows = database.rows(
+        "SELECT verdicts.body FROM verdicts JOIN steps ON steps.id = verdicts.step "
+        "WHERE steps.trajectory = ? ORDER BY verdicts.rowid",
+        trajectory,
+    )
+    return tuple(database.unpack(Verdict, body) for (body,) in rows)
+
+
+def load_outcome(database: Database, text: str | None) -> dict[str, float]:
+    return {} if text is None else database.unpack(dict[str, float], text)
+
+
+def load_error(database: Database, text: str | None) -> Failure | None:
+    return None if text is None else database.unpack(Failure, text)
+
+
+def _filters(**columns: Any) -> tuple[str, list[Any]]:
+    """A WHERE clause for the columns that are not None, and its values."""
+    asked = {name: value for name, value in columns.items() if value is not None}
+    clause = " AND ".join(f"{name} = ?" for name in asked)
+    return (f"WHERE {clause}" if clause else ""), list(asked.values())

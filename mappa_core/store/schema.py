@@ -1,0 +1,208 @@
+"""`run.db`: one SQLite database a run, schema 1 (`PRAGMA user_version`).
+
+    meta           name, value                     `run` (an id), `generation` (see `Store`)
+    blobs          address, data                   long strings and arrays, once by content (see `codec`)
+    trajectories   id, split, iteration, sample, task_id, stratum, task, finished, outcome, error, seconds
+    steps          id, trajectory, position, agent, turn, policy, tokens, finish, body
+    verdicts       id, step, coach, phase, status, score, blame, body
+    verdict_cache  key, verdict                    see `verdicts`
+    iterations     number, metrics
+    events         number, time, kind, body
+
+`task`, `outcome`, `error`, `body`, `verdict` and `metrics` are packed records (JSON, see `codec`); the other columns
+repeat what is worth asking for in SQL. `finished` is 0 until the trajectory ends; an `error` is the Failure it ended
+with. `tokens` counts sampled tokens and is NULL for policies behind an API. `score` is points 0-10, NULL unless scored.
+`time` is seconds since the epoch, `seconds` a duration.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from mappa_core.errors import RunError
+from mappa_core.store.codec import pack, unpack
+from mappa_core.store.files import storage_errors, sync
+
+T = TypeVar("T")
+
+NAME = "run.db"
+SCHEMA = 1
+_TABLES = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE blobs (address TEXT PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE trajectories (
+    id TEXT PRIMARY KEY, split TEXT NOT NULL, iteration INTEGER NOT NULL, sample INTEGER NOT NULL,
+    task_id TEXT NOT NULL, stratum TEXT NOT NULL, task TEXT NOT NULL,
+    finished INTEGER NOT NULL DEFAULT 0, outcome TEXT, error TEXT, seconds REAL
+);
+CREATE INDEX trajectories_by_iteration ON trajectories (split, iteration);
+CREATE TABLE steps (
+    id TEXT PRIMARY KEY, trajectory TEXT NOT NULL REFERENCES trajectories (id) ON DELETE CASCADE,
+    position INTEGER NOT NULL, agent TEXT NOT NULL, turn INTEGER NOT NULL, policy TEXT NOT NULL,
+    tokens INTEGER, finish TEXT NOT NULL, body TEXT NOT NULL, UNIQUE (trajectory, position)
+);
+CREATE TABLE verdicts (
+    id TEXT PRIMARY KEY, step TEXT NOT NULL REFERENCES steps (id) ON DELETE CASCADE,
+    coach TEXT NOT NULL, phase TEXT NOT NULL, status TEXT NOT NULL, score REAL, blame TEXT, body TEXT NOT NULL
+);
+CREATE INDEX verdicts_by_step ON verdicts (step);
+CREATE TABLE verdict_cache (key TEXT PRIMARY KEY, verdict TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE iterations (number INTEGER PRIMARY KEY, metrics TEXT NOT NULL);
+CREATE TABLE events (number INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL);
+CREATE INDEX events_by_kind ON events (kind);
+"""
+
+_STORAGE = {
+    sqlite3.SQLITE_FULL: "there is no space left; free some or choose another folder with run.root",
+    sqlite3.SQLITE_IOERR: "the disk failed or a limit on the size of files was reached",
+    sqlite3.SQLITE_READONLY: "it cannot be written to; check the permissions of the file and its folder",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check the permissions of the file and its folder",
+    sqlite3.SQLITE_PERM: "permission is denied",
+    sqlite3.SQLITE_BUSY: "another program holds it; end that program",
+    sqlite3.SQLITE_CORRUPT: "it is damaged",
+    sqlite3.SQLITE_NOTADB: "it is not a database; is this a run folder?",
+}
+
+
+@contextmanager
+def database_errors(path: Path) -> Iterator[None]:
+    """Turn faults of the storage (space, permission, damage) into RunError; other errors of SQLite pass."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        advice = _STORAGE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+        if advice is None:
+            raise
+        raise RunError(f"{path}: {error}: {advice}") from error
+
+
+class Database:
+    """A connection to a `run.db` whose schema was checked, and packed records in it."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self.connection = connection
+
+    @classmethod
+    def create(cls, path: Path) -> Database:
+        """A new database to write to. Raises RunError where it exists or the storage fails."""
+        if path.exists():
+            raise RunError(f"{path} exists already")
+        database = cls(path, _connect(path, "rwc"))
+        with database_errors(path):
+            database.connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT")
+            values = [("run", uuid4().hex), ("generation", 0)]
+            database.connection.executemany("INSERT INTO meta VALUES (?, ?)", values)
+        database._prepare()
+        return database
+
+    @classmethod
+    def open(cls, path: Path, *, write: bool) -> Database:
+        """Raises RunError for what is missing, no run database, of a newer schema or not to be opened."""
+        if not path.is_file():
+            raise RunError(f"{path.parent} is not a run folder: it has no {path.name}")
+        database = cls(path, _connect(path, "rw" if write else "ro"))
+        try:
+            database._check_schema()
+            if write:
+                database._prepare()
+        except BaseException:
+            database.connection.close()
+            raise
+        return database
+
+    def _check_schema(self) -> None:
+        with database_errors(self.path):
+            (version,) = self.connection.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA:
+            raise RunError(
+                f"{self.path} has schema {version}, newer than {SCHEMA}, the newest that this version of Mappa knows: "
+                "use the version that wrote it, or a later one"
+            )
+        if version < SCHEMA:
+            raise RunError(f"{self.path} is no database of a run")
+
+    def _prepare(self) -> None:
+        with database_errors(self.path):
+            ((mode,),) = self.connection.execute("PRAGMA journal_mode = WAL")
+            if mode != "wal":
+                raise RunError(f"{self.path}: its file system holds no live database: set store.scratch to a local one")
+            self.connection.execute("PRAGMA synchronous = NORMAL")
+            self.connection.execute("PRAGMA foreign_keys = ON")
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: committed at the end, as if it had never been where anything fails."""
+        with database_errors(self.path):
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self.connection
+                self.connection.execute("COMMIT")
+            except BaseException:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """All reads inside see one moment, whatever is written meanwhile."""
+        with database_errors(self.path):
+            self.connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self.connection.execute("ROLLBACK")
+
+    def rows(self, query: str, *values: Any) -> list[Any]:
+        with database_errors(self.path):
+            return self.connection.execute(query, values).fetchall()
+
+    def meta(self, name: str) -> Any:
+        ((value,),) = self.rows("SELECT value FROM meta WHERE name = ?", name)
+        return value
+
+    def pack(self, record: Any) -> str:
+        """The text of a record; its blobs are stored. To be called inside `writing`."""
+        blobs: list[tuple[str, bytes]] = []
+        text = pack(record, lambda where, data: blobs.append((where, data))).decode()
+        if blobs:
+            self.connection.executemany("INSERT INTO blobs VALUES (?, ?) ON CONFLICT DO NOTHING", blobs)
+        return text
+
+    def unpack(self, kind: type[T], text: str) -> T:
+        """The record of a text. Raises RunError where one of its blobs is lost."""
+        return unpack(kind, text, self._blob)
+
+    def _blob(self, where: str) -> bytes:
+        found = self.rows("SELECT data FROM blobs WHERE address = ?", where)
+        if not found:
+            raise RunError(f"{self.path}: it is damaged: the blob {where} is missing")
+        data: bytes = found[0][0]
+        return data
+
+    def copy(self, path: Path) -> None:
+        """Write a copy of one file, without a journal beside it; written aside, then renamed."""
+        aside = path.with_name(f".{path.name}.part")
+        with storage_errors(path), database_errors(path):
+            aside.unlink(missing_ok=True)
+            target = sqlite3.connect(aside, isolation_level=None)
+            try:
+                self.connection.backup(target)
+                target.execute("PRAGMA journal_mode = DELETE")
+            finally:
+                target.close()
+            aside.replace(path)
+            sync(path.parent)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    with database_errors(path):
+        return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=30.0)

@@ -1,0 +1,141 @@
+"""Stand-ins for what a test does not want: a model, a coach, a store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mappa_core.protocols import Coach, Loss, PolicySpec
+from mappa_core.records import (
+    Advantages,
+    Completion,
+    Experience,
+    Int32,
+    Message,
+    Receipt,
+    Sampling,
+    Scene,
+    Step,
+    Task,
+    ToolSpec,
+    Trajectory,
+    Verdict,
+    VersionSpan,
+)
+
+Script = Callable[[str, Sampling], str]
+"""Prompt text and sampling -> the reply."""
+
+
+class ScriptedSampler:
+    """A sampler whose tokens are the bytes of its text. Its log-probabilities are all -1 nat."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.prompts: list[str] = []
+
+    def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Int32:
+        text = "".join(f"<{message.role}>{message.content}" for message in messages) + "<assistant>"
+        return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int32)
+
+    async def sample(self, tokens: Int32, sampling: Sampling) -> Completion:
+        await asyncio.sleep(0)
+        prompt = bytes(tokens.astype(np.uint8)).decode()
+        self.prompts.append(prompt)
+        text = self._script(prompt, sampling)
+        sampled = np.frombuffer(text.encode() + b"\n", dtype=np.uint8).astype(np.int32)
+        return Completion(
+            text=text,
+            prompt_tokens=tokens,
+            tokens=sampled,
+            logprobs=np.full(len(sampled), -1.0, dtype=np.float32),
+            finish="stop",
+            temperature=sampling.temperature,
+            versions=(VersionSpan(version=0, start=0, end=len(sampled)),),
+        )
+
+    def reply(self, completion: Completion) -> Message:
+        return Message(role="assistant", content=completion.text)
+
+
+class ScriptedEngine:
+    """An engine without weights: samples by script, and counts its updates in `updates`."""
+
+    deterministic = True
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._samplers: dict[str, ScriptedSampler] = {}
+        self.updates = 0
+
+    async def open(self, policies: Sequence[PolicySpec], train: Any | None, *, seed: int) -> None:
+        self._samplers = {spec.name: ScriptedSampler(self._script) for spec in policies}
+
+    def sampler(self, policy: str) -> ScriptedSampler:
+        return self._samplers[policy]
+
+    async def score(self, experience: Experience) -> Experience:
+        return experience
+
+    async def update(
+        self, experience: Experience, advantages: Advantages, loss: Loss, progress: float
+    ) -> Mapping[str, Mapping[str, float]]:
+        self.updates += 1
+        return {}
+
+    async def publish(self) -> Mapping[str, Receipt]:
+        return {name: Receipt(version=self.updates, checksum="") for name in self._samplers}
+
+    async def save(self, folder: Path) -> None:
+        self._write(folder / "updates")
+
+    def _write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True)
+        path.write_text(str(self.updates))
+
+    async def load(self, folder: Path) -> None:
+        self.updates = int((folder / "updates").read_text())
+
+    async def export(self, policy: str, folder: Path) -> None:
+        raise NotImplementedError("a scripted engine has no weights to export")
+
+    async def close(self) -> None:
+        self._samplers = {}
+
+
+class FixedCoach(Coach):
+    """Gives every action the same score (points, 0-10)."""
+
+    def __init__(self, score: float) -> None:
+        self._score = score
+        self.scenes: list[Scene] = []
+
+    async def score(self, scene: Scene) -> Verdict:
+        self.scenes.append(scene)
+        return Verdict.scored(self._score, "the same for everyone")
+
+
+class MemoryRecorder:
+    """Keeps in memory what a store would write."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.steps: list[Step] = []
+        self.verdicts: list[Verdict] = []
+        self.ended: list[Trajectory] = []
+
+    def begin(self, split: str, trajectory_id: str, task: Task, sample: int, iteration: int) -> None:
+        self.begun.append(trajectory_id)
+
+    def step(self, trajectory_id: str, step: Step) -> None:
+        self.steps.append(step)
+
+    def verdict(self, verdict: Verdict) -> None:
+        self.verdicts.append(verdict)
+
+    def end(self, trajectory: Trajectory) -> None:
+        self.ended.append(trajectory)

@@ -1,0 +1,213 @@
+"""A calculator: the example of an ordinary tool with a JSON schema, no files and no process."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from mappa_core.protocols import Workspace
+from mappa_core.records import ToolLimits, ToolResult, ToolSpec
+
+MAX_CHARACTERS = 1000
+MAX_BITS = 10_000
+"""Size of an exact number, about 3000 digits: keeps every operation far below a millisecond."""
+
+Number = Fraction | float
+
+_BINARY: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_SIGNS: Mapping[type[ast.unaryop], int] = {ast.UAdd: 1, ast.USub: -1}
+_CONSTANTS: Mapping[str, Number] = {"pi": math.pi, "e": math.e, "tau": math.tau}
+
+
+class CalculatorError(ValueError):
+    """An expression cannot be evaluated; the message is for who wrote it."""
+
+
+class Calculator:
+    """Implements protocols.Tool: evaluates arithmetic, exactly where the numbers are rational."""
+
+    spec = ToolSpec(
+        name="calculator",
+        description="Evaluate an arithmetic expression. Operators + - * / // % **, parentheses, the constants pi, e, "
+        "tau, and functions such as sqrt, gcd, lcm, factorial, comb, log, sin. Rational numbers stay exact.",
+        schema={
+            "type": "object",
+            "properties": {"expression": {"type": "string", "description": "for example (3 + 4) ** 2 / 7"}},
+            "required": ["expression"],
+            "additionalProperties": False,
+        },
+    )
+
+    async def call(self, arguments: Mapping[str, Any], workspace: Workspace, limits: ToolLimits) -> ToolResult:
+        """The value on stdout; what is wrong with the expression on stderr, with status `error`."""
+        try:
+            answer = shown(evaluate(arguments["expression"]))
+        except CalculatorError as error:
+            return ToolResult(tool=self.spec.name, status="error", stderr=str(error))
+        return ToolResult(tool=self.spec.name, status="ok", stdout=answer)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def evaluate(expression: str) -> Number:
+    """The value of `expression`: a Fraction where it is rational by exact steps, else a float.
+
+    Raises:
+        CalculatorError: not arithmetic, undefined, not real, or too large.
+    """
+    if len(expression) > MAX_CHARACTERS:
+        raise CalculatorError(f"the expression is longer than {MAX_CHARACTERS} characters")
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+        return _value(tree.body, expression.strip())
+    except SyntaxError as error:
+        raise CalculatorError(f"not an arithmetic expression: {error.msg}") from error
+    except CalculatorError:
+        raise
+    except ZeroDivisionError as error:
+        raise CalculatorError("division by zero") from error
+    except (ArithmeticError, ValueError, TypeError) as error:
+        raise CalculatorError(str(error)) from error
+    except (RecursionError, MemoryError) as error:
+        raise CalculatorError("the expression is nested too deeply") from error
+
+
+def shown(value: Number) -> str:
+    """A whole number in full, a fraction as `a/b` with its decimal value, a float in its shortest form."""
+    if isinstance(value, float):
+        return repr(value)
+    if value.denominator == 1:
+        return str(value.numerator)
+    try:
+        decimal = float(value)
+    except OverflowError:
+        return str(value)
+    exact = Fraction(repr(decimal)) == value
+    return repr(decimal) if exact else f"{value} (about {decimal!r})"
+
+
+def _value(node: ast.expr, source: str) -> Number:
+    match node:
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+            return _literal(value, ast.get_source_segment(source, node))
+        case ast.Name(id=name) if name in _CONSTANTS:
+            return _CONSTANTS[name]
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in _SIGNS:
+            return _SIGNS[type(op)] * _value(operand, source)
+        case ast.BinOp(left=left, op=ast.Pow(), right=right):
+            return _checked(_power(_value(left, source), _value(right, source)))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            return _checked(_BINARY[type(op)](_value(left, source), _value(right, source)))
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
+            return _checked(_FUNCTIONS[name](*(_value(arg, source) for arg in args)))
+    raise CalculatorError(f"not arithmetic: {ast.get_source_segment(source, node)}")
+
+
+def _literal(value: int | float, written: str | None) -> Fraction:
+    if value == 0 or isinstance(value, int) or written is None:
+        return _exact(Fraction(value))
+    # The decimal as written: 0.1 is one tenth, not the float nearest to it. The float only tells its magnitude.
+    if not 1e-300 < value < math.inf:
+        raise CalculatorError("a number is too large or too small")
+    return _exact(Fraction(written))
+
+
+def _power(base: Number, exponent: Number) -> Number:
+    if isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent.denominator == 1:
+        size = max(abs(base.numerator), base.denominator).bit_length() - 1
+        if size * abs(exponent.numerator) > MAX_BITS:
+            raise CalculatorError("a number is too large")
+        return base**exponent.numerator
+    power = float(base) ** float(exponent)
+    if isinstance(power, complex):
+        raise CalculatorError("the root of a negative number is not real")
+    return float(power)
+
+
+def _checked(value: Number) -> Number:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise CalculatorError("a number is too large")
+        return value
+    return _exact(Fraction(value))
+
+
+def _exact(value: Fraction) -> Fraction:
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+        raise CalculatorError("a number is too large")
+    return value
+
+
+def _whole(value: Number) -> int:
+    if not isinstance(value, Fraction) or value.denominator != 1:
+        raise CalculatorError(f"a whole number is needed, not {shown(value)}")
+    return value.numerator
+
+
+def _sqrt(value: Number) -> Number:
+    if isinstance(value, Fraction) and value >= 0:
+        root = Fraction(math.isqrt(value.numerator), math.isqrt(value.denominator))
+        if root * root == value:
+            return root
+    return math.sqrt(value)
+
+
+def _small(function: Callable[..., int]) -> Callable[..., Number]:
+    """`function` of whole numbers up to 1000, which keeps its value within MAX_BITS."""
+
+    def limited(*values: Number) -> Number:
+        wholes = [_whole(value) for value in values]
+        if any(abs(whole) > 1000 for whole in wholes):
+            raise CalculatorError("a number is too large")
+        return Fraction(function(*wholes))
+
+    return limited
+
+
+def _whole_only(function: Callable[..., int]) -> Callable[..., Number]:
+    return lambda *values: Fraction(function(*(_whole(value) for value in values)))
+
+
+def _round(value: Number, digits: Number = Fraction(0)) -> Number:
+    places = _whole(digits)
+    if abs(places) > 1000:
+        raise CalculatorError("a number is rounded to at most 1000 digits")
+    return round(Fraction(value), places)
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "abs": abs,
+    "min": min,
+    "max": max,
+    "round": _round,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "sqrt": _sqrt,
+    "gcd": _whole_only(math.gcd),
+    "lcm": _whole_only(math.lcm),
+    "factorial": _small(math.factorial),
+    "comb": _small(math.comb),
+    "perm": _small(math.perm),
+    "exp": math.exp,
+    "log": math.log,
+    "log2": math.log2,
+    "log10": math.log10,
+    "sin": math.sin,
+    "cos": math.cos,
+    "tan": math.tan,
+    "asin": math.asin,
+    "acos": math.acos,
+    "atan": math.atan,
+}

@@ -1,0 +1,83 @@
+"""Find the calls that a reply makes: native ones of the model's template, and fenced Python.
+
+Fences are those of CommonMark 0.31 (indentation, containers, nested and longer fences, tildes), with one deviation:
+HTML blocks are not recognised, so that a tag on the line before a fence, as models like to write, does not hide it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from mappa_core.records import Message, ToolCall
+
+PYTHON = "python"
+"""Name of the tool that fenced Python calls."""
+PYTHON_INFO = frozenset({"python", "py", "python3", "py3"})
+"""First words of a fence's info string, in any case, that make it a call."""
+NOT_CLOSED = "the python block is not closed (its closing fence is missing), so nothing of it ran"
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
+
+
+def calls_of(reply: Message, offered: Sequence[str]) -> tuple[ToolCall, ...]:
+    """The calls of `reply`, native ones first, then, if `python` is offered, fenced Python in order.
+
+    A call that cannot be run has its `error` set: a tool that is not offered, a block that is not closed. The code of
+    a block is the text between its fences as it stands, less the indentation that its container and its opening fence
+    have; without any it is byte for byte the text of the reply.
+    """
+    native = tuple(_native(call, offered) for call in reply.tool_calls)
+    if PYTHON not in offered:
+        return native
+    return native + tuple(_fenced(reply.content))
+
+
+def _native(call: ToolCall, offered: Sequence[str]) -> ToolCall:
+    if call.error is not None or call.name in offered:
+        return call
+    there = ", ".join(offered) if offered else "none"
+    return replace(call, error=f"there is no tool {call.name!r} here (offered: {there})")
+
+
+def _fenced(text: str) -> Iterator[ToolCall]:
+    if "```" not in text and "~~~" not in text:
+        return
+    lines = _LINE.findall(text)
+    for token in _parser().parse(text):
+        if token.type == "fence" and _is_python(token.info):
+            yield _block(token, lines)
+
+
+def _is_python(info: str) -> bool:
+    words = info.split(maxsplit=1)
+    return bool(words) and words[0].lower() in PYTHON_INFO
+
+
+def _block(token: Token, lines: Sequence[str]) -> ToolCall:
+    assert token.map is not None  # the parser maps every block to its lines
+    start, end = token.map
+    content = [line for line in _LINE.findall(token.content) if line]
+    if end - start != len(content) + 2:
+        return ToolCall(name=PYTHON, error=NOT_CLOSED)
+    code = "".join(_as_written(kept, lines[start + 1 + i]) for i, kept in enumerate(content))
+    return ToolCall(name=PYTHON, arguments={"code": code})
+
+
+def _as_written(kept: str, line: str) -> str:
+    """What the parser kept of a line, with the characters that it normalises (line ends, NUL) as they were written."""
+    body = kept.rstrip("\n")
+    written = line.rstrip("\r\n")
+    suffix = written[len(written) - len(body) :]
+    # Only a tab that a container cuts through is expanded to spaces; there the parser's text is the right one.
+    return (suffix if suffix.replace("\0", "\ufffd") == body else body) + line[len(written) :]
+
+
+@cache
+def _parser() -> MarkdownIt:
+    return MarkdownIt("commonmark").disable(["html_block", "inline"])

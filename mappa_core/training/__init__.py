@@ -1,0 +1,1 @@
+"""The one loop: collect, coach, shape, estimate, update, publish, keep."""

@@ -1,0 +1,236 @@
+"""The loop of one run."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import structlog
+
+from mappa_core.credit.experience import build
+from mappa_core.credit.rewards import rewards
+from mappa_core.errors import GuardStop
+from mappa_core.evaluation.heldout import Evaluation, evaluate, replays_of
+from mappa_core.protocols import Coach, Split
+from mappa_core.records import Trajectory
+from mappa_core.rollout.collector import Collector, refuse_total_failure
+from mappa_core.rollout.team import Job
+from mappa_core.session import Session
+from mappa_core.store.checkpoint import POLICIES
+from mappa_core.store.folder import RunFolder
+from mappa_core.training.cursor import TaskCursor
+from mappa_core.training.report import CoachFigures, IterationReport, agent_figures, coach_figures
+
+log = structlog.get_logger()
+
+
+class Listener(Protocol):
+    """Hears of a run while it goes on (progress lines)."""
+
+    def collecting(self, split: Split, done: int, rollouts: int) -> None:
+        """Rollouts are about to start, after `done` iterations."""
+        ...
+
+    def rollout_finished(self, trajectory: Trajectory) -> None: ...
+
+    def evaluated(self, evaluation: Evaluation) -> None: ...
+
+    def iteration_finished(self, report: IterationReport) -> None: ...
+
+
+class Silent:
+    """A listener that says nothing."""
+
+    def collecting(self, split: Split, done: int, rollouts: int) -> None:
+        pass
+
+    def rollout_finished(self, trajectory: Trajectory) -> None:
+        pass
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        pass
+
+    def iteration_finished(self, report: IterationReport) -> None:
+        pass
+
+
+class Loop:
+    """Trains `session` on from the last checkpoint in `folder`, or from the start. `evaluations` are those made so
+    far."""
+
+    def __init__(self, session: Session, *, folder: RunFolder, listener: Listener) -> None:
+        self.evaluations: list[Evaluation] = []
+        self._session = session
+        self._folder = folder
+        self._store = folder.store
+        self._estimator_state: Mapping[str, Any] = {}
+        self._listener = listener
+        config = session.config
+        self._cursor = TaskCursor(session.tasks("train"), prompts=config.train.prompts, seed=config.seed)
+        self._held_out = session.evaluation_tasks()
+        self._collector = Collector(
+            session.team_for("train"),
+            recorder=self._store,
+            archive=folder.files,
+            concurrency=config.sampling.concurrency,
+            waves=session.engine.deterministic,
+            finished=listener.rollout_finished,
+        )
+
+    async def run(self) -> tuple[Evaluation, ...]:
+        """Evaluate, train to the last iteration, evaluate again; the evaluations in order.
+
+        Raises:
+            GuardStop: too many verdicts were missing; a checkpoint was written.
+        """
+        config = self._session.config
+        start = await self._restore()
+        for done in range(start + 1):
+            await self._evaluate(done)
+        for iteration in range(start, config.train.iterations):
+            self._keep(await self._iterate(iteration))
+            done = iteration + 1
+            if done == config.train.iterations or done % config.checkpoint.every == 0:
+                await self._checkpoint(done)
+                self._folder.checkpoints.prune(config.checkpoint.keep)
+            await self._evaluate(done)
+        return tuple(self.evaluations)
+
+    async def _restore(self) -> int:
+        """Load the last checkpoint, if there is one; how many iterations are done."""
+        if self._folder.checkpoints.latest() is None:
+            return 0
+        checkpoint = self._folder.checkpoints.last()
+        manifest = checkpoint.manifest
+        self._estimator_state = manifest.estimator
+        for agent, coach in self._coaches().items():
+            coach.load_state_dict(manifest.coach[agent])
+        await self._session.engine.load(checkpoint.path / POLICIES)
+        self._store.event("resumed", iteration=manifest.iteration)
+        return manifest.iteration
+
+    def _is_evaluated(self, done: int) -> bool:
+        every = self._session.config.eval.every
+        return done in (0, self._session.config.train.iterations) or bool(every and done % every == 0)
+
+    async def _evaluate(self, done: int) -> None:
+        if not self._is_evaluated(done):
+            return
+        self._listener.collecting("eval", done, len(self._held_out) * self._session.config.eval.samples)
+        evaluation = await evaluate(
+            self._session,
+            recorder=self._store,
+            archive=self._folder.files,
+            iteration=done,
+            tasks=self._held_out,
+            recorded=self._store.recorded("eval", done),
+            finished=self._listener.rollout_finished,
+        )
+        self.evaluations.append(evaluation)
+        self._store.event("evaluation", iteration=done, metric=evaluation.metric, interval=evaluation.interval)
+        self._listener.evaluated(evaluation)
+
+    async def _iterate(self, iteration: int) -> IterationReport:
+        session, config = self._session, self._session.config
+        clock, jobs = Clock(), self._jobs(iteration)
+        self._listener.collecting("train", iteration, len(jobs))
+        with clock.phase("collect"):
+            replays = replays_of(self._store.recorded("train", iteration))
+            trajectories = await self._collector.collect(jobs, replays)
+        refuse_total_failure(trajectories)
+        coach = coach_figures(trajectories)
+        await self._guard(iteration, coach)
+        with clock.phase("credit"):
+            for one in self._coaches().values():
+                one.learn(trajectories)
+            experience = build(
+                trajectories,
+                [rewards(trajectory, config.coach.reward, session.shapers) for trajectory in trajectories],
+                policies=session.team.policy_of,
+                trained=session.trained,
+                metric=session.workflow.metric,
+            )
+        with clock.phase("score"):
+            experience = await session.engine.score(experience)
+        with clock.phase("credit"):
+            advantages, self._estimator_state = session.estimator(experience, self._estimator_state)
+        with clock.phase("update"):
+            policies = await session.engine.update(
+                experience, advantages, session.loss, progress=iteration / config.train.iterations
+            )
+        with clock.phase("publish"):
+            await session.engine.publish()
+        outcomes = [one.outcome[session.workflow.metric] for one in trajectories if one.error is None]
+        return IterationReport(
+            iteration=iteration + 1,
+            iterations=config.train.iterations,
+            accuracy=float(np.mean(outcomes)) if outcomes else None,
+            rollouts=len(trajectories),
+            failed_rollouts=Counter(one.error.kind for one in trajectories if one.error is not None),
+            tokens=len(experience.tokens),
+            agents=agent_figures(tuple(session.workflow.agents), trajectories),
+            coach=coach,
+            policies=policies,
+            seconds=clock.seconds,
+        )
+
+    def _jobs(self, iteration: int) -> list[Job]:
+        samples = range(self._session.config.train.samples)
+        return [
+            Job(task=task, split="train", iteration=iteration, sample=sample)
+            for task in self._cursor.take(iteration)
+            for sample in samples
+        ]
+
+    def _coaches(self) -> dict[str, Coach]:
+        """Every coach once, under the first agent that it judges."""
+        found: dict[int, tuple[str, Coach]] = {}
+        for agent, judge in self._session.team.judges.items():
+            found.setdefault(id(judge.coach), (agent, judge.coach))
+        return dict(found.values())
+
+    async def _guard(self, iteration: int, coach: CoachFigures) -> None:
+        allowed = self._session.config.coach.max_missing
+        if coach.missing <= allowed:
+            return
+        await self._checkpoint(iteration)
+        reasons = sorted(coach.reasons.items(), key=lambda item: -item[1])
+        table = "\n".join(f"  {count:5d} x {reason}" for reason, count in reasons[:10])
+        raise GuardStop(
+            f"{coach.missing:.0%} of the actions of iteration {iteration + 1} have no score, more than "
+            f"coach.max_missing={allowed:.0%}. A checkpoint was written; nothing was learned from them.\n{table}"
+        )
+
+    def _keep(self, report: IterationReport) -> None:
+        metrics = report.metrics()
+        self._store.iteration(report.iteration, metrics)
+        for tracker in self._session.trackers:
+            try:
+                tracker.log(report.iteration, metrics)
+            except Exception:
+                log.exception("tracker.failed", iteration=report.iteration)
+        self._listener.iteration_finished(report)
+
+    async def _checkpoint(self, done: int) -> None:
+        coach = {agent: one.state_dict() for agent, one in self._coaches().items()}
+        seed = self._session.config.seed
+        with self._folder.checkpoints.writing(done, seed=seed, coach=coach, estimator=self._estimator_state) as folder:
+            await self._session.engine.save(folder / POLICIES)
+        self._store.event("checkpoint", iteration=done)
+
+
+class Clock:
+    """Wall seconds by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started

@@ -1,0 +1,177 @@
+"""`Run`: a recipe made into a training run, for scripts, notebooks and the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import threading
+import time
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from mappa_core.config.changes import refuse_on_resume
+from mappa_core.config.compose import Composed, compose, restore
+from mappa_core.errors import GuardStop
+from mappa_core.evaluation.heldout import Evaluation
+from mappa_core.plugins import Registry, load
+from mappa_core.session import open_session
+from mappa_core.store.folder import CONFIG, RunFolder
+from mappa_core.store.summary import Seconds, Summary, write_summary
+from mappa_core.training.loop import Listener, Loop, Silent
+from mappa_core.training.summing import summed
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A run that has ended: its folder, its summary and its evaluations in order."""
+
+    folder: Path
+    summary: Summary
+    evaluations: tuple[Evaluation, ...]
+
+
+class Run:
+    """A training run that is composed and checked, but not started.
+
+    In a notebook: `Run.from_recipe("mathchat/tiny", seed=1).train().summary.eval.gain`.
+    """
+
+    def __init__(self, composed: Composed, registry: Registry, *, folder: Path | None = None) -> None:
+        self.composed = composed
+        self._registry = registry
+        self._resumed = folder
+
+    @classmethod
+    def from_recipe(
+        cls,
+        recipe: str,
+        *settings: str,
+        seed: int | None = None,
+        config: Sequence[Path] = (),
+        registry: Registry | None = None,
+    ) -> Run:
+        """Compose a run of `plugin/recipe`, changed by `config` files and `key=value` settings.
+
+        Raises:
+            ConfigError, PluginError: what is asked for is unknown, of the wrong type, or not installed.
+        """
+        registry = registry or load()
+        words = (*settings, *(() if seed is None else (f"seed={seed}",)))
+        composed = compose(registry, recipe=recipe, config_files=config, words=words)
+        return cls(composed, registry)
+
+    @classmethod
+    def resume(cls, folder: Path, *settings: str, registry: Registry | None = None) -> Run:
+        """Go on with the run in `folder` from its last checkpoint, replaying what was recorded after it.
+
+        Raises:
+            ConfigError: a setting would change what was done so far; the difference is shown.
+        """
+        registry = registry or load()
+        stored = restore(registry, folder / CONFIG)
+        composed = restore(registry, folder / CONFIG, settings)
+        refuse_on_resume(stored, composed)
+        return cls(composed, registry, folder=folder)
+
+    def train(self, listener: Listener | None = None) -> Trained:
+        """Train to the end and wait for it; works with or without a running event loop.
+
+        Raises:
+            InputError: before anything is written.
+            GuardStop: a guard stopped the run; the folder holds a checkpoint.
+        """
+        self.composed.require_installed()
+        return run_to_end(self._train(listener or Silent()))
+
+    def check(self) -> str:
+        """Build everything and load models and tasks, as `train` would; what was found, in one sentence.
+
+        Raises:
+            InputError: what `train` would raise before its first rollout.
+        """
+        self.composed.require_installed()
+        return run_to_end(self._check())
+
+    async def _check(self) -> str:
+        async with open_session(self.composed, self._registry, learning=True, coach=True) as session:
+            train, held_out = session.tasks("train"), session.evaluation_tasks()
+            agents = ", ".join(f"{agent} ({policy})" for agent, policy in session.team.policy_of.items())
+            return f"ready: {agents}; {len(train)} training and {len(held_out)} held-out tasks"
+
+    async def _train(self, listener: Listener) -> Trained:
+        started = time.perf_counter()
+        async with open_session(self.composed, self._registry, learning=True, coach=True) as session:
+            with self._open_folder() as folder:
+                summary = self._blank_summary()
+                write_summary(folder.path, summary)
+                folder.write_config(self.composed.yaml())
+                loop = Loop(session, folder=folder, listener=listener)
+                status: Literal["done", "stopped", "failed"] = "failed"
+                try:
+                    evaluations = await loop.run()
+                    status = "done"
+                except (GuardStop, asyncio.CancelledError, SystemExit, KeyboardInterrupt):
+                    status = "stopped"
+                    raise
+                finally:
+                    seconds = Seconds(wall=time.perf_counter() - started, cpu=cpu_seconds())
+                    summary = summed(replace(summary, status=status, seconds=seconds), folder.store, loop.evaluations)
+                    write_summary(folder.path, summary)
+                return Trained(folder=folder.path, summary=summary, evaluations=evaluations)
+
+    def _open_folder(self) -> RunFolder:
+        config = self.composed.config
+        scratch = None if config.store.scratch is None else Path(config.store.scratch)
+        if self._resumed is not None:
+            return RunFolder.open(self._resumed, scratch=scratch)
+        return RunFolder.create(
+            Path(config.run.root),
+            config.run.name,
+            plugin=self.composed.plugin,
+            recipe=self.composed.recipe,
+            config=self.composed.yaml(),
+            scratch=scratch,
+        )
+
+    def _blank_summary(self) -> Summary:
+        return Summary(
+            plugin=self.composed.plugin,
+            recipe=self.composed.recipe,
+            recipe_hash=self.composed.recipe_hash,
+            seed=self.composed.config.seed,
+            status="running",
+        )
+
+
+def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end, in a thread of its own where this one has a running event loop (a notebook)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+
+    def work_in_thread() -> None:
+        try:
+            outcome.append(asyncio.run(work))
+        except BaseException as error:  # noqa: BLE001 - handed over to the caller's thread
+            failure.append(error)
+
+    thread = threading.Thread(target=work_in_thread, name="mappa-run")
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return outcome[0]
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process and of all its children that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return sum(os.times()[:2]) + children.ru_utime + children.ru_stime

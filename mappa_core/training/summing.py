@@ -1,0 +1,67 @@
+"""A run's records and evaluations made into its summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from mappa_core.evaluation.heldout import Evaluation
+from mappa_core.store.database import Store
+from mappa_core.store.summary import AgentSummary, CoachSummary, EvalSummary, StratumSummary, Summary
+
+
+def summed(summary: Summary, store: Store, evaluations: Sequence[Evaluation]) -> Summary:
+    """`summary` with the figures of all iterations recorded so far and of the first and last of `evaluations`."""
+    iterations = store.iterations()
+    return replace(
+        summary,
+        iterations=iterations[-1][0] if iterations else 0,
+        eval=_eval(evaluations),
+        agents=_agents(iterations[-1][1]) if iterations else {},
+        coach=_coach([metrics for _, metrics in iterations]),
+    )
+
+
+def _eval(evaluations: Sequence[Evaluation]) -> EvalSummary | None:
+    if not evaluations:
+        return None
+    before = evaluations[0]
+    after = evaluations[-1] if len(evaluations) > 1 else None
+    strata = {name: _stratum(before, after, name) for name in sorted(set(before.strata))}
+    return EvalSummary(
+        metric=before.metric,
+        n=len(before.problems),
+        before=before.interval,
+        after=after.interval if after else None,
+        gain=after.gain_over(before) if after else None,
+        strata=strata if len(strata) > 1 else {},
+    )
+
+
+def _stratum(before: Evaluation, after: Evaluation | None, name: str) -> StratumSummary:
+    then, now = before.within(name), after.within(name) if after else None
+    return StratumSummary(
+        n=len(then.problems),
+        before=then.interval,
+        after=now.interval if now else None,
+        gain=now.gain_over(then) if now else None,
+    )
+
+
+def _agents(metrics: Mapping[str, float]) -> dict[str, AgentSummary]:
+    found: dict[str, dict[str, float]] = {}
+    for name, value in metrics.items():
+        kind, _, rest = name.partition("/")
+        if kind == "agent":
+            agent, _, figure = rest.rpartition("/")
+            found.setdefault(agent, {})[figure] = value
+    return {agent: AgentSummary(**figures) for agent, figures in found.items()}
+
+
+def _coach(iterations: Sequence[Mapping[str, float]]) -> CoachSummary:
+    known = all("coach/usd" in metrics for metrics in iterations)
+    return CoachSummary(
+        calls=int(sum(metrics["coach/calls"] for metrics in iterations)),
+        failed=int(sum(metrics["coach/failed"] for metrics in iterations)),
+        usd=sum(metrics["coach/usd"] for metrics in iterations) if known else None,
+    )

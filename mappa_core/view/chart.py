@@ -1,0 +1,118 @@
+"""Line charts as SVG: data in, coordinates out; the template draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+WIDTH, HEIGHT = 720, 260
+LEFT, RIGHT, TOP, BOTTOM = 48, 150, 16, 34
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    at: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A named line: `path` is an SVG path in pixels, `label_y` where its name is written beside its end."""
+
+    name: str
+    path: str
+    label_x: float
+    label_y: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A point with a vertical interval, in pixels."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    title: str
+    lines: tuple[Line, ...]
+    bars: tuple[Bar, ...]
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = LEFT
+    right: int = WIDTH - RIGHT
+    bottom: int = HEIGHT - BOTTOM
+    top: int = TOP
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Maps values in [low, high] to pixels in [start, end]."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        span = self.high - self.low
+        share = (value - self.low) / span if span else 0.0
+        return round(self.start + share * (self.end - self.start), 1)
+
+
+def chart(
+    title: str,
+    series: Mapping[str, Sequence[Point]],
+    *,
+    x_high: float,
+    y_high: float,
+    y_labels: Mapping[float, str],
+    intervals: Sequence[tuple[float, float, float, float]] = (),
+) -> Chart:
+    """A chart over x from 0 to `x_high` and y from 0 to `y_high`.
+
+    Args:
+        series: points (x, y) by name, in order of x.
+        y_labels: value -> text of the ticks.
+        intervals: points with intervals, (x, y, low, high).
+    """
+    x, y = Scale(0, x_high, LEFT, WIDTH - RIGHT), Scale(0, y_high, HEIGHT - BOTTOM, TOP)
+    drawn = [(name, [(x(a), y(b)) for a, b in points]) for name, points in series.items() if points]
+    label_ys = _apart([points[-1][1] for _, points in drawn])
+    return Chart(
+        title=title,
+        lines=tuple(
+            Line(name=name, path=_path(points), label_x=points[-1][0] + 8, label_y=label_y)
+            for (name, points), label_y in zip(drawn, label_ys, strict=True)
+        ),
+        bars=tuple(Bar(x=x(a), y=y(b), low=y(low), high=y(high)) for a, b, low, high in intervals),
+        x_ticks=tuple(Tick(at=x(value), label=f"{value:g}") for value in _round_steps(x_high)),
+        y_ticks=tuple(Tick(at=y(value), label=label) for value, label in y_labels.items()),
+    )
+
+
+def _path(points: Sequence[Point]) -> str:
+    return "M" + " L".join(f"{x:g},{y:g}" for x, y in points)
+
+
+def _round_steps(high: float) -> list[float]:
+    """About five round values from 0 to `high`."""
+    step = next(step for magnitude in range(7) for step in (10.0**magnitude, 2 * 10.0**magnitude, 5 * 10.0**magnitude)
+                if high / step <= 6)  # fmt: skip
+    return [step * index for index in range(int(high / step) + 1)]
+
+
+def _apart(ys: Sequence[float], least: float = 14.0) -> list[float]:
+    """Move labels down until no two overlap, keeping their order."""
+    placed: dict[int, float] = {}
+    previous = float("-inf")
+    for index in sorted(range(len(ys)), key=lambda i: ys[i]):
+        previous = max(ys[index], previous + least)
+        placed[index] = previous
+    return [placed[index] for index in range(len(ys))]

@@ -1,0 +1,51 @@
+"""MathChat for Mappa: the team, its tasks, an offline coach and recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import TYPE_CHECKING
+
+from mappa_core.hookspecs import Offer, hookimpl
+
+if TYPE_CHECKING:
+    import click
+
+    from mappa_core.protocols import Coach, TaskSource, Workflow
+
+
+@hookimpl
+def mappa_workflows() -> Iterable[Offer[Workflow]]:
+    from mappa_mathchat.workflow import MathChat, Options
+
+    yield Offer("mathchat", MathChat, Options)
+
+
+@hookimpl
+def mappa_tasks() -> Iterable[Offer[TaskSource]]:
+    from mappa_mathchat.words import Options, WordProblems
+
+    yield Offer("words", WordProblems, Options)
+
+
+@hookimpl
+def mappa_coaches() -> Iterable[Offer[Coach]]:
+    from mappa_mathchat.coach import RuleCoach
+
+    yield Offer("mathchat-rules", RuleCoach)
+
+
+@hookimpl
+def mappa_recipes() -> Mapping[str, Traversable]:
+    folder = files(__name__) / "recipes"
+    return {entry.name.removesuffix(".yaml"): entry for entry in folder.iterdir() if entry.name.endswith(".yaml")}
+
+
+@hookimpl
+def mappa_commands() -> Iterable[click.Command]:
+    from mappa_mathchat.prepare import prepare
+    from mappa_mathchat.tiny.warmstart import warm_start
+
+    yield prepare
+    yield warm_start

@@ -1,0 +1,193 @@
+r"""When an answer equals a reference: the whole answer and nothing but the answer.
+
+Numbers, tuples, intervals, sets and lists of them are decided here, exactly; what needs algebra is asked of a callable.
+Two texts are equal where
+
+- they are spelled the same;
+- they are the same number: `142.0` and `142`, `023` and `23`, `\frac12` and `0.5`, never `0.333333` and `\frac13`;
+- one carries a unit and the other none (`50\%` is 50 and 0.5), or both the same unit;
+- they are tuples or intervals with equal parts in order, or sets or lists with equal parts in any order;
+- algebra says so.
+
+A name in front is dropped (`x = 5`, `m+n = 142`), an equation still to be solved (`2x = 60`) is no answer, and a box
+that holds the right number among others (`1 or 60`, `60, 61`, `\pm 60`) is wrong. A reference `080 or 081 (remark)`
+accepts either.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from fractions import Fraction
+
+from mappa_mathchat.latex import expression, number, spell, split_unit
+
+Algebra = Callable[[str, str], bool]
+"""Whether two LaTeX expressions, as `latex.expression` gives them, are equal."""
+
+MAX_CHARACTERS = 1000
+"""A longer answer is equal only to its own text."""
+MAX_PARTS = 32
+MAX_DEPTH = 20
+
+_ALTERNATIVES = re.compile(r"\\text\{,?\s*or\s*\}|,?\s+or\s+")
+_REMARK = re.compile(r"\s+\([A-Za-z][A-Za-z ,.]*\)\s*$")
+_RELATION = re.compile(r"[<>]|\\(?:le|ge|neq?)(?![A-Za-z])")
+_EQUALS = re.compile(r"(?<![<>!\\])=")
+
+
+def equal(answer: str, reference: str, algebra: Algebra) -> bool:
+    """Whether `answer` says what `reference` says. Raises what `algebra` raises, nothing else."""
+    answer, reference = answer.strip(), reference.strip()
+    if not answer:
+        return False
+    if answer == reference:
+        return True
+    if len(answer) > MAX_CHARACTERS or _depth(answer) > MAX_DEPTH:
+        return False
+    without_remark = _REMARK.sub("", reference)
+    accepted = [without_remark, *_ALTERNATIVES.split(without_remark)]
+    return any(_same(spell(answer), spell(one), algebra) for one in dict.fromkeys(accepted))
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _same(answer: str, reference: str, algebra: Algebra) -> bool:
+    if _words(answer) == _words(reference):
+        return True
+    if _RELATION.search(answer) or _RELATION.search(reference):
+        return _ask(answer, reference, algebra)
+    given, true = _structure(answer), _structure(reference)
+    if given is None and true is None:
+        return _same_value(answer, reference, algebra)
+    if given is None or true is None or given[0] != true[0]:
+        return False
+    return _same_parts(given, true, algebra)
+
+
+def _words(text: str) -> str:
+    """The text with `\\text{}` unwrapped; words alone, in any case."""
+    plain = re.sub(r"\\text\{([^{}]*)\}", lambda found: found[1].strip(), text)
+    return plain.casefold() if re.fullmatch(r"[A-Za-z .'-]{2,}", plain) else plain
+
+
+# --- tuples, intervals, sets, lists ---------------------------------------------------------------------------------
+
+Structure = tuple[str, list[str]]
+
+
+def _structure(text: str) -> Structure | None:
+    """Kind and parts of a text; None where it is one value. The kind is `any order`, `union`, or the two brackets."""
+    if number(text) is not None:
+        return None
+    if r"\cup" in text:
+        return "union", _split(text, r"\cup")
+    if r"\pm" in text:
+        return "any order", [text.replace(r"\pm", sign).removeprefix("+") for sign in "+-"]
+    parts = _split(text, ",")
+    if len(parts) > 1:
+        return "any order", parts
+    if text.startswith(r"\{") and text.endswith(r"\}"):
+        inner = _split(text[2:-2], ",")
+        return _structure(inner[0]) if len(inner) == 1 else ("any order", inner)
+    if text[:1] in ("(", "[") and text[-1:] in (")", "]"):
+        inner = _split(text[1:-1], ",")
+        brackets = text[0] + text[-1]
+        if len(inner) > 1 or brackets != "()":
+            return brackets, inner
+    return None
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """`text` at every separator outside brackets; whole where its brackets do not match."""
+    parts, depth, start, position = [], 0, 0, 0
+    while position < len(text):
+        character = text[position]
+        depth += (character in "([{") - (character in ")]}")
+        if depth < 0:
+            return [text]
+        if depth == 0 and text.startswith(separator, position):
+            parts.append(text[start:position].strip())
+            start = position = position + len(separator)
+        else:
+            position += 1
+    return [text] if depth else [*parts, text[start:].strip()]
+
+
+def _same_parts(given: Structure, true: Structure, algebra: Algebra) -> bool:
+    (kind, answers), (_, references) = given, true
+    if len(answers) != len(references) or len(answers) > MAX_PARTS or not all(answers):
+        return False
+    if kind not in ("any order", "union"):
+        return all(_same(*pair, algebra) for pair in zip(answers, references, strict=True))
+    left = list(references)
+    for answer in answers:
+        match = next((one for one in left if _same(answer, one, algebra)), None)
+        if match is None:
+            return False
+        left.remove(match)
+    return True
+
+
+# --- one value ------------------------------------------------------------------------------------------------------
+
+
+def _same_value(answer: str, reference: str, algebra: Algebra) -> bool:
+    given, true = _EQUALS.split(answer), _EQUALS.split(reference)
+    if len(true) > 1:
+        if len(given) > 1:
+            return _ask(answer, reference, algebra)
+        return len(true) == 2 and _is_name(true[0]) and _same_scalar(answer, true[1], algebra)
+    if len(given) > 1 and _letters(given[0]):
+        if not _is_name(given[0]):
+            return False
+        given = given[1:]
+    return all(_same_scalar(part, reference, algebra) for part in given)
+
+
+def _letters(head: str) -> set[str]:
+    without_indices = re.sub(r"_(?:\{[^{}]*\}|\w)|(?<=[A-Za-z])\([^()]*\)", "", head)
+    return set(re.findall(r"\\(?:text\{[^{}]*\}|[A-Za-z]+)|[A-Za-z]", without_indices))
+
+
+def _is_name(head: str) -> bool:
+    """Whether the left side names a quantity (`x`, `m+n`, `f(2)`) rather than asking for one (`2x`)."""
+    without_indices = re.sub(r"_(?:\{[^{}]*\}|\w)|(?<=[A-Za-z])\([^()]*\)", "", head)
+    return len(_letters(head)) > 1 or not re.search("[0-9]", without_indices)
+
+
+def _same_scalar(answer: str, reference: str, algebra: Algebra) -> bool:
+    (given, given_unit), (true, true_unit) = split_unit(_ungroup(answer)), split_unit(_ungroup(reference))
+    if given_unit and true_unit and given_unit != true_unit:
+        return False
+    left, right = number(given), number(true)
+    if left is None or right is None:
+        return _ask(given, true, algebra)
+    percents = (given_unit, true_unit).count("percent")
+    return left == right or (percents == 1 and _ratio_is_hundred(left, right, given_unit == "percent"))
+
+
+def _ratio_is_hundred(answer: Fraction, reference: Fraction, answer_is_percent: bool) -> bool:
+    return answer == 100 * reference if answer_is_percent else 100 * answer == reference
+
+
+def _ungroup(text: str) -> str:
+    """`text` without parentheses around the whole of it, or the braces of a set of one."""
+    for opening, closing in (("(", ")"), (r"\{", r"\}")):
+        inner = text.removeprefix(opening).removesuffix(closing)
+        if len(text) - len(inner) == len(opening + closing) and len(_split(inner + ",", ",")) == 2:
+            return _ungroup(inner)
+    return text
+
+
+def _ask(answer: str, reference: str, algebra: Algebra) -> bool:
+    given, true = expression(answer), expression(reference)
+    if given is None or true is None:
+        return False
+    return given == true or algebra(given, true)

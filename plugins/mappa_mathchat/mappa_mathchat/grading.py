@@ -1,0 +1,155 @@
+r"""Grading by rule: the last boxed expression of a text against the known answer.
+
+Plain answers are decided at once, in this process (`equality`). What needs algebra goes to a worker process
+(`algebra`), where an expression that hangs or swells is ended by its own CPU and memory limit and counts as wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import structlog
+
+from mappa_core.errors import ToolError
+from mappa_mathchat.boxed import final_answer
+from mappa_mathchat.equality import equal
+
+SECONDS = 5.0
+"""CPU time that one comparison may take."""
+MEMORY_BYTES = 1 << 30
+"""Address space of the worker and of each comparison."""
+
+_PROGRAM = Path(__file__).with_name("algebra.py")
+_CLOSED = "this grader is closed"
+_KEPT_ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "TMPDIR")
+
+
+class Worker:
+    """The algebra process: started when first asked, started again when lost. Threads take turns."""
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self._seconds = seconds
+        self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+        self._log = structlog.get_logger()
+
+    def equal(self, answer: str, reference: str) -> bool:
+        """Whether two LaTeX expressions are equal; False where the limits were reached first.
+
+        Raises:
+            ToolError: the process does not start, was lost twice, or this worker is closed.
+        """
+        with self._lock:
+            reply = self._exchange(answer, reference) or self._exchange(answer, reference)
+        if reply is None:
+            raise ToolError("the process that compares answers was lost twice; is the machine out of memory?")
+        if reply.startswith("undecided"):
+            self._log.info("grading.undecided", answer=answer, reference=reference, reason=reply)
+        return reply == "equal"
+
+    def _exchange(self, answer: str, reference: str) -> str | None:
+        """One question, one reply; None where the process was lost."""
+        process = self._started()
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps([answer, reference]) + "\n")
+            process.stdin.flush()
+            reply = process.stdout.readline()
+        except BrokenPipeError:
+            reply = ""
+        if reply.endswith("\n"):
+            return reply.strip()
+        self._stop()
+        return None
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._closed:
+            raise ToolError(_CLOSED)
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(_PROGRAM), str(self._seconds), str(MEMORY_BYTES)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ},
+            )
+            assert self._process.stdout is not None
+            if self._process.stdout.readline() != "ready\n":
+                code = self._process.wait()
+                self._stop()
+                why = f"the process that compares answers did not start (exit code {code}; see above)"
+                raise ToolError(_CLOSED if self._closed else why)
+        return self._process
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def close(self) -> None:
+        """End the process. A comparison under way ends with a ToolError."""
+        self._closed = True
+        process = self._process
+        if process is not None:
+            process.kill()
+        with self._lock:
+            self._stop()
+
+
+class _NeedsAlgebra(Exception):
+    """Raised in place of an answer by a comparison that must not wait."""
+
+
+def _refuse(_answer: str, _reference: str) -> bool:
+    raise _NeedsAlgebra
+
+
+class Grader:
+    """Grades for many callers at once without blocking the event loop."""
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self._worker = Worker(seconds)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grader")
+
+    async def is_correct(self, text: str, reference: str) -> bool:
+        r"""Whether the last `\boxed{}` of `text` outside think text equals `reference`; False without one."""
+        answer = final_answer(text)
+        if answer is None:
+            return False
+        try:
+            return equal(answer, reference, _refuse)
+        except _NeedsAlgebra:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._thread, equal, answer, reference, self._worker.equal)
+
+    async def close(self) -> None:
+        """End the worker process; callers that still wait get an error."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self._worker.close)
+
+
+@cache
+def _shared_worker() -> Worker:
+    worker = Worker()
+    atexit.register(worker.close)
+    return worker
+
+
+def is_correct(text: str, reference: str) -> bool:
+    r"""Whether the last `\boxed{}` of `text` outside think text equals `reference`; False without one.
+
+    Waits for the worker where algebra is needed: at most its limits, a few seconds. In a running event loop use Grader.
+    """
+    answer = final_answer(text)
+    return answer is not None and equal(answer, reference, _shared_worker().equal)

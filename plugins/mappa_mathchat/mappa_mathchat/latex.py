@@ -1,0 +1,207 @@
+"""How answers are written: one spelling for many, numbers read exactly, and what may be handed to an algebra system.
+
+Everything here is strict in one direction: a text whose meaning is in doubt is no number and no expression.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+_CHARACTERS = str.maketrans(
+    {
+        "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": r"\div ", "π": r"\pi ", "∞": r"\infty ",
+        "°": r"^\circ ", "∪": r"\cup ", "≤": r"\le ", "≥": r"\ge ", "±": r"\pm ", "²": "^2", "³": "^3", "\xa0": " ",
+    }
+)  # fmt: skip
+_SPELLINGS = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\\!|\{,\}", ""),
+        (r"\\(?:left|right|bigl?|bigr?|Bigl?|Bigr?|displaystyle|limits)(?![A-Za-z])", ""),
+        (r"(?<!\\)\\(?:[,;: ]|quad(?![A-Za-z])|qquad(?![A-Za-z]))|~|\s+", " "),
+        (r"\\[dtc]frac", r"\\frac"),
+        (r"\\(?:mathbf|boldsymbol|bm|mathit)\{([^{}]*)\}", r"\1"),
+        (r"\\(?:mathrm|textrm|textbf|textit|mbox|operatorname|mathsf)\{", r"\\text{"),
+        (r"\\text\{\s*(-?[\d.,/]+)\s*\}", r"\1"),
+        (r"\\text\{,?\s*and\s*\}|,? and ", ","),
+        (r"\^\{\\circ\}|\\degree", r"^\\circ"),
+        (r"\\(?:leq|leqslant)(?![A-Za-z])", r"\\le"),
+        (r"\\(?:geq|geqslant)(?![A-Za-z])", r"\\ge"),
+        (r"^[A-Za-z] ?\\in(?![A-Za-z])", ""),
+    )
+)
+_SPACE_WITHOUT_MEANING = re.compile(r"(?<![A-Za-z0-9}]) | (?![A-Za-z0-9\\])")
+
+
+def spell(text: str) -> str:
+    """`text` in one spelling: no layout, no enclosing `$…$`, `\\(…\\)` or braces, no trailing period."""
+    text = text.translate(_CHARACTERS)
+    for pattern, replacement in _SPELLINGS:
+        text = pattern.sub(replacement, text)
+    text = re.sub(r"(?<!\.)\.$", "", text.strip()).strip()
+    for opening, closing in ((r"\(", r"\)"), (r"\[", r"\]"), ("$", "$")):
+        if len(text) > len(opening + closing) and text.startswith(opening) and text.endswith(closing):
+            text = text.removeprefix(opening).removesuffix(closing).strip()
+    text = re.sub(r"^\\?\$ ?(?=[\d.])", "", text)  # a currency sign
+    while text.startswith("{") and text.endswith("}") and _closes_at_end(text):
+        text = text[1:-1].strip()
+    return _SPACE_WITHOUT_MEANING.sub("", text)
+
+
+def _closes_at_end(text: str) -> bool:
+    depth = 0
+    for position, character in enumerate(text):
+        escaped = position > 0 and text[position - 1] == "\\"
+        depth += 0 if escaped else (character == "{") - (character == "}")
+        if depth == 0:
+            return position == len(text) - 1
+    return False
+
+
+# --- units ---------------------------------------------------------------------------------------------------------
+
+_BARE_UNIT = (
+    r"(?:mm|cm|km|kg|ft|in|mi|mph|hrs?|mins?|secs?|inch(?:es)?|feet|foot|yards?|miles?|(?:centi|kilo|milli)?met(?:er|re)s?"
+    r"|seconds?|minutes?|hours?|days?|weeks?|months?|years?|degrees?|radians?|dollars?|cents?|units?|percent)"
+)
+_UNIT = re.compile(
+    r"(?P<value>.*?[\w)}!])\s*(?P<unit>"
+    r"(?:\\text\{[^{}\d\\]*\}(?:\^(?:\d|\{\d\}))?/?)+"
+    rf"|{_BARE_UNIT}(?:\^(?:\d|\{{\d\}}))?"
+    r"|\^\\circ(?:\\text\{[CF]\})?|\\?%|\\\$)",
+    re.DOTALL,
+)
+_NO_UNIT = re.compile(
+    r"\b(?:or|and|not|nor|but|to|than|if|when|is|are|was|no|more|less|about|base|mod|pi|factorial|squared|cubed|half|dozen"
+    r"|hundred|thousand|million|billion|trillion)\b"
+)
+_UNIT_SPELLINGS = {r"^\circ": "degree", "deg": "degree", r"\%": "percent", "%": "percent", r"\$": "dollar"}
+
+
+def split_unit(text: str) -> tuple[str, str | None]:
+    r"""A spelled text as (value, unit): `5\text{ cm}` is ("5", "cm"), `5` is ("5", None)."""
+    found = _UNIT.fullmatch(text)
+    if found is None:
+        return text, None
+    value, raw = found["value"].strip(), found["unit"]
+    name = re.sub(r"\\text\{([^{}]*)\}", r"\1", raw).strip().lower()
+    if _NO_UNIT.search(name):
+        return text, None
+    if raw.startswith("^") and number(value) is None:  # the degree sign of an angle inside an expression
+        return text, None
+    if name in _UNIT_SPELLINGS:
+        return value, _UNIT_SPELLINGS[name]
+    return value, re.sub(r"[\s.{}]", "", name).removesuffix("s") or None
+
+
+# --- numbers -------------------------------------------------------------------------------------------------------
+
+_DIGITS = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]{0,2}(?: [0-9]{3})+|[0-9]+)"
+_DECIMAL = re.compile(
+    rf"(?P<sign>[+-]?)(?P<whole>{_DIGITS}?)(?:\.(?P<part>[0-9]*))?(?:[eE](?P<power>[+-]?[0-9]{{1,3}}))?"
+)
+_FRACTION = re.compile(
+    r"(?P<sign>[+-]?)(?P<whole>[0-9]+ ?)??"
+    r"(?:\\frac ?(?:\{(?P<a>[+-]?[0-9]+)\}|(?P<a1>[0-9])) ?(?:\{(?P<b>[+-]?[0-9]+)\}|(?P<b1>[0-9]))"
+    r"|(?P<a2>[0-9]+)/(?P<b2>[0-9]+))"
+)
+
+
+def number(text: str) -> Fraction | None:
+    """The exact value of a spelled integer, decimal (`1,234.5`, `1e3`), fraction or mixed number; None for all else."""
+    found = _DECIMAL.fullmatch(text)
+    if found and (found["whole"] or found["part"]):
+        digits = f"{found['whole'].replace(',', '').replace(' ', '')}.{found['part'] or '0'}"
+        return Fraction(f"{found['sign']}{digits}e{found['power'] or 0}")
+    found = _FRACTION.fullmatch(text)
+    if not found:
+        return None
+    above = found["a"] or found["a1"] or found["a2"]
+    below = found["b"] or found["b1"] or found["b2"]
+    whole = found["whole"]
+    if int(below) == 0 or (whole and (above.startswith("-") or below.startswith("-"))):
+        return None
+    if whole and found["a2"] and not whole.endswith(" "):
+        return None
+    value = Fraction(int(above), int(below)) + (int(whole) if whole else 0)
+    return -value if found["sign"] == "-" else value
+
+
+# --- what may be handed to an algebra system -----------------------------------------------------------------------
+
+_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]+|[A-Za-z]+|.", re.DOTALL)
+_ARGUMENTS = {r"\frac": 2, r"\binom": 2, r"\sqrt": 1, "^": 1, "_": 1, r"\begin": 1, r"\end": 1, r"\overline": 1}
+_COMMAND = re.compile(
+    r"\\(?:[{}|\\]|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|sinh|cosh|tanh|log|ln|exp|lim|to|sum|prod|int|max|min|gcd"
+    r"|pi|infty|cdot|times|div|le|ge|neq?|cup|cap|circ|[lr](?:floor|ceil|vert)|vert|emptyset|alpha|beta|gamma|delta"
+    r"|epsilon|theta|lambda|mu|nu|rho|sigma|tau|phi|varphi|chi|psi|omega|Delta|Omega)"
+)
+_ENVIRONMENTS = frozenset({"matrix", "pmatrix", "bmatrix", "vmatrix"})
+_SYMBOLS = frozenset("+-*/^_()[]{}|!,<>=.& ")
+_DOUBTFUL = re.compile(
+    r"[0-9] [0-9]"  # two numbers, or one with a gap
+    r"|(?<![\\A-Za-z])[A-Za-z]{2,} | [A-Za-z]{2,}"  # words
+    r"|(?<![A-Za-z])_"  # a number in another base
+    r"|[+-] ?[+-]"
+    r"|\.(?![0-9])"
+    r"|(?<![0-9])\.[0-9]*\."
+)
+_EXPRESSION_SPELLINGS = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"(?<![\\A-Za-z])(sin|cos|tan|log|ln|sqrt|pi)(?![A-Za-z])", r"\\\1"),
+        (r"\\sqrt ?\(([^()]*)\)", r"\\sqrt{\1}"),
+        (r"\\sqrt ?([0-9A-Za-z])", r"\\sqrt{\1}"),
+        (r"\\frac ?([0-9A-Za-z]) ?([0-9A-Za-z])", r"\\frac{\1}{\2}"),
+        (r"\\frac ?([0-9A-Za-z])\{", r"\\frac{\1}{"),
+        (r"(\\frac\{[^{}]*\}) ?([0-9A-Za-z])", r"\1{\2}"),
+        (r"\\log_([0-9A-Za-z]) ?", r"\\log_{\1}"),
+        (r"(?<![0-9.,_^])([0-9]+) ?(\\frac\{[0-9]+\}\{[0-9]+\})", r"(\1+\2)"),
+        (r"(?<![0-9.])([0-9]+)\.([0-9]+)", lambda found: _decimal(found[1], found[2])),
+        (r"((?<![_^0-9])[0-9]+|\)) ?\(", r"\1\\cdot ("),
+    )
+)
+
+
+def _decimal(whole: str, part: str) -> str:
+    return rf"(\frac{{{int(whole + part)}}}{{{10 ** len(part)}}})"
+
+
+def expression(text: str) -> str | None:
+    """A spelled text as LaTeX that reads one way only, decimals as exact fractions; None where it is none."""
+    value = number(text)
+    if value is not None:
+        return str(value) if value.denominator == 1 else rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
+    for pattern, replacement in _EXPRESSION_SPELLINGS:
+        text = pattern.sub(replacement, text)
+    without_indices = re.sub(r"\\sqrt\[[0-9A-Za-z]\]", r"\\sqrt", text)
+    if _DOUBTFUL.search(text) or not _known(_TOKEN.findall(without_indices)):
+        return None
+    return text
+
+
+def _known(tokens: list[str]) -> bool:
+    """Whether every token is of mathematics and every group is an argument of something."""
+    due, outer = 0, []
+    for before, token in zip(["", *tokens], tokens, strict=False):
+        if token == "{":
+            if due == 0:
+                return False
+            outer.append(due - 1)
+            due = 0
+        elif token == "}":
+            if not outer:
+                return False
+            due = outer.pop()
+        elif token.isalpha():
+            if len(token) > 3 and not (before == "{" and token in _ENVIRONMENTS):
+                return False
+            due = 0
+        elif token in _ARGUMENTS:
+            due = _ARGUMENTS[token]
+        elif token in _SYMBOLS or token.isdecimal() or _COMMAND.fullmatch(token):
+            due = 0
+        else:
+            return False
+    return not outer

@@ -1,0 +1,218 @@
+"""`mappa mathchat prepare DIR`: the published training and evaluation files, from copies that a user has or names."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from mappa_core.defaults.rows import Rows, read_rows
+from mappa_core.defaults.tasks import HuggingFaceOptions, dataset_rows
+from mappa_core.errors import TaskError
+from mappa_mathchat.published import (
+    AIME,
+    AIME_2025,
+    AMC,
+    FILES,
+    SUBSET_SEED,
+    Problem,
+    Published,
+    content_sha256,
+    overlap,
+    problems_of,
+    training_subset,
+)
+
+SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".parquet")
+HUB = "hf:"
+NOT_DERIVABLE = (
+    "The published AMC evaluation used 32 of the 117 problems, chosen by random ids that cannot be derived; "
+    "eval-amc.jsonl holds all 117."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What was found for one published file."""
+
+    published: Published
+    origin: str
+    problems: tuple[Problem, ...]
+    sha256: str
+
+    @property
+    def difference(self) -> str | None:
+        """How it differs from what was published; None where it does not."""
+        count, expected = len(self.problems), self.published
+        if count != expected.count:
+            return f"{self.origin}: {count} problems, {expected.title} as published has {expected.count}"
+        if self.sha256 != expected.sha256:
+            return (
+                f"{self.origin}: the content differs from {expected.title} as published: "
+                f"sha256 {self.sha256}, expected {expected.sha256}"
+            )
+        return None
+
+
+def find_sources(names: Sequence[str]) -> tuple[Source, ...]:
+    """One source for each published file, from files, folders and `hf:ID[:SPLIT]`, told apart by content, then by name.
+
+    Raises:
+        TaskError: a published file is found nowhere or twice, or a file named is none of them.
+    """
+    found: dict[Published, Source] = {}
+    for name in names:
+        for source in _sources_of(name):
+            if source.published in found:
+                other = found[source.published].origin
+                raise TaskError(f"{source.origin} and {other} are both {source.published.title}; name one of them")
+            found[source.published] = source
+    missing = [published for published in FILES if published not in found]
+    if missing:
+        wanted = "; ".join(f"{one.title} ({one.name}.json, {one.count} problems)" for one in missing)
+        raise TaskError(
+            f"not found in {', '.join(names)}: {wanted}. "
+            "Name files, folders or hf:ID[:SPLIT] with --from, once for each"
+        )
+    return tuple(found[published] for published in FILES)
+
+
+def _sources_of(name: str) -> list[Source]:
+    if name.startswith(HUB):
+        identifier, _, split = name.removeprefix(HUB).partition(":")
+        rows = dataset_rows(HuggingFaceOptions(path=identifier), split or "train")
+        return [_source(name, identifier.rpartition("/")[2], rows)]
+    path = Path(name).expanduser()
+    if not path.is_dir():
+        return [_source(str(path), path.stem, read_rows(path))]
+    stems = {published.name.casefold() for published in FILES}
+    files = [file for file in sorted(path.iterdir()) if file.stem.casefold() in stems and file.suffix in SUFFIXES]
+    return [_source(str(file), file.stem, read_rows(file)) for file in files]
+
+
+def _source(origin: str, stem: str, rows: Rows) -> Source:
+    problems = problems_of(rows)
+    sha256 = content_sha256(problems)
+    same_name = stem.casefold().replace("-", "_")
+    for published in FILES:
+        if sha256 == published.sha256:
+            return Source(published, origin, problems, sha256)
+    for published in FILES:
+        if same_name == published.name.casefold():
+            return Source(published, origin, problems, sha256)
+    names = ", ".join(published.name for published in FILES)
+    raise TaskError(
+        f"{origin}: {len(problems)} problems that are none of the published files, by content or name ({names})"
+    )
+
+
+def make_files(sources: Sequence[Source]) -> dict[str, bytes]:
+    """File name to content: training subset, two evaluation sets and the manifest.
+
+    Raises:
+        TaskError: a problem of the training set is also in an evaluation set.
+    """
+    aime, amc, aime_2025 = sources
+    rows = {
+        "train.jsonl": _rows(training_subset(aime.problems), AIME.name),
+        "eval-amc.jsonl": _rows(amc.problems, AMC.name),
+        "eval-aime-2025.jsonl": _rows(aime_2025.problems, AIME_2025.name),
+    }
+    _check_apart(rows)
+    files = {
+        name: "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in of).encode() for name, of in rows.items()
+    }
+    manifest = {
+        "schema": 1,
+        "files": {name: {"rows": len(rows[name]), "sha256": hashlib.sha256(files[name]).hexdigest()} for name in files},
+        "sources": {
+            source.published.name: {
+                "origin": Path(source.origin).name,
+                "rows": len(source.problems),
+                "content_sha256": source.sha256,
+                "as_published": source.difference is None,
+            }
+            for source in sources
+        },
+        "training_subset": {"seed": SUBSET_SEED, "rows": len(rows["train.jsonl"]), "of": len(aime.problems)},
+        "note": NOT_DERIVABLE,
+    }
+    return {**files, "manifest.json": (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode()}
+
+
+def _rows(problems: Sequence[Problem], name: str) -> list[dict[str, str]]:
+    return [problem.as_row(f"{name}-{index}") for index, problem in enumerate(problems, start=1)]
+
+
+def _check_apart(rows: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
+    for name in ("eval-amc.jsonl", "eval-aime-2025.jsonl"):
+        shared = overlap(rows["train.jsonl"], rows[name])
+        if shared:
+            pairs = ", ".join(f"{trained} = {held_out}" for trained, held_out in shared)
+            raise TaskError(
+                f"{len(shared)} problems are in the training set and in {name}: {pairs}. Nothing was written"
+            )
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write all files or none: aside first, then renamed, the manifest last.
+
+    Raises:
+        TaskError: a file of that name with other content is there, or the folder cannot be written.
+    """
+    for name, content in files.items():
+        there = folder / name
+        if there.exists() and there.read_bytes() != content:
+            raise TaskError(f"{there} is there with other content; name another folder or move it away")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".prepare-", dir=folder) as aside:
+            for name, content in files.items():
+                Path(aside, name).write_bytes(content)
+            for name in files:
+                os.replace(Path(aside, name), folder / name)
+    except OSError as error:
+        raise TaskError(f"{folder} cannot be written: {error.strerror}") from error
+
+
+@click.command("prepare", short_help="Make the published training and evaluation files.")
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--from",
+    "names",
+    metavar="PLACE",
+    multiple=True,
+    help="A file, a folder, or hf:ID[:SPLIT] on the Hugging Face hub; may be repeated. Default: DIR.",
+)
+@click.option(
+    "--accept-differences", is_flag=True, help="Go on with files that are not as published; the manifest says so."
+)
+def prepare(folder: Path, names: tuple[str, ...], accept_differences: bool) -> None:
+    """Make DIR/train.jsonl (512 problems of AIME 1983-2024), DIR/eval-amc.jsonl, DIR/eval-aime-2025.jsonl and
+    DIR/manifest.json from copies of AIME_1983_2024, amc and aime_2025 (JSON, JSON Lines, CSV or Parquet)."""
+    sources = find_sources(names or (str(folder),))
+    for source in sources:
+        click.echo(
+            f"{source.origin}: {source.published.title}, {len(source.problems)} problems, sha256 {source.sha256}"
+        )
+    differences = [source.difference for source in sources if source.difference is not None]
+    if differences and not accept_differences:
+        raise TaskError("\n".join([*differences, "Nothing was written; --accept-differences goes on with them"]))
+    for difference in differences:
+        click.echo(f"Accepted: {difference}")
+    files = make_files(sources)
+    write_files(folder, files)
+    for name, content in files.items():
+        click.echo(f"wrote {folder / name}, sha256 {hashlib.sha256(content).hexdigest()}")
+    click.echo("Training and evaluation share no problem.")
+    click.echo(NOT_DERIVABLE)
+    click.echo(
+        f"Next: mappa eval --plugin mathchat tasks.use=file tasks.options.path={folder / 'train.jsonl'} "
+        f"tasks.options.eval_path={folder / 'eval-aime-2025.jsonl'}"
+    )

@@ -1,0 +1,117 @@
+"""MathChat: a Problem Solver plans, a Code Executor computes, a Verifier answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mappa_core.errors import ConfigError, TaskError
+from mappa_core.protocols import Stage, Workflow
+from mappa_core.records import Message, Role, Scene, Step, Task, ToolResult
+from mappa_core.tools.calls import PYTHON
+from mappa_core.tools.cut import SMALLEST_LIMIT
+from mappa_mathchat.briefing import Briefing, Contribution
+from mappa_mathchat.grading import Grader
+from mappa_mathchat.plans import parse
+
+SOLVER = "problem_solver"
+CODER = "code_executor"
+VERIFIER = "verifier"
+
+
+@dataclass
+class Options:
+    context: str = "full"
+    """full: each agent sees every action before its own | partial: only the last action of its predecessor"""
+    feedback: bool = False
+    """Show the next agent what the coach said of an action, except where that coach was shown the truth. Agents then
+    see in evaluation what they saw in training only with `eval.coach=true`."""
+    coder_turns: int = 2
+    """Actions of the Code Executor; it gets another one when its code failed or printed nothing."""
+    prompts: str = "full"
+    """full | tiny | a folder that holds problem_solver.md, code_executor.md, verifier.md and results.md"""
+    token_limit: int = 4096
+    """Tokens that the prompts tell agents to stay within; what an action may really take is sampling.max_tokens."""
+    output_chars: int = 8000
+    """Characters of a program's stdout, and of its stderr, that agents are shown; more is cut in the middle."""
+
+
+class MathChat(Workflow):
+    """Problem Solver (1 turn) -> Code Executor (its Python runs) -> Verifier (1 turn, answer in a box)."""
+
+    agents: Mapping[str, Role] = {
+        SOLVER: Role(brief="Plans how to solve the problem. Does not run code."),
+        CODER: Role(brief="Turns the plan into Python, which is run, and prints what the plan asks for."),
+        VERIFIER: Role(brief="Checks plan and output against the problem and gives the final answer in \\boxed{}."),
+    }
+
+    def __init__(self, options: Options) -> None:
+
+        if options.context not in ("full", "partial"):
+            raise ConfigError(f"workflow.options.context is full or partial, not {options.context!r}")
+        if options.coder_turns < 1:
+            raise ConfigError(f"workflow.options.coder_turns is at least 1, not {options.coder_turns}")
+        if options.output_chars < SMALLEST_LIMIT:
+            raise ConfigError(f"workflow.options.output_chars is at least {SMALLEST_LIMIT}, not {options.output_chars}")
+        self._options = options
+        self._turns = {SOLVER: 1, CODER: options.coder_turns, VERIFIER: 1}
+        self.briefing = Briefing(
+            options.prompts,
+            tuple(self.agents),
+            token_limit=options.token_limit,
+            output_chars=options.output_chars,
+        )
+        self._grader = Grader()
+
+    async def run(self, stage: Stage) -> None:
+        earlier: list[Contribution] = []
+        for agent, turns in self._turns.items():
+            earlier += await self._play(stage, agent, turns, earlier)
+        stage.record(correct=await stage.grade(earlier[-1].text))
+
+    async def _play(
+        self, stage: Stage, agent: str, turns: int, earlier: Sequence[Contribution]
+    ) -> Sequence[Contribution]:
+        """All turns of one agent."""
+        messages = [Message(role="user", content=self.opening(agent, stage.task.prompt, earlier))]
+        said = []
+        for turn in range(turns):
+            step = await stage.act(agent, messages, tools=(PYTHON,) if agent == CODER else ())
+            said.append(await self._contribution(stage, step))
+            if turn + 1 == turns or not needs_another_try(step.results):
+                break
+            answer = "\n\n".join(part for part in (said[-1].results, said[-1].feedback) if part)
+            messages += [step.reply, Message(role="user", content=answer)]
+        return said
+
+    def opening(self, agent: str, problem: str, earlier: Sequence[Contribution]) -> str:
+        """The prompt that an agent starts from, as the context option shows it what came before."""
+        seen = earlier if self._options.context == "full" else earlier[-1:]
+        return self.briefing.prompt(agent, problem, seen)
+
+    async def _contribution(self, stage: Stage, step: Step) -> Contribution:
+        feedback = (await stage.verdict(step)).reasoning if self._options.feedback else ""
+        results = self.briefing.results(step.calls, step.results)
+        return Contribution(agent=step.agent, text=step.reply.content, results=results, feedback=feedback)
+
+    async def grade(self, text: str, task: Task) -> float:
+        """1 where the last box of `text` equals the truth, else 0."""
+        if task.reference is None:
+            raise TaskError(f"task {task.id} has no reference answer to grade against")
+        return float(await self._grader.is_correct(text, task.reference))
+
+    def strata(self, scene: Scene) -> Mapping[str, str]:
+        """`plan`: whether the plan that this action makes, or works from, only adds or also scales. Left out where
+        the plan is prose."""
+        steps = (*scene.earlier, scene.step)
+        plan = parse(steps[0].reply.content)
+        return {} if plan is None else {"plan": plan.kind}
+
+    async def close(self) -> None:
+        await self._grader.close()
+
+
+def needs_another_try(results: Sequence[ToolResult]) -> bool:
+    """Whether an action ran code that failed or printed nothing; one without code has said all it wants to say."""
+    failed = any(result.status != "ok" for result in results)
+    return bool(results) and (failed or not any(result.stdout.strip() for result in results))

@@ -1,0 +1,182 @@
+"""A labelled table of answers: what is right, what is wrong, and that no path to a verdict changes it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mappa_mathchat.equality import equal
+from mappa_mathchat.grading import Worker
+from mappa_mathchat.latex import expression, number, spell, split_unit
+
+DATA = Path(__file__).parents[4] / "shared" / "data"
+
+RIGHT = [
+    # plain numbers
+    ("60", "60"), ("060", "60"), ("23", "023"), ("023", "23"), ("0", "000"), ("142", "142.0"), ("142.0", "142"),
+    ("-34", "-34.0"), ("−34", "-34.0"), ("+5", "5"), ("60.", "60"), ("60.00", "60"), (".5", "0.5"), ("-.5", r"-\frac12"),
+    ("1e3", "1000"), ("1.5e-3", "0.0015"), ("1E3", "1000.0"), (r"3\times 10^{3}", "3000"), (r"3 \cdot 10^3", "3000"),
+    ("1,234", "1234"), ("1{,}234", "1234"), (r"1,\!234", "1234"), (r"1\,234", "1234"), ("338,551", "338551.0"),
+    ("1,234,567.5", "1234567.5"), ("$60$", "60"), (r"\(60\)", "60"), (r"\[60\]", "60"), ("{60}", "60"), ("(60)", "60"),
+    (r"\text{60}", "60"), (r"\mathbf{60}", "60"), (r"\displaystyle 60", "60"), (r"\left(60\right)", "60"),
+    # irregular labels of the published files
+    ("80", "080 or 081 (both were accepted)"), ("081", "080 or 081 (both were accepted)"),
+    ("080 or 081 (both were accepted)", "080 or 081 (both were accepted)"),
+    ("336", r"336^\circ"), (r"336^\circ", r"336^\circ"), (r"336^{\circ}", r"336^\circ"), ("336°", r"336^\circ"),
+    (r"336\text{ degrees}", r"336^\circ"), (r"336^\circ", "336"), ("338551", "338551.0"), ("-4", "-4.0"),
+    # fractions and mixed numbers
+    (r"\frac{1}{2}", "0.5"), (r"\frac12", "0.5"), (r"\dfrac{1}{2}", r"\frac{1}{2}"), (r"\tfrac12", r"\frac{2}{4}"),
+    ("1/2", r"\frac12"), (r"-\frac{1}{2}", r"\frac{-1}{2}"), (r"\frac{1}{-2}", "-0.5"), (r"1\frac{1}{2}", "1.5"),
+    ("1 1/2", r"\frac32"), (r"-1\frac12", "-1.5"), (r"\frac{120}{2}", "60"), (r"\frac1{2}", "1/2"),
+    # units
+    (r"60 \text{ cm}", "60"), (r"60\text{ cm}^2", "60"), (r"60\,\mathrm{cm}", "60"), ("60 cm", "60"), ("60 cm^2", "60"),
+    ("60", r"60\text{ cm}"), (r"5\text{ m}", r"5\text{m}"), (r"60\text{ miles}/\text{hour}", "60"), (r"\$60", "60"),
+    ("$60", "60"), (r"18.90\text{ dollars}", r"\$18.90"), (r"60\text{ apples}", "60"), (r"50\%", "50"), ("50%", "0.5"),
+    (r"50\%", r"\frac12"), ("0.5", r"50\%"), (r"2\sqrt{3}\text{ cm}", r"2\sqrt3"), (r"60\text{ percent}", "60"),
+    # algebra
+    (r"\sqrt{3600}", "60"), (r"2\sqrt{3}", r"\sqrt{12}"), (r"\sqrt3", r"\sqrt{3}"), ("sqrt(3)", r"\sqrt{3}"),
+    (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}"), (r"\frac{\pi}{4}", r"\pi/4"), ("pi/4", r"\frac{\pi}{4}"),
+    (r"π/4", r"\frac{\pi}{4}"), ("2^{10}", "1024"), ("5!", "120"), (r"\binom{5}{2}", "10"), (r"\log_2 8", "3"),
+    ("x^2+2x+1", "(x+1)^2"), (r"\cos 60^\circ", r"\frac12"), (r"(1+i)^2", "2i"), ("30+30", "60"), ("(2)(30)", "60"),
+    ("0.5\\pi", r"\frac{\pi}{2}"), (r"\sqrt[3]{8}", "2"), (r"e^{0}", "1"), (r"2\frac13\pi", r"\frac{7\pi}{3}"),
+    # names in front
+    ("x = 5", "5"), ("m+n=142", "142"), ("5", "x=5"), ("x=30+30=60", "60"), (r"\angle ABC = 60^\circ", "60"),
+    ("f(2)=5", "5"), ("30+30=60", "60"), ("y=2x+1", "2x-y+1=0"), (r"\text{Area} = 60", "60"), ("a_{10}=60", "60"),
+    # tuples, intervals, sets, lists
+    ("(1,2)", "(1, 2)"), (r"\left(1, \frac12\right)", "(1,0.5)"), ("[1,2)", "[1, 2)"), (r"\{2,1\}", r"\{1,2\}"),
+    ("2,1", "1, 2"), (r"\{1,2\}", "1,2"), (r"\{60\}", "60"), (r"\pm 2", "2,-2"), (r"3\pm\sqrt2", r"3-\sqrt{2},3+\sqrt{2}"),
+    (r"(-\infty,3)\cup(5,\infty)", r"(5,\infty) \cup (-\infty,3)"), (r"(3,\infty)", "x>3"), ("x>3", r"(3,\infty)"),
+    (r"x\in(1,2)", "(1,2)"), ("x=1, x=2", "1,2"), (r"1\text{ and }2", "1,2"), (r"(\sqrt4, 3)", "(2,3)"),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
+    # words
+    (r"\text{Evelyn}", "Evelyn"), ("evelyn", r"\text{Evelyn}"), (r"\text{(C)}", "(C)"), ("C", r"\text{C}"),
+    ("1011_2", "1011_2"),
+]  # fmt: skip
+
+WRONG = [
+    # other numbers
+    ("61", "60"), ("6", "60"), ("600", "60"), ("-60", "60"), ("60.5", "60"), ("60.0000001", "60"), ("0.333333", r"\frac13"),
+    ("82", "080 or 081 (both were accepted)"), ("80081", "080 or 081 (both were accepted)"), ("3.14", r"\pi"),
+    (r"\frac{22}{7}", r"\pi"), ("1.414", r"\sqrt2"), ("1,23", "123"), ("1234,5", "1234.5"), ("6 0", "60"), (r"6\,0", "60"),
+    ("1e3", "13"), ("11/2", "1.5"), (r"\frac{1}{0}", "0"), (r"\sqrt{2}+10^{-20}", r"\sqrt{2}"),
+    # the right number among other things
+    ("1 or 60", "60"), ("60 or 61", "60"), (r"60 \text{ or } 61", "60"), (r"60\text{ or 61}", "60"), ("60, 61", "60"),
+    ("60,61", "60"), ("1, 60", "60"), ("60 61", "60"), (r"60 \quad 61", "60"), ("60;61", "60"), (r"\{60, 61\}", "60"),
+    ("(60, 61)", "60"), ("60 and 61", "60"), (r"\pm 60", "60"), (r"60 \pm 1", "60"), ("60?", "60"), ("not 60", "60"),
+    (r"\text{not } 60", "60"), (r"\neq 60", "60"), (r"\approx 60", "60"), ("<60", "60"), (r"x \le 60", "60"), ("60-61", "60"),
+    ("60:1", "60"), ("60'", "60"), ("60_7", "60"), ("1{59}", "60"), ("{1}{59}", "60"), ("30(30)", "60"), ("60,", "60"),
+    ("60,60", "60"), ("60/", "60"), ("--60", "60"), ("60 60", "60"), ("60x", "60"), ("60!", "60"), ("80 or 81 or 82",
+    "080 or 081 (both were accepted)"), ("60 (maybe)", "60"), ("the answer is 60", "60"), (r"60\text{ million}", "60"),
+    (r"60\text{ or more}", "60"), ("60..", "60"), (r"60\ldots", "60"), ("6²", "62"), ("２", "2"), ("[60]", "60"),
+    # an equation, another name, another unit
+    ("2x = 60", "60"), ("x + 1 = 60", "60"), ("1=60", "60"), ("60=61", "60"), ("x=1=60", "60"), ("=60", "60"), ("60=", "60"),
+    ("x=5", "y=5"), (r"5\text{ m}", r"5\text{ cm}"), (r"50\%", "5"), ("5000", r"50\%"), (r"60\text{ cm}", r"60\text{ cm}^2"),
+    # structures
+    ("(2,1)", "(1,2)"), ("[1,2]", "(1,2)"), ("(1,2]", "[1,2)"), ("1,2", "(1,2)"), ("1,2,2", "1,2"), ("1,1", "1,2"), ("1", "1,2"),
+    (r"\{1\}", r"\{1,2\}"), (r"(-\infty,3)", r"(-\infty,3]"), ("x>4", r"(3,\infty)"), (r"\pm 2", "2"), ("1,234", r"\{1,234,5\}"),
+    # words and nonsense
+    ("Evelyn", "Carla"), ("sixty", "60"), ("A", "a"), ("", "60"), (" ", "60"), (r"\text{}", "60"), ("()", "60"), (r"\frac{}{}", "60"),
+    ("{60", "60"), ("60}", "60"), ("(60", "60"), (r"\frac{60}", "60"), (r"\sqrt{", "60"), ("\\", "60"), ("$", "60"), ("^", "60"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def algebra():
+    worker = Worker()
+    yield worker.equal
+    worker.close()
+
+
+@pytest.mark.parametrize(("answer", "reference"), RIGHT)
+def test_right_answers_are_right(answer, reference, algebra):
+    assert equal(answer, reference, algebra)
+
+
+@pytest.mark.parametrize(("answer", "reference"), WRONG)
+def test_wrong_answers_are_wrong(answer, reference, algebra):
+    assert not equal(answer, reference, algebra)
+
+
+@pytest.mark.parametrize(("answer", "reference"), RIGHT)
+def test_what_is_equal_is_equal_the_other_way_round(answer, reference, algebra):
+    if " or " not in reference and "=" not in answer:
+        assert equal(reference, answer, algebra)
+
+
+SPELLINGS = [
+    "60",
+    "-60",
+    "060",
+    "60.0",
+    "120/2",
+    r"\frac{120}{2}",
+    r"-\frac{120}{2}",
+    "0.5",
+    ".50",
+    r"\frac{1}{2}",
+    "1/2",
+    "0",
+]
+
+
+@pytest.mark.parametrize("left", SPELLINGS)
+def test_exact_comparison_of_numbers_agrees_with_algebra(left, algebra):
+    for right in SPELLINGS:
+        assert (number(spell(left)) == number(spell(right))) == algebra(left, right), (left, right)
+
+
+@pytest.mark.parametrize("answer", [answer for answer, _ in RIGHT if expression(spell(answer))])
+def test_an_expression_that_is_spelled_the_same_is_the_same_by_algebra(answer, algebra):
+    latex = expression(split_unit(spell(answer))[0])
+    assert latex is None or "=" in latex or algebra(latex, latex)
+
+
+@given(numerator=st.integers(-(10**9), 10**9), denominator=st.integers(1, 999), other=st.integers(-(10**9), 10**9))
+def test_numbers_are_equal_exactly_when_their_values_are(numerator, denominator, other):
+    def never(left, right):
+        raise AssertionError(f"two numbers need no algebra: {left}, {right}")
+
+    fraction = rf"\frac{{{numerator}}}{{{denominator}}}"
+    assert equal(f"{numerator}/{denominator}".replace("-", "−"), fraction, never)
+    assert equal(fraction, rf"\frac{{{other}}}{{{denominator}}}", never) == (numerator == other)
+    assert equal(f"{numerator:,}", f"{numerator}.0", never)
+    assert equal(str(other), f"00{numerator}" if numerator >= 0 else str(numerator), never) == (other == numerator)
+
+
+@given(st.text(alphabet=r"60{}()[]\^_$%,.;:!|&'~ +-*/=<>xeorπ°²ftract", max_size=30))
+def test_no_text_breaks_the_comparison_and_what_goes_to_algebra_is_an_expression(text):
+    asked = []
+
+    def algebra(answer, reference):
+        asked.append((answer, reference))
+        return False
+
+    assert equal(text, "60", algebra) in (True, False)
+    assert all(expression(answer) is not None for answer, _ in asked)
+
+
+def test_long_and_deep_answers_are_equal_only_to_themselves(algebra):
+    long, deep = "1+" * 600 + "1", "(" * 400 + "60" + ")" * 400
+    assert equal(long, long, algebra) and equal(deep, deep, algebra)
+    assert not equal(long, "601", algebra) and not equal(deep, "60", algebra)
+
+
+@pytest.mark.parametrize("name", ["AIME_1983_2024.json", "amc.json", "aime_2025.json"])
+def test_every_label_of_the_published_files_is_right_for_itself_without_algebra(name):
+    path = DATA / name
+    if not path.exists():
+        pytest.skip(f"the published data is not here: {name}")
+
+    def never(answer, reference):
+        raise AssertionError(f"a label of the published files needs no algebra: {answer}, {reference}")
+
+    for row in json.loads(path.read_text(encoding="utf-8")):
+        label = str(row["answer"])
+        assert equal(label, label, never)
+        assert not equal(f"{label} or 17", label, never)
+        if label.isdigit():
+            assert equal(str(int(label)), label, never) and not equal(str(int(label) + 1), label, never)

@@ -1,0 +1,112 @@
+"""Settings as text: scalars, origins by line, and reading back what was written."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mappa_core.config.layers import Node, annotate, leaves
+from mappa_core.config.text import read_origins, read_words, read_yaml, scalar, write_yaml
+from mappa_core.errors import ConfigError
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20).filter(lambda text: "${" not in text)
+LINES = st.lists(TEXTS, max_size=3).map("\n".join)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | LINES
+KEYS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8).filter(
+    lambda key: "${" not in key
+)
+TREES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=12
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-6", 1e-6),
+        ("1.5E3", 1500.0),
+        (".5", 0.5),
+        ("-3", -3),
+        ("0", 0),
+        (".inf", float("inf")),
+        ("true", True),
+        ("null", None),
+        ("~", None),
+        ("", None),
+        ("no", "no"),
+        ("on", "on"),
+        ("007", "007"),
+        ("2024-10-01", "2024-10-01"),
+        ("12:30:45", "12:30:45"),
+        ("1_000", "1_000"),
+        ("0x1f", "0x1f"),
+        ("'3'", "3"),
+        ("[1, a]", [1, "a"]),
+        ("{a: 1e-3}", {"a": 1e-3}),
+    ],
+)
+def test_plain_scalars_are_those_of_yaml_1_2(text, value):
+    plain = read_words([f"key={text}"]).plain["key"]
+    assert plain == value and type(plain) is type(value)
+
+
+def test_a_word_may_hold_an_equals_sign():
+    assert read_words(["a.b=x=y"]).plain == {"a": {"b": "x=y"}}
+
+
+def test_the_later_word_wins():
+    assert read_words(["a=1", "a.b=2", "c.d=3", "c.e=4"]).plain == {"a": {"b": 2}, "c": {"d": 3, "e": 4}}
+
+
+def test_origins_are_lines_of_keys():
+    tree = read_yaml("a:\n  b: 1\n  c:\n    - x: 2\n    - x: 3\n\nd: [1,\n  2]\n", "f")
+    assert {key: node.origin for key, node in leaves(tree)} == {
+        "a.b": "f:2",
+        "a.c.0.x": "f:4",
+        "a.c.1.x": "f:5",
+        "d": "f:7",
+    }
+
+
+def test_an_interpolation_is_refused_wherever_it_stands():
+    with pytest.raises(ConfigError, match="f:2"):
+        read_yaml("a:\n  - 'x ${b} y'\n", "f")
+
+
+def leaf_origins(text: str) -> list[str]:
+    return list(read_origins(text).values())
+
+
+@given(st.dictionaries(KEYS, TREES, max_size=4))
+def test_what_is_written_reads_back_and_keeps_its_origins(document):
+    tree = annotate(document, "here  it  is:3")
+    text = write_yaml(tree)
+    assert read_yaml(text, "f").plain == document if document else text == ""
+    assert leaf_origins(text) == ["here  it  is:3"] * sum(1 for _ in leaves(tree) if document)
+
+
+@given(SCALARS)
+def test_a_scalar_is_one_line_that_any_yaml_reader_reads_as_we_do(value):
+    text = scalar(value)
+    assert "\n" not in text
+    assert read_yaml(f"key: {text}", "f").plain["key"] == value
+    assert yaml.safe_load(f"key: {text}")["key"] == value
+
+
+def test_every_value_stands_on_a_line_of_its_own_with_its_origin():
+    tree = Node(
+        {
+            "seed": Node(3, "command line"),
+            "shapers": Node((Node({"use": Node("scale", "f:4"), "options": Node({}, "default")}, "f:4"),), "f:3"),
+        },
+        "default",
+    )
+    lines = [line.split("  # ") for line in write_yaml(tree).splitlines()]
+    assert [[part.rstrip() for part in line] for line in lines] == [
+        ["seed: 3", "command line"],
+        ["shapers:"],
+        ["  - use: scale", "f:4"],
+        ["    options: {}", "default"],
+    ]

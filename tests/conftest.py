@@ -1,0 +1,77 @@
+"""What tests of several rooms need: plugins that are really found, through the metadata of distributions."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+THIRD_PARTY = Path(__file__).parent / "third_party"
+
+
+class Site:
+    """A folder of distributions on the path, as pip would leave them."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self._monkeypatch = monkeypatch
+        monkeypatch.syspath_prepend(folder)
+
+    @property
+    def python_path(self) -> str:
+        """The same path for a process of its own."""
+        return ":".join(path for path in sys.path if Path(path) == self.folder or THIRD_PARTY in Path(path).parents)
+
+    def install(self, name: str) -> None:
+        """Install the project `tests/third_party/NAME`, editable."""
+        project = tomllib.loads((THIRD_PARTY / name / "pyproject.toml").read_text())["project"]
+        self._monkeypatch.syspath_prepend(THIRD_PARTY / name)
+        for plugin, module in project["entry-points"]["mappa"].items():
+            self._describe(project["name"], project["version"], project["description"], plugin, module)
+
+    def write(self, plugin: str, source: str, package: str | None = None) -> None:
+        """Install a plugin of one module, made of its source."""
+        module = f"written_{(package or plugin).replace('-', '_')}"
+        (self.folder / f"{module}.py").write_text("from mappa_core import Offer, hookimpl\n" + source)
+        self._describe(package or f"written-{plugin}", "1.0", "Written by a test.", plugin, module)
+
+    def _describe(self, package: str, version: str, summary: str, plugin: str, module: str) -> None:
+        info = self.folder / f"{package.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\nSummary: {summary}\n"
+        )
+        (info / "entry_points.txt").write_text(f"[mappa]\n{plugin} = {module}\n")
+        self._monkeypatch.syspath_prepend(str(self.folder))
+
+
+@pytest.fixture
+def site(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """An empty site; the modules it brought are forgotten afterwards."""
+    before = set(sys.modules)
+    yield Site(tmp_path_factory.mktemp("site"), monkeypatch)
+    for name in set(sys.modules) - before:
+        if name.startswith(("written_", "acme_")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def acme(site: Site) -> Site:
+    """A site where the strangers' plugin is installed."""
+    site.install("acme")
+    return site
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, str], Path]:
+    """Write a text file in the test's folder."""
+
+    def write_text(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write_text

@@ -1,0 +1,146 @@
+"""Small trajectories and experiences, written down as tests need them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mappa_core.records import (
+    Completion,
+    Experience,
+    Failure,
+    Message,
+    Step,
+    Task,
+    Trajectory,
+    Verdict,
+    VersionSpan,
+)
+
+MakeStep = Callable[..., Step]
+MakeTrajectory = Callable[..., Trajectory]
+MakeExperience = Callable[..., Experience]
+
+
+def _step(
+    name: str,
+    agent: str = "solver",
+    *,
+    position: int = 0,
+    turn: int = 0,
+    tokens: Sequence[int] | None = (1, 2, 3),
+    prompt: Sequence[int] | None = (7,),
+    policy: str | None = None,
+    **completion: Any,
+) -> Step:
+    sampled = None if tokens is None else np.array(tokens, np.int32)
+    given = {
+        "text": "",
+        "tokens": sampled,
+        "prompt_tokens": None if prompt is None else np.array(prompt, np.int32),
+        "logprobs": None if sampled is None else np.full(len(sampled), -0.5, np.float32),
+        "finish": "stop",
+        "versions": () if sampled is None else (VersionSpan(version=0, start=0, end=len(sampled)),),
+    }
+    return Step(
+        id=name,
+        agent=agent,
+        turn=turn,
+        position=position,
+        policy=policy or agent,
+        messages=(),
+        reply=Message(role="assistant", content=""),
+        completion=Completion(**(given | completion)),
+    )
+
+
+def _trajectory(
+    name: str = "t",
+    steps: Sequence[Step] = (),
+    *,
+    verdicts: Sequence[Verdict] = (),
+    task: str = "task",
+    stratum: str = "all",
+    outcome: Mapping[str, float] | None = None,
+    error: Failure | None = None,
+) -> Trajectory:
+    return Trajectory(
+        id=name,
+        task=Task(id=task, prompt="", stratum=stratum),
+        sample=0,
+        iteration=0,
+        steps=tuple(steps),
+        verdicts=tuple(verdicts),
+        outcome=outcome or {},
+        error=error,
+    )
+
+
+def _experience(
+    lengths: Sequence[int],
+    reward: Sequence[float],
+    *,
+    weight: Sequence[float] | None = None,
+    agent: Sequence[int] | None = None,
+    policy: Sequence[int] | None = None,
+    group: Sequence[int] | None = None,
+    old_logprobs: Sequence[float] | None = None,
+    ref_logprobs: Sequence[float] | None = None,
+) -> Experience:
+    """An experience of which only the columns that an estimator reads matter; every prompt is one token long."""
+    n_rows, n_tokens = len(lengths), int(sum(lengths))
+
+    def ints(values: Sequence[int] | None) -> np.ndarray:
+        return np.zeros(n_rows, np.int32) if values is None else np.array(values, np.int32)
+
+    def floats(values: Sequence[float] | None) -> np.ndarray | None:
+        return None if values is None else np.array(values, np.float32)
+
+    rewards = np.array(reward, np.float32)
+    return Experience(
+        agents=("a", "b", "c"),
+        policies=("p", "q", "r"),
+        trajectories=("t",),
+        tasks=("task",),
+        strata=("all",),
+        steps=tuple(f"s{row}" for row in range(n_rows)),
+        agent=ints(agent),
+        policy=ints(policy),
+        trajectory=ints(None),
+        task=ints(None),
+        group=ints(group),
+        stratum=ints(None),
+        position=np.arange(n_rows, dtype=np.int32),
+        turn=ints(None),
+        truncated=np.zeros(n_rows, np.bool_),
+        temperature=np.ones(n_rows, np.float32),
+        outcome=np.full(n_rows, np.nan, np.float32),
+        reward=rewards,
+        weight=np.isfinite(rewards).astype(np.float32) if weight is None else np.array(weight, np.float32),
+        tokens=np.arange(n_tokens, dtype=np.int32),
+        offsets=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64),
+        version=np.zeros(n_tokens, np.int32),
+        logprobs=np.full(n_tokens, -0.5, np.float32),
+        prompt_tokens=np.zeros(n_rows, np.int32),
+        prompt_offsets=np.arange(n_rows + 1, dtype=np.int64),
+        old_logprobs=floats(old_logprobs),
+        ref_logprobs=floats(ref_logprobs),
+    )
+
+
+@pytest.fixture(scope="session")
+def make_step() -> MakeStep:
+    return _step
+
+
+@pytest.fixture(scope="session")
+def make_trajectory() -> MakeTrajectory:
+    return _trajectory
+
+
+@pytest.fixture(scope="session")
+def make_experience() -> MakeExperience:
+    return _experience

@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mappa_core.credit.estimators import (
+    Grpo,
+    GrpoOptions,
+    Reinforce,
+    ReinforceOptions,
+    ReinforcePlusPlus,
+    ReinforcePlusPlusOptions,
+    Rloo,
+    RlooOptions,
+)
+from mappa_core.credit.experience import build, take
+from mappa_core.errors import ConfigError
+from mappa_core.protocols import Estimator
+from mappa_core.records import Experience
+
+ALL = [
+    *(ReinforcePlusPlus(ReinforcePlusPlusOptions(gamma=0.9, normalize=n)) for n in ("policy", "agent", "all", "none")),
+    ReinforcePlusPlus(ReinforcePlusPlusOptions(gamma=0.0, kl_coef=0.0)),
+    Reinforce(ReinforceOptions()),
+    Reinforce(ReinforceOptions(baseline="mean", kl_coef=0.1)),
+    Rloo(RlooOptions(kl_coef=0.1)),
+    Grpo(GrpoOptions(kl_coef=0.1)),
+    Grpo(GrpoOptions(std=False)),
+]
+estimators = st.sampled_from(ALL)
+
+
+def advantages(estimator: Estimator, experience: Experience) -> np.ndarray:
+    result, state = estimator(experience, {"kept": 1})
+    assert state == {"kept": 1}
+    assert result.value_targets is None
+    assert result.advantages.dtype == np.float32
+    assert result.advantages.shape == experience.tokens.shape
+    return result.advantages
+
+
+@st.composite
+def batches(draw: st.DrawFn, max_rows: int = 9) -> dict[str, Any]:
+    """Columns of a ragged experience; about a third of the rows have no reward."""
+    n = draw(st.integers(0, max_rows))
+    lengths = draw(st.lists(st.integers(1, 5), min_size=n, max_size=n))
+
+    def column(values: st.SearchStrategy[Any], size: int = n) -> list[Any]:
+        return draw(st.lists(values, min_size=size, max_size=size))
+
+    logprob = st.floats(-4, 0, width=32)
+    reward = st.one_of(st.just(float("nan")), st.sampled_from([0.0, 1.0]), st.floats(-10, 10, width=32))
+    return {
+        "lengths": lengths,
+        "reward": column(reward),
+        "agent": column(st.integers(0, 2)),
+        "policy": column(st.integers(0, 1)),
+        "group": column(st.integers(0, 3)),
+        "old_logprobs": column(logprob, sum(lengths)),
+        "ref_logprobs": column(logprob, sum(lengths)),
+    }
+
+
+# reinforce_plus_plus
+
+
+def test_reinforce_plus_plus_by_hand(make_experience) -> None:
+    experience = make_experience([3, 1], [1.0, 3.0], old_logprobs=[-1, -1, -1, -1], ref_logprobs=[-2, -1, -3, -1])
+    returns = advantages(ReinforcePlusPlus(ReinforcePlusPlusOptions(kl_coef=0.1, normalize="none")), experience)
+    np.testing.assert_allclose(returns, [0.7, 0.8, 0.8, 3.0], rtol=1e-6)
+    discounted = ReinforcePlusPlusOptions(kl_coef=0.1, gamma=0.5, normalize="none")
+    np.testing.assert_allclose(
+        advantages(ReinforcePlusPlus(discounted), experience), [0.1, 0.4, 0.8, 3.0], rtol=1e-6, atol=1e-7
+    )
+    whitened = advantages(ReinforcePlusPlus(ReinforcePlusPlusOptions(kl_coef=0.0)), experience)
+    np.testing.assert_allclose(whitened, [-1 / 3**0.5] * 3 + [3**0.5], rtol=1e-6)
+
+
+def test_each_share_is_whitened_by_its_own_tokens(make_experience) -> None:
+    columns = {"lengths": [1, 1, 1, 1], "reward": [0.0, 2.0, 10.0, 14.0]}
+    shares = {"agent": [0, 1, 0, 1], "policy": [0, 0, 1, 1]}
+    experience = make_experience(**columns, **shares)
+
+    def whitened(normalize: str) -> list[float]:
+        options = ReinforcePlusPlusOptions(kl_coef=0.0, normalize=normalize)
+        return pytest.approx(advantages(ReinforcePlusPlus(options), experience).tolist(), rel=1e-6)
+
+    assert whitened("policy") == [-1, 1, -1, 1]
+    assert whitened("agent") == [-1, -1, 1, 1]
+    std = np.std([0, 2, 10, 14])
+    assert whitened("all") == [-6.5 / std, -4.5 / std, 3.5 / std, 7.5 / std]
+    assert whitened("none") == [0, 2, 10, 14]
+
+
+def slow_reinforce_plus_plus(experience: Experience, options: ReinforcePlusPlusOptions) -> list[float]:
+    """The formula, token after token in plain Python."""
+    result = [0.0] * len(experience.tokens)
+    shares: dict[int, list[int]] = {}
+    for row in range(len(experience.reward)):
+        if experience.weight[row] == 0:
+            continue
+        key = {"policy": int(experience.policy[row]), "agent": int(experience.agent[row]), "all": 0, "none": 0}
+        running, last = 0.0, experience.offsets[row + 1] - 1
+        for t in range(last, experience.offsets[row] - 1, -1):
+            kl = float(experience.old_logprobs[t]) - float(experience.ref_logprobs[t])
+            reward = float(experience.reward[row]) if t == last else 0.0
+            running = reward - options.kl_coef * kl + options.gamma * running
+            result[t] = running
+            shares.setdefault(key[options.normalize], []).append(t)
+    for tokens in shares.values() if options.normalize != "none" else ():
+        mean = sum(result[t] for t in tokens) / len(tokens)
+        variance = sum((result[t] - mean) ** 2 for t in tokens) / len(tokens)
+        for t in tokens:
+            result[t] = (result[t] - mean) / max(variance, 1e-8) ** 0.5
+    return result
+
+
+@given(
+    batches(), st.floats(0, 1), st.sampled_from([0.0, 0.01, 1.0]), st.sampled_from(["policy", "agent", "all", "none"])
+)
+def test_reinforce_plus_plus_equals_the_formula_token_by_token(
+    make_experience, batch, gamma, kl_coef, normalize
+) -> None:
+    experience = make_experience(**batch)
+    options = ReinforcePlusPlusOptions(gamma=gamma, kl_coef=kl_coef, normalize=normalize)
+    expected = slow_reinforce_plus_plus(experience, options)
+    np.testing.assert_allclose(advantages(ReinforcePlusPlus(options), experience), expected, rtol=1e-4, atol=1e-5)
+
+
+@given(batches())
+def test_whitened_tokens_have_mean_0_and_variance_1_or_0(make_experience, batch) -> None:
+    experience = make_experience(**batch)
+    result = advantages(ReinforcePlusPlus(ReinforcePlusPlusOptions(normalize="all")), experience)
+    counted = result[experience.token_weight > 0].astype(np.float64)
+    if len(counted):
+        assert abs(counted.mean()) < 1e-3
+        assert counted.var() < 1 + 1e-3
+
+
+def test_one_token_alone_has_advantage_0(make_experience) -> None:
+    experience = make_experience([1], [5.0])
+    assert advantages(ReinforcePlusPlus(ReinforcePlusPlusOptions(kl_coef=0.0)), experience).tolist() == [0.0]
+
+
+def test_equal_returns_have_advantage_0(make_experience) -> None:
+    experience = make_experience([2, 3], [0.3, 0.3])
+    assert advantages(ReinforcePlusPlus(ReinforcePlusPlusOptions(kl_coef=0.0)), experience).tolist() == [0.0] * 5
+
+
+def test_a_variance_below_the_floor_does_not_blow_up_the_advantages(make_experience) -> None:
+    reward = np.array([0.5, 0.5 + 2**-20], np.float32)
+    experience = make_experience([1, 1], reward)
+    options = ReinforcePlusPlusOptions(kl_coef=0.0)
+    expected = np.array([-(2.0**-21), 2.0**-21]) / 1e-4
+    np.testing.assert_allclose(advantages(ReinforcePlusPlus(options), experience), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("gamma", [-0.1, 1.5, float("nan")])
+def test_a_discount_outside_0_and_1_is_refused(gamma: float) -> None:
+    with pytest.raises(ConfigError, match=r"gamma is .*; it must lie between 0 and 1"):
+        ReinforcePlusPlus(ReinforcePlusPlusOptions(gamma=gamma))
+
+
+# reinforce, rloo, grpo
+
+
+def test_reinforce_by_hand(make_experience) -> None:
+    columns = {"lengths": [2, 1, 1], "reward": [1.0, 3.0, 7.0], "policy": [0, 0, 1]}
+    experience = make_experience(**columns, old_logprobs=[-1, -1, -1, -1], ref_logprobs=[-2, -3, -1, -1])
+    assert advantages(Reinforce(ReinforceOptions()), experience).tolist() == [1, 1, 3, 7]
+    assert advantages(Reinforce(ReinforceOptions(baseline="mean")), experience).tolist() == [-1, -1, 1, 0]
+    assert advantages(Reinforce(ReinforceOptions(kl_coef=0.5)), experience).tolist() == [-0.5, -0.5, 3, 7]
+
+
+def test_rloo_by_hand(make_experience) -> None:
+    experience = make_experience([1, 2, 1, 1], [1.0, 2.0, 6.0, 9.0], group=[0, 0, 0, 1])
+    assert advantages(Rloo(RlooOptions()), experience).tolist() == [-3.0, -1.5, -1.5, 4.5, 0.0]
+
+
+def test_grpo_by_hand(make_experience) -> None:
+    experience = make_experience([1, 2, 1, 1], [1.0, 3.0, 5.0, 9.0], group=[0, 0, 0, 1])
+    assert advantages(Grpo(GrpoOptions(std=False)), experience).tolist() == [-2, 0, 0, 2, 0]
+    np.testing.assert_allclose(
+        advantages(Grpo(GrpoOptions(eps=0.5)), experience), [-2 / 2.5, 0, 0, 2 / 2.5, 0], rtol=1e-6
+    )
+
+
+def test_a_group_of_equal_rewards_has_advantage_0(make_experience) -> None:
+    experience = make_experience([1, 1, 1], [0.5, 0.5, 0.5])
+    for estimator in (Rloo(RlooOptions()), Grpo(GrpoOptions()), Grpo(GrpoOptions(std=False))):
+        assert advantages(estimator, experience).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_sibling_without_reward_leaves_its_group(make_experience) -> None:
+    experience = make_experience([1, 1, 1, 1], [1.0, 2.0, np.nan, np.nan], group=[0, 0, 0, 1])
+    assert advantages(Rloo(RlooOptions()), experience).tolist() == [-1, 1, 0, 0]
+
+
+def test_grpo_needs_an_eps_for_groups_of_equal_rewards() -> None:
+    with pytest.raises(ConfigError, match="eps is 0; it must be above 0"):
+        Grpo(GrpoOptions(eps=0.0))
+
+
+@given(batches())
+def test_group_estimators_equal_a_loop_over_the_groups(make_experience, batch) -> None:
+    experience = make_experience(**batch)
+    rloo, grpo = np.zeros(len(experience.tokens)), np.zeros(len(experience.tokens))
+    k1 = [float(o) - float(r) for o, r in zip(batch["old_logprobs"], batch["ref_logprobs"], strict=True)]
+    spans = list(zip(experience.offsets[:-1].tolist(), experience.offsets[1:].tolist(), strict=True))
+    reward = {row: float(experience.reward[row]) - 0.1 * sum(k1[slice(*span)]) for row, span in enumerate(spans)}
+    for row, span in enumerate(spans):
+        mates = [m for m in reward if experience.group[m] == experience.group[row] and experience.weight[m] > 0]
+        if row in mates and len(mates) > 1:
+            others = [reward[m] for m in mates if m != row]
+            rloo[slice(*span)] = reward[row] - sum(others) / len(others)
+            group = np.array([reward[m] for m in mates])
+            grpo[slice(*span)] = (reward[row] - group.mean()) / (group.std(ddof=1) + 0.01)
+    np.testing.assert_allclose(advantages(Rloo(RlooOptions(kl_coef=0.1)), experience), rloo, rtol=1e-5, atol=1e-5)
+    found = advantages(Grpo(GrpoOptions(kl_coef=0.1, eps=0.01)), experience)
+    np.testing.assert_allclose(found, grpo, rtol=1e-5, atol=1e-5)
+
+
+def test_samples_with_different_numbers_of_actions_are_compared_turn_by_turn(make_step, make_trajectory) -> None:
+    def sample(name: str, *rewards: float):
+        steps = [make_step(f"{name}{k}", position=k, turn=k, tokens=[1]) for k in range(len(rewards))]
+        return make_trajectory(name, steps), rewards
+
+    trajectories, rewards = zip(sample("x", 1.0, 5.0, 9.0), sample("y", 3.0), sample("z", 5.0, 1.0), strict=True)
+    experience = build(trajectories, rewards, {"solver": "solver"}, ["solver"], "correct")
+    assert experience.steps == ("x0", "x1", "x2", "y0", "z0", "z1")
+    assert advantages(Rloo(RlooOptions()), experience).tolist() == [-3.0, 4.0, 0.0, 0.0, 3.0, -4.0]
+
+
+# all of them
+
+
+def strip(experience: Experience) -> Experience:
+    return take(experience, np.flatnonzero(experience.weight > 0))
+
+
+@settings(max_examples=300)
+@given(estimator=estimators, batch=batches(), data=st.data())
+def test_a_row_of_weight_0_changes_no_bit_of_the_others(make_experience, estimator, batch, data) -> None:
+    experience = make_experience(**batch)
+    out = experience.weight == 0
+    bare = advantages(estimator, strip(experience))
+    assert np.array_equal(advantages(estimator, experience)[experience.token_weight > 0], bare)
+    wild = data.draw(st.sampled_from([np.nan, np.inf, -1e30, 7.0]))
+    spoilt = replace(
+        experience,
+        reward=np.where(out, np.float32(wild), experience.reward),
+        old_logprobs=np.where(np.repeat(out, experience.lengths), np.float32(wild), experience.old_logprobs),
+        group=np.where(out, 0, experience.group),
+    )
+    again = advantages(estimator, spoilt)
+    assert np.array_equal(again[experience.token_weight > 0], bare)
+    assert not again[experience.token_weight == 0].any()
+
+
+@settings(max_examples=200)
+@given(estimator=estimators, batch=batches(), random=st.randoms())
+def test_the_order_of_the_rows_does_not_matter(make_experience, estimator, batch, random) -> None:
+    experience = make_experience(**batch)
+    order = list(range(len(experience.reward)))
+    random.shuffle(order)
+    shuffled = take(experience, np.array(order, np.int64))
+    by_row = np.split(advantages(estimator, experience), experience.offsets[1:-1]) if order else []
+    expected = np.concatenate([np.zeros(0, np.float32), *(by_row[row] for row in order)])
+    np.testing.assert_allclose(advantages(estimator, shuffled), expected, rtol=1e-4, atol=1e-5)
+
+
+@given(estimator=estimators, batch=batches())
+def test_the_experience_is_left_as_it_was(make_experience, estimator, batch) -> None:
+    experience, before = make_experience(**batch), make_experience(**batch)
+    advantages(estimator, experience)
+    for field in fields(Experience):
+        np.testing.assert_array_equal(getattr(experience, field.name), getattr(before, field.name))
+
+
+@pytest.mark.parametrize("estimator", ALL, ids=lambda e: type(e).__name__)
+def test_no_rows_or_none_that_count_are_fine(estimator, make_experience) -> None:
+    columns: dict[str, Any] = {"old_logprobs": [], "ref_logprobs": []}
+    assert advantages(estimator, make_experience([], [], **columns)).tolist() == []
+    scored = {"old_logprobs": [-1.0] * 3, "ref_logprobs": [-1.0] * 3}
+    assert advantages(estimator, make_experience([2, 1], [np.nan, np.nan], **scored)).tolist() == [0, 0, 0]
+
+
+KL = [
+    ReinforcePlusPlus(ReinforcePlusPlusOptions(kl_coef=0.01)),
+    Reinforce(ReinforceOptions(kl_coef=0.01)),
+    Rloo(RlooOptions(kl_coef=0.01)),
+    Grpo(GrpoOptions(kl_coef=0.01)),
+]
+
+
+@pytest.mark.parametrize("estimator", KL, ids=lambda e: type(e).__name__)
+def test_a_kl_penalty_needs_a_reference(estimator, make_experience) -> None:
+    with pytest.raises(ConfigError, match=r"kl_coef is 0\.01 but the experience has no ref_logprobs"):
+        estimator(make_experience([2], [1.0], old_logprobs=[-1, -1]), {})
+    with pytest.raises(ConfigError, match="has no old_logprobs"):
+        estimator(make_experience([2], [1.0], ref_logprobs=[-1, -1]), {})
+
+
+@pytest.mark.parametrize("estimator", KL, ids=lambda e: type(e).__name__)
+def test_an_infinite_logprob_of_a_trained_token_is_refused(estimator, make_experience) -> None:
+    experience = make_experience([2], [1.0], old_logprobs=[-1, -1], ref_logprobs=[-1, -np.inf])
+    with pytest.raises(ValueError, match="not finite at a token that is to be trained"):
+        estimator(experience, {})
+
+
+def test_a_row_that_counts_must_have_a_reward(make_experience) -> None:
+    experience = make_experience([1, 1], [1.0, np.nan], weight=[1, 1])
+    with pytest.raises(ValueError, match="step s1 has weight above 0 and no finite reward"):
+        Rloo(RlooOptions())(experience, {})
+
+
+def test_a_weight_above_0_counts_once_in_the_statistics(make_experience) -> None:
+    whole = make_experience([1, 1], [1.0, 3.0], weight=[1.0, 1.0])
+    light = make_experience([1, 1], [1.0, 3.0], weight=[0.25, 1.0])
+    for estimator in (Rloo(RlooOptions()), ReinforcePlusPlus(ReinforcePlusPlusOptions(kl_coef=0.0))):
+        assert np.array_equal(advantages(estimator, whole), advantages(estimator, light))

@@ -1,0 +1,140 @@
+"""Messages to tokens and back: rendering, think text, native calls."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mappa_core.engine.chat import Chat, split_calls, split_think
+from mappa_core.errors import ModelError
+from mappa_core.records import Completion, Message, ToolCall, ToolSpec
+
+TAGS = ("<think>", "</think>")
+USER = [Message(role="user", content="2+2?")]
+
+
+@pytest.fixture(scope="module")
+def chat(kit):
+    return Chat(kit.tokenizer(), where="tiny")
+
+
+def completion(text: str, prompt=None) -> Completion:
+    return Completion(text=text, prompt_tokens=prompt, tokens=None, logprobs=None, finish="stop")
+
+
+def test_prompt_is_what_the_template_renders(chat):
+    assert chat.decode(chat.render(USER)) == "<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_special_tokens_of_the_template_become_single_tokens(chat):
+    assert chat.render(USER)[0] == chat.tokenizer.convert_tokens_to_ids("<|im_start|>")
+
+
+def test_template_kwargs_reach_the_template(chat):
+    assert chat.decode(chat.render(USER, kwargs={"enable_thinking": True})).endswith("assistant\n<think>\n")
+
+
+def test_tools_are_shown_with_their_schema(chat):
+    tool = ToolSpec(name="add", description="adds", schema={"type": "object"})
+    assert '"name": "add"' in chat.decode(chat.render(USER, [tool]))
+
+
+def test_reasoning_of_a_message_is_handed_to_the_template(chat):
+    said = Message(role="assistant", content="4", reasoning="easy")
+    assert "<think>easy</think>4" in chat.decode(chat.render([*USER, said]))
+
+
+@given(st.text())
+def test_any_text_survives_rendering_and_decoding(kit, text):
+    chat = Chat(kit.tokenizer(), where="tiny")
+    assert chat.decode(chat.render([Message(role="user", content=text)])) == (
+        f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "opened", "content", "reasoning"),
+    [
+        ("just an answer\n", False, "just an answer\n", None),
+        ("<think>\nso\n</think>\n\n42", False, "42", "so"),
+        ("so\n</think>\n\n42", True, "42", "so"),
+        ("<think>so</think>42", True, "42", "so"),
+        ("still thinking", True, "", "still thinking"),
+        ("<think>still thinking", False, "", "still thinking"),
+        ("a <think>b</think> c", False, "a  c", "b"),
+        ("a</think>b", False, "a</think>b", None),
+        ("x</think>y<think>z", True, "y", "x\nz"),
+        ("", True, "", ""),
+    ],
+)
+def test_think_text_is_split_off(text, opened, content, reasoning):
+    assert split_think(text, TAGS, opened=opened) == (content, reasoning)
+
+
+def test_a_tag_opened_by_the_template_is_found_in_the_prompt(chat):
+    opened = chat.render(USER, kwargs={"enable_thinking": True})
+    assert chat.reply(completion("so</think>42", opened)) == Message(
+        role="assistant", content="42", reasoning="so"
+    )
+    assert chat.reply(completion("so</think>42", chat.render(USER))).content == "so</think>42"
+
+
+def test_a_user_who_writes_a_tag_opens_nothing(chat):
+    prompt = chat.render([Message(role="user", content="what is <think>")])
+    assert chat.reply(completion("a tag", prompt)).reasoning is None
+
+
+def test_the_tag_is_the_one_that_the_template_uses(kit):
+    chat = Chat(kit.tokenizer("{# </reasoning> #}{{ messages[0].content }}"), where="tiny")
+    reply = chat.reply(completion("<reasoning>r</reasoning>a"))
+    assert (reply.reasoning, reply.content) == ("r", "a")
+
+
+def test_native_calls_are_parsed_in_order():
+    text = 'first <tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+    text += '<tool_call>{"name": "stop", "arguments": {}}</tool_call>'
+    content, calls = split_calls(text)
+    assert content == "first"
+    assert calls == (ToolCall(name="add", arguments={"a": 1}), ToolCall(name="stop"))
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "error"),
+    [
+        ("<tool_call>{'name'}</tool_call>", "", "not JSON"),
+        ('<tool_call>["add"]</tool_call>', "", "not of the form"),
+        ('<tool_call>{"name": "add", "arguments": 3}</tool_call>', "add", "not a JSON object"),
+        ('<tool_call>{"name": "add", "argu', "", "not closed"),
+    ],
+)
+def test_a_malformed_call_says_why(body, name, error):
+    (call,) = split_calls(body)[1]
+    assert call.name == name
+    assert error in call.error
+
+
+def test_calls_are_not_looked_for_where_the_template_knows_none(kit):
+    chat = Chat(kit.tokenizer("{{ messages[0].content }}"), where="tiny")
+    text = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
+    assert chat.reply(completion(text)) == Message(role="assistant", content=text)
+
+
+def test_a_call_inside_think_text_is_no_call(chat):
+    text = '<think><tool_call>{"name": "add", "arguments": {}}</tool_call></think>done'
+    assert chat.reply(completion(text)).tool_calls == ()
+
+
+def test_no_chat_template_is_an_input_error(kit):
+    with pytest.raises(ModelError, match="no chat template"):
+        Chat(kit.tokenizer(None), where="tiny")
+
+
+def test_messages_that_the_template_refuses_are_an_input_error(kit):
+    chat = Chat(kit.tokenizer("{{ raise_exception('no system role') }}"), where="tiny")
+    with pytest.raises(ModelError, match="no system role"):
+        chat.render(USER)
+
+
+def test_decoding_keeps_special_tokens_and_spaces(chat):
+    ids = np.array(chat.tokenizer("a , b<|im_end|>", add_special_tokens=False)["input_ids"])
+    assert chat.decode(ids.tolist()) == "a , b<|im_end|>"

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mappa_core.evaluation.statistics import Interval, mean_interval, paired_gain, pass_at_k, proportion, t_quantile
+
+ratings = st.lists(st.floats(-100, 100), min_size=2, max_size=20)
+
+# t
+
+
+@pytest.mark.parametrize(
+    ("degrees", "tabulated"),
+    [
+        (1, 12.7062),
+        (2, 4.3027),
+        (3, 3.1824),
+        (4, 2.7764),
+        (5, 2.5706),
+        (9, 2.2622),
+        (10, 2.2281),
+        (29, 2.0452),
+        (30, 2.0423),
+        (60, 2.0003),
+        (120, 1.9799),
+        (1000, 1.9623),
+    ],
+)
+def test_t_quantiles_are_the_tabulated_ones(degrees: int, tabulated: float) -> None:
+    assert t_quantile(degrees) == pytest.approx(tabulated, abs=6e-5)
+
+
+def test_t_quantiles_go_down_to_that_of_the_normal() -> None:
+    quantiles = [t_quantile(degrees) for degrees in range(1, 200)]
+    assert quantiles == sorted(quantiles, reverse=True)
+    assert t_quantile(100_000) == pytest.approx(1.959964 + 2.37e-5, abs=1e-6)
+
+
+# proportion
+
+
+@pytest.mark.parametrize(
+    ("ones", "n", "low", "high"),
+    [(12, 24, 0.3143, 0.6857), (16, 24, 0.4671, 0.8203), (29, 120, 0.1739, 0.3255), (0, 10, 0.0, 0.2775)],
+)
+def test_a_proportion_has_wilsons_interval(ones: int, n: int, low: float, high: float) -> None:
+    found = proportion([1.0] * ones + [0.0] * (n - ones))
+    assert (found.mean, found.low, found.high) == pytest.approx((ones / n, low, high), abs=1e-4)
+
+
+@given(st.lists(st.booleans(), min_size=2, max_size=50))
+def test_the_bounds_of_a_proportion_solve_the_score_equation(values: list[bool]) -> None:
+    found, n = proportion(values), len(values)
+    assert 0.0 <= found.low <= found.mean <= found.high <= 1.0
+    assert found.low < found.high
+    for bound in (found.low, found.high):
+        assert (found.mean - bound) ** 2 == pytest.approx(1.959964**2 * bound * (1 - bound) / n, abs=1e-6)
+
+
+def test_one_value_has_no_interval() -> None:
+    for found in (proportion([1.0]), mean_interval([0.5]), mean_interval([0.2, 0.4], clusters="aa")):
+        assert (found.low, found.high) == (None, None)
+    assert mean_interval([0.25, 0.5], clusters="aa").mean == 0.375
+
+
+@pytest.mark.parametrize("values", [[], [math.nan], [1.0, math.inf], [[1.0, 0.0]]])
+def test_no_values_or_missing_ones_are_refused(values) -> None:
+    for statistic in (proportion, mean_interval, lambda v: paired_gain(v, v)):
+        with pytest.raises(ValueError, match="leave missing ones out"):
+            statistic(values)
+
+
+def test_a_proportion_of_other_values_is_refused() -> None:
+    with pytest.raises(ValueError, match="0 or 1"):
+        proportion([0.5, 1.0])
+
+
+# mean_interval
+
+
+def test_a_mean_has_students_interval() -> None:
+    found = mean_interval([1.0, 2.0, 3.0, 4.0])
+    reach = 3.182446 * math.sqrt(5 / 3) / 2
+    assert (found.mean, found.low, found.high) == pytest.approx((2.5, 2.5 - reach, 2.5 + reach), abs=1e-5)
+
+
+def test_zeros_and_ones_have_wilsons_interval_unless_they_come_in_clusters() -> None:
+    assert mean_interval([1, 1, 0, 1]) == proportion([1, 1, 0, 1])
+    assert mean_interval([1, 1, 1, 1]).low == pytest.approx(0.5101, abs=1e-4)
+    assert mean_interval([1, 1, 0, 1], clusters="abcd") != proportion([1, 1, 0, 1])
+
+
+@given(ratings)
+def test_clusters_of_one_value_change_nothing(values: list[float]) -> None:
+    values = [*values, 0.5]
+    apart = mean_interval(values, clusters=range(len(values)))
+    assert apart == mean_interval(values)
+    error = np.std(values, ddof=1) / math.sqrt(len(values))
+    assert apart.high - apart.low == pytest.approx(2 * t_quantile(len(values) - 1) * error, abs=1e-9)
+
+
+@given(ratings, st.integers(2, 4))
+def test_copies_within_a_cluster_are_worth_one_value(values: list[float], copies: int) -> None:
+    values = [*values, 0.5]
+    copied = mean_interval(np.repeat(values, copies), clusters=np.repeat(np.arange(len(values)), copies).tolist())
+    alone = mean_interval(values)
+    assert (copied.mean, copied.low, copied.high) == pytest.approx((alone.mean, alone.low, alone.high), abs=1e-7)
+
+
+def test_every_value_needs_its_cluster() -> None:
+    with pytest.raises(ValueError, match="2 values, but the clusters of 3"):
+        mean_interval([0.5, 1.0], clusters="abc")
+
+
+def test_students_interval_covers_the_truth_as_often_as_it_says() -> None:
+    random = np.random.default_rng(0)
+    hits = 0
+    for sample in random.exponential(1.0, (2000, 60)):
+        found = mean_interval(sample)
+        hits += found.low <= 1.0 <= found.high
+    assert 0.92 <= hits / 2000 <= 0.965
+
+
+# paired_gain
+
+
+def test_a_gain_is_paired_on_the_same_problems() -> None:
+    before, after = [0.0, 1.0, 0.0, 1.0], [0.25, 1.25, 0.75, 1.75]
+    found = paired_gain(before, after)
+    reach = 3.182446 * np.std([0.25, 0.25, 0.75, 0.75], ddof=1) / 2
+    assert (found.mean, found.low, found.high) == pytest.approx((0.5, 0.5 - reach, 0.5 + reach), abs=1e-5)
+
+
+def test_a_gain_of_zeros_and_ones_is_a_difference_and_no_proportion() -> None:
+    found = paired_gain([0, 0, 0, 0], [1, 0, 1, 0])
+    assert found == mean_interval([1, 0, 1, 0], clusters=range(4))
+    assert found.low < 0.0
+
+
+def test_no_change_at_all_is_a_gain_of_0_without_width() -> None:
+    assert paired_gain([0.0, 1.0, 1.0], [0.0, 1.0, 1.0]) == Interval(mean=0.0, low=0.0, high=0.0)
+
+
+def test_a_gain_of_other_problems_is_refused() -> None:
+    with pytest.raises(ValueError, match="2 problems before, 3 after"):
+        paired_gain([0, 1], [0, 1, 1])
+
+
+# pass_at_k
+
+
+@given(st.integers(1, 8), st.data())
+def test_pass_at_k_is_the_share_of_draws_with_a_right_sample(n: int, data: st.DataObject) -> None:
+    c, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
+    draws = list(combinations([True] * c + [False] * (n - c), k))
+    assert pass_at_k(n, c, k) == pytest.approx(float(Fraction(sum(map(any, draws)), len(draws))))
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(4, 1, 5), (4, 1, 0), (4, 5, 2), (4, -1, 2)])
+def test_pass_at_k_out_of_range_is_refused(n: int, c: int, k: int) -> None:
+    with pytest.raises(ValueError, match=f"pass@{k} cannot be told"):
+        pass_at_k(n, c, k)

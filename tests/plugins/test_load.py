@@ -1,0 +1,134 @@
+"""Finding, loading and checking plugins, through the metadata of really installed distributions."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from mappa_core.errors import PluginError
+from mappa_core.plugins import CORE, HOOKS, NOUNS, installed, load
+
+
+def test_every_hook_of_an_offer_has_a_kind():
+    assert {f"mappa_{kind}" for kind in NOUNS} == set(HOOKS) - {"mappa_recipes", "mappa_commands"}
+
+
+def test_an_installed_plugin_offers_one_of_every_kind(acme):
+    plugin = load().plugins["acme"]
+    assert (plugin.package, plugin.version) == ("acme-team", "2.5.0")
+    assert {kind for kind, offers in plugin.offers.items() if offers} == set(NOUNS)
+    assert sorted(plugin.recipes) == ["loop", "paper", "paper-outcome", "tiny"]
+    assert [command.name for command in plugin.commands] == ["hello", "reject", "guard", "bug", "wait"]
+
+
+def test_core_offers_through_the_same_hooks_and_is_a_plugin_like_others(acme):
+    registry = load()
+    assert registry.plugins[CORE].package == "mappa-core"
+    assert "local" in registry.names("engines")
+    assert registry.versions["acme-team"] == "2.5.0"
+
+
+def test_each_load_finds_what_is_installed_then(site):
+    assert "acme" not in load().plugins
+    site.install("acme")
+    assert "acme" in load().plugins
+
+
+def test_block_leaves_a_plugin_out_and_only_leaves_out_all_others(acme):
+    acme.write("other", "")
+    assert "acme" not in load(block=["acme"]).plugins
+    assert set(load(only=["acme"]).plugins) == {CORE, "acme"}
+
+
+@pytest.mark.parametrize("how", [{"block": ["acmee"]}, {"only": ["acmee"]}])
+def test_block_and_only_refuse_a_name_that_is_not_installed(acme, how):
+    with pytest.raises(PluginError, match=r"no plugin is called 'acmee'\. Did you mean acme\?"):
+        load(**how)
+
+
+def test_finding_plugins_imports_none_of_them(acme):
+    assert "acme" in [point.name for point in installed()]
+    assert "acme_team" not in sys.modules
+
+
+def test_loading_a_plugin_imports_nothing_that_its_factories_import(acme):
+    registry = load()
+    assert "acme_team.heavy" not in sys.modules
+    registry.build("losses", "acme_loss")
+    assert "acme_team.heavy" in sys.modules
+
+
+def test_a_plugin_that_cannot_be_imported_is_listed_as_broken_and_stops_nobody_else(acme):
+    acme.install("acme_broken")
+    registry = load()
+    broken = registry.broken["broken"]
+    assert "acme" in registry.plugins and "broken" not in registry.plugins
+    assert (broken.package, broken.version) == ("acme-broken", "0.0.1")
+    assert broken.reason == "ModuleNotFoundError: No module named 'acme_that_was_never_installed'"
+    assert "import acme_that_was_never_installed" in broken.traceback
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("@hookimpl\ndef mappa_tasks():\n    raise KeyError('lost')", "KeyError: 'lost'"),
+        ("@hookimpl\ndef mappa_tasks():\n    yield 3", "TypeError: mappa_tasks gave 3, which is no Offer"),
+        (
+            "@hookimpl\ndef mappa_tools():\n    return [Offer('a', str), Offer('a', int)]",
+            "ValueError: mappa_tools offers 'a' twice",
+        ),
+        ("mappa_api = 99", "ImportError: it needs plugin API 99 and this mappa-core has 1; upgrade mappa-core"),
+    ],
+)
+def test_a_plugin_whose_hooks_fail_is_broken(site, source, reason):
+    site.write("faulty", source)
+    assert load().broken["faulty"].reason == reason
+
+
+def test_a_plugin_for_an_older_api_loads(site):
+    site.write("old", "mappa_api = 0")
+    assert "old" in load().plugins
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("@hookimpl\ndef mappa_coachs():\n    return []", r"'typo' \(written-typo\): unknown hook 'mappa_coachs'"),
+        ("@hookimpl\ndef mappa_tasks(stage):\n    return []", r"'typo' \(written-typo\): .*mappa_tasks"),
+        ("def mappa_tasks():\n    return []", r"'typo' \(written-typo\): mappa_tasks is not marked with @hookimpl"),
+    ],
+)
+def test_a_hook_that_would_never_be_called_is_an_error(site, source, message):
+    site.write("typo", source)
+    with pytest.raises(PluginError, match=message):
+        load()
+
+
+def test_an_optional_hook_of_a_newer_core_is_allowed(site):
+    site.write("newer", "@hookimpl(optionalhook=True)\ndef mappa_dreams():\n    return []")
+    assert "newer" in load().plugins
+
+
+def test_a_name_offered_twice_names_both_packages_and_the_way_out(acme):
+    acme.write("copy", "@hookimpl\ndef mappa_tools():\n    return [Offer('acme_tool', str)]", package="acme-copy")
+    with pytest.raises(PluginError, match=r"tool 'acme_tool': acme-team and acme-copy.*mappa --block copy"):
+        load()
+    assert "acme_tool" in load(block=["copy"]).names("tools")
+
+
+def test_two_kinds_may_share_a_name(acme):
+    acme.write("wires", "@hookimpl\ndef mappa_transports():\n    return [Offer('acme_coach', str)]")
+    assert "acme_coach" in load().names("transports")
+
+
+def test_two_packages_with_one_plugin_name_are_an_error(acme):
+    acme.write("acme", "", package="acme-clone")
+    with pytest.raises(PluginError, match=r"two packages have a plugin called 'acme': acme-\w+ and acme-\w+"):
+        load()
+
+
+def test_no_plugin_may_call_itself_core(site):
+    site.write("core", "", package="usurper")
+    with pytest.raises(PluginError, match="'core': mappa-core and usurper"):
+        load()

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mappa_core.errors import RunError
+from mappa_core.records import Failure, Step, Task, Trajectory, Verdict
+from mappa_core.store import Reader, RunFolder, to_json
+
+Make = Callable[..., Step]
+Judge = Callable[..., Verdict]
+
+
+@pytest.fixture
+def filled(
+    run: RunFolder, task: Task, make_step: Make, make_verdict: Judge, finished: Callable[..., Trajectory]
+) -> RunFolder:
+    """Six trajectories of two iterations: done, failed and open ones."""
+    for number in range(6):
+        identity, iteration = f"t{number}", number // 3
+        run.store.begin("train", identity, task, number, iteration)
+        for position in range(2):
+            run.store.step(identity, make_step(identity, position))
+            run.store.verdict(make_verdict(f"{identity}/{position}", float(number + position)))
+        if number % 3 == 0:
+            run.store.end(finished(identity, sample=number, iteration=iteration))
+        if number % 3 == 1:
+            run.store.end(finished(identity, outcome={}, error=Failure(kind="ToolError", message="lost")))
+    return run
+
+
+def test_trajectories_come_in_pages_and_by_iteration(filled: RunFolder) -> None:
+    with Reader(filled.path) as reader:
+        assert [row.id for row in reader.trajectories(limit=4)] == ["t0", "t1", "t2", "t3"]
+        assert [row.id for row in reader.trajectories(limit=4, offset=4)] == ["t4", "t5"]
+        assert [row.id for row in reader.trajectories("train", 1, limit=2, offset=1)] == ["t4", "t5"]
+        assert reader.trajectories("eval") == []
+
+
+def test_a_row_says_what_became_of_its_trajectory(filled: RunFolder) -> None:
+    with Reader(filled.path) as reader:
+        done, failed, still_open = reader.trajectories(limit=3)
+    assert (done.status, done.outcome, done.error, done.seconds) == ("done", {"correct": 1.0}, None, 1.5)
+    assert (failed.status, failed.error) == ("failed", Failure(kind="ToolError", message="lost"))
+    assert (still_open.status, still_open.outcome, still_open.seconds) == ("open", {}, None)
+    assert (still_open.task, still_open.stratum, still_open.sample, still_open.steps) == ("sum-7", "sum", 2, 2)
+
+
+def test_a_trajectory_comes_back_whole(filled: RunFolder, task: Task, make_step: Make, make_verdict: Judge) -> None:
+    with Reader(filled.path) as reader:
+        trajectory = reader.trajectory("t3")
+    assert trajectory.task == task
+    assert (trajectory.sample, trajectory.iteration, trajectory.outcome) == (3, 1, {"correct": 1.0})
+    assert [to_json(step) for step in trajectory.steps] == [to_json(make_step("t3", 0)), to_json(make_step("t3", 1))]
+    assert trajectory.verdicts == (make_verdict("t3/0", 3.0), make_verdict("t3/1", 4.0))
+
+
+def test_an_unknown_trajectory_is_refused(run: RunFolder) -> None:
+    with Reader(run.path) as reader, pytest.raises(RunError, match="no trajectory 'nobody'"):
+        reader.trajectory("nobody")
+
+
+def test_counts_are_by_status(filled: RunFolder) -> None:
+    with Reader(filled.path) as reader:
+        assert reader.counts() == {"done": 2, "failed": 2, "open": 2}
+        assert reader.counts("train", 0) == {"done": 1, "failed": 1, "open": 1}
+        assert reader.counts("eval") == {}
+
+
+def test_statistics_of_verdicts_leave_out_what_has_no_score(filled: RunFolder) -> None:
+    filled.store.verdict(Verdict(status="failed", error="timeout", id="x", step="t0/0", coach="rules"))
+    filled.store.verdict(Verdict(status="abstained", id="y", step="t0/1", coach="other"))
+    with Reader(filled.path) as reader:
+        other, executor, solver = reader.verdicts("train", 0)
+    if other.coach != "other":
+        other, executor = executor, other
+    assert (solver.agent, solver.scored, solver.failed, solver.abstained) == ("solver", 3, 1, 0)
+    assert (solver.mean, solver.low, solver.high) == (1.0, 0.0, 2.0)
+    assert (executor.agent, executor.scored, executor.mean) == ("executor", 3, 2.0)
+    assert (other.agent, other.scored, other.abstained, other.mean) == ("executor", 0, 1, None)
+
+
+def test_a_reader_sees_what_a_run_writes_meanwhile_and_does_not_stop_it(
+    run: RunFolder, task: Task, make_step: Make
+) -> None:
+    with Reader(run.path) as reader:
+        run.store.begin("train", "t0", task, 0, 0)
+        for position in range(20):
+            run.store.step("t0", make_step("t0", position))
+            assert len(reader.trajectory("t0").steps) == position + 1
+        with reader._database.reading():
+            reader._database.rows("SELECT count(*) FROM steps")
+            run.store.step("t0", make_step("t0", 20))
+            run.store.flush()
+            assert reader._database.rows("SELECT count(*) FROM steps") == [(20,)]
+        assert len(reader.trajectory("t0").steps) == 21
+
+
+def test_a_run_can_close_while_it_is_read(run: RunFolder, task: Task) -> None:
+    run.store.begin("train", "t0", task, 0, 0)
+    with Reader(run.path) as reader:
+        assert reader.counts() == {"open": 1}
+        run.close()
+        assert reader.counts() == {"open": 1}
+    with Reader(run.path) as reader:
+        assert reader.counts() == {"open": 1}
+
+
+def test_a_reader_cannot_write(run: RunFolder) -> None:
+    with Reader(run.path) as reader, pytest.raises(RunError, match="cannot be written to"):
+        reader._database.rows("DELETE FROM meta")
+
+
+def test_a_copied_folder_of_a_closed_run_can_be_read(filled: RunFolder, tmp_path: Path) -> None:
+    filled.close()
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "run.db").write_bytes((filled.path / "run.db").read_bytes())
+    with Reader(tmp_path / "copy") as reader:
+        assert len(reader.trajectories()) == 6

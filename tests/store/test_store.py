@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mappa_core.errors import ReplayError, RunError
+from mappa_core.records import Failure, Step, Task, Trajectory, Verdict
+from mappa_core.store import Reader, RunFolder, Store, to_json
+
+Make = Callable[..., Step]
+Judge = Callable[..., Verdict]
+
+
+def rows(folder: Path, query: str) -> list[tuple[object, ...]]:
+    with sqlite3.connect(folder / "run.db") as connection:
+        return connection.execute(query).fetchall()
+
+
+def test_what_is_recorded_is_what_was_written(
+    run: RunFolder, task: Task, make_step: Make, make_verdict: Judge, finished: Callable[..., Trajectory]
+) -> None:
+    steps = tuple(make_step("t0", position) for position in range(3))
+    verdicts = (make_verdict("t0/1", 2.0), make_verdict("t0/0", 9.0))
+    run.store.begin("train", "t0", task, 0, 4)
+    run.store.begin("train", "t1", task, 1, 4)
+    for step in steps:
+        run.store.step("t0", step)
+    for verdict in verdicts:
+        run.store.verdict(verdict)
+    run.store.end(finished("t0", iteration=4, error=Failure(kind="ToolError", message="lost", where="t0/2")))
+
+    recorded = run.store.recorded("train", 4)
+    assert list(recorded) == ["t0", "t1"]
+    assert [to_json(step) for step in recorded["t0"].steps] == [to_json(step) for step in steps]
+    assert recorded["t0"].verdicts == verdicts
+    assert recorded["t0"].finished
+    assert recorded["t0"].outcome == {"correct": 1.0}
+    assert recorded["t0"].error == Failure(kind="ToolError", message="lost", where="t0/2")
+    assert recorded["t0"].seconds == 1.5
+    assert not recorded["t1"].finished
+    assert (recorded["t1"].steps, recorded["t1"].outcome, recorded["t1"].seconds) == ((), {}, None)
+    assert run.store.recorded("eval", 4) == {} == run.store.recorded("train", 5)
+
+
+def test_writing_the_same_again_changes_nothing(
+    run: RunFolder, task: Task, make_step: Make, make_verdict: Judge, finished: Callable[..., Trajectory]
+) -> None:
+    def write() -> None:
+        run.store.begin("train", "t0", task, 0, 0)
+        for step in recorded.steps if recorded else [make_step("t0", position) for position in range(2)]:
+            run.store.step("t0", step)
+        run.store.verdict(make_verdict("t0/0"))
+        run.store.end(finished())
+        run.store.iteration(0, {"score": 5.0})
+
+    recorded = None
+    write()
+    before = [rows(run.path, f"SELECT * FROM {table}") for table in ("trajectories", "steps", "verdicts", "iterations")]
+    blobs = rows(run.path, "SELECT address FROM blobs")
+    recorded = run.store.recorded("train", 0)["t0"]
+    write()
+    after = [rows(run.path, f"SELECT * FROM {table}") for table in ("trajectories", "steps", "verdicts", "iterations")]
+    assert after == before
+    assert rows(run.path, "SELECT address FROM blobs") == blobs
+
+
+def test_another_record_under_a_known_id_is_refused_and_the_first_one_stands(
+    run: RunFolder, task: Task, make_step: Make, make_verdict: Judge
+) -> None:
+    run.store.begin("train", "t0", task, 0, 0)
+    run.store.step("t0", make_step())
+    run.store.verdict(make_verdict())
+    with pytest.raises(ReplayError, match="trajectory t0"):
+        run.store.begin("train", "t0", replace(task, prompt="another"), 0, 0)
+    with pytest.raises(ReplayError, match="trajectory t0"):
+        run.store.begin("eval", "t0", task, 0, 0)
+    with pytest.raises(ReplayError, match="step t0/0"):
+        run.store.step("t0", make_step(text="I guess. "))
+    with pytest.raises(ReplayError, match="verdict t0/0/rules/live"):
+        run.store.verdict(make_verdict(score=1.0))
+    recorded = run.store.recorded("train", 0)["t0"]
+    assert recorded.verdicts == (make_verdict(),)
+    assert recorded.steps[0].completion.text.startswith("I add them.")
+
+
+def test_a_verdict_that_took_another_time_is_the_same_verdict(
+    run: RunFolder, task: Task, make_step: Make, make_verdict: Judge
+) -> None:
+    run.store.begin("train", "t0", task, 0, 0)
+    run.store.step("t0", make_step())
+    run.store.verdict(make_verdict(seconds=1.0))
+    run.store.verdict(make_verdict(seconds=2.0))
+    assert run.store.recorded("train", 0)["t0"].verdicts == (make_verdict(seconds=1.0),)
+
+
+def test_records_without_what_they_belong_to_are_bugs(
+    run: RunFolder, make_step: Make, make_verdict: Judge, finished: Callable[..., Trajectory]
+) -> None:
+    with pytest.raises(sqlite3.IntegrityError):
+        run.store.step("t0", make_step())
+    with pytest.raises(sqlite3.IntegrityError):
+        run.store.verdict(make_verdict())
+    with pytest.raises(ValueError, match="t0 ends but never began"):
+        run.store.end(finished())
+    assert rows(run.path, "SELECT count(*) FROM blobs") == [(0,)]
+
+
+def test_two_steps_at_one_position_are_a_bug(run: RunFolder, task: Task, make_step: Make) -> None:
+    run.store.begin("train", "t0", task, 0, 0)
+    run.store.step("t0", make_step())
+    with pytest.raises(sqlite3.IntegrityError):
+        run.store.step("t0", make_step(id="t0/other"))
+
+
+def test_a_prompt_that_a_hundred_actions_share_is_stored_once(run: RunFolder, task: Task, make_step: Make) -> None:
+    system = make_step().messages[0].content
+    for number in range(100):
+        run.store.begin("train", f"t{number}", task, number, 0)
+        run.store.step(f"t{number}", make_step(f"t{number}", number % 3))
+    stored = [data for (data,) in rows(run.path, "SELECT data FROM blobs")]
+    assert stored.count(system.encode()) == 1
+    assert stored.count(task.prompt.encode()) == 1
+    assert sum(data.startswith(b"I add them.") for data in stored) == 1
+    assert not any(system in str(body) for (body,) in rows(run.path, "SELECT body FROM steps"))
+
+
+def test_columns_say_what_sql_asks_for(run: RunFolder, task: Task, make_step: Make, make_verdict: Judge) -> None:
+    run.store.begin("train", "t0", task, 2, 5)
+    run.store.step("t0", make_step())
+    api = replace(make_step().completion, prompt_tokens=None, tokens=None, logprobs=None)
+    run.store.step("t0", make_step("t0", 4, completion=api, policy="paid"))
+    run.store.verdict(make_verdict(blame="nobody"))
+    assert rows(run.path, "SELECT split, iteration, sample, task_id, stratum, finished FROM trajectories") == [
+        ("train", 5, 2, "sum-7", "sum", 0)
+    ]
+    assert rows(run.path, "SELECT id, trajectory, position, agent, turn, policy, tokens, finish FROM steps") == [
+        ("t0/0", "t0", 0, "solver", 0, "default", 200, "stop"),
+        ("t0/4", "t0", 4, "executor", 1, "paid", None, "stop"),
+    ]
+    assert rows(run.path, "SELECT step, coach, phase, status, score, blame FROM verdicts") == [
+        ("t0/0", "rules", "live", "scored", 7.5, "nobody")
+    ]
+    assert rows(run.path, "SELECT json_extract(body, '$.agent') FROM steps") == [("solver",), ("executor",)]
+
+
+def test_metrics_that_are_not_finite_survive(run: RunFolder) -> None:
+    run.store.iteration(0, {"score": math.nan, "norm": math.inf, "loss": -0.5})
+    with Reader(run.path) as reader:
+        ((number, metrics),) = reader.iterations()
+    assert number == 0
+    assert math.isnan(metrics["score"])
+    assert (metrics["norm"], metrics["loss"]) == (math.inf, -0.5)
+
+
+def test_an_iteration_done_again_replaces_its_metrics(run: RunFolder) -> None:
+    run.store.iteration(1, {"score": 1.0, "old": 1.0})
+    run.store.iteration(0, {"score": 0.0})
+    run.store.iteration(1, {"score": 2.0})
+    with Reader(run.path) as reader:
+        assert reader.iterations() == [(0, {"score": 0.0}), (1, {"score": 2.0})]
+
+
+def test_forgetting_takes_later_iterations_and_all_that_belongs_to_them(
+    run: RunFolder, task: Task, make_step: Make, make_verdict: Judge
+) -> None:
+    for iteration in range(3):
+        identity = f"t{iteration}"
+        run.store.begin("train", identity, task, 0, iteration)
+        run.store.step(identity, make_step(identity))
+        run.store.verdict(make_verdict(f"{identity}/0"))
+        run.store.iteration(iteration, {"score": 1.0})
+    run.store.forget_after(0)
+    assert rows(run.path, "SELECT id FROM trajectories") == [("t0",)]
+    assert rows(run.path, "SELECT id FROM steps") == [("t0/0",)]
+    assert rows(run.path, "SELECT step FROM verdicts") == [("t0/0",)]
+    assert rows(run.path, "SELECT number FROM iterations") == [(0,)]
+
+
+def test_events_keep_their_order_and_body(run: RunFolder) -> None:
+    run.store.event("checkpoint", iteration=1)
+    run.store.event("evaluation", mean=0.5, low=math.nan)
+    run.store.event("checkpoint", iteration=2)
+    with Reader(run.path) as reader:
+        assert [event.kind for event in reader.events()] == ["checkpoint", "evaluation", "checkpoint"]
+        assert [event.body for event in reader.events("checkpoint")] == [{"iteration": 1}, {"iteration": 2}]
+        (evaluation,) = reader.events("evaluation")
+    assert evaluation.body["mean"] == 0.5
+    assert math.isnan(evaluation.body["low"])
+    assert evaluation.time > 1.7e9
+
+
+@pytest.mark.parametrize("version", [2, 99])
+def test_a_newer_schema_is_refused_by_writer_and_reader(run: RunFolder, version: int) -> None:
+    run.close()
+    with sqlite3.connect(run.path / "run.db") as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
+    for opened in (RunFolder.open, Reader):
+        with pytest.raises(RunError, match=f"run.db has schema {version}, newer than 1"):
+            opened(run.path)
+
+
+def test_a_file_that_is_no_database_of_a_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.db").write_text("not a database, but long enough to be looked at as one" * 10)
+    with pytest.raises(RunError, match="not a database"):
+        Reader(tmp_path)
+    (tmp_path / "run.db").write_bytes(b"")
+    with pytest.raises(RunError, match="no database of a run"):
+        Reader(tmp_path)
+    (tmp_path / "run.db").unlink()
+    with pytest.raises(RunError, match=r"is not a run folder: it has no run\.db"):
+        Reader(tmp_path)
+
+
+def test_a_lost_blob_is_named(run: RunFolder, task: Task, make_step: Make) -> None:
+    run.store.begin("train", "t0", task, 0, 0)
+    run.store.step("t0", make_step())
+    with sqlite3.connect(run.path / "run.db") as connection:
+        connection.execute("DELETE FROM blobs")
+    with pytest.raises(RunError, match=r"damaged: the blob [0-9a-f]{32} is missing"):
+        run.store.recorded("train", 0)
+
+
+def test_a_closed_run_is_one_file(run: RunFolder, task: Task) -> None:
+    run.store.begin("train", "t0", task, 0, 0)
+    run.close()
+    assert [path.name for path in run.path.glob("run.db*")] == ["run.db"]
+
+
+class TestScratch:
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        folder = tmp_path / "far"
+        folder.mkdir()
+        Store.create(folder / "run.db")
+        return folder / "run.db"
+
+    @pytest.fixture
+    def scratch(self, tmp_path: Path) -> Path:
+        return tmp_path / "near"
+
+    def trajectories(self, path: Path) -> list[str]:
+        with Reader(path.parent) as reader:
+            return [row.id for row in reader.trajectories()]
+
+    def test_the_copy_is_renewed_by_flush_and_close(self, path: Path, scratch: Path, task: Task) -> None:
+        store = Store(path, scratch=scratch)
+        store.begin("train", "t0", task, 0, 0)
+        assert self.trajectories(path) == []
+        store.flush()
+        assert self.trajectories(path) == ["t0"]
+        store.begin("train", "t1", task, 1, 0)
+        assert self.trajectories(path) == ["t0"]
+        store.close()
+        assert self.trajectories(path) == ["t0", "t1"]
+        assert [found.name for found in path.parent.iterdir()] == ["run.db"]
+        assert list(scratch.iterdir()) == []
+
+    def test_after_a_kill_the_live_database_is_taken_up_again(self, path: Path, scratch: Path, task: Task) -> None:
+        killed = Store(path, scratch=scratch)
+        killed.begin("train", "t0", task, 0, 0)
+        killed.flush()
+        killed.begin("train", "t1", task, 1, 0)
+        again = Store(path, scratch=scratch)
+        assert list(again.recorded("train", 0)) == ["t0", "t1"]
+
+    def test_a_live_database_that_others_went_on_without_is_left_behind(
+        self, path: Path, scratch: Path, task: Task, tmp_path: Path
+    ) -> None:
+        killed = Store(path, scratch=scratch)
+        killed.begin("train", "stale", task, 0, 0)
+        killed.flush()
+        elsewhere = Store(path, scratch=tmp_path / "another machine")
+        elsewhere.begin("train", "new", task, 1, 0)
+        elsewhere.close()
+        again = Store(path, scratch=scratch)
+        assert list(again.recorded("train", 0)) == ["stale", "new"]
+
+    def test_a_live_database_is_left_behind_after_a_run_without_scratch(
+        self, path: Path, scratch: Path, task: Task
+    ) -> None:
+        Store(path, scratch=scratch).begin("train", "stale", task, 0, 0)
+        direct = Store(path)
+        direct.begin("train", "new", task, 1, 0)
+        direct.close()
+        assert list(Store(path, scratch=scratch).recorded("train", 0)) == ["new"]

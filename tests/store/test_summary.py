@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from mappa_core.errors import RunError
+from mappa_core.store import (
+    AgentSummary,
+    CoachSummary,
+    EvalSummary,
+    Interval,
+    Seconds,
+    StratumSummary,
+    Summary,
+    read_summary,
+    write_summary,
+)
+
+NEW = Summary(plugin="mathchat", recipe="tiny", recipe_hash="ab", seed=3, status="running")
+FULL = Summary(
+    plugin="mathchat",
+    recipe="tiny",
+    recipe_hash="ab",
+    seed=3,
+    status="done",
+    iterations=40,
+    eval=EvalSummary(
+        metric="correct",
+        n=256,
+        before=Interval(mean=0.125, low=0.0625, high=0.25),
+        after=Interval(mean=0.75, low=0.5, high=0.875),
+        gain=Interval(mean=0.625, low=0.5, high=0.75),
+        strata={"sum": StratumSummary(n=128, after=Interval(mean=1.0))},
+    ),
+    agents={"solver": AgentSummary(score=8.5, tool_success=None, turns=1.0, length=32.0)},
+    coach=CoachSummary(calls=100, failed=1, usd=None),
+    seconds=Seconds(wall=120.0, cpu=200.0),
+)
+
+
+@pytest.mark.parametrize("summary", [NEW, FULL])
+def test_a_summary_comes_back(tmp_path: Path, summary: Summary) -> None:
+    write_summary(tmp_path, summary)
+    assert read_summary(tmp_path) == summary
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_the_file_has_the_form_that_scripts_rely_on(tmp_path: Path) -> None:
+    write_summary(tmp_path, FULL)
+    interval = {"mean": 1.0, "low": None, "high": None}
+    assert json.loads((tmp_path / "summary.json").read_text()) == {
+        "schema": 1,
+        "plugin": "mathchat",
+        "recipe": "tiny",
+        "recipe_hash": "ab",
+        "seed": 3,
+        "status": "done",
+        "iterations": 40,
+        "eval": {
+            "metric": "correct",
+            "n": 256,
+            "before": {"mean": 0.125, "low": 0.0625, "high": 0.25},
+            "after": {"mean": 0.75, "low": 0.5, "high": 0.875},
+            "gain": {"mean": 0.625, "low": 0.5, "high": 0.75},
+            "strata": {"sum": {"n": 128, "before": None, "after": interval, "gain": None}},
+        },
+        "agents": {"solver": {"score": 8.5, "tool_success": None, "turns": 1.0, "length": 32.0}},
+        "coach": {"calls": 100, "failed": 1, "usd": None},
+        "seconds": {"wall": 120.0, "cpu": 200.0},
+    }
+
+
+def test_a_number_that_is_not_known_is_null(tmp_path: Path) -> None:
+    write_summary(tmp_path, Summary(**{**as_fields(NEW), "agents": {"solver": AgentSummary(score=math.nan)}}))
+    assert json.loads((tmp_path / "summary.json").read_text())["agents"]["solver"]["score"] is None
+    assert read_summary(tmp_path).agents["solver"].score is None
+
+
+def as_fields(summary: Summary) -> dict[str, object]:
+    return {name: getattr(summary, name) for name in Summary.__slots__}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema": 1}', '{"schema": "1"}'])
+def test_a_file_that_is_no_summary_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "summary.json").write_text(text)
+    with pytest.raises(RunError, match=r"summary\.json is damaged"):
+        read_summary(tmp_path)
+
+
+def test_a_missing_or_newer_summary_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"summary\.json is missing"):
+        read_summary(tmp_path)
+    (tmp_path / "summary.json").write_text('{"schema": 2}')
+    with pytest.raises(RunError, match=r"summary\.json has schema 2, newer than 1"):
+        read_summary(tmp_path)
