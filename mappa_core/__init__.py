@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from mappa_core.records import Usage as Usage
     from mappa_core.records import Verdict as Verdict
     from mappa_core.records import VersionSpan as VersionSpan
-    from mappa_core.training import Run as Run
+    from mappa_core.training.run import Run as Run
 
     __version__: str
 
@@ -82,7 +82,7 @@ _ROOMS = {
     "records": """
         MAX_SCORE NOBODY Advantages Breach Completion Experience Failure FileChange Message Receipt Role Sampling Scene
         Step Task ToolCall ToolLimits ToolResult ToolSpec Trajectory Usage Verdict VersionSpan""",
-    "training": """
+    "training.run": """
         Run""",
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names.split()}

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points, version
 from importlib.resources.abc import Traversable
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import pluggy
@@ -196,8 +196,14 @@ def installed(block: Collection[str] = (), only: Collection[str] | None = None) 
     return tuple(point for name, point in found.items() if name in wanted and name not in block)
 
 
-def load(block: Collection[str] = (), only: Collection[str] | None = None) -> Registry:
-    """Load core's offers and every installed plugin but those in `block` (or those in `only` and no others)."""
+def load(
+    block: Collection[str] = (), only: Collection[str] | None = None, modules: Mapping[str, object] | None = None
+) -> Registry:
+    """Load core's offers and every installed plugin but those in `block` (or those in `only` and no others).
+
+    `modules` are further plugins by name, as objects whose attributes are hooks: those of a script or a notebook, which
+    no package installs.
+    """
     core = importlib.import_module(CORE_OFFERS)
     plugins = {CORE: _collect(core, CORE, CORE_PACKAGE, version(CORE_PACKAGE))}
     broken: dict[str, Broken] = {}
@@ -214,11 +220,15 @@ def load(block: Collection[str] = (), only: Collection[str] | None = None) -> Re
                 reason=f"{type(error).__name__}: {error}",
                 traceback="".join(traceback.format_exception(error)),
             )
+    for name, module in (modules or {}).items():
+        if name in plugins:
+            raise PluginError(f"there is a plugin called {name!r} already ({plugins[name].package})")
+        plugins[name] = _collect(module, name, package=f"{name} (of this process)", release="-")
     _refuse_duplicates(plugins.values())
     return Registry(plugins=MappingProxyType(plugins), broken=MappingProxyType(broken))
 
 
-def _collect(module: ModuleType, name: str, package: str, release: str) -> Plugin:
+def _collect(module: object, name: str, package: str, release: str) -> Plugin:
     """Call every hook of one module. A manager of its own keeps an exception in one plugin from touching another."""
     api = getattr(module, "mappa_api", API)
     if api > API:
@@ -253,7 +263,7 @@ def _offers(results: Iterable[Iterable[Offer[Any]]], kind: Kind) -> Mapping[str,
     return MappingProxyType(offers)
 
 
-def _refuse_unmarked(module: ModuleType, name: str, package: str) -> None:
+def _refuse_unmarked(module: object, name: str, package: str) -> None:
     """A hook without its marker would never be called, and nobody would be told."""
     for hook in HOOKS:
         function = getattr(module, hook, None)

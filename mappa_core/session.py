@@ -202,10 +202,11 @@ def _policy_spec(name: str, sections: Mapping[str, PolicySection]) -> PolicySpec
     section = sections.get(name, sections.get("default"))
     if section is None:
         raise ConfigError(f"policies.{name}: not set, and there is no policies.default; set policies.default.model=…")
+    kind: Any = section.kind
     return PolicySpec(
         name=name,
         model=section.model,
-        kind=section.kind,  # type: ignore[arg-type] - checked by config.validate
+        kind=kind,
         value_head=section.value_head,
         template_kwargs=section.template_kwargs,
     )

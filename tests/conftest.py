@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -48,14 +49,28 @@ class Site:
         self._monkeypatch.syspath_prepend(str(self.folder))
 
 
-@pytest.fixture
-def site(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+@contextmanager
+def open_site(folder: Path) -> Iterator[Site]:
     """An empty site; the modules it brought are forgotten afterwards."""
     before = set(sys.modules)
-    yield Site(tmp_path_factory.mktemp("site"), monkeypatch)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield Site(folder, monkeypatch)
     for name in set(sys.modules) - before:
         if name.startswith(("written_", "acme_")):
             del sys.modules[name]
+
+
+@pytest.fixture
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with open_site(tmp_path_factory.mktemp("site")) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def module_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A site for all tests of one module."""
+    with open_site(tmp_path_factory.mktemp("site")) as one:
+        yield one
 
 
 @pytest.fixture

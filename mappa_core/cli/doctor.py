@@ -63,12 +63,17 @@ Findings = Mapping[str, Mapping[str, Finding]]
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(as_json: bool) -> None:
-    """Show what is installed and usable here: engine, GPU, tools, keys by name, disk."""
+    """Show what is installed and usable here; keys only by name."""
     findings = examine(load_registry())
     if as_json:
         plain = {area: {name: asdict(one) for name, one in found.items()} for area, found in findings.items()}
         click.echo(json.dumps(plain, ensure_ascii=False))
-        return
+    else:
+        show(findings)
+
+
+def show(findings: Findings) -> None:
+    """Print one line a finding."""
     for area, found in findings.items():
         click.secho(area, bold=True)
         for name, one in found.items():

@@ -8,8 +8,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from mappa_core.cli.progress import number, percent
-from mappa_core.store.summary import Interval, Summary
+from mappa_core.cli.progress import number, percent, share
+from mappa_core.store.summary import EvalSummary, StratumSummary, Summary
 from mappa_core.training.run import Trained
 
 
@@ -44,9 +44,9 @@ def _results(summary: Summary) -> Table:
     )
     for name in ("", "before", "after", "gain"):
         table.add_column(name, justify="right" if name else "left")
-    rows = {"all": summary.eval, **summary.eval.strata}
+    rows: dict[str, EvalSummary | StratumSummary] = {"all": summary.eval, **summary.eval.strata}
     for name, row in rows.items():
-        table.add_row(name, interval(row.before), interval(row.after), interval(row.gain, sign=True))
+        table.add_row(name, share(row.before), share(row.after), share(row.gain, sign=True))
     return table
 
 
@@ -64,13 +64,3 @@ def _agents(summary: Summary) -> Table:
             number(figures.length, ".1f"),
         )
     return table
-
-
-def interval(value: Interval | None, *, sign: bool = False) -> str:
-    """A share with its interval in per cent; a gain has its sign."""
-    if value is None:
-        return "-"
-    spec = "+.1f" if sign else ".1f"
-    if value.low is None or value.high is None:
-        return f"{100 * value.mean:{spec}} %"
-    return f"{100 * value.mean:{spec}} % [{100 * value.low:{spec}}, {100 * value.high:{spec}}]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -13,6 +13,10 @@ import msgspec
 from mappa_core.cli.options import Asked, load_registry, recipe_options
 from mappa_core.config.compose import restore
 from mappa_core.errors import ConfigError
+from mappa_core.store.summary import Interval
+
+if TYPE_CHECKING:
+    from mappa_core.evaluation.once import Evaluated
 
 
 @click.command("eval")
@@ -62,7 +66,7 @@ def command(
     console.print(f"trajectories: mappa runs show {evaluated.folder}", soft_wrap=True, highlight=False)
 
 
-def as_document(evaluated: Any, pass_at: Sequence[int]) -> dict[str, Any]:
+def as_document(evaluated: Evaluated, pass_at: Sequence[int]) -> dict[str, Any]:
     """An evaluation as JSON values; shares are 0-1."""
     evaluation = evaluated.evaluation
     return {
@@ -71,15 +75,20 @@ def as_document(evaluated: Any, pass_at: Sequence[int]) -> dict[str, Any]:
         "iteration": evaluation.iteration,
         "problems": len(evaluation.problems),
         "rollouts": int(evaluation.values.size),
-        **msgspec.to_builtins(evaluation.interval),
+        **_bounds(evaluation.interval),
         "pass_at": {str(k): evaluation.pass_at(k) for k in pass_at},
         "not_finished": dict(evaluation.failures),
         "strata": {
-            name: {"problems": len(part.problems), **msgspec.to_builtins(part.interval)}
+            name: {"problems": len(part.problems), **_bounds(part.interval)}
             for name in sorted(set(evaluation.strata))
             for part in [evaluation.within(name)]
         },
     }
+
+
+def _bounds(interval: Interval | None) -> dict[str, float | None]:
+    """mean, low and high; all null where every problem was lost."""
+    return {name: getattr(interval, name, None) for name in ("mean", "low", "high")}
 
 
 def _refuse_other_choices(asked: Asked) -> None:

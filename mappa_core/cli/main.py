@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from types import FrameType
 from typing import cast
 
 import click
+import structlog
 
 from mappa_core.errors import GuardStop, InputError
 
@@ -39,6 +41,15 @@ class Front(click.Group):
             return _core_command(cmd_name)
         return _plugin_group(cmd_name) if cmd_name in _plugins() else None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            from mappa_core.plugins import choices
+
+            ctx.fail(f"No such command {args[0]!r}.{choices(args[0], self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, _core_command(name).get_short_help_str(formatter.width)) for name in COMMANDS])
@@ -52,6 +63,8 @@ class Front(click.Group):
 @click.version_option(package_name="mappa-core", prog_name="mappa")
 def front(block: Sequence[str]) -> None:
     """Train teams of LLM agents on a coach's verdict of every single action."""
+    # Standard output is for results, which scripts may read.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -105,11 +118,16 @@ def _core_command(name: str) -> click.Command:
     return cast(click.Command, importlib.import_module(f"mappa_core.cli.{name}").command)
 
 
+def blocked() -> tuple[str, ...]:
+    """Plugins that the user leaves out; none as long as the options are not read, as in `--help`."""
+    params = click.get_current_context().find_root().params
+    return cast(tuple[str, ...], params["block"]) if "block" in params else ()
+
+
 def _plugins() -> dict[str, EntryPoint]:
     from mappa_core.plugins import installed
 
-    block = click.get_current_context().find_root().params["block"]
-    return {point.name: point for point in installed(block) if point.name not in COMMANDS}
+    return {point.name: point for point in installed(blocked()) if point.name not in COMMANDS}
 
 
 def _summary(point: EntryPoint) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from mappa_core.cli.main import blocked
 from mappa_core.config.compose import Composed, compose
 from mappa_core.plugins import Registry, load
 
@@ -72,4 +73,4 @@ def recipe_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def load_registry() -> Registry:
     """Core and all installed plugins but those that `mappa --block` leaves out."""
-    return load(block=click.get_current_context().find_root().params["block"])
+    return load(block=blocked())

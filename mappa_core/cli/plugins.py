@@ -14,7 +14,7 @@ from mappa_core.plugins import Broken, Plugin, Registry
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--traceback", "tracebacks", is_flag=True, help="Show the tracebacks of broken plugins.")
 def command(as_json: bool, tracebacks: bool) -> None:
-    """List plugins: version, offers, recipes, commands; and the broken ones with the reason."""
+    """List plugins, what they offer, and which are broken."""
     registry = load_registry()
     if as_json:
         click.echo(json.dumps(_document(registry), ensure_ascii=False))

@@ -14,6 +14,7 @@ from rich.table import Table
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.protocols import Split
 from mappa_core.records import Trajectory
+from mappa_core.store.summary import Interval
 from mappa_core.training.loop import Listener, Silent
 from mappa_core.training.report import IterationReport
 
@@ -154,10 +155,9 @@ def headline(report: IterationReport) -> str:
 
 def evaluation_line(evaluation: Evaluation) -> str:
     """One line on an evaluation, with its interval and what failed."""
-    interval = evaluation.interval
     line = (
-        f"held-out after {evaluation.iteration} iterations: {evaluation.metric} {percent(interval.mean)} "
-        f"[{percent(interval.low)}, {percent(interval.high)}] over {len(evaluation.problems)} problems"
+        f"held-out after {evaluation.iteration} iterations: {evaluation.metric} {share(evaluation.interval)} "
+        f"over {len(evaluation.problems)} problems"
     )
     if evaluation.failures:
         kinds = ", ".join(f"{count} {kind}" for kind, count in evaluation.failures.items())
@@ -165,8 +165,18 @@ def evaluation_line(evaluation: Evaluation) -> str:
     return line
 
 
+def share(value: Interval | None, *, sign: bool = False) -> str:
+    """A share with its 95 % interval, in per cent; a gain has its sign."""
+    if value is None:
+        return "-"
+    spec = "+.1f" if sign else ".1f"
+    if value.low is None or value.high is None:
+        return f"{100 * value.mean:{spec}} %"
+    return f"{100 * value.mean:{spec}} % [{100 * value.low:{spec}}, {100 * value.high:{spec}}]"
+
+
 def percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
+    return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def number(value: float | None, spec: str) -> str:

@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mappa_core.cli.ending import interval
+from mappa_core.cli.progress import share
 from mappa_core.errors import RunError
+from mappa_core.protocols import Split
 from mappa_core.records import Step, Trajectory, Verdict
 from mappa_core.store.folder import run_folders
 from mappa_core.store.reader import Reader
@@ -37,9 +38,9 @@ def list_runs(root: Path) -> None:
             continue
         result = summary.eval
         cells = (result.before, result.after) if result else (None, None)
-        gain = interval(result.gain, sign=True) if result else "-"
+        gain = share(result.gain, sign=True) if result else "-"
         table.add_row(
-            escape(folder.name), summary.status, str(summary.iterations), *(interval(one) for one in cells), gain
+            escape(folder.name), summary.status, str(summary.iterations), *(share(one) for one in cells), gain
         )
     Console().print(table)
 
@@ -50,12 +51,12 @@ def list_runs(root: Path) -> None:
 @click.option("--iteration", type=int, help="Only trajectories of this iteration.")
 @click.option("--limit", type=int, default=20, show_default=True)
 @click.option("--offset", type=int, default=0, show_default=True)
-def show(folder: Path, split: str | None, iteration: int | None, limit: int, offset: int) -> None:
+def show(folder: Path, split: Split | None, iteration: int | None, limit: int, offset: int) -> None:
     """Show a run: its coach's verdicts per agent and its trajectories (the newest iterations by --iteration)."""
     console = Console()
     with Reader(folder) as reader:
-        counts = reader.counts(split, iteration)  # type: ignore[arg-type] - click checked the choice
-        rows = reader.trajectories(split, iteration, limit=limit, offset=offset)  # type: ignore[arg-type]
+        counts = reader.counts(split, iteration)
+        rows = reader.trajectories(split, iteration, limit=limit, offset=offset)
     console.print(", ".join(f"{count} {status}" for status, count in counts.items()) or "no trajectories")
     table = Table(box=None, header_style="bold")
     for name in ("trajectory", "stratum", "status", "actions", "outcome"):

@@ -102,7 +102,8 @@ def compose(
 def restore(registry: Registry, stored: Path, words: Sequence[str] = ()) -> Composed:
     """Read back what `Composed.yaml` wrote, origins included, with `key=value` words laid over it.
 
-    The recipe itself is not read again: a run goes on with the values it began with.
+    The recipe itself is not read again: a run goes on with the values it began with. Raises ConfigError and
+    PluginError as `compose` does.
     """
     settings, name = _split(_read_file(stored), RECIPE)
     if name is None or "/" not in name:
@@ -110,6 +111,7 @@ def restore(registry: Registry, stored: Path, words: Sequence[str] = ()) -> Comp
     comments = read_origins(stored.read_text("utf-8"))
     origins = {f"{stored}:{line}": origin for line, origin in comments.items()}
     plugin, _, recipe = name.partition("/")
+    registry.plugin(plugin)
     layers = [_relabel(settings, origins), read_words(words)]
     return _resolve(registry, reduce(merge, layers, _defaults()), plugin, recipe)
 

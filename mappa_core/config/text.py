@@ -22,6 +22,7 @@ _COMMENT = "  # "
 _COMMENT_COLUMN = 64
 
 _TAG = "tag:yaml.org,2002:"
+_BREAK = re.compile("[\n\r\x85\u2028\u2029]")
 _FLOAT = re.compile(r"^(?:[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?|[-+]?\.inf|\.nan)$", re.I)
 _PLAIN = (
     ("bool", re.compile(r"^(?:true|false)$", re.I), list("tTfF")),
@@ -36,9 +37,14 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what either YAML 1.1 or 1.2 would read as something else than text."""
+    """Quotes text that YAML 1.1 or 1.2 would read as something else, and writes all text on one line."""
 
 
+def _quote_breaks(dumper: _Dumper, text: str) -> yaml.Node:
+    return dumper.represent_scalar(f"{_TAG}str", text, style='"' if _BREAK.search(text) else None)
+
+
+_Dumper.add_representer(str, _quote_breaks)
 for _name, _pattern, _first in _PLAIN:
     _Loader.add_implicit_resolver(_TAG + _name, _pattern, _first)
     _Dumper.add_implicit_resolver(_TAG + _name, _pattern, _first)
@@ -78,16 +84,13 @@ def write_yaml(settings: Node) -> str:
 
 def read_origins(text: str) -> Mapping[int, str]:
     """The origins in what `write_yaml` wrote, by line from 1."""
-    lines = enumerate(text.splitlines(), start=1)
+    lines = enumerate(text.split("\n"), start=1)
     return {number: line.rpartition(_COMMENT)[2] for number, line in lines if _COMMENT in line}
 
 
 def scalar(value: Any) -> str:
     """A leaf as one line of YAML."""
-    style = '"' if isinstance(value, str) and "\n" in value else None
-    text: str = yaml.dump(
-        value, Dumper=_Dumper, default_style=style, default_flow_style=True, width=math.inf, allow_unicode=True
-    )
+    text: str = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=math.inf, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("\n...")
 
 
@@ -97,7 +100,7 @@ def _lines(node: Node, indent: str = "") -> Iterator[tuple[str, str | None]]:
         for item in node.content:
             inner = [(scalar(item.plain), item.origin)] if is_leaf(item) else list(_lines(item, indent + "  "))
             (text, origin), *rest = inner
-            yield f"{indent}- {text.lstrip()}", origin
+            yield f"{indent}- {text.removeprefix(indent + '  ')}", origin
             yield from rest
         return
     for name, child in node.fields.items():

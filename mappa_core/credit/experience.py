@@ -42,8 +42,6 @@ def build(
     Raises:
         ValueError: the records contradict each other (a bug of a sampler, a shaper or the caller).
     """
-    if len({trajectory.id for trajectory in trajectories}) != len(trajectories):
-        raise ValueError("two trajectories of one iteration have the same id")
     agents = tuple(agent for agent, policy in policies.items() if policy in trained)
     names = tuple(dict.fromkeys(policies[agent] for agent in agents))
     rows = list(_rows(trajectories, rewards, agents, policies))
@@ -103,6 +101,8 @@ def _rows(
     trajectories: Sequence[Trajectory], rewards: Sequence[Rewards], agents: tuple[str, ...], policies: Mapping[str, str]
 ) -> Iterator[tuple[Trajectory, Step, float | None]]:
     """The actions that become rows, in canonical order."""
+    if len({trajectory.id for trajectory in trajectories}) != len(trajectories):
+        raise ValueError("two trajectories of one iteration have the same id")
     for trajectory, given in sorted(zip(trajectories, rewards, strict=True), key=lambda pair: pair[0].id):
         for step, reward in sorted(zip(trajectory.steps, given, strict=True), key=lambda pair: pair[0].position):
             if step.agent not in agents or step.completion.tokens is None:

@@ -6,6 +6,7 @@ not need it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -123,11 +124,11 @@ class ReturnToGo:
             return rewards
         if trajectory.error is not None:
             return (None,) * len(rewards)
-        to_go: dict[str, float | None] = {}
+        to_go: dict[str, float | None] = defaultdict(float)
         returns: list[float | None] = []
         for step, reward in zip(reversed(trajectory.steps), reversed(rewards), strict=True):
             chain = self._chain(step)
-            later = to_go.get(chain, 0.0)
+            later = to_go[chain]
             to_go[chain] = None if reward is None or later is None else reward + self._gamma * later
             returns.append(to_go[chain])
         return tuple(reversed(returns))

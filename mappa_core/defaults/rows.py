@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from mappa_core.errors import ConfigError, TaskError
 
 FORMATS = ("json", "jsonl", "csv", "parquet")
 _BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+_SPACE = re.compile(r"\s*")
 DATA_EXTRA = 'pip install "mappa-core[data]"'
 
 
@@ -108,7 +110,7 @@ def _line_of_element(text: str, index: int) -> int:
     decoder, position = json.JSONDecoder(), text.index("[")
     for element in range(index + 1):
         position += 1  # past the bracket or the comma
-        position += len(text[position:]) - len(text[position:].lstrip())
+        position = _SPACE.match(text, position).end()  # type: ignore[union-attr]  # it matches nothing as well
         if element < index:
             position = text.index(",", decoder.raw_decode(text, position)[1])
     return text.count("\n", 0, position) + 1

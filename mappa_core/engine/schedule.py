@@ -25,7 +25,8 @@ def learning_rate(train: TrainSection, progress: float, step: int, steps: int) -
     """
     done = progress * train.iterations + step / steps
     if done < train.warmup_iterations:
-        return train.learning_rate * (done + 1.0 / steps) / train.warmup_iterations
+        # `progress` is a rounded quotient, so the clock may stand a hair before the end of the warm-up.
+        return train.learning_rate * min(1.0, (done + 1.0 / steps) / train.warmup_iterations)
     if train.schedule == "constant":
         return train.learning_rate
     share = (done - train.warmup_iterations) / (train.iterations - train.warmup_iterations)

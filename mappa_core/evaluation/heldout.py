@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
@@ -44,12 +43,14 @@ class Evaluation:
         known = np.isfinite(self.values)
         count = known.sum(axis=1)
         total = np.where(known, self.values, 0.0).sum(axis=1)
-        return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+        means: Float64 = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+        return means
 
     @property
-    def interval(self) -> Interval:
-        """Mean over problems with its 95 % interval."""
-        return mean_interval(self._known(self.by_problem))
+    def interval(self) -> Interval | None:
+        """Mean over problems with its 95 % interval; None where every problem was lost."""
+        known = self.by_problem[np.isfinite(self.by_problem)]
+        return mean_interval(known) if len(known) else None
 
     def within(self, stratum: str) -> Evaluation:
         """The same evaluation over the problems of one stratum."""
@@ -61,13 +62,13 @@ class Evaluation:
             values=self.values[chosen],
         )
 
-    def gain_over(self, before: Evaluation) -> Interval:
-        """Mean difference to `before` on the same problems, with its 95 % interval."""
+    def gain_over(self, before: Evaluation) -> Interval | None:
+        """Mean difference to `before` on the same problems, with its 95 % interval; None where none is in both."""
         if self.problems != before.problems:
             raise ValueError("a gain is paired: both evaluations must be of the same problems")
         now, then = self.by_problem, before.by_problem
         both = np.isfinite(now) & np.isfinite(then)
-        return paired_gain(then[both], now[both])
+        return paired_gain(then[both], now[both]) if both.any() else None
 
     def pass_at(self, k: int) -> float:
         """Chance that at least one of k samples is right, unbiased from all samples (Chen et al., 2021)."""
@@ -78,10 +79,6 @@ class Evaluation:
             raise ValueError(f"pass@{k} needs at least {k} samples of a problem")
         chances = [pass_at_k(int(n), int(c), k) for n, c in zip(count[usable], solved[usable], strict=True)]
         return float(np.mean(chances))
-
-    @staticmethod
-    def _known(values: Float64) -> Float64:
-        return cast(Float64, values[np.isfinite(values)])
 
 
 async def evaluate(

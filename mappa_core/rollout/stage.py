@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -61,7 +62,7 @@ class LiveStage:
         self._workspace: FolderWorkspace | None = None
         self._steps: dict[int, Step] = {}
         self._begun = 0
-        self._turns: dict[str, int] = {}
+        self._turns: Counter[str] = Counter()
         self._judging: dict[str, asyncio.Task[Verdict]] = {}
         self._outcome: dict[str, float] = {}
 
@@ -101,7 +102,7 @@ class LiveStage:
         turns_left: int = 0,
     ) -> Step:
         role = self._role(agent, tools)
-        position, turn = self._begun, self._turns.get(agent, 0)
+        position, turn = self._begun, self._turns[agent]
         self._begun, self._turns[agent] = position + 1, turn + 1
         recorded = self._recorded.step(position)
         if recorded is not None:
@@ -155,6 +156,7 @@ class LiveStage:
         reply = self._team.samplers[policy].reply(completion)
         calls = calls_of(reply, tools)
         results = await self._run(calls)
+        after = self.files if calls else before
         step = Step(
             id=f"{self._job.id}/{position:03d}",
             agent=agent,
@@ -168,7 +170,7 @@ class LiveStage:
             files=before,
             calls=calls,
             results=results,
-            breaches=breaches(agent, role, before, None if turns_left else self.files),
+            breaches=breaches(agent, role, before, None if turns_left else after),
         )
         strata = self._team.workflow.strata(self._scene(role, step, shown=self._task))
         return replace(step, strata={"task": self._task.stratum, **strata})
@@ -181,7 +183,6 @@ class LiveStage:
 
     def _open_workspace(self) -> FolderWorkspace:
         if self._workspace is None:
-            self._folder.mkdir(parents=True)
             self._workspace = FolderWorkspace(self._folder, self._archive)
         return self._workspace
 

@@ -18,6 +18,8 @@ from __future__ import annotations
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache, lru_cache
 from hashlib import sha256
 from math import isfinite
 from typing import Any, TypeVar, get_args
@@ -43,7 +45,7 @@ def address(data: bytes) -> str:
 
 def to_json(value: Any) -> bytes:
     """Any record, or JSON values with records in them, as one JSON text. Raises TypeError for what is neither."""
-    return msgspec.json.encode(_Packing(None).tree(_plain(value)))
+    return msgspec.json.encode(_Packing(None).tree(value))
 
 
 def from_json(kind: type[T], data: bytes | str) -> T:
@@ -54,7 +56,7 @@ def from_json(kind: type[T], data: bytes | str) -> T:
 
 def pack(value: Any, keep: Keep) -> bytes:
     """A record as a short JSON text; `keep` is given the blobs that the text refers to."""
-    return msgspec.json.encode(_Packing(keep).tree(_plain(value)))
+    return msgspec.json.encode(_Packing(keep).tree(value))
 
 
 def unpack(kind: type[T], data: bytes | str, fetch: Fetch) -> T:
@@ -62,25 +64,8 @@ def unpack(kind: type[T], data: bytes | str, fetch: Fetch) -> T:
     return msgspec.convert(_whole(msgspec.json.decode(data), fetch), kind, dec_hook=_checked_array)
 
 
-def _plain(value: Any) -> Any:
-    """Dicts, tuples, strings, numbers and, for arrays, memoryviews."""
-    return msgspec.to_builtins(value, enc_hook=_plain_numpy, builtin_types=(memoryview,), str_keys=True)
-
-
-def _plain_numpy(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        if value.ndim != 1:
-            raise TypeError(f"an array of a record has one axis, not {value.ndim}")
-        return np.ascontiguousarray(value).data
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"a record holds no {type(value).__name__}: {value!r}")
-
-
 class _Packing:
-    """One walk over plain values. Without `keep` everything stays in the text."""
+    """One walk over a record. Without `keep` everything stays in the text."""
 
     def __init__(self, keep: Keep | None) -> None:
         self.keep = keep
@@ -90,33 +75,53 @@ class _Packing:
         if kind is str:
             short = len(value) <= INLINE_TEXT and value.isascii()
             return value if short and value[:1] != "@" else self.text(value)
-        if kind is dict:
-            return {key if key.isidentifier() else self.text(key): self.tree(item) for key, item in value.items()}
-        if value is None or kind is int:
+        if value is None or kind is int or kind is bool:
             return value
-        if kind is tuple or kind is list:
-            return [self.tree(item) for item in value]
         if kind is float:
             return value if isfinite(value) else f"@float:{value}"
-        if kind is memoryview:
-            return self.data(np.asarray(value).dtype.str, value.tobytes(), INLINE_ARRAY)
-        return value
+        if kind is tuple or kind is list:
+            return [self.tree(item) for item in value]
+        if is_dataclass(kind):
+            return {name: self.tree(getattr(value, name)) for name in _names(kind)}
+        if isinstance(value, Mapping):
+            return {self.tree(str(key)): self.tree(item) for key, item in value.items()}
+        if kind is np.ndarray:
+            return self.array(value)
+        # Rows of task files may hold dates, decimals and the like; msgspec refuses what JSON cannot hold.
+        return self.tree(value.item() if isinstance(value, np.generic) else msgspec.to_builtins(value))
 
     def text(self, value: str) -> str:
-        try:
-            data = value.encode()
-        except UnicodeEncodeError:
-            return self.data("str", value.encode(errors="surrogatepass"), INLINE_TEXT)
         if self.keep is not None and len(value) > INLINE_TEXT:
-            return self.data("str", data, 0)
+            where, data = _located(value)
+            self.keep(where, data)
+            return f"@str#{where}"
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return f"@str={b64encode(value.encode(errors='surrogatepass')).decode()}"
         return "@" + value if value[:1] == "@" else value
 
-    def data(self, kind: str, data: bytes, inline: int) -> str:
-        if self.keep is None or len(data) <= inline:
+    def array(self, value: Any) -> str:
+        if value.ndim != 1:
+            raise TypeError(f"an array of a record has one axis, not {value.ndim}")
+        kind, data = value.dtype.str, value.tobytes()
+        if self.keep is None or len(data) <= INLINE_ARRAY:
             return f"@{kind}={b64encode(data).decode()}"
         where = address(data)
         self.keep(where, data)
         return f"@{kind}#{where}"
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+@lru_cache(maxsize=256)
+def _located(text: str) -> tuple[str, bytes]:
+    """Address and blob of a text. Prompts come again and again; only the latest are remembered."""
+    data = text.encode(errors="surrogatepass")
+    return address(data), data
 
 
 def _whole(value: Any, fetch: Fetch) -> Any:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from mappa_core.errors import ReplayError
-from mappa_core.protocols import Split
 from mappa_core.records import Failure, Step, Task, Trajectory, Verdict
 from mappa_core.store.files import storage_errors, sync
 from mappa_core.store.reader import load_error, load_iterations, load_outcome, load_steps, load_verdicts
@@ -25,14 +24,14 @@ from mappa_core.store.verdicts import VerdictCache
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recorded:
     """What is known of a trajectory that an earlier process began. Where it is not `finished`, `outcome` is empty and
-    `seconds` None."""
+    `seconds` 0, as in a Trajectory that goes on."""
 
     steps: tuple[Step, ...]
     verdicts: tuple[Verdict, ...]
     finished: bool
     outcome: Mapping[str, float]
     error: Failure | None
-    seconds: float | None
+    seconds: float
 
 
 class Store:
@@ -56,7 +55,7 @@ class Store:
         """Make an empty database. Raises RunError where it exists or the storage fails."""
         _fold_journal(Database.create(path))
 
-    def begin(self, split: Split, trajectory_id: str, task: Task, sample: int, iteration: int) -> None:
+    def begin(self, split: str, trajectory_id: str, task: Task, sample: int, iteration: int) -> None:
         """A trajectory starts. Where it is recorded already, it must be of the same task, sample and iteration."""
         with self._database.writing() as connection:
             text = self._database.pack(task)
@@ -68,7 +67,7 @@ class Store:
             )
             if not added.rowcount:
                 query = "SELECT id, split, iteration, sample, task_id, stratum, task FROM trajectories WHERE id = ?"
-                self._refuse_other("trajectory", trajectory_id, query, row)
+                self._refuse_other(f"trajectory {trajectory_id}", query, (trajectory_id,), row)
 
     def step(self, trajectory_id: str, step: Step) -> None:
         """An action is finished. Its trajectory must have begun."""
@@ -91,23 +90,25 @@ class Store:
             )
             if not added.rowcount:
                 query = "SELECT trajectory, body FROM steps WHERE id = ?"
-                self._refuse_other("step", step.id, query, (trajectory_id, body))
+                self._refuse_other(f"step {step.id}", query, (step.id,), (trajectory_id, body))
 
     def verdict(self, verdict: Verdict) -> None:
         """A coach judged a recorded step."""
-        judgement = (verdict.step, verdict.coach, verdict.phase, verdict.status, verdict.score, verdict.blame)
+        judgement = (verdict.coach, verdict.phase, verdict.status, verdict.score, verdict.blame)
         with self._database.writing() as connection:
             added = connection.execute(
-                "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
-                (verdict.id, *judgement, self._database.pack(verdict)),
+                "INSERT INTO verdicts (number, step, id, coach, phase, status, score, blame, body) "
+                "VALUES ((SELECT count(*) FROM verdicts WHERE step = ?1), ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) "
+                "ON CONFLICT DO NOTHING",
+                (verdict.step, verdict.id, *judgement, self._database.pack(verdict)),
             )
             if not added.rowcount:
-                query = "SELECT step, coach, phase, status, score, blame FROM verdicts WHERE id = ?"
-                self._refuse_other("verdict", verdict.id, query, judgement)
+                query = "SELECT coach, phase, status, score, blame FROM verdicts WHERE step = ? AND id = ?"
+                self._refuse_other(f"verdict {verdict.id}", query, (verdict.step, verdict.id), judgement)
 
-    def _refuse_other(self, what: str, identity: str, query: str, row: tuple[Any, ...]) -> None:
-        if self._database.rows(query, identity) != [row]:
-            raise ReplayError(f"{self.path}: the {what} {identity} is recorded already, and it is another one")
+    def _refuse_other(self, what: str, query: str, key: tuple[str, ...], row: tuple[Any, ...]) -> None:
+        if self._database.rows(query, *key) != [row]:
+            raise ReplayError(f"{self.path}: the {what} is recorded already, and it is another one")
 
     def end(self, trajectory: Trajectory) -> None:
         """A trajectory ended: its outcome, error and seconds are kept; steps and verdicts were as they came."""
@@ -137,7 +138,7 @@ class Store:
             row = (time.time(), kind, self._database.pack(body))
             connection.execute("INSERT INTO events (time, kind, body) VALUES (?, ?, ?)", row)
 
-    def recorded(self, split: Split, iteration: int) -> dict[str, Recorded]:
+    def recorded(self, split: str, iteration: int) -> dict[str, Recorded]:
         """By id, the trajectories of an iteration that an earlier process (or this one) began."""
         rows = self._database.rows(
             "SELECT id, finished, outcome, error, seconds FROM trajectories "
@@ -152,7 +153,7 @@ class Store:
                 finished=bool(finished),
                 outcome=load_outcome(self._database, outcome),
                 error=load_error(self._database, error),
-                seconds=seconds,
+                seconds=0.0 if seconds is None else seconds,
             )
             for identity, finished, outcome, error, seconds in rows
         }

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Any, Literal
 
 from mappa_core.errors import RunError
-from mappa_core.protocols import Split
 from mappa_core.records import Failure, Phase, Step, Task, Trajectory, Verdict
 from mappa_core.store.schema import NAME, Database
 
@@ -24,7 +23,7 @@ class TrajectoryRow:
     """A trajectory in a list, without its steps. `outcome` is empty and `seconds` None until it ends."""
 
     id: str
-    split: Split
+    split: str
     iteration: int
     sample: int
     task: str
@@ -41,7 +40,7 @@ class VerdictRow:
     """The verdicts of one coach and phase on one agent's steps in one iteration. `mean`, `low` and `high` are points
     (0-10) over the scored ones, None where there are none."""
 
-    split: Split
+    split: str
     iteration: int
     agent: str
     coach: str
@@ -74,7 +73,7 @@ class Reader:
         self._database = Database.open(folder / NAME, write=False)
 
     def trajectories(
-        self, split: Split | None = None, iteration: int | None = None, *, limit: int = 100, offset: int = 0
+        self, split: str | None = None, iteration: int | None = None, *, limit: int = 100, offset: int = 0
     ) -> list[TrajectoryRow]:
         """One page of trajectories in the order in which they began; None is any split, any iteration."""
         where, values = _filters(split=split, iteration=iteration)
@@ -124,12 +123,12 @@ class Reader:
                 seconds=0.0 if seconds is None else seconds,
             )
 
-    def counts(self, split: Split | None = None, iteration: int | None = None) -> dict[Status, int]:
+    def counts(self, split: str | None = None, iteration: int | None = None) -> dict[Status, int]:
         """How many trajectories there are of each status; a status without any is left out."""
         where, values = _filters(split=split, iteration=iteration)
         return dict(self._database.rows(f"SELECT {_STATUS}, count(*) FROM trajectories {where} GROUP BY 1", *values))
 
-    def verdicts(self, split: Split | None = None, iteration: int | None = None) -> list[VerdictRow]:
+    def verdicts(self, split: str | None = None, iteration: int | None = None) -> list[VerdictRow]:
         """Statistics of verdicts, by iteration, agent, coach and phase."""
         where, values = _filters(split=split, iteration=iteration)
         rows = self._database.rows(
@@ -177,10 +176,10 @@ def load_steps(database: Database, trajectory: str) -> tuple[Step, ...]:
 
 
 def load_verdicts(database: Database, trajectory: str) -> tuple[Verdict, ...]:
-    """The verdicts on a trajectory's steps, in the order in which they came."""
+    """The verdicts on a trajectory's steps: by step, and on one step in the order in which they came."""
     rows = database.rows(
         "SELECT verdicts.body FROM verdicts JOIN steps ON steps.id = verdicts.step "
-        "WHERE steps.trajectory = ? ORDER BY verdicts.rowid",
+        "WHERE steps.trajectory = ? ORDER BY steps.position, verdicts.number",
         trajectory,
     )
     return tuple(database.unpack(Verdict, body) for (body,) in rows)

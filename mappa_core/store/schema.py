@@ -4,15 +4,15 @@
     blobs          address, data                   long strings and arrays, once by content (see `codec`)
     trajectories   id, split, iteration, sample, task_id, stratum, task, finished, outcome, error, seconds
     steps          id, trajectory, position, agent, turn, policy, tokens, finish, body
-    verdicts       id, step, coach, phase, status, score, blame, body
+    verdicts       step, id, number, coach, phase, status, score, blame, body
     verdict_cache  key, verdict                    see `verdicts`
     iterations     number, metrics
     events         number, time, kind, body
 
 `task`, `outcome`, `error`, `body`, `verdict` and `metrics` are packed records (JSON, see `codec`); the other columns
 repeat what is worth asking for in SQL. `finished` is 0 until the trajectory ends; an `error` is the Failure it ended
-with. `tokens` counts sampled tokens and is NULL for policies behind an API. `score` is points 0-10, NULL unless scored.
-`time` is seconds since the epoch, `seconds` a duration.
+with. `tokens` counts sampled tokens and is NULL for policies behind an API. `number` of a verdict counts those on its
+step as they came; `score` is points 0-10, NULL unless scored. `time` is seconds since the epoch, `seconds` a duration.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ T = TypeVar("T")
 
 NAME = "run.db"
 SCHEMA = 1
+_JOURNAL_PAGES = 8000
+"""Pages (of 4 KiB) that the journal may hold before it is folded in: folding often costs more than the writing."""
+_KNOWN_BLOBS = 100_000
+"""Addresses that a writer remembers to have stored, which saves asking for them."""
 _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE blobs (address TEXT PRIMARY KEY, data BLOB NOT NULL);
@@ -47,10 +51,10 @@ CREATE TABLE steps (
     tokens INTEGER, finish TEXT NOT NULL, body TEXT NOT NULL, UNIQUE (trajectory, position)
 );
 CREATE TABLE verdicts (
-    id TEXT PRIMARY KEY, step TEXT NOT NULL REFERENCES steps (id) ON DELETE CASCADE,
-    coach TEXT NOT NULL, phase TEXT NOT NULL, status TEXT NOT NULL, score REAL, blame TEXT, body TEXT NOT NULL
-);
-CREATE INDEX verdicts_by_step ON verdicts (step);
+    step TEXT NOT NULL REFERENCES steps (id) ON DELETE CASCADE, id TEXT NOT NULL, number INTEGER NOT NULL,
+    coach TEXT NOT NULL, phase TEXT NOT NULL, status TEXT NOT NULL, score REAL, blame TEXT, body TEXT NOT NULL,
+    PRIMARY KEY (step, id)
+) WITHOUT ROWID;
 CREATE TABLE verdict_cache (key TEXT PRIMARY KEY, verdict TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE iterations (number INTEGER PRIMARY KEY, metrics TEXT NOT NULL);
 CREATE TABLE events (number INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL);
@@ -87,6 +91,7 @@ class Database:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self.connection = connection
+        self._stored: set[str] = set()
 
     @classmethod
     def create(cls, path: Path) -> Database:
@@ -133,6 +138,7 @@ class Database:
             if mode != "wal":
                 raise RunError(f"{self.path}: its file system holds no live database: set store.scratch to a local one")
             self.connection.execute("PRAGMA synchronous = NORMAL")
+            self.connection.execute(f"PRAGMA wal_autocheckpoint = {_JOURNAL_PAGES}")
             self.connection.execute("PRAGMA foreign_keys = ON")
 
     @contextmanager
@@ -144,6 +150,7 @@ class Database:
                 yield self.connection
                 self.connection.execute("COMMIT")
             except BaseException:
+                self._stored.clear()
                 if self.connection.in_transaction:
                     self.connection.execute("ROLLBACK")
                 raise
@@ -168,10 +175,14 @@ class Database:
 
     def pack(self, record: Any) -> str:
         """The text of a record; its blobs are stored. To be called inside `writing`."""
-        blobs: list[tuple[str, bytes]] = []
-        text = pack(record, lambda where, data: blobs.append((where, data))).decode()
-        if blobs:
-            self.connection.executemany("INSERT INTO blobs VALUES (?, ?) ON CONFLICT DO NOTHING", blobs)
+        blobs: dict[str, bytes] = {}
+        text = pack(record, blobs.__setitem__).decode()
+        new = [blob for blob in blobs.items() if blob[0] not in self._stored]
+        if new:
+            self.connection.executemany("INSERT INTO blobs VALUES (?, ?) ON CONFLICT DO NOTHING", new)
+            if len(self._stored) > _KNOWN_BLOBS:
+                self._stored.clear()
+            self._stored.update(where for where, _ in new)
         return text
 
     def unpack(self, kind: type[T], text: str) -> T:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from mappa_core.protocols import Coach, Tool, Workflow
 from mappa_core.records import Scene, Task, Verdict
 from mappa_core.rollout.replay import Replay
+from mappa_core.testing.fakes import Script
 from mappa_core.testing.play import play
 
 CANARY = "canary-7f3a91"
@@ -47,7 +48,7 @@ class WorkflowContract:
 
     async def test_survives_replies_that_are_empty_or_nonsense(self) -> None:
         for reply in ("", "```", "<think>", "\\boxed{", "\x00 \ud7ff"):
-            trajectory = await play(self.workflow(), self.task, lambda prompt, sampling, r=reply: r, tools=self.tools())
+            trajectory = await play(self.workflow(), self.task, _always(reply), tools=self.tools())
             assert trajectory.error is None, f"the reply {reply!r} broke the workflow: {trajectory.error}"
 
     async def test_survives_a_coach_that_fails(self) -> None:
@@ -94,6 +95,10 @@ class CoachContract:
 class _BrokenCoach(Coach):
     async def score(self, scene: Scene) -> Verdict:
         raise RuntimeError("this coach always fails")
+
+
+def _always(reply: str) -> Script:
+    return lambda prompt, sampling: reply
 
 
 def _with_reference(task: Task, reference: str) -> Task:

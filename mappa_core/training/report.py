@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -112,18 +113,14 @@ def _figures(steps: Sequence[Step], scores: Sequence[float], acted: int) -> Agen
 def coach_figures(trajectories: Sequence[Trajectory]) -> CoachFigures:
     """Count live verdicts by status, and the reasons why scores are missing."""
     verdicts = [one for trajectory in trajectories for one in trajectory.verdicts if one.phase == "live"]
-    reasons: dict[str, int] = {}
-    for verdict in verdicts:
-        if verdict.score is None:
-            reason = f"{verdict.status}: {verdict.error or verdict.reasoning}"
-            reasons[reason] = reasons.get(reason, 0) + 1
+    missing = [verdict for verdict in verdicts if verdict.score is None]
     return CoachFigures(
         calls=len(verdicts),
         scored=sum(verdict.status == "scored" for verdict in verdicts),
         abstained=sum(verdict.status == "abstained" for verdict in verdicts),
         failed=sum(verdict.status == "failed" for verdict in verdicts),
         usd=_spent(verdicts),
-        reasons=reasons,
+        reasons=Counter(f"{verdict.status}: {verdict.error or verdict.reasoning}" for verdict in missing),
     )
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 WIDTH, HEIGHT = 720, 260
 LEFT, RIGHT, TOP, BOTTOM = 48, 150, 16, 34
 Point = tuple[float, float]
+IntervalPoint = tuple[float, float, float | None, float | None]
+"""x, y, and the bounds of y, None where they are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +30,12 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A point with a vertical interval, in pixels."""
+    """A point with a vertical interval (None: without one), in pixels."""
 
     x: float
     y: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +75,14 @@ def chart(
     x_high: float,
     y_high: float,
     y_labels: Mapping[float, str],
-    intervals: Sequence[tuple[float, float, float, float]] = (),
+    intervals: Sequence[IntervalPoint] = (),
 ) -> Chart:
     """A chart over x from 0 to `x_high` and y from 0 to `y_high`.
 
     Args:
         series: points (x, y) by name, in order of x.
         y_labels: value -> text of the ticks.
-        intervals: points with intervals, (x, y, low, high).
+        intervals: points that are not joined by a line.
     """
     x, y = Scale(0, x_high, LEFT, WIDTH - RIGHT), Scale(0, y_high, HEIGHT - BOTTOM, TOP)
     drawn = [(name, [(x(a), y(b)) for a, b in points]) for name, points in series.items() if points]
@@ -91,7 +93,10 @@ def chart(
             Line(name=name, path=_path(points), label_x=points[-1][0] + 8, label_y=label_y)
             for (name, points), label_y in zip(drawn, label_ys, strict=True)
         ),
-        bars=tuple(Bar(x=x(a), y=y(b), low=y(low), high=y(high)) for a, b, low, high in intervals),
+        bars=tuple(
+            Bar(x=x(a), y=y(b), low=None if low is None else y(low), high=None if high is None else y(high))
+            for a, b, low, high in intervals
+        ),
         x_ticks=tuple(Tick(at=x(value), label=f"{value:g}") for value in _round_steps(x_high)),
         y_ticks=tuple(Tick(at=y(value), label=label) for value, label in y_labels.items()),
     )

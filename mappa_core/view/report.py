@@ -12,7 +12,7 @@ from mappa_core.records import MAX_SCORE
 from mappa_core.store.files import write_atomic
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import Summary
-from mappa_core.view.chart import Chart, chart
+from mappa_core.view.chart import Chart, IntervalPoint, chart
 
 PERCENT_TICKS = {0.0: "0 %", 0.25: "25 %", 0.5: "50 %", 0.75: "75 %", 1.0: "100 %"}
 SCORE_TICKS = {0.0: "0", 2.5: "2.5", 5.0: "5", 7.5: "7.5", MAX_SCORE: "10"}
@@ -46,7 +46,7 @@ def charts(
         x_high=last,
         y_high=1.0,
         y_labels=PERCENT_TICKS,
-        intervals=[_point(number, body["interval"]) for number, body in sorted(latest.items())],
+        intervals=[_point(number, body["interval"]) for number, body in sorted(latest.items()) if body["interval"]],
     )
     scores = chart(
         "Score of the coach per agent (mean points of an action, 0-10)",
@@ -62,5 +62,5 @@ def _series(iterations: Sequence[tuple[int, Mapping[str, float]]], name: str) ->
     return [(number, metrics[name]) for number, metrics in iterations if name in metrics]
 
 
-def _point(iteration: int, interval: Mapping[str, float]) -> tuple[float, float, float, float]:
+def _point(iteration: int, interval: Mapping[str, Any]) -> IntervalPoint:
     return iteration, interval["mean"], interval["low"], interval["high"]

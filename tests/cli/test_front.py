@@ -70,7 +70,8 @@ def test_a_bug_keeps_its_traceback_and_is_exit_code_1(acme):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["trian"], "No such command 'trian'"),
+        (["trian"], "No such command 'trian'. Did you mean train?"),
+        (["acne", "hello"], "No such command 'acne'. Did you mean acme?"),
         (["plugins", "--jsn"], "No such option"),
         (["acme", "helo"], "No such command 'helo'"),
     ],

@@ -6,7 +6,7 @@ import pytest
 
 from mappa_core.config.changes import difference, refuse_on_resume
 from mappa_core.config.compose import compose, restore
-from mappa_core.errors import ConfigError
+from mappa_core.errors import ConfigError, PluginError
 from mappa_core.plugins import load
 
 
@@ -66,6 +66,11 @@ def test_a_mistake_in_a_stored_config_names_its_line(registry, stored, write):
 def test_a_file_that_is_no_stored_config_is_refused(registry, write):
     with pytest.raises(ConfigError, match="not the config of a run: it has no line `recipe: plugin/recipe`"):
         restore(registry, write("mine.yaml", "seed: 1\n"))
+
+
+def test_a_stored_config_whose_plugin_is_gone_names_the_plugin(stored):
+    with pytest.raises(PluginError, match="no plugin is called 'acme'"):
+        restore(load(block=["acme"]), stored)
 
 
 def test_a_stored_config_among_config_files_names_the_recipe(registry, stored):

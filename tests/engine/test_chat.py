@@ -73,9 +73,7 @@ def test_think_text_is_split_off(text, opened, content, reasoning):
 
 def test_a_tag_opened_by_the_template_is_found_in_the_prompt(chat):
     opened = chat.render(USER, kwargs={"enable_thinking": True})
-    assert chat.reply(completion("so</think>42", opened)) == Message(
-        role="assistant", content="42", reasoning="so"
-    )
+    assert chat.reply(completion("so</think>42", opened)) == Message(role="assistant", content="42", reasoning="so")
     assert chat.reply(completion("so</think>42", chat.render(USER))).content == "so</think>42"
 
 

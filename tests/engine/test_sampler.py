@@ -27,6 +27,20 @@ async def ask(engine, requests):
     return await asyncio.gather(*(sampler.sample(tokens, sampling) for tokens, sampling in requests))
 
 
+async def start(engine, requests) -> list[asyncio.Task]:
+    """Have `requests` sampled, and return when they are being decoded."""
+    sampler = engine.sampler("solver")
+    first, *tasks = [
+        asyncio.create_task(sampler.sample(tokens, sampling))
+        for tokens, sampling in [(requests[0][0], Sampling(max_tokens=1)), *requests]
+    ]
+    await first
+    return tasks
+
+
+LONG = Sampling(max_tokens=100, temperature=0.0)
+
+
 @torch.inference_mode()
 def slow_greedy(folder: str, prompt: np.ndarray, count: int) -> list[int]:
     """One token at a time, the whole sequence anew, by the model's own forward."""
@@ -105,8 +119,7 @@ async def test_text_is_the_tokens_decoded(qwen3, opened, kit):
 async def test_a_short_request_does_not_wait_for_a_long_one(qwen3, opened):
     engine = await opened(qwen3)
     sampler, prompt = engine.sampler("solver"), prompts(1)[0]
-    long = asyncio.create_task(sampler.sample(prompt, Sampling(max_tokens=100, temperature=0.0)))
-    await asyncio.sleep(0.005)
+    (long,) = await start(engine, [(prompt, LONG)])
     short = asyncio.create_task(sampler.sample(prompt, Sampling(max_tokens=1)))
     done, _ = await asyncio.wait([long, short], return_when=asyncio.FIRST_COMPLETED)
     assert done == {short}
@@ -120,7 +133,7 @@ async def test_policies_are_decoded_in_turn(qwen3, llama, opened):
     ]
     engine = await opened(qwen3, policies=specs)
     prompt = prompts(1)[0]
-    long = asyncio.create_task(engine.sampler("solver").sample(prompt, Sampling(max_tokens=100, temperature=0.0)))
+    (long,) = await start(engine, [(prompt, LONG)])
     short = await engine.sampler("coder").sample(prompt, Sampling(max_tokens=2))
     assert not long.done()
     assert len(short.tokens) == 2
@@ -147,10 +160,7 @@ async def test_a_caller_who_leaves_disturbs_no_other(qwen3, opened):
     engine = await opened(qwen3)
     requests = list(zip(prompts(6), samplings(6), strict=True))
     expected = await ask(engine, requests)
-    sampler = engine.sampler("solver")
-    tasks = [asyncio.create_task(sampler.sample(tokens, sampling)) for tokens, sampling in requests]
-    gone = asyncio.create_task(sampler.sample(prompts(1)[0], Sampling(max_tokens=100)))
-    await asyncio.sleep(0.005)
+    gone, *tasks = await start(engine, [(prompts(1)[0], LONG), *requests])
     gone.cancel()
     found = await asyncio.gather(*tasks)
     assert [one.tokens.tolist() for one in found] == [one.tokens.tolist() for one in expected]
@@ -167,8 +177,7 @@ async def test_an_error_in_decoding_reaches_the_callers_and_the_next_request_wor
 async def test_a_row_is_sampled_from_one_version_only(qwen3, opened, train):
     engine = await opened(qwen3, train=train)
     sampler, prompt = engine.sampler("solver"), prompts(1)[0]
-    early = asyncio.create_task(sampler.sample(prompt, Sampling(max_tokens=100, temperature=0.0)))
-    await asyncio.sleep(0.005)
+    (early,) = await start(engine, [(prompt, LONG)])
     receipts, late = await asyncio.gather(engine.publish(), sampler.sample(prompt, Sampling(max_tokens=5)))
     assert receipts["solver"].version == 1
     assert [(span.version, span.start, span.end) for span in (await early).versions] == [(0, 0, 100)]
@@ -183,11 +192,10 @@ async def test_waves_are_bit_equal_whatever_else_is_asked(model, opened):
     engine = await opened(model, deterministic=True)
     first = list(zip(prompts(9), samplings(9), strict=True))
     second = list(zip(prompts(5, seed=7), samplings(5), strict=True))
-    expected = bits(await ask(engine, first)), bits(await ask(engine, second))
-    running = asyncio.create_task(ask(engine, first))
-    await asyncio.sleep(0.003)
-    found = bits(await ask(engine, second)), bits(await running)
-    assert (found[1], found[0]) == expected
+    expected = bits(await asyncio.gather(*await start(engine, first))), bits(await ask(engine, second))
+    running = await start(engine, first)
+    late = bits(await ask(engine, second))
+    assert (bits(await asyncio.gather(*running)), late) == expected
 
 
 async def test_another_engine_gives_the_same_bits(qwen3, opened):

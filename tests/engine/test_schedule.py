@@ -39,7 +39,16 @@ def test_steps_may_differ_between_iterations():
     assert found == pytest.approx([6, 5, 4, 3])
 
 
-@pytest.mark.parametrize("settings", [{"schedule": "cosin"}, {"warmup_iterations": 5}, {"warmup_iterations": -1}])
-def test_a_schedule_that_cannot_be_followed_is_refused(settings):
-    with pytest.raises(ConfigError):
-        check_schedule(TrainSection(iterations=4, **settings))
+def test_a_run_may_end_within_its_warm_up():
+    assert rates(1, warmup_iterations=8) == pytest.approx([1, 2, 3, 4])
+
+
+def test_rounding_of_progress_does_not_overshoot():
+    train = TrainSection(iterations=100, learning_rate=8.0, warmup_iterations=29)
+    assert 29 / 100 * 100 < 29
+    assert learning_rate(train, 29 / 100, 0, 1) == 8.0
+
+
+def test_an_unknown_schedule_is_refused():
+    with pytest.raises(ConfigError, match="cosin"):
+        check_schedule(TrainSection(schedule="cosin"))

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from mappa_core.errors import PluginError
+from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import CORE, HOOKS, NOUNS, installed, load
 
 
@@ -132,3 +133,23 @@ def test_no_plugin_may_call_itself_core(site):
     site.write("core", "", package="usurper")
     with pytest.raises(PluginError, match="'core': mappa-core and usurper"):
         load()
+
+
+class Notebook:
+    """Hooks that were written in a notebook."""
+
+    @staticmethod
+    @hookimpl
+    def mappa_tools():
+        return [Offer("mine", str)]
+
+
+def test_hooks_of_this_process_are_a_plugin_too():
+    registry = load(modules={"notebook": Notebook})
+    assert registry.plugins["notebook"].package == "notebook (of this process)"
+    assert "mine" in registry.names("tools")
+
+
+def test_hooks_of_this_process_cannot_take_the_name_of_a_plugin(acme):
+    with pytest.raises(PluginError, match=r"there is a plugin called 'acme' already \(acme-team\)"):
+        load(modules={"acme": Notebook})

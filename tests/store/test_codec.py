@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import math
 import types
 import typing
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, Literal
 
 import msgspec
@@ -161,3 +163,8 @@ def test_packed_text_without_its_blobs_is_refused(make_step: Any) -> None:
 def test_an_unknown_mark_is_refused(text: str) -> None:
     with pytest.raises(msgspec.DecodeError, match="no string of ours"):
         from_json(str, text)
+
+
+def test_what_rows_of_tables_hold_becomes_the_text_that_says_it() -> None:
+    meta = {"day": datetime.date(2024, 2, 29), "price": Decimal("1.50"), 7: "seven"}
+    assert from_json(dict[str, Any], to_json(meta)) == {"day": "2024-02-29", "price": "1.50", "7": "seven"}

@@ -114,7 +114,7 @@ def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_too_long_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="File name too long: choose a shorter run.name"):
+    with pytest.raises(RunError, match=r"File name too long: choose a shorter run\.name"):
         create(tmp_path, "n" * 300)
     assert list(tmp_path.iterdir()) == []
 

@@ -25,7 +25,7 @@ def test_what_is_recorded_is_what_was_written(
     run: RunFolder, task: Task, make_step: Make, make_verdict: Judge, finished: Callable[..., Trajectory]
 ) -> None:
     steps = tuple(make_step("t0", position) for position in range(3))
-    verdicts = (make_verdict("t0/1", 2.0), make_verdict("t0/0", 9.0))
+    verdicts = tuple(make_verdict("t0/1", score, id=f"v{-score}") for score in (2.0, 9.0, 4.0))
     run.store.begin("train", "t0", task, 0, 4)
     run.store.begin("train", "t1", task, 1, 4)
     for step in steps:
@@ -43,7 +43,7 @@ def test_what_is_recorded_is_what_was_written(
     assert recorded["t0"].error == Failure(kind="ToolError", message="lost", where="t0/2")
     assert recorded["t0"].seconds == 1.5
     assert not recorded["t1"].finished
-    assert (recorded["t1"].steps, recorded["t1"].outcome, recorded["t1"].seconds) == ((), {}, None)
+    assert (recorded["t1"].steps, recorded["t1"].outcome, recorded["t1"].seconds) == ((), {}, 0.0)
     assert run.store.recorded("eval", 4) == {} == run.store.recorded("train", 5)
 
 
@@ -108,6 +108,16 @@ def test_records_without_what_they_belong_to_are_bugs(
     with pytest.raises(ValueError, match="t0 ends but never began"):
         run.store.end(finished())
     assert rows(run.path, "SELECT count(*) FROM blobs") == [(0,)]
+
+
+def test_a_step_that_could_not_be_written_can_be_written_later_with_all_its_blobs(
+    run: RunFolder, task: Task, make_step: Make
+) -> None:
+    with pytest.raises(sqlite3.IntegrityError):
+        run.store.step("t0", make_step())
+    run.store.begin("train", "t0", task, 0, 0)
+    run.store.step("t0", make_step())
+    assert to_json(run.store.recorded("train", 0)["t0"].steps[0]) == to_json(make_step())
 
 
 def test_two_steps_at_one_position_are_a_bug(run: RunFolder, task: Task, make_step: Make) -> None:

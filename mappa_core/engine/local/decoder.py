@@ -101,26 +101,25 @@ class Decoder:
     def _admit(self) -> list[tuple[Request, Completion]]:
         while self.waves and not (self._apart and (self._rows or self._waiting)):
             self._waiting.extend(self.waves.popleft())
-        joining: list[Request] = []
-        while self._waiting and len(self._rows) + len(joining) < self._max_batch:
+        first = len(self._rows)
+        while self._waiting and len(self._rows) < self._max_batch:
             request = self._waiting.popleft()
             if not request.answer.cancelled():
                 request.points = uniforms(request.sampling).tolist()
-                joining.append(request)
-        if not joining:
+                self._rows.append(request)
+        if len(self._rows) == first:
             return []
-        self._prefill(joining)
+        self._prefill(first)
         return self._dismiss()
 
-    def _prefill(self, joining: list[Request]) -> None:
-        """Take the prompts of new rows into the cache, equal prompts once, and draw the first token of each row."""
-        device = self._model.device
+    def _prefill(self, first: int) -> None:
+        """Take the prompts of the rows from `first` on into the cache, equal prompts once, and draw their first tokens."""
+        device, joining = self._model.device, self._rows[first:]
         users: dict[bytes, list[int]] = {}
         for index, request in enumerate(joining):
             users.setdefault(request.prompt.tobytes(), []).append(index)
         groups = list(users.values())
         prompts = [joining[group[0]].prompt for group in groups]
-        first = len(self._rows)
         hidden = self._head.weight.new_empty((len(joining), self._head.weight.shape[1]))
         for batch in pack([len(prompt) for prompt in prompts], self._prefill_tokens):
             prefilled = DynamicCache(config=self._model.config)
@@ -134,7 +133,6 @@ class Decoder:
             hidden[indices] = states[rows, last]
         newest = self._take(joining, hidden, Ways.of([one.sampling for one in joining], device))
         self._newest = torch.cat([self._newest, newest])
-        self._rows += joining
         self._lengths += [len(request.prompt) + 1 for request in joining]
         self._compose()
 

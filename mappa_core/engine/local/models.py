@@ -63,7 +63,8 @@ def load_source(spec: str, *, device: torch.device, dtype: torch.dtype) -> Sourc
     place = locate(spec)
     transformers_logging.disable_progress_bar()
     tokenizer = _load(AutoTokenizer, place, spec, "tokenizer")
-    if not len(tokenizer):
+    # Where a folder holds no tokenizer, transformers makes an empty one up.
+    if not tokenizer("a", add_special_tokens=False)["input_ids"]:
         raise ModelError(f"{spec}: no tokenizer in {place}. Put the model's tokenizer.json there.")
     chat = Chat(tokenizer, where=spec)
     config = _load(AutoConfig, place, spec, "config.json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import shutil
 import socket
 import struct
@@ -64,10 +65,14 @@ class WardenProcess:
         finally:
             control.close()
         self._control.setblocking(False)
+        self._lost = False
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        """Whether it takes programs. One that is ending has closed its end of the socket, though it may not be gone."""
+        hung_up = select.poll()
+        hung_up.register(self._control, 0)
+        return not self._lost and not hung_up.poll(0)
 
     async def run(self, request: Mapping[str, Any], *, wall_s: float, reply_bytes: int) -> dict[str, Any]:
         """The reply of the supervisor to `request`, at most `reply_bytes` long. Cancelling ends the program.
@@ -81,16 +86,20 @@ class WardenProcess:
                 socket.send_fds(self._control, [struct.pack("<d", wall_s + GRACE_S)], [theirs.fileno()])
                 theirs.close()  # only the other side's end is left, so that its death is seen as the end of the file
                 async with asyncio.timeout(wall_s + 2 * GRACE_S):
-                    return self._understood(await _exchange(ours, request, reply_bytes))
+                    reply = await _exchange(ours, request, reply_bytes)
             except TimeoutError as error:
+                self._lost = True
                 self._process.kill()
                 raise ToolError("the python tool's warden does not answer; it was killed") from error
             except OSError as error:
+                self._lost = True
                 raise ToolError(f"the python tool lost its warden: {error}{self._last_words()}") from error
+        return self._understood(reply)
 
     def _understood(self, reply: bytes) -> dict[str, Any]:
         if not reply.endswith(b"\n"):
-            raise ToolError(f"the python tool's warden ended{self._last_words()}")
+            self._lost = True
+            raise ToolError(f"the python tool's warden ended without an answer{self._last_words()}")
         answer: dict[str, Any] = json.loads(reply)
         if "fault" in answer:
             raise ToolError(f"the python tool failed: {answer['fault']}{self._last_words()}")

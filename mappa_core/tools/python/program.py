@@ -28,6 +28,8 @@ def run(source: str) -> int:
 
 def run_script(source: str) -> int:
     """The script alone. Tracebacks show its lines and none of this file's frames."""
+    if not source.endswith("\n"):
+        source += "\n"  # as when a file is read: without it some errors in the last line are marked elsewhere
     linecache.cache[FILENAME] = (len(source), None, list(io.StringIO(source, newline=None)), FILENAME)
     sys.excepthook = sys.__excepthook__ = show_exception
     threading.excepthook = threading.__excepthook__ = show_thread_exception

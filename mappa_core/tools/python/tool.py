@@ -78,7 +78,8 @@ class PythonTool:
             "tail_bytes": tail,
         }
         async with self._slots:
-            reply = await self._running().run(request, wall_s=limits.wall_s, reply_bytes=4 * limits.output_bytes + 4096)
+            warden = await self._running()
+            reply = await warden.run(request, wall_s=limits.wall_s, reply_bytes=4 * limits.output_bytes + 4096)
         files = await asyncio.to_thread(workspace.changes)
         if "killed" in reply:
             return ToolResult(tool=self.spec.name, status="error", stderr=SUPERVISOR_LOST, files=files)
@@ -96,13 +97,16 @@ class PythonTool:
             seconds=reply["seconds"],
         )
 
-    def _running(self) -> WardenProcess:
+    async def _running(self) -> WardenProcess:
+        lost = None
         if self._warden is not None and not self._warden.alive:
-            self._warden.close()
-            self._warden = None
+            lost, self._warden = self._warden, None
         if self._warden is None:
             self._warden = WardenProcess()
-        return self._warden
+        warden = self._warden
+        if lost is not None:
+            await asyncio.to_thread(lost.close)
+        return warden
 
     async def close(self) -> None:
         """End the warden and every program under way. A later call starts a new one."""

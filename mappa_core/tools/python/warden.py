@@ -375,6 +375,7 @@ def main(control: int, scratch: str) -> None:
     try:
         warden.serve()
     finally:
+        warden.control.close()  # the driver starts another one from here on
         forget_signals(signal.SIGCHLD)
         for pid in warden.running:
             kill(pid)

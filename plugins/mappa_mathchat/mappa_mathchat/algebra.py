@@ -41,9 +41,8 @@ def equal(answer: str, reference: str) -> bool:
     try:
         gold, target = parse(reference), parse(answer)
         # 50 digits: the default of 15 takes a difference below 1e-15 for none
-        return verify(
-            gold, target, numeric_precision=50, allow_set_relation_comp=True, timeout_seconds=None, raise_on_error=True
-        )
+        options = {"numeric_precision": 50, "allow_set_relation_comp": True, "timeout_seconds": None}
+        return bool(verify(gold, target, raise_on_error=True, **options))
     except Exception:  # noqa: BLE001 - a boundary: the libraries raise anything at all on text that a model made up
         return False
 

@@ -34,7 +34,6 @@ class RuleCoach(Coach):
     abstains."""
 
     def __init__(self, options: NoOptions) -> None:
-
         self._grader = Grader()
 
     async def score(self, scene: Scene) -> Verdict:
@@ -57,7 +56,7 @@ class RuleCoach(Coach):
             return Verdict.abstained("The plan is prose: its value cannot be computed.")
         if truth is None:
             return Verdict.abstained(f"The plan comes to {claim}; without the truth nothing can be said of that.")
-        if await self._same(claim, truth):
+        if await self._grader.are_equal(claim, truth):
             return Verdict.scored(10, f"The plan comes to {claim}, which is right.", blame=NOBODY)
         return Verdict.scored(3, f"The plan comes to {claim}, not to {truth}.", blame=SOLVER)
 
@@ -76,7 +75,7 @@ class RuleCoach(Coach):
         if claim is None:
             return Verdict.abstained(f"The program printed {output}; there is no plan's value to hold it against.")
         # A plan in steps counts things: 6.0 is not how many there are.
-        faithful = output == claim if _asks_for_steps(scene) else await self._same(output, claim)
+        faithful = output == claim if _asks_for_steps(scene) else await self._grader.are_equal(output, claim)
         if faithful:
             return Verdict.scored(10, f"The program printed {output}, what its plan comes to.", blame=NOBODY)
         return Verdict.scored(4, f"The program printed {output}, but its plan comes to {claim}.", blame=CODER)
@@ -87,13 +86,13 @@ class RuleCoach(Coach):
             return Verdict.scored(0, "The reply holds no boxed answer.", blame=VERIFIER)
         if truth is None:
             return Verdict.abstained(f"The box holds {answer}; without the truth nothing can be said of that.")
-        if await self._same(answer, truth):
+        if await self._grader.are_equal(answer, truth):
             return Verdict.scored(10, f"The box holds {answer}, which is right.", blame=NOBODY)
         output = _output_of(scene)
         if output is None:
             reason = f"The box holds {answer}, not {truth}, but there was no program output to go by."
             return Verdict.scored(4, reason, blame=await self._first_at_fault(scene, truth))
-        if not await self._same(answer, output):
+        if not await self._grader.are_equal(answer, output):
             reason = f"The box holds {answer}, but the program printed {output} and the truth is {truth}."
             return Verdict.scored(2, reason, blame=VERIFIER)
         reason = f"The box holds {answer}, as the program printed; the truth is {truth}."
@@ -104,11 +103,7 @@ class RuleCoach(Coach):
         claim = _plan_of(scene)
         if claim is None:
             return SOLVER if _asks_for_steps(scene) else None
-        return CODER if await self._same(claim, truth) else SOLVER
-
-    async def _same(self, left: str, right: str) -> bool:
-        """Whether two answers are equal, by the rules that grade the team."""
-        return await self._grader.is_correct(f"\\boxed{{{left}}}", right)
+        return CODER if await self._grader.are_equal(claim, truth) else SOLVER
 
     async def close(self) -> None:
         await self._grader.close()

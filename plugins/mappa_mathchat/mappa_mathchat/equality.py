@@ -33,6 +33,9 @@ MAX_DEPTH = 20
 _ALTERNATIVES = re.compile(r"\\text\{,?\s*or\s*\}|,?\s+or\s+")
 _REMARK = re.compile(r"\s+\([A-Za-z][A-Za-z ,.]*\)\s*$")
 _RELATION = re.compile(r"[<>]|\\(?:le|ge|neq?)(?![A-Za-z])")
+_LONG_NAME = re.compile(r"\\(?:angle|triangle) ?[A-Z]{1,4}|\\text\{[A-Za-z ]+\}|(?<![\\A-Za-z])[A-Za-z]{4,}")
+_INDEX = re.compile(r"_(?:\{[^{}]*\}|\w)|(?<=[A-Za-z])\([^()]*\)|'")
+_UNKNOWN = re.compile(r"\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi|omega)(?![A-Za-z])|(?<![\\A-Za-z])[A-Za-z]+")
 _EQUALS = re.compile(r"(?<![<>!\\])=")
 
 
@@ -144,22 +147,20 @@ def _same_value(answer: str, reference: str, algebra: Algebra) -> bool:
         if len(given) > 1:
             return _ask(answer, reference, algebra)
         return len(true) == 2 and _is_name(true[0]) and _same_scalar(answer, true[1], algebra)
-    if len(given) > 1 and _letters(given[0]):
+    if len(given) > 1 and re.search("[A-Za-z]", given[0]):
         if not _is_name(given[0]):
             return False
         given = given[1:]
     return all(_same_scalar(part, reference, algebra) for part in given)
 
 
-def _letters(head: str) -> set[str]:
-    without_indices = re.sub(r"_(?:\{[^{}]*\}|\w)|(?<=[A-Za-z])\([^()]*\)", "", head)
-    return set(re.findall(r"\\(?:text\{[^{}]*\}|[A-Za-z]+)|[A-Za-z]", without_indices))
-
-
 def _is_name(head: str) -> bool:
-    """Whether the left side names a quantity (`x`, `m+n`, `f(2)`) rather than asking for one (`2x`)."""
-    without_indices = re.sub(r"_(?:\{[^{}]*\}|\w)|(?<=[A-Za-z])\([^()]*\)", "", head)
-    return len(_letters(head)) > 1 or not re.search("[0-9]", without_indices)
+    """Whether the left side names a quantity (`x`, `m+n`, `f(2)`) rather than asking for one (`2x`) or denying it."""
+    if re.search(r"(?<![A-Za-z])(?:not|or|and)(?![A-Za-z])", head):
+        return False
+    named = _INDEX.sub("", _LONG_NAME.sub("Q", head))
+    unknowns = set(_UNKNOWN.findall(named))
+    return expression(named) is not None and bool(unknowns) and (len(unknowns) > 1 or not re.search("[0-9]", named))
 
 
 def _same_scalar(answer: str, reference: str, algebra: Algebra) -> bool:

@@ -125,8 +125,10 @@ class Grader:
     async def is_correct(self, text: str, reference: str) -> bool:
         r"""Whether the last `\boxed{}` of `text` outside think text equals `reference`; False without one."""
         answer = final_answer(text)
-        if answer is None:
-            return False
+        return answer is not None and await self.are_equal(answer, reference)
+
+    async def are_equal(self, answer: str, reference: str) -> bool:
+        """Whether two answers, already taken out of their texts, are equal by the same rules."""
         try:
             return equal(answer, reference, _refuse)
         except _NeedsAlgebra:

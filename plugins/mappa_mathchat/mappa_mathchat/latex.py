@@ -28,7 +28,8 @@ _SPELLINGS = tuple(
         (r"\^\{\\circ\}|\\degree", r"^\\circ"),
         (r"\\(?:leq|leqslant)(?![A-Za-z])", r"\\le"),
         (r"\\(?:geq|geqslant)(?![A-Za-z])", r"\\ge"),
-        (r"^[A-Za-z] ?\\in(?![A-Za-z])", ""),
+        (r" {2,}", " "),
+        (r"^[A-Za-z] ?\\in ?(?=[(\[]|\\\{)", ""),
     )
 )
 _SPACE_WITHOUT_MEANING = re.compile(r"(?<![A-Za-z0-9}]) | (?![A-Za-z0-9\\])")
@@ -144,6 +145,7 @@ _DOUBTFUL = re.compile(
     r"|(?<![\\A-Za-z])[A-Za-z]{2,} | [A-Za-z]{2,}"  # words
     r"|(?<![A-Za-z])_"  # a number in another base
     r"|[+-] ?[+-]"
+    r"|\][^,]|[^,]\["  # brackets inside: neither an interval nor the index of a root
     r"|\.(?![0-9])"
     r"|(?<![0-9])\.[0-9]*\."
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -176,7 +175,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
             for name, content in files.items():
                 Path(aside, name).write_bytes(content)
             for name in files:
-                os.replace(Path(aside, name), folder / name)
+                Path(aside, name).replace(folder / name)
     except OSError as error:
         raise TaskError(f"{folder} cannot be written: {error.strerror}") from error
 

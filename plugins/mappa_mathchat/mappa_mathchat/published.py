@@ -54,28 +54,33 @@ class Problem:
     prompt: str
     answer: str
 
-    @property
-    def key(self) -> str:
-        """The text by which problems are compared: white space and case carry no meaning."""
-        return " ".join(self.prompt.split()).casefold()
-
     def as_row(self, unnamed: str) -> dict[str, str]:
         return {"id": self.id or unnamed, "prompt": self.prompt, "answer": self.answer}
 
 
 def problems_of(found: Rows) -> tuple[Problem, ...]:
     """Rows to problems. Raises TaskError, naming the row, where a column is missing or of the wrong type."""
-    return tuple(_problem(row, found.place(index)) for index, row in enumerate(found.rows))
+    problems = []
+    for index, row in enumerate(found.rows):
+        try:
+            problems.append(_problem(row))
+        except _BadRow as error:
+            raise TaskError(f"{found.place(index)}: {error}") from None
+    return tuple(problems)
 
 
-def _problem(row: Mapping[str, Any], place: str) -> Problem:
+class _BadRow(Exception):
+    """What is wrong with a row; who reads the file adds where."""
+
+
+def _problem(row: Mapping[str, Any]) -> Problem:
     cells = {str(column).casefold(): value for column, value in row.items()}
     prompt = next((cells[column] for column in PROMPT_COLUMNS if column in cells), None)
     if not isinstance(prompt, str) or not prompt.strip():
-        raise TaskError(f"{place}: no problem text in a column {' or '.join(PROMPT_COLUMNS)}")
+        raise _BadRow(f"no problem text in a column {' or '.join(PROMPT_COLUMNS)}")
     answer = cells.get("answer")
     if isinstance(answer, bool) or not isinstance(answer, str | int | float) or not str(answer).strip():
-        raise TaskError(f"{place}: no text or number in the column answer")
+        raise _BadRow("no text or number in the column answer")
     identifier = cells.get("id")
     return Problem(None if identifier is None else str(identifier), prompt, str(answer).strip())
 
@@ -102,9 +107,10 @@ def training_subset(problems: Sequence[Problem]) -> tuple[Problem, ...]:
 
 def overlap(train: Iterable[Mapping[str, str]], held_out: Iterable[Mapping[str, str]]) -> list[tuple[str, str]]:
     """Pairs of ids, (training, held out), whose problems read the same."""
-    by_text = {_key(row): row["id"] for row in train}
-    return [(by_text[_key(row)], row["id"]) for row in held_out if _key(row) in by_text]
+    by_text = {_reading(row["prompt"]): row["id"] for row in train}
+    return [(by_text[text], row["id"]) for row in held_out if (text := _reading(row["prompt"])) in by_text]
 
 
-def _key(row: Mapping[str, str]) -> str:
-    return Problem(None, row["prompt"], "").key
+def _reading(prompt: str) -> str:
+    """The text by which problems are compared: white space and case carry no meaning."""
+    return " ".join(prompt.split()).casefold()

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
-
-from mappa_core.errors import ToolError
 from mappa_mathchat.boxed import final_answer, without_thoughts
 from mappa_mathchat.grading import Grader, Worker, is_correct
+
+from mappa_core.errors import ToolError
 
 HANGING = [
     "9^{9^{9^{9}}}",

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mappa_mathchat.briefing import Briefing
+from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER, MathChat, Options, needs_another_try
 
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import Coach, Tool
@@ -15,8 +17,6 @@ from mappa_core.testing.contracts import WorkflowContract
 from mappa_core.testing.play import play
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
-from mappa_mathchat.briefing import Briefing
-from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER, MathChat, Options, needs_another_try
 
 TASK = Task(id="pens", prompt="Ana has 38 pens. Ana sells 9. How many pens?", reference="29")
 PLAN = "start 38\nsub 9"

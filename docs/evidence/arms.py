@@ -1,0 +1,106 @@
+"""What the scripts of this folder share: options, one arm trained, seeds put together, tables, files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import numpy as np
+
+from mappa_core.cli.progress import evaluation_line
+from mappa_core.errors import InputError
+from mappa_core.evaluation.heldout import Evaluation
+from mappa_core.evaluation.statistics import mean_interval
+from mappa_core.plugins import Registry
+from mappa_core.records import Float64
+from mappa_core.store.summary import Interval
+from mappa_core.training.loop import Silent
+from mappa_core.training.run import Run, Trained
+
+RECIPE = "mathchat/tiny"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Held-out accuracy (a share) of one arm before and after training, and the gain, paired on the same problems."""
+
+    before: Interval
+    after: Interval
+    gain: Interval
+
+
+class Evaluations(Silent):
+    """Says every evaluation on standard error."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        click.echo(f"{self._name}: {evaluation_line(evaluation)}", err=True)
+
+
+def evidence_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Options that every script has. Input that cannot be used ends it with a message and exit code 2."""
+
+    @wraps(function)
+    def command(**asked: Any) -> None:
+        try:
+            function(**asked)
+        except InputError as error:
+            raise click.UsageError(str(error)) from error
+
+    decorators = (
+        click.option("--seeds", default="0,1,2", show_default=True, callback=_numbers, help="Seeds to train with."),
+        click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="JSON file for all figures."),
+        click.argument("settings", nargs=-1, metavar="[KEY=VALUE]..."),
+    )
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+def _numbers(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a list of whole numbers such as 0,1,2") from None
+
+
+def train(name: str, seed: int, settings: Sequence[str], registry: Registry) -> Trained:
+    """Train the tiny recipe, changed by `settings`."""
+    run = Run.from_recipe(RECIPE, *settings, seed=seed, registry=registry)
+    return run.train(Evaluations(f"{name}, seed {seed}"))
+
+
+def figures(runs: Sequence[Trained]) -> Figures:
+    """The figures of one arm over its runs, one per seed.
+
+    Seeds share the held-out problems, so the values of one problem are one cluster. The intervals speak of other
+    problems, not of other seeds: read the seeds one by one for that.
+    """
+    before = np.array([run.evaluations[0].by_problem for run in runs])  # (seeds, problems)
+    after = np.array([run.evaluations[-1].by_problem for run in runs])
+    return Figures(before=_over_problems(before), after=_over_problems(after), gain=_over_problems(after - before))
+
+
+def _over_problems(values: Float64) -> Interval:
+    known = np.isfinite(values)
+    problems = np.broadcast_to(np.arange(values.shape[1]), values.shape)
+    return mean_interval(values[known], clusters=problems[known].tolist())
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def write(out: Path | None, document: object) -> None:
+    """Write all figures as JSON, where a file was named. What is not known is null."""
+    if out is not None:
+        out.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")

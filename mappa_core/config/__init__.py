@@ -1,0 +1,1 @@
+"""Settings: their schema, their layers, and the origin of every value."""

@@ -1,0 +1,58 @@
+"""What the README shows is run."""
+
+import re
+import types
+from pathlib import Path
+
+from mappa_core.plugins import load
+from mappa_core.protocols import Workflow
+from mappa_core.records import Message, Role, Task, ToolResult
+from mappa_core.testing import play
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+SAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+class One(Workflow):
+    agents = {"coder": Role(brief="codes")}  # noqa: RUF012
+
+    async def run(self, stage):
+        await stage.act("coder", [Message(role="user", content="?")], tools=("python",))
+
+
+class Python:
+    from mappa_core.records import ToolSpec
+
+    spec = ToolSpec(name="python", description="", schema={})
+
+    async def call(self, arguments, workspace, limits):
+        failed = "raise" in arguments["code"]
+        return ToolResult(tool="python", status="error" if failed else "ok", stderr="ValueError: no" if failed else "")
+
+    async def close(self):
+        pass
+
+
+async def test_the_coach_of_the_readme_is_a_plugin_that_works():
+    module = types.ModuleType("receipts")
+    exec(SAMPLES[0], module.__dict__)
+    coach = load(only=(), modules={"receipts": module}).build("coaches", "receipts")
+
+    async def judged(reply):
+        trajectory = await play(One(), Task(id="1", prompt="?"), [reply], tools={"python": Python()}, coach=coach)
+        return trajectory.verdicts[0]
+
+    assert (await judged("no code")).status == "abstained"
+    assert (await judged("```python\nprint(1)\n```")).score == 9.0
+    assert (await judged("```python\nraise ValueError\n```")).blame == "coder"
+
+
+def test_the_notebook_sample_trains(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    sample = (
+        SAMPLES[1]
+        .replace("train.iterations=20", "train.iterations=1")
+        .replace('", seed=1', '", "eval.problems=8", "train.prompts=2", seed=1')
+    )
+    exec(sample, {})
+    assert "Interval" in capsys.readouterr().out

@@ -1,0 +1,137 @@
+"""The loop over a scripted engine: what is learned from, kept, resumed and refused."""
+
+import json
+import sqlite3
+
+import pytest
+
+from mappa_core.errors import ConfigError, GuardStop, RunError
+from mappa_core.store.checkpoint import Checkpoints
+from mappa_core.store.reader import Reader
+from mappa_core.store.summary import read_summary
+from mappa_core.training import Run
+
+
+def start(registry, tmp_path, *settings, name="run"):
+    words = (f"run.root={tmp_path / 'runs'}", f"run.name={name}", *settings)
+    return Run.from_recipe("doubles/tiny", *words, registry=registry)
+
+
+def test_a_run_leaves_a_summary_that_scripts_can_rely_on(registry, tmp_path):
+    trained = start(registry, tmp_path).train()
+    summary = json.loads((trained.folder / "summary.json").read_text())
+    keys = "schema plugin recipe recipe_hash seed status iterations eval agents coach seconds"
+    assert list(summary) == keys.split()
+    assert [summary[key] for key in ("plugin", "recipe", "status", "iterations")] == ["doubles", "tiny", "done", 4]
+    assert summary["coach"] == {"calls": 32, "failed": 0, "usd": 0.0}
+    assert summary["eval"]["metric"] == "correct" and summary["eval"]["n"] == 4
+    assert summary["eval"]["before"]["mean"] == summary["eval"]["after"]["mean"] == 0.0
+    assert set(summary["eval"]["strata"]) == {"even", "odd"}
+    checker = summary["agents"]["checker"]
+    assert list(checker) == ["score", "tool_success", "turns", "length"]
+    assert (checker["score"], checker["tool_success"], checker["turns"]) == (5.0, None, 1.0)
+
+
+def test_figures_of_an_iteration_are_those_of_its_trajectories(registry, tmp_path):
+    trained = start(registry, tmp_path).train()
+    with Reader(trained.folder) as reader:
+        (_, metrics), *_ = reader.iterations()
+        rows = reader.trajectories("train", 0)
+        whole = [reader.trajectory(row.id) for row in rows]
+    right = [one.outcome["correct"] for one in whole]
+    scores = [v.score for one in whole for v in one.verdicts if one.steps[0].id == v.step]
+    assert len(rows) == 4
+    assert metrics["accuracy"] == pytest.approx(sum(right) / 4)
+    assert metrics["agent/doubler/score"] == pytest.approx(sum(scores) / 4)
+    assert metrics["tokens"] == sum(len(step.completion.tokens) for one in whole for step in one.steps)
+
+
+def test_every_prompt_of_an_epoch_is_used_once(registry, tmp_path):
+    trained = start(registry, tmp_path, "train.iterations=5").train()
+    with Reader(trained.folder) as reader:
+        used = [row.task for row in reader.trajectories("train") if row.sample == 0]
+    assert sorted(used) == sorted(f"n{n}" for n in range(2, 12))
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint_and_pays_no_verdict_twice(registry, tmp_path):
+    whole = start(registry, tmp_path, name="whole").train()
+
+    class Killed(BaseException):
+        pass
+
+    class Killer:
+        def __getattr__(self, name):
+            return lambda *args: None
+
+        def iteration_finished(self, report):
+            if report.iteration == 3:
+                raise Killed
+
+    run = start(registry, tmp_path, name="killed")
+    with pytest.raises(Killed):
+        run.train(Killer())
+    folder = tmp_path / "runs" / "killed"
+    assert Checkpoints(folder / "checkpoints").iterations() == (2,)
+    with Reader(folder) as reader:
+        paid = sum(row.scored for row in reader.verdicts())
+    assert paid == 24
+    resumed = Run.resume(folder, registry=registry).train()
+    assert resumed.summary.status == "done"
+    assert traces(folder) == traces(whole.folder)
+    assert Checkpoints(folder / "checkpoints").last().manifest.coach == {"doubler": {"learned": 16}}
+
+
+def traces(folder):
+    """Everything recorded but times."""
+    with sqlite3.connect(folder / "run.db") as db:
+        steps = db.execute("SELECT id, agent, turn, tokens FROM steps ORDER BY id").fetchall()
+        verdicts = db.execute("SELECT id, step, score FROM verdicts ORDER BY id").fetchall()
+        ends = db.execute("SELECT id, outcome, error FROM trajectories ORDER BY id").fetchall()
+    return steps, verdicts, ends
+
+
+def test_a_resume_may_go_further_but_change_nothing_that_was_done(registry, tmp_path):
+    trained = start(registry, tmp_path).train()
+    further = Run.resume(trained.folder, "train.iterations=6", registry=registry).train()
+    assert further.summary.iterations == 6
+    with pytest.raises(ConfigError, match=r"train.prompts: 2 -> 3"):
+        Run.resume(trained.folder, "train.prompts=3", registry=registry)
+
+
+def test_a_folder_that_exists_is_not_overwritten(registry, tmp_path):
+    start(registry, tmp_path).train()
+    with pytest.raises(RunError, match="--resume"):
+        start(registry, tmp_path).train()
+
+
+def test_too_many_missing_verdicts_stop_the_run_with_a_checkpoint_and_the_reasons(registry, tmp_path):
+    run = start(registry, tmp_path, "coach.options.fails_from=8")
+    with pytest.raises(GuardStop, match=r"100% .*iteration 2(.|\n)*8 x failed: ConnectionError: the coach is away"):
+        run.train()
+    folder = tmp_path / "runs" / "run"
+    assert Checkpoints(folder / "checkpoints").iterations() == (1,)
+    assert read_summary(folder).status == "stopped"
+    with pytest.raises(GuardStop, match="iteration 3"):
+        Run.resume(folder, registry=registry).train()
+    assert Checkpoints(folder / "checkpoints").iterations() == (1, 2)
+
+
+def test_a_few_missing_verdicts_are_counted_and_carry_no_reward(registry, tmp_path):
+    settings = ("coach.options.fails_from=7", "coach.max_missing=0.13", "train.iterations=1")
+    trained = start(registry, tmp_path, *settings).train()
+    assert (trained.summary.coach.calls, trained.summary.coach.failed) == (8, 1)
+
+
+def test_nothing_is_written_where_the_input_is_wrong(registry, tmp_path):
+    with pytest.raises(ConfigError, match=r"doublr.*Did you mean doubler"):
+        start(registry, tmp_path, "coach.reference_for=[doublr]").train()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_writes_nothing(registry, tmp_path):
+    assert "10 training and 4 held-out tasks" in start(registry, tmp_path).check()
+    assert not (tmp_path / "runs").exists()
+
+
+async def test_train_works_inside_a_running_event_loop(registry, tmp_path):
+    assert start(registry, tmp_path, "train.iterations=1").train().summary.status == "done"
