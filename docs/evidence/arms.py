@@ -77,12 +77,23 @@ def train(name: str, seed: int, settings: Sequence[str], registry: Registry) -> 
     return run.train(Evaluations(f"{name}, seed {seed}"))
 
 
+def seconds(run: Trained) -> float:
+    """Wall time of a run."""
+    wall = run.summary.seconds.wall
+    assert wall is not None  # a run that ended was timed
+    return wall
+
+
 def figures(runs: Sequence[Trained]) -> Figures:
-    """The figures of one arm over its runs, one per seed.
+    """The figures of one arm over its runs, one per seed; of a single run those that it printed itself.
 
     Seeds share the held-out problems, so the values of one problem are one cluster. The intervals speak of other
     problems, not of other seeds: read the seeds one by one for that.
     """
+    if len(runs) == 1:
+        own = runs[0].summary.eval
+        assert own is not None and own.before and own.after and own.gain  # a run that ended was evaluated twice
+        return Figures(before=own.before, after=own.after, gain=own.gain)
     before = np.array([run.evaluations[0].by_problem for run in runs])  # (seeds, problems)
     after = np.array([run.evaluations[-1].by_problem for run in runs])
     return Figures(before=_over_problems(before), after=_over_problems(after), gain=_over_problems(after - before))

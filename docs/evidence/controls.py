@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 import control_offers
-from arms import Figures, evidence_options, figures, table, train, write
+from arms import Figures, evidence_options, figures, seconds, table, train, write
 
 from mappa_core.cli.progress import share
 from mappa_core.plugins import load
@@ -50,12 +50,9 @@ def main(seeds: tuple[int, ...], out: Path | None, settings: tuple[str, ...]) ->
     rows: list[Row] = []
     for arm, changes in ARMS.items():
         runs = [train(arm, seed, (*changes(seed), *settings), registry) for seed in seeds]
-        seconds = [run.summary.seconds.wall or 0.0 for run in runs]
-        rows += [
-            Row(arm=arm, seed=seed, figures=figures([run]), seconds=spent)
-            for seed, run, spent in zip(seeds, runs, seconds, strict=True)
-        ]
-        rows.append(Row(arm=arm, seed=None, figures=figures(runs), seconds=sum(seconds)))
+        for seed, run in zip(seeds, runs, strict=True):
+            rows.append(Row(arm=arm, seed=seed, figures=figures([run]), seconds=seconds(run)))
+        rows.append(Row(arm=arm, seed=None, figures=figures(runs), seconds=sum(map(seconds, runs))))
     click.echo(table(HEADER, [row.cells for row in rows]))
     for row in rows:
         if row.seed is None:

@@ -16,7 +16,6 @@ from mappa_core.store.summary import (
     read_summary,
     write_summary,
 )
-from mappa_core.store.verdicts import VerdictCache
 
 __all__ = [
     "AgentSummary",
@@ -35,7 +34,6 @@ __all__ = [
     "StratumSummary",
     "Summary",
     "TrajectoryRow",
-    "VerdictCache",
     "VerdictRow",
     "from_json",
     "read_summary",

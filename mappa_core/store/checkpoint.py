@@ -157,15 +157,14 @@ class Checkpoints:
         others = [str(other) for other in self.iterations() if other != iteration]
         return f"checkpoints of other iterations: {', '.join(others)}" if others else "there is no other checkpoint"
 
-    def prune(self, keep: int, best: int | None = None) -> None:
-        """Remove all but the last `keep` checkpoints and the one of iteration `best`."""
+    def prune(self, keep: int) -> None:
+        """Remove all but the last `keep` checkpoints."""
         if keep < 1:
             raise ValueError(f"at least one checkpoint has to stay, not {keep}")
         for iteration in self.iterations()[:-keep]:
-            if iteration != best:
-                path = self.path(iteration)
-                path.rename(self._doomed(path))
-                shutil.rmtree(self._doomed(path))
+            path = self.path(iteration)
+            path.rename(self._doomed(path))
+            shutil.rmtree(self._doomed(path))
 
     def remove_unfinished(self) -> None:
         """Remove what a killed writer left; only the writer of the run may."""

@@ -18,7 +18,6 @@ from mappa_core.records import Failure, Step, Task, Trajectory, Verdict
 from mappa_core.store.files import storage_errors, sync
 from mappa_core.store.reader import load_error, load_iterations, load_outcome, load_steps, load_verdicts
 from mappa_core.store.schema import Database
-from mappa_core.store.verdicts import VerdictCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,7 +47,6 @@ class Store:
     def __init__(self, path: Path, *, scratch: Path | None = None) -> None:
         self.path = path
         self._database = _open_live(path, scratch)
-        self.cache = VerdictCache(self._database)
 
     @staticmethod
     def create(path: Path) -> None:
@@ -157,16 +155,6 @@ class Store:
             )
             for identity, finished, outcome, error, seconds in rows
         }
-
-    def forget_after(self, iteration: int) -> None:
-        """Delete the metrics and trajectories of all later iterations.
-
-        Not what going on from a checkpoint needs: that replays what was recorded. It is for a run that takes another
-        way from `iteration` on. Blobs and cached verdicts stay.
-        """
-        with self._database.writing() as connection:
-            connection.execute("DELETE FROM iterations WHERE number > ?", (iteration,))
-            connection.execute("DELETE FROM trajectories WHERE iteration > ?", (iteration,))
 
     def flush(self) -> None:
         """Make all that was written durable against a power cut, and renew the copy of a database in `scratch`."""

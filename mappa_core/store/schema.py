@@ -5,7 +5,6 @@
     trajectories   id, split, iteration, sample, task_id, stratum, task, finished, outcome, error, seconds
     steps          id, trajectory, position, agent, turn, policy, tokens, finish, body
     verdicts       step, id, number, coach, phase, status, score, blame, body
-    verdict_cache  key, verdict                    see `verdicts`
     iterations     number, metrics
     events         number, time, kind, body
 
@@ -55,7 +54,6 @@ CREATE TABLE verdicts (
     coach TEXT NOT NULL, phase TEXT NOT NULL, status TEXT NOT NULL, score REAL, blame TEXT, body TEXT NOT NULL,
     PRIMARY KEY (step, id)
 ) WITHOUT ROWID;
-CREATE TABLE verdict_cache (key TEXT PRIMARY KEY, verdict TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE iterations (number INTEGER PRIMARY KEY, metrics TEXT NOT NULL);
 CREATE TABLE events (number INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL);
 CREATE INDEX events_by_kind ON events (kind);

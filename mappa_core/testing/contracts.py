@@ -37,9 +37,7 @@ class WorkflowContract:
         task = _with_reference(self.task, CANARY)
         trajectory = await play(self.workflow(), task, self.replies, tools=self.tools())
         seen = [message.content for step in trajectory.steps for message in step.messages]
-        assert not any(CANARY in text for text in seen), (
-            "an agent saw task.reference: grade with stage.grade"
-        )
+        assert not any(CANARY in text for text in seen), "an agent saw task.reference: grade with stage.grade"
 
     async def test_only_declared_agents_act(self) -> None:
         workflow = self.workflow()

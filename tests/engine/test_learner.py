@@ -249,7 +249,7 @@ async def test_what_is_not_finite_stops_the_policy_and_leaves_its_weights(qwen3,
     before = (await engine.publish())["solver"].checksum
     given = advantages(scored)
     given.advantages[0] = np.nan if column == "advantages" else 1e38
-    with pytest.raises(EngineError, match="'solver'.*not finite"):
+    with pytest.raises(EngineError, match=r"'solver'.*not finite"):
         await engine.update(scored, given, LOSS, 0.0)
     assert (await engine.publish())["solver"].checksum == before
 

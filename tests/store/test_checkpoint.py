@@ -50,10 +50,10 @@ def test_the_last_one_is_found_and_others_are_pruned(checkpoints: Checkpoints) -
         write(checkpoints, iteration)
     assert checkpoints.iterations() == (2, 4, 6, 10, 1_000_000)
     assert checkpoints.latest() == 1_000_000
-    checkpoints.prune(keep=2, best=4)
-    assert checkpoints.iterations() == (4, 10, 1_000_000)
+    checkpoints.prune(keep=2)
+    assert checkpoints.iterations() == (10, 1_000_000)
     checkpoints.prune(keep=5)
-    assert checkpoints.iterations() == (4, 10, 1_000_000)
+    assert checkpoints.iterations() == (10, 1_000_000)
     assert not [path for path in checkpoints.folder.iterdir() if path.name.startswith(".")]
     with pytest.raises(ValueError, match="at least one"):
         checkpoints.prune(keep=0)

@@ -175,22 +175,6 @@ def test_an_iteration_done_again_replaces_its_metrics(run: RunFolder) -> None:
         assert reader.iterations() == [(0, {"score": 0.0}), (1, {"score": 2.0})]
 
 
-def test_forgetting_takes_later_iterations_and_all_that_belongs_to_them(
-    run: RunFolder, task: Task, make_step: Make, make_verdict: Judge
-) -> None:
-    for iteration in range(3):
-        identity = f"t{iteration}"
-        run.store.begin("train", identity, task, 0, iteration)
-        run.store.step(identity, make_step(identity))
-        run.store.verdict(make_verdict(f"{identity}/0"))
-        run.store.iteration(iteration, {"score": 1.0})
-    run.store.forget_after(0)
-    assert rows(run.path, "SELECT id FROM trajectories") == [("t0",)]
-    assert rows(run.path, "SELECT id FROM steps") == [("t0/0",)]
-    assert rows(run.path, "SELECT step FROM verdicts") == [("t0/0",)]
-    assert rows(run.path, "SELECT number FROM iterations") == [(0,)]
-
-
 def test_events_keep_their_order_and_body(run: RunFolder) -> None:
     run.store.event("checkpoint", iteration=1)
     run.store.event("evaluation", mean=0.5, low=math.nan)

@@ -113,7 +113,7 @@ class Decoder:
         return self._dismiss()
 
     def _prefill(self, first: int) -> None:
-        """Take the prompts of the rows from `first` on into the cache, equal prompts once, and draw their first tokens."""
+        """Take the prompts of the rows from `first` on into the cache, equal ones once, and draw their first tokens."""
         device, joining = self._model.device, self._rows[first:]
         users: dict[bytes, list[int]] = {}
         for index, request in enumerate(joining):

@@ -34,7 +34,7 @@ _ALTERNATIVES = re.compile(r"\\text\{,?\s*or\s*\}|,?\s+or\s+")
 _REMARK = re.compile(r"\s+\([A-Za-z][A-Za-z ,.]*\)\s*$")
 _RELATION = re.compile(r"[<>]|\\(?:le|ge|neq?)(?![A-Za-z])")
 _LONG_NAME = re.compile(r"\\(?:angle|triangle) ?[A-Z]{1,4}|\\text\{[A-Za-z ]+\}|(?<![\\A-Za-z])[A-Za-z]{4,}")
-_INDEX = re.compile(r"_(?:\{[^{}]*\}|\w)|(?<=[A-Za-z])\([^()]*\)|'")
+_INDEX = re.compile(r"_(?:\{[^{}]*\}|\w)|(?<=[A-Za-z])'*\([^()]*\)|'")
 _UNKNOWN = re.compile(r"\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi|omega)(?![A-Za-z])|(?<![\\A-Za-z])[A-Za-z]+")
 _EQUALS = re.compile(r"(?<![<>!\\])=")
 

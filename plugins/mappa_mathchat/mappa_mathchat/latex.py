@@ -178,7 +178,7 @@ def expression(text: str) -> str | None:
     for pattern, replacement in _EXPRESSION_SPELLINGS:
         text = pattern.sub(replacement, text)
     without_indices = re.sub(r"\\sqrt\[[0-9A-Za-z]\]", r"\\sqrt", text)
-    if _DOUBTFUL.search(text) or not _known(_TOKEN.findall(without_indices)):
+    if _DOUBTFUL.search(without_indices) or not _known(_TOKEN.findall(without_indices)):
         return None
     return text
 

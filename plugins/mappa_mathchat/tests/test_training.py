@@ -1,0 +1,167 @@
+"""The tiny recipe, for real: model, sampler, programs, coach, learner, store."""
+
+import hashlib
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mappa_core import Run
+from mappa_core.store.reader import Reader
+
+SMALL = ("train.prompts=3", "train.iterations=4", "checkpoint.every=2", "eval.problems=6")
+
+
+def start(root: Path, name: str, *settings: str) -> Run:
+    return Run.from_recipe("mathchat/tiny", *SMALL, f"run.root={root}", f"run.name={name}", *settings)
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "mappa_core", *arguments]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A run of four iterations that nobody disturbed."""
+    return start(tmp_path_factory.mktemp("runs"), "whole").train().folder
+
+
+def weights(folder: Path) -> dict[str, str]:
+    files = (folder / "checkpoints" / "000004").rglob("*.safetensors")
+    return {f"{file.parent.name}/{file.name}": hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def record(folder: Path) -> dict[str, list]:
+    """Everything that a run recorded but times."""
+    with Reader(folder) as reader:
+        metrics = [(n, {k: v for k, v in m.items() if not k.startswith("seconds/")}) for n, m in reader.iterations()]
+    with sqlite3.connect(folder / "run.db") as db:
+        ids = [row[0] for row in db.execute("SELECT id FROM trajectories ORDER BY id")]
+        verdicts = db.execute("SELECT id, step, status, score, blame FROM verdicts ORDER BY id").fetchall()
+    with Reader(folder) as reader:
+        steps = [trace(reader, identity) for identity in ids]
+    return {"metrics": metrics, "verdicts": verdicts, "steps": steps}
+
+
+def trace(reader: Reader, identity: str) -> list:
+    trajectory = reader.trajectory(identity)
+    return [dict(trajectory.outcome)] + [
+        (
+            step.id,
+            step.messages,
+            step.completion.tokens.tolist(),
+            step.completion.logprobs.tolist(),
+            [(result.status, result.stdout, result.stderr, result.exit_code) for result in step.results],
+        )
+        for step in trajectory.steps
+    ]
+
+
+def test_two_runs_of_one_seed_are_equal_bit_for_bit(whole, tmp_path):
+    again = start(tmp_path, "again").train().folder
+    assert weights(again) == weights(whole)
+    assert record(again) == record(whole)
+
+
+def test_another_seed_gives_another_run(whole, tmp_path):
+    other = start(tmp_path, "other", "seed=1", "train.iterations=1").train().folder
+    assert record(other)["steps"] != record(whole)["steps"]
+
+
+def test_a_run_killed_in_the_middle_and_resumed_equals_one_that_was_not(whole, tmp_path):
+    settings = (*SMALL, f"run.root={tmp_path}")
+    process = subprocess.Popen(command("train", "--plugin", "mathchat", "--quiet", "--name", "killed", *settings))
+    folder = tmp_path / "killed"
+    wait_until(lambda: steps_of(folder, iteration=3) >= 5, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    known = steps_of(folder)
+    assert known > 0 and not (folder / "checkpoints" / "000004").exists()
+    Run.resume(folder).train()
+    assert weights(folder) == weights(whole)
+    assert record(folder) == record(whole)
+
+
+def steps_of(folder: Path, iteration: int | None = None) -> int:
+    if not (folder / "run.db").exists():
+        return 0
+    query = "SELECT count(*) FROM steps JOIN trajectories ON trajectories.id = steps.trajectory WHERE split = 'train'"
+    try:
+        with sqlite3.connect(f"file:{folder / 'run.db'}?mode=ro", uri=True) as db:
+            return db.execute(query + (f" AND iteration = {iteration}" if iteration is not None else "")).fetchone()[0]
+    except sqlite3.OperationalError:
+        return 0
+
+
+def wait_until(reached, process: subprocess.Popen) -> None:
+    end = time.monotonic() + 120
+    while not reached():
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < end, "the run did not come to its fourth iteration"
+        time.sleep(0.005)
+
+
+def test_sampler_and_learner_agree_on_every_token(whole):
+    with Reader(whole) as reader:
+        found = [
+            value for _, metrics in reader.iterations() for name, value in metrics.items() if "mismatch_max" in name
+        ]
+    assert len(found) == 12
+    assert max(found) < 1e-4
+
+
+def test_the_code_that_ran_is_the_decoded_text_byte_for_byte(whole):
+    with Reader(whole) as reader:
+        steps = [step for row in reader.trajectories(limit=1000) for step in reader.trajectory(row.id).steps]
+    ran = [(call, step) for step in steps for call in step.calls if call.error is None]
+    assert len(ran) > 20
+    assert all(call.arguments["code"] in step.completion.text for call, step in ran)
+
+
+def test_the_second_turn_of_the_coder_extends_the_first_token_for_token(whole):
+    with Reader(whole) as reader:
+        trajectories = [reader.trajectory(row.id) for row in reader.trajectories(limit=1000)]
+    pairs = [
+        (first.completion, second.completion)
+        for one in trajectories
+        for first, second in zip(one.steps, one.steps[1:], strict=False)
+        if first.agent == second.agent
+    ]
+    assert pairs
+    for first, second in pairs:
+        history = [*first.prompt_tokens.tolist(), *first.tokens.tolist()]
+        assert second.prompt_tokens.tolist()[: len(history)] == history
+
+
+def test_policies_move_apart_from_each_other(whole):
+    assert len({digest for name, digest in weights(whole).items() if name.endswith("/weights.safetensors")}) == 3
+
+
+def test_eval_grades_any_file_and_counts_prompts_that_do_not_fit(tmp_path):
+    tasks = [
+        {"prompt": "Ana has 3 pens. Ana buys 4. How many pens?", "answer": 7},
+        {"prompt": "x " * 3000, "answer": "1"},
+    ]
+    (tmp_path / "tasks.json").write_text(json.dumps(tasks))
+    settings = ("tasks.use=file", f"tasks.options.path={tmp_path / 'tasks.json'}", f"run.root={tmp_path / 'runs'}")
+    done = subprocess.run(
+        command("eval", "--plugin", "mathchat", *settings, "--json"), capture_output=True, text=True, env=os.environ
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["problems"], result["rollouts"], result["not_finished"]) == (2, 2, {"PromptTooLong": 1})
+
+
+def test_a_checkpoint_is_evaluated_as_the_run_left_it(whole, tmp_path):
+    done = subprocess.run(
+        command("eval", "--run", str(whole), "--json", f"run.root={tmp_path}"), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    after = json.loads((whole / "summary.json").read_text())["eval"]["after"]
+    assert json.loads(done.stdout)["mean"] == after["mean"]
