@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from tiny_model import write_model
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, logging
 
 from mappa_core.engine.local import LocalEngine
 from mappa_core.engine.options import LocalOptions
@@ -100,6 +100,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
+    logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(compare(write_model(Path(folder)), rounds))
 

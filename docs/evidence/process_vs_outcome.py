@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -74,11 +74,10 @@ class Curve:
         return np.asarray(np.nanmean(self.values, axis=(0, 2)))
 
     def of_seed(self, index: int) -> Curve:
-        return Curve(rate=self.rate, rollouts=self.rollouts, values=self.values[[index]], seconds=self.seconds)
+        return replace(self, values=self.values[[index]])
 
     def resampled(self, seeds: Int64, problems: Int64) -> Curve:
-        values = self.values[seeds][:, :, problems]
-        return Curve(rate=self.rate, rollouts=self.rollouts, values=values, seconds=self.seconds)
+        return replace(self, values=self.values[seeds][:, :, problems])
 
     def rollouts_to(self, target: float) -> float:
         """Rollouts at which the accuracy first comes to `target`, on straight lines between evaluations; infinite
@@ -113,11 +112,12 @@ def compare(mix: str, target: float, curves: Mapping[str, Curve]) -> Comparison:
     Intervals are percentiles of a bootstrap over seeds and problems, the same draws for both arms. The choice of the
     learning rate is not drawn again. Draws in which neither arm arrives say nothing of the ratio and are left out.
     """
-    draws = {arm: [] for arm in curves}
+    draws: dict[str, list[float]] = {arm: [] for arm in curves}
     rng = np.random.default_rng(0)
     runs, _, problems = curves["process"].values.shape
     for _ in range(RESAMPLES):
-        seeds, drawn = rng.integers(runs, size=runs), rng.integers(problems, size=problems)
+        seeds = rng.integers(runs, size=runs)
+        drawn = rng.integers(problems, size=problems)
         for arm, curve in curves.items():
             draws[arm].append(curve.resampled(seeds, drawn).rollouts_to(target))
     found = {arm: curve.rollouts_to(target) for arm, curve in curves.items()}
@@ -149,7 +149,9 @@ def _interval(mean: float, draws: Sequence[float]) -> Interval:
     return Interval(mean=mean, low=float(low), high=float(high))
 
 
-def measure(mix: str, arm: str, rate: float, seeds: Sequence[int], settings: Sequence[str], registry: Registry) -> Curve:
+def measure(
+    mix: str, arm: str, rate: float, seeds: Sequence[int], settings: Sequence[str], registry: Registry
+) -> Curve:
     """Train one arm of one mix at one learning rate, once a seed."""
     words = (*MIXES[mix].settings, *ARMS[arm], f"train.learning_rate={rate}", f"eval.every={EVERY}", *settings)
     asked = Run.from_recipe(RECIPE, *words, registry=registry).composed.config.train

@@ -1,6 +1,8 @@
 """Model folders: found wherever they are named, refused with a reason where they cannot be used."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,3 +137,9 @@ def test_logits_changed_after_the_head_are_refused(kit, tmp_path):
 def test_options_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         LocalEngine(LocalOptions(**wrong))
+
+
+def test_options_chat_and_schedule_import_no_torch():
+    program = "import sys, mappa_core.engine.options, mappa_core.engine.chat, mappa_core.engine.schedule\n"
+    program += "sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

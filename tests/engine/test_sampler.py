@@ -184,6 +184,18 @@ async def test_a_row_is_sampled_from_one_version_only(qwen3, opened, train):
     assert late.versions[0].version == 1
 
 
+async def test_a_job_that_nobody_waits_for_any_more_blocks_no_request(qwen3, opened):
+    engine = await opened(qwen3)
+    prompt = prompts(1)[0]
+    (long,) = await start(engine, [(prompt, LONG)])
+    job = asyncio.create_task(engine.publish())
+    await asyncio.sleep(0)
+    job.cancel()
+    found = await engine.sampler("solver").sample(prompt, Sampling(max_tokens=1))
+    assert len(found.tokens) == 1
+    assert len((await long).tokens) == 100
+
+
 def bits(found) -> list[tuple[bytes, bytes]]:
     return [(one.tokens.tobytes(), one.logprobs.tobytes()) for one in found]
 

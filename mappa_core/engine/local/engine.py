@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +29,8 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class LocalEngine:
     """All policies in this process. One thread computes; the event loop is never blocked.
 
-    Policies of one source start equal and share one frozen reference.
+    Policies of one source start equal and share one frozen reference. Threads and determinism are settings of the whole
+    process; the engine that was opened last decides.
     """
 
     def __init__(self, options: LocalOptions) -> None:
@@ -65,12 +67,17 @@ class LocalEngine:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             # Some operations have no bit-equal form on a GPU; there the promise is the CPU's no longer.
             torch.use_deterministic_algorithms(True, warn_only=self._device.type != "cpu")
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         sources: dict[str, Source] = {}
+        kept = {spec.model for spec in policies if self._train is not None or spec.kind == "frozen"}
         for spec in policies:
             if spec.model not in sources:
                 sources[spec.model] = load_source(spec.model, device=self._device, dtype=_DTYPES[options.dtype])
             source = sources[spec.model]
-            policy = Policy(spec, source, self._train)
+            # Without learners and frozen policies nobody needs the source's own module: the first policy takes it.
+            share = spec.kind == "frozen" or spec.model not in kept
+            kept.add(spec.model)
+            policy = Policy(spec, source, source.model if share else copy.deepcopy(source.model), self._train)
             decoder = Decoder(
                 policy.model,
                 source,

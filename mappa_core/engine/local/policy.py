@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from pathlib import Path
@@ -23,16 +22,15 @@ _WEIGHTS, _MOMENTS, _STATE = "weights.safetensors", "optimiser.safetensors", "st
 
 
 class Policy:
-    """One policy. A `frozen` one shares the modules of its source; a `full` one has a copy, and the source's are its
-    reference."""
+    """One policy. `model` is its own where it is `full`; the module of its source is then its reference."""
 
-    def __init__(self, spec: PolicySpec, source: Source, train: TrainSection | None) -> None:
+    def __init__(self, spec: PolicySpec, source: Source, model: Any, train: TrainSection | None) -> None:
         self.name = spec.name
         self.source = source
         self.trained = spec.kind == "full"
         self.version = 0
         self.steps = 0
-        self.model: Any = copy.deepcopy(source.model) if self.trained else source.model
+        self.model = model
         self.value_head = self._value_head() if self.trained and spec.value_head else None
         self.optimiser: Optimiser | None = None
         if self.trained and train is not None:

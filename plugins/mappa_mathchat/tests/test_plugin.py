@@ -45,7 +45,7 @@ def test_tiny_needs_nothing_that_is_not_installed(registry: Registry) -> None:
     config = tiny.config
     assert (config.train.iterations, config.train.prompts, config.train.samples) == (60, 16, 2)
     assert config.engine.options.deterministic
-    assert config.eval.problems == 256 and config.eval.temperature == 1.0
+    assert config.tasks.options.eval == 256 and config.eval.temperature == 1.0
     assert config.coach.reference_for == ["problem_solver", "verifier"]
     assert config.policies["default"].model == "package:mappa_mathchat/models/tiny"
 

@@ -9,10 +9,10 @@ import hashlib
 import json
 import math
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,45 @@ FAULTLESS_SHARE = 0.5
 """Share of the steps, the first ones, in which demonstrations are faultless."""
 TOKENIZER_TEXTS = 3000
 """Conversations that the tokenizer's merges are learned from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curriculum:
+    """All that a warm start of so many optimiser steps is made from: `sample` gives the tokenizer its merges, then
+    `faultless` and after it `faulty` demonstrate."""
+
+    sample: Demonstrator
+    faultless: Demonstrator
+    faulty: Demonstrator
+    steps: int
+
+    @classmethod
+    def of(cls, seed: int, steps: int) -> Curriculum:
+        from mappa_mathchat.tiny.demonstrations import FAULTLESS, Demonstrator, Habits
+        from mappa_mathchat.workflow import MathChat, Options
+
+        workflow = MathChat(Options(prompts="tiny"))
+        return cls(
+            sample=Demonstrator(workflow, Habits(), Random(f"{seed}/tokenizer")),
+            faultless=Demonstrator(workflow, FAULTLESS, Random(f"{seed}/faultless")),
+            faulty=Demonstrator(workflow, Habits(), Random(f"{seed}/faulty")),
+            steps=steps,
+        )
+
+    def texts(self) -> Iterator[str]:
+        """What the tokenizer learns its merges from."""
+        return (talk.content for talks in islice(self.sample.conversations(), TOKENIZER_TEXTS) for talk in talks)
+
+    def conversations(self) -> Iterator[list[Message]]:
+        """What the model is shown, in order: `ROWS` conversations a step."""
+        faultless = int(self.steps * FAULTLESS_SHARE) * ROWS
+        yield from islice(self.faultless.conversations(), faultless)
+        yield from islice(self.faulty.conversations(), self.steps * ROWS - faultless)
+
+    @property
+    def shown(self) -> frozenset[str]:
+        """Texts of the problems that the model was shown so far."""
+        return frozenset(self.faultless.shown | self.faulty.shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +158,21 @@ def train(model: Qwen3ForCausalLM, rows: Iterator[Encoded], steps: int, pad: int
         yield float(loss.detach())
 
 
-def manifest(seed: int, steps: int, lessons: Sequence[Demonstrator], losses: Sequence[float]) -> dict[str, Any]:
+def fingerprint_of(texts: Iterable[str]) -> str:
+    """sha256 of problem texts, whatever their order."""
+    return hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()
+
+
+def manifest(seed: int, curriculum: Curriculum, losses: Sequence[float]) -> dict[str, Any]:
     """How the model was made, and the fingerprint of all problem texts that it was shown."""
-    shown = set().union(*(lesson.shown for lesson in lessons))
     return {
         "schema": 1,
         "seed": seed,
-        "steps": steps,
+        "steps": curriculum.steps,
         "rows": ROWS,
-        "habits": asdict(lessons[-1].habits),
-        "problems": len(shown),
-        "problems_sha256": hashlib.sha256("\n".join(sorted(shown)).encode()).hexdigest(),
+        "habits": asdict(curriculum.faulty.habits),
+        "problems": len(curriculum.shown),
+        "problems_sha256": fingerprint_of(curriculum.shown),
         "last_loss": round(sum(losses[-50:]) / len(losses[-50:]), 4),
         "made_with": {
             "python": platform.python_version(),
@@ -150,23 +193,16 @@ def warm_start(folder: Path, seed: int, steps: int) -> None:
     import torch
     from transformers import logging
 
-    from mappa_mathchat.tiny.demonstrations import FAULTLESS, Demonstrator, Habits
     from mappa_mathchat.tiny.tokenizer import build_tokenizer
-    from mappa_mathchat.workflow import MathChat, Options
 
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty; name a new folder")
     logging.disable_progress_bar()
     torch.set_num_threads(1)
-    workflow = MathChat(Options(prompts="tiny"))
-    samples = Demonstrator(workflow, Habits(), Random(f"{seed}/tokenizer")).conversations()
-    texts = (message.content for conversation in islice(samples, TOKENIZER_TEXTS) for message in conversation)
-    tokenizer = build_tokenizer(texts, WINDOW)
+    curriculum = Curriculum.of(seed, steps)
+    tokenizer = build_tokenizer(curriculum.texts(), WINDOW)
     model = build_model(tokenizer, seed)
-    faultless = Demonstrator(workflow, FAULTLESS, Random(f"{seed}/faultless"))
-    faulty = Demonstrator(workflow, Habits(), Random(f"{seed}/faulty"))
-    first = islice(faultless.conversations(), int(steps * FAULTLESS_SHARE) * ROWS)
-    rows = (encode(tokenizer, conversation) for conversation in chain(first, faulty.conversations()))
+    rows = (encode(tokenizer, conversation) for conversation in curriculum.conversations())
     losses = []
     for loss in train(model, rows, steps, tokenizer.pad_token_id):
         losses.append(loss)
@@ -174,6 +210,6 @@ def warm_start(folder: Path, seed: int, steps: int) -> None:
             click.echo(f"step {len(losses):5d}  loss {sum(losses[-100:]) / 100:.4f}")
     model.half().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    text = json.dumps(manifest(seed, steps, (faultless, faulty), losses), indent=2)
+    text = json.dumps(manifest(seed, curriculum, losses), indent=2)
     (folder / "manifest.json").write_text(text + "\n", encoding="utf-8")
     click.echo(f"wrote {folder}")
