@@ -2,8 +2,8 @@
 
 No stage, store, collector, registry, engine or checkpoint: one agent after the other answers for all rollouts by
 transformers' `generate`, the programs run at once on the same tool `python`, the same rules judge every action, and one
-PPO step per policy follows. Tasks, prompts, rules and all numbers are those of the recipe; what a recipe may choose
-otherwise and this script does not know ends it.
+PPO step per policy follows. Tasks, prompts, rules and all numbers are those of the recipe that is read; what else a
+recipe may choose is not written here (`KNOWN` in train.py).
 
     mappa config --plugin mathchat --json | python bench/bare_train.py
 """
@@ -17,13 +17,16 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
-from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from mappa_mathchat import words
+from mappa_mathchat.briefing import Contribution
+from mappa_mathchat.coach import RuleCoach
+from mappa_mathchat.workflow import CODER, MathChat, Options, needs_another_try
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -34,25 +37,6 @@ from mappa_core.tools.calls import PYTHON, calls_of
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
 from mappa_core.tools.workspace import FolderWorkspace
-from mappa_mathchat.briefing import Contribution
-from mappa_mathchat.coach import RuleCoach
-from mappa_mathchat.words import Options as WordOptions
-from mappa_mathchat.words import WordProblems
-from mappa_mathchat.workflow import CODER, MathChat, Options, needs_another_try
-
-KNOWN = {
-    "tasks.use": "words",
-    "workflow.options.feedback": False,
-    "coach.use": "mathchat-rules",
-    "estimator.use": "reinforce_plus_plus",
-    "estimator.options.normalize": "policy",
-    "loss.use": "ppo",
-    "loss.options.kl": "none",
-    "train.epochs": 1,
-    "train.minibatch_rows": None,
-    "train.schedule": "constant",
-    "eval.samples": 1,
-}
 
 
 @dataclass(slots=True)
@@ -64,7 +48,6 @@ class Rollout:
     messages: list[Message] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     contributions: list[Contribution] = field(default_factory=list)
-    workspace: FolderWorkspace | None = None
 
 
 class Learner:
@@ -179,18 +162,15 @@ class Team:
             max_new_tokens=getattr(self.recipe.agents, agent).max_tokens,
         )[:, prompts.input_ids.shape[1] :]
         starts = prompts.attention_mask.argmax(dim=1).tolist()
-        return [
-            self.completion(prompt[start:].numpy(), action.tolist())
-            for prompt, start, action in zip(prompts.input_ids, starts, drawn, strict=True)
-        ]
+        return [self.completion(*row) for row in zip(prompts.input_ids, starts, drawn.tolist(), strict=True)]
 
-    def completion(self, prompt: Any, action: list[int]) -> Completion:
+    def completion(self, prompt: Tensor, start: int, action: list[int]) -> Completion:
         """The tokens up to the end token, which a batch may have been drawn beyond, and their text without it."""
         end = self.tokenizer.eos_token_id
         said = action[: action.index(end)] if end in action else action
         return Completion(
             text=self.tokenizer.decode(said),
-            prompt_tokens=prompt,
+            prompt_tokens=prompt[start:].numpy(),
             tokens=np.array(action[: len(said) + 1]),
             logprobs=None,
             finish="stop" if end in action else "length",
@@ -200,12 +180,11 @@ class Team:
         """Run the programs of an action, and hand it on."""
         reply = Message(role="assistant", content=completion.text)
         calls = calls_of(reply, (PYTHON,)) if agent == CODER else ()
-        if calls and rollout.workspace is None:
-            rollout.workspace = FolderWorkspace(rollout.folder)
         results = []
         for call in calls:
             if call.error is None:
-                results.append(await self.tool.call(call.arguments, rollout.workspace, self.limits))
+                workspace = FolderWorkspace(rollout.folder)
+                results.append(await self.tool.call(call.arguments, workspace, self.limits))
             else:
                 results.append(ToolResult(tool=PYTHON, status="error", stderr=call.error))
         step = Step(
@@ -228,8 +207,8 @@ class Team:
         """The coach's points in the range that the recipe gives them; None where it abstains."""
         shown = step.agent in self.recipe.coach.reference_for
         task = rollout.task if shown else replace(rollout.task, reference=None)
-        earlier = tuple(rollout.steps[: step.position])
-        verdict = await self.coach.score(Scene(task=task, role=self.chat.agents[step.agent], step=step, earlier=earlier))
+        role, earlier = self.chat.agents[step.agent], tuple(rollout.steps[: step.position])
+        verdict = await self.coach.score(Scene(task=task, role=role, step=step, earlier=earlier))
         scale = self.recipe.shapers[0].options
         slope = (scale.high - scale.low) / (scale.source_high - scale.source_low)
         return None if verdict.score is None else scale.low + (verdict.score - scale.source_low) * slope
@@ -249,7 +228,7 @@ class Team:
 async def run(recipe: SimpleNamespace) -> None:
     torch.manual_seed(recipe.seed)
     torch.set_num_threads(recipe.engine.options.threads)
-    source = WordProblems(WordOptions(**vars(recipe.tasks.options)))
+    source = words.WordProblems(words.Options(**vars(recipe.tasks.options)))
     tasks, held_out = source.load("train"), source.load("eval")[: recipe.eval.problems]
     order = np.random.default_rng([recipe.seed, 0]).permutation(len(tasks))
     team, prompts = Team(recipe), recipe.train.prompts
@@ -264,11 +243,7 @@ async def run(recipe: SimpleNamespace) -> None:
 
 
 def main() -> None:
-    recipe = json.load(sys.stdin, object_hook=lambda values: SimpleNamespace(**values)).config
-    for key, known in KNOWN.items():
-        if attrgetter(key)(recipe) != known:
-            raise SystemExit(f"{key} is {attrgetter(key)(recipe)!r}; this script knows {known!r} alone")
-    asyncio.run(run(recipe))
+    asyncio.run(run(json.load(sys.stdin, object_hook=lambda values: SimpleNamespace(**values)).config))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from mappa_core.cli.progress import number, percent, share
+from mappa_core.cli.progress import agents_table, number, share
 from mappa_core.store.summary import EvalSummary, StratumSummary, Summary
 from mappa_core.training.run import Trained
 
@@ -16,8 +16,11 @@ from mappa_core.training.run import Trained
 def show(console: Console, trained: Trained) -> None:
     """Before and after, the agents, where everything lies, and what to try next."""
     summary = trained.summary
-    console.print(_results(summary))
-    console.print(_agents(summary))
+    if summary.eval is not None:
+        console.print(f"held-out {summary.eval.metric}, {summary.eval.n} problems, 95 % intervals", style="bold")
+        console.print(_results(summary.eval))
+    console.print("agents in the last iteration", style="bold")
+    console.print(agents_table(summary.agents))
     failed = f", {summary.coach.failed} failed" if summary.coach.failed else ""
     console.print(
         f"{summary.iterations} iterations, {summary.coach.calls:,} verdicts{failed}, "
@@ -33,34 +36,11 @@ def as_json(folder: Path, summary: Summary) -> str:
     return msgspec.json.encode({"folder": str(folder), **msgspec.to_builtins(summary)}).decode()
 
 
-def _results(summary: Summary) -> Table:
-    assert summary.eval is not None  # a run that ended has evaluated
-    table = Table(
-        title=f"held-out {summary.eval.metric}, {summary.eval.n} problems, 95 % intervals",
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        header_style="dim",
-    )
+def _results(results: EvalSummary) -> Table:
+    table = Table(box=None, header_style="dim")
     for name in ("", "before", "after", "gain"):
         table.add_column(name, justify="right" if name else "left")
-    rows: dict[str, EvalSummary | StratumSummary] = {"all": summary.eval, **summary.eval.strata}
+    rows: dict[str, EvalSummary | StratumSummary] = {"all": results, **results.strata}
     for name, row in rows.items():
         table.add_row(name, share(row.before), share(row.after), share(row.gain, sign=True))
-    return table
-
-
-def _agents(summary: Summary) -> Table:
-    table = Table(title="agents in the last iteration", title_justify="left", title_style="bold", box=None,
-                  header_style="dim")  # fmt: skip
-    for name in ("", "score", "tool success", "turns", "tokens/action"):
-        table.add_column(name, justify="right" if name else "left")
-    for agent, figures in summary.agents.items():
-        table.add_row(
-            agent,
-            number(figures.score, ".2f"),
-            percent(figures.tool_success),
-            number(figures.turns, ".2f"),
-            number(figures.length, ".1f"),
-        )
     return table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console, Group
@@ -14,7 +14,7 @@ from rich.table import Table
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.protocols import Split
 from mappa_core.records import Trajectory
-from mappa_core.store.summary import Interval
+from mappa_core.store.summary import AgentSummary, Interval
 from mappa_core.training.loop import Listener, Silent
 from mappa_core.training.report import IterationReport
 
@@ -69,7 +69,7 @@ class Dashboard(Silent):
 
     def iteration_finished(self, report: IterationReport) -> None:
         self._bars.update(self._run, completed=report.iteration)
-        self._live.update(Group(self._bars, agents_table(report), headline(report)))
+        self._live.update(Group(self._bars, agents_table(report.agents), headline(report)))
 
 
 @contextmanager
@@ -124,12 +124,12 @@ def _columns() -> tuple[ProgressColumn, ...]:
     return TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
 
 
-def agents_table(report: IterationReport) -> Table:
-    """One row per agent: the figures of the last iteration."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("agent", "score", "tool success", "turns", "tokens/action"):
-        table.add_column(name, justify="left" if name == "agent" else "right")
-    for agent, figures in report.agents.items():
+def agents_table(agents: Mapping[str, AgentSummary]) -> Table:
+    """One row per agent."""
+    table = Table(box=None, header_style="dim")
+    for name in ("", "score", "tool success", "turns", "tokens/action"):
+        table.add_column(name, justify="right" if name else "left")
+    for agent, figures in agents.items():
         table.add_row(
             agent,
             number(figures.score, ".2f"),

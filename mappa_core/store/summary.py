@@ -49,8 +49,9 @@ class EvalSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSummary:
-    """One agent in the last iteration: mean score (points, 0-10), share of its calls of tools that succeeded, turns
-    per trajectory and sampled tokens per action."""
+    """One agent in one iteration, None where there is nothing to average: mean score of its scored actions (points,
+    0-10), share of its calls of tools that succeeded, actions per trajectory in which it acted, sampled tokens per
+    action."""
 
     score: float | None = None
     tool_success: float | None = None

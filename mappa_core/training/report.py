@@ -9,20 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mappa_core.records import Step, Trajectory, Verdict
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentFigures:
-    """One agent over one iteration. None where there is nothing to average.
-
-    score: mean points (0-10) of the scored live verdicts. tool_success: share of tool calls that ended well.
-    turns: actions per trajectory in which the agent acted. length: sampled tokens per action.
-    """
-
-    score: float | None
-    tool_success: float | None
-    turns: float | None
-    length: float | None
+from mappa_core.store.summary import AgentSummary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +41,7 @@ class IterationReport:
     rollouts: int
     failed_rollouts: Mapping[str, int]
     tokens: int
-    agents: Mapping[str, AgentFigures]
+    agents: Mapping[str, AgentSummary]
     coach: CoachFigures
     policies: Mapping[str, Mapping[str, float]]
     seconds: Mapping[str, float]
@@ -82,7 +69,7 @@ class IterationReport:
         return {name: float(value) for name, value in flat.items() if value is not None}
 
 
-def agent_figures(agents: Sequence[str], trajectories: Sequence[Trajectory]) -> dict[str, AgentFigures]:
+def agent_figures(agents: Sequence[str], trajectories: Sequence[Trajectory]) -> dict[str, AgentSummary]:
     """Figures per agent over the steps and live verdicts of `trajectories`."""
     steps: dict[str, list[Step]] = {agent: [] for agent in agents}
     scores: dict[str, list[float]] = {agent: [] for agent in agents}
@@ -99,10 +86,10 @@ def agent_figures(agents: Sequence[str], trajectories: Sequence[Trajectory]) -> 
     return {agent: _figures(steps[agent], scores[agent], acted[agent]) for agent in agents}
 
 
-def _figures(steps: Sequence[Step], scores: Sequence[float], acted: int) -> AgentFigures:
+def _figures(steps: Sequence[Step], scores: Sequence[float], acted: int) -> AgentSummary:
     results = [result for step in steps for result in step.results]
     lengths = [len(step.completion.tokens) for step in steps if step.completion.tokens is not None]
-    return AgentFigures(
+    return AgentSummary(
         score=_mean(scores),
         tool_success=_mean([result.status == "ok" for result in results]),
         turns=len(steps) / acted if acted else None,
