@@ -9,7 +9,7 @@ with the highest held-out accuracy, averaged over all evaluations of the run and
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -110,14 +110,14 @@ def compare(mix: str, target: float, curves: Mapping[str, Curve]) -> Comparison:
     """Compare the arms at one target.
 
     Intervals are percentiles of a bootstrap over seeds and problems, the same draws for both arms. The choice of the
-    learning rate is not drawn again. Draws in which neither arm arrives say nothing of the ratio and are left out.
+    learning rate is not drawn again. Draws that have no ratio are left out of its interval.
     """
     draws: dict[str, list[float]] = {arm: [] for arm in curves}
     rng = np.random.default_rng(0)
     runs, _, problems = curves["process"].values.shape
     for _ in range(RESAMPLES):
-        seeds = rng.integers(runs, size=runs)
-        drawn = rng.integers(problems, size=problems)
+        seeds = rng.integers(runs, size=(runs,))
+        drawn = rng.integers(problems, size=(problems,))
         for arm, curve in curves.items():
             draws[arm].append(curve.resampled(seeds, drawn).rollouts_to(target))
     found = {arm: curve.rollouts_to(target) for arm, curve in curves.items()}
@@ -135,12 +135,13 @@ def compare(mix: str, target: float, curves: Mapping[str, Curve]) -> Comparison:
 
 
 def _ratio(found: Mapping[str, float], draws: Mapping[str, Sequence[float]]) -> Interval | None:
-    """Outcome over process; None where neither arm arrives."""
-    if math.isinf(found["process"]) and math.isinf(found["outcome"]):
+    """Outcome over process: infinite where only the outcome arm never arrives, 0 where only the process arm does not,
+    None where neither arrives or none has to learn."""
+    pairs = [(found["outcome"], found["process"]), *zip(draws["outcome"], draws["process"], strict=True)]
+    ratios = [outcome / process if 0 < min(outcome, process) < math.inf else None for outcome, process in pairs]
+    if ratios[0] is None:
         return None
-    pairs = zip(draws["outcome"], draws["process"], strict=True)
-    ratios = [outcome / process for outcome, process in pairs if math.isfinite(min(outcome, process))]
-    return _interval(found["outcome"] / found["process"], ratios)
+    return _interval(ratios[0], [ratio for ratio in ratios[1:] if ratio is not None])
 
 
 def _interval(mean: float, draws: Sequence[float]) -> Interval:
@@ -171,17 +172,24 @@ def curve_cells(mix: str, arm: str, curve: Curve) -> tuple[str, ...]:
 
 def comparison_cells(found: Comparison) -> tuple[str, ...]:
     def arm(name: str) -> str:
-        seeds = ", ".join(f"{one:.0f}" if math.isfinite(one) else "never" for one in found.by_seed[name])
-        return f"{_text(found.rollouts[name], '.0f')} ({seeds})"
+        by_seed = ", ".join(map(_rollouts, found.by_seed[name]))
+        return f"{_text(found.rollouts[name], _rollouts)} ({by_seed})"
 
-    ratio = "-" if found.ratio is None else _text(found.ratio, ".2f")
+    ratio = "-" if found.ratio is None else _text(found.ratio, _times)
     return found.mix, f"{found.target:.0%}", arm("process"), arm("outcome"), ratio
 
 
-def _text(value: Interval, spec: str) -> str:
+def _rollouts(value: float) -> str:
+    return f"{value:.0f}" if math.isfinite(value) else "never"
+
+
+def _times(value: float) -> str:
+    return {0.0: "process never", math.inf: "outcome never"}.get(value, f"{value:.2f}")
+
+
+def _text(value: Interval, word: Callable[[float], str]) -> str:
     assert value.low is not None and value.high is not None  # a bootstrap has both
-    mean, low, high = (format(x, spec) if math.isfinite(x) else "never" for x in (value.mean, value.low, value.high))
-    return f"{mean} [{low}, {high}]"
+    return f"{word(value.mean)} [{word(value.low)}, {word(value.high)}]"
 
 
 @click.command(help=__doc__)

@@ -33,8 +33,7 @@ class Lines(Silent):
         left = self._pace.left(report)
         scores = "  ".join(f"{agent} {number(figures.score, '.1f')}" for agent, figures in report.agents.items())
         self._console.print(
-            f"iteration {report.iteration}/{report.iterations}  accuracy {percent(report.accuracy)}  score: {scores}  "
-            f"{headline(report)}  left {clock(left)}",
+            f"iteration {report.iteration}/{report.iterations}  {headline(report)}  score: {scores}  left {clock(left)}",
             soft_wrap=True,
             highlight=False,
         )
@@ -141,9 +140,14 @@ def agents_table(agents: Mapping[str, AgentSummary]) -> Table:
 
 
 def headline(report: IterationReport) -> str:
-    """Speed, calls and failures of an iteration in a few words."""
+    """Accuracy, speed, calls and failures of an iteration in a few words."""
     seconds = sum(report.seconds.values())
-    words = [f"{report.tokens / seconds:,.0f} tok/s", f"{report.coach.calls} verdicts", f"{seconds:.1f} s"]
+    words = [
+        f"accuracy {percent(report.accuracy)}",
+        f"{report.tokens / seconds:,.0f} tok/s",
+        f"{report.coach.calls} verdicts",
+        f"{seconds:.1f} s",
+    ]
     if report.coach.failed:
         words.append(f"{report.coach.failed} verdicts failed")
     failed = sum(report.failed_rollouts.values())

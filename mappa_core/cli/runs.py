@@ -12,7 +12,7 @@ from rich.table import Table
 from mappa_core.cli.progress import share
 from mappa_core.errors import RunError
 from mappa_core.protocols import Split
-from mappa_core.records import Step, Trajectory, Verdict
+from mappa_core.records import NOBODY, Step, Trajectory, Verdict
 from mappa_core.store.folder import run_folders
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import read_summary
@@ -105,7 +105,7 @@ def _show_step(console: Console, step: Step, verdicts: list[Verdict]) -> None:
         console.print(f"[yellow]{breach.kind}: {escape(breach.path)}[/] {escape(breach.detail)}", highlight=False)
     for verdict in verdicts:
         said = verdict.status if verdict.score is None else f"{verdict.score:g} of 10"
-        blame = f", to blame: {verdict.blame}" if verdict.blame else ""
+        blame = f", to blame: {verdict.blame}" if verdict.blame not in (None, NOBODY) else ""
         _block(console, f"{verdict.coach}: {said}{blame}", verdict.error or verdict.reasoning)
 
 

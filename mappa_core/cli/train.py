@@ -8,7 +8,7 @@ import click
 
 from mappa_core.cli.options import Asked, load_registry, recipe_options
 from mappa_core.config.compose import Composed
-from mappa_core.errors import ConfigError
+from mappa_core.errors import ConfigError, GuardStop
 from mappa_core.plugins import Registry
 
 
@@ -38,8 +38,13 @@ def command(asked: Asked, resume: Path | None, dry_run: bool, quiet: bool, as_js
     if dry_run:
         Console().print(run.check(), highlight=False)
         return
-    with progress.listening(console, run.composed.config.train.iterations, quiet=quiet or as_json) as listener:
-        trained = run.train(listener)
+    try:
+        with progress.listening(console, run.composed.config.train.iterations, quiet=quiet or as_json) as listener:
+            trained = run.train(listener)
+    except (GuardStop, KeyboardInterrupt, SystemExit):
+        if run.folder is not None:
+            click.echo(f"nothing is lost; go on with: mappa train --resume {run.folder}", err=True)
+        raise
     write_report(trained.folder, trained.summary)
     if as_json:
         click.echo(ending.as_json(trained.folder, trained.summary))

@@ -43,8 +43,9 @@ class Run:
 
     def __init__(self, composed: Composed, registry: Registry, *, folder: Path | None = None) -> None:
         self.composed = composed
+        self.folder = folder
+        """Where the run lies; None until it has begun."""
         self._registry = registry
-        self._resumed = folder
 
     @classmethod
     def from_recipe(
@@ -127,9 +128,9 @@ class Run:
     def _open_folder(self) -> RunFolder:
         config = self.composed.config
         scratch = None if config.store.scratch is None else Path(config.store.scratch)
-        if self._resumed is not None:
-            return RunFolder.open(self._resumed, scratch=scratch)
-        return RunFolder.create(
+        if self.folder is not None:
+            return RunFolder.open(self.folder, scratch=scratch)
+        folder = RunFolder.create(
             Path(config.run.root),
             config.run.name,
             plugin=self.composed.plugin,
@@ -137,6 +138,8 @@ class Run:
             config=self.composed.yaml(),
             scratch=scratch,
         )
+        self.folder = folder.path
+        return folder
 
     def _blank_summary(self) -> Summary:
         return Summary(

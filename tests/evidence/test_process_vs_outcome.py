@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from process_vs_outcome import ARMS, MIXES, Curve, best, compare
+from process_vs_outcome import ARMS, MIXES, Curve, best, compare, comparison_cells
 
 ROLLOUTS = np.array([0, 100, 200, 300])
 
@@ -72,6 +72,18 @@ def test_an_arm_that_never_arrives_has_no_finite_number():
 def test_where_neither_arm_arrives_there_is_no_ratio():
     low = curve([0, 0.1, 0.1, 0.1])
     assert compare("hard", 0.6, {"process": low, "outcome": low}).ratio is None
+
+
+def test_where_only_the_process_arm_never_arrives_the_table_says_so():
+    found = compare("hard", 0.6, {"process": curve([0, 0.1, 0.1, 0.1]), "outcome": curve([0, 0.8, 0.8, 0.8])})
+    assert found.ratio.mean == 0
+    assert comparison_cells(found)[2] == "never [never, never] (never)"
+    assert comparison_cells(found)[4] == "process never [process never, process never]"
+
+
+def test_a_target_that_no_arm_has_to_learn_has_no_ratio():
+    known = curve([0.7, 0.8, 0.8, 0.8])
+    assert compare("hard", 0.6, {"process": known, "outcome": known}).ratio is None
 
 
 def test_the_quick_rates_name_every_arm():
