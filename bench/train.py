@@ -67,17 +67,9 @@ def recipe(words: Sequence[str]) -> str:
 
 
 def ours(folder: Path, words: Sequence[str]) -> Taken:
-    command = (
-        sys.executable,
-        "-m",
-        "mappa_core",
-        "train",
-        "--plugin",
-        "mathchat",
-        f"run.root={folder}",
-        "run.name=run",
-    )
-    wall, cpu = seconds((*command, *words), folder)
+    settings = (f"run.root={folder}", "run.name=run", *words)
+    command = (sys.executable, "-m", "mappa_core", "train", "--plugin", "mathchat", *settings)
+    wall, cpu = seconds(command, folder)
     evaluated = json.loads((folder / "run" / "summary.json").read_text("utf-8"))["eval"]
     return Taken(wall=wall, cpu=cpu, before=evaluated["before"]["mean"], after=evaluated["after"]["mean"])
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import threading
 import time
 from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -105,12 +105,14 @@ class Run:
             return f"ready: {agents}; {len(train)} training and {len(held_out)} held-out tasks"
 
     async def _train(self, listener: Listener) -> Trained:
-        started = time.perf_counter()
-        async with open_session(self.composed, self._registry, learning=True, coach=True) as session:
+        clock = Stopwatch()
+        async with AsyncExitStack() as opened:
+            session = await opened.enter_async_context(
+                open_session(self.composed, self._registry, learning=True, coach=True)
+            )
             with self._open_folder() as folder:
-                summary = self._blank_summary()
-                write_summary(folder.path, summary)
                 folder.write_config(self.composed.yaml())
+                write_summary(folder.path, self._blank_summary())
                 loop = Loop(session, folder=folder, listener=listener)
                 status: Literal["done", "stopped", "failed"] = "failed"
                 try:
@@ -120,8 +122,10 @@ class Run:
                     status = "stopped"
                     raise
                 finally:
-                    seconds = Seconds(wall=time.perf_counter() - started, cpu=cpu_seconds())
-                    summary = summed(replace(summary, status=status, seconds=seconds), folder.store, loop.evaluations)
+                    # The session ends before the clock is read: the time of child processes counts when they are gone.
+                    await opened.aclose()
+                    summary = replace(self._blank_summary(), status=status, seconds=clock.seconds())
+                    summary = summed(summary, folder.store, loop.evaluations)
                     write_summary(folder.path, summary)
                 return Trained(folder=folder.path, summary=summary, evaluations=evaluations)
 
@@ -174,7 +178,16 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
     return outcome[0]
 
 
-def cpu_seconds() -> float:
-    """CPU seconds of this process and of all its children that have ended."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return sum(os.times()[:2]) + children.ru_utime + children.ru_stime
+class Stopwatch:
+    """Seconds since it was made: of the wall, and of the CPU by this process and its children that have ended."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), _cpu_seconds()
+
+    def seconds(self) -> Seconds:
+        return Seconds(wall=time.perf_counter() - self._wall, cpu=_cpu_seconds() - self._cpu)
+
+
+def _cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
