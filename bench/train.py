@@ -35,6 +35,7 @@ KNOWN = {
     "workflow.options.feedback": False,
     "coach.use": "mathchat-rules",
     "coach.reward": {"live": 1.0},
+    "shapers.0.use": "scale",
     "estimator.use": "reinforce_plus_plus",
     "estimator.options.normalize": "policy",
     "loss.use": "ppo",
@@ -61,7 +62,8 @@ def recipe(words: Sequence[str]) -> str:
     """The recipe that both follow, as the bare script reads it."""
     composed = compose(load(), plugin="mathchat", words=words)
     for key, known in KNOWN.items():
-        if attrgetter(key)(composed.config) != known:
+        chosen = composed.settings.at(key)
+        if chosen is None or chosen.plain != known:
             raise SystemExit(f"{BARE.name} knows no other {key} than {known!r}")
     return json.dumps({"config": composed.document})
 

@@ -7,6 +7,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mappa_core.defaults.rows import Rows as Rows
+    from mappa_core.defaults.rows import read_rows as read_rows
+    from mappa_core.defaults.tasks import HuggingFaceOptions as HuggingFaceOptions
+    from mappa_core.defaults.tasks import dataset_rows as dataset_rows
     from mappa_core.errors import CoachError as CoachError
     from mappa_core.errors import ConfigError as ConfigError
     from mappa_core.errors import EngineError as EngineError
@@ -66,6 +70,9 @@ if TYPE_CHECKING:
     from mappa_core.records import Usage as Usage
     from mappa_core.records import Verdict as Verdict
     from mappa_core.records import VersionSpan as VersionSpan
+    from mappa_core.tools.calls import PYTHON as PYTHON
+    from mappa_core.tools.cut import SMALLEST_LIMIT as SMALLEST_LIMIT
+    from mappa_core.tools.cut import cut_middle as cut_middle
     from mappa_core.training.run import Run as Run
 
     __version__: str
@@ -82,6 +89,14 @@ _ROOMS = {
     "records": """
         MAX_SCORE NOBODY Advantages Breach Completion Experience Failure FileChange Message Receipt Role Sampling Scene
         Step Task ToolCall ToolLimits ToolResult ToolSpec Trajectory Usage Verdict VersionSpan""",
+    "defaults.rows": """
+        Rows read_rows""",
+    "defaults.tasks": """
+        HuggingFaceOptions dataset_rows""",
+    "tools.calls": """
+        PYTHON""",
+    "tools.cut": """
+        SMALLEST_LIMIT cut_middle""",
     "training.run": """
         Run""",
 }

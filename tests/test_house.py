@@ -31,6 +31,12 @@ def test_every_module_says_what_it_is_for():
     assert [path for path, tree in trees.items() if tree.body and ast.get_docstring(tree) is None] == []
 
 
+def test_plugins_use_the_front_door():
+    deep = re.compile(r"^\s*(from|import) mappa_core\.(?!testing\b)", re.MULTILINE)
+    plugins = [path for path in CODE if "plugins" in path.parts and "mappa_core" not in path.parts]
+    assert [str(path) for path in plugins if deep.search(path.read_text())] == []
+
+
 def test_every_hook_is_documented_and_named_by_its_kind():
     hooks = {name: hook for name, hook in vars(hookspecs).items() if name.startswith("mappa_")}
     assert len(hooks) == 12

@@ -32,8 +32,9 @@ class Lines(Silent):
     def iteration_finished(self, report: IterationReport) -> None:
         left = self._pace.left(report)
         scores = "  ".join(f"{agent} {number(figures.score, '.1f')}" for agent, figures in report.agents.items())
+        count = f"iteration {report.iteration}/{report.iterations}"
         self._console.print(
-            f"iteration {report.iteration}/{report.iterations}  {headline(report)}  score: {scores}  left {clock(left)}",
+            f"{count}  {headline(report)}  score: {scores}  left {clock(left)}",
             soft_wrap=True,
             highlight=False,
         )

@@ -51,7 +51,7 @@ class Chat:
             )
         except jinja2.TemplateError as error:
             raise ModelError(f"{self._where}: its chat template refuses these messages: {error}") from error
-        return np.asarray(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int32)
+        return np.asarray(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int32)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of `tokens` to the byte: special tokens are kept and no space is tidied away."""

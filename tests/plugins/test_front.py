@@ -37,6 +37,7 @@ PROMISED = """
     Workflow Coach Tool Stage TaskSource Workspace Shaper Estimator Loss LossRows Transport Reply Tracker Engine
     Sampler PolicySpec Rewards Split
     Offer NoOptions hookimpl Run
+    PYTHON SMALLEST_LIMIT cut_middle Rows read_rows HuggingFaceOptions dataset_rows
     MappaError InputError ConfigError PluginError TaskError ModelError RunError RolloutError PromptTooLong ToolError
     CoachError WorkflowError ReplayError EngineError GuardStop
 """

@@ -7,12 +7,12 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
 
-from mappa_core.hookspecs import Offer, hookimpl
+from mappa_core import Offer, hookimpl
 
 if TYPE_CHECKING:
     import click
 
-    from mappa_core.protocols import Coach, TaskSource, Workflow
+    from mappa_core import Coach, TaskSource, Workflow
 
 
 @hookimpl

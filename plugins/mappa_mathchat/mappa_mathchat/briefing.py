@@ -9,9 +9,7 @@ from pathlib import Path
 from jinja2 import FileSystemLoader, StrictUndefined, TemplateError
 from jinja2.sandbox import SandboxedEnvironment
 
-from mappa_core.errors import ConfigError
-from mappa_core.records import ToolCall, ToolResult
-from mappa_core.tools.cut import cut_middle
+from mappa_core import ConfigError, ToolCall, ToolResult, cut_middle
 
 PROMPTS = Path(__file__).parent / "prompts"
 RESULTS = "results"

@@ -19,9 +19,7 @@ from __future__ import annotations
 
 import re
 
-from mappa_core.hookspecs import NoOptions
-from mappa_core.protocols import Coach
-from mappa_core.records import NOBODY, Scene, Step, Verdict
+from mappa_core import NOBODY, Coach, NoOptions, Scene, Step, Verdict
 from mappa_mathchat.boxed import final_answer
 from mappa_mathchat.grading import Grader
 from mappa_mathchat.plans import parse

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import structlog
 
-from mappa_core.errors import ToolError
+from mappa_core import ToolError
 from mappa_mathchat.boxed import final_answer
 from mappa_mathchat.equality import equal
 

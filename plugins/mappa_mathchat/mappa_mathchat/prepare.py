@@ -11,9 +11,7 @@ from pathlib import Path
 
 import click
 
-from mappa_core.defaults.rows import Rows, read_rows
-from mappa_core.defaults.tasks import HuggingFaceOptions, dataset_rows
-from mappa_core.errors import TaskError
+from mappa_core import HuggingFaceOptions, Rows, TaskError, dataset_rows, read_rows
 from mappa_mathchat.published import (
     AIME,
     AIME_2025,

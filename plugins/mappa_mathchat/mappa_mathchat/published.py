@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mappa_core.defaults.rows import Rows
-from mappa_core.errors import TaskError
+from mappa_core import Rows, TaskError
 from mappa_mathchat.latex import number, spell
 
 SUBSET_SEED = 42

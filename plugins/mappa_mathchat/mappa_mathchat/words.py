@@ -11,9 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from mappa_core.errors import ConfigError
-from mappa_core.protocols import Split
-from mappa_core.records import Task
+from mappa_core import ConfigError, Split, Task
 from mappa_mathchat.plans import APPLY, SCALING, Move, Plan
 
 NAMES = ("Ana", "Ben", "Eva", "Ida", "Kai", "Leo", "Mia", "Noa", "Sam", "Tom")

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mappa_core.errors import ConfigError, TaskError
-from mappa_core.protocols import Stage, Workflow
-from mappa_core.records import Message, Role, Scene, Step, Task, ToolResult
-from mappa_core.tools.calls import PYTHON
-from mappa_core.tools.cut import SMALLEST_LIMIT
+from mappa_core import (
+    PYTHON,
+    SMALLEST_LIMIT,
+    ConfigError,
+    Message,
+    Role,
+    Scene,
+    Stage,
+    Step,
+    Task,
+    TaskError,
+    ToolResult,
+    Workflow,
+)
 from mappa_mathchat.briefing import Briefing, Contribution
 from mappa_mathchat.grading import Grader
 from mappa_mathchat.plans import parse

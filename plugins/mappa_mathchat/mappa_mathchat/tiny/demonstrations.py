@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 
-from mappa_core.records import Message, ToolCall, ToolResult
-from mappa_core.tools.calls import PYTHON
+from mappa_core import PYTHON, Message, ToolCall, ToolResult
 from mappa_mathchat.briefing import Contribution
 from mappa_mathchat.plans import APPLY, Move, Plan
 from mappa_mathchat.words import TERMS, Problem, problems

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mappa_core.errors import InputError
-from mappa_core.records import Message
+from mappa_core import InputError, Message
 
 if TYPE_CHECKING:
     import torch
