@@ -36,13 +36,21 @@ class Numbers(TaskSource):
                 for n in numbers]  # fmt: skip
 
 
+@dataclass
+class DoublesOptions:
+    raises: bool = False
+    raises_on: str = ""
+
+
 class Doubles(Workflow):
     agents = {"doubler": Role(brief="doubles"), "checker": Role(brief="repeats")}  # noqa: RUF012
 
-    def __init__(self, options) -> None:
-        pass
+    def __init__(self, options: DoublesOptions) -> None:
+        self._options = options
 
     async def run(self, stage):
+        if self._options.raises or stage.task.id == self._options.raises_on:
+            raise KeyError("a bug of the workflow")
         doubled = await stage.act("doubler", [Message(role="user", content=stage.task.prompt)])
         checked = await stage.act("checker", [Message(role="user", content=doubled.reply.content)])
         stage.record(correct=await stage.grade(checked.reply.content))
@@ -89,6 +97,39 @@ def doubling(prompt, sampling):
     return str(2 * number) if number < 20 and number % 2 == 0 else str(number)
 
 
+@dataclass
+class NotesOptions:
+    fails: bool = False
+
+
+class Notes:
+    """A tracker that notes what it hears."""
+
+    def __init__(self, options: NotesOptions) -> None:
+        self._options = options
+        self.heard: list[int] = []
+        self.closed = False
+
+    def log(self, iteration, metrics):
+        if self._options.fails:
+            raise ConnectionError("no dashboard")
+        self.heard.append(iteration)
+
+    def close(self):
+        self.closed = True
+
+
+class Making:
+    """Builds trackers and keeps hold of them."""
+
+    def __init__(self) -> None:
+        self.made: list[Notes] = []
+
+    def __call__(self, options: NotesOptions) -> Notes:
+        self.made.append(Notes(options))
+        return self.made[-1]
+
+
 class Plugin:
     """The module of a plugin, as `load` takes it."""
 
@@ -101,7 +142,7 @@ class Plugin:
 
     @hookimpl
     def mappa_workflows(self):
-        yield Offer("doubles", Doubles)
+        yield Offer("doubles", Doubles, DoublesOptions)
 
     @hookimpl
     def mappa_coaches(self):
@@ -110,6 +151,10 @@ class Plugin:
     @hookimpl
     def mappa_engines(self):
         yield Offer("scripted", lambda options: ScriptedEngine(doubling))
+
+    @hookimpl
+    def mappa_trackers(self):
+        yield Offer("notes", Making(), NotesOptions)
 
     @hookimpl
     def mappa_recipes(self):

@@ -5,7 +5,7 @@ import sqlite3
 
 import pytest
 
-from mappa_core.errors import ConfigError, GuardStop, RunError
+from mappa_core.errors import ConfigError, GuardStop, RunError, WorkflowError
 from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import read_summary
@@ -135,3 +135,33 @@ def test_a_dry_run_writes_nothing(registry, tmp_path):
 
 async def test_train_works_inside_a_running_event_loop(registry, tmp_path):
     assert start(registry, tmp_path, "train.iterations=1").train().summary.status == "done"
+
+
+def test_evaluations_in_between_are_made_once_and_found_again_on_resume(registry, tmp_path):
+    trained = start(registry, tmp_path, "eval.every=2").train()
+    assert [one.iteration for one in trained.evaluations] == [0, 2, 4]
+    with Reader(trained.folder) as reader:
+        played = reader.counts("eval")
+    again = Run.resume(trained.folder, registry=registry).train()
+    assert [one.iteration for one in again.evaluations] == [0, 2, 4]
+    with Reader(trained.folder) as reader:
+        assert reader.counts("eval") == played
+
+
+def test_a_tracker_that_fails_stops_nothing_and_one_that_works_hears_every_iteration(registry, tmp_path):
+    settings = "trackers=[{use: notes, options: {fails: true}}, {use: notes}]"
+    trained = start(registry, tmp_path, settings, "train.iterations=2").train()
+    assert trained.summary.status == "done"
+    broken, works = registry.plugins["doubles"].offers["trackers"]["notes"].build.made
+    assert (broken.heard, works.heard, works.closed) == ([], [1, 2], True)
+
+
+def test_a_workflow_that_always_raises_stops_the_run_and_says_why(registry, tmp_path):
+    with pytest.raises(WorkflowError, match=r"all 4 trajectories failed(.|\n)*KeyError"):
+        start(registry, tmp_path, "workflow.options.raises=true").train()
+
+
+def test_a_workflow_that_raises_in_evaluation_counts_as_not_solved(registry, tmp_path):
+    trained = start(registry, tmp_path, "workflow.options.raises_on=n20").train()
+    assert trained.evaluations[0].failures == {"WorkflowError:KeyError": 1}
+    assert trained.summary.eval.before.mean == 0.0

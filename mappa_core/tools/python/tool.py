@@ -140,5 +140,6 @@ def _text(kept: Mapping[str, Any], folder: str) -> str:
         text = before + cut_note(kept["cut"], "bytes") + after.decode(errors="replace")
     else:
         text = (head + tail).decode(errors="replace")
-    here = re.compile(rf"(?<![\w.-]){re.escape(folder)}(?![\w.-])")
-    return _ADDRESS.sub("0x0", here.sub(".", text))
+    if folder in text:
+        text = re.sub(rf"(?<![\w.-]){re.escape(folder)}(?![\w.-])", ".", text)
+    return _ADDRESS.sub("0x0", text)
