@@ -101,6 +101,9 @@ def _show_step(console: Console, step: Step, verdicts: list[Verdict]) -> None:
     _block(console, "wrote" + (" (cut off at its token limit)" if step.truncated else ""), step.completion.text)
     for result in step.results:
         _block(console, f"{result.tool}: {result.status}", (result.stdout + result.stderr) or "(printed nothing)")
+        for change in result.files:
+            size = "" if change.size is None else f", {change.size} bytes"
+            console.print(f"{change.kind} {escape(change.path)}{size}", highlight=False)
     for breach in step.breaches:
         console.print(f"[yellow]{breach.kind}: {escape(breach.path)}[/] {escape(breach.detail)}", highlight=False)
     for verdict in verdicts:

@@ -14,8 +14,6 @@ from omegaconf.errors import OmegaConfBaseException
 from mappa_core.config.layers import Node
 from mappa_core.errors import ConfigError
 
-MISSING = "???"
-
 
 def typed(schema: type, node: Node, key: str = "") -> DictConfig:
     """The settings of `node` on the defaults of dataclass `schema`; `key` is where they stand. Raises ConfigError."""

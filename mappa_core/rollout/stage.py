@@ -88,10 +88,7 @@ class LiveStage:
         if step.id not in self._judging:
             return Verdict.abstained("")
         verdict = await asyncio.shield(self._judging[step.id])
-        if step.agent in self._team.reference_for:
-            # Its words may hold the truth, and what a workflow is given it may show to an agent.
-            return replace(verdict, reasoning="", correction=None, raw_reply=None, members=())
-        return verdict
+        return _without_words(verdict) if step.agent in self._team.reference_for else verdict
 
     async def act(
         self,
@@ -226,7 +223,8 @@ class LiveStage:
 
 
 def _without_words(verdict: Verdict) -> Verdict:
-    """What a workflow, and through it an agent, may know of a verdict whose coach was shown the truth."""
+    """What a workflow, and through it an agent, may know of a verdict whose coach was shown the truth: not its words,
+    which may hold it."""
     return replace(verdict, reasoning="", correction=None, error=None, members=(), raw_reply=None)
 
 
