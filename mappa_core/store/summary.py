@@ -70,7 +70,7 @@ class CoachSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
-    """Time of the whole run; `cpu` is of all its processes."""
+    """Time since the run was started, or resumed for the last time; `cpu` is of all its processes."""
 
     wall: float | None = None
     cpu: float | None = None
