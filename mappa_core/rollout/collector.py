@@ -63,7 +63,7 @@ class Collector:
         try:
             async with asyncio.TaskGroup() as group:
                 for first in _enter(queue, turnstile, self._concurrency):
-                    group.create_task(self._work(first, queue, turnstile, folder, recorded or {}, results))
+                    group.create_task(self._work(first, queue, turnstile, group, folder, recorded or {}, results))
         except* MappaError as errors:
             raise errors.exceptions[0] from None
         finally:
@@ -75,6 +75,7 @@ class Collector:
         first: Job,
         queue: Iterator[Job],
         turnstile: Turnstile,
+        group: asyncio.TaskGroup,
         folder: Path,
         recorded: Mapping[str, Replay],
         results: dict[str, Trajectory],
@@ -82,7 +83,17 @@ class Collector:
         job: Job | None = first
         while job is not None:
             started = time.perf_counter()
-            stage = self._stage(job, turnstile, folder, recorded.get(job.id))
+            stage = LiveStage(
+                self._team,
+                job,
+                recorder=self._recorder,
+                turnstile=turnstile,
+                background=group,
+                folder=folder / f"{self._team.seed_of(job.id, 'workspace'):016x}",
+                archive=self._archive,
+                recorded=recorded.get(job.id),
+                resample=self._waves,
+            )
             failure = await self._play(job, stage)
             following = next(iter(_enter(queue, turnstile, 1)), None)
             turnstile.leave(job.id)
@@ -91,19 +102,6 @@ class Collector:
             if self._finished is not None:
                 self._finished(trajectory)
             job = following
-
-    def _stage(self, job: Job, turnstile: Turnstile, folder: Path, recorded: Replay | None) -> LiveStage:
-        name = f"{self._team.seed_of(job.id, 'workspace'):016x}"
-        return LiveStage(
-            self._team,
-            job,
-            recorder=self._recorder,
-            turnstile=turnstile,
-            folder=folder / name,
-            archive=self._archive,
-            recorded=recorded,
-            resample=self._waves,
-        )
 
     async def _play(self, job: Job, stage: LiveStage) -> Failure | None:
         """Run the workflow. This is the boundary of workflows: what one raises is recorded on its trajectory; what

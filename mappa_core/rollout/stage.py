@@ -35,7 +35,8 @@ from mappa_core.tools.workspace import FolderWorkspace
 
 class LiveStage:
     """Implements protocols.Stage. Where `recorded` holds steps, they are returned in order, and verdicts that were
-    given are not asked for again; the stage goes live where the record ends."""
+    given are not asked for again; the stage goes live where the record ends. Verdicts are asked for in tasks of
+    `background`, which ends them where the run fails."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class LiveStage:
         *,
         recorder: Recorder,
         turnstile: Turnstile,
+        background: asyncio.TaskGroup,
         folder: Path,
         archive: Path,
         recorded: Replay | None = None,
@@ -53,6 +55,7 @@ class LiveStage:
         self._job = job
         self._recorder = recorder
         self._turnstile = turnstile
+        self._background = background
         self._folder = folder
         self._archive = archive
         self._recorded = recorded or Replay()
@@ -192,7 +195,7 @@ class LiveStage:
             return
         shown = self._job.task if step.agent in self._team.reference_for else self._task
         scene = self._scene(role, step, shown=shown)
-        self._judging[step.id] = asyncio.create_task(self._judge(self._team.judges[step.agent], scene))
+        self._judging[step.id] = self._background.create_task(self._judge(self._team.judges[step.agent], scene))
 
     async def _judge(self, judge: Judge, scene: Scene) -> Verdict:
         given = self._recorded.live_verdicts(scene.step)

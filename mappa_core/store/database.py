@@ -213,7 +213,7 @@ def _fold_journal(database: Database) -> None:
     try:
         database.connection.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.OperationalError as error:
-        # A reader still holds it: the journal is folded in by whoever opens it next.
-        if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+        # A reader still holds it, or there is no space: the journal stays, and whoever opens it next folds it in.
+        if error.sqlite_errorcode not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL):
             raise
     database.close()

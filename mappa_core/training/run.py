@@ -157,9 +157,7 @@ class Run:
 
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end, in a thread of its own where this one has a running event loop (a notebook)."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _inside_event_loop():
         return asyncio.run(work)
     outcome: list[T] = []
     failure: list[BaseException] = []
@@ -176,6 +174,14 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
     if failure:
         raise failure[0]
     return outcome[0]
+
+
+def _inside_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class Stopwatch:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from mappa_core.errors import ReplayError
+from mappa_core.errors import ReplayError, RunError
 from mappa_core.protocols import Coach, Workflow
 from mappa_core.records import Message, Role, Task, ToolResult, ToolSpec, Verdict
 from mappa_core.rollout.replay import Replay
@@ -214,3 +214,13 @@ async def test_without_a_coach_a_verdict_is_abstained_and_says_nothing():
 
     await play(Curious(), TASK, ["a"])
     assert (Curious.heard.status, Curious.heard.reasoning) == ("abstained", "")
+
+
+async def test_a_fault_of_the_store_stops_the_run_and_leaves_no_task_behind():
+    class Full(MemoryRecorder):
+        def verdict(self, verdict):
+            raise RunError("run.db: there is no space left")
+
+    with pytest.raises(RunError, match="no space"):
+        await played(coach=FixedCoach(5), recorder=Full())
+    assert asyncio.all_tasks() == {asyncio.current_task()}
