@@ -10,11 +10,11 @@ The ratio is how many times less time ours takes: the median over the rounds, an
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 
 import numpy as np
+from measure import print_result
 
 from mappa_core.credit.estimators import ReinforcePlusPlus, ReinforcePlusPlusOptions
 from mappa_core.credit.ragged import offsets_of
@@ -105,15 +105,8 @@ def main() -> None:
     taken = np.array([(seconds(ours, batch), seconds(loop, batch)) for _ in range(rounds)])
     ratios = taken[:, 1] / taken[:, 0]
     print(f"ours {np.median(taken[:, 0]) * 1e3:.1f} ms, loop {np.median(taken[:, 1]) * 1e3:.1f} ms")
-    result = {
-        "bench": "credit",
-        "ratio": round(float(np.median(ratios)), 3),
-        "low": round(float(ratios.min()), 3),
-        "high": round(float(ratios.max()), 3),
-        "unit": "times less wall time",
-        "against": f"a loop over time steps of padded micro-batches of {MICRO_BATCH} rows",
-    }
-    print(json.dumps(result))
+    against = f"a loop over time steps of padded micro-batches of {MICRO_BATCH} rows"
+    print_result("credit", ratios, unit="times less wall time", against=against)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
+from measure import print_result
 from tiny_model import write_model
 from transformers import AutoModelForCausalLM, logging
 
@@ -115,13 +115,10 @@ async def compare(spec: str, rounds: int) -> None:
             await check(engine, plain)
     await engine.close()
     ratios = np.array(ours[1:]) / np.array(theirs[1:])
-    medians = np.median(np.random.default_rng(0).choice(ratios, (2000, rounds)), axis=1)
-    low, high = np.quantile(medians, [0.025, 0.975])
     print(f"{ROWS} actions, {len(scored.tokens)} sampled of {len(scored.tokens) + len(scored.prompt_tokens)} tokens")
     print(f"ours   {np.median(ours[1:]) * 1e3:7.1f} ms a step, of {rounds}")
     print(f"plain  {np.median(theirs[1:]) * 1e3:7.1f} ms a step")
-    result = {"bench": "learner", "ratio": float(np.median(ratios)), "low": float(low), "high": float(high)}
-    print(json.dumps({**result, "unit": "our time over theirs", "against": "plain torch loop"}))
+    print_result("learner", ratios, unit="our time over theirs", against="plain torch loop")
 
 
 async def check(engine: LocalEngine, plain: Plain) -> None:

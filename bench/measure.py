@@ -1,7 +1,8 @@
-"""What benchmarks share: the CPU time of a process and the interval of a median."""
+"""What benchmarks share: the CPU time of a process, the interval of a median, the last line."""
 
 from __future__ import annotations
 
+import json
 import resource
 
 import numpy as np
@@ -19,3 +20,9 @@ def median_interval(values: NDArray[np.float64], draws: int = 10_000) -> tuple[f
     again = np.random.default_rng(0).choice(values, (draws, len(values)))
     low, high = np.percentile(np.median(again, axis=1), [2.5, 97.5])
     return float(np.median(values)), float(low), float(high)
+
+
+def print_result(bench: str, ratios: NDArray[np.float64], *, unit: str, against: str) -> None:
+    """The last line of a benchmark: one JSON object, with the median of `ratios` (one a round) and its interval."""
+    ratio, low, high = (round(value, 3) for value in median_interval(ratios))
+    print(json.dumps({"bench": bench, "ratio": ratio, "low": low, "high": high, "unit": unit, "against": against}))

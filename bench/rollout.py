@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import cpu_seconds, median_interval
+from measure import cpu_seconds, print_result
 from numpy.typing import NDArray
 
 from mappa_core.protocols import Stage, Workflow, Workspace
@@ -196,17 +196,13 @@ def main() -> None:
         raise SystemExit(2)
     taken = measure(rounds)
     ours, theirs = np.median(taken, axis=0) * 1e6
-    ratio, low, high = median_interval(taken[:, 0] / taken[:, 1])
     print(f"ours {ours:.0f} µs, verifiers {theirs:.0f} µs of CPU per action")
-    result = {
-        "bench": "rollout",
-        "ratio": round(ratio, 3),
-        "low": round(low, 3),
-        "high": round(high, 3),
-        "unit": "CPU time per action, ours by theirs",
-        "against": "verifiers 0.4.0, in-process harness, client and tool",
-    }
-    print(json.dumps(result))
+    print_result(
+        "rollout",
+        taken[:, 0] / taken[:, 1],
+        unit="CPU time per action, ours by theirs",
+        against="verifiers 0.4.0, in-process harness, client and tool",
+    )
 
 
 if __name__ == "__main__":

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
+from measure import print_result
 from tiny_model import write_model
 from transformers import AutoModelForCausalLM, logging
 
@@ -122,14 +122,10 @@ async def compare(spec: str, rounds: int) -> None:
         their_seconds.append(_timed(generate, model, work, best, pad))
     await engine.close()
     ratios = np.array(their_seconds) / np.array(our_seconds) * tokens / sum(map(len, theirs))
-    random = np.random.default_rng(0)
-    medians = np.median(random.choice(ratios, (2000, rounds)), axis=1)
-    low, high = np.quantile(medians, [0.025, 0.975])
     print(f"{REQUESTS} requests, {tokens} tokens, {rounds} rounds; {ties} requests differ, by ties alone")
     print(f"ours      {tokens / np.median(our_seconds):8.0f} tokens/s")
     print(f"generate  {tokens / np.median(their_seconds):8.0f} tokens/s in static batches of {best}")
-    result = {"bench": "sampler", "ratio": float(np.median(ratios)), "low": float(low), "high": float(high)}
-    print(json.dumps({**result, "unit": "our tokens/s over theirs", "against": f"transformers generate, batch {best}"}))
+    print_result("sampler", ratios, unit="our tokens/s over theirs", against=f"transformers generate, batch {best}")
 
 
 def _timed(function, *arguments) -> float:

@@ -23,7 +23,8 @@ from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
-from measure import median_interval
+from measure import median_interval, print_result
+from numpy.typing import NDArray
 
 from mappa_core.config.compose import compose
 from mappa_core.plugins import load
@@ -112,10 +113,10 @@ def measure(rounds: int, words: Sequence[str]) -> list[tuple[Taken, Taken]]:
     return taken
 
 
-def ratio(taken: Sequence[tuple[Taken, Taken]], quantity: str) -> tuple[float, float, float]:
-    """Ours by theirs: the median, and its interval."""
+def ratios(taken: Sequence[tuple[Taken, Taken]], quantity: str) -> NDArray[np.float64]:
+    """Ours by theirs in every round."""
     read = attrgetter(quantity)
-    return median_interval(np.array([read(one) / read(other) for one, other in taken]))
+    return np.array([read(one) / read(other) for one, other in taken])
 
 
 def main() -> None:
@@ -125,19 +126,12 @@ def main() -> None:
     asked = parser.parse_args()
     words = [] if asked.iterations is None else [f"train.iterations={asked.iterations}"]
     taken = measure(asked.rounds, words)
-    wall, cpu = ratio(taken, "wall"), ratio(taken, "cpu")
+    wall, cpu = ratios(taken, "wall"), ratios(taken, "cpu")
     print(f"ours {np.median([one.wall for one, _ in taken]):.0f} s wall")
-    for name, (middle, low, high) in (("wall", wall), ("CPU", cpu)):
-        print(f"{name} time, ours by theirs: {middle:.3f} [{low:.3f}, {high:.3f}]")
-    result = {
-        "bench": "train",
-        "ratio": round(wall[0], 3),
-        "low": round(wall[1], 3),
-        "high": round(wall[2], 3),
-        "unit": "wall time of the whole run, ours by theirs",
-        "against": f"a bare script with the same tool, transformers and torch; CPU {cpu[0]:.3f}",
-    }
-    print(json.dumps(result))
+    middle, low, high = median_interval(cpu)
+    print(f"CPU time, ours by theirs: {middle:.3f} [{low:.3f}, {high:.3f}]")
+    against = "a bare script with the same tool, transformers and torch"
+    print_result("train", wall, unit="wall time of the whole run, ours by theirs", against=against)
 
 
 if __name__ == "__main__":
