@@ -63,8 +63,8 @@ class Front(click.Group):
 @click.version_option(package_name="mappa-core", prog_name="mappa")
 def front(block: Sequence[str]) -> None:
     """Train teams of LLM agents on a coach's verdict of every single action."""
-    # Standard output is for results, which scripts may read.
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    # Standard output is for results, which scripts may read; which stream is standard error is asked at every line.
+    structlog.configure(logger_factory=lambda *names: structlog.PrintLogger(sys.stderr))
 
 
 def main(args: Sequence[str] | None = None) -> int:

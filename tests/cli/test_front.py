@@ -169,3 +169,13 @@ def test_nothing_heavy_is_imported(acme, args):
 def test_help_imports_no_plugin_at_all(acme):
     program = "import sys\nfrom mappa_core.cli import main\nmain(['--help'])\nsys.exit('acme_team' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment(acme)).returncode == 0
+
+
+def test_log_lines_go_to_the_standard_error_of_the_moment(capsys):
+    import structlog
+
+    main(["plugins"])
+    capsys.readouterr()
+    structlog.get_logger().warning("something.happened")
+    said = capsys.readouterr()
+    assert "something.happened" in said.err and not said.out
