@@ -45,7 +45,7 @@ MIXES: Mapping[str, Mix] = {
     "hard": Mix(
         settings=("tasks.options.mix=scale", "tasks.options.steps=[3]"),
         targets=(0.4, 0.6),
-        rates={"process": 5e-4, "outcome": 1e-3},
+        rates={"process": 5e-4, "outcome": 5e-4},
     ),
 }
 
