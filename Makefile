@@ -19,13 +19,13 @@ help:
 	$(PYTHON) -m venv .venv
 
 # torch comes first and alone: with it in place nothing asks the registry for a build with CUDA.
-.venv/.train: .venv/bin/pip pyproject.toml constraints.txt $(PLUGINS)
+.venv/.train: .venv/bin/pip pyproject.toml constraints.txt plugins/mappa_mathchat/pyproject.toml
 	$(PIP) torch==2.13.0
-	$(PIP) --editable '.[train]' $(foreach plugin,$(PLUGINS),--editable $(dir $(plugin)))
+	$(PIP) --editable '.[train]' --editable plugins/mappa_mathchat
 	@touch $@
 
-.venv/.test: .venv/.train requirements/test.txt
-	$(PIP) --editable '.[train,data]' --requirement requirements/test.txt
+.venv/.test: .venv/.train requirements/test.txt $(PLUGINS)
+	$(PIP) --editable '.[train,data]' $(foreach plugin,$(PLUGINS),--editable $(dir $(plugin))) --requirement requirements/test.txt
 	@touch $@
 
 train: .venv/.train

@@ -7,10 +7,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mappa_core.calls.clients import LoopBound as LoopBound
+    from mappa_core.calls.clients import environment_without as environment_without
+    from mappa_core.calls.faults import Secret as Secret
+    from mappa_core.calls.faults import fault_of_status as fault_of_status
+    from mappa_core.calls.faults import one_line as one_line
+    from mappa_core.calls.faults import retry_after as retry_after
+    from mappa_core.calls.reading import decode_answer as decode_answer
+    from mappa_core.calls.reading import error_in as error_in
+    from mappa_core.calls.reading import stop_of as stop_of
+    from mappa_core.calls.reading import token_count as token_count
+    from mappa_core.calls.reading import token_sum as token_sum
+    from mappa_core.config.schema import Use as Use
     from mappa_core.defaults.rows import Rows as Rows
     from mappa_core.defaults.rows import read_rows as read_rows
     from mappa_core.defaults.tasks import HuggingFaceOptions as HuggingFaceOptions
     from mappa_core.defaults.tasks import dataset_rows as dataset_rows
+    from mappa_core.errors import CallError as CallError
+    from mappa_core.errors import CallFault as CallFault
     from mappa_core.errors import CoachError as CoachError
     from mappa_core.errors import ConfigError as ConfigError
     from mappa_core.errors import EngineError as EngineError
@@ -29,13 +43,16 @@ if TYPE_CHECKING:
     from mappa_core.hookspecs import NoOptions as NoOptions
     from mappa_core.hookspecs import Offer as Offer
     from mappa_core.hookspecs import hookimpl as hookimpl
+    from mappa_core.protocols import Cassette as Cassette
     from mappa_core.protocols import Coach as Coach
     from mappa_core.protocols import Engine as Engine
     from mappa_core.protocols import Estimator as Estimator
     from mappa_core.protocols import Loss as Loss
     from mappa_core.protocols import LossRows as LossRows
     from mappa_core.protocols import PolicySpec as PolicySpec
+    from mappa_core.protocols import Provider as Provider
     from mappa_core.protocols import Reply as Reply
+    from mappa_core.protocols import Request as Request
     from mappa_core.protocols import Rewards as Rewards
     from mappa_core.protocols import Sampler as Sampler
     from mappa_core.protocols import Shaper as Shaper
@@ -78,14 +95,23 @@ if TYPE_CHECKING:
     __version__: str
 
 _ROOMS = {
+    "calls.clients": """
+        LoopBound environment_without""",
+    "calls.faults": """
+        Secret fault_of_status one_line retry_after""",
+    "calls.reading": """
+        decode_answer error_in stop_of token_count token_sum""",
+    "config.schema": """
+        Use""",
     "errors": """
         MappaError InputError ConfigError PluginError TaskError ModelError RunError
-        RolloutError PromptTooLong ToolError CoachError WorkflowError ReplayError EngineError GuardStop""",
+        RolloutError PromptTooLong ToolError CoachError CallError CallFault WorkflowError ReplayError EngineError
+        GuardStop""",
     "hookspecs": """
         NoOptions Offer hookimpl""",
     "protocols": """
-        Coach Engine Estimator Loss LossRows PolicySpec Reply Rewards Sampler Shaper Split Stage TaskSource Tool Tracker
-        Transport Workflow Workspace""",
+        Cassette Coach Engine Estimator Loss LossRows PolicySpec Provider Reply Request Rewards Sampler Shaper Split
+        Stage TaskSource Tool Tracker Transport Workflow Workspace""",
     "records": """
         MAX_SCORE NOBODY Advantages Breach Completion Experience Failure FileChange Message Receipt Role Sampling Scene
         Step Task ToolCall ToolLimits ToolResult ToolSpec Trajectory Usage Verdict VersionSpan""",

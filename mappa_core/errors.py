@@ -11,6 +11,7 @@
     │   ├── PromptTooLong     a prompt that does not fit the policy's window (never cut in silence)
     │   ├── ToolError         the machinery of a tool failed (a program that fails is a ToolResult)
     │   ├── CoachError        the machinery of a coach failed (becomes a `failed` verdict)
+    │   ├── CallError         a provider did not answer a call; `kind` says why
     │   └── WorkflowError     the workflow's own code raised
     ├── ReplayError           a workflow asked for something else than what was recorded
     ├── EngineError           the engine cannot go on; the run resumes from its last checkpoint
@@ -20,6 +21,21 @@ Authors of plugins raise ordinary exceptions: the stage names them at the bounda
 """
 
 from __future__ import annotations
+
+from typing import Literal
+
+CallFault = Literal[
+    "rate_limit", "overloaded", "server", "timeout", "connection", "garbled",
+    "key", "quota", "model", "request", "schema", "too_long", "spend", "breaker",
+]  # fmt: skip
+"""Why a provider did not answer.
+
+Passing, worth another try: `rate_limit` (429), `overloaded` (503, 529), `server` (other 5xx), `timeout`, `connection`,
+`garbled` (an answer that is none: HTML, broken JSON, no reply in it).
+Lasting, never tried again: `key` (401, 403), `quota` (nothing left to spend there), `model` (404), `request` (400,
+422), `schema` (the server cannot do this structured output), `too_long` (413, or beyond the model's window).
+Ours: `spend` (`coach.spend_usd` is reached), `breaker` (the provider failed so often that it is left alone a while).
+"""
 
 
 class MappaError(Exception):
@@ -64,6 +80,16 @@ class ToolError(RolloutError):
 
 class CoachError(RolloutError):
     """The machinery of a coach failed: the verdict is `failed`, the trajectory goes on."""
+
+
+class CallError(RolloutError):
+    """A provider did not answer a call. `retry_after_s` is how many seconds it asked to be left alone, None where it
+    did not say. The message holds no key."""
+
+    def __init__(self, kind: CallFault, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind: CallFault = kind
+        self.retry_after_s = retry_after_s
 
 
 class WorkflowError(RolloutError):

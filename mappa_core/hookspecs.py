@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import pluggy
 
@@ -42,11 +42,16 @@ class NoOptions:
 @dataclass(frozen=True, slots=True)
 class Offer(Generic[T]):
     """Something a recipe can choose by `use: name`. `options` is a dataclass: schema, defaults and documentation of
-    `options:`; `build` gets an instance of it and returns the object. Heavy imports belong inside `build`."""
+    `options:`; `build` gets an instance of it and returns the object. Heavy imports belong inside `build`.
+
+    Options of an offer that is `composite` may hold choices of other offers of its kind (fields of type `Use`, or
+    lists of them); its `build` gets a second argument that builds one of them.
+    """
 
     name: str
-    build: Callable[[Any], T]
+    build: Callable[..., T]
     options: type = NoOptions
+    composite: bool = False
 
 
 @hookspec

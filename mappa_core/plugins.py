@@ -11,7 +11,7 @@ import difflib
 import importlib
 import traceback
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points, version
 from importlib.resources.abc import Traversable
 from types import MappingProxyType
@@ -27,7 +27,17 @@ if TYPE_CHECKING:
     import click
 
 Kind = Literal[
-    "tasks", "workflows", "tools", "coaches", "transports", "shapers", "estimators", "losses", "engines", "trackers"
+    "tasks",
+    "workflows",
+    "tools",
+    "coaches",
+    "transports",
+    "policies",
+    "shapers",
+    "estimators",
+    "losses",
+    "engines",
+    "trackers",
 ]
 NOUNS: Mapping[Kind, str] = MappingProxyType(
     {
@@ -36,6 +46,7 @@ NOUNS: Mapping[Kind, str] = MappingProxyType(
         "tools": "tool",
         "coaches": "coach",
         "transports": "transport",
+        "policies": "policy behind an API",
         "shapers": "shaper",
         "estimators": "estimator",
         "losses": "loss",
@@ -43,13 +54,15 @@ NOUNS: Mapping[Kind, str] = MappingProxyType(
         "trackers": "tracker",
     }
 )
-"""Every kind of offer, with the word for one of it. The hook of a kind is `mappa_<kind>`."""
+"""Every kind of offer, with the word for one of it. The hook of a kind is `mappa_<kind>`; policies behind an API have
+none: core makes one of every transport."""
 
 GROUP = "mappa"
 CORE = "core"
 CORE_PACKAGE = "mappa-core"
 CORE_OFFERS = "mappa_core.defaults"
 DEFAULT_RECIPE = "tiny"
+HOOKED = tuple(kind for kind in NOUNS if hasattr(hookspecs, f"mappa_{kind}"))
 HOOKS = tuple(name for name in dir(hookspecs) if name.startswith("mappa_"))
 
 PACKAGE_OF: Mapping[tuple[Kind, str], str] = MappingProxyType(
@@ -60,6 +73,9 @@ PACKAGE_OF: Mapping[tuple[Kind, str], str] = MappingProxyType(
         ("transports", "gemini"): "mappa-coach-gemini",
         ("transports", "openai"): "mappa-coach-openai",
         ("transports", "anthropic"): "mappa-coach-anthropic",
+        ("policies", "gemini"): "mappa-coach-gemini",
+        ("policies", "openai"): "mappa-coach-openai",
+        ("policies", "anthropic"): "mappa-coach-anthropic",
         ("tools", "sandboxfusion"): "mappa-sandboxfusion",
         ("engines", "cluster"): "mappa-core[cluster]",
     }
@@ -141,6 +157,8 @@ class Registry:
         chosen = offer.options() if options is None else options
         if not isinstance(chosen, offer.options):
             raise TypeError(f"{kind} {name!r} takes {offer.options.__name__}, not {type(chosen).__name__}")
+        if offer.composite:
+            return offer.build(chosen, lambda part: self.build(kind, part.use, part.options))
         return offer.build(chosen)
 
     def plugin(self, name: str) -> Plugin:
@@ -224,6 +242,7 @@ def load(
         if name in plugins:
             raise PluginError(f"there is a plugin called {name!r} already ({plugins[name].package})")
         plugins[name] = _collect(module, name, package=f"{name} (of this process)", release="-")
+    plugins = {name: _with_derived(plugin, core) for name, plugin in plugins.items()}
     _refuse_duplicates(plugins.values())
     return Registry(plugins=MappingProxyType(plugins), broken=MappingProxyType(broken))
 
@@ -246,10 +265,25 @@ def _collect(module: object, name: str, package: str, release: str) -> Plugin:
         name=name,
         package=package,
         version=release,
-        offers=MappingProxyType({kind: _offers(getattr(hook, f"mappa_{kind}")(), kind) for kind in NOUNS}),
+        offers=MappingProxyType(
+            {kind: _offers(getattr(hook, f"mappa_{kind}")() if kind in HOOKED else (), kind) for kind in NOUNS}
+        ),
         recipes=MappingProxyType({key: file for recipes in hook.mappa_recipes() for key, file in recipes.items()}),
         commands=tuple(command for commands in hook.mappa_commands() for command in commands),
     )
+
+
+def _with_derived(plugin: Plugin, core: Any) -> Plugin:
+    """`plugin` with what core makes of each of its transports: a coach and a policy of that name."""
+    transports = plugin.offers["transports"]
+    if not transports:
+        return plugin
+    coaches = {name: core.coach_of(offer) for name, offer in transports.items()}
+    policies = {name: core.policy_of(offer) for name, offer in transports.items()}
+    if clash := sorted(coaches.keys() & plugin.offers["coaches"].keys()):
+        raise PluginError(f"plugin {plugin.name!r} ({plugin.package}) offers {clash[0]!r} as coach and as transport")
+    offers = {**plugin.offers, "coaches": {**plugin.offers["coaches"], **coaches}, "policies": policies}
+    return replace(plugin, offers=MappingProxyType(offers))
 
 
 def _offers(results: Iterable[Iterable[Offer[Any]]], kind: Kind) -> Mapping[str, Offer[Any]]:

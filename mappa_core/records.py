@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,12 +78,43 @@ class VersionSpan:
     end: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What `calls` calls of a provider took. `prompt_tokens` include the `cached_tokens`, `completion_tokens` the
+    `thinking_tokens`; None where the provider does not say, `usd` None where the price is unknown."""
+
+    calls: int
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    thinking_tokens: int | None = None
+    usd: float | None = None
+
+    def __add__(self, other: Usage) -> Usage:
+        """Both together; a figure that one of them does not know is unknown."""
+        return Usage(
+            calls=self.calls + other.calls,
+            prompt_tokens=_both(self.prompt_tokens, other.prompt_tokens),
+            completion_tokens=_both(self.completion_tokens, other.completion_tokens),
+            cached_tokens=_both(self.cached_tokens, other.cached_tokens),
+            thinking_tokens=_both(self.thinking_tokens, other.thinking_tokens),
+            usd=_both(self.usd, other.usd),
+        )
+
+
+Amount = TypeVar("Amount", int, float)
+
+
+def _both(one: Amount | None, other: Amount | None) -> Amount | None:
+    return None if one is None or other is None else one + other
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Completion:
     """What a sampler returned, never re-encoded: what was sampled is what is trained.
 
     `text` is `tokens` decoded, without the stop token. `logprobs` are nats of the temperature-scaled distribution.
-    Arrays are None for policies behind an API; their rows never enter an Experience.
+    Arrays are None for policies behind an API, whose rows never enter an Experience; `usage` is None for all others.
     """
 
     text: str
@@ -93,6 +124,7 @@ class Completion:
     finish: Finish
     temperature: float = 1.0
     versions: tuple[VersionSpan, ...] = ()
+    usage: Usage | None = None
     seconds: float = 0.0
 
 
@@ -160,21 +192,16 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """Tokens and money of one or more calls. `usd` is None where a price is unknown."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    usd: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """A coach's judgement of one step: added, never changed. `score` is points 0-10, and None unless `scored`.
 
     A coach writes the judgement with `scored`, `abstained` or `failed`; the stage fills in who, whom and when.
-    `blame` names the agent at fault, `nobody`, or None where the coach does not say.
+    `blame` names the agent at fault, `nobody`, or None where the coach does not say. `correction` is a better action in
+    full. `raw_score` is the score before it was corrected for bias, None where nothing was corrected.
+
+    So that it can be explained years later: `question` is the content address of all that was asked (template, model,
+    schema, evidence), `template_hash`, `model` (as the provider names what answered), `seed` and `raw_reply` are of the
+    call that gave the score. A verdict that is `replayed` comes from a cassette: its `usage` was paid once, not again.
     """
 
     status: Literal["scored", "abstained", "failed"]
@@ -186,9 +213,12 @@ class Verdict:
     raw_score: float | None = None
     members: tuple[Verdict, ...] = ()
     usage: Usage | None = None
+    question: str | None = None
     template_hash: str | None = None
     model: str | None = None
+    seed: int | None = None
     raw_reply: str | None = None
+    replayed: bool = False
     id: str = ""
     step: str = ""
     coach: str = ""
@@ -246,21 +276,25 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """An agent's part in a workflow: what it is for (shown to the coach) and its contract of files."""
+    """An agent's part in a workflow: what it is for (shown to the coach) and its contract of files. `rubric` is the
+    Markdown template by which a coach judges it, None for the general one."""
 
     brief: str
     needs: tuple[str, ...] = ()
     produces: tuple[str, ...] = ()
+    rubric: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scene:
     """All that a coach may see of one step. `task.reference` is None unless the recipe shows it for this agent
-    (`coach.reference_for`); `later` and `outcome` are None unless the coach judges in hindsight."""
+    (`coach.reference_for`); `later` and `outcome` are None unless the coach judges in hindsight. `team` holds the roles
+    of all agents by name."""
 
     task: Task
     role: Role
     step: Step
+    team: Mapping[str, Role] = field(default_factory=dict)
     earlier: tuple[Step, ...] = ()
     later: tuple[Step, ...] | None = None
     outcome: Mapping[str, float] | None = None

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mappa_core.cli.progress import agents_table, number, share
-from mappa_core.store.summary import EvalSummary, StratumSummary, Summary
+from mappa_core.store.summary import CoachSummary, EvalSummary, StratumSummary, Summary
 from mappa_core.training.run import Trained
 
 
@@ -23,12 +23,18 @@ def show(console: Console, trained: Trained) -> None:
     console.print(agents_table(summary.agents))
     failed = f", {summary.coach.failed} failed" if summary.coach.failed else ""
     console.print(
-        f"{summary.iterations} iterations, {summary.coach.calls:,} verdicts{failed}, "
+        f"{summary.iterations} iterations, {summary.coach.verdicts:,} verdicts{failed}{_cost(summary.coach)}, "
         f"{number(summary.seconds.wall, '.0f')} s wall, {number(summary.seconds.cpu, '.0f')} s CPU",
         highlight=False,
     )
     console.print(f"report   {trained.folder / 'report.html'}", soft_wrap=True, highlight=False)
     console.print(f"next     mappa runs show {trained.folder}", soft_wrap=True, highlight=False)
+
+
+def _cost(coach: CoachSummary) -> str:
+    if coach.usd is None:
+        return ", cost of the coach unknown"
+    return f", coach ${coach.usd:.2f}" if coach.usd else ""
 
 
 def as_json(folder: Path, summary: Summary) -> str:

@@ -32,6 +32,7 @@ def command(
     """Grade a recipe's start models, or a run's checkpoint, on held-out tasks."""
     from rich.console import Console
 
+    from mappa_core.cli.asking import announce
     from mappa_core.cli.progress import counting, evaluation_line
     from mappa_core.evaluation.once import evaluate_once
     from mappa_core.store.checkpoint import Checkpoints
@@ -50,10 +51,16 @@ def command(
         loaded = checkpoints.last() if checkpoint is None else checkpoints.load(checkpoint)
     if any(k > composed.config.eval.samples for k in pass_at):
         raise ConfigError(f"--pass-at {max(pass_at)} needs eval.samples={max(pass_at)} or more")
-    with counting(Console(stderr=True), quiet=quiet or as_json) as progress:
+    errors = Console(stderr=True)
+    with counting(errors, quiet=quiet or as_json) as progress:
         evaluated = asyncio.run(
             evaluate_once(
-                composed, registry, checkpoint=loaded, starting=progress.starting, finished=progress.rollout_finished
+                composed,
+                registry,
+                checkpoint=loaded,
+                asking=lambda providers: announce(errors, providers),
+                starting=progress.starting,
+                finished=progress.rollout_finished,
             )
         )
     if as_json:

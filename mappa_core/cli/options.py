@@ -31,9 +31,9 @@ class Asked:
         """The `key=value` words, those that options stand for included."""
         return self.settings if self.name is None else (*self.settings, f"run.name={json.dumps(self.name)}")
 
-    def compose(self, registry: Registry) -> Composed:
-        """Compose the config that was asked for."""
-        return compose(registry, self.plugin, self.recipe, self.config_files, self.words)
+    def compose(self, registry: Registry, *words: str) -> Composed:
+        """Compose the config that was asked for; `words` are what the command itself sets, below the user's own."""
+        return compose(registry, self.plugin, self.recipe, self.config_files, (*words, *self.words))
 
 
 def recipe_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console, Group
@@ -11,8 +11,9 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from mappa_core.cli.asking import announce
 from mappa_core.evaluation.heldout import Evaluation
-from mappa_core.protocols import Split
+from mappa_core.protocols import Provider, Split
 from mappa_core.records import Trajectory
 from mappa_core.store.summary import AgentSummary, Interval
 from mappa_core.training.loop import Listener, Silent
@@ -26,6 +27,9 @@ class Lines(Silent):
         self._console = console
         self._pace = Pace()
 
+    def asking(self, providers: Sequence[Provider]) -> None:
+        announce(self._console, providers)
+
     def evaluated(self, evaluation: Evaluation) -> None:
         self._console.print(evaluation_line(evaluation), soft_wrap=True, highlight=False)
 
@@ -38,6 +42,14 @@ class Lines(Silent):
             soft_wrap=True,
             highlight=False,
         )
+        show_alarms(self._console, report)
+
+
+class Discreet(Silent):
+    """Says only, on standard error, that data leaves."""
+
+    def asking(self, providers: Sequence[Provider]) -> None:
+        announce(Console(stderr=True), providers)
 
 
 class Dashboard(Silent):
@@ -49,6 +61,9 @@ class Dashboard(Silent):
         self._now = self._bars.add_task("rollouts", total=None)
         self._console = console
         self._live = Live(self._bars, console=console, refresh_per_second=4, transient=True)
+
+    def asking(self, providers: Sequence[Provider]) -> None:
+        announce(self._console, providers)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -70,13 +85,14 @@ class Dashboard(Silent):
     def iteration_finished(self, report: IterationReport) -> None:
         self._bars.update(self._run, completed=report.iteration)
         self._live.update(Group(self._bars, agents_table(report.agents), headline(report)))
+        show_alarms(self._console, report)
 
 
 @contextmanager
 def listening(console: Console, iterations: int, *, quiet: bool) -> Iterator[Listener]:
-    """The listener that fits where the output goes: a live display, plain lines, or none."""
+    """The listener that fits where the output goes: a live display, plain lines, or next to nothing."""
     if quiet:
-        yield Silent()
+        yield Discreet()
     elif console.is_terminal:
         dashboard = Dashboard(console, iterations)
         with dashboard.shown():
@@ -140,17 +156,26 @@ def agents_table(agents: Mapping[str, AgentSummary]) -> Table:
     return table
 
 
+def show_alarms(console: Console, report: IterationReport) -> None:
+    """A line per alarm of the coach's drift."""
+    for alarm in report.drift.alarms:
+        console.print(f"coach drift, {alarm.kind}: {alarm}", style="yellow", soft_wrap=True, highlight=False)
+
+
 def headline(report: IterationReport) -> str:
     """Accuracy, speed, calls and failures of an iteration in a few words."""
     seconds = sum(report.seconds.values())
     words = [
         f"accuracy {percent(report.accuracy)}",
         f"{report.tokens / seconds:,.0f} tok/s",
-        f"{report.coach.calls} verdicts",
+        f"{report.coach.total.verdicts} verdicts",
         f"{seconds:.1f} s",
     ]
-    if report.coach.failed:
-        words.append(f"{report.coach.failed} verdicts failed")
+    if report.coach.total.usage is not None:
+        words.append("cost unknown" if report.coach.total.usd is None else f"${report.coach.total.usd:.4f}")
+    for name in ("abstained", "failed", "replayed"):
+        if count := getattr(report.coach.total, name):
+            words.append(f"{count} {name}")
     failed = sum(report.failed_rollouts.values())
     if failed:
         kinds = ", ".join(f"{count} {kind}" for kind, count in report.failed_rollouts.items())

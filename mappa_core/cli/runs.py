@@ -107,9 +107,24 @@ def _show_step(console: Console, step: Step, verdicts: list[Verdict]) -> None:
     for breach in step.breaches:
         console.print(f"[yellow]{breach.kind}: {escape(breach.path)}[/] {escape(breach.detail)}", highlight=False)
     for verdict in verdicts:
-        said = verdict.status if verdict.score is None else f"{verdict.score:g} of 10"
-        blame = f", to blame: {verdict.blame}" if verdict.blame not in (None, NOBODY) else ""
-        _block(console, f"{verdict.coach}: {said}{blame}", verdict.error or verdict.reasoning)
+        _block(console, headline(verdict), verdict.error or verdict.reasoning)
+        for member in verdict.members:
+            said = member.status if member.score is None else f"{member.score:g}"
+            console.print(f"  {member.coach}: {said}", markup=False, highlight=False)
+        if verdict.correction:
+            _block(console, "better", verdict.correction)
+
+
+def headline(verdict: Verdict) -> str:
+    """Who said what of whom, and how it came about."""
+    said = verdict.status if verdict.score is None else f"{verdict.score:g} of 10"
+    notes = [
+        "in hindsight" if verdict.phase == "after" else "asked again" if verdict.phase == "again" else "",
+        "" if verdict.raw_score is None else f"{verdict.raw_score:g} before correction for bias",
+        "from the cassette" if verdict.replayed else "",
+        "" if verdict.blame in (None, NOBODY) else f"to blame: {verdict.blame}",
+    ]
+    return ", ".join((f"{verdict.coach}: {said}", *(note for note in notes if note)))
 
 
 def _block(console: Console, title: str, text: str) -> None:

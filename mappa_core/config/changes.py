@@ -9,7 +9,16 @@ from mappa_core.config.compose import Composed
 from mappa_core.config.layers import Node, leaves
 from mappa_core.errors import ConfigError
 
-FREE_ON_RESUME = ("run", "train.iterations", "trackers", "coach.timeout_s", "coach.max_missing")
+FREE_ON_RESUME = (
+    "run",
+    "train.iterations",
+    "trackers",
+    "coach.timeout_s",
+    "coach.max_missing",
+    "coach.spend_usd",
+    "coach.cassette",
+    "coach.drift",
+)
 """Keys, with all below them, that do not decide what was recorded so far."""
 
 

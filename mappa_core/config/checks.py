@@ -15,6 +15,9 @@ from mappa_core.protocols import PolicySpec, Split
 from mappa_core.records import Phase
 
 SCHEDULES = ("constant", "linear", "cosine")
+CASSETTE_MODES = ("off", "record", "replay", "auto")
+ANSWERS = ("warn", "correct", "pause")
+"""What a drift alarm may be answered with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,11 @@ RULES = (
     above(0, "tools.*.limits.wall_s", "tools.*.limits.cpu_s", "coach.timeout_s"),
     at_least(1, "tools.*.limits.memory_mb", "tools.*.limits.file_mb", "tools.*.limits.output_kb"),
     share("coach.max_missing", "train.min_lr_share"),
+    above(0, "coach.spend_usd", "coach.bias.most"),
+    at_least(0, "coach.bias.shrink", "coach.drift.least"),
+    Rule(("coach.bias.decay",), lambda decay: 0.0 < decay <= 1.0, "above 0 and at most 1"),
+    one_of(CASSETTE_MODES, "coach.cassette.mode"),
+    one_of(ANSWERS, "coach.drift.level", "coach.drift.widening"),
     at_least(1, "train.iterations", "train.prompts", "train.samples", "train.epochs"),
     at_least(1, "train.minibatch_rows", "train.micro_tokens"),
     at_least(0, "train.warmup_iterations", "train.weight_decay", "train.value_coef"),
@@ -59,7 +67,7 @@ RULES = (
     at_least(1, "eval.problems", "eval.samples", "checkpoint.every", "checkpoint.keep"),
     at_least(0, "eval.every"),
     one_of(get_args(Split), "eval.split"),
-    one_of(get_args(get_type_hints(PolicySpec)["kind"]), "policies.*.kind"),
+    one_of((*get_args(get_type_hints(PolicySpec)["kind"]), "api"), "policies.*.kind"),
     Rule(("coach.reward.*",), math.isfinite, "finite"),
     Rule(("run.name",), lambda name: PurePath(name).name == name not in ("", ".."), "a plain name and no path"),
 )

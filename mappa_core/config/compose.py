@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, cast
@@ -15,13 +15,14 @@ from omegaconf import OmegaConf
 
 from mappa_core.config.checks import check_values
 from mappa_core.config.layers import DEFAULT, Node, annotate, attribute, leaves, merge
-from mappa_core.config.schema import CoachSection, EstimatorSection, RunConfig, ToolSection, Use
+from mappa_core.config.schema import CoachSection, EstimatorSection, PolicySection, RunConfig, ToolSection, Use
 from mappa_core.config.text import read_origins, read_words, read_yaml, write_yaml
 from mappa_core.config.typed import require, typed
 from mappa_core.errors import ConfigError, PluginError
+from mappa_core.hookspecs import Offer
 from mappa_core.plugins import DEFAULT_RECIPE, Kind, Recipe, Registry
 
-Chosen = Use | ToolSection | CoachSection | EstimatorSection
+Chosen = Use | ToolSection | CoachSection | EstimatorSection | PolicySection
 
 RECIPE = "recipe"
 """Top-level key of a stored config: the full name of the recipe it came from."""
@@ -116,13 +117,29 @@ def restore(registry: Registry, stored: Path, words: Sequence[str] = ()) -> Comp
     return _resolve(registry, reduce(merge, layers, _defaults()), plugin, recipe)
 
 
+def options_of(registry: Registry, kind: Kind, name: str, tree: Node, place: str) -> Any:
+    """The options of an offer that is chosen outside a run's config, as its dataclass; they stand in `tree` at `place`.
+
+    Raises ConfigError and PluginError as `compose` does, and PluginError for a part that is not installed.
+    """
+    choice = Use(use=name)
+    for absent in _fill(registry, tree, place, kind, registry.offer(kind, name), choice):
+        raise PluginError(f"{absent.key}.use: {absent.reason}")
+    return choice.options
+
+
 def choices_of(config: RunConfig) -> Iterator[tuple[str, Kind, Chosen]]:
     """Every choice of an offer that a config makes, with its dotted key and the kind of offer."""
     yield "tasks", "tasks", config.tasks
     yield "workflow", "workflows", config.workflow
     yield from ((f"tools.{name}", "tools", tool) for name, tool in config.tools.items())
+    yield from (
+        (f"policies.{name}", "policies", policy) for name, policy in config.policies.items() if policy.kind == "api"
+    )
     yield "coach", "coaches", config.coach
     yield from ((f"coach.by_agent.{agent}", "coaches", use) for agent, use in config.coach.by_agent.items())
+    if config.coach.hindsight is not None:
+        yield "coach.hindsight", "coaches", config.coach.hindsight
     yield from ((f"shapers.{index}", "shapers", use) for index, use in enumerate(config.shapers))
     yield "estimator", "estimators", config.estimator
     yield from ((f"estimator.by_agent.{agent}", "estimators", use) for agent, use in config.estimator.by_agent.items())
@@ -191,10 +208,19 @@ def _resolve(registry: Registry, tree: Node, plugin: str, recipe: str) -> Compos
     frame = typed(RunConfig, tree)
     require(frame)
     config = cast(RunConfig, OmegaConf.to_object(frame))
-    absent = tuple(one for choice in choices_of(config) if (one := _fill_options(registry, tree, *choice)))
+    _require_models(config)
+    absent = tuple(one for choice in choices_of(config) for one in _fill_options(registry, tree, *choice))
     settings = attribute(msgspec.to_builtins(config, enc_hook=_plain), tree)
     check_values(settings)
     return Composed(config=config, settings=settings, plugin=plugin, recipe=recipe, absent=absent)
+
+
+def _require_models(config: RunConfig) -> None:
+    """Raise ConfigError where policies have no model, naming all of them; behind an API the model is an option."""
+    missing = [name for name, policy in config.policies.items() if policy.kind != "api" and policy.model is None]
+    if missing:
+        keys = [f"policies.{name}.model" for name in sorted(missing)]
+        raise ConfigError(f"{', '.join(keys)}: no value; give one in a config file or as {keys[0]}=VALUE")
 
 
 def _start_policies_from_default(tree: Node) -> Node:
@@ -206,20 +232,41 @@ def _start_policies_from_default(tree: Node) -> Node:
     return replace(tree, content={**tree.fields, "policies": replace(policies, content=filled)})
 
 
-def _fill_options(registry: Registry, tree: Node, key: str, kind: Kind, choice: Chosen) -> Absent | None:
-    """Turn the options of one choice into the offer's dataclass, in place; what is not installed is handed back."""
-    place = f"{key}.options"
+def _fill_options(registry: Registry, tree: Node, key: str, kind: Kind, choice: Chosen) -> Iterator[Absent]:
+    """Turn the options of one choice, and of the choices in them, into the dataclasses of their offers, in place; what
+    is not installed is handed back."""
+    if choice.use is None:
+        raise ConfigError(f"{key}.use: no value; name one of {', '.join(registry.names(kind)) or 'no installed offer'}")
     try:
         offer = registry.offer(kind, choice.use)
     except PluginError as error:
-        if registry.absent_package(kind, choice.use):
-            return Absent(key=key, kind=kind, name=choice.use, reason=str(error))
-        use = tree.at(f"{key}.use")
-        raise PluginError(f"{key}.use: {error} (set by {use.origin if use else DEFAULT})") from error
+        if not registry.absent_package(kind, choice.use):
+            use = tree.at(f"{key}.use")
+            raise PluginError(f"{key}.use: {error} (set by {use.origin if use else DEFAULT})") from error
+        yield Absent(key=key, kind=kind, name=choice.use, reason=str(error))
+        return
+    yield from _fill(registry, tree, f"{key}.options", kind, offer, choice)
+
+
+def _fill(
+    registry: Registry, tree: Node, place: str, kind: Kind, offer: Offer[Any], choice: Chosen
+) -> Iterator[Absent]:
     options = typed(offer.options, tree.at(place) or Node({}, DEFAULT), place)
     require(options, place)
     choice.options = OmegaConf.to_object(options)
-    return None
+    if offer.composite:
+        for name, part in _parts(choice.options):
+            yield from _fill_options(registry, tree, f"{place}.{name}", kind, part)
+
+
+def _parts(options: Any) -> Iterator[tuple[str, Use]]:
+    """The choices in the options of a composite offer, each with its key there."""
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if isinstance(value, Use):
+            yield field.name, value
+        elif isinstance(value, list):
+            yield from ((f"{field.name}.{place}", one) for place, one in enumerate(value) if isinstance(one, Use))
 
 
 def _plain(value: Any) -> Any:

@@ -43,10 +43,13 @@ class AgentSection:
 
 @dataclass
 class PolicySection:
-    model: str = "???"
+    model: str | None = None
     """A Hugging Face id, a folder, or `package:NAME/PATH` for a folder inside an installed package."""
     kind: str = "full"
-    """`full`: own weights, trained. `frozen`: own weights, not trained."""
+    """`full`: own weights, trained. `frozen`: own weights, not trained. `api`: none here; `use` names who is asked."""
+    use: str | None = None
+    """The provider of an `api` policy (openai, gemini, anthropic, …)."""
+    options: Any = field(default_factory=dict)
     value_head: bool = False
     template_kwargs: dict[str, Any] = field(default_factory=dict)
     """Passed to the model's chat template."""
@@ -71,6 +74,45 @@ class ToolSection:
 
 
 @dataclass
+class CassetteSection:
+    """Verdicts kept by what was asked, so that nothing is paid twice."""
+
+    mode: str = "auto"
+    """off | record (ask, and keep) | replay (never ask: what is not there fails) | auto (ask for what is not there)"""
+    path: str | None = None
+    """A file that runs may share; None: `cassette.db` in the run folder."""
+
+
+@dataclass
+class BiasSection:
+    """Correction of a coach's preferences: what scores differ by between strata at equal outcome."""
+
+    correct: bool = False
+    """Correct from the first iteration on that has something to learn from."""
+    decay: float = 0.9
+    """Weight of an iteration against the next one."""
+    shrink: float = 20.0
+    """Actions' worth of doubt: of the gap between two strata with that many actions each, half is taken off."""
+    most: float = 3.0
+    """Points beyond which no score is moved."""
+
+
+@dataclass
+class DriftSection:
+    """Watch over the coach's gaps between strata. An alarm is answered with `warn`, `correct` (from then on) or `pause`
+    (stop with a checkpoint)."""
+
+    level: str = "warn"
+    """When a gap is there that was not acknowledged."""
+    widening: str = "warn"
+    """When a gap grows, acknowledged or not."""
+    acknowledged: list[str] = field(default_factory=list)
+    """Gaps that are known and wanted, as `AGENT/STRATIFIER`."""
+    least: float = 0.25
+    """Points below which a gap, or what it has grown by, is left alone however certain it is."""
+
+
+@dataclass
 class CoachSection:
     use: str = "???"
     options: Any = field(default_factory=dict)
@@ -84,6 +126,16 @@ class CoachSection:
     """Weight of each phase's verdicts in the reward."""
     timeout_s: float = 120.0
     """Seconds one verdict may take before it counts as failed."""
+    hindsight: Use | None = None
+    """The coach that judges all actions of a trajectory once its outcome is known; its verdicts are those of phase
+    `after` in `reward`."""
+    spend_usd: float | None = None
+    """What coaches and `api` policies may cost in all; then the run stops with a checkpoint. None: no cap."""
+    cassette: CassetteSection = field(default_factory=CassetteSection)
+    strata: list[str] = field(default_factory=lambda: ["task"])
+    """Stratifiers that the coach's bias is looked for in: `task`, and those that the workflow offers."""
+    bias: BiasSection = field(default_factory=BiasSection)
+    drift: DriftSection = field(default_factory=DriftSection)
 
 
 @dataclass

@@ -19,7 +19,7 @@ def typed(schema: type, node: Node, key: str = "") -> DictConfig:
     """The settings of `node` on the defaults of dataclass `schema`; `key` is where they stand. Raises ConfigError."""
     try:
         return cast(DictConfig, OmegaConf.merge(OmegaConf.structured(schema), node.plain))
-    except (OmegaConfBaseException, TypeError) as error:
+    except (OmegaConfBaseException, TypeError, ValueError) as error:
         reason = _find(schema, node, key) or f"{key or 'settings'}: {error} (set by {node.origin})"
         raise ConfigError(reason) from error
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
+from mappa_core.coaching.options import EnsembleOptions
+from mappa_core.config.schema import Use
 from mappa_core.credit import estimators, shapers
 from mappa_core.defaults.tasks import FileOptions, FileTasks, HuggingFaceOptions, HuggingFaceTasks
 from mappa_core.engine.options import LocalOptions, PPOOptions
 from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.protocols import Engine, Estimator, Loss, Shaper, TaskSource, Tool
+from mappa_core.protocols import Coach, Engine, Estimator, Loss, Shaper, TaskSource, Tool, Transport
 from mappa_core.tools.calculator import Calculator
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
+
+if TYPE_CHECKING:
+    from mappa_core.calls.policy import ApiPolicy
 
 
 @hookimpl
@@ -24,6 +30,11 @@ def mappa_tasks() -> Iterable[Offer[TaskSource]]:
 def mappa_tools() -> Iterable[Offer[Tool]]:
     yield Offer("python", PythonTool, PythonOptions)
     yield Offer("calculator", lambda options: Calculator())
+
+
+@hookimpl
+def mappa_coaches() -> Iterable[Offer[Coach]]:
+    yield Offer("ensemble", _ensemble, EnsembleOptions, composite=True)
 
 
 @hookimpl
@@ -51,6 +62,26 @@ def mappa_losses() -> Iterable[Offer[Loss]]:
 @hookimpl
 def mappa_engines() -> Iterable[Offer[Engine]]:
     yield Offer("local", _local, LocalOptions)
+
+
+def coach_of(offer: Offer[Transport]) -> Offer[Coach]:
+    """The coach that asks through the transport of `offer`."""
+    from mappa_core.coaching import offers
+
+    return offers.coach_of(offer)
+
+
+def policy_of(offer: Offer[Transport]) -> Offer[ApiPolicy]:
+    """The policy whose actions the provider of `offer` samples."""
+    from mappa_core.calls import policy
+
+    return policy.policy_of(offer)
+
+
+def _ensemble(options: EnsembleOptions, build: Callable[[Use], Coach]) -> Coach:
+    from mappa_core.coaching.ensemble import build_ensemble
+
+    return build_ensemble(options, build)
 
 
 def _ppo(options: PPOOptions) -> Loss:

@@ -99,7 +99,7 @@ async def evaluate(
         recorder=recorder,
         archive=archive,
         concurrency=session.config.sampling.concurrency,
-        waves=session.engine.deterministic,
+        waves=session.deterministic,
         finished=finished,
     )
     samples = session.config.eval.samples

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mappa_core.config.compose import Composed
 from mappa_core.evaluation.heldout import Evaluation, evaluate
 from mappa_core.plugins import Registry
+from mappa_core.protocols import Provider
 from mappa_core.records import Trajectory
-from mappa_core.session import open_session
+from mappa_core.session import on_cassette, open_session
 from mappa_core.store.checkpoint import POLICIES, Checkpoint
 from mappa_core.store.folder import RunFolder
 
@@ -30,30 +31,37 @@ async def evaluate_once(
     checkpoint: Checkpoint | None = None,
     finished: Callable[[Trajectory], None] | None = None,
     starting: Callable[[int], None] | None = None,
+    asking: Callable[[Sequence[Provider]], None] | None = None,
 ) -> Evaluated:
     """Play and grade the tasks of `eval.split`, into a run folder of its own.
 
     Args:
         checkpoint: weights to load; None: the start models of the recipe.
-        finished: called with every finished trajectory; `starting` with their number before.
+        finished: called with every finished trajectory; `starting` with their number, and `asking` with everyone to
+            whom data will be sent, before.
     """
     composed.require_installed()
     config = composed.config
     async with open_session(composed, registry, learning=False, coach=config.eval.coach) as session:
         tasks = session.evaluation_tasks()
+        if asking is not None:
+            asking(session.providers)
         iteration = 0
         if checkpoint is not None:
             await session.engine.load(checkpoint.path / POLICIES)
             iteration = checkpoint.manifest.iteration
         if starting is not None:
             starting(len(tasks) * config.eval.samples)
-        with RunFolder.create(
-            Path(config.run.root),
-            config.run.name,
-            plugin=composed.plugin,
-            recipe=f"{composed.recipe}-eval",
-            config=composed.yaml(),
-        ) as folder:
+        with (
+            RunFolder.create(
+                Path(config.run.root),
+                config.run.name,
+                plugin=composed.plugin,
+                recipe=f"{composed.recipe}-eval",
+                config=composed.yaml(),
+            ) as folder,
+            on_cassette(session, folder.path),
+        ):
             evaluation = await evaluate(
                 session,
                 recorder=folder.store,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mappa_core.errors import ReplayError
-from mappa_core.records import Completion, Message, Step, Verdict
+from mappa_core.records import Completion, Message, Phase, Step, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -22,9 +22,9 @@ class Replay:
         """The recorded step at `position`, or None where the record ends."""
         return self.steps[position] if position < len(self.steps) else None
 
-    def live_verdicts(self, step: Step) -> tuple[Verdict, ...]:
-        """The live verdicts of `step`, oldest first."""
-        return tuple(verdict for verdict in self.verdicts if verdict.step == step.id and verdict.phase == "live")
+    def given(self, step: Step, phase: Phase) -> tuple[Verdict, ...]:
+        """The verdicts of `phase` on `step`, oldest first."""
+        return tuple(verdict for verdict in self.verdicts if verdict.step == step.id and verdict.phase == phase)
 
 
 def check_same_request(step: Step, agent: str, messages: Sequence[Message], tools: Sequence[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +15,6 @@ from mappa_core.records import (
     Failure,
     Message,
     Role,
-    Scene,
     Step,
     Task,
     ToolCall,
@@ -24,8 +22,10 @@ from mappa_core.records import (
     Trajectory,
     Verdict,
 )
+from mappa_core.rollout.judging import Judging
 from mappa_core.rollout.replay import Replay, check_same_request, check_same_sample
-from mappa_core.rollout.team import Job, Judge, Recorder, Team
+from mappa_core.rollout.scenes import scene
+from mappa_core.rollout.team import Job, Recorder, Team
 from mappa_core.rollout.turnstile import Turnstile
 from mappa_core.tools.calls import calls_of
 from mappa_core.tools.contracts import breaches
@@ -55,7 +55,6 @@ class LiveStage:
         self._job = job
         self._recorder = recorder
         self._turnstile = turnstile
-        self._background = background
         self._folder = folder
         self._archive = archive
         self._recorded = recorded or Replay()
@@ -66,7 +65,7 @@ class LiveStage:
         self._steps: dict[int, Step] = {}
         self._begun = 0
         self._turns: Counter[str] = Counter()
-        self._judging: dict[str, asyncio.Task[Verdict]] = {}
+        self._judging = Judging(team, recorder=recorder, background=background, recorded=self._recorded)
         self._outcome: dict[str, float] = {}
 
     @property
@@ -88,9 +87,9 @@ class LiveStage:
         return float(await self._team.workflow.grade(text, self._job.task))
 
     async def verdict(self, step: Step) -> Verdict:
-        if step.id not in self._judging:
+        verdict = await self._judging.live(step)
+        if verdict is None:
             return Verdict.abstained("")
-        verdict = await asyncio.shield(self._judging[step.id])
         return _without_words(verdict) if step.agent in self._team.reference_for else verdict
 
     async def act(
@@ -111,8 +110,12 @@ class LiveStage:
             step = await self._live(role, agent, position, turn, tuple(messages), tuple(tools), turns_left)
             self._recorder.step(self._job.id, step)
         self._steps[position] = step
-        self._start_judging(role, step)
+        task = self._job.task if agent in self._team.reference_for else self._task
+        self._judging.start(scene(step, self._before(position), task, self._team.workflow.agents))
         return step
+
+    def _before(self, position: int) -> tuple[Step, ...]:
+        return tuple(self._steps[place] for place in sorted(self._steps) if place < position)
 
     def _role(self, agent: str, tools: Sequence[str]) -> Role:
         roles = self._team.workflow.agents
@@ -138,7 +141,11 @@ class LiveStage:
         sampler = self._team.samplers[self._team.policy_of[agent]]
         prompt = sampler.render(messages, tuple(self._team.tools[name].spec for name in tools))
         sampling = replace(self._team.sampling[agent], seed=self._team.seed_of(self._job.id, position))
-        return await self._turnstile.sample(self._job.id, sampler, prompt, sampling)
+        if self._team.policy_of[agent] in self._team.outside:
+            self._team.ledger.check()
+        completion = await self._turnstile.sample(self._job.id, sampler, prompt, sampling)
+        self._team.ledger.add(completion.usage)
+        return completion
 
     async def _live(
         self,
@@ -172,7 +179,8 @@ class LiveStage:
             results=results,
             breaches=breaches(agent, role, before, None if turns_left else after),
         )
-        strata = self._team.workflow.strata(self._scene(role, step, shown=self._task))
+        earlier = self._before(position)
+        strata = self._team.workflow.strata(scene(step, earlier, self._task, self._team.workflow.agents))
         return replace(step, strata={"task": self._task.stratum, **strata})
 
     async def _run(self, calls: tuple[ToolCall, ...]) -> tuple[ToolResult, ...]:
@@ -186,41 +194,19 @@ class LiveStage:
             self._workspace = FolderWorkspace(self._folder, self._archive)
         return self._workspace
 
-    def _scene(self, role: Role, step: Step, *, shown: Task) -> Scene:
-        earlier = tuple(self._steps[position] for position in sorted(self._steps) if position < step.position)
-        return Scene(task=shown, role=role, step=step, earlier=earlier)
-
-    def _start_judging(self, role: Role, step: Step) -> None:
-        if step.agent not in self._team.judges:
-            return
-        shown = self._job.task if step.agent in self._team.reference_for else self._task
-        scene = self._scene(role, step, shown=shown)
-        self._judging[step.id] = self._background.create_task(self._judge(self._team.judges[step.agent], scene))
-
-    async def _judge(self, judge: Judge, scene: Scene) -> Verdict:
-        given = self._recorded.live_verdicts(scene.step)
-        if given and given[-1].status != "failed":
-            return given[-1]
-        verdict, seconds = await judged(judge, scene, self._team.coach_timeout_s)
-        identity = f"{scene.step.id}/{judge.name}/live/{len(given)}"
-        verdict = replace(verdict, id=identity, step=scene.step.id, coach=judge.name, phase="live", seconds=seconds)
-        self._recorder.verdict(verdict)
-        return verdict
-
     async def finish(self, error: Failure | None, seconds: float) -> Trajectory:
         """Wait for the verdicts and close the trajectory."""
-        verdicts = await asyncio.gather(*self._judging.values())
         trajectory = Trajectory(
             id=self._job.id,
             task=self._job.task,
             sample=self._job.sample,
             iteration=self._job.iteration,
             steps=tuple(self._steps[position] for position in sorted(self._steps)),
-            verdicts=tuple(verdicts),
             outcome=dict(self._outcome),
             error=error,
             seconds=seconds,
         )
+        trajectory = replace(trajectory, verdicts=await self._judging.finish(trajectory))
         self._recorder.end(trajectory)
         return trajectory
 
@@ -229,17 +215,3 @@ def _without_words(verdict: Verdict) -> Verdict:
     """What a workflow, and through it an agent, may know of a verdict whose coach was shown the truth: not its words,
     which may hold it."""
     return replace(verdict, reasoning="", correction=None, error=None, members=(), raw_reply=None)
-
-
-async def judged(judge: Judge, scene: Scene, timeout_s: float) -> tuple[Verdict, float]:
-    """Ask a coach. This is the boundary of coaches: whatever one raises, and silence beyond `timeout_s` seconds,
-    becomes a `failed` verdict, which carries no gradient and counts against `coach.max_missing`."""
-    started = time.perf_counter()
-    try:
-        async with asyncio.timeout(timeout_s):
-            verdict = await judge.coach.score(scene)
-    except TimeoutError:
-        verdict = Verdict.failed(f"no verdict within {timeout_s:g} s")
-    except Exception as error:  # noqa: BLE001 - the boundary of coaches
-        verdict = Verdict.failed(f"{type(error).__name__}: {error}")
-    return verdict, time.perf_counter() - started

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from mappa_core.calls.policy import ApiPolicy
+from mappa_core.calls.spend import Ledger
 from mappa_core.protocols import Coach, Sampler, Split, Tool, Workflow
 from mappa_core.records import Sampling, Step, Task, ToolLimits, Trajectory, Verdict
 
@@ -24,7 +26,9 @@ class Team:
     """A workflow and what its agents work with.
 
     Keys of `policy_of`, `sampling` and `judges` are agents, of `samplers` policies, of `tools` and `limits` tools.
-    `judges` lacks an agent whose actions nobody judges (evaluation without a coach).
+    `judges` lacks an agent whose actions nobody judges (evaluation without a coach); `hindsight` judges all actions of
+    a finished trajectory. `outside` holds the policies behind an API; `ledger` counts what they
+    and the coaches cost.
     """
 
     workflow: Workflow
@@ -34,6 +38,9 @@ class Team:
     tools: Mapping[str, Tool]
     limits: Mapping[str, ToolLimits]
     judges: Mapping[str, Judge]
+    hindsight: Judge | None = None
+    outside: Mapping[str, ApiPolicy] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=lambda: Ledger(None))
     reference_for: frozenset[str] = frozenset()
     coach_timeout_s: float = 120.0
     seed: int = 0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
 from mappa_core.errors import WorkflowError
 from mappa_core.protocols import Sampler
-from mappa_core.records import Completion, Int32, Sampling
+from mappa_core.records import Completion, Sampling
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class Turnstile:
         self._running.discard(trajectory)
         self._open()
 
-    async def sample(self, trajectory: str, sampler: Sampler, tokens: Int32, sampling: Sampling) -> Completion:
+    async def sample(self, trajectory: str, sampler: Sampler, prompt: Any, sampling: Sampling) -> Completion:
         """Sample one action as soon as it is admitted."""
         if self._waves:
             if trajectory in self._waiting:
@@ -49,7 +50,7 @@ class Turnstile:
             self._waiting[trajectory] = request
             self._open()
             await request.admitted
-        return await sampler.sample(tokens, sampling)
+        return await sampler.sample(prompt, sampling)
 
     def _open(self) -> None:
         if not self._waiting or self._running - self._waiting.keys():

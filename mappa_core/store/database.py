@@ -14,10 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from mappa_core.errors import ReplayError
-from mappa_core.records import Failure, Step, Task, Trajectory, Verdict
+from mappa_core.records import Failure, Step, Task, Trajectory, Usage, Verdict
 from mappa_core.store.files import storage_errors, sync
 from mappa_core.store.reader import load_error, load_iterations, load_outcome, load_steps, load_verdicts
 from mappa_core.store.schema import Database
+
+_PAID = """
+SELECT json_extract(body, '$.usage.calls'), json_extract(body, '$.usage.usd') FROM verdicts
+WHERE json_extract(body, '$.usage') IS NOT NULL AND NOT json_extract(body, '$.replayed')
+UNION ALL
+SELECT json_extract(body, '$.completion.usage.calls'), json_extract(body, '$.completion.usage.usd') FROM steps
+WHERE json_extract(body, '$.completion.usage') IS NOT NULL
+"""
+"""Calls and US dollars of every verdict and action that a provider was asked for; NULL where the price is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -155,6 +164,10 @@ class Store:
             )
             for identity, finished, outcome, error, seconds in rows
         }
+
+    def paid(self) -> list[Usage]:
+        """What every recorded verdict and action took that a provider was asked for: its calls and US dollars."""
+        return [Usage(calls=calls, usd=usd) for calls, usd in self._database.rows(_PAID)]
 
     def flush(self) -> None:
         """Make all that was written durable against a power cut, and renew the copy of a database in `scratch`."""

@@ -61,9 +61,9 @@ class AgentSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoachSummary:
-    """Calls of the coach over the whole run, and what they cost."""
+    """Verdicts over the whole run, and what the calls for them cost; `usd` is None where a price is unknown."""
 
-    calls: int = 0
+    verdicts: int = 0
     failed: int = 0
     usd: float | None = None
 

@@ -1,4 +1,5 @@
-"""For authors of plugins: play a workflow without a model, and contracts to subclass. Imports nothing heavy.
+"""For authors of plugins: play a workflow without a model, a provider on this machine, and contracts to subclass.
+Imports nothing heavy.
 
 from mappa_core import Task
 from mappa_core.testing import WorkflowContract, play
@@ -8,9 +9,28 @@ async def test_solver_is_asked_first():
     assert trajectory.steps[0].agent == "solver"
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from mappa_core.testing.contracts import CoachContract, WorkflowContract
 from mappa_core.testing.fakes import FixedCoach, MemoryRecorder, ScriptedEngine, ScriptedSampler
 from mappa_core.testing.play import play
+
+if TYPE_CHECKING:
+    from mappa_core.testing.transports import TransportContract
+    from mappa_core.testing.wire import WireAnswer, WireRequest, WireServer, answering, captured
+
+_HEAVY = {
+    "TransportContract": "transports",
+    "WireAnswer": "wire",
+    "WireRequest": "wire",
+    "WireServer": "wire",
+    "answering": "wire",
+    "captured": "wire",
+}
+"""What needs aiohttp or pytest, by its module: fetched when it is first used."""
 
 __all__ = [
     "CoachContract",
@@ -18,6 +38,18 @@ __all__ = [
     "MemoryRecorder",
     "ScriptedEngine",
     "ScriptedSampler",
+    "TransportContract",
+    "WireAnswer",
+    "WireRequest",
+    "WireServer",
     "WorkflowContract",
+    "answering",
+    "captured",
     "play",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HEAVY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HEAVY[name]}"), name)

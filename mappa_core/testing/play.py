@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mappa_core.calls.spend import Ledger
 from mappa_core.protocols import Coach, Tool, Workflow
 from mappa_core.records import Sampling, Task, ToolLimits, Trajectory
 from mappa_core.rollout.collector import Collector
@@ -21,6 +22,8 @@ async def play(
     *,
     tools: Mapping[str, Tool] | None = None,
     coach: Coach | None = None,
+    hindsight: Coach | None = None,
+    spend_usd: float | None = None,
     reference_for: Sequence[str] = (),
     recorded: Replay | None = None,
     recorder: MemoryRecorder | None = None,
@@ -32,6 +35,8 @@ async def play(
         replies: what the agents say, in order, or a function of prompt and sampling.
         tools: by name, as the workflow offers them.
         coach: judges every action; None: nobody does.
+        hindsight: judges all actions again when the outcome is known.
+        spend_usd: what coaches may cost; None: no cap.
         reference_for: agents whose coach is shown the truth.
         recorded: steps to be replayed first.
         archive: where the files of workspaces are kept; a replay that restores files needs that of the first play.
@@ -49,6 +54,8 @@ async def play(
         tools=offered,
         limits={name: ToolLimits() for name in offered},
         judges={} if coach is None else {agent: Judge(name="test", coach=coach) for agent in workflow.agents},
+        hindsight=None if hindsight is None else Judge(name="hindsight", coach=hindsight),
+        ledger=Ledger(spend_usd),
         reference_for=frozenset(reference_for),
     )
     with tempfile.TemporaryDirectory(prefix="mappa-test-") as temporary:

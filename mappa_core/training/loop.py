@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import structlog
 
+from mappa_core.coaching.drift import DriftMonitor, DriftReport, Kind
 from mappa_core.credit.experience import build
 from mappa_core.credit.rewards import rewards
-from mappa_core.errors import GuardStop
+from mappa_core.errors import CallError, GuardStop
 from mappa_core.evaluation.heldout import Evaluation, evaluate, replays_of
-from mappa_core.protocols import Coach, Split
+from mappa_core.protocols import Provider, Split
 from mappa_core.records import Trajectory
 from mappa_core.rollout.collector import Collector, refuse_total_failure
 from mappa_core.rollout.team import Job
@@ -31,6 +32,10 @@ log = structlog.get_logger()
 class Listener(Protocol):
     """Hears of a run while it goes on (progress lines)."""
 
+    def asking(self, providers: Sequence[Provider]) -> None:
+        """The run is about to start; what agents see and write will be sent to `providers`."""
+        ...
+
     def collecting(self, split: Split, done: int, rollouts: int) -> None:
         """Rollouts are about to start, after `done` iterations."""
         ...
@@ -44,6 +49,9 @@ class Listener(Protocol):
 
 class Silent:
     """A listener that says nothing."""
+
+    def asking(self, providers: Sequence[Provider]) -> None:
+        pass
 
     def collecting(self, split: Split, done: int, rollouts: int) -> None:
         pass
@@ -68,6 +76,9 @@ class Loop:
         self._folder = folder
         self._store = folder.store
         self._estimator_state: Mapping[str, Any] = {}
+        self._drift = DriftMonitor(
+            session.config.coach.drift, strata=session.config.coach.strata, metric=session.workflow.metric
+        )
         self._listener = listener
         config = session.config
         self._cursor = TaskCursor(session.tasks("train"), prompts=config.train.prompts, seed=config.seed)
@@ -77,7 +88,7 @@ class Loop:
             recorder=self._store,
             archive=folder.files,
             concurrency=config.sampling.concurrency,
-            waves=session.engine.deterministic,
+            waves=session.deterministic,
             finished=listener.rollout_finished,
         )
 
@@ -92,8 +103,10 @@ class Loop:
         for done in range(start + 1):
             await self._evaluate(done)
         for iteration in range(start, config.train.iterations):
-            self._keep(await self._iterate(iteration))
+            report = await self._iterate(iteration)
+            self._keep(report)
             done = iteration + 1
+            await self._answer(report.drift, done)
             if done == config.train.iterations or done % config.checkpoint.every == 0:
                 await self._checkpoint(done)
                 self._folder.checkpoints.prune(config.checkpoint.keep)
@@ -107,8 +120,10 @@ class Loop:
         checkpoint = self._folder.checkpoints.last()
         manifest = checkpoint.manifest
         self._estimator_state = manifest.estimator
-        for agent, coach in self._coaches().items():
-            coach.load_state_dict(manifest.coach[agent])
+        for coach, state in zip(self._session.coaches, manifest.coach["coaches"], strict=True):
+            coach.load_state_dict(state)
+        self._drift.load_state_dict(manifest.coach["drift"])
+        self._correct_after(self._drift.raised)
         await self._session.engine.load(checkpoint.path / POLICIES)
         self._store.event("resumed", iteration=manifest.iteration)
         return manifest.iteration
@@ -145,8 +160,9 @@ class Loop:
         coach = coach_figures(trajectories)
         await self._guard(iteration, coach)
         with clock.phase("credit"):
-            for one in self._coaches().values():
+            for one in session.coaches:
                 one.learn(trajectories)
+            drift = self._drift.observe(trajectories)
             experience = build(
                 trajectories,
                 [rewards(trajectory, config.coach.reward, session.shapers) for trajectory in trajectories],
@@ -158,6 +174,7 @@ class Loop:
             experience = await session.engine.score(experience)
         with clock.phase("credit"):
             advantages, self._estimator_state = session.estimator(experience, self._estimator_state)
+        assert session.loss is not None  # this session was opened for learning
         with clock.phase("update"):
             policies = await session.engine.update(
                 experience, advantages, session.loss, progress=iteration / config.train.iterations
@@ -174,6 +191,7 @@ class Loop:
             tokens=len(experience.tokens),
             agents=agent_figures(tuple(session.workflow.agents), trajectories),
             coach=coach,
+            drift=drift,
             policies=policies,
             seconds=clock.seconds,
         )
@@ -186,24 +204,47 @@ class Loop:
             for sample in samples
         ]
 
-    def _coaches(self) -> dict[str, Coach]:
-        """Every coach once, under the first agent that it judges."""
-        found: dict[int, tuple[str, Coach]] = {}
-        for agent, judge in self._session.team.judges.items():
-            found.setdefault(id(judge.coach), (agent, judge.coach))
-        return dict(found.values())
-
     async def _guard(self, iteration: int, coach: CoachFigures) -> None:
+        try:
+            self._session.team.ledger.check()
+        except CallError as reached:
+            spent = self._session.team.ledger.spent
+            known = "" if spent is None else f" (${spent:.2f} are spent)"
+            await self._stop(iteration, f"{reached}{known}. Nothing is lost: go on with a higher cap.")
         allowed = self._session.config.coach.max_missing
-        if coach.missing <= allowed:
-            return
+        if coach.total.missing > allowed:
+            reasons = sorted(coach.reasons.items(), key=lambda item: -item[1])
+            table = "\n".join(f"  {count:5d} x {reason}" for reason, count in reasons[:10])
+            await self._stop(
+                iteration,
+                f"{coach.total.missing:.0%} of the verdicts of iteration {iteration + 1} have no score, more than "
+                f"coach.max_missing={allowed:.0%}. Nothing was learned from them:\n{table}",
+            )
+
+    async def _stop(self, iteration: int, why: str) -> NoReturn:
         await self._checkpoint(iteration)
-        reasons = sorted(coach.reasons.items(), key=lambda item: -item[1])
-        table = "\n".join(f"  {count:5d} x {reason}" for reason, count in reasons[:10])
-        raise GuardStop(
-            f"{coach.missing:.0%} of the actions of iteration {iteration + 1} have no score, more than "
-            f"coach.max_missing={allowed:.0%}. A checkpoint was written; nothing was learned from them.\n{table}"
-        )
+        raise GuardStop(f"{why}\nA checkpoint was written.")
+
+    async def _answer(self, drift: DriftReport, done: int) -> None:
+        """Do what the config says about alarms of drift; the report of the iteration has shown them."""
+        if not drift.alarms:
+            return
+        self._store.event("drift", iteration=done, alarms=drift.alarms)
+        kinds = {alarm.kind for alarm in drift.alarms}
+        self._correct_after(kinds)
+        if "pause" in {getattr(self._session.config.coach.drift, kind) for kind in kinds}:
+            alarms = "\n".join(f"  {alarm}" for alarm in drift.alarms)
+            await self._stop(
+                done,
+                f"the coach drifts:\n{alarms}\nAcknowledge what is wanted (coach.drift.acknowledged) or correct it "
+                "(coach.drift.level=correct), and go on.",
+            )
+
+    def _correct_after(self, kinds: Collection[Kind]) -> None:
+        """Take the coaches' preferences off from now on, where that is the answer to an alarm of one of `kinds`."""
+        if "correct" in {getattr(self._session.config.coach.drift, kind) for kind in kinds}:
+            for coach in self._session.coaches:
+                coach.activate()
 
     def _keep(self, report: IterationReport) -> None:
         metrics = report.metrics()
@@ -216,7 +257,10 @@ class Loop:
         self._listener.iteration_finished(report)
 
     async def _checkpoint(self, done: int) -> None:
-        coach = {agent: one.state_dict() for agent, one in self._coaches().items()}
+        coach = {
+            "coaches": [coach.state_dict() for coach in self._session.coaches],
+            "drift": self._drift.state_dict(),
+        }
         seed = self._session.config.seed
         with self._folder.checkpoints.writing(done, seed=seed, coach=coach, estimator=self._estimator_state) as folder:
             await self._session.engine.save(folder / POLICIES)

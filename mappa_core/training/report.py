@@ -3,29 +3,60 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 import numpy as np
 
-from mappa_core.records import Step, Trajectory, Verdict
+from mappa_core.coaching.drift import DriftReport
+from mappa_core.records import Step, Trajectory, Usage, Verdict
 from mappa_core.store.summary import AgentSummary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoachFigures:
-    """Verdicts of one iteration by status; `missing` is the share of judged actions without a score."""
+class VerdictCount:
+    """Verdicts by status, and what their calls took. `usage` is None where no provider was asked; what came from a
+    cassette counts as `replayed` and not as usage."""
 
-    calls: int
     scored: int
     abstained: int
     failed: int
-    usd: float | None
-    reasons: Mapping[str, int]
+    replayed: int
+    usage: Usage | None
+
+    @property
+    def verdicts(self) -> int:
+        return self.scored + self.abstained + self.failed
 
     @property
     def missing(self) -> float:
-        return (self.abstained + self.failed) / self.calls if self.calls else 0.0
+        """The share of verdicts without a score."""
+        return (self.abstained + self.failed) / self.verdicts if self.verdicts else 0.0
+
+    @property
+    def usd(self) -> float | None:
+        """What the calls cost; None where the price of any is unknown."""
+        return 0.0 if self.usage is None else self.usage.usd
+
+    def metrics(self) -> dict[str, float | None]:
+        """The figures by name; usage only where a provider was asked."""
+        counted = {"verdicts": self.verdicts, "abstained": self.abstained, "failed": self.failed, "usd": self.usd}
+        if self.usage is None:
+            return counted
+        names = ("calls", "prompt_tokens", "completion_tokens", "cached_tokens")
+        return {**counted, "replayed": self.replayed, **{name: getattr(self.usage, name) for name in names}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoachFigures:
+    """The verdicts of one iteration: all of them, and by agent and by coach; `reasons` says why scores are missing."""
+
+    total: VerdictCount
+    by_agent: Mapping[str, VerdictCount]
+    by_coach: Mapping[str, VerdictCount]
+    reasons: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +74,7 @@ class IterationReport:
     tokens: int
     agents: Mapping[str, AgentSummary]
     coach: CoachFigures
+    drift: DriftReport
     policies: Mapping[str, Mapping[str, float]]
     seconds: Mapping[str, float]
 
@@ -53,16 +85,18 @@ class IterationReport:
             "rollouts": self.rollouts,
             "rollouts/failed": sum(self.failed_rollouts.values()),
             "tokens": self.tokens,
-            "coach/calls": self.coach.calls,
-            "coach/failed": self.coach.failed,
-            "coach/abstained": self.coach.abstained,
-            "coach/usd": self.coach.usd,
+            **{f"coach/{name}": value for name, value in self.coach.total.metrics().items()},
         }
+        for agent, count in self.coach.by_agent.items():
+            flat.update({f"coach/agent/{agent}/{name}": value for name, value in count.metrics().items()})
+        for coach, count in self.coach.by_coach.items():
+            flat.update({f"coach/name/{coach}/{name}": value for name, value in count.metrics().items()})
         for agent, figures in self.agents.items():
             flat[f"agent/{agent}/score"] = figures.score
             flat[f"agent/{agent}/tool_success"] = figures.tool_success
             flat[f"agent/{agent}/turns"] = figures.turns
             flat[f"agent/{agent}/length"] = figures.length
+        flat.update(self.drift.metrics())
         for policy, metrics in self.policies.items():
             flat.update({f"policy/{policy}/{name}": value for name, value in metrics.items()})
         flat.update({f"seconds/{name}": value for name, value in self.seconds.items()})
@@ -98,23 +132,35 @@ def _figures(steps: Sequence[Step], scores: Sequence[float], acted: int) -> Agen
 
 
 def coach_figures(trajectories: Sequence[Trajectory]) -> CoachFigures:
-    """Count live verdicts by status, and the reasons why scores are missing."""
-    verdicts = [one for trajectory in trajectories for one in trajectory.verdicts if one.phase == "live"]
+    """Count the verdicts of all phases by status, and the reasons why scores are missing."""
+    verdicts = [verdict for trajectory in trajectories for verdict in trajectory.verdicts]
+    agent_of = {step.id: step.agent for trajectory in trajectories for step in trajectory.steps}
     missing = [verdict for verdict in verdicts if verdict.score is None]
     return CoachFigures(
-        calls=len(verdicts),
-        scored=sum(verdict.status == "scored" for verdict in verdicts),
-        abstained=sum(verdict.status == "abstained" for verdict in verdicts),
-        failed=sum(verdict.status == "failed" for verdict in verdicts),
-        usd=_spent(verdicts),
+        total=_count(verdicts),
+        by_agent=_counts(verdicts, lambda verdict: agent_of[verdict.step]),
+        by_coach=_counts(verdicts, lambda verdict: verdict.coach),
         reasons=Counter(f"{verdict.status}: {verdict.error or verdict.reasoning}" for verdict in missing),
     )
 
 
-def _spent(verdicts: Sequence[Verdict]) -> float | None:
-    """USD of all calls; None if the price of any call is unknown, 0 for coaches that call nobody."""
-    prices = [verdict.usage.usd for verdict in verdicts if verdict.usage is not None]
-    return None if any(price is None for price in prices) else float(sum(price for price in prices if price))
+def _counts(verdicts: Sequence[Verdict], key: Callable[[Verdict], str]) -> dict[str, VerdictCount]:
+    parts: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        parts.setdefault(key(verdict), []).append(verdict)
+    return {name: _count(part) for name, part in sorted(parts.items())}
+
+
+def _count(verdicts: Sequence[Verdict]) -> VerdictCount:
+    status = Counter(verdict.status for verdict in verdicts)
+    usages = [verdict.usage for verdict in verdicts if verdict.usage is not None and not verdict.replayed]
+    return VerdictCount(
+        scored=status["scored"],
+        abstained=status["abstained"],
+        failed=status["failed"],
+        replayed=sum(verdict.replayed for verdict in verdicts),
+        usage=reduce(add, usages) if usages else None,
+    )
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -61,7 +61,7 @@ def _agents(metrics: Mapping[str, float]) -> dict[str, AgentSummary]:
 def _coach(iterations: Sequence[Mapping[str, float]]) -> CoachSummary:
     known = all("coach/usd" in metrics for metrics in iterations)
     return CoachSummary(
-        calls=int(sum(metrics["coach/calls"] for metrics in iterations)),
+        verdicts=int(sum(metrics["coach/verdicts"] for metrics in iterations)),
         failed=int(sum(metrics["coach/failed"] for metrics in iterations)),
         usd=sum(metrics["coach/usd"] for metrics in iterations) if known else None,
     )

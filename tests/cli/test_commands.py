@@ -53,7 +53,7 @@ def test_config_as_json_holds_document_origins_and_hash(acme, out, write):
 
 
 def test_config_of_a_recipe_that_needs_more_says_what(acme, capsys):
-    assert main(["config", "--plugin", "acme", "--recipe", "paper", "tasks.options.path=x"]) == 0
+    assert main(["--block", "gemini", "config", "--plugin", "acme", "--recipe", "paper", "tasks.options.path=x"]) == 0
     captured = capsys.readouterr()
     assert "not installed: coach.use: no coach is called 'gemini'. It comes with mappa-coach-gemini" in captured.err
     assert "model: gemini-2.5-pro" in captured.out

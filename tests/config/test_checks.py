@@ -30,7 +30,7 @@ from mappa_core.plugins import load
         ("coach.timeout_s=0", "must be above 0 and finite, not 0.0"),
         ("coach.reward.live=.nan", "must be finite, not nan"),
         ("coach.reward.before=1", "a phase is one of live, after, again"),
-        ("policies.judge.kind=lora", "must be one of full, frozen, not 'lora'"),
+        ("policies.judge.kind=lora", "must be one of full, frozen, api, not 'lora'"),
         ("agents.solo.max_tokens=0", "must be at least 1 and finite, not 0"),
         ("tools.echo.limits.wall_s=0", "must be above 0 and finite, not 0.0"),
         ("eval.split=test", "must be one of train, eval, not 'test'"),

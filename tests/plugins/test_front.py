@@ -39,7 +39,9 @@ PROMISED = """
     Offer NoOptions hookimpl Run
     PYTHON SMALLEST_LIMIT cut_middle Rows read_rows HuggingFaceOptions dataset_rows
     MappaError InputError ConfigError PluginError TaskError ModelError RunError RolloutError PromptTooLong ToolError
-    CoachError WorkflowError ReplayError EngineError GuardStop
+    CoachError CallError CallFault WorkflowError ReplayError EngineError GuardStop
+    Use Cassette Provider Request Secret fault_of_status retry_after one_line
+    LoopBound environment_without decode_answer error_in stop_of token_count token_sum
 """
 
 

@@ -12,7 +12,8 @@ from mappa_core.plugins import CORE, HOOKS, NOUNS, installed, load
 
 
 def test_every_hook_of_an_offer_has_a_kind():
-    assert {f"mappa_{kind}" for kind in NOUNS} == set(HOOKS) - {"mappa_recipes", "mappa_commands"}
+    derived = {"mappa_policies"}
+    assert {f"mappa_{kind}" for kind in NOUNS} - derived == set(HOOKS) - {"mappa_recipes", "mappa_commands"}
 
 
 def test_an_installed_plugin_offers_one_of_every_kind(acme):
@@ -119,8 +120,28 @@ def test_a_name_offered_twice_names_both_packages_and_the_way_out(acme):
 
 
 def test_two_kinds_may_share_a_name(acme):
+    acme.write("wires", "@hookimpl\ndef mappa_tools():\n    return [Offer('acme_coach', str)]")
+    assert "acme_coach" in load().names("tools")
+
+
+def test_core_makes_a_coach_and_a_policy_of_every_transport(acme):
+    registry = load()
+    for kind in ("transports", "coaches", "policies"):
+        assert "acme_wire" in registry.plugins["acme"].offers[kind]
+    options = registry.offer("coaches", "acme_wire").options(budget=5000)
+    assert registry.build("coaches", "acme_wire", options).providers[0].model == "acme-1"
+
+
+def test_a_transport_that_takes_the_name_of_a_coach_is_refused(acme):
     acme.write("wires", "@hookimpl\ndef mappa_transports():\n    return [Offer('acme_coach', str)]")
-    assert "acme_coach" in load().names("transports")
+    with pytest.raises(PluginError, match="coach 'acme_coach': acme-team and written-wires"):
+        load()
+    source = "\n".join(
+        f"@hookimpl\ndef mappa_{kind}():\n    return [Offer('w', str)]" for kind in ("coaches", "transports")
+    )
+    acme.write("mine", source, package="twice")
+    with pytest.raises(PluginError, match=r"plugin 'mine' \(twice\) offers 'w' as coach and as transport"):
+        load(block=("acme", "wires"))
 
 
 def test_two_packages_with_one_plugin_name_are_an_error(acme):

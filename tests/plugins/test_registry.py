@@ -34,7 +34,7 @@ def test_an_unknown_offer_is_answered_with_close_matches_or_all_there_is(acme):
 
 def test_an_unknown_offer_is_answered_with_the_package_that_brings_it(site):
     with pytest.raises(PluginError, match=re.escape('pip install "mappa-coach-gemini"')):
-        load().offer("coaches", "gemini")
+        load(only=()).offer("coaches", "gemini")
 
 
 def test_a_broken_plugin_is_named_where_an_offer_is_missing(site):
@@ -44,10 +44,10 @@ def test_a_broken_plugin_is_named_where_an_offer_is_missing(site):
 
 
 def test_the_package_of_an_offer_that_is_installed_is_not_absent(site):
-    assert load().absent_package("coaches", "gemini") == "mappa-coach-gemini"
-    assert load().absent_package("coaches", "unheard_of") is None
-    site.write("gemini", "@hookimpl\ndef mappa_coaches():\n    return [Offer('gemini', str)]")
-    assert load().absent_package("coaches", "gemini") is None
+    assert load(only=()).absent_package("coaches", "gemini") == "mappa-coach-gemini"
+    assert load(only=()).absent_package("coaches", "unheard_of") is None
+    site.write("of_theirs", "@hookimpl\ndef mappa_coaches():\n    return [Offer('gemini', str)]")
+    assert load(only=("of_theirs",)).absent_package("coaches", "gemini") is None
 
 
 def test_recipes_have_full_names_and_tiny_is_the_default(acme):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mappa_core.errors import ReplayError, RunError
-from mappa_core.records import Failure, Step, Task, Trajectory, Verdict
+from mappa_core.records import Failure, Step, Task, Trajectory, Usage, Verdict
 from mappa_core.store import Reader, RunFolder, Store, to_json
 
 Make = Callable[..., Step]
@@ -282,3 +282,18 @@ class TestScratch:
         direct.begin("train", "new", task, 1, 0)
         direct.close()
         assert list(Store(path, scratch=scratch).recorded("train", 0)) == ["new"]
+
+
+def test_what_was_paid_leaves_out_what_was_replayed_and_keeps_unknown_prices(
+    run: RunFolder, task: Task, make_step: Make, make_verdict: Judge
+) -> None:
+    dear, unknown = Usage(calls=2, prompt_tokens=9, usd=0.25), Usage(calls=1)
+    run.store.begin("train", "t0", task, 0, 0)
+    step = make_step("t0", 0)
+    run.store.step("t0", replace(step, completion=replace(step.completion, usage=dear)))
+    run.store.step("t0", make_step("t0", 1))
+    for number, changes in enumerate(({"usage": dear}, {"usage": dear, "replayed": True}, {"usage": unknown}, {})):
+        run.store.verdict(make_verdict("t0/0", id=f"v{number}", **changes))
+    assert sorted(run.store.paid(), key=lambda usage: usage.calls) == [
+        Usage(calls=1), Usage(calls=2, usd=0.25), Usage(calls=2, usd=0.25)
+    ]  # fmt: skip

@@ -36,7 +36,7 @@ FULL = Summary(
         strata={"sum": StratumSummary(n=128, after=Interval(mean=1.0))},
     ),
     agents={"solver": AgentSummary(score=8.5, tool_success=None, turns=1.0, length=32.0)},
-    coach=CoachSummary(calls=100, failed=1, usd=None),
+    coach=CoachSummary(verdicts=100, failed=1, usd=None),
     seconds=Seconds(wall=120.0, cpu=200.0),
 )
 
@@ -68,7 +68,7 @@ def test_the_file_has_the_form_that_scripts_rely_on(tmp_path: Path) -> None:
             "strata": {"sum": {"n": 128, "before": None, "after": interval, "gain": None}},
         },
         "agents": {"solver": {"score": 8.5, "tool_success": None, "turns": 1.0, "length": 32.0}},
-        "coach": {"calls": 100, "failed": 1, "usd": None},
+        "coach": {"verdicts": 100, "failed": 1, "usd": None},
         "seconds": {"wall": 120.0, "cpu": 200.0},
     }
 

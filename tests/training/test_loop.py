@@ -23,7 +23,7 @@ def test_a_run_leaves_a_summary_that_scripts_can_rely_on(registry, tmp_path):
     keys = "schema plugin recipe recipe_hash seed status iterations eval agents coach seconds"
     assert list(summary) == keys.split()
     assert [summary[key] for key in ("plugin", "recipe", "status", "iterations")] == ["doubles", "tiny", "done", 4]
-    assert summary["coach"] == {"calls": 32, "failed": 0, "usd": 0.0}
+    assert summary["coach"] == {"verdicts": 32, "failed": 0, "usd": 0.0}
     assert summary["eval"]["metric"] == "correct" and summary["eval"]["n"] == 4
     assert summary["eval"]["before"]["mean"] == summary["eval"]["after"]["mean"] == 0.0
     assert set(summary["eval"]["strata"]) == {"even", "odd"}
@@ -78,7 +78,8 @@ def test_a_killed_run_goes_on_from_its_checkpoint_and_pays_no_verdict_twice(regi
     resumed = Run.resume(folder, registry=registry).train()
     assert resumed.summary.status == "done"
     assert traces(folder) == traces(whole.folder)
-    assert Checkpoints(folder / "checkpoints").last().manifest.coach == {"doubler": {"learned": 16}}
+    states = Checkpoints(folder / "checkpoints").last().manifest.coach["coaches"]
+    assert [state["coach"] for state in states] == [{"learned": 16}]
 
 
 def traces(folder):
@@ -119,7 +120,7 @@ def test_too_many_missing_verdicts_stop_the_run_with_a_checkpoint_and_the_reason
 def test_a_few_missing_verdicts_are_counted_and_carry_no_reward(registry, tmp_path):
     settings = ("coach.options.fails_from=7", "coach.max_missing=0.13", "train.iterations=1")
     trained = start(registry, tmp_path, *settings).train()
-    assert (trained.summary.coach.calls, trained.summary.coach.failed) == (8, 1)
+    assert (trained.summary.coach.verdicts, trained.summary.coach.failed) == (8, 1)
 
 
 def test_nothing_is_written_where_the_input_is_wrong(registry, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from mappa_core import (
     PYTHON,
@@ -45,13 +46,27 @@ class Options:
     """Characters of a program's stdout, and of its stderr, that agents are shown; more is cut in the middle."""
 
 
+def _rubric(agent: str) -> str:
+    """By what a coach judges the actions of `agent`: the templates beside the prompts, which agents never see."""
+    return (Path(__file__).parent / "rubrics" / f"{agent}.md").read_text(encoding="utf-8")
+
+
 class MathChat(Workflow):
     """Problem Solver (1 turn) -> Code Executor (its Python runs) -> Verifier (1 turn, answer in a box)."""
 
     agents: Mapping[str, Role] = {
-        SOLVER: Role(brief="Plans how to solve the problem. Does not run code."),
-        CODER: Role(brief="Turns the plan into Python, which is run, and prints what the plan asks for."),
-        VERIFIER: Role(brief="Checks plan and output against the problem and gives the final answer in \\boxed{}."),
+        SOLVER: Role(
+            brief="Plans how to solve the problem. Does not run code.",
+            rubric=_rubric(SOLVER),
+        ),
+        CODER: Role(
+            brief="Turns the plan into Python, which is run, and prints what the plan asks for.",
+            rubric=_rubric(CODER),
+        ),
+        VERIFIER: Role(
+            brief="Checks plan and output against the problem and gives the final answer in \\boxed{}.",
+            rubric=_rubric(VERIFIER),
+        ),
     }
 
     def __init__(self, options: Options) -> None:

@@ -51,7 +51,7 @@ def test_the_paper_recipes_say_what_is_not_installed(capsys):
     for recipe in ("paper", "paper-1.5b"):
         assert main(["train", "--plugin", "mathchat", "--recipe", recipe, "--dry-run"]) == 2
         said = capsys.readouterr().err
-        assert all(name in said for name in ("mappa-coach-gemini", "mappa-sandboxfusion", "mappa-core[cluster]"))
+        assert all(name in said for name in ("mappa-sandboxfusion", "mappa-core[cluster]"))
 
 
 def test_runs_are_listed_shown_and_traced(trained, capsys):

@@ -11,6 +11,7 @@ from mappa_core import (
     Experience,
     Message,
     Reply,
+    Request,
     Role,
     Scene,
     Split,
@@ -20,7 +21,6 @@ from mappa_core import (
     ToolResult,
     ToolSpec,
     Trajectory,
-    Usage,
     Verdict,
     Workflow,
     Workspace,
@@ -68,8 +68,14 @@ class Wire:
     def __init__(self, options: Any) -> None:
         self.options = options
 
-    async def complete(self, messages: Sequence[Message], schema: Any, limits: Any) -> Reply:
-        return Reply(text="{}", usage=Usage(), stop="end", raw="{}")
+    model = "acme-1"
+    host = "acme.example"
+
+    async def complete(self, request: Request) -> Reply:
+        return Reply(text="{}", stop="end", model="acme-1", raw="{}")
+
+    async def count(self, messages: Sequence[Message]) -> int | None:
+        return None
 
     async def close(self) -> None: ...
 

@@ -1,0 +1,1 @@
+"""Calls of providers: limits, another try, prices, and policies behind an API."""

@@ -1,0 +1,294 @@
+"""Everything that a run works with, built, opened and closed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mappa_core.calls.policy import ApiPolicy
+from mappa_core.calls.spend import Ledger
+from mappa_core.coaching.bias import Debiased
+from mappa_core.config.compose import Composed
+from mappa_core.config.schema import RunConfig, ToolSection
+from mappa_core.credit.by_agent import combine
+from mappa_core.errors import ConfigError, TaskError
+from mappa_core.plugins import Registry
+from mappa_core.protocols import (
+    Coach,
+    Engine,
+    Estimator,
+    Loss,
+    PolicySpec,
+    Provider,
+    Shaper,
+    Split,
+    TaskSource,
+    Tool,
+    Tracker,
+    Workflow,
+)
+from mappa_core.records import Sampling, Task, ToolLimits
+from mappa_core.rollout.team import Team
+from mappa_core.session.coaches import Panel, build_panel
+from mappa_core.session.policies import api_policies, policies_of, policy_specs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Session:
+    """The objects of one run, opened. `team` has no judges where the session was opened without a coach."""
+
+    config: RunConfig
+    workflow: Workflow
+    source: TaskSource
+    loaded: Engine | None
+    """The engine with `policies` in it; None where every policy is behind an API."""
+    team: Team
+    policies: tuple[PolicySpec, ...]
+    coaches: tuple[Debiased, ...]
+    """Every coach once, in the order in which the config names them."""
+    shapers: tuple[Shaper, ...]
+    estimator: Estimator
+    loss: Loss | None
+    """None where nothing is learned."""
+    trackers: tuple[Tracker, ...]
+
+    @property
+    def engine(self) -> Engine:
+        """The engine. Raises ConfigError where every policy is behind an API."""
+        if self.loaded is None:
+            raise ConfigError("every policy is behind an API: there are no weights here")
+        return self.loaded
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether actions can be sampled again bit for bit: the engine promises it, and nobody outside is asked."""
+        return self.loaded is not None and self.loaded.deterministic and not self.team.outside
+
+    @property
+    def providers(self) -> tuple[Provider, ...]:
+        """Whom coaches and policies ask: what agents see and write leaves for them."""
+        return _providers(self.coaches, self.team.outside.values())
+
+    @property
+    def trained(self) -> frozenset[str]:
+        """Names of the policies that learn."""
+        return frozenset(spec.name for spec in self.policies if spec.kind == "full")
+
+    def tasks(self, split: Split, at_least: int = 1) -> tuple[Task, ...]:
+        """The tasks of a split.
+
+        Raises:
+            TaskError: fewer than `at_least`, or two of the same id.
+        """
+        tasks = tuple(self.source.load(split))
+        if len(tasks) < at_least:
+            raise TaskError(
+                f"tasks.use={self.config.tasks.use}: {len(tasks)} {split} tasks, at least {at_least} needed"
+            )
+        seen: set[str] = set()
+        for task in tasks:
+            if task.id in seen:
+                raise TaskError(
+                    f"tasks.use={self.config.tasks.use}: the id {task.id!r} occurs twice among {split} tasks"
+                )
+            seen.add(task.id)
+        return tasks
+
+    def evaluation_tasks(self) -> tuple[Task, ...]:
+        """The tasks that an evaluation plays, the same ones every time."""
+        split: Any = self.config.eval.split
+        return self.tasks(split)[: self.config.eval.problems]
+
+    def team_for(self, split: Split) -> Team:
+        """The team as it plays `split`: evaluation has its own temperature and, unless `eval.coach`, no judges."""
+        if split == "train":
+            return self.team
+        sampling = {
+            agent: replace(chosen, temperature=self.config.eval.temperature)
+            for agent, chosen in self.team.sampling.items()
+        }
+        if self.config.eval.coach:
+            return replace(self.team, sampling=sampling)
+        return replace(self.team, sampling=sampling, judges={}, hindsight=None)
+
+
+@asynccontextmanager
+async def open_session(
+    composed: Composed, registry: Registry, *, learning: bool, coach: bool
+) -> AsyncIterator[Session]:
+    """Build everything that `composed` names, open the engine, and close all of it at the end.
+
+    Args:
+        learning: whether policies will be updated (an engine needs more memory for it).
+        coach: whether to build coaches; False for an evaluation without one, which needs no keys.
+
+    Raises:
+        ConfigError, PluginError, ModelError: before anything is written.
+    """
+    async with AsyncExitStack() as stack:
+        yield await _Opening(composed.config, registry, stack).session(learning=learning, coach=coach)
+
+
+class _Opening:
+    """Builds one session; what has to be closed goes onto `stack`."""
+
+    def __init__(self, config: RunConfig, registry: Registry, stack: AsyncExitStack) -> None:
+        self._config = config
+        self._registry = registry
+        self._stack = stack
+
+    async def session(self, *, learning: bool, coach: bool) -> Session:
+        config, registry = self._config, self._registry
+        workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
+        self._stack.push_async_callback(workflow.close)
+        _check_agents(config, tuple(workflow.agents))
+        source = registry.build("tasks", config.tasks.use, config.tasks.options)
+        panel = build_panel(config, registry, workflow) if coach else Panel()
+        for one in panel.coaches:
+            self._stack.push_async_callback(one.close)
+        shapers = tuple(registry.build("shapers", one.use, one.options) for one in config.shapers)
+        trackers = self._trackers()
+        estimator = build_estimator(config, registry)
+        loss = registry.build("losses", config.loss.use, config.loss.options) if learning else None
+        team, engine, specs = await self._team(workflow, panel, learning)
+        return Session(
+            config=config,
+            workflow=workflow,
+            source=source,
+            loaded=engine,
+            team=team,
+            policies=specs,
+            coaches=panel.coaches,
+            shapers=shapers,
+            estimator=estimator,
+            loss=loss,
+            trackers=trackers,
+        )
+
+    async def _team(
+        self, workflow: Workflow, panel: Panel, learning: bool
+    ) -> tuple[Team, Engine | None, tuple[PolicySpec, ...]]:
+        config, agents = self._config, tuple(workflow.agents)
+        tools = self._tools()
+        policy_of = policies_of(config, agents)
+        outside = self._outside(policy_of.values())
+        check_prices(config, _providers(panel.coaches, outside.values()))
+        specs = policy_specs(config, [name for name in policy_of.values() if name not in outside])
+        engine = await self._engine(specs, learning)
+        inside = {} if engine is None else {spec.name: engine.sampler(spec.name) for spec in specs}
+        team = Team(
+            workflow=workflow,
+            policy_of=policy_of,
+            samplers={**inside, **outside},
+            sampling={agent: _sampling(config, agent) for agent in agents},
+            tools=tools,
+            limits={name: _limits(section) for name, section in config.tools.items()},
+            judges=panel.judges,
+            hindsight=panel.hindsight,
+            outside=outside,
+            ledger=Ledger(config.coach.spend_usd),
+            reference_for=frozenset(config.coach.reference_for),
+            coach_timeout_s=config.coach.timeout_s,
+            seed=config.seed,
+        )
+        return team, engine, specs
+
+    def _tools(self) -> Mapping[str, Tool]:
+        tools = {
+            name: self._registry.build("tools", section.use, section.options)
+            for name, section in self._config.tools.items()
+        }
+        for tool in tools.values():
+            self._stack.push_async_callback(tool.close)
+        return tools
+
+    def _trackers(self) -> tuple[Tracker, ...]:
+        trackers = tuple(self._registry.build("trackers", one.use, one.options) for one in self._config.trackers)
+        for tracker in trackers:
+            self._stack.callback(tracker.close)
+        return trackers
+
+    def _outside(self, names: Iterable[str]) -> Mapping[str, ApiPolicy]:
+        outside = api_policies(self._config, self._registry, names)
+        for policy in {id(policy): policy for policy in outside.values()}.values():
+            self._stack.push_async_callback(policy.close)
+        return outside
+
+    async def _engine(self, specs: Sequence[PolicySpec], learning: bool) -> Engine | None:
+        """The engine with its policies loaded; none is built, and no torch imported, where it would hold nothing."""
+        if not specs:
+            if learning:
+                raise ConfigError("there is nothing to train: every policy is behind an API")
+            return None
+        engine: Engine = self._registry.build("engines", self._config.engine.use, self._config.engine.options)
+        self._stack.push_async_callback(engine.close)
+        await engine.open(specs, self._config.train if learning else None, seed=self._config.seed)
+        return engine
+
+
+def _providers(coaches: Iterable[Coach], policies: Iterable[ApiPolicy]) -> tuple[Provider, ...]:
+    asked = (*(provider for coach in coaches for provider in coach.providers), *(one.provider for one in policies))
+    return tuple(dict.fromkeys(asked))
+
+
+def _check_agents(config: RunConfig, agents: Sequence[str]) -> None:
+    named: dict[str, Iterable[str]] = {
+        "agents": config.agents,
+        "coach.by_agent": config.coach.by_agent,
+        "coach.reference_for": config.coach.reference_for,
+        "coach.drift.acknowledged": [gap.rpartition("/")[0] for gap in config.coach.drift.acknowledged],
+        "estimator.by_agent": config.estimator.by_agent,
+    }
+    for key, names in named.items():
+        for name in names:
+            if name not in agents:
+                close = difflib.get_close_matches(name, agents, n=1)
+                hint = f" Did you mean {close[0]}?" if close else ""
+                raise ConfigError(
+                    f"{key}: {name!r} is no agent of the workflow {config.workflow.use}, "
+                    f"which has {', '.join(agents)}.{hint}"
+                )
+
+
+def check_prices(config: RunConfig, providers: Iterable[Provider]) -> None:
+    """Raise ConfigError where `coach.spend_usd` caps what cannot be counted."""
+    unknown = sorted({f"{provider.name} ({provider.model})" for provider in providers if not provider.priced})
+    if config.coach.spend_usd is not None and unknown:
+        raise ConfigError(
+            f"coach.spend_usd={config.coach.spend_usd:g} cannot be kept: the price of {', '.join(unknown)} is unknown. "
+            "Set options.price={input: …, output: …} there, in US dollars per million tokens."
+        )
+
+
+def build_estimator(config: RunConfig, registry: Registry) -> Estimator:
+    """The run's estimator, with those of single agents in it."""
+    default = registry.build("estimators", config.estimator.use, config.estimator.options)
+    by_agent = {
+        agent: registry.build("estimators", chosen.use, chosen.options)
+        for agent, chosen in config.estimator.by_agent.items()
+    }
+    return combine(default, by_agent) if by_agent else default
+
+
+def _sampling(config: RunConfig, agent: str) -> Sampling:
+    common, own = config.sampling, config.agents.get(agent)
+    temperature, max_tokens = common.temperature, common.max_tokens
+    if own is not None and own.temperature is not None:
+        temperature = own.temperature
+    if own is not None and own.max_tokens is not None:
+        max_tokens = own.max_tokens
+    return Sampling(temperature=temperature, top_p=common.top_p, top_k=common.top_k, max_tokens=max_tokens)
+
+
+def _limits(section: ToolSection) -> ToolLimits:
+    limits: Any = section.limits
+    return ToolLimits(
+        wall_s=limits.wall_s,
+        cpu_s=limits.cpu_s,
+        memory_bytes=limits.memory_mb << 20,
+        file_bytes=limits.file_mb << 20,
+        output_bytes=limits.output_kb << 10,
+    )

@@ -1,0 +1,62 @@
+"""Which agent has which policy, and what each policy is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mappa_core.calls.policy import ApiPolicy
+from mappa_core.config.schema import PolicySection, RunConfig
+from mappa_core.errors import ConfigError
+from mappa_core.plugins import Registry
+from mappa_core.protocols import PolicySpec
+
+
+def policies_of(config: RunConfig, agents: Sequence[str]) -> dict[str, str]:
+    """The name of each agent's policy: its own unless `agents.NAME.policy` says otherwise."""
+    named = {agent: section.policy for agent, section in config.agents.items() if section.policy is not None}
+    return {agent: named.get(agent, agent) for agent in agents}
+
+
+def trained_policies(config: RunConfig, names: Iterable[str]) -> frozenset[str]:
+    """Those of the policies that learn."""
+    return frozenset(name for name in names if _section(name, config).kind == "full")
+
+
+def policy_specs(config: RunConfig, names: Iterable[str]) -> tuple[PolicySpec, ...]:
+    """What an engine has to load for the policies of these names, each once."""
+    return tuple(_spec(name, _section(name, config)) for name in dict.fromkeys(names))
+
+
+def api_policies(config: RunConfig, registry: Registry, names: Iterable[str]) -> dict[str, ApiPolicy]:
+    """Those of the policies that are behind an API, by name. Policies of one setting are one object, so that they share
+    its client and its limits."""
+    built: list[tuple[PolicySection, ApiPolicy]] = []
+    found: dict[str, ApiPolicy] = {}
+    for name in dict.fromkeys(names):
+        section = _section(name, config)
+        if section.kind != "api" or section.use is None:
+            continue
+        same = next((policy for other, policy in built if other == section), None)
+        found[name] = same or registry.build("policies", section.use, section.options)
+        built.append((section, found[name]))
+    return found
+
+
+def _section(name: str, config: RunConfig) -> PolicySection:
+    section = config.policies.get(name, config.policies.get("default"))
+    if section is None:
+        raise ConfigError(f"policies.{name}: not set, and there is no policies.default; set policies.default.model=…")
+    return section
+
+
+def _spec(name: str, section: PolicySection) -> PolicySpec:
+    assert section.model is not None  # a config without one is not composed
+    kind: Any = section.kind
+    return PolicySpec(
+        name=name,
+        model=section.model,
+        kind=kind,
+        value_head=section.value_head,
+        template_kwargs=section.template_kwargs,
+    )

@@ -1,0 +1,160 @@
+"""Verdicts on a file by what was asked, so that nothing is paid twice: one SQLite database, schema 1.
+
+    verdicts       address, verdict                the verdict as JSON (see `codec`)
+
+A verdict is committed when it is put there: a kill loses none. Several processes may share a file; where two put a
+verdict at one address, the later one stays. When the last of them closes it, one file is left that can be copied, also
+to where nobody may write, and replayed there.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import msgspec
+
+from mappa_core.config.checks import CASSETTE_MODES
+from mappa_core.errors import CoachError, ConfigError, RunError
+from mappa_core.records import Verdict
+from mappa_core.store.codec import from_json, to_json
+from mappa_core.store.files import storage_errors
+from mappa_core.store.schema import database_errors
+
+SCHEMA = 1
+_KIND = 0x4D434153
+"""`PRAGMA application_id` of a cassette, which tells it from every other database."""
+_MAGIC = b"SQLite format 3\0"
+_JOURNAL_PAGES = 8000
+"""Pages (of 4 KiB) that the journal may hold before it is folded in, which waits for the disk."""
+_PATIENCE_S = 30.0
+"""Seconds to wait for another process that is writing."""
+
+
+def open_cassette(mode: str, path: Path) -> VerdictFile | None:
+    """The cassette at `path` as a coach is to use it; None where `mode` is `off`.
+
+    record: verdicts are kept, and asked for though they are there. replay: nobody is asked. auto: what is not there is
+    asked for and kept.
+
+    Raises:
+        ConfigError: there is no such mode.
+        RunError: `path` cannot be written to, is no cassette, is damaged or of a newer schema; for `replay` also where
+            it is not there.
+    """
+    if mode not in CASSETTE_MODES:
+        raise ConfigError(f"coach.cassette.mode: must be one of {', '.join(CASSETTE_MODES)}, not {mode!r}")
+    if mode == "off":
+        return None
+    _check_file(path, needed=mode == "replay")
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    connection = _connect(path, "ro" if mode == "replay" else "rwc")
+    try:
+        with database_errors(path):
+            if mode != "replay":
+                _fill(connection)
+            _check_schema(connection, path)
+            if mode != "replay":
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+                connection.execute(f"PRAGMA wal_autocheckpoint = {_JOURNAL_PAGES}")
+    except BaseException:
+        connection.close()
+        raise
+    return VerdictFile(path, connection, asks_again=mode == "record", replays_only=mode == "replay")
+
+
+class VerdictFile:
+    """Implements protocols.Cassette. All methods are to be called from one thread; a fault of the storage is a
+    RunError."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, *, asks_again: bool, replays_only: bool) -> None:
+        self.path = path
+        self._connection = connection
+        self._asks_again = asks_again
+        self._replays_only = replays_only
+
+    def get(self, address: str) -> Verdict | None:
+        if self._asks_again:
+            return None
+        with database_errors(self.path):
+            query = "SELECT verdict FROM verdicts WHERE address = ?"
+            row = self._connection.execute(query, (address,)).fetchone()
+        if row is not None:
+            return self._read(row[0])
+        if self._replays_only:
+            raise CoachError(
+                f"{self.path} holds no verdict on this: the evidence, the rubric, the model or an option of the coach "
+                "is another one than when it was recorded; coach.cassette.mode=auto asks for what is missing"
+            )
+        return None
+
+    def put(self, address: str, verdict: Verdict) -> None:
+        if verdict.status == "failed":
+            raise ValueError("a failed verdict is no judgement to be kept")
+        with database_errors(self.path):
+            row = (address, to_json(verdict).decode())
+            self._connection.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?)", row)
+
+    def _read(self, text: str) -> Verdict:
+        try:
+            return from_json(Verdict, text)
+        except msgspec.MsgspecError as error:
+            raise RunError(f"{self.path}: a verdict in it is damaged: {error}") from error
+
+    def close(self) -> None:
+        """Fold the journal into the file, unless another process still uses it, and release it."""
+        try:
+            if not self._replays_only:
+                self._connection.execute("PRAGMA busy_timeout = 0")
+                self._connection.execute("PRAGMA journal_mode = DELETE")
+        except sqlite3.OperationalError as error:
+            # Whoever closes it last folds the journal in; it is whole with the journal beside it.
+            if error.sqlite_errorcode not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL):
+                raise
+        finally:
+            self._connection.close()
+
+
+def _check_file(path: Path, *, needed: bool) -> None:
+    with storage_errors(path):
+        try:
+            with path.open("rb") as file:
+                start = file.read(len(_MAGIC))
+        except FileNotFoundError as error:
+            if needed:
+                raise RunError(
+                    f"there is no cassette at {path}: set coach.cassette.path, or record one with mode=record"
+                ) from error
+            return
+        if start and start != _MAGIC:
+            raise RunError(f"{path} is no cassette: it is not a database")
+
+
+def _connect(path: Path, access: str) -> sqlite3.Connection:
+    with database_errors(path):
+        where = f"{path.absolute().as_uri()}?mode={access}"
+        return sqlite3.connect(where, uri=True, isolation_level=None, timeout=_PATIENCE_S)
+
+
+def _fill(connection: sqlite3.Connection) -> None:
+    """Make an empty database a cassette; leave any other as it is."""
+    connection.execute("BEGIN IMMEDIATE")
+    if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+        connection.execute("CREATE TABLE verdicts (address TEXT PRIMARY KEY, verdict TEXT NOT NULL)")
+        connection.execute(f"PRAGMA application_id = {_KIND}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA}")
+    connection.execute("COMMIT")
+
+
+def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
+    ((kind,),) = connection.execute("PRAGMA application_id")
+    ((version,),) = connection.execute("PRAGMA user_version")
+    if kind != _KIND:
+        raise RunError(f"{path} is a database, but no cassette")
+    if version > SCHEMA:
+        raise RunError(
+            f"{path} has schema {version}, newer than {SCHEMA}, the newest that this version of Mappa knows: "
+            "use the version that wrote it, or a later one"
+        )

@@ -1,0 +1,1 @@
+"""Questions about a team, a run or a coach that are answered without changing a weight."""

@@ -1,0 +1,152 @@
+"""A provider on this machine, for tests of transports: it answers byte for byte what a test says, well or badly, and
+keeps what it was asked. The transport under test, and the SDK below it, are the real ones. Needs aiohttp.
+
+    async with WireServer([captured(json.loads(file.read_text()))]) as server:
+        reply = await MyTransport(Options(base_url=server.url)).complete(request)
+    assert len(server.heard) == 1
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from aiohttp import web
+
+Trouble = Literal["hang", "drop", "cut", "drip", "noise"]
+"""What a server does instead of answering.
+
+`hang`: takes the request and never answers. `drop`: takes it and closes the connection. `cut`: announces the whole
+body, sends half and closes. `drip`: sends the body, one byte every `pace_s` seconds. `noise`: answers with bytes that
+are no HTTP.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireAnswer:
+    """An answer as it goes over the wire. `headers` want their `content-type`; the length is filled in."""
+
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "application/json"})
+    body: bytes = b""
+    trouble: Trouble | None = None
+    pace_s: float = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireRequest:
+    """A request as it came. Names of `headers` are lower-case; `body` is what its JSON says, None where it is none."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: Any
+
+
+Script = Callable[[WireRequest], WireAnswer]
+
+HTML = WireAnswer(headers={"content-type": "text/html"}, body=b"<html><body>Sign in to continue</body></html>")
+"""A page where JSON should be, with status 200."""
+GARBAGE = WireAnswer(body=b"\x80\xfe\x00{\xc3(]")
+"""Bytes that are neither JSON nor UTF-8, announced as JSON."""
+OUT_OF_ANSWERS = WireAnswer(status=599, body=b'{"error": {"message": "the test has no answer left"}}')
+
+
+def answering(value: Any, status: int = 200, **headers: str) -> WireAnswer:
+    """An answer whose body is `value` as JSON. Underscores in the names of `headers` are dashes on the wire."""
+    named = {name.replace("_", "-"): text for name, text in headers.items()}
+    return WireAnswer(
+        status=status, headers={"content-type": "application/json", **named}, body=json.dumps(value).encode()
+    )
+
+
+def captured(capture: Mapping[str, Any]) -> WireAnswer:
+    """The answer of a capture: its `response` has `status`, `headers` and `body` (a JSON value) or `raw_body` (text,
+    sent as it is)."""
+    response = capture["response"]
+    body = response["raw_body"] if "raw_body" in response else json.dumps(response["body"])
+    return WireAnswer(status=response["status"], headers=response["headers"], body=body.encode())
+
+
+class WireServer:
+    """Gives `answers` in order, one a request and status 599 where there are no more, or asks a function for each.
+
+    `url` is where it listens, without a slash at its end; `heard` is every request that came. On leaving the context
+    all connections are closed, those that hang too.
+    """
+
+    def __init__(self, answers: Iterable[WireAnswer] | Script) -> None:
+        self._script = answers if callable(answers) else _in_order(answers)
+        self._closing = asyncio.Event()
+        self.heard: list[WireRequest] = []
+        self.url = ""
+
+    async def __aenter__(self) -> WireServer:
+        application = web.Application(client_max_size=64 * 2**20)
+        application.router.add_route("*", "/{path:.*}", self._serve)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        host, port = self._runner.addresses[0][:2]
+        self.url = f"http://{host}:{port}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._closing.set()
+        await self._runner.cleanup()
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        heard = await _read(request)
+        self.heard.append(heard)
+        answer = self._script(heard)
+        if answer.trouble is None:
+            return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
+        return await self._misbehave(request, answer)
+
+    async def _misbehave(self, request: web.Request, answer: WireAnswer) -> web.StreamResponse:
+        connection = request.transport
+        if answer.trouble == "hang":
+            await self._closing.wait()
+        elif answer.trouble == "noise" and connection is not None:
+            connection.write(b"\x00\x01 this is no HTTP \xff\r\n\r\n")
+        elif answer.trouble in ("cut", "drip"):
+            await self._send_slowly(request, answer)
+        if connection is not None:
+            connection.close()
+        return web.Response()
+
+    async def _send_slowly(self, request: web.Request, answer: WireAnswer) -> None:
+        length = len(answer.body)
+        response = web.StreamResponse(status=answer.status, headers={**answer.headers, "content-length": str(length)})
+        await response.prepare(request)
+        if answer.trouble == "cut":
+            await response.write(answer.body[: length // 2])
+            return
+        for index in range(length):
+            if self._closing.is_set():
+                return
+            await response.write(answer.body[index : index + 1])
+            await asyncio.sleep(answer.pace_s)
+
+
+def _in_order(answers: Iterable[WireAnswer]) -> Script:
+    rest = iter(answers)
+    return lambda request: next(rest, OUT_OF_ANSWERS)
+
+
+async def _read(request: web.Request) -> WireRequest:
+    content = await request.read()
+    try:
+        body = json.loads(content)
+    except ValueError:
+        body = None
+    return WireRequest(
+        method=request.method,
+        path=request.path_qs,
+        headers={name.lower(): value for name, value in request.headers.items()},
+        body=body,
+    )

@@ -1,0 +1,23 @@
+"""Anthropic's models as a coach or a policy of Mappa."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from mappa_coach_anthropic.options import Options
+from mappa_core import Offer, hookimpl
+
+if TYPE_CHECKING:
+    from mappa_core import Transport
+
+
+@hookimpl
+def mappa_transports() -> Iterable[Offer[Transport]]:
+    yield Offer("anthropic", _build, Options)
+
+
+def _build(options: Options) -> Transport:
+    from mappa_coach_anthropic.transport import AnthropicTransport
+
+    return AnthropicTransport(options)

@@ -1,0 +1,79 @@
+"""One call of Anthropic's API, by the official SDK.
+
+The SDK is kept from what it would do by itself: read the environment, try again, follow a redirect with the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import ClientError
+from anthropic import APIConnectionError, APIStatusError, APITimeoutError, AsyncAnthropic, DefaultAioHttpClient
+
+from mappa_coach_anthropic.asking import arguments, conversation
+from mappa_coach_anthropic.options import Options
+from mappa_coach_anthropic.reading import explain, read_count, read_message
+from mappa_core import CallError, LoopBound, Message, Reply, Request, Secret, environment_without, retry_after
+
+COUNT_TIMEOUT_S = 60.0
+
+
+class AnthropicTransport:
+    """Implements Transport. Its connections belong to the event loop of its first call, until it is closed."""
+
+    def __init__(self, options: Options) -> None:
+        options.check()
+        self._options = options
+        self._secret = Secret.from_env(options.api_key_env, "the coach or policy anthropic")
+        self._client = LoopBound(self._connect, AsyncAnthropic.close)
+
+    @property
+    def model(self) -> str:
+        return self._options.model
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self._options.base_url).netloc
+
+    async def complete(self, request: Request) -> Reply:
+        call = self._client.get().messages.with_raw_response.create(**arguments(self._options, request))
+        return read_message(await self._body(call), self.model)
+
+    async def count(self, messages: Sequence[Message]) -> int | None:
+        counter = self._client.get().messages.with_raw_response
+        call = counter.count_tokens(timeout=COUNT_TIMEOUT_S, **conversation(self._options, messages))
+        return read_count(await self._body(call))
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def _connect(self) -> AsyncAnthropic:
+        with environment_without("ANTHROPIC_CUSTOM_HEADERS"):
+            return AsyncAnthropic(
+                api_key=self._secret.reveal(),
+                base_url=self._options.base_url,
+                max_retries=0,
+                open_telemetry=False,
+                http_client=DefaultAioHttpClient(trust_env=False, follow_redirects=False),
+            )
+
+    async def _body(self, call: Awaitable[Any]) -> str:
+        """What the server answers, without the key. Raises CallError where it does not."""
+        try:
+            answer = await call
+        except APIStatusError as error:
+            kind, words = explain(error.status_code, error.response.text)
+            failed = CallError(kind, self._secret.hide(words), retry_after_s=retry_after(error.response.headers))
+        except APITimeoutError as error:
+            failed = CallError("timeout", self._secret.hide(str(error.__cause__)))
+        except APIConnectionError as error:
+            failed = CallError("connection", self._secret.hide(str(error.__cause__)))
+            if isinstance(error.__cause__, ClientError):
+                # What the SDK's transport does not take for a broken connection.
+                failed = CallError("garbled", f"{self.host} answers with something that is not HTTP")
+        else:
+            return self._secret.scrub(await answer.text())
+        # Not raised where it was caught: the SDK's error holds the headers of the request, and stays behind.
+        raise failed

@@ -1,0 +1,58 @@
+"""What a recipe may set about Google's Gemini API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from mappa_core import ConfigError
+
+LEVELS = ("minimal", "low", "medium", "high", "xhigh")
+MULTI_REGIONS = ("us", "eu")
+
+
+@dataclass
+class Options:
+    model: str = "???"
+    """The model as Google names it."""
+    api_key_env: str = "GEMINI_API_KEY"
+    """The environment variable that holds the key; Vertex AI needs none."""
+    base_url: str | None = None
+    """Where the API stands, without its version; null: Google's own server."""
+    vertex: bool = False
+    """Ask Vertex AI, as whom the application-default credentials say (`gcloud auth application-default login`)."""
+    project: str | None = None
+    """The Google Cloud project that pays; null: the one of the credentials. Of Vertex AI only."""
+    location: str = "global"
+    """The region of Vertex AI."""
+    thinking_budget: int | None = None
+    """Tokens to think with: 0 none, -1 as the model likes; for models that take such a number."""
+    thinking_level: str | None = None
+    """minimal | low | medium | high | xhigh, for models that take such a word. Neither: the model's own."""
+
+    @property
+    def url(self) -> str:
+        """Where calls go."""
+        if self.base_url is not None:
+            return self.base_url
+        if not self.vertex:
+            return "https://generativelanguage.googleapis.com"
+        if self.location == "global":
+            return "https://aiplatform.googleapis.com"
+        if self.location in MULTI_REGIONS:
+            return f"https://aiplatform.{self.location}.rep.googleapis.com"
+        return f"https://{self.location}-aiplatform.googleapis.com"
+
+    def check(self) -> None:
+        """Raise ConfigError where the values cannot be meant."""
+        url = urlsplit(self.url)
+        if url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc:
+            raise ConfigError("gemini: base_url: must be http(s)://HOST, with no name or password in it")
+        if self.project is not None and not self.vertex:
+            raise ConfigError("gemini: project: is of Vertex AI; set vertex=true, or leave it out")
+        if self.thinking_budget is not None and self.thinking_level is not None:
+            raise ConfigError("gemini: thinking_level: stands without thinking_budget; a model takes one of them")
+        if self.thinking_level not in (None, *LEVELS):
+            raise ConfigError(
+                f"gemini: thinking_level: must be one of {', '.join(LEVELS)}, not {self.thinking_level!r}"
+            )

@@ -1,0 +1,23 @@
+"""OpenAI, and every server that speaks its API (vLLM, Ollama, llama.cpp), as a coach or a policy of Mappa."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from mappa_coach_openai.options import Options
+from mappa_core import Offer, hookimpl
+
+if TYPE_CHECKING:
+    from mappa_core import Transport
+
+
+@hookimpl
+def mappa_transports() -> Iterable[Offer[Transport]]:
+    yield Offer("openai", _build, Options)
+
+
+def _build(options: Options) -> Transport:
+    from mappa_coach_openai.transport import OpenAITransport
+
+    return OpenAITransport(options)

@@ -1,0 +1,216 @@
+"""The transport against servers that behave badly, and what its options put on the wire."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from mappa_coach_openai.options import Options
+from mappa_coach_openai.transport import OpenAITransport
+
+from mappa_core.errors import CallError, ConfigError
+from mappa_core.protocols import Request
+from mappa_core.records import Message
+from mappa_core.testing import TransportContract, WireAnswer, WireRequest, WireServer, answering
+
+CHAT = answering({"model": "m", "choices": [{"message": {"content": "Fine."}, "finish_reason": "stop"}]})
+RESPONSE = answering(
+    {
+        "model": "m",
+        "status": "completed",
+        "output": [{"type": "message", "content": [{"type": "output_text", "text": "Fine."}]}],
+    }
+)
+SCHEMA = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+NONSENSE = {
+    "OPENAI_ADMIN_KEY": "another",
+    "OPENAI_BASE_URL": "http://127.0.0.1:9",
+    "OPENAI_CUSTOM_HEADERS": "authorization: Bearer another\nx-nonsense: yes",
+    "OPENAI_LOG": "nonsense",
+    "OPENAI_ORG_ID": "another",
+    "OPENAI_PROJECT_ID": "another",
+    "OPENAI_WEBHOOK_SECRET": "another",
+}
+TURNS = (
+    Message(role="system", content="Judge."),
+    Message(role="user", content="An action."),
+    Message(role="assistant", content="Ten."),
+    Message(role="user", content="In JSON."),
+)
+WRITTEN = [{"role": message.role, "content": message.content} for message in TURNS]
+
+
+class TestChat(TransportContract):
+    variable = "OPENAI_API_KEY"
+    answer = CHAT
+    nonsense = NONSENSE
+
+    def transport(self, url: str) -> OpenAITransport:
+        return OpenAITransport(Options(model="m", base_url=url))
+
+
+class TestResponses(TestChat):
+    answer = RESPONSE
+
+    def transport(self, url: str) -> OpenAITransport:
+        return OpenAITransport(Options(model="m", base_url=url, api="responses"))
+
+
+async def heard(answer: WireAnswer, request: Request, **options: Any) -> WireRequest:
+    """What a transport with `options` says to a server of one's own."""
+    async with WireServer([answer]) as server:
+        transport = OpenAITransport(Options(model="m", base_url=f"{server.url}/v1", api_key_env=None, **options))
+        try:
+            await transport.complete(request)
+        finally:
+            await transport.close()
+    (request_heard,) = server.heard
+    return request_heard
+
+
+async def test_a_server_of_ones_own_needs_no_key() -> None:
+    request = Request(messages=TURNS)
+    assert (await heard(CHAT, request)).headers["authorization"] == "Bearer none"
+
+
+async def test_an_endless_error_of_a_server_of_ones_own_is_told_in_short() -> None:
+    endless = answering({"error": {"message": "No. " * 9999}}, 400)
+    with pytest.raises(CallError, match="request: status 400: No") as error:
+        await heard(endless, Request(messages=TURNS))
+    assert len(str(error.value)) < 1000
+
+
+async def test_what_is_not_said_is_not_sent() -> None:
+    request = Request(messages=TURNS, max_tokens=64)
+    assert (await heard(CHAT, request)).body == {"model": "m", "messages": WRITTEN, "max_completion_tokens": 64}
+    assert (await heard(RESPONSE, request, api="responses")).body == {
+        "model": "m",
+        "instructions": "Judge.",
+        "input": WRITTEN[1:],
+        "max_output_tokens": 64,
+        "store": False,
+    }
+
+
+async def test_all_that_can_be_said_is_sent() -> None:
+    request = Request(messages=TURNS, answer="json", max_tokens=64, temperature=0.0, seed=7, cache_key="k")
+    said = {"reasoning_effort": "none", "extra_body": {"top_k": 1, "chat_template_kwargs": {"enable_thinking": False}}}
+    assert (await heard(CHAT, request, token_field="max_tokens", **said)).body == {
+        "model": "m",
+        "messages": WRITTEN,
+        "max_tokens": 64,
+        "temperature": 0.0,
+        "seed": 7,
+        "prompt_cache_key": "k",
+        "reasoning_effort": "none",
+        "response_format": {"type": "json_object"},
+        **said["extra_body"],
+    }
+    assert (await heard(RESPONSE, request, api="responses", **said)).body == {
+        "model": "m",
+        "instructions": "Judge.",
+        "input": WRITTEN[1:],
+        "max_output_tokens": 64,
+        "temperature": 0.0,
+        "prompt_cache_key": "k",
+        "reasoning": {"effort": "none"},
+        "text": {"format": {"type": "json_object"}},
+        "store": False,
+        **said["extra_body"],
+    }
+
+
+async def test_fields_that_a_server_refuses_can_be_left_out() -> None:
+    request = Request(messages=TURNS, seed=7, cache_key="k", max_tokens=64)
+    body = (await heard(CHAT, request, send_seed=False, send_cache_key=False)).body
+    assert body == {"model": "m", "messages": WRITTEN, "max_completion_tokens": 64}
+
+
+@pytest.mark.parametrize(
+    ("answer", "mode", "form"),
+    [
+        ("schema", "schema", "json_schema"),
+        ("schema", "object", "json_object"),
+        ("schema", "none", None),
+        ("json", "schema", "json_object"),
+        ("json", "object", "json_object"),
+        ("json", "none", None),
+        ("text", "schema", None),
+    ],
+)
+async def test_a_reply_is_held_to_as_much_as_is_wanted_and_the_server_can(
+    answer: Any, mode: str, form: str | None
+) -> None:
+    request = Request(messages=TURNS, answer=answer, schema=SCHEMA if answer == "schema" else None)
+    chat = (await heard(CHAT, request, json_mode=mode)).body.get("response_format")
+    response = (await heard(RESPONSE, request, json_mode=mode, api="responses")).body.get("text", {}).get("format")
+    assert (chat and chat["type"], response and response["type"]) == (form, form)
+    if form == "json_schema":
+        assert chat["json_schema"] == {"name": "reply", "strict": True, "schema": SCHEMA}
+        assert response == {"type": "json_schema", "name": "reply", "strict": True, "schema": SCHEMA}
+
+
+@pytest.mark.parametrize("status", [404, 405])
+async def test_a_server_without_a_token_counter_is_asked_once(status: int) -> None:
+    async with WireServer([answering({"detail": "Not Found"}, status)]) as server:
+        transport = OpenAITransport(Options(model="m", base_url=server.url, api_key_env=None, api="responses"))
+        assert [await transport.count(TURNS) for _ in range(3)] == [None, None, None]
+        await transport.close()
+    assert len(server.heard) == 1
+
+
+async def test_chats_have_no_token_counter() -> None:
+    transport = OpenAITransport(Options(model="m", base_url="http://127.0.0.1:9", api_key_env=None))
+    assert await transport.count(TURNS) is None
+
+
+async def test_a_token_counter_that_fails_is_no_counter_that_is_missing() -> None:
+    async with WireServer([answering({}, 503), answering({"input_tokens": "many"})]) as server:
+        transport = OpenAITransport(Options(model="m", base_url=server.url, api_key_env=None, api="responses"))
+        for kind in ("overloaded", "garbled"):
+            with pytest.raises(CallError, match=kind):
+                await transport.count(TURNS)
+        await transport.close()
+
+
+def test_a_transport_stays_with_its_event_loop_until_it_is_closed() -> None:
+    transport = OpenAITransport(Options(model="m", base_url="http://127.0.0.1:9", api_key_env=None))
+
+    async def ask() -> None:
+        with pytest.raises(CallError, match="connection"):
+            await transport.complete(Request(messages=TURNS))
+
+    async def ask_and_close() -> None:
+        await ask()
+        await transport.close()
+
+    asyncio.run(ask_and_close())
+    with asyncio.Runner() as first:
+        first.run(ask())
+        with pytest.raises(RuntimeError, match="another event loop"):
+            asyncio.run(ask())
+        first.run(transport.close())
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("api", "completions"),
+        ("json_mode", "json_schema"),
+        ("token_field", "n_predict"),
+        ("base_url", "localhost:8000/v1"),
+        ("base_url", "https://name:password@localhost/v1"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_named(option: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"openai: {option}: must be") as error:
+        OpenAITransport(Options(model="m", **{option: value}))
+    assert "password@" not in str(error.value)
+
+
+def test_people_are_told_who_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    transport = OpenAITransport(Options(model="gpt-5.6"))
+    assert (transport.model, transport.host) == ("gpt-5.6", "api.openai.com")
+    assert OpenAITransport(Options(model="m", base_url="http://[::1]:8000/v1")).host == "[::1]:8000"

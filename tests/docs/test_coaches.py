@@ -1,0 +1,49 @@
+"""Every setting and program that the page on coaches shows works."""
+
+import json
+import re
+import types
+from pathlib import Path
+
+import pytest
+
+from mappa_core.config.compose import compose
+from mappa_core.plugins import load
+from mappa_core.protocols import Workflow
+from mappa_core.records import Message, Role, Task
+from mappa_core.testing import WireServer, answering, play
+
+PAGE = (Path(__file__).parents[2] / "docs" / "coaches.md").read_text()
+BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+(PROGRAM,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=[block.strip().splitlines()[1].strip()[:40] for block in BLOCKS])
+def test_a_block_can_be_laid_over_a_recipe(block, write):
+    composed = compose(load(), "mathchat", config_files=[write("block.yaml", block)])
+    composed.require_installed()
+
+
+class One(Workflow):
+    agents = {"writer": Role(brief="writes")}  # noqa: RUF012
+
+    async def run(self, stage):
+        await stage.act("writer", [Message(role="user", content="?")])
+
+
+async def test_the_provider_of_the_page_judges():
+    module = types.ModuleType("here")
+    exec(PROGRAM, module.__dict__)
+    registry = load(only=(), modules={"here": module})
+    options = registry.offer("coaches", "here").options
+    answers = [
+        answering({"text": json.dumps({"reasoning": "fine", "blame": None, "score": 7.5})}),
+        answering({"error": "no"}, 401),
+    ]
+    async with WireServer(answers) as server:
+        coach = registry.build("coaches", "here", options(model="h-1", url=server.url))
+        judged = [await play(One(), Task(id=str(n), prompt="?"), ["x"], coach=coach) for n in range(2)]
+        await coach.close()
+    (good,), (bad,) = (one.verdicts for one in judged)
+    assert (good.score, good.model) == (7.5, "h-1")
+    assert bad.status == "failed" and bad.error.startswith("key: ")

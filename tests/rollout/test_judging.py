@@ -1,0 +1,150 @@
+"""Who is asked for which verdict, when, and what is never asked for twice."""
+
+from dataclasses import replace
+
+import pytest
+
+from mappa_core.errors import ConfigError
+from mappa_core.protocols import Coach, Workflow
+from mappa_core.records import Message, Role, Task, Usage, Verdict
+from mappa_core.rollout.replay import Replay
+from mappa_core.testing import FixedCoach, MemoryRecorder, play
+
+TASK = Task(id="t", prompt="p", reference="truth")
+
+
+class Two(Workflow):
+    """Two agents after one another; the second may ask for the first's verdict, or raise."""
+
+    agents = {"first": Role(brief="a"), "second": Role(brief="b")}  # noqa: RUF012
+
+    def __init__(self, *, feedback=False, raises=False):
+        self._feedback, self._raises = feedback, raises
+
+    async def run(self, stage):
+        step = await stage.act("first", [Message(role="user", content="go")])
+        if self._feedback:
+            await stage.verdict(step)
+        await stage.act("second", [Message(role="user", content="go on")])
+        if self._raises:
+            raise RuntimeError("lost")
+        stage.record(correct=1.0)
+
+
+class Reviewer(Coach):
+    """Judges all it is shown together and notes it; its score is the number of actions."""
+
+    def __init__(self, *, by_trajectory=True, usage=None):
+        self.groups = []
+        self._by_trajectory, self._usage = by_trajectory, usage
+
+    @property
+    def by_trajectory(self):
+        return self._by_trajectory
+
+    async def score(self, scene):
+        raise AssertionError("it is asked for all of them together")
+
+    async def review(self, scenes):
+        self.groups.append(tuple(scenes))
+        return [replace(Verdict.scored(len(scenes), "seen"), usage=self._usage) for _ in scenes]
+
+
+def phases(trajectory):
+    return [(verdict.step[-3:], verdict.phase, verdict.score) for verdict in trajectory.verdicts]
+
+
+async def test_a_coach_that_judges_by_trajectory_is_asked_once_and_without_the_outcome():
+    coach = Reviewer()
+    trajectory = await play(Two(), TASK, ["x", "y"], coach=coach)
+    assert phases(trajectory) == [("000", "live", 2.0), ("001", "live", 2.0)]
+    ((one, other),) = coach.groups
+    assert (one.later, one.outcome, other.outcome) == (None, None, None)
+    assert [step.agent for step in other.earlier] == ["first"]
+
+
+async def test_one_call_never_shows_the_truth_of_one_agent_to_the_judge_of_another():
+    coach = Reviewer()
+    await play(Two(), TASK, ["x", "y"], coach=coach, reference_for=["second"])
+    shown = {scene.step.agent: scene.task.reference for group in coach.groups for scene in group}
+    assert shown == {"first": None, "second": "truth"}
+    assert [len(group) for group in coach.groups] == [1, 1]
+
+
+async def test_hindsight_sees_what_came_later_and_the_outcome():
+    looking_back = Reviewer()
+    trajectory = await play(Two(), TASK, ["x", "y"], coach=FixedCoach(5), hindsight=looking_back)
+    assert sorted(phases(trajectory)) == [
+        ("000", "after", 2.0), ("000", "live", 5.0), ("001", "after", 2.0), ("001", "live", 5.0)
+    ]  # fmt: skip
+    ((one, other),) = looking_back.groups
+    assert [step.agent for step in one.later] == ["second"] and other.later == ()
+    assert one.outcome == other.outcome == {"correct": 1.0}
+
+
+async def test_a_trajectory_without_an_outcome_is_not_judged_in_hindsight():
+    looking_back = Reviewer()
+    trajectory = await play(Two(raises=True), TASK, ["x", "y"], coach=FixedCoach(5), hindsight=looking_back)
+    assert looking_back.groups == [] and {phase for _, phase, _ in phases(trajectory)} == {"live"}
+
+
+async def test_feedback_from_a_coach_that_speaks_only_at_the_end_is_refused_and_not_waited_for():
+    with pytest.raises(ConfigError, match=r"first .*batch=step"):
+        await play(Two(feedback=True), TASK, ["x", "y"], coach=Reviewer())
+
+
+async def test_verdicts_on_record_are_not_asked_for_again_and_failed_ones_are():
+    first = await play(Two(), TASK, ["x", "y"], coach=Reviewer(), hindsight=Reviewer())
+    coach, looking_back, recorder = Reviewer(), Reviewer(), MemoryRecorder()
+    again = await play(
+        Two(), TASK, [], coach=coach, hindsight=looking_back, recorder=recorder,
+        recorded=Replay(steps=first.steps, verdicts=first.verdicts),
+    )  # fmt: skip
+    assert coach.groups == looking_back.groups == [] and recorder.verdicts == []
+    assert again.verdicts == first.verdicts
+    lost = tuple(
+        replace(Verdict.failed("away"), id=one.id, step=one.step, phase=one.phase)
+        if one.phase == "live" and one.step.endswith("001")
+        else one
+        for one in first.verdicts
+    )
+    again = await play(
+        Two(), TASK, [], coach=coach, hindsight=looking_back, recorder=recorder,
+        recorded=Replay(steps=first.steps, verdicts=lost),
+    )  # fmt: skip
+    assert [len(group) for group in coach.groups] == [2] and looking_back.groups == []
+    assert [verdict.step[-3:] for verdict in recorder.verdicts] == ["001"]
+    assert phases(again) == phases(first)
+
+
+async def test_a_review_that_breaks_or_is_short_gives_no_number_to_any_of_its_actions():
+    class Short(Reviewer):
+        async def review(self, scenes):
+            return [Verdict.scored(9, "only one")]
+
+    class Broken(Reviewer):
+        async def review(self, scenes):
+            raise ConnectionError("away")
+
+    for coach, why in ((Short(), "1 verdicts on 2 actions"), (Broken(), "ConnectionError: away")):
+        trajectory = await play(Two(), TASK, ["x", "y"], coach=coach)
+        assert [verdict.status for verdict in trajectory.verdicts] == ["failed", "failed"]
+        assert all(why in verdict.error for verdict in trajectory.verdicts)
+
+
+async def test_past_the_cap_nobody_is_asked_and_what_is_replayed_costs_nothing():
+    paid = Usage(calls=1, prompt_tokens=10, completion_tokens=1, usd=0.6)
+
+    class Dear(Coach):
+        asked = 0
+
+        async def score(self, scene):
+            self.asked += 1
+            return replace(Verdict.scored(5, "dear"), usage=paid, replayed=scene.step.agent == "first")
+
+    coach = Dear()
+    trajectory = await play(Two(feedback=True), TASK, ["x", "y"], coach=coach, hindsight=coach, spend_usd=0.5)
+    after = [verdict for verdict in trajectory.verdicts if verdict.phase == "after"]
+    assert coach.asked == 2
+    assert [verdict.status for verdict in after] == ["failed", "failed"]
+    assert all("spend" in verdict.error for verdict in after)

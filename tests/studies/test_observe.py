@@ -1,0 +1,161 @@
+"""Watching a team: who fails, how often, why, and without anything that trains."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mappa_core.cli.main import main
+from mappa_core.evaluation.heldout import graded
+from mappa_core.records import Breach, Completion, Message, Step, Task, ToolResult, Trajectory, Verdict
+from mappa_core.studies.observe import diagnose
+
+
+def step(trajectory, position, agent, *, results=(), breaches=()):
+    tokens = np.zeros(1, dtype=np.int32)
+    completion = Completion(
+        text="x", prompt_tokens=tokens, tokens=tokens, logprobs=np.zeros(1, np.float32), finish="stop"
+    )
+    return Step(
+        id=f"{trajectory}/{position:03d}", agent=agent, turn=0, position=position, policy=agent, messages=(),
+        reply=Message(role="assistant", content="x"), completion=completion, results=results, breaches=breaches,
+    )  # fmt: skip
+
+
+def played(name, correct, verdicts, **steps):
+    """One rollout of a maker and a user; `verdicts` are (score, blame) of both."""
+    maker = step(name, 0, "maker", **steps)
+    user = step(name, 1, "user", results=(ToolResult(tool="python", status="error"),))
+    judged = [
+        replace(Verdict.scored(score, f"{score}", blame=blame), step=one.id)
+        for one, (score, blame) in zip((maker, user), verdicts, strict=True)
+    ]
+    return Trajectory(
+        id=name, task=Task(id=name, prompt="p"), sample=0, iteration=0, steps=(maker, user), verdicts=tuple(judged),
+        outcome={"correct": correct},
+    )  # fmt: skip
+
+
+ROLLOUTS = [
+    played("a", 0.0, [(1, "maker"), (8, "maker")], breaches=(Breach(agent="maker", kind="missing_output", path="f"),)),
+    played("b", 0.0, [(9, None), (3, "user")]),
+    played("c", 0.0, [(9, None), (9, "nobody")]),
+    played("d", 1.0, [(9, "nobody"), (2, "user")]),
+]
+
+
+def test_blame_is_counted_by_rollouts_that_did_not_succeed():
+    evaluation = graded(ROLLOUTS, metric="correct", iteration=0, samples=1)
+    seen = diagnose(ROLLOUTS, ("maker", "user"), evaluation, Path("run"), examples=1)
+    maker, user = seen.agents
+    assert (seen.rollouts, seen.unsuccessful, seen.blamed_nobody) == (4, 3, 1)
+    assert (maker.blamed, user.blamed) == (1, 1)
+    assert (maker.low, user.low, maker.scored, user.scored) == (1, 2, 4, 4)
+    assert (maker.tool_calls, user.tool_calls, user.tool_failures) == (0, 4, 4)
+    assert (maker.missing_outputs, maker.missing_inputs) == (1, 0)
+    assert maker.score.mean == 7.0 and user.score.mean == 5.5
+    assert [(one.step, one.score) for one in user.examples] == [("d/001", 2.0)]
+    assert seen.coach.total.verdicts == 8 and seen.coach.total.missing == 0.0
+
+
+def test_a_verdict_without_a_score_is_no_low_one():
+    lost = [replace(one, verdicts=tuple(replace(Verdict.failed("away"), step=v.step) for v in one.verdicts))
+            for one in ROLLOUTS]  # fmt: skip
+    evaluation = graded(lost, metric="correct", iteration=0, samples=1)
+    seen = diagnose(lost, ("maker", "user"), evaluation, Path("run"), examples=3)
+    assert [(one.score, one.low, one.scored, one.examples) for one in seen.agents] == [(None, 0, 0, ())] * 2
+    assert seen.coach.reasons == {"failed: away": 8}
+
+
+SCRIPT = """
+import sys
+from mappa_core.cli import main
+
+assert main({arguments!r}) == 0
+heavy = {{"torch", "transformers"}} & set(sys.modules)
+sys.exit(f"imported {{sorted(heavy)}}" if heavy else 0)
+"""
+
+WIRE = """
+from dataclasses import dataclass
+from mappa_core import Reply, Usage
+
+@dataclass
+class Wire:
+    says: str = "ok"
+    model = "wire-1"
+    host = "nowhere.example"
+
+    async def complete(self, request):
+        usage = Usage(calls=1, prompt_tokens=10, completion_tokens=2)
+        return Reply(text=self.says, stop="end", model="wire-1", raw="{}", usage=usage)
+
+    async def count(self, messages):
+        return None
+
+    async def close(self):
+        pass
+
+@dataclass
+class Options:
+    says: str = "ok"
+
+@hookimpl
+def mappa_transports():
+    yield Offer("wire", lambda options: Wire(options.says), Options)
+"""
+
+
+@pytest.fixture
+def arguments(site, tmp_path):
+    site.write("wires", WIRE)
+    verdict = '{"reasoning": "fine", "blame": null, "score": 6}'
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(
+        json.dumps(
+            {
+                "policies": {
+                    "default": {"kind": "api", "use": "wire", "options": {"says": "```python\nprint(1)\n```"}}
+                },
+                "coach": {"use": "wire", "options": {"says": verdict, "price": {"input": 1.0, "output": 2.0}}},
+                "eval": {"problems": 3},
+                "run": {"root": str(tmp_path / "runs")},
+            }
+        )
+    )
+    return ["observe", "--plugin", "mathchat", "--config", str(settings)]
+
+
+def test_a_team_behind_an_api_is_watched_without_torch_and_said_where_its_words_go(arguments, site):
+    command = [sys.executable, "-c", SCRIPT.format(arguments=arguments)]
+    environment = {**os.environ, "PYTHONPATH": site.python_path}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "is sent to wire (wire-1) at nowhere.example" in done.stderr
+    assert "code_executor" in done.stdout and "6.0" in done.stdout
+
+
+def test_the_diagnosis_as_json_holds_cost_and_agents(arguments, capsys):
+    assert main([*arguments, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert set(shown["agents"]) == {"problem_solver", "code_executor", "verifier"}
+    assert shown["agents"]["verifier"]["score"]["mean"] == 6.0
+    verdicts = shown["coach"]["total"]["usage"]["calls"]
+    assert verdicts >= 9
+    assert shown["coach"]["total"]["usage"]["usd"] == pytest.approx(verdicts * (10 * 1.0 + 2 * 2.0) / 1e6)
+
+
+def test_a_cap_on_spending_wants_to_know_every_price(arguments, capsys):
+    assert main([*arguments, "coach.spend_usd=1"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "the price of wire (wire-1) is unknown" in said and "options.price" in said
+
+
+def test_watching_without_a_coach_is_refused(arguments, capsys):
+    assert main([*arguments, "eval.coach=false"]) == 2
+    assert "eval.coach=true" in capsys.readouterr().err

@@ -1,0 +1,239 @@
+"""Whole runs with a coach behind a real SDK and a provider on this machine that fails, or is not there any more."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from mappa_core import Offer, Run, hookimpl
+from mappa_core.engine.local import LocalEngine
+from mappa_core.engine.options import LocalOptions
+from mappa_core.plugins import load
+from mappa_core.store.reader import Reader
+from mappa_core.testing.wire import GARBAGE, HTML, WireAnswer, WireRequest, WireServer, answering
+
+SMALL = ("train.prompts=3", "train.iterations=2", "checkpoint.every=1", "eval.problems=4", "coach.use=openai")
+ONCE = "limits: {attempts: 1, timeout_s: 1.0, breaker_failures: 100000}"
+
+
+def asked(request: WireRequest) -> str:
+    """What a call asks, without what is fresh in every call."""
+    return re.sub(r"[0-9a-f]{12,}", "", json.dumps(request.body))
+
+
+def chance(request: WireRequest, purpose: str) -> float:
+    """A number from 0 to 1 that only what is asked decides, whoever asks and when."""
+    return int.from_bytes(hashlib.sha256(f"{purpose}{asked(request)}".encode()).digest()[:6]) / 2**48
+
+
+def saying(text: str, finish: str = "stop", **message: object) -> WireAnswer:
+    """A chat completion."""
+    choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": text, **message}}
+    usage = {"prompt_tokens": 1000, "completion_tokens": 50, "total_tokens": 1050}
+    return answering({"id": "1", "object": "chat.completion", "model": "judge-1", "choices": [choice], "usage": usage})
+
+
+def judging(request: WireRequest) -> WireAnswer:
+    """A verdict whose score what is asked decides."""
+    score = round(10 * chance(request, "score"), 1)
+    return saying(json.dumps({"reasoning": "drawn by lot", "score": score, "blame": None}))
+
+
+FAULTS = (
+    *(answering({"error": {"message": "no"}}, status) for status in (400, 401, 403, 404, 408, 413, 429, 500, 503)),
+    answering({"error": {"message": "empty purse", "code": "insufficient_quota"}}, 429),
+    *(WireAnswer(trouble=trouble) for trouble in ("hang", "drop", "noise")),
+    WireAnswer(body=b'{"choices": [', trouble="cut"),
+    WireAnswer(status=502, headers=HTML.headers, body=HTML.body),
+    HTML,
+    GARBAGE,
+    answering({}),
+    answering({"error": {"message": "overloaded"}}),
+    saying("", "length"),
+    saying("", "content_filter"),
+    saying("", refusal="I would rather not."),
+    saying("I give it 9 out of 10."),
+    *(saying(f'{{"reasoning": "r", "blame": null, "score": {score}}}') for score in ("11", "-1", "NaN", '"5"', "true")),
+    saying('{"reasoning": "r", "blame": "the weather", "score": 5}'),
+    saying('{"reasoning": "r", "blame": null, "score": null}'),
+)
+"""Every way in which a call can come to no score."""
+
+
+Script = Callable[[WireRequest], WireAnswer]
+
+
+class ServerThread:
+    """A WireServer in a thread of its own, as a run keeps its own event loop."""
+
+    def __init__(self, script: Script) -> None:
+        self.server = WireServer(script)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._call(self.server.__aenter__())
+
+    @property
+    def url(self) -> str:
+        return f"{self.server.url}/v1"
+
+    @property
+    def calls(self) -> int:
+        return len(self.server.heard)
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._call(self.server.__aexit__())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _call(self, work) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Script], ServerThread]]:
+    """Start servers; they end with the test."""
+    started: list[ServerThread] = []
+
+    def start(script: Script) -> ServerThread:
+        started.append(ServerThread(script))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.close()
+
+
+def start(server, root: Path, name: str, *settings: str, registry=None) -> Run:
+    options = f"coach.options={{model: judge-1, base_url: '{server.url}', api_key_env: null, {ONCE}}}"
+    words = (*SMALL, options, f"run.root={root}", f"run.name={name}", *settings)
+    return Run.from_recipe("mathchat/tiny", *words, registry=registry)
+
+
+def weights(folder: Path) -> dict[str, np.ndarray]:
+    files = sorted((folder / "checkpoints" / "000002").rglob("*.safetensors"))
+    return {f"{file.parent.name}/{key}": value for file in files for key, value in load_file(file).items()}
+
+
+class OnlyScored(LocalEngine):
+    """Takes the rows without a reward out of the experience before anything is computed from it."""
+
+    async def score(self, experience):
+        from mappa_core.credit.experience import take
+
+        return await super().score(take(experience, np.flatnonzero(experience.weight > 0)))
+
+
+class Plugin:
+    @hookimpl
+    def mappa_engines(self):
+        yield Offer("only-scored", OnlyScored, LocalOptions)
+
+
+def test_what_a_coach_fails_on_changes_the_gradient_no_more_than_if_it_had_not_been(serve, tmp_path):
+    def failing(request):
+        if chance(request, "fault") < 0.2:
+            return FAULTS[int(len(FAULTS) * chance(request, "which"))]
+        return judging(request)
+
+    server = serve(failing)
+    registry = load(modules={"only": Plugin()})
+    settings = ("coach.max_missing=1.0", "train.prompts=8")
+    whole = start(server, tmp_path, "whole", *settings, registry=registry).train()
+    without = start(server, tmp_path, "without", *settings, "engine.use=only-scored", registry=registry).train()
+    verdicts = recorded(whole.folder)
+    missing = [status for status, _ in verdicts.values() if status != "scored"]
+    assert 0.08 < len(missing) / len(verdicts) < 0.32
+    assert all((status == "scored") == (score is not None) for status, score in verdicts.values())
+    assert recorded(without.folder) == verdicts
+    ours, theirs = weights(whole.folder), weights(without.folder)
+    assert ours.keys() == theirs.keys() and len(ours) > 3
+    for name, value in ours.items():
+        np.testing.assert_allclose(value, theirs[name], rtol=0, atol=1e-6, err_msg=name)
+
+
+def recorded(folder: Path) -> dict[str, tuple[str, float | None]]:
+    with Reader(folder) as reader:
+        trajectories = [reader.trajectory(row.id) for row in reader.trajectories("train", limit=10_000)]
+    return {one.step: (one.status, one.score) for trajectory in trajectories for one in trajectory.verdicts}
+
+
+def test_every_way_to_fail_gives_a_verdict_without_a_number_and_says_why(serve, tmp_path):
+    left = iter(FAULTS * 3)
+    server = serve(lambda request: next(left, FAULTS[0]))
+    run = start(server, tmp_path, "faults", "coach.max_missing=1.0", "train.iterations=1", "train.prompts=6")
+    trained = run.train()
+    with Reader(trained.folder) as reader:
+        verdicts = [one for row in reader.trajectories("train") for one in reader.trajectory(row.id).verdicts]
+    assert trained.summary.status == "done" and verdicts
+    assert {verdict.status for verdict in verdicts} <= {"failed", "abstained"}
+    assert all(verdict.error or verdict.reasoning for verdict in verdicts)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_without_the_provider_from_what_is_on_the_cassette(serve, tmp_path):
+    server = serve(judging)
+    shared = f"coach.cassette.path={tmp_path / 'shared.db'}"
+    whole = start(server, tmp_path, "whole", shared).train()
+    paid = server.calls
+    run = start(server, tmp_path, "killed", shared)
+    server.close()
+    killed = tmp_path / "killed"
+    config = tmp_path / "killed.yaml"
+    config.write_text(run.composed.yaml())
+    command = [sys.executable, "-m", "mappa_core", "train", "--config", str(config), "--quiet"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    wait_for_verdicts(killed, len(recorded(whole.folder)) // 2, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    resumed = Run.resume(killed).train()
+    assert server.calls == paid
+    assert resumed.summary.coach.failed == 0
+    assert recorded(killed) == recorded(whole.folder)
+    for name, value in weights(whole.folder).items():
+        np.testing.assert_array_equal(value, weights(killed)[name], err_msg=name)
+
+
+def wait_for_verdicts(folder: Path, count: int, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        if (folder / "run.db").exists() and len(recorded(folder)) >= count:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the run ended before it could be killed")
+
+
+def test_no_key_is_found_in_anything_that_a_run_leaves_or_says(serve, tmp_path, monkeypatch, capfd):
+    key = "sk-planted-0123456789abcdef"
+    monkeypatch.setenv("PLANTED_KEY", key)
+    echoes = (401, 429, 500)
+
+    def echoing(request):
+        """A gateway that puts the key into its errors, and sometimes into its replies."""
+        said = f"bad key {request.headers['authorization']}"
+        if chance(request, "fault") < 0.5:
+            return answering({"error": {"message": said}}, echoes[int(3 * chance(request, "which"))])
+        return saying(json.dumps({"reasoning": said, "score": 5, "blame": None}))
+
+    server = serve(echoing)
+    settings = ("coach.options.api_key_env=PLANTED_KEY", "coach.max_missing=1.0", "train.iterations=1")
+    trained = start(server, tmp_path, "run", *settings).train()
+    assert server.calls and all(key in one.headers["authorization"] for one in server.server.heard)
+    leaks = [file for file in tmp_path.rglob("*") if file.is_file() and key.encode() in file.read_bytes()]
+    assert trained.summary.status == "done" and leaks == []
+    assert key not in "".join(capfd.readouterr())
