@@ -47,7 +47,7 @@ lint: .venv/.test
 	@touch $@
 
 bench: .venv/.test .venv-bench/.installed
-	for name in learner sampler rollout train credit; do .venv/bin/python bench/$$name.py || exit 1; done
+	for name in learner sampler rollout train credit overlap coach; do .venv/bin/python bench/$$name.py || exit 1; done
 
 clean:
 	rm -rf .venv .venv-bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

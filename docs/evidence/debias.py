@@ -23,7 +23,7 @@ from mappa_core.plugins import load
 from mappa_core.store.summary import Interval
 from mappa_core.training.run import Trained
 
-COMMON = ("coach.use=lenient", "coach.strata=[plan]")
+COMMON = ("coach.use=lenient", "coach.strata=[plan]", "coach.drift.acknowledged=[]")
 ARMS: Mapping[str, tuple[str, ...]] = {"as it is": (), "corrected": ("coach.bias.correct=true",)}
 """Name of an arm and what it changes."""
 FAVOURED, DISFAVOURED = "sum", "scale"
