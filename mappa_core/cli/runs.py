@@ -108,9 +108,6 @@ def _show_step(console: Console, step: Step, verdicts: list[Verdict]) -> None:
         console.print(f"[yellow]{breach.kind}: {escape(breach.path)}[/] {escape(breach.detail)}", highlight=False)
     for verdict in verdicts:
         _block(console, headline(verdict), verdict.error or verdict.reasoning)
-        for member in verdict.members:
-            said = member.status if member.score is None else f"{member.score:g}"
-            console.print(f"  {member.coach}: {said}", markup=False, highlight=False)
         if verdict.correction:
             _block(console, "better", verdict.correction)
 
