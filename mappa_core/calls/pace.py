@@ -15,9 +15,9 @@ class Slots:
 
     Their number is halved when the provider says that it is too much: once for all calls of one `generation`, those
     that were under way together. It grows by one a call up to 95 % of where it was too much (and one below), and from
-    there by one a round, as many calls as there are slots. So a lone refusal costs little, and a limit of the provider
-    is found again soon and overstepped seldom: additive increase and multiplicative decrease, with the memory of TCP's
-    congestion window (RFC 5681, RFC 9438).
+    there by one a round, as many calls as there are slots, or by 5 % where that is more. So refusals by chance cost
+    little, and a limit of the provider is found again soon and overstepped seldom: additive increase and multiplicative
+    decrease, with the memory of TCP's congestion window (RFC 5681, RFC 9438).
     """
 
     def __init__(self, most: int) -> None:
@@ -57,7 +57,7 @@ class Slots:
         if self._limit < self._known_good:
             self._limit = min(self._known_good, self._limit + 1.0)
         else:
-            self._limit = min(self._most, self._limit + 1.0 / self._limit)
+            self._limit = min(self._most, self._limit + max(1.0 / self._limit, 0.05))
         self._hand_out()
 
     def too_much(self, generation: int) -> None:
