@@ -18,16 +18,18 @@ from mappa_core.store.folder import RunFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """An evaluation and the run folder that holds its trajectories."""
+    """An evaluation, the run folder that holds its trajectories, and the names of the agents that played."""
 
     folder: Path
     evaluation: Evaluation
+    agents: tuple[str, ...]
 
 
 async def evaluate_once(
     composed: Composed,
     registry: Registry,
     *,
+    purpose: str = "eval",
     checkpoint: Checkpoint | None = None,
     finished: Callable[[Trajectory], None] | None = None,
     starting: Callable[[int], None] | None = None,
@@ -36,6 +38,7 @@ async def evaluate_once(
     """Play and grade the tasks of `eval.split`, into a run folder of its own.
 
     Args:
+        purpose: ends the name of the folder.
         checkpoint: weights to load; None: the start models of the recipe.
         finished: called with every finished trajectory; `starting` with their number, and `asking` with everyone to
             whom data will be sent, before.
@@ -57,7 +60,7 @@ async def evaluate_once(
                 Path(config.run.root),
                 config.run.name,
                 plugin=composed.plugin,
-                recipe=f"{composed.recipe}-eval",
+                recipe=f"{composed.recipe}-{purpose}",
                 config=composed.yaml(),
             ) as folder,
             on_cassette(session, folder.path),
@@ -74,4 +77,4 @@ async def evaluate_once(
             folder.store.event(
                 "evaluation", iteration=iteration, metric=evaluation.metric, interval=evaluation.interval
             )
-        return Evaluated(folder=folder.path, evaluation=evaluation)
+        return Evaluated(folder=folder.path, evaluation=evaluation, agents=tuple(session.workflow.agents))

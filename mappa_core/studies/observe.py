@@ -11,13 +11,12 @@ import numpy as np
 
 from mappa_core.config.compose import Composed
 from mappa_core.errors import ConfigError
-from mappa_core.evaluation.heldout import Evaluation, evaluate
+from mappa_core.evaluation.heldout import Evaluation
+from mappa_core.evaluation.once import evaluate_once
 from mappa_core.evaluation.statistics import mean_interval
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Provider
 from mappa_core.records import Trajectory, Verdict
-from mappa_core.session import on_cassette, open_session
-from mappa_core.store.folder import RunFolder
 from mappa_core.store.summary import Interval
 from mappa_core.training.report import CoachFigures, coach_figures
 
@@ -92,9 +91,7 @@ async def observe(
     Raises:
         ConfigError: `eval.coach` is false, so that there would be nothing to say.
     """
-    composed.require_installed()
-    config = composed.config
-    if not config.eval.coach:
+    if not composed.config.eval.coach:
         raise ConfigError("observe watches through the coach: set eval.coach=true")
     played: list[Trajectory] = []
 
@@ -103,33 +100,8 @@ async def observe(
         if finished is not None:
             finished(trajectory)
 
-    async with open_session(composed, registry, learning=False, coach=True) as session:
-        tasks = session.evaluation_tasks()
-        if asking is not None:
-            asking(session.providers)
-        if starting is not None:
-            starting(len(tasks) * config.eval.samples)
-        with (
-            RunFolder.create(
-                Path(config.run.root),
-                config.run.name,
-                plugin=composed.plugin,
-                recipe=f"{composed.recipe}-observe",
-                config=composed.yaml(),
-            ) as folder,
-            on_cassette(session, folder.path),
-        ):
-            evaluation = await evaluate(
-                session,
-                recorder=folder.store,
-                archive=folder.files,
-                iteration=0,
-                tasks=tasks,
-                recorded={},
-                finished=note,
-            )
-            folder.store.event("evaluation", iteration=0, metric=evaluation.metric, interval=evaluation.interval)
-        return diagnose(played, tuple(session.workflow.agents), evaluation, folder.path, examples)
+    seen = await evaluate_once(composed, registry, purpose="observe", asking=asking, starting=starting, finished=note)
+    return diagnose(played, seen.agents, seen.evaluation, seen.folder, examples)
 
 
 def diagnose(
