@@ -18,7 +18,8 @@ from measure import print_result
 
 from mappa_core.credit.estimators import ReinforcePlusPlus, ReinforcePlusPlusOptions
 from mappa_core.credit.ragged import offsets_of
-from mappa_core.records import Experience, Float32
+from mappa_core.experience import Experience
+from mappa_core.records import Float32
 
 TOKENS, ROWS, MICRO_BATCH, KL_COEF = 1_000_000, 16_000, 8, 0.01
 

@@ -26,8 +26,8 @@ from mappa_core.config.schema import TrainSection
 from mappa_core.engine.local import LocalEngine
 from mappa_core.engine.losses import PPOLoss
 from mappa_core.engine.options import LocalOptions, PPOOptions
+from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import PolicySpec
-from mappa_core.records import Advantages, Experience
 
 ROWS, VOCABULARY, CLIP = 96, 260, 0.2
 TRAIN = TrainSection(iterations=1000, learning_rate=1e-4)

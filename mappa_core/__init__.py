@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from mappa_core.errors import TaskError as TaskError
     from mappa_core.errors import ToolError as ToolError
     from mappa_core.errors import WorkflowError as WorkflowError
+    from mappa_core.experience import Advantages as Advantages
+    from mappa_core.experience import Experience as Experience
+    from mappa_core.experience import Receipt as Receipt
     from mappa_core.hookspecs import NoOptions as NoOptions
     from mappa_core.hookspecs import Offer as Offer
     from mappa_core.hookspecs import hookimpl as hookimpl
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from mappa_core.protocols import Request as Request
     from mappa_core.protocols import Rewards as Rewards
     from mappa_core.protocols import Sampler as Sampler
+    from mappa_core.protocols import Sandboxed as Sandboxed
     from mappa_core.protocols import Shaper as Shaper
     from mappa_core.protocols import Split as Split
     from mappa_core.protocols import Stage as Stage
@@ -66,16 +70,14 @@ if TYPE_CHECKING:
     from mappa_core.protocols import Workspace as Workspace
     from mappa_core.records import MAX_SCORE as MAX_SCORE
     from mappa_core.records import NOBODY as NOBODY
-    from mappa_core.records import Advantages as Advantages
     from mappa_core.records import Breach as Breach
     from mappa_core.records import Completion as Completion
-    from mappa_core.records import Experience as Experience
     from mappa_core.records import Failure as Failure
     from mappa_core.records import FileChange as FileChange
     from mappa_core.records import Message as Message
-    from mappa_core.records import Receipt as Receipt
     from mappa_core.records import Role as Role
     from mappa_core.records import Sampling as Sampling
+    from mappa_core.records import Sandbox as Sandbox
     from mappa_core.records import Scene as Scene
     from mappa_core.records import Step as Step
     from mappa_core.records import Task as Task
@@ -107,14 +109,16 @@ _ROOMS = {
         MappaError InputError ConfigError PluginError TaskError ModelError RunError
         RolloutError PromptTooLong ToolError CoachError CallError CallFault WorkflowError ReplayError EngineError
         GuardStop""",
+    "experience": """
+        Advantages Experience Receipt""",
     "hookspecs": """
         NoOptions Offer hookimpl""",
     "protocols": """
-        Cassette Coach Engine Estimator Loss LossRows PolicySpec Provider Reply Request Rewards Sampler Shaper Split
-        Stage TaskSource Tool Tracker Transport Workflow Workspace""",
+        Cassette Coach Engine Estimator Loss LossRows PolicySpec Provider Reply Request Rewards Sampler Sandboxed Shaper
+        Split Stage TaskSource Tool Tracker Transport Workflow Workspace""",
     "records": """
-        MAX_SCORE NOBODY Advantages Breach Completion Experience Failure FileChange Message Receipt Role Sampling Scene
-        Step Task ToolCall ToolLimits ToolResult ToolSpec Trajectory Usage Verdict VersionSpan""",
+        MAX_SCORE NOBODY Breach Completion Failure FileChange Message Role Sampling Sandbox Scene Step Task ToolCall
+        ToolLimits ToolResult ToolSpec Trajectory Usage Verdict VersionSpan""",
     "defaults.rows": """
         Rows read_rows""",
     "defaults.tasks": """

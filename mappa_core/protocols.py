@@ -10,15 +10,14 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
+from mappa_core.experience import Advantages, Experience, Receipt
 from mappa_core.records import (
-    Advantages,
     Completion,
-    Experience,
     FileChange,
     Message,
-    Receipt,
     Role,
     Sampling,
+    Sandbox,
     Scene,
     Step,
     Task,
@@ -49,12 +48,15 @@ class Workspace(Protocol):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Relative paths of the files that are there now, sorted."""
-        ...
+        """Relative paths of the files that are there now, those of the task included, sorted."""
+
+    @property
+    def inputs(self) -> Mapping[str, Path]:
+        """The files of the task by name. Each stands in the folder as a symbolic link to a file that must not be
+        written to."""
 
     def changes(self) -> tuple[FileChange, ...]:
         """What happened to the files since the last call."""
-        ...
 
 
 @runtime_checkable
@@ -65,9 +67,20 @@ class Tool(Protocol):
 
     async def call(self, arguments: Mapping[str, Any], workspace: Workspace, limits: ToolLimits) -> ToolResult:
         """Run one call. A program that fails is a ToolResult; faults of the machinery raise ToolError."""
-        ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Sandboxed(Protocol):
+    """What a tool that runs programs has beside a Tool's methods."""
+
+    async def open(self) -> Sandbox:
+        """Called once, before the first call: run a program, and say where it ran.
+
+        Raises:
+            ConfigError: programs cannot be run as configured; the message says why and what to do.
+        """
 
 
 class Stage(Protocol):
@@ -77,17 +90,14 @@ class Stage(Protocol):
     @property
     def task(self) -> Task:
         """The task without its `reference`."""
-        ...
 
     @property
     def random(self) -> Random:
         """Randomness of this trajectory, the same in every replay."""
-        ...
 
     @property
     def files(self) -> tuple[str, ...]:
         """Relative paths in the workspace now."""
-        ...
 
     async def act(
         self,
@@ -99,20 +109,16 @@ class Stage(Protocol):
     ) -> Step:
         """Sample one action, run its calls in order in one workspace, check the contract, start the coach in the
         background, and return the step. What the agent's role produces is due once `turns_left` is 0."""
-        ...
 
     async def verdict(self, step: Step) -> Verdict:
         """The live verdict of `step`, for workflows that show feedback on. Waits for the coach. In evaluation without
         a coach it is an abstained verdict. Where the coach was shown the truth, its words are withheld."""
-        ...
 
     async def grade(self, text: str) -> float:
         """Grade `text` against the truth with the workflow's `grade`; the truth itself stays out of reach."""
-        ...
 
     def record(self, **outcome: float) -> None:
         """Add to the trajectory's outcome."""
-        ...
 
 
 class Workflow(ABC):
@@ -197,11 +203,9 @@ class Cassette(Protocol):
     def get(self, address: str) -> Verdict | None:
         """The verdict kept at `address`, None where the provider is to be asked. Raises CoachError where nobody is to
         be asked and there is none."""
-        ...
 
     def put(self, address: str, verdict: Verdict) -> None:
         """Keep a verdict that is not `failed`."""
-        ...
 
 
 Answer = Literal["schema", "json", "text"]
@@ -251,12 +255,10 @@ class Transport(Protocol):
     @property
     def model(self) -> str:
         """The model that is asked, as the recipe names it."""
-        ...
 
     @property
     def host(self) -> str:
         """Where the server stands, for people to read: what is sent goes there."""
-        ...
 
     async def complete(self, request: Request) -> Reply:
         """Make one call, once: whoever calls decides on another try.
@@ -264,11 +266,9 @@ class Transport(Protocol):
         Raises:
             CallError: there is no reply.
         """
-        ...
 
     async def count(self, messages: Sequence[Message]) -> int | None:
         """Tokens of `messages` by the provider's own free counter; None where it has none."""
-        ...
 
     async def close(self) -> None: ...
 
@@ -318,15 +318,12 @@ class Sampler(Protocol):
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Any:
         """The prompt as `sample` takes it: of an engine, tokens int32 (P,) by the model's own chat template."""
-        ...
 
     async def sample(self, prompt: Any, sampling: Sampling) -> Completion:
         """Sample one action. Raises PromptTooLong where prompt and max_tokens exceed the window."""
-        ...
 
     def reply(self, completion: Completion) -> Message:
         """The completion as an assistant message: think text apart, native tool calls parsed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,28 +345,23 @@ class Engine(Protocol):
     @property
     def deterministic(self) -> bool:
         """Whether equal requests in equal waves give bit-equal completions; rollouts are then admitted in waves."""
-        ...
 
     async def open(self, policies: Sequence[PolicySpec], train: Any | None, *, seed: int) -> None:
         """Load every policy; `train` is the recipe's `train` section, None for sampling only. `seed` orders rows."""
-        ...
 
     def sampler(self, policy: str) -> Sampler: ...
 
     async def score(self, experience: Experience) -> Experience:
         """Fill old_logprobs, ref_logprobs (and values) of all rows."""
-        ...
 
     async def update(
         self, experience: Experience, advantages: Advantages, loss: Loss, progress: float
     ) -> Mapping[str, Mapping[str, float]]:
         """Take the optimiser steps of one iteration; metrics per policy. `progress` in [0, 1) is the share of
         iterations done, the clock of the learning-rate schedule."""
-        ...
 
     async def publish(self) -> Mapping[str, Receipt]:
         """Hand the new weights to the samplers, verified."""
-        ...
 
     async def save(self, folder: Path) -> None: ...
 
@@ -377,7 +369,6 @@ class Engine(Protocol):
 
     async def export(self, policy: str, folder: Path) -> None:
         """Write one policy as an ordinary Hugging Face folder."""
-        ...
 
     async def close(self) -> None: ...
 

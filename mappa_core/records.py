@@ -1,6 +1,6 @@
 """The nouns: frozen values that know nothing of storage, plugins or torch.
 
-Shapes: R rows (a row is an action), N sampled tokens over all rows, P prompt tokens, T sampled tokens of one action.
+Shapes: P prompt tokens, T sampled tokens of one action.
 Scores are points from 0 to 10; log-probabilities are nats; durations are seconds. Missing is None, never a number.
 """
 
@@ -140,7 +140,11 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What a tool answered. A program that fails is a result (`error`); a sandbox that fails is a ToolError."""
+    """What a tool answered. A program that fails is a result (`error`); a sandbox that fails is a ToolError.
+
+    `sandbox` names where a program ran, None for tools that run none. `attempts` counts how often the call was made:
+    all but the last were lost by the tool's machinery.
+    """
 
     tool: str
     status: Literal["ok", "error", "timeout"]
@@ -150,6 +154,8 @@ class ToolResult:
     files: tuple[FileChange, ...] = ()
     truncated: bool = False
     seconds: float = 0.0
+    sandbox: str | None = None
+    attempts: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,86 +319,27 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolLimits:
-    """What one call of a tool may use. Seconds of wall and CPU time, bytes of memory, of one file and of output."""
+    """What one call of a tool may use.
+
+    Seconds of wall and CPU time; bytes of memory, of one file and of each stream of output; processes and threads at
+    once; bytes and number of the files that it leaves. A program counts together with all that it starts.
+    """
 
     wall_s: float = 30.0
     cpu_s: float = 30.0
     memory_bytes: int = 1 << 30
     file_bytes: int = 64 << 20
     output_bytes: int = 64 << 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Experience:
-    """One iteration of all agents, ragged: one row per action of a trained policy, in canonical order.
-
-    Row r samples tokens[offsets[r]:offsets[r+1]] after prompt_tokens[prompt_offsets[r]:prompt_offsets[r+1]].
-    Names (agents, policies, trajectories, tasks, strata) are stored once; rows hold indices into them.
-    A row whose reward is missing has reward NaN and weight 0: it carries no gradient, enters no baseline and no
-    normaliser. Optional columns are None, never zeros.
-    """
-
-    agents: tuple[str, ...]
-    policies: tuple[str, ...]
-    trajectories: tuple[str, ...]
-    tasks: tuple[str, ...]
-    strata: tuple[str, ...]
-    steps: tuple[str, ...]  # (R,) ids
-
-    agent: Int32  # (R,)
-    policy: Int32  # (R,)
-    trajectory: Int32  # (R,)
-    task: Int32  # (R,)
-    group: Int32  # (R,) rows of one (task, agent, turn): the siblings a group baseline compares
-    stratum: Int32  # (R,)
-    position: Int32  # (R,) place among all actions of the trajectory
-    turn: Int32  # (R,) place among the agent's own actions
-    truncated: Bool  # (R,)
-    temperature: Float32  # (R,)
-    outcome: Float32  # (R,) the workflow's main metric, NaN where the trajectory has none
-    reward: Float32  # (R,) NaN where missing
-    weight: Float32  # (R,)
-
-    tokens: Int32  # (N,)
-    offsets: Int64  # (R+1,)
-    version: Int32  # (N,)
-    logprobs: Float32  # (N,) of the sampler
-    prompt_tokens: Int32
-    prompt_offsets: Int64  # (R+1,)
-
-    old_logprobs: Float32 | None = None  # (N,) of the learner, before the update
-    ref_logprobs: Float32 | None = None  # (N,)
-    values: Float32 | None = None  # (N,)
-
-    @property
-    def lengths(self) -> Int64:
-        """Sampled tokens per row, (R,)."""
-        return np.diff(self.offsets)
-
-    @property
-    def row_of_token(self) -> Int64:
-        """The row of every sampled token, (N,)."""
-        return np.repeat(np.arange(len(self.reward)), self.lengths)
-
-    @property
-    def token_weight(self) -> Float32:
-        """The weight of every sampled token, (N,)."""
-        return self.weight[self.row_of_token]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Advantages:
-    """What an estimator returns: an advantage per sampled token and, for estimators with a value head, its targets."""
-
-    advantages: Float32  # (N,), 0 on rows of weight 0
-    value_targets: Float32 | None = None  # (N,)
+    processes: int = 64
+    workspace_bytes: int = 512 << 20
+    workspace_files: int = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
-    """Proof of a publish: the version, a checksum of the weights that the sampler now holds, and the probe: the
-    largest absolute difference in nats of sampler and learner log-probabilities on the same tokens (None: no probe)."""
+class Sandbox:
+    """Where a tool runs programs, as a program that ran there showed. `name` stands in every ToolResult; `warnings` say
+    what is not kept from programs."""
 
-    version: int
-    checksum: str
-    probe: float | None = None
+    name: str
+    detail: str = ""
+    warnings: tuple[str, ...] = ()

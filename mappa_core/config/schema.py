@@ -57,13 +57,19 @@ class PolicySection:
 
 @dataclass
 class LimitsSection:
-    """What one call of a tool may use."""
+    """What one call of a tool may use, together with all that it starts."""
 
     wall_s: float = 30.0
     cpu_s: float = 30.0
     memory_mb: int = 1024
     file_mb: int = 64
+    """Size of one file."""
     output_kb: int = 64
+    processes: int = 64
+    """Processes and threads at once."""
+    workspace_mb: int = 512
+    """Size of all files that a trajectory's agents may leave."""
+    workspace_files: int = 10000
 
 
 @dataclass
@@ -71,6 +77,9 @@ class ToolSection:
     use: str = "???"
     options: Any = field(default_factory=dict)
     limits: LimitsSection = field(default_factory=LimitsSection)
+    retries: int = 2
+    """How often the calls of an action are made again, in a workspace as it was before them, where the tool's machinery
+    failed."""
 
 
 @dataclass
@@ -170,6 +179,8 @@ class TrainSection:
     """Norm to which a policy's gradient is clipped."""
     value_coef: float = 0.5
     """Weight of the value loss, where a policy has a value head."""
+    max_lost: float = 0.25
+    """Share of an iteration's trajectories lost to failures of tools beyond which the run stops with a checkpoint."""
 
 
 @dataclass

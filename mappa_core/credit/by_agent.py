@@ -10,8 +10,9 @@ import numpy as np
 from mappa_core.credit.experience import take
 from mappa_core.credit.ragged import places
 from mappa_core.errors import ConfigError
+from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import Estimator
-from mappa_core.records import Advantages, Experience, Int64
+from mappa_core.records import Int64
 
 DEFAULT = "default"
 BY_AGENT = "by_agent"

@@ -16,7 +16,8 @@ import numpy as np
 
 from mappa_core.credit.ragged import offsets_of, returns_to_go
 from mappa_core.errors import ConfigError
-from mappa_core.records import Advantages, Bool, Experience, Float64, Int32, Int64
+from mappa_core.experience import Advantages, Experience
+from mappa_core.records import Bool, Float64, Int32, Int64
 
 MIN_VARIANCE = 1e-8
 

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mappa_core.credit.ragged import offsets_of, places
+from mappa_core.experience import Experience
 from mappa_core.protocols import Rewards
-from mappa_core.records import Experience, Int32, Int64, Step, Trajectory
+from mappa_core.records import Int32, Int64, Step, Trajectory
 
 K = TypeVar("K")
 Number = TypeVar("Number", bound=np.generic)

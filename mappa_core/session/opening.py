@@ -291,4 +291,7 @@ def _limits(section: ToolSection) -> ToolLimits:
         memory_bytes=limits.memory_mb << 20,
         file_bytes=limits.file_mb << 20,
         output_bytes=limits.output_kb << 10,
+        processes=limits.processes,
+        workspace_bytes=limits.workspace_mb << 20,
+        workspace_files=limits.workspace_files,
     )

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mappa_core.evaluation.agreement import Estimate, correlation, estimate
-from mappa_core.records import Advantages, Experience, Float64
+from mappa_core.experience import Advantages, Experience
+from mappa_core.records import Float64
 
 ZERO = 1e-6
 """An advantage of a smaller magnitude is rounding and has no sign."""

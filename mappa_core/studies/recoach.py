@@ -25,9 +25,10 @@ from mappa_core.errors import ConfigError, RunError
 from mappa_core.evaluation.asking import Asking, ask
 from mappa_core.evaluation.certificate import Counts, counts_of
 from mappa_core.evaluation.labelled import rows_of
+from mappa_core.experience import Advantages, Experience
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Estimator, Provider, Shaper, Split, Workflow
-from mappa_core.records import Advantages, Experience, Phase, Scene, Trajectory, Verdict
+from mappa_core.records import Phase, Scene, Trajectory, Verdict
 from mappa_core.rollout.scenes import hindsight, scenes
 from mappa_core.rollout.team import Judge
 from mappa_core.session import build_estimator, check_prices, coaches_on_cassette

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from mappa_core.experience import Advantages, Experience, Receipt
 from mappa_core.protocols import Coach, Loss, PolicySpec
 from mappa_core.records import (
-    Advantages,
     Completion,
-    Experience,
     Int32,
     Message,
-    Receipt,
     Sampling,
     Scene,
     Step,

@@ -20,8 +20,8 @@ from mappa_core.credit.estimators import (
 )
 from mappa_core.credit.experience import build, take
 from mappa_core.errors import ConfigError
+from mappa_core.experience import Experience
 from mappa_core.protocols import Estimator
-from mappa_core.records import Experience
 
 ALL = [
     *(ReinforcePlusPlus(ReinforcePlusPlusOptions(gamma=0.9, normalize=n)) for n in ("policy", "agent", "all", "none")),

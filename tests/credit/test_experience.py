@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from mappa_core.credit.experience import build, take
-from mappa_core.records import Experience, Failure, VersionSpan
+from mappa_core.experience import Experience
+from mappa_core.records import Failure, VersionSpan
 
 POLICIES = {"solver": "solver", "coder": "coder", "verifier": "verifier"}
 

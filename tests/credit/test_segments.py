@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from mappa_core.credit.experience import build
 from mappa_core.credit.segments import segments
-from mappa_core.records import Experience, Int64
+from mappa_core.experience import Experience
+from mappa_core.records import Int64
 
 Row = tuple[str, str, list[int], list[int]]
 """Trajectory, policy, prompt, action."""

@@ -16,8 +16,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 from mappa_core.config.schema import TrainSection
 from mappa_core.engine.local import LocalEngine
 from mappa_core.engine.options import LocalOptions
+from mappa_core.experience import Experience
 from mappa_core.protocols import PolicySpec
-from mappa_core.records import Experience
 
 WINDOW = 160
 TEMPLATE = (

@@ -12,8 +12,9 @@ from mappa_core.config.schema import TrainSection
 from mappa_core.engine.losses import PPOLoss
 from mappa_core.engine.options import PPOOptions
 from mappa_core.errors import EngineError, RunError
+from mappa_core.experience import Advantages
 from mappa_core.protocols import PolicySpec
-from mappa_core.records import Advantages, Sampling
+from mappa_core.records import Sampling
 
 TRAIN = TrainSection(iterations=10, learning_rate=1e-2, minibatch_rows=3)
 PROMPT = np.arange(5, 25, dtype=np.int32)

@@ -15,8 +15,8 @@ from mappa_core.engine.local import forward
 from mappa_core.engine.losses import PPOLoss
 from mappa_core.engine.options import PPOOptions
 from mappa_core.errors import EngineError
+from mappa_core.experience import Advantages
 from mappa_core.protocols import PolicySpec
-from mappa_core.records import Advantages
 
 LOSS = PPOLoss(PPOOptions(kl="k3", kl_coef=0.1))
 TRAIN = TrainSection(iterations=10, learning_rate=1e-3, grad_clip=1e9)

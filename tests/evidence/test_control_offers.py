@@ -4,9 +4,10 @@ import control_offers
 import numpy as np
 import pytest
 
+from mappa_core.experience import Experience
 from mappa_core.plugins import load
 from mappa_core.protocols import Workflow
-from mappa_core.records import Experience, Message, Role, Task
+from mappa_core.records import Message, Role, Task
 from mappa_core.testing import play
 
 ROWS = 40

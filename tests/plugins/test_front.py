@@ -34,8 +34,8 @@ def test_every_name_is_there(name):
 PROMISED = """
     Task Message Step Scene Verdict Trajectory Role ToolResult ToolSpec ToolCall ToolLimits Completion Experience
     Advantages FileChange Breach Usage Sampling Failure Receipt VersionSpan MAX_SCORE NOBODY
-    Workflow Coach Tool Stage TaskSource Workspace Shaper Estimator Loss LossRows Transport Reply Tracker Engine
-    Sampler PolicySpec Rewards Split
+    Workflow Coach Tool Sandboxed Sandbox Stage TaskSource Workspace Shaper Estimator Loss LossRows Transport Reply
+    Tracker Engine Sampler PolicySpec Rewards Split
     Offer NoOptions hookimpl Run
     PYTHON SMALLEST_LIMIT cut_middle Rows read_rows HuggingFaceOptions dataset_rows
     MappaError InputError ConfigError PluginError TaskError ModelError RunError RolloutError PromptTooLong ToolError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappa_core.records import Advantages, Experience
+from mappa_core.experience import Advantages, Experience
 from mappa_core.studies.advantages import Action, actions_of, change_of, movers
 
 

@@ -20,8 +20,8 @@ from mappa_core.engine.local.worker import Worker
 from mappa_core.engine.options import LocalOptions
 from mappa_core.engine.schedule import check_schedule
 from mappa_core.errors import ConfigError, EngineError
+from mappa_core.experience import Advantages, Experience, Receipt
 from mappa_core.protocols import Loss, PolicySpec
-from mappa_core.records import Advantages, Experience, Receipt
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

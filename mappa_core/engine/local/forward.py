@@ -14,7 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from mappa_core.credit.segments import Segment, segments
 from mappa_core.engine.local.packing import pack, pad
-from mappa_core.records import Experience, Int64
+from mappa_core.experience import Experience
+from mappa_core.records import Int64
 
 LOGITS_AT_ONCE = 1 << 25
 """Logits that exist at a time: 128 MiB in float32. More tokens go through the head in chunks."""

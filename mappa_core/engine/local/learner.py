@@ -16,8 +16,9 @@ from mappa_core.engine.local.optimiser import Optimiser
 from mappa_core.engine.local.policy import Policy
 from mappa_core.engine.schedule import learning_rate
 from mappa_core.errors import EngineError
+from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import Loss, LossRows
-from mappa_core.records import Advantages, Experience, Float32, Int64
+from mappa_core.records import Float32, Int64
 
 
 def rows_of(experience: Experience, policy: str) -> tuple[Int64, Int64]:

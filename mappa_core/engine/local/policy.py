@@ -15,8 +15,8 @@ from mappa_core.config.schema import TrainSection
 from mappa_core.engine.local.models import Source
 from mappa_core.engine.local.optimiser import Optimiser
 from mappa_core.errors import RunError
+from mappa_core.experience import Receipt
 from mappa_core.protocols import PolicySpec
-from mappa_core.records import Receipt
 
 _WEIGHTS, _MOMENTS, _STATE = "weights.safetensors", "optimiser.safetensors", "state.json"
 
