@@ -6,11 +6,12 @@ PIP := .venv/bin/pip --disable-pip-version-check install --quiet --constraint co
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help train test lint bench clean
+.PHONY: help train test soak lint bench bubblewrap clean
 
 help:
 	@echo "make train [SEED=0] [ARGS='key=value …']   install, then train the three MathChat agents on this machine"
 	@echo "make test                                  install, then run every check and test"
+	@echo "make soak                                  the long tests"
 	@echo "make bench                                 run the benchmarks; the last line of each is one JSON object"
 
 .venv/bin/pip:
@@ -18,8 +19,20 @@ help:
 		echo "Mappa needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 2; }
 	$(PYTHON) -m venv .venv
 
+# What the programs of agents are caged with. Where it cannot be installed, Landlock does, if the kernel has it.
+bubblewrap:
+	@test "$$(uname)" = Linux || exit 0; command -v bwrap >/dev/null && exit 0; \
+	if command -v apt-get >/dev/null; then install="apt-get install --yes --no-install-recommends bubblewrap"; \
+	elif command -v dnf >/dev/null; then install="dnf install --assumeyes bubblewrap"; \
+	elif command -v apk >/dev/null; then install="apk add bubblewrap"; \
+	else install="pacman --sync --noconfirm bubblewrap"; fi; \
+	if test "$$(id -u)" = 0; then as=""; elif sudo -n true 2>/dev/null; then as="sudo -n"; \
+	else echo "bubblewrap is not installed. Type: sudo $$install"; exit 0; fi; \
+	$$as $$install >/dev/null || { command -v apt-get >/dev/null && $$as apt-get update >/dev/null && $$as $$install >/dev/null; } \
+		|| echo "bubblewrap could not be installed. Type: $$as $$install"
+
 # torch comes first and alone: with it in place nothing asks the registry for a build with CUDA.
-.venv/.train: .venv/bin/pip pyproject.toml constraints.txt plugins/mappa_mathchat/pyproject.toml
+.venv/.train: .venv/bin/pip pyproject.toml constraints.txt plugins/mappa_mathchat/pyproject.toml | bubblewrap
 	$(PIP) torch==2.13.0
 	$(PIP) --editable '.[train]' --editable plugins/mappa_mathchat
 	@touch $@
@@ -34,6 +47,9 @@ train: .venv/.train
 test: .venv/.test lint
 	.venv/bin/pytest --numprocesses=2 --dist=worksteal
 
+soak: .venv/.test
+	.venv/bin/pytest -m soak
+
 lint: .venv/.test
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -47,7 +63,7 @@ lint: .venv/.test
 	@touch $@
 
 bench: .venv/.test .venv-bench/.installed
-	for name in learner sampler rollout train credit overlap coach; do .venv/bin/python bench/$$name.py || exit 1; done
+	for name in learner sampler rollout train credit overlap coach sandbox; do .venv/bin/python bench/$$name.py || exit 1; done
 
 clean:
 	rm -rf .venv .venv-bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

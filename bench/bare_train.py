@@ -125,6 +125,9 @@ class Team:
             memory_bytes=python.limits.memory_mb << 20,
             file_bytes=python.limits.file_mb << 20,
             output_bytes=python.limits.output_kb << 10,
+            processes=python.limits.processes,
+            workspace_bytes=python.limits.workspace_mb << 20,
+            workspace_files=python.limits.workspace_files,
         )
         self.tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
         self.reference = load_model(folder)

@@ -1,11 +1,12 @@
-"""The whole tiny run, `mappa train --plugin mathchat`, against a bare script that learns the same: bare_train.py.
+"""The whole tiny run, `mappa train --plugin mathchat`, against a bare script that learns the same: bare_train.py. With
+`--against uncaged`, against itself with programs that are not caged.
 
 Both are processes of their own, from start to end, and take turns. Both have the recipe's tasks, prompts, models, tool,
 coach and numbers, and one thread for torch; the script has no stage, store, collector or checkpoints, and draws other
 random numbers. Measured are wall time, and user and system time with all children. The ratios are ours by theirs:
 median over the rounds, and a 95 % bootstrap interval of it. Accuracy before and after shows that both learn.
 
-    python bench/train.py [--rounds 3] [--iterations 60]
+    python bench/train.py [--rounds 3] [--iterations 60] [--against bare|uncaged]
 """
 
 from __future__ import annotations
@@ -77,6 +78,10 @@ def ours(folder: Path, words: Sequence[str]) -> Taken:
     return Taken(wall=wall, cpu=cpu, before=evaluated["before"]["mean"], after=evaluated["after"]["mean"])
 
 
+def uncaged(folder: Path, words: Sequence[str]) -> Taken:
+    return ours(folder, ("tools.python.options.cage=none", "tools.python.options.allow_unsafe=true", *words))
+
+
 def bare(folder: Path, words: Sequence[str]) -> Taken:
     wall, cpu = seconds((sys.executable, str(BARE)), folder, recipe(words))
     return Taken(wall=wall, cpu=cpu, **json.loads((folder / "stdout").read_text("utf-8")))
@@ -98,12 +103,18 @@ def seconds(command: Sequence[str], folder: Path, read: str = "") -> tuple[float
     return wall, usage.ru_utime + usage.ru_stime
 
 
-def measure(rounds: int, words: Sequence[str]) -> list[tuple[Taken, Taken]]:
-    """What ours and the bare script took in every round."""
+RIVALS = {
+    "bare": (bare, "a bare script with the same tool, transformers and torch"),
+    "uncaged": (uncaged, "the same run with programs that are not caged"),
+}
+
+
+def measure(rounds: int, words: Sequence[str], rival: str) -> list[tuple[Taken, Taken]]:
+    """What ours and the rival took in every round."""
     taken = []
     for number in range(rounds):
         pair = []
-        for name, side in (("ours", ours), ("bare", bare)):
+        for name, side in (("ours", ours), (rival, RIVALS[rival][0])):
             with tempfile.TemporaryDirectory(prefix="mappa-bench-") as folder:
                 one = side(Path(folder), words)
             accuracy = f"held-out {one.before:.1%} -> {one.after:.1%}"
@@ -123,15 +134,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, help="shorter runs than the recipe's, for a first look")
+    parser.add_argument("--against", choices=RIVALS, default="bare")
     asked = parser.parse_args()
     words = [] if asked.iterations is None else [f"train.iterations={asked.iterations}"]
-    taken = measure(asked.rounds, words)
+    taken = measure(asked.rounds, words, asked.against)
     wall, cpu = ratios(taken, "wall"), ratios(taken, "cpu")
     print(f"ours {np.median([one.wall for one, _ in taken]):.0f} s wall")
     middle, low, high = median_interval(cpu)
     print(f"CPU time, ours by theirs: {middle:.3f} [{low:.3f}, {high:.3f}]")
-    against = "a bare script with the same tool, transformers and torch"
-    print_result("train", wall, unit="wall time of the whole run, ours by theirs", against=against)
+    unit = "wall time of the whole run, ours by theirs"
+    print_result("train", wall, unit=unit, against=RIVALS[asked.against][1])
 
 
 if __name__ == "__main__":

@@ -92,6 +92,10 @@ if TYPE_CHECKING:
     from mappa_core.tools.calls import PYTHON as PYTHON
     from mappa_core.tools.cut import SMALLEST_LIMIT as SMALLEST_LIMIT
     from mappa_core.tools.cut import cut_middle as cut_middle
+    from mappa_core.tools.python.exchange import PYTHON_SPEC as PYTHON_SPEC
+    from mappa_core.tools.python.exchange import program_order as program_order
+    from mappa_core.tools.python.exchange import program_result as program_result
+    from mappa_core.tools.python.exchange import program_runner as program_runner
     from mappa_core.training.run import Run as Run
 
     __version__: str
@@ -127,6 +131,8 @@ _ROOMS = {
         PYTHON""",
     "tools.cut": """
         SMALLEST_LIMIT cut_middle""",
+    "tools.python.exchange": """
+        PYTHON_SPEC program_order program_result program_runner""",
     "training.run": """
         Run""",
 }

@@ -58,6 +58,9 @@ class Workspace(Protocol):
     def changes(self) -> tuple[FileChange, ...]:
         """What happened to the files since the last call."""
 
+    def left_behind(self) -> tuple[str, ...]:
+        """What the last call of `changes` found that is no regular file and is not kept: `link.csv (symbolic link)`."""
+
 
 @runtime_checkable
 class Tool(Protocol):
@@ -81,6 +84,9 @@ class Sandboxed(Protocol):
         Raises:
             ConfigError: programs cannot be run as configured; the message says why and what to do.
         """
+
+    async def run(self, code: str, arguments: Sequence[str], workspace: Workspace, limits: ToolLimits) -> ToolResult:
+        """Run a program with arguments on its command line; otherwise like a call of the tool with that code."""
 
 
 class Stage(Protocol):

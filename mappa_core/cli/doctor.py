@@ -22,7 +22,7 @@ from mappa_core.config.schema import RunSection
 from mappa_core.errors import MappaError
 from mappa_core.plugins import CORE_PACKAGE, NOUNS, PACKAGE_OF, Registry
 from mappa_core.protocols import Tool
-from mappa_core.records import ToolLimits, ToolResult
+from mappa_core.records import Sandbox, ToolLimits, ToolResult
 
 KEYS = ("GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HF_TOKEN", "WANDB_API_KEY")
 """Environment variables of providers; options of offers that end in `_env` add theirs."""
@@ -90,6 +90,7 @@ def examine(registry: Registry) -> Findings:
         "gpu": {f"cuda:{index}": Finding(True, name) for index, name in enumerate(gpus)}
         or {"cuda": Finding(False, "none that torch can use; engines run on the CPU")},
         "engines": dict(_engines(registry, libraries)),
+        "sandboxes": dict(_sandboxes()),
         "tools": {"python": _python_tool(registry)},
         "keys": {name: _key(name) for name in _key_names(registry)},
         "runs": {RunSection().root: _disk(Path(RunSection().root))},
@@ -127,6 +128,17 @@ def _engines(registry: Registry, libraries: Mapping[str, Finding]) -> Iterator[t
             yield name, Finding(False, f'not installed: pip install "{package}"')
 
 
+def _sandboxes() -> Iterator[tuple[str, Finding]]:
+    """Run a program that tries to get out in every cage."""
+    from mappa_core.tools.python.tiers import survey
+
+    for name, found in asyncio.run(survey()).items():
+        if isinstance(found, Sandbox):
+            yield name, Finding(True, "; ".join((found.detail, *found.warnings)))
+        else:
+            yield name, Finding(False, found)
+
+
 def _python_tool(registry: Registry) -> Finding:
     """Run one program."""
     try:
@@ -134,7 +146,7 @@ def _python_tool(registry: Registry) -> Finding:
     except MappaError as error:
         return Finding(False, str(error))
     answer = (result.stdout or result.stderr).strip()
-    return Finding(answer == "1", f"print(1) gave {answer!r} in {result.seconds:.2f} s")
+    return Finding(answer == "1", f"print(1) gave {answer!r} in {result.seconds:.2f} s, sandbox: {result.sandbox}")
 
 
 async def _print_one(registry: Registry) -> ToolResult:

@@ -8,7 +8,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from mappa_core.cli.progress import agents_table, number, share
+from mappa_core.cli.progress import agents_table, number, share, tool_faults
 from mappa_core.store.summary import CoachSummary, EvalSummary, StratumSummary, Summary
 from mappa_core.training.run import Trained
 
@@ -27,6 +27,8 @@ def show(console: Console, trained: Trained) -> None:
         f"{number(summary.seconds.wall, '.0f')} s wall, {number(summary.seconds.cpu, '.0f')} s CPU",
         highlight=False,
     )
+    if faults := tool_faults(summary.tools.lost, summary.tools.attempts_again):
+        console.print(", ".join(faults), style="yellow", highlight=False)
     console.print(f"report   {trained.folder / 'report.html'}", soft_wrap=True, highlight=False)
     console.print(f"next     mappa runs show {trained.folder}", soft_wrap=True, highlight=False)
 

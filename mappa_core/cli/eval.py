@@ -32,7 +32,7 @@ def command(
     """Grade a recipe's start models, or a run's checkpoint, on held-out tasks."""
     from rich.console import Console
 
-    from mappa_core.cli.asking import announce
+    from mappa_core.cli.asking import announce, announce_sandboxes
     from mappa_core.cli.progress import counting, evaluation_line
     from mappa_core.evaluation.once import evaluate_once
     from mappa_core.store.checkpoint import Checkpoints
@@ -59,6 +59,7 @@ def command(
                 registry,
                 checkpoint=loaded,
                 asking=lambda providers: announce(errors, providers),
+                sandboxed=lambda sandboxes: announce_sandboxes(errors, sandboxes, quiet=quiet or as_json),
                 starting=progress.starting,
                 finished=progress.rollout_finished,
             )

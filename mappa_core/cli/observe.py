@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mappa_core.cli.asking import announce
+from mappa_core.cli.asking import announce, announce_sandboxes
 from mappa_core.cli.options import Asked, load_registry, recipe_options
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def command(asked: Asked, examples: int, quiet: bool, as_json: bool) -> None:
                 registry,
                 examples=examples,
                 asking=lambda providers: announce(errors, providers),
+                sandboxed=lambda sandboxes: announce_sandboxes(errors, sandboxes, quiet=quiet or as_json),
                 starting=progress.starting,
                 finished=progress.rollout_finished,
             )

@@ -11,10 +11,10 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from mappa_core.cli.asking import announce
+from mappa_core.cli.asking import announce, announce_sandboxes
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.protocols import Provider, Split
-from mappa_core.records import Trajectory
+from mappa_core.records import Sandbox, Trajectory
 from mappa_core.store.summary import AgentSummary, Interval
 from mappa_core.training.loop import Listener, Silent
 from mappa_core.training.report import IterationReport
@@ -29,6 +29,9 @@ class Lines(Silent):
 
     def asking(self, providers: Sequence[Provider]) -> None:
         announce(self._console, providers)
+
+    def sandboxed(self, sandboxes: Mapping[str, Sandbox]) -> None:
+        announce_sandboxes(self._console, sandboxes)
 
     def evaluated(self, evaluation: Evaluation) -> None:
         self._console.print(evaluation_line(evaluation), soft_wrap=True, highlight=False)
@@ -46,10 +49,13 @@ class Lines(Silent):
 
 
 class Discreet(Silent):
-    """Says only, on standard error, that data leaves."""
+    """Says only, on standard error, that data leaves, and what is not kept from programs."""
 
     def asking(self, providers: Sequence[Provider]) -> None:
         announce(Console(stderr=True), providers)
+
+    def sandboxed(self, sandboxes: Mapping[str, Sandbox]) -> None:
+        announce_sandboxes(Console(stderr=True), sandboxes, quiet=True)
 
 
 class Dashboard(Silent):
@@ -64,6 +70,9 @@ class Dashboard(Silent):
 
     def asking(self, providers: Sequence[Provider]) -> None:
         announce(self._console, providers)
+
+    def sandboxed(self, sandboxes: Mapping[str, Sandbox]) -> None:
+        announce_sandboxes(self._console, sandboxes)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -180,7 +189,14 @@ def headline(report: IterationReport) -> str:
     if failed:
         kinds = ", ".join(f"{count} {kind}" for kind, count in report.failed_rollouts.items())
         words.append(f"{failed} rollouts failed ({kinds})")
+    words += tool_faults(report.lost, report.calls_again)
     return "  ".join(words)
+
+
+def tool_faults(lost: int, calls_again: int) -> list[str]:
+    """What failures of tools came to, in a few words; none where there were none."""
+    told = {"rollouts lost to failures of tools": lost, "calls of tools made again": calls_again}
+    return [f"{count} {what}" for what, count in told.items() if count]
 
 
 def evaluation_line(evaluation: Evaluation) -> str:

@@ -12,7 +12,7 @@ from rich.table import Table
 from mappa_core.cli.progress import share
 from mappa_core.errors import RunError
 from mappa_core.protocols import Split
-from mappa_core.records import NOBODY, Step, Trajectory, Verdict
+from mappa_core.records import NOBODY, Step, ToolResult, Trajectory, Verdict
 from mappa_core.store.folder import run_folders
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import read_summary
@@ -100,7 +100,7 @@ def _show_step(console: Console, step: Step, verdicts: list[Verdict]) -> None:
         _block(console, "thought", step.reply.reasoning)
     _block(console, "wrote" + (" (cut off at its token limit)" if step.truncated else ""), step.completion.text)
     for result in step.results:
-        _block(console, f"{result.tool}: {result.status}", (result.stdout + result.stderr) or "(printed nothing)")
+        _block(console, _answered(result), (result.stdout + result.stderr) or "(printed nothing)")
         for change in result.files:
             size = "" if change.size is None else f", {change.size} bytes"
             console.print(f"{change.kind} {escape(change.path)}{size}", highlight=False)
@@ -110,6 +110,13 @@ def _show_step(console: Console, step: Step, verdicts: list[Verdict]) -> None:
         _block(console, headline(verdict), verdict.error or verdict.reasoning)
         if verdict.correction:
             _block(console, "better", verdict.correction)
+
+
+def _answered(result: ToolResult) -> str:
+    """Which tool answered what, where its program ran, and how often it had to be called."""
+    where = "" if result.sandbox is None else f", in {result.sandbox}"
+    again = "" if result.attempts == 1 else f", in attempt {result.attempts}"
+    return f"{result.tool}: {result.status}{where}{again}"
 
 
 def headline(verdict: Verdict) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 from mappa_core.config.compose import Composed
@@ -12,6 +13,8 @@ from mappa_core.errors import ConfigError
 FREE_ON_RESUME = (
     "run",
     "train.iterations",
+    "train.max_lost",
+    "tools.*.retries",
     "trackers",
     "coach.timeout_s",
     "coach.max_missing",
@@ -19,7 +22,7 @@ FREE_ON_RESUME = (
     "coach.cassette",
     "coach.drift",
 )
-"""Keys, with all below them, that do not decide what was recorded so far."""
+"""Keys (`*` is any name), with all below them, that do not decide what was recorded so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class Change:
     @property
     def free_on_resume(self) -> bool:
         """Whether a resumed run may make this change."""
-        return any(self.key == free or self.key.startswith(f"{free}.") for free in FREE_ON_RESUME)
+        return any(fnmatchcase(self.key, free) or fnmatchcase(self.key, f"{free}.*") for free in FREE_ON_RESUME)
 
     def __str__(self) -> str:
         return f"{self.key}: {self.old!r} -> {self.new!r} ({self.origin})"

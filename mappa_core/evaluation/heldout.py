@@ -9,15 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from mappa_core.errors import ToolError
 from mappa_core.evaluation.statistics import mean_interval, paired_gain, pass_at_k
 from mappa_core.protocols import Split
 from mappa_core.records import Float64, Task, Trajectory
 from mappa_core.rollout.collector import Collector, refuse_total_failure
-from mappa_core.rollout.replay import Replay
+from mappa_core.rollout.lost import guard_lost, is_lost
+from mappa_core.rollout.resuming import Resumed
 from mappa_core.rollout.team import Job, Recorder
 from mappa_core.session import Session
-from mappa_core.store.database import Recorded
 from mappa_core.store.summary import Interval
 
 
@@ -88,11 +87,16 @@ async def evaluate(
     archive: Path,
     iteration: int,
     tasks: Sequence[Task],
-    recorded: Mapping[str, Recorded],
+    resumed: Resumed,
+    most_lost: float,
     finished: Callable[[Trajectory], None] | None = None,
 ) -> Evaluation:
-    """Play every task `eval.samples` times with the weights as they are now. Where `recorded` holds all of them
-    finished, nothing is played; where it holds some, those are replayed."""
+    """Play every task `eval.samples` times with the weights as they are now. Where all of them have ended for good,
+    nothing is played; what was begun is replayed.
+
+    Raises:
+        GuardStop: tools lost more than the share `most_lost` of the trajectories, or all of them.
+    """
     split: Split = "eval"
     collector = Collector(
         session.team_for(split),
@@ -106,31 +110,13 @@ async def evaluate(
     jobs = [
         Job(task=task, split=split, iteration=iteration, sample=sample) for task in tasks for sample in range(samples)
     ]
-    if all(job.id in recorded and recorded[job.id].finished for job in jobs):
-        trajectories = tuple(_stored(job, recorded[job.id]) for job in jobs)
-    else:
-        trajectories = await collector.collect(jobs, replays_of(recorded))
+    ended = [trajectory for job in jobs if (trajectory := resumed.trajectory(job)) is not None]
+    trajectories: Sequence[Trajectory] = ended
+    if len(ended) < len(jobs):
+        trajectories = await collector.collect(jobs, resumed.replays, resample=resumed.resample)
     refuse_total_failure(trajectories)
+    guard_lost(trajectories, f"the evaluation after {iteration} iterations", most=most_lost)
     return graded(trajectories, metric=session.workflow.metric, iteration=iteration, samples=samples)
-
-
-def replays_of(recorded: Mapping[str, Recorded]) -> dict[str, Replay]:
-    """What the store holds of an iteration, as the stage replays it."""
-    return {name: Replay(steps=one.steps, verdicts=one.verdicts) for name, one in recorded.items()}
-
-
-def _stored(job: Job, recorded: Recorded) -> Trajectory:
-    return Trajectory(
-        id=job.id,
-        task=job.task,
-        sample=job.sample,
-        iteration=job.iteration,
-        steps=recorded.steps,
-        verdicts=recorded.verdicts,
-        outcome=recorded.outcome,
-        error=recorded.error,
-        seconds=recorded.seconds,
-    )
 
 
 def graded(trajectories: Sequence[Trajectory], *, metric: str, iteration: int, samples: int) -> Evaluation:
@@ -152,4 +138,4 @@ def _value(trajectory: Trajectory, metric: str) -> float:
         return trajectory.outcome[metric]
     if trajectory.error is None:
         raise KeyError(f"the workflow finished {trajectory.id} without recording {metric!r}")
-    return np.nan if trajectory.error.kind == ToolError.__name__ else 0.0
+    return np.nan if is_lost(trajectory.error) else 0.0

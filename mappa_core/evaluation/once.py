@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +10,9 @@ from mappa_core.config.compose import Composed
 from mappa_core.evaluation.heldout import Evaluation, evaluate
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Provider
-from mappa_core.records import Trajectory
-from mappa_core.session import on_cassette, open_session
+from mappa_core.records import Sandbox, Trajectory
+from mappa_core.rollout.resuming import Resumed
+from mappa_core.session import keep_opened, on_cassette, open_session
 from mappa_core.store.checkpoint import POLICIES, Checkpoint
 from mappa_core.store.folder import RunFolder
 
@@ -34,14 +35,18 @@ async def evaluate_once(
     finished: Callable[[Trajectory], None] | None = None,
     starting: Callable[[int], None] | None = None,
     asking: Callable[[Sequence[Provider]], None] | None = None,
+    sandboxed: Callable[[Mapping[str, Sandbox]], None] | None = None,
 ) -> Evaluated:
     """Play and grade the tasks of `eval.split`, into a run folder of its own.
 
     Args:
         purpose: ends the name of the folder.
         checkpoint: weights to load; None: the start models of the recipe.
-        finished: called with every finished trajectory; `starting` with their number, and `asking` with everyone to
-            whom data will be sent, before.
+        finished: called with every finished trajectory; `starting` with their number, `asking` with everyone to whom
+            data will be sent, and `sandboxed` with where the tools run programs, before.
+
+    Raises:
+        GuardStop: tools lost every trajectory; the folder holds them.
     """
     composed.require_installed()
     config = composed.config
@@ -49,32 +54,33 @@ async def evaluate_once(
         tasks = session.evaluation_tasks()
         if asking is not None:
             asking(session.providers)
+        if sandboxed is not None:
+            sandboxed(session.sandboxes)
         iteration = 0
         if checkpoint is not None:
             await session.engine.load(checkpoint.path / POLICIES)
             iteration = checkpoint.manifest.iteration
         if starting is not None:
             starting(len(tasks) * config.eval.samples)
-        with (
-            RunFolder.create(
-                Path(config.run.root),
-                config.run.name,
-                plugin=composed.plugin,
-                recipe=f"{composed.recipe}-{purpose}",
-                config=composed.yaml(),
-            ) as folder,
-            on_cassette(session, folder.path),
-        ):
+        with _folder(composed, purpose) as folder, on_cassette(session, folder.path):
+            keep_opened(session, folder.store)
             evaluation = await evaluate(
                 session,
                 recorder=folder.store,
                 archive=folder.files,
                 iteration=iteration,
                 tasks=tasks,
-                recorded={},
+                resumed=Resumed(),
+                most_lost=1.0,
                 finished=finished,
             )
             folder.store.event(
                 "evaluation", iteration=iteration, metric=evaluation.metric, interval=evaluation.interval
             )
         return Evaluated(folder=folder.path, evaluation=evaluation, agents=tuple(session.workflow.agents))
+
+
+def _folder(composed: Composed, purpose: str) -> RunFolder:
+    run = composed.config.run
+    recipe = f"{composed.recipe}-{purpose}"
+    return RunFolder.create(Path(run.root), run.name, plugin=composed.plugin, recipe=recipe, config=composed.yaml())

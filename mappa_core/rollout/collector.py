@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,10 +13,12 @@ import structlog
 
 from mappa_core.errors import MappaError, RolloutError, WorkflowError
 from mappa_core.records import Failure, Trajectory
+from mappa_core.rollout.answering import Answering
 from mappa_core.rollout.replay import Replay
 from mappa_core.rollout.stage import LiveStage
 from mappa_core.rollout.team import Job, Recorder, Team
 from mappa_core.rollout.turnstile import Turnstile
+from mappa_core.tools.cage.walk import remove
 
 log = structlog.get_logger()
 
@@ -49,9 +50,12 @@ class Collector:
         self._finished = finished
 
     async def collect(
-        self, jobs: Sequence[Job], recorded: Mapping[str, Replay] | None = None
+        self, jobs: Sequence[Job], recorded: Mapping[str, Replay] | None = None, *, resample: bool = True
     ) -> tuple[Trajectory, ...]:
         """One trajectory per job, in the order of `jobs`.
+
+        Args:
+            resample: with `waves`, sample recorded steps again and compare.
 
         Raises:
             MappaError: at once where the run itself is at fault; the other trajectories are cancelled.
@@ -59,15 +63,28 @@ class Collector:
         turnstile = Turnstile(waves=self._waves)
         queue = iter(jobs)
         results: dict[str, Trajectory] = {}
-        folder = Path(tempfile.mkdtemp(prefix="mappa-work-"))
+        folder, replays = Path(tempfile.mkdtemp(prefix="mappa-work-")), recorded or {}
         try:
             async with asyncio.TaskGroup() as group:
+
+                def stage_of(job: Job) -> LiveStage:
+                    return LiveStage(
+                        self._team,
+                        job,
+                        recorder=self._recorder,
+                        turnstile=turnstile,
+                        background=group,
+                        answering=Answering(self._team, job, folder=self._room(folder, job), archive=self._archive),
+                        recorded=replays.get(job.id),
+                        resample=self._waves and resample,
+                    )
+
                 for first in _enter(queue, turnstile, self._concurrency):
-                    group.create_task(self._work(first, queue, turnstile, group, folder, recorded or {}, results))
+                    group.create_task(self._work(first, queue, turnstile, stage_of, results))
         except* MappaError as errors:
             raise errors.exceptions[0] from None
         finally:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await asyncio.to_thread(remove, folder)
         return tuple(results[job.id] for job in jobs)
 
     async def _work(
@@ -75,25 +92,13 @@ class Collector:
         first: Job,
         queue: Iterator[Job],
         turnstile: Turnstile,
-        group: asyncio.TaskGroup,
-        folder: Path,
-        recorded: Mapping[str, Replay],
+        stage_of: Callable[[Job], LiveStage],
         results: dict[str, Trajectory],
     ) -> None:
         job: Job | None = first
         while job is not None:
             started = time.perf_counter()
-            stage = LiveStage(
-                self._team,
-                job,
-                recorder=self._recorder,
-                turnstile=turnstile,
-                background=group,
-                folder=folder / f"{self._team.seed_of(job.id, 'workspace'):016x}",
-                archive=self._archive,
-                recorded=recorded.get(job.id),
-                resample=self._waves,
-            )
+            stage = stage_of(job)
             failure = await self._play(job, stage)
             following = next(iter(_enter(queue, turnstile, 1)), None)
             turnstile.leave(job.id)
@@ -102,6 +107,10 @@ class Collector:
             if self._finished is not None:
                 self._finished(trajectory)
             job = following
+
+    def _room(self, folder: Path, job: Job) -> Path:
+        """Where the workspaces of a job lie: a name that any id can be made into."""
+        return folder / f"{self._team.seed_of(job.id, 'workspace'):016x}"
 
     async def _play(self, job: Job, stage: LiveStage) -> Failure | None:
         """Run the workflow. This is the boundary of workflows: what one raises is recorded on its trajectory; what

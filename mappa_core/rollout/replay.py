@@ -8,15 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from mappa_core.errors import ReplayError
-from mappa_core.records import Completion, Message, Phase, Step, Verdict
+from mappa_core.records import Completion, Failure, Message, Phase, Step, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Replay:
-    """What the store holds of a trajectory that was begun before: its steps in order and their verdicts."""
+    """What the store holds of a trajectory that was begun before: its steps in order and their verdicts. One that was
+    `lost` ends again where it ended, and so."""
 
     steps: tuple[Step, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
+    lost: Failure | None = None
 
     def step(self, position: int) -> Step | None:
         """The recorded step at `position`, or None where the record ends."""

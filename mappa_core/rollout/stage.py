@@ -6,10 +6,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
-from mappa_core.errors import WorkflowError
+from mappa_core.errors import ToolError, WorkflowError
 from mappa_core.records import (
     Completion,
     Failure,
@@ -17,11 +16,10 @@ from mappa_core.records import (
     Role,
     Step,
     Task,
-    ToolCall,
-    ToolResult,
     Trajectory,
     Verdict,
 )
+from mappa_core.rollout.answering import Answering
 from mappa_core.rollout.judging import Judging
 from mappa_core.rollout.replay import Replay, check_same_request, check_same_sample
 from mappa_core.rollout.scenes import scene
@@ -29,14 +27,12 @@ from mappa_core.rollout.team import Job, Recorder, Team
 from mappa_core.rollout.turnstile import Turnstile
 from mappa_core.tools.calls import calls_of
 from mappa_core.tools.contracts import breaches
-from mappa_core.tools.run import run_call
-from mappa_core.tools.workspace import FolderWorkspace
 
 
 class LiveStage:
     """Implements protocols.Stage. Where `recorded` holds steps, they are returned in order, and verdicts that were
     given are not asked for again; the stage goes live where the record ends. Verdicts are asked for in tasks of
-    `background`, which ends them where the run fails."""
+    `background`, which ends them where the run fails; `answering` makes the calls."""
 
     def __init__(
         self,
@@ -46,8 +42,7 @@ class LiveStage:
         recorder: Recorder,
         turnstile: Turnstile,
         background: asyncio.TaskGroup,
-        folder: Path,
-        archive: Path,
+        answering: Answering,
         recorded: Replay | None = None,
         resample: bool = False,
     ) -> None:
@@ -55,13 +50,11 @@ class LiveStage:
         self._job = job
         self._recorder = recorder
         self._turnstile = turnstile
-        self._folder = folder
-        self._archive = archive
+        self._answering = answering
         self._recorded = recorded or Replay()
         self._resample = resample
         self._task = replace(job.task, reference=None)
         self._random = Random(team.seed_of(job.id, "stage"))
-        self._workspace: FolderWorkspace | None = None
         self._steps: dict[int, Step] = {}
         self._begun = 0
         self._turns: Counter[str] = Counter()
@@ -78,7 +71,7 @@ class LiveStage:
 
     @property
     def files(self) -> tuple[str, ...]:
-        return () if self._workspace is None else self._workspace.files
+        return self._answering.files
 
     def record(self, **outcome: float) -> None:
         self._outcome.update({name: float(value) for name, value in outcome.items()})
@@ -104,6 +97,9 @@ class LiveStage:
         position, turn = self._begun, self._turns[agent]
         self._begun, self._turns[agent] = position + 1, turn + 1
         recorded = self._recorded.step(position)
+        if recorded is None and self._recorded.lost is not None:
+            await self._resampled(agent, position, messages, tools)
+            raise ToolError(self._recorded.lost.message)
         if recorded is not None:
             step = await self._again(recorded, agent, messages, tools)
         else:
@@ -129,13 +125,17 @@ class LiveStage:
 
     async def _again(self, recorded: Step, agent: str, messages: Sequence[Message], tools: Sequence[str]) -> Step:
         check_same_request(recorded, agent, messages, tools)
-        if self._resample:
-            # The recorded step is sampled again so that its wave has the same composition, hence the same numbers.
-            check_same_sample(recorded, await self._sample(agent, recorded.position, messages, tools))
-        changes = [change for result in recorded.results for change in result.files]
-        if changes:
-            self._open_workspace().restore(changes)
+        again = await self._resampled(agent, recorded.position, messages, tools)
+        if again is not None:
+            check_same_sample(recorded, again)
+        self._answering.recall(recorded)
         return recorded
+
+    async def _resampled(
+        self, agent: str, position: int, messages: Sequence[Message], tools: Sequence[str]
+    ) -> Completion | None:
+        """A recorded action is sampled again so that its wave has the same composition, hence the same numbers."""
+        return await self._sample(agent, position, messages, tools) if self._resample else None
 
     async def _sample(self, agent: str, position: int, messages: Sequence[Message], tools: Sequence[str]) -> Completion:
         sampler = self._team.samplers[self._team.policy_of[agent]]
@@ -162,7 +162,7 @@ class LiveStage:
         policy = self._team.policy_of[agent]
         reply = self._team.samplers[policy].reply(completion)
         calls = calls_of(reply, tools)
-        results = await self._run(calls)
+        results = await self._answering.answer(calls)
         after = self.files if calls else before
         step = Step(
             id=f"{self._job.id}/{position:03d}",
@@ -183,19 +183,9 @@ class LiveStage:
         strata = self._team.workflow.strata(scene(step, earlier, self._task, self._team.workflow.agents))
         return replace(step, strata={"task": self._task.stratum, **strata})
 
-    async def _run(self, calls: tuple[ToolCall, ...]) -> tuple[ToolResult, ...]:
-        results = []
-        for call in calls:
-            results.append(await run_call(call, self._team.tools, self._open_workspace(), self._team.limits))
-        return tuple(results)
-
-    def _open_workspace(self) -> FolderWorkspace:
-        if self._workspace is None:
-            self._workspace = FolderWorkspace(self._folder, self._archive)
-        return self._workspace
-
     async def finish(self, error: Failure | None, seconds: float) -> Trajectory:
-        """Wait for the verdicts and close the trajectory."""
+        """Remove the workspace, wait for the verdicts and close the trajectory."""
+        await self._answering.close()
         trajectory = Trajectory(
             id=self._job.id,
             task=self._job.task,
@@ -203,7 +193,7 @@ class LiveStage:
             iteration=self._job.iteration,
             steps=tuple(self._steps[position] for position in sorted(self._steps)),
             outcome=dict(self._outcome),
-            error=error,
+            error=self._recorded.lost or error,
             seconds=seconds,
         )
         trajectory = replace(trajectory, verdicts=await self._judging.finish(trajectory))

@@ -25,10 +25,12 @@ class Judge:
 class Team:
     """A workflow and what its agents work with.
 
-    Keys of `policy_of`, `sampling` and `judges` are agents, of `samplers` policies, of `tools` and `limits` tools.
-    `judges` lacks an agent whose actions nobody judges (evaluation without a coach); `hindsight` judges all actions of
-    a finished trajectory. `outside` holds the policies behind an API; `ledger` counts what they
-    and the coaches cost.
+    Keys of `policy_of`, `sampling` and `judges` are agents, of `samplers` policies, of `tools`, `limits` and `retries`
+    tools.
+    `retries` is how often calls are made again where a tool's machinery failed: the first time after `retry_after_s`
+    seconds, and after twice as long every time. `judges` lacks an agent whose actions nobody judges (evaluation without
+    a coach); `hindsight` judges all actions of a finished trajectory. `outside` holds the policies behind an API;
+    `ledger` counts what they and the coaches cost.
     """
 
     workflow: Workflow
@@ -37,12 +39,14 @@ class Team:
     sampling: Mapping[str, Sampling]
     tools: Mapping[str, Tool]
     limits: Mapping[str, ToolLimits]
+    retries: Mapping[str, int]
     judges: Mapping[str, Judge]
     hindsight: Judge | None = None
     outside: Mapping[str, ApiPolicy] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=lambda: Ledger(None))
     reference_for: frozenset[str] = frozenset()
     coach_timeout_s: float = 120.0
+    retry_after_s: float = 0.5
     seed: int = 0
 
     def seed_of(self, *names: object) -> int:

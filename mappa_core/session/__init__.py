@@ -2,5 +2,14 @@
 
 from mappa_core.session.cassette import coaches_on_cassette, on_cassette
 from mappa_core.session.opening import Session, build_estimator, check_prices, open_session
+from mappa_core.session.starting import keep_opened
 
-__all__ = ["Session", "build_estimator", "check_prices", "coaches_on_cassette", "on_cassette", "open_session"]
+__all__ = [
+    "Session",
+    "build_estimator",
+    "check_prices",
+    "coaches_on_cassette",
+    "keep_opened",
+    "on_cassette",
+    "open_session",
+]

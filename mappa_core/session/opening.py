@@ -23,6 +23,7 @@ from mappa_core.protocols import (
     Loss,
     PolicySpec,
     Provider,
+    Sandboxed,
     Shaper,
     Split,
     TaskSource,
@@ -30,10 +31,11 @@ from mappa_core.protocols import (
     Tracker,
     Workflow,
 )
-from mappa_core.records import Sampling, Task, ToolLimits
+from mappa_core.records import Sampling, Sandbox, Task, ToolLimits
 from mappa_core.rollout.team import Team
 from mappa_core.session.coaches import Panel, build_panel
 from mappa_core.session.policies import api_policies, policies_of, policy_specs
+from mappa_core.tools import inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,6 +48,8 @@ class Session:
     loaded: Engine | None
     """The engine with `policies` in it; None where every policy is behind an API."""
     team: Team
+    sandboxes: Mapping[str, Sandbox]
+    """Where the tools that run programs run them, by the name of the tool."""
     policies: tuple[PolicySpec, ...]
     coaches: tuple[Debiased, ...]
     """Every coach once, in the order in which the config names them."""
@@ -81,7 +85,7 @@ class Session:
         """The tasks of a split.
 
         Raises:
-            TaskError: fewer than `at_least`, or two of the same id.
+            TaskError: fewer than `at_least`, two of the same id, or one with a file that cannot be used.
         """
         tasks = tuple(self.source.load(split))
         if len(tasks) < at_least:
@@ -95,6 +99,7 @@ class Session:
                     f"tasks.use={self.config.tasks.use}: the id {task.id!r} occurs twice among {split} tasks"
                 )
             seen.add(task.id)
+            _check_files(self.config.tasks.use, task)
         return tasks
 
     def evaluation_tasks(self) -> tuple[Task, ...]:
@@ -119,7 +124,7 @@ class Session:
 async def open_session(
     composed: Composed, registry: Registry, *, learning: bool, coach: bool
 ) -> AsyncIterator[Session]:
-    """Build everything that `composed` names, open the engine, and close all of it at the end.
+    """Build everything that `composed` names, open the tools and the engine, and close all of it at the end.
 
     Args:
         learning: whether policies will be updated (an engine needs more memory for it).
@@ -153,13 +158,15 @@ class _Opening:
         trackers = self._trackers()
         estimator = build_estimator(config, registry)
         loss = registry.build("losses", config.loss.use, config.loss.options) if learning else None
-        team, engine, specs = await self._team(workflow, panel, learning)
+        tools, sandboxes = await self._tools()
+        team, engine, specs = await self._team(workflow, panel, tools, learning)
         return Session(
             config=config,
             workflow=workflow,
             source=source,
             loaded=engine,
             team=team,
+            sandboxes=sandboxes,
             policies=specs,
             coaches=panel.coaches,
             shapers=shapers,
@@ -169,10 +176,9 @@ class _Opening:
         )
 
     async def _team(
-        self, workflow: Workflow, panel: Panel, learning: bool
+        self, workflow: Workflow, panel: Panel, tools: Mapping[str, Tool], learning: bool
     ) -> tuple[Team, Engine | None, tuple[PolicySpec, ...]]:
         config, agents = self._config, tuple(workflow.agents)
-        tools = self._tools()
         policy_of = policies_of(config, agents)
         outside = self._outside(policy_of.values())
         check_prices(config, _providers(panel.coaches, outside.values()))
@@ -185,7 +191,8 @@ class _Opening:
             samplers={**inside, **outside},
             sampling={agent: _sampling(config, agent) for agent in agents},
             tools=tools,
-            limits={name: _limits(section) for name, section in config.tools.items()},
+            limits={name: limits_of(section) for name, section in config.tools.items()},
+            retries={name: section.retries for name, section in config.tools.items()},
             judges=panel.judges,
             hindsight=panel.hindsight,
             outside=outside,
@@ -196,14 +203,18 @@ class _Opening:
         )
         return team, engine, specs
 
-    def _tools(self) -> Mapping[str, Tool]:
-        tools = {
-            name: self._registry.build("tools", section.use, section.options)
-            for name, section in self._config.tools.items()
+    async def _tools(self) -> tuple[Mapping[str, Tool], Mapping[str, Sandbox]]:
+        """The tools, and where those that run programs run them. Each is opened once, however many names it has."""
+        tools: dict[str, Tool] = {}
+        for name, section in self._config.tools.items():
+            tools[name] = self._registry.build("tools", section.use, section.options)
+            self._stack.push_async_callback(tools[name].close)
+        opened = {
+            identity: await tool.open()
+            for identity, tool in {id(tool): tool for tool in tools.values()}.items()
+            if isinstance(tool, Sandboxed)
         }
-        for tool in tools.values():
-            self._stack.push_async_callback(tool.close)
-        return tools
+        return tools, {name: opened[id(tool)] for name, tool in tools.items() if id(tool) in opened}
 
     def _trackers(self) -> tuple[Tracker, ...]:
         trackers = tuple(self._registry.build("trackers", one.use, one.options) for one in self._config.trackers)
@@ -253,6 +264,13 @@ def _check_agents(config: RunConfig, agents: Sequence[str]) -> None:
                 )
 
 
+def _check_files(source: str, task: Task) -> None:
+    try:
+        inputs.checked(task.files)
+    except TaskError as error:
+        raise TaskError(f"tasks.use={source}: the task {task.id!r}: {error}") from error
+
+
 def check_prices(config: RunConfig, providers: Iterable[Provider]) -> None:
     """Raise ConfigError where `coach.spend_usd` caps what cannot be counted."""
     unknown = sorted({f"{provider.name} ({provider.model})" for provider in providers if not provider.priced})
@@ -283,7 +301,8 @@ def _sampling(config: RunConfig, agent: str) -> Sampling:
     return Sampling(temperature=temperature, top_p=common.top_p, top_k=common.top_k, max_tokens=max_tokens)
 
 
-def _limits(section: ToolSection) -> ToolLimits:
+def limits_of(section: ToolSection) -> ToolLimits:
+    """The limits of a tool as the record that its calls get."""
     limits: Any = section.limits
     return ToolLimits(
         wall_s=limits.wall_s,

@@ -16,7 +16,15 @@ from typing import Any
 from mappa_core.errors import ReplayError
 from mappa_core.records import Failure, Step, Task, Trajectory, Usage, Verdict
 from mappa_core.store.files import storage_errors, sync
-from mappa_core.store.reader import load_error, load_iterations, load_outcome, load_steps, load_verdicts
+from mappa_core.store.reader import (
+    Event,
+    load_error,
+    load_events,
+    load_iterations,
+    load_outcome,
+    load_steps,
+    load_verdicts,
+)
 from mappa_core.store.schema import Database
 
 _PAID = """
@@ -144,6 +152,10 @@ class Store:
         with self._database.writing() as connection:
             row = (time.time(), kind, self._database.pack(body))
             connection.execute("INSERT INTO events (time, kind, body) VALUES (?, ?, ?)", row)
+
+    def events(self, kind: str) -> list[Event]:
+        """The events of a kind, in order."""
+        return load_events(self._database, kind)
 
     def recorded(self, split: str, iteration: int) -> dict[str, Recorded]:
         """By id, the trajectories of an iteration that an earlier process (or this one) began."""

@@ -146,10 +146,7 @@ class Reader:
 
     def events(self, kind: str | None = None) -> list[Event]:
         """Events in order; None is of any kind."""
-        where, values = _filters(kind=kind)
-        rows = self._database.rows(f"SELECT time, kind, body FROM events {where} ORDER BY number", *values)
-        unpack = self._database.unpack
-        return [Event(time=time, kind=kind, body=unpack(dict[str, Any], body)) for time, kind, body in rows]
+        return load_events(self._database, kind)
 
     def close(self) -> None:
         self._database.close()
@@ -161,6 +158,13 @@ class Reader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def load_events(database: Database, kind: str | None) -> list[Event]:
+    """Events in order; None is of any kind."""
+    where, values = _filters(kind=kind)
+    rows = database.rows(f"SELECT time, kind, body FROM events {where} ORDER BY number", *values)
+    return [Event(time=time, kind=kind, body=database.unpack(dict[str, Any], body)) for time, kind, body in rows]
 
 
 def load_iterations(database: Database) -> list[tuple[int, dict[str, float]]]:

@@ -69,6 +69,15 @@ class CoachSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSummary:
+    """What failures of the tools' machinery came to in training: trajectories that were lost, and calls that were made
+    again."""
+
+    lost: int = 0
+    attempts_again: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
     """Time since the run was started, or resumed for the last time; `cpu` is of all its processes."""
 
@@ -90,6 +99,7 @@ class Summary:
     eval: EvalSummary | None = None
     agents: Mapping[str, AgentSummary] = field(default_factory=dict)
     coach: CoachSummary = field(default_factory=CoachSummary)
+    tools: ToolSummary = field(default_factory=ToolSummary)
     seconds: Seconds = field(default_factory=Seconds)
 
 

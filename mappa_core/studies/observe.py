@@ -16,7 +16,7 @@ from mappa_core.evaluation.once import evaluate_once
 from mappa_core.evaluation.statistics import mean_interval
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Provider
-from mappa_core.records import Trajectory, Verdict
+from mappa_core.records import Sandbox, Trajectory, Verdict
 from mappa_core.store.summary import Interval
 from mappa_core.training.report import CoachFigures, coach_figures
 
@@ -78,6 +78,7 @@ async def observe(
     *,
     examples: int = 3,
     asking: Callable[[Sequence[Provider]], None] | None = None,
+    sandboxed: Callable[[Mapping[str, Sandbox]], None] | None = None,
     starting: Callable[[int], None] | None = None,
     finished: Callable[[Trajectory], None] | None = None,
 ) -> Diagnosis:
@@ -85,11 +86,12 @@ async def observe(
 
     Args:
         examples: how many of each agent's lowest actions to show.
-        asking: called with everyone to whom data will be sent; `starting` with the number of rollouts, both before the
-            first; `finished` with every finished one.
+        asking: called with everyone to whom data will be sent, `sandboxed` with where the tools run programs, and
+            `starting` with the number of rollouts, all before the first; `finished` with every finished one.
 
     Raises:
         ConfigError: `eval.coach` is false, so that there would be nothing to say.
+        GuardStop: tools lost every trajectory.
     """
     if not composed.config.eval.coach:
         raise ConfigError("observe watches through the coach: set eval.coach=true")
@@ -100,7 +102,15 @@ async def observe(
         if finished is not None:
             finished(trajectory)
 
-    seen = await evaluate_once(composed, registry, purpose="observe", asking=asking, starting=starting, finished=note)
+    seen = await evaluate_once(
+        composed,
+        registry,
+        purpose="observe",
+        asking=asking,
+        sandboxed=sandboxed,
+        starting=starting,
+        finished=note,
+    )
     return diagnose(played, seen.agents, seen.evaluation, seen.folder, examples)
 
 

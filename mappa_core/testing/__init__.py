@@ -19,10 +19,13 @@ from mappa_core.testing.fakes import FixedCoach, MemoryRecorder, ScriptedEngine,
 from mappa_core.testing.play import play
 
 if TYPE_CHECKING:
+    from mappa_core.testing.tools import ExecutorContract, ToolContract
     from mappa_core.testing.transports import TransportContract
     from mappa_core.testing.wire import WireAnswer, WireRequest, WireServer, answering, captured
 
 _HEAVY = {
+    "ExecutorContract": "tools",
+    "ToolContract": "tools",
     "TransportContract": "transports",
     "WireAnswer": "wire",
     "WireRequest": "wire",
@@ -30,14 +33,16 @@ _HEAVY = {
     "answering": "wire",
     "captured": "wire",
 }
-"""What needs aiohttp or pytest, by its module: fetched when it is first used."""
+"""What needs aiohttp, jsonschema or pytest, by its module: fetched when it is first used."""
 
 __all__ = [
     "CoachContract",
+    "ExecutorContract",
     "FixedCoach",
     "MemoryRecorder",
     "ScriptedEngine",
     "ScriptedSampler",
+    "ToolContract",
     "TransportContract",
     "WireAnswer",
     "WireRequest",

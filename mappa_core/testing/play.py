@@ -25,6 +25,7 @@ async def play(
     hindsight: Coach | None = None,
     spend_usd: float | None = None,
     reference_for: Sequence[str] = (),
+    retries: int = 0,
     recorded: Replay | None = None,
     recorder: MemoryRecorder | None = None,
     archive: Path | None = None,
@@ -38,6 +39,7 @@ async def play(
         hindsight: judges all actions again when the outcome is known.
         spend_usd: what coaches may cost; None: no cap.
         reference_for: agents whose coach is shown the truth.
+        retries: how often the calls of an action are made again, at once, where a tool's machinery failed.
         recorded: steps to be replayed first.
         archive: where the files of workspaces are kept; a replay that restores files needs that of the first play.
 
@@ -53,6 +55,8 @@ async def play(
         sampling={agent: Sampling() for agent in workflow.agents},
         tools=offered,
         limits={name: ToolLimits() for name in offered},
+        retries=dict.fromkeys(offered, retries),
+        retry_after_s=0.0,
         judges={} if coach is None else {agent: Judge(name="test", coach=coach) for agent in workflow.agents},
         hindsight=None if hindsight is None else Judge(name="hindsight", coach=hindsight),
         ledger=Ledger(spend_usd),

@@ -1,7 +1,10 @@
 """The folder of one trajectory: what happened to its files, and how to bring them back.
 
-Only regular files count. Symbolic links, devices, FIFOs and sockets that a program leaves behind are neither followed
-nor listed, nor are files that cannot be read or whose names are not UTF-8; empty folders are not kept.
+Only regular files count. Symbolic links, devices, FIFOs and sockets that a program leaves behind are named and never
+followed, and so are files that cannot be read or named; empty folders are not kept. The files of the task are there as
+links to the originals, and count as long as these links are as they were made.
+
+A program may have done anything to the folder, but none is alive while it is looked at.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -21,10 +24,21 @@ from typing import Literal
 
 from mappa_core.errors import ToolError
 from mappa_core.records import FileChange, Step
+from mappa_core.tools import inputs as task_files
+from mappa_core.tools.cage.walk import REFUSED, Entry, Place, remove, walk
 
 CHUNK = 1 << 20
 UNSETTLED_NS = 2_000_000_000
 """Age below which a time stamp cannot tell two writes apart: the coarsest tick of the file systems in use."""
+
+_KINDS = {
+    stat.S_IFLNK: "symbolic link",
+    stat.S_IFIFO: "FIFO",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFBLK: "block device",
+    stat.S_IFCHR: "character device",
+    stat.S_IFDIR: "folder that cannot be opened",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,44 +70,70 @@ class FolderWorkspace:
     With `archive`, a folder that workspaces may share, the contents of created and changed files are kept there by
     their hash, and `restore` can bring them back in this or another workspace. What already lies in the folder is
     reported by the first call of `changes`. Not for concurrent use.
+
+    `inputs` are the files of the task by name, which are linked to. Such a link that is as it was made is no change; a
+    file in its place is a change of that file, and where nothing is left of it the file was deleted.
+
+    Raises:
+        TaskError: an input cannot be used; the message names it.
+        ToolError: the folder cannot be made.
     """
 
-    def __init__(self, path: Path, archive: Path | None = None) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+    def __init__(self, path: Path, archive: Path | None = None, inputs: Mapping[str, Path] | None = None) -> None:
         self._path = path
         self._archive = archive
+        self._inputs = task_files.checked(inputs or {})
+        self._linked = dict(self._inputs)
         self._known: dict[str, _Known] = {}
+        self._left: tuple[str, ...] = ()
+        with _machine(f"cannot make the workspace {path}"):
+            path.mkdir(parents=True, exist_ok=True)
+            task_files.place(self._inputs, path)
 
     @property
     def path(self) -> Path:
         return self._path
 
     @property
+    def inputs(self) -> Mapping[str, Path]:
+        return self._inputs
+
+    @property
     def files(self) -> tuple[str, ...]:
-        """Paths of the regular files there, relative to the folder, with slashes, sorted."""
-        return tuple(sorted(name for name, _ in _walk(self._path)))
+        """Paths of the regular files there and of the inputs, relative to the folder, with slashes, sorted."""
+        with _machine(f"cannot look through the workspace {self._path}"):
+            entries = (entry for entry in walk(self._path) if self._is_input(entry) or _oddity(entry) is None)
+            return tuple(sorted(entry.path for entry in entries))
 
     def changes(self) -> tuple[FileChange, ...]:
         """What happened to the files since the last call, sorted by path. Reads only files that may have changed.
 
         Raises:
-            ToolError: a file cannot be read, or its content cannot be archived.
+            ToolError: the machine cannot read a file, or keep its content.
         """
         now = time.time_ns()
         found: dict[str, _Known] = {}
-        changes = []
-        for name, status in sorted(_walk(self._path)):
-            before = self._known.get(name)
-            after = self._look(name, _Stamp.of(status), before, now)
-            if after is None:
-                continue
-            found[name] = after
-            if before is None or before.sha256 != after.sha256:
-                kind: Literal["created", "changed"] = "created" if before is None else "changed"
-                changes.append(FileChange(path=name, kind=kind, size=after.stamp.size, sha256=after.sha256))
-        changes += [FileChange(path=name, kind="deleted") for name in self._known.keys() - found.keys()]
-        self._known = found
-        return tuple(sorted(changes, key=lambda change: change.path))
+        linked: dict[str, Path] = {}
+        left = []
+        with _machine(f"cannot look through the workspace {self._path}"):
+            for entry in walk(self._path):
+                if self._is_input(entry):
+                    linked[entry.path] = self._linked[entry.path]
+                    continue
+                if stat.S_ISDIR(entry.status.st_mode) and not entry.closed:
+                    continue
+                after = None if (odd := _oddity(entry)) else self._look(entry, now)
+                if after is None:
+                    left.append(f"{_shown(entry.path)} ({odd or 'cannot be read'})")
+                else:
+                    found[entry.path] = after
+        changes = self._compared(found, linked)
+        self._known, self._linked, self._left = found, linked, tuple(sorted(left))
+        return changes
+
+    def left_behind(self) -> tuple[str, ...]:
+        """What the last call of `changes` found that is no file to be kept, as `link.csv (symbolic link)`, sorted."""
+        return self._left
 
     def restore(self, changes: Iterable[FileChange]) -> None:
         """Do `changes` again, taking contents from the archive; `changes()` will not report them.
@@ -102,27 +142,49 @@ class FolderWorkspace:
             ToolError: a content is not in the archive, or a path leads out of the folder.
         """
         for change in changes:
-            target = self._target(change.path)
-            if change.kind == "deleted":
-                with suppress(FileNotFoundError, NotADirectoryError):
-                    target.unlink()
+            with _machine(f"cannot restore {change.path!r} in the workspace {self._path}"), Place(self._path) as place:
+                self._linked.pop(change.path, None)
                 self._known.pop(change.path, None)
-            else:
-                self._write(target, change)
+                name = self._enter(place, change)
+                if name is None:
+                    continue
+                status = _status(place, name)
+                if status is not None and not stat.S_ISDIR(status.st_mode):
+                    os.unlink(name, dir_fd=place.fd)
+                if change.kind != "deleted":
+                    self._known[change.path] = self._write(place, name, change)
 
-    def _look(self, name: str, stamp: _Stamp, before: _Known | None, now: int) -> _Known | None:
+    def _is_input(self, entry: Entry) -> bool:
+        target = self._linked.get(entry.path)
+        if target is None or not stat.S_ISLNK(entry.status.st_mode):
+            return False
+        return os.readlink(entry.name, dir_fd=entry.folder) == os.fspath(target)
+
+    def _look(self, entry: Entry, now: int) -> _Known | None:
+        """What a regular file holds; None where it cannot be read."""
+        before, stamp = self._known.get(entry.path), _Stamp.of(entry.status)
         if before is not None and before.settled and before.stamp == stamp:
             return before
-        source = _open_regular(self._path / name)
+        source = _open_regular(entry)
         if source is None:
             return None
         with source:
             stamp = _Stamp.of(os.fstat(source.fileno()))
             settled = max(stamp.mtime_ns, stamp.ctime_ns) < now - UNSETTLED_NS
-            try:
+            with _machine(f"cannot keep {entry.path!r} of the workspace {self._path}"):
                 return _Known(stamp, settled, self._keep(source))
-            except OSError as error:
-                raise ToolError(f"cannot keep {name!r} of the workspace {self._path}: {error}") from error
+
+    def _compared(self, found: Mapping[str, _Known], linked: Mapping[str, Path]) -> tuple[FileChange, ...]:
+        changes = []
+        for name, after in found.items():
+            before = self._known.get(name)
+            if before is None or before.sha256 != after.sha256:
+                new = before is None and name not in self._linked
+                kind: Literal["created", "changed"] = "created" if new else "changed"
+                changes.append(FileChange(path=name, kind=kind, size=after.stamp.size, sha256=after.sha256))
+        there_before = self._known.keys() | self._linked.keys()
+        changes += [FileChange(path=name, kind="deleted") for name in there_before - found.keys() - linked.keys()]
+        return tuple(sorted(changes, key=lambda change: change.path))
 
     def _keep(self, source: BufferedReader) -> str:
         """Hash what `source` holds and, where there is an archive, put it there under that name."""
@@ -133,32 +195,48 @@ class FolderWorkspace:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Written aside and renamed: a killed run leaves no half content under a hash.
         with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as aside:
-            shutil.copyfileobj(source, aside, CHUNK)
+            try:
+                shutil.copyfileobj(source, aside, CHUNK)
+            except OSError:
+                Path(aside.name).unlink()
+                raise
         Path(aside.name).replace(target)
         return sha256
 
-    def _target(self, name: str) -> Path:
-        target = self._path / name
-        root = self._path.resolve()
-        if not target.parent.resolve().is_relative_to(root) or target.name in ("", ".."):
-            raise ToolError(f"{name!r} leads out of the workspace {self._path}")
-        return target
+    def _enter(self, place: Place, change: FileChange) -> str | None:
+        """Move `place` to the folder of a change, which is made where it is needed; the name of the file there, None
+        where there is no such folder."""
+        *folders, name = change.path.split("/")
+        if any(part in ("", ".", "..") for part in (*folders, name)):
+            raise ToolError(f"{change.path!r} leads out of the workspace {self._path}")
+        for folder in folders:
+            status = _status(place, folder)
+            if status is not None and stat.S_ISLNK(status.st_mode):
+                raise ToolError(f"{change.path!r} leads out of the workspace {self._path}: {folder!r} is a link")
+            if change.kind == "deleted" and (status is None or not stat.S_ISDIR(status.st_mode)):
+                return None
+            if status is None:
+                os.mkdir(folder, dir_fd=place.fd)
+            place.down(folder)
+        return name
 
-    def _write(self, target: Path, change: FileChange) -> None:
+    def _write(self, place: Place, name: str, change: FileChange) -> _Known:
         assert change.sha256 is not None  # only deleted files have no content
         content = None if self._archive is None else _shelf(self._archive, change.sha256)
         if content is None or not content.exists():
             raise ToolError(f"cannot restore {change.path!r}: its content {change.sha256} is not in {self._archive}")
-        if target.is_dir():
-            shutil.rmtree(target)  # the same changes delete what is in it: a folder became a file
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.unlink(missing_ok=True)
-        shutil.copyfile(content, target)
-        with target.open("rb") as restored:
-            sha256 = hashlib.file_digest(restored, "sha256").hexdigest()
-        if sha256 != change.sha256:
-            raise ToolError(f"cannot restore {change.path!r}: {content} is damaged (its hash is {sha256})")
-        self._known[change.path] = _Known(_Stamp.of(target.lstat()), False, sha256)
+        remove(self._path / change.path)  # the same changes delete what is in it: a folder became a file
+        sha256 = hashlib.sha256()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with content.open("rb") as source, os.fdopen(os.open(name, flags, 0o666, dir_fd=place.fd), "wb") as target:
+            while chunk := source.read(CHUNK):
+                sha256.update(chunk)
+                target.write(chunk)
+            target.flush()
+            stamp = _Stamp.of(os.fstat(target.fileno()))
+        if sha256.hexdigest() != change.sha256:
+            raise ToolError(f"cannot restore {change.path!r}: {content} is damaged (its hash is {sha256.hexdigest()})")
+        return _Known(stamp, False, change.sha256)
 
 
 def lineage(steps: Sequence[Step]) -> Mapping[str, tuple[tuple[str, FileChange], ...]]:
@@ -171,18 +249,23 @@ def lineage(steps: Sequence[Step]) -> Mapping[str, tuple[tuple[str, FileChange],
     return history
 
 
-def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Relative path and status of every regular file below `folder`."""
-    waiting = [""]
-    while waiting:
-        prefix = waiting.pop()
-        with suppress(OSError), os.scandir(folder / prefix) as entries:
-            for entry in entries:
-                name = prefix + entry.name
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(name + "/")
-                elif entry.is_file(follow_symlinks=False) and _is_utf8(entry.name):
-                    yield name, entry.stat(follow_symlinks=False)
+@contextmanager
+def _machine(what: str) -> Iterator[None]:
+    """Faults of the machine are the tool's."""
+    try:
+        yield
+    except OSError as error:
+        raise ToolError(f"{what}: {error}") from error
+
+
+def _oddity(entry: Entry) -> str | None:
+    """Why something is no file to be kept; None where it is one, as far as it can be told without opening it."""
+    if entry.too_long:
+        return "its path is too long"
+    if not _is_utf8(entry.path):
+        return "its name is not UTF-8"
+    kind = stat.S_IFMT(entry.status.st_mode)
+    return None if kind == stat.S_IFREG else _KINDS.get(kind, "no regular file")
 
 
 def _is_utf8(name: str) -> bool:
@@ -193,17 +276,34 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
-def _open_regular(path: Path) -> BufferedReader | None:
+def _shown(path: str) -> str:
+    """A path in one line of text, whatever bytes it is made of."""
+    text = os.fsencode(path).decode(errors="backslashreplace")
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def _open_regular(entry: Entry) -> BufferedReader | None:
     """Open for reading, never through a link and never waiting for a FIFO that took the file's place."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
+        descriptor = os.open(entry.name, flags, dir_fd=entry.folder)
+    except OSError as error:
+        if error.errno in REFUSED:
+            return None
+        raise
     source = os.fdopen(descriptor, "rb")
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return source
     source.close()
     return None
+
+
+def _status(place: Place, name: str) -> os.stat_result | None:
+    """The status of what is there under a name, never that of what a link leads to; None where nothing is."""
+    try:
+        return os.stat(name, dir_fd=place.fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
 
 
 def _shelf(archive: Path, sha256: str) -> Path:

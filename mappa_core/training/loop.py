@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, NoReturn, Protocol
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Protocol
 
 import numpy as np
 import structlog
@@ -14,17 +14,20 @@ import structlog
 from mappa_core.coaching.drift import DriftMonitor, DriftReport, Kind
 from mappa_core.credit.experience import build
 from mappa_core.credit.rewards import rewards
-from mappa_core.errors import CallError, GuardStop
-from mappa_core.evaluation.heldout import Evaluation, evaluate, replays_of
+from mappa_core.errors import GuardStop
+from mappa_core.evaluation.heldout import Evaluation, evaluate
 from mappa_core.protocols import Provider, Split
-from mappa_core.records import Trajectory
+from mappa_core.records import Sandbox, Trajectory
 from mappa_core.rollout.collector import Collector, refuse_total_failure
+from mappa_core.rollout.lost import guard_lost
+from mappa_core.rollout.resuming import resume
 from mappa_core.rollout.team import Job
 from mappa_core.session import Session
 from mappa_core.store.checkpoint import POLICIES
 from mappa_core.store.folder import RunFolder
 from mappa_core.training.cursor import TaskCursor
-from mappa_core.training.report import CoachFigures, IterationReport, agent_figures, coach_figures
+from mappa_core.training.guards import guard_spending, guard_verdicts
+from mappa_core.training.report import IterationReport, agent_figures, calls_again, coach_figures
 
 log = structlog.get_logger()
 
@@ -34,6 +37,10 @@ class Listener(Protocol):
 
     def asking(self, providers: Sequence[Provider]) -> None:
         """The run is about to start; what agents see and write will be sent to `providers`."""
+        ...
+
+    def sandboxed(self, sandboxes: Mapping[str, Sandbox]) -> None:
+        """The run is about to start; programs run in `sandboxes`, by the name of the tool that runs them."""
         ...
 
     def collecting(self, split: Split, done: int, rollouts: int) -> None:
@@ -51,6 +58,9 @@ class Silent:
     """A listener that says nothing."""
 
     def asking(self, providers: Sequence[Provider]) -> None:
+        pass
+
+    def sandboxed(self, sandboxes: Mapping[str, Sandbox]) -> None:
         pass
 
     def collecting(self, split: Split, done: int, rollouts: int) -> None:
@@ -80,6 +90,8 @@ class Loop:
             session.config.coach.drift, strata=session.config.coach.strata, metric=session.workflow.metric
         )
         self._listener = listener
+        self._learned = {number for number, _ in self._store.iterations()}
+        self._counted = {event.body["iteration"] for event in self._store.events("evaluation")}
         config = session.config
         self._cursor = TaskCursor(session.tasks("train"), prompts=config.train.prompts, seed=config.seed)
         self._held_out = session.evaluation_tasks()
@@ -96,7 +108,7 @@ class Loop:
         """Evaluate, train to the last iteration, evaluate again; the evaluations in order.
 
         Raises:
-            GuardStop: too many verdicts were missing; a checkpoint was written.
+            GuardStop: too much was missing, lost or spent; a checkpoint was written.
         """
         config = self._session.config
         start = await self._restore()
@@ -136,15 +148,17 @@ class Loop:
         if not self._is_evaluated(done):
             return
         self._listener.collecting("eval", done, len(self._held_out) * self._session.config.eval.samples)
-        evaluation = await evaluate(
-            self._session,
-            recorder=self._store,
-            archive=self._folder.files,
-            iteration=done,
-            tasks=self._held_out,
-            recorded=self._store.recorded("eval", done),
-            finished=self._listener.rollout_finished,
-        )
+        async with self._guarded(done):
+            evaluation = await evaluate(
+                self._session,
+                recorder=self._store,
+                archive=self._folder.files,
+                iteration=done,
+                tasks=self._held_out,
+                resumed=resume(self._store, "eval", done, settled=done in self._counted),
+                most_lost=self._session.config.train.max_lost,
+                finished=self._listener.rollout_finished,
+            )
         self.evaluations.append(evaluation)
         self._store.event("evaluation", iteration=done, metric=evaluation.metric, interval=evaluation.interval)
         self._listener.evaluated(evaluation)
@@ -154,11 +168,14 @@ class Loop:
         clock, jobs = Clock(), self._jobs(iteration)
         self._listener.collecting("train", iteration, len(jobs))
         with clock.phase("collect"):
-            replays = replays_of(self._store.recorded("train", iteration))
-            trajectories = await self._collector.collect(jobs, replays)
+            resumed = resume(self._store, "train", iteration, settled=iteration + 1 in self._learned)
+            trajectories = await self._collector.collect(jobs, resumed.replays, resample=resumed.resample)
         refuse_total_failure(trajectories)
         coach = coach_figures(trajectories)
-        await self._guard(iteration, coach)
+        async with self._guarded(iteration):
+            guard_spending(session.team.ledger)
+            guard_lost(trajectories, f"iteration {iteration + 1}", most=config.train.max_lost)
+            guard_verdicts(coach, f"iteration {iteration + 1}", most=config.coach.max_missing)
         with clock.phase("credit"):
             for one in session.coaches:
                 one.learn(trajectories)
@@ -188,6 +205,7 @@ class Loop:
             accuracy=float(np.mean(outcomes)) if outcomes else None,
             rollouts=len(trajectories),
             failed_rollouts=Counter(one.error.kind for one in trajectories if one.error is not None),
+            calls_again=calls_again(trajectories),
             tokens=len(experience.tokens),
             agents=agent_figures(tuple(session.workflow.agents), trajectories),
             coach=coach,
@@ -204,26 +222,14 @@ class Loop:
             for sample in samples
         ]
 
-    async def _guard(self, iteration: int, coach: CoachFigures) -> None:
+    @asynccontextmanager
+    async def _guarded(self, done: int) -> AsyncIterator[None]:
+        """Where a guard stops the run, after `done` iterations, write a checkpoint first."""
         try:
-            self._session.team.ledger.check()
-        except CallError as reached:
-            spent = self._session.team.ledger.spent
-            known = "" if spent is None else f" (${spent:.2f} are spent)"
-            await self._stop(iteration, f"{reached}{known}. Nothing is lost: go on with a higher cap.")
-        allowed = self._session.config.coach.max_missing
-        if coach.total.missing > allowed:
-            reasons = sorted(coach.reasons.items(), key=lambda item: -item[1])
-            table = "\n".join(f"  {count:5d} x {reason}" for reason, count in reasons[:10])
-            await self._stop(
-                iteration,
-                f"{coach.total.missing:.0%} of the verdicts of iteration {iteration + 1} have no score, more than "
-                f"coach.max_missing={allowed:.0%}. Nothing was learned from them:\n{table}",
-            )
-
-    async def _stop(self, iteration: int, why: str) -> NoReturn:
-        await self._checkpoint(iteration)
-        raise GuardStop(f"{why}\nA checkpoint was written.")
+            yield
+        except GuardStop as why:
+            await self._checkpoint(done)
+            raise GuardStop(f"{why}\nA checkpoint was written.") from why
 
     async def _answer(self, drift: DriftReport, done: int) -> None:
         """Do what the config says about alarms of drift; the report of the iteration has shown them."""
@@ -234,11 +240,11 @@ class Loop:
         self._correct_after(kinds)
         if "pause" in {getattr(self._session.config.coach.drift, kind) for kind in kinds}:
             alarms = "\n".join(f"  {alarm}" for alarm in drift.alarms)
-            await self._stop(
-                done,
-                f"the coach drifts:\n{alarms}\nAcknowledge what is wanted (coach.drift.acknowledged) or correct it "
-                "(coach.drift.level=correct), and go on.",
-            )
+            async with self._guarded(done):
+                raise GuardStop(
+                    f"the coach drifts:\n{alarms}\nAcknowledge what is wanted (coach.drift.acknowledged) or correct it "
+                    "(coach.drift.level=correct), and go on."
+                )
 
     def _correct_after(self, kinds: Collection[Kind]) -> None:
         """Take the coaches' preferences off from now on, where that is the answer to an alarm of one of `kinds`."""

@@ -11,6 +11,7 @@ from operator import add
 import numpy as np
 
 from mappa_core.coaching.drift import DriftReport
+from mappa_core.errors import ToolError
 from mappa_core.records import Step, Trajectory, Usage, Verdict
 from mappa_core.store.summary import AgentSummary
 
@@ -63,7 +64,9 @@ class CoachFigures:
 class IterationReport:
     """Everything that progress lines, trackers and the store say of an iteration.
 
-    `seconds` maps a phase (collect, score, update, …) to wall seconds; `policies` the engine's metrics per policy.
+    `failed_rollouts` counts by kind of error, `calls_again` how often calls were made again because a tool's machinery
+    failed. `seconds` maps a phase (collect, score, update, …) to wall seconds; `policies` the engine's metrics per
+    policy.
     """
 
     iteration: int
@@ -71,6 +74,7 @@ class IterationReport:
     accuracy: float | None
     rollouts: int
     failed_rollouts: Mapping[str, int]
+    calls_again: int
     tokens: int
     agents: Mapping[str, AgentSummary]
     coach: CoachFigures
@@ -78,12 +82,19 @@ class IterationReport:
     policies: Mapping[str, Mapping[str, float]]
     seconds: Mapping[str, float]
 
+    @property
+    def lost(self) -> int:
+        """Rollouts that a tool's machinery lost."""
+        return sum(count for kind, count in self.failed_rollouts.items() if kind == ToolError.__name__)
+
     def metrics(self) -> dict[str, float]:
         """The figures under flat names; a missing figure has no entry."""
         flat: dict[str, float | None] = {
             "accuracy": self.accuracy,
             "rollouts": self.rollouts,
             "rollouts/failed": sum(self.failed_rollouts.values()),
+            "tools/lost": self.lost,
+            "tools/attempts_again": self.calls_again,
             "tokens": self.tokens,
             **{f"coach/{name}": value for name, value in self.coach.total.metrics().items()},
         }
@@ -129,6 +140,12 @@ def _figures(steps: Sequence[Step], scores: Sequence[float], acted: int) -> Agen
         turns=len(steps) / acted if acted else None,
         length=_mean(lengths),
     )
+
+
+def calls_again(trajectories: Sequence[Trajectory]) -> int:
+    """How often calls of recorded actions were made again, as a tool's machinery failed."""
+    steps = (step for trajectory in trajectories for step in trajectory.steps)
+    return sum(result.attempts - 1 for step in steps for result in step.results)
 
 
 def coach_figures(trajectories: Sequence[Trajectory]) -> CoachFigures:

@@ -17,7 +17,7 @@ from mappa_core.config.compose import Composed, compose, restore
 from mappa_core.errors import GuardStop
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.plugins import Registry, load
-from mappa_core.session import on_cassette, open_session
+from mappa_core.session import keep_opened, on_cassette, open_session
 from mappa_core.store.folder import CONFIG, RunFolder
 from mappa_core.store.summary import Seconds, Summary, write_summary
 from mappa_core.training.loop import Listener, Loop, Silent
@@ -102,7 +102,8 @@ class Run:
         async with open_session(self.composed, self._registry, learning=True, coach=True) as session:
             train, held_out = session.tasks("train"), session.evaluation_tasks()
             agents = ", ".join(f"{agent} ({policy})" for agent, policy in session.team.policy_of.items())
-            return f"ready: {agents}; {len(train)} training and {len(held_out)} held-out tasks"
+            cages = "".join(f"; programs of {tool} run in {box.name}" for tool, box in session.sandboxes.items())
+            return f"ready: {agents}; {len(train)} training and {len(held_out)} held-out tasks{cages}"
 
     async def _train(self, listener: Listener) -> Trained:
         clock = Stopwatch()
@@ -116,8 +117,9 @@ class Run:
                 opened.enter_context(on_cassette(session, folder.path))
                 for usage in folder.store.paid():
                     session.team.ledger.add(usage)
-                folder.store.event("providers", providers=session.providers)
+                keep_opened(session, folder.store)
                 listener.asking(session.providers)
+                listener.sandboxed(session.sandboxes)
                 loop = Loop(session, folder=folder, listener=listener)
                 status: Literal["done", "stopped", "failed"] = "failed"
                 try:

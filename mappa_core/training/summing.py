@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.store.database import Store
-from mappa_core.store.summary import AgentSummary, CoachSummary, EvalSummary, StratumSummary, Summary
+from mappa_core.store.summary import AgentSummary, CoachSummary, EvalSummary, StratumSummary, Summary, ToolSummary
 
 
 def summed(summary: Summary, store: Store, evaluations: Sequence[Evaluation]) -> Summary:
@@ -19,6 +19,7 @@ def summed(summary: Summary, store: Store, evaluations: Sequence[Evaluation]) ->
         eval=_eval(evaluations),
         agents=_agents(iterations[-1][1]) if iterations else {},
         coach=_coach([metrics for _, metrics in iterations]),
+        tools=_tools([metrics for _, metrics in iterations]),
     )
 
 
@@ -64,4 +65,11 @@ def _coach(iterations: Sequence[Mapping[str, float]]) -> CoachSummary:
         verdicts=int(sum(metrics["coach/verdicts"] for metrics in iterations)),
         failed=int(sum(metrics["coach/failed"] for metrics in iterations)),
         usd=sum(metrics["coach/usd"] for metrics in iterations) if known else None,
+    )
+
+
+def _tools(iterations: Sequence[Mapping[str, float]]) -> ToolSummary:
+    return ToolSummary(
+        lost=int(sum(metrics["tools/lost"] for metrics in iterations)),
+        attempts_again=int(sum(metrics["tools/attempts_again"] for metrics in iterations)),
     )

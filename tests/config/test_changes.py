@@ -104,6 +104,8 @@ def test_a_difference_names_key_old_new_and_who_set_it(registry):
         "trackers=[{use: acme_tracker}]",
         "coach.timeout_s=9",
         "coach.max_missing=1",
+        "train.max_lost=1",
+        "tools.echo.retries=5",
     ],
 )
 def test_a_resumed_run_may_change_what_decides_nothing_that_was_recorded(registry, stored, word):
@@ -114,6 +116,7 @@ def test_a_resumed_run_may_change_what_decides_nothing_that_was_recorded(registr
     ("word", "line"),
     [
         ("seed=9", "seed: 0 -> 9 (command line)"),
+        ("tools.echo.limits.wall_s=9", "tools.echo.limits.wall_s: 5.0 -> 9.0 (command line)"),
         ("train.learning_rate=0.5", "train.learning_rate: 0.001 -> 0.5 (command line)"),
         ("coach.options.model=other", "coach.options.model: '1e-6' -> 'other' (command line)"),
     ],

@@ -2,16 +2,40 @@ import os
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
+from mappa_core.errors import ConfigError
 from mappa_core.records import ToolLimits, ToolResult
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
 from mappa_core.tools.workspace import FolderWorkspace
 
+CAGES = ("bubblewrap", "landlock", "none")
+
 
 @pytest.fixture
 async def tool():
+    """In the best cage that works here."""
     tool = PythonTool(PythonOptions(workers=4))
+    yield tool
+    await tool.close()
+
+
+@pytest.fixture
+async def uncaged():
+    tool = PythonTool(PythonOptions(workers=4, cage="none", allow_unsafe=True))
+    yield tool
+    await tool.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=CAGES)
+async def caged(request):
+    """A tool in every cage, one for all tests of a module, which share its event loop."""
+    tool = PythonTool(PythonOptions(workers=4, cage=request.param, allow_unsafe=request.param == "none"))
+    try:
+        await tool.open()
+    except ConfigError as error:
+        pytest.skip(str(error))
     yield tool
     await tool.close()
 

@@ -14,8 +14,9 @@ import pytest
 from mappa_core.errors import ToolError
 from mappa_core.records import ToolLimits
 from mappa_core.tools.python import driver
+from mappa_core.tools.python.exchange import SUPERVISOR_LOST
 from mappa_core.tools.python.options import PythonOptions
-from mappa_core.tools.python.tool import SUPERVISOR_LOST, PythonTool
+from mappa_core.tools.python.tool import PythonTool
 
 SLEEP = "import subprocess\nsleep = subprocess.Popen(['sleep', '{}'])\nopen('up', 'w').close()\nsleep.wait()"
 
@@ -46,10 +47,9 @@ async def under_way(run, workspace, code):
     return task
 
 
-async def test_one_warden_serves_many_programs(run):
-    parents = {
-        (await run("import os; print(open(f'/proc/{os.getppid()}/stat').read().split()[3])")).stdout for _ in range(3)
-    }
+async def test_one_warden_serves_many_programs(uncaged, workspace):
+    code = "import os; print(open(f'/proc/{os.getppid()}/stat').read().split()[3])"
+    parents = {(await uncaged.call({"code": code}, workspace, ToolLimits())).stdout for _ in range(3)}
     assert len(parents) == 1
 
 
@@ -93,7 +93,10 @@ async def test_a_warden_that_dies_loses_its_programs_and_is_replaced(run, worksp
     assert (await run("print(1)")).stdout == "1\n"
 
 
-async def test_killing_the_supervisor_is_the_programs_own_error(run, processes, mark):
+async def test_killing_the_supervisor_is_the_programs_own_error(uncaged, workspace, processes, mark):
+    async def run(code):
+        return await uncaged.call({"code": code}, workspace, ToolLimits(wall_s=20.0))
+
     code = f"import os, subprocess\nsubprocess.Popen(['sleep', '{mark}'], start_new_session=True)\n"
     code += "print(1, flush=True)\nos.kill(os.getppid(), 9)"
     result = await run(code)
@@ -102,10 +105,10 @@ async def test_killing_the_supervisor_is_the_programs_own_error(run, processes, 
     assert (await run("print(1)")).stdout == "1\n"
 
 
-async def test_stopping_the_supervisor_is_the_programs_own_error(monkeypatch, run, processes, mark):
+async def test_stopping_the_supervisor_is_the_programs_own_error(monkeypatch, uncaged, workspace, processes, mark):
     monkeypatch.setattr(driver, "GRACE_S", 0.5)
     code = f"import os\nos.kill(os.getppid(), {signal.SIGSTOP})\nos.execvp('sleep', ['sleep', '{mark}'])"
-    result = await run(code, wall_s=0.1)
+    result = await uncaged.call({"code": code}, workspace, ToolLimits(wall_s=0.1))
     assert (result.status, result.stderr) == ("error", SUPERVISOR_LOST)
     await until(lambda: processes(mark) == [])
 
@@ -131,7 +134,7 @@ async def test_cancelling_ends_the_program(run, workspace, processes, mark):
 
 
 async def test_a_lost_program_frees_its_worker(workspace):
-    tool = PythonTool(PythonOptions(workers=1))
+    tool = PythonTool(PythonOptions(workers=1, cage="none", allow_unsafe=True))
     for _ in range(3):
         await tool.call({"code": "import os; os.kill(os.getppid(), 9)"}, workspace, ToolLimits())
     assert (await tool.call({"code": "print(1)"}, workspace, ToolLimits())).stdout == "1\n"

@@ -1,12 +1,18 @@
 import hashlib
 import os
+import resource
+import socket
+import stat
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.errors import ToolError
+from mappa_core.errors import TaskError, ToolError
 from mappa_core.records import Completion, FileChange, Message, Step, ToolResult
+from mappa_core.tools.cage.walk import remove
 from mappa_core.tools.workspace import FolderWorkspace, lineage
 
 
@@ -82,6 +88,13 @@ def test_links_and_special_files_are_not_followed(workspace, tmp_path):
     (workspace.path / "real").write_text("x")
     assert workspace.files == ("real",)
     assert [change.path for change in workspace.changes()] == ["real"]
+    assert workspace.left_behind() == (
+        "bad\\xff (its name is not UTF-8)",
+        "dangling (symbolic link)",
+        "fifo (FIFO)",
+        "folder (symbolic link)",
+        "link (symbolic link)",
+    )
 
 
 def test_a_file_replaced_by_a_link_counts_as_deleted(workspace):
@@ -208,3 +221,209 @@ def test_lineage_tells_which_step_did_what_to_each_file():
     steps = [step(0, (made,), (changed,)), step(1), step(2, (gone, other))]
     assert lineage(steps) == {"a": (("s0", made), ("s0", changed), ("s2", gone)), "b": (("s2", other),)}
     assert lineage([]) == {}
+
+
+# --- what a program may leave behind ----------------------------------------------------------------------------------
+
+
+def test_what_is_no_regular_file_is_named_by_its_kind_until_it_is_gone(workspace):
+    (workspace.path / "one\nline.csv").symlink_to("/etc/passwd")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(workspace.path / "sock"))
+    assert workspace.left_behind() == ()
+    workspace.changes()
+    assert workspace.left_behind() == ("one\\nline.csv (symbolic link)", "sock (socket)")
+    (workspace.path / "sock").unlink()
+    workspace.changes()
+    assert workspace.left_behind() == ("one\\nline.csv (symbolic link)",)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a device")
+def test_a_device_is_named_and_not_opened(workspace):
+    os.mknod(workspace.path / "null", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    assert workspace.changes() == () and workspace.left_behind() == ("null (character device)",)
+
+
+def test_a_folder_swapped_for_a_link_is_not_entered(workspace, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "key").write_text("planted")
+    (workspace.path / "sub").mkdir()
+    (workspace.path / "sub" / "key").write_text("own")
+    workspace.changes()
+    (workspace.path / "sub" / "key").unlink()
+    (workspace.path / "sub").rmdir()
+    (workspace.path / "sub").symlink_to(tmp_path / "out")
+    assert workspace.changes() == (FileChange(path="sub/key", kind="deleted"),)
+    assert workspace.left_behind() == ("sub (symbolic link)",)
+
+
+def test_a_workspace_that_was_removed_or_swapped_for_a_link_is_empty(workspace, tmp_path):
+    (workspace.path / "a").write_text("x")
+    workspace.changes()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "key").write_text("planted")
+    workspace.path.rename(tmp_path / "moved")
+    workspace.path.symlink_to(tmp_path / "out")
+    assert workspace.changes() == (FileChange(path="a", kind="deleted"),)
+    assert workspace.files == ()
+
+
+def deepen(folder: Path, levels: int, name: str) -> None:
+    """Folders in folders, made as a program would: by going down."""
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir(name, dir_fd=here)
+        below = os.open(name, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(os.open("bottom", os.O_WRONLY | os.O_CREAT, dir_fd=here))
+    os.close(here)
+
+
+@contextmanager
+def few_descriptors(count: int):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_folders_without_end_are_looked_into_as_far_as_paths_go_and_can_be_removed(workspace):
+    deepen(workspace.path, 1200, "d")
+    deepen(workspace.path, 3000, "long" * 50)
+    (workspace.path / "z").write_text("x")
+    with few_descriptors(100):
+        paths = [change.path for change in workspace.changes()]
+        assert paths == ["d/" * 1200 + "bottom", "z"]
+        (left,) = workspace.left_behind()
+        assert left.startswith("longlong") and left.endswith("(its path is too long)")
+        remove(workspace.path)
+    assert not workspace.path.exists()
+
+
+def test_a_fault_of_the_machine_is_no_missing_file(workspace):
+    (workspace.path / "a").write_text("x")
+    workspace.changes()
+    with few_descriptors(0), pytest.raises(ToolError, match="Too many open files"):
+        workspace.changes()
+    assert workspace.changes() == ()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_cannot_be_read_is_named_and_can_be_removed(workspace):
+    (workspace.path / "a").write_text("x")
+    (workspace.path / "a").chmod(0)
+    for name, mode in (("closed", 0), ("listed", 0o400)):
+        (workspace.path / name).mkdir()
+        (workspace.path / name / "b").write_text("x")
+        (workspace.path / name).chmod(mode)
+    assert workspace.changes() == ()
+    assert workspace.left_behind() == (
+        "a (cannot be read)",
+        "closed (folder that cannot be opened)",
+        "listed (folder that cannot be opened)",
+    )
+    remove(workspace.path)
+    assert not workspace.path.exists()
+
+
+def test_a_folder_is_removed_with_all_that_is_in_it_and_nothing_that_links_lead_to(tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_text("x")
+    doomed = tmp_path / "doomed"
+    (doomed / "a" / "b").mkdir(parents=True)
+    (doomed / "a" / "b" / "file").write_text("x")
+    (doomed / "a" / "link").symlink_to(tmp_path / "kept")
+    (doomed / "c").mkdir(mode=0)
+    os.mkfifo(doomed / "fifo")
+    remove(doomed)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    assert (tmp_path / "kept" / "file").exists()
+    (tmp_path / "alias").symlink_to(tmp_path / "kept")
+    remove(tmp_path / "alias")
+    remove(tmp_path / "never was")
+    assert (tmp_path / "kept" / "file").exists()
+
+
+# --- files of the task ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def data(tmp_path):
+    (tmp_path / "data").mkdir()
+    for name in ("train.csv", "test.csv"):
+        (tmp_path / "data" / name).write_text(name)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def given_files(tmp_path, archive, data):
+    return FolderWorkspace(
+        tmp_path / "given", archive, {"train.csv": data / "train.csv", "in/test.csv": data / "test.csv"}
+    )
+
+
+def test_files_of_the_task_stand_in_the_workspace_and_are_no_change(given_files, data):
+    assert (given_files.path / "in" / "test.csv").read_text() == "test.csv"
+    assert (given_files.path / "train.csv").readlink() == data / "train.csv"
+    assert given_files.files == ("in/test.csv", "train.csv")
+    assert given_files.inputs == {"train.csv": data / "train.csv", "in/test.csv": data / "test.csv"}
+    assert given_files.changes() == () and given_files.left_behind() == ()
+
+
+def test_a_file_of_the_task_by_a_link_is_the_file_that_it_leads_to(tmp_path, data):
+    (tmp_path / "alias").symlink_to(data / "train.csv")
+    workspace = FolderWorkspace(tmp_path / "given", inputs={"a": tmp_path / "alias"})
+    assert (workspace.path / "a").readlink() == data / "train.csv"
+
+
+def test_what_programs_do_to_links_is_a_change_of_the_file_and_never_touches_the_original(given_files, data):
+    train, test = given_files.path / "train.csv", given_files.path / "in" / "test.csv"
+    train.unlink()
+    train.write_text("mine")
+    assert given_files.changes() == (FileChange(path="train.csv", kind="changed", size=4, sha256=sha(b"mine")),)
+    test.unlink()
+    test.symlink_to("/etc/passwd")
+    assert given_files.changes() == (FileChange(path="in/test.csv", kind="deleted"),)
+    assert given_files.left_behind() == ("in/test.csv (symbolic link)",)
+    train.unlink()
+    train.symlink_to(data / "train.csv")
+    assert given_files.changes() == (FileChange(path="train.csv", kind="deleted"),)
+    assert given_files.files == () and given_files.changes() == ()
+    assert [path.read_text() for path in sorted(data.iterdir())] == ["test.csv", "train.csv"]
+
+
+def test_restoring_never_writes_through_a_link(given_files, data, tmp_path, archive):
+    (given_files.path / "train.csv").unlink()
+    (given_files.path / "train.csv").write_text("mine")
+    (given_files.path / "in" / "test.csv").unlink()
+    changes = given_files.changes()
+    again = FolderWorkspace(tmp_path / "again", archive, given_files.inputs)
+    again.restore(changes)
+    assert again.files == ("train.csv",) and (again.path / "train.csv").read_text() == "mine"
+    assert again.changes() == () and again.left_behind() == ()
+    assert [path.read_text() for path in sorted(data.iterdir())] == ["test.csv", "train.csv"]
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "message"),
+    [
+        ("../out", "train.csv", "'../out' must be named by a plain relative path"),
+        ("/out", "train.csv", "'/out' must be named"),
+        ("a//b", "train.csv", "'a//b' must be named"),
+        ("", "train.csv", "'' must be named"),
+        ("a", "nowhere.csv", "'a' is not there: .*nowhere.csv"),
+        ("a", ".", "'a' is no regular file"),
+    ],
+)
+def test_a_file_of_the_task_that_cannot_be_used_is_named(tmp_path, data, name, file, message):
+    with pytest.raises(TaskError, match=message):
+        FolderWorkspace(tmp_path / "given", inputs={name: data / file})
+    assert not (tmp_path / "given").exists()
+
+
+def test_a_file_of_the_task_cannot_lie_in_another(tmp_path, data):
+    with pytest.raises(TaskError, match="'a/b/c' would lie in the task file 'a'"):
+        FolderWorkspace(tmp_path / "given", inputs={"a": data / "train.csv", "a/b/c": data / "test.csv"})

@@ -162,6 +162,12 @@ class Plugin:
 
 
 @pytest.fixture
+def plugin() -> type[Plugin]:
+    """The plugin, for modules that add offers of their own."""
+    return Plugin
+
+
+@pytest.fixture
 def registry(tmp_path) -> Registry:
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text(RECIPE)

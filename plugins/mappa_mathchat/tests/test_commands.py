@@ -22,8 +22,9 @@ def test_train_prints_plain_lines_and_the_result_where_there_is_no_terminal(tmp_
     assert main(["train", "--plugin", "mathchat", *SMALL, f"run.root={tmp_path}"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "mathchat/tiny (others by --recipe: paper, paper-1.5b, paper-outcome)"
-    assert [line.split("  ")[0] for line in lines[2:4]] == ["iteration 1/2", "iteration 2/2"]
-    assert lines[1].startswith("held-out after 0 iterations: correct")
+    assert lines[1].startswith("programs of the tool python run in ")
+    assert lines[2].startswith("held-out after 0 iterations: correct")
+    assert [line.split("  ")[0] for line in lines[3:5]] == ["iteration 1/2", "iteration 2/2"]
     assert any(re.match(r" all .*%.*%.*[+-]", line) for line in lines)
     assert lines[-1].startswith("next     mappa runs show")
 
@@ -51,7 +52,7 @@ def test_the_paper_recipes_say_what_is_not_installed(capsys):
     for recipe in ("paper", "paper-1.5b"):
         assert main(["train", "--plugin", "mathchat", "--recipe", recipe, "--dry-run"]) == 2
         said = capsys.readouterr().err
-        assert all(name in said for name in ("mappa-sandboxfusion", "mappa-core[cluster]"))
+        assert "mappa-core[cluster]" in said
 
 
 def test_runs_are_listed_shown_and_traced(trained, capsys):

@@ -1,4 +1,4 @@
-"""Run one script in this process, once, as a plain interpreter would. Loaded by the warden; standard library alone."""
+"""Run one script in this process, once, as a plain interpreter would."""
 
 from __future__ import annotations
 
@@ -13,17 +13,32 @@ import sys
 import threading
 import traceback
 import types
+from collections.abc import Sequence
 from typing import Any
 
 FILENAME = "<python>"
+PACKAGE = __name__.partition(".")[0]
 
 
-def run(source: str) -> int:
+def run(source: str, arguments: Sequence[str] = ()) -> int:
     """Run `source` as `__main__` and do all that is done at an interpreter's end; the exit code. What is left to the
     caller is `os._exit`: taking the interpreter apart takes longer than most programs."""
-    sys.argv = [FILENAME]
+    sys.argv = [FILENAME, *arguments]
     sys.path.insert(0, "")
+    start_afresh()
     return finish(run_script(source))
+
+
+def start_afresh() -> None:
+    """Undo what a fork has in common with its siblings: random generators that were seeded before it, the folder that
+    `tempfile` has settled on, and the modules of the warden."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+        del sys.modules[name]
+    for name, seed in (("random", "seed"), ("numpy.random", "seed"), ("torch", "seed")):
+        if name in sys.modules:
+            getattr(sys.modules[name], seed)()
+    if "tempfile" in sys.modules:
+        sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined]
 
 
 def run_script(source: str) -> int:

@@ -1,0 +1,118 @@
+"""`mappa sandbox`: programs in the sandbox of a run, without the run."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mappa_core.cli.options import Asked, load_registry
+from mappa_core.config.schema import ToolSection
+from mappa_core.errors import ConfigError, InputError, ToolError
+from mappa_core.plugins import Registry, choices
+
+if TYPE_CHECKING:
+    from mappa_core.records import Sandbox, ToolResult
+
+TOOL = "python"
+
+
+@click.group("sandbox")
+def command() -> None:
+    """Try the sandbox that the programs of agents run in."""
+
+
+@command.command("run")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, metavar="[-- ARGS...]")
+@click.option("--plugin", metavar="NAME", help="Take tool and limits from this plugin's recipe, not from core.")
+@click.option("--recipe", metavar="NAME", help="Recipe of the plugin; `tiny` unless named.")
+@click.option(
+    "--config",
+    "config_files",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="YAML laid over the recipe; may be repeated.",
+)
+@click.option("--tool", metavar="NAME", default=TOOL, show_default=True, help="The recipe's tool that runs programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def run(
+    file: Path,
+    arguments: Sequence[str],
+    plugin: str | None,
+    recipe: str | None,
+    config_files: tuple[Path, ...],
+    tool: str,
+    as_json: bool,
+) -> None:
+    """Run one Python program as an agent's would be run, and print the result. The program's folder is empty at first
+    and gone afterwards. The exit code is 0 whatever becomes of the program."""
+    from mappa_core.store.codec import to_json
+
+    code = _text(file)
+    registry = load_registry()
+    asked = Asked(plugin=plugin, recipe=recipe, config_files=config_files, settings=(), name=None)
+    section = _section(asked, registry, tool)
+    try:
+        sandbox, result = asyncio.run(_run(registry, section, code, arguments))
+    except ToolError as error:
+        raise InputError(f"the program could not be run: {error}") from error
+    if as_json:
+        click.echo(to_json(result).decode())
+    else:
+        _show(sandbox, result)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the program {file}: {error}") from error
+
+
+def _section(asked: Asked, registry: Registry, name: str) -> ToolSection:
+    if asked.plugin is None and not asked.config_files:
+        if name != TOOL:
+            raise ConfigError(f"--tool {name} is one of a recipe: name it with --plugin")
+        return ToolSection(use=TOOL, options=registry.offer("tools", TOOL).options())
+    tools = asked.compose(registry).config.tools
+    if name not in tools:
+        raise ConfigError(f"--tool {name}: the recipe has no such tool.{choices(name, tools)}")
+    return tools[name]
+
+
+async def _run(
+    registry: Registry, section: ToolSection, code: str, arguments: Sequence[str]
+) -> tuple[Sandbox, ToolResult]:
+    from mappa_core.protocols import Sandboxed
+    from mappa_core.session.opening import limits_of
+    from mappa_core.tools.workspace import FolderWorkspace
+
+    tool = registry.build("tools", section.use, section.options)
+    try:
+        if not isinstance(tool, Sandboxed):
+            raise ConfigError(f"the tool {section.use} runs no programs")
+        sandbox = await tool.open()
+        with tempfile.TemporaryDirectory(prefix="mappa-work-") as folder:
+            return sandbox, await tool.run(code, arguments, FolderWorkspace(Path(folder)), limits_of(section))
+    finally:
+        await tool.close()
+
+
+def _show(sandbox: Sandbox, result: ToolResult) -> None:
+    """The program's output where it wrote it, and what became of it on standard error."""
+    click.echo(result.stdout, nl=False)
+    click.echo(result.stderr, nl=False, err=True)
+    ending = result.status if result.exit_code is None else f"{result.status}, exit code {result.exit_code}"
+    detail = f" ({sandbox.detail})" if sandbox.detail else ""
+    click.secho(f"{ending}, {result.seconds:.2f} s in {sandbox.name}{detail}", err=True, bold=True)
+    for change in result.files:
+        size = "" if change.size is None else f" ({change.size} bytes)"
+        click.echo(f"{change.kind} {change.path}{size}", err=True)
+    for warning in sandbox.warnings:
+        click.secho(warning, err=True, fg="yellow")

@@ -1,0 +1,350 @@
+"""Contracts for tools to subclass: what any tool must do, and what the tool `python` must do wherever it runs programs.
+Needs pytest and pytest-asyncio in auto mode."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from mappa_core.protocols import Sandboxed, Tool
+from mappa_core.records import FileChange, ToolLimits, ToolResult
+from mappa_core.store.codec import from_json, to_json
+from mappa_core.tools.workspace import FolderWorkspace
+
+MB = 1 << 20
+PATIENT = ToolLimits(wall_s=120.0, cpu_s=60.0)
+"""Limits that no program of a contract reaches where it should not, however busy the machine is."""
+PLANTED = "planted-7f3a91-secret"
+
+
+class ToolContract:
+    """Subclass it; set `arguments` (some that work) and `nonsense` (some that fit the schema and mean nothing), write
+    `tool`. `without` maps the name of a clause that the tool cannot keep to the reason: it must then fail."""
+
+    arguments: Mapping[str, Any]
+    nonsense: Sequence[Mapping[str, Any]] = ()
+    without: Mapping[str, str] = {}
+    limits: ToolLimits = PATIENT
+
+    def tool(self) -> Tool:
+        """A fresh tool."""
+        raise NotImplementedError
+
+    @pytest.fixture(autouse=True)
+    def _documented_exceptions(self, request: pytest.FixtureRequest) -> None:
+        clause = request.node.originalname
+        if clause in self.without:
+            request.applymarker(pytest.mark.xfail(reason=self.without[clause], strict=True))
+
+    @pytest.fixture
+    async def opened(self) -> AsyncIterator[Tool]:
+        tool = self.tool()
+        if isinstance(tool, Sandboxed):
+            await tool.open()
+        yield tool
+        await tool.close()
+
+    @pytest.fixture
+    def workspace(self, tmp_path: Path) -> FolderWorkspace:
+        return FolderWorkspace(tmp_path / "work", tmp_path / "archive")
+
+    def test_its_spec_is_one_that_models_take(self) -> None:
+        spec = self.tool().spec
+        Draft202012Validator.check_schema(dict(spec.schema))
+        assert re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}", spec.name), f"{spec.name!r} is no name for a function"
+        assert spec.schema.get("type") == "object", "arguments are an object"
+        assert spec.description.strip(), "a model reads the description and nothing else"
+
+    async def test_a_call_gives_a_result_of_its_name(self, opened: Tool, workspace: FolderWorkspace) -> None:
+        result = await opened.call(self.arguments, workspace, self.limits)
+        assert isinstance(result, ToolResult)
+        assert (result.tool, result.status) == (opened.spec.name, "ok")
+
+    async def test_nonsense_gives_a_result_too(self, opened: Tool, workspace: FolderWorkspace) -> None:
+        fits = Draft202012Validator(dict(opened.spec.schema)).is_valid
+        for arguments in self.nonsense:
+            assert fits(arguments), f"{arguments} do not fit the schema, so that no call would be made of them"
+            result = await opened.call(arguments, workspace, self.limits)
+            assert result.status == "error", f"what an agent got wrong is a result, not an exception: {arguments}"
+
+    async def test_a_result_can_be_recorded(self, opened: Tool, workspace: FolderWorkspace) -> None:
+        for arguments in (self.arguments, *self.nonsense):
+            result = await opened.call(arguments, workspace, self.limits)
+            assert from_json(ToolResult, to_json(result)) == result
+
+    async def test_calls_at_once_do_not_mix(self, opened: Tool, tmp_path: Path) -> None:
+        calls = [self.arguments, *self.nonsense] * 3
+        folders = [FolderWorkspace(tmp_path / str(number)) for number in range(2 * len(calls))]
+        alone = [await opened.call(one, where, self.limits) for one, where in zip(calls, folders, strict=False)]
+        others = folders[len(calls) :]
+        mixed = await asyncio.gather(
+            *(opened.call(one, where, self.limits) for one, where in zip(calls, others, strict=True))
+        )
+        assert [_timeless(result) for result in mixed] == [_timeless(result) for result in alone]
+
+    async def test_closing_twice_is_fine(self) -> None:
+        tool = self.tool()
+        await tool.close()
+        await tool.close()
+
+    async def test_closing_twice_after_a_call_is_fine(self, workspace: FolderWorkspace) -> None:
+        tool = self.tool()
+        await tool.call(self.arguments, workspace, self.limits)
+        await tool.close()
+        await tool.close()
+
+
+ENDINGS: Mapping[str, tuple[str, int | None, str, str]] = {
+    "print(1)": ("ok", 0, "1\n", ""),
+    "": ("ok", 0, "", ""),
+    "import sys; sys.exit()": ("ok", 0, "", ""),
+    "import sys; print('a'); sys.exit(3)": ("error", 3, "a\n", ""),
+    "import sys; sys.exit('bad input')": ("error", 1, "", "bad input"),
+    "import os; print('a', flush=True); os._exit(4)": ("error", 4, "a\n", ""),
+    "import os; os.kill(os.getpid(), 9)": ("error", -9, "", ""),
+    "x = 1\n\nx / 0": ("error", 1, "", "ZeroDivisionError: division by zero"),
+    "x = 1\nx = = 2": ("error", 1, "", "SyntaxError: invalid syntax"),
+    "if True:\nprint(1)": ("error", 1, "", "IndentationError: "),
+    "input()": ("error", 1, "", "EOFError: EOF when reading a line"),
+    "import sys; print(repr(sys.stdin.read()))": ("ok", 0, "''\n", ""),
+    "import nowhere": ("error", 1, "", "ModuleNotFoundError: No module named 'nowhere'"),
+    "raise KeyboardInterrupt": ("error", -2, "", "KeyboardInterrupt"),
+    "print('\\u20ac \\U0001f40d')": ("ok", 0, "€ 🐍\n", ""),
+    "import sys; sys.stdout.buffer.write(b'a\\xff')": ("ok", 0, "a\ufffd", ""),
+}
+"""Program -> status, exit code, standard output, how the last line of standard error begins."""
+LINES = {"x = 1\n\nx / 0": 3, "x = 1\nx = = 2": 2, "def f():\n    raise ValueError\n\nf()": 2, "if True:\nprint(1)": 2}
+NAMES = ("plain.txt", "with space.csv", "ünïcode-€.txt", "a/b/c.txt", "-dash", "quote'\".txt", "UPPER.TXT", ".hidden")
+BACKGROUND = """
+import subprocess, sys, time
+beat = "import time\\nwhile True:\\n    open('beat', 'a').write('x')\\n    time.sleep(0.02)"
+subprocess.Popen([sys.executable, "-c", beat], start_new_session=True)
+while not __import__("os").path.exists("beat"):
+    time.sleep(0.02)
+print("main")
+"""
+
+
+class Programs:
+    """Runs programs with one tool in one workspace."""
+
+    def __init__(self, tool: Tool, workspace: FolderWorkspace, limits: ToolLimits) -> None:
+        self.tool = tool
+        self.workspace = workspace
+        self.limits = limits
+
+    async def __call__(self, code: str, **limits: Any) -> ToolResult:
+        return await self.tool.call({"code": code}, self.workspace, replace(self.limits, **limits))
+
+
+class ExecutorContract(ToolContract):
+    """What a tool `python` does, whatever it runs programs in. Subclass it and write `tool`."""
+
+    arguments: Mapping[str, Any] = {"code": "print(6 * 7)"}
+    nonsense: Sequence[Mapping[str, Any]] = ({"code": "1 +"}, {"code": "x = 1\0"}, {"code": "'\ud800"})
+
+    @pytest.fixture
+    def run(self, opened: Tool, workspace: FolderWorkspace) -> Programs:
+        return Programs(opened, workspace, self.limits)
+
+    @pytest.mark.parametrize("code", ENDINGS)
+    async def test_a_program_ends_as_under_an_interpreter(self, run: Programs, code: str) -> None:
+        status, exit_code, stdout, last = ENDINGS[code]
+        result = await run(code)
+        assert (result.status, result.exit_code, result.stdout) == (status, exit_code, stdout), result
+        assert (result.stderr.splitlines() or [""])[-1].startswith(last), result.stderr
+        assert result.stderr or not last
+        assert result.sandbox, "the result says where the program ran"
+        assert not result.truncated
+
+    @pytest.mark.parametrize("code", LINES)
+    async def test_an_error_names_its_line(self, run: Programs, code: str) -> None:
+        result = await run(code)
+        assert result.exit_code == 1
+        assert f"line {LINES[code]}" in result.stderr, result.stderr
+
+    async def test_the_streams_are_kept_apart(self, run: Programs) -> None:
+        result = await run("import sys\nprint('out')\nprint('err', file=sys.stderr)")
+        assert (result.stdout, result.stderr) == ("out\n", "err\n")
+
+    async def test_output_is_cut_in_the_middle(self, run: Programs) -> None:
+        result = await run("print('first')\nprint('x' * 100_000)\nprint('last')", output_bytes=3000)
+        assert (result.status, result.truncated) == ("ok", True)
+        assert result.stdout.startswith("first\n")
+        assert result.stdout.endswith("last\n")
+        assert len(result.stdout) < 3200
+        assert "cut" in result.stdout, "what is missing is said"
+
+    async def test_output_up_to_the_limit_is_whole(self, run: Programs) -> None:
+        result = await run("print('x' * 499_999)", output_bytes=500_000)
+        assert (result.stdout == "x" * 499_999 + "\n", result.truncated) == (True, False)
+
+    async def test_a_flood_on_both_streams_does_not_stall(self, run: Programs) -> None:
+        flood = "def flood(f):\n    for _ in range(50): f.write('y' * 100_000)\n"
+        result = await run(f"import sys\n{flood}flood(sys.stdout)\nflood(sys.stderr)\nprint('end')")
+        assert (result.status, result.truncated) == ("ok", True)
+        assert result.stdout.endswith("end\n")
+
+    async def test_many_short_lines_do_not_stall(self, run: Programs) -> None:
+        result = await run("for number in range(20_000): print(number, flush=True)", output_bytes=MB)
+        assert result.stdout.splitlines() == [str(number) for number in range(20_000)]
+
+    async def test_wall_time_is_limited_and_what_was_written_is_kept(self, run: Programs) -> None:
+        result = await run(
+            "import time\nprint('on', flush=True)\nopen('f', 'w').write('1')\ntime.sleep(600)", wall_s=2.0
+        )
+        assert (result.status, result.exit_code, result.stdout) == ("timeout", None, "on\n")
+        assert "2 s of wall time" in result.stderr.splitlines()[-1]
+        assert [change.path for change in result.files] == ["f"]
+
+    async def test_cpu_time_is_limited(self, run: Programs) -> None:
+        result = await run("while True: pass", cpu_s=1.0)
+        assert (result.status, result.exit_code) == ("timeout", None)
+        assert "1 s of CPU time" in result.stderr.splitlines()[-1]
+
+    @pytest.mark.parametrize("code", ["x = bytearray(3 << 30)", "x = []\nwhile True: x.append(bytearray(1 << 20))"])
+    async def test_memory_is_limited(self, run: Programs, code: str) -> None:
+        result = await run(code, memory_bytes=256 * MB)
+        assert result.status == "error", result
+        assert "MemoryError" in result.stderr or result.exit_code is None
+
+    async def test_a_file_cannot_grow_over_its_limit(self, run: Programs) -> None:
+        result = await run("open('big', 'wb').write(bytes(4 << 20))", file_bytes=MB)
+        assert result.status == "error"
+        assert all(change.size is not None and change.size <= MB for change in result.files)
+
+    async def test_threads_and_children_work(self, run: Programs) -> None:
+        result = await run(
+            "import subprocess, sys, threading\nthread = threading.Thread(target=print, args=('thread',))\n"
+            "thread.start(); thread.join()\nsys.stdout.flush()\n"
+            "subprocess.run([sys.executable, '-c', 'print(\"child\")'])"
+        )
+        assert result.stdout == "thread\nchild\n", result
+
+    async def test_files_are_kept_and_their_changes_reported(self, run: Programs) -> None:
+        first = await run("open('a.txt', 'w').write('a')\nopen('b.txt', 'w').write('b')")
+        second = await run("import os\nprint(open('a.txt').read())\nopen('a.txt', 'a').write('!')\nos.remove('b.txt')")
+        third = await run("print(sorted(__import__('os').listdir()))")
+        assert first.files == (_created("a.txt", b"a"), _created("b.txt", b"b"))
+        assert second.stdout == "a\n"
+        changed = replace(_created("a.txt", b"a!"), kind="changed")
+        assert second.files == (changed, FileChange(path="b.txt", kind="deleted"))
+        assert (third.stdout, third.files) == ("['a.txt']\n", ())
+        assert run.workspace.files == ("a.txt",)
+
+    async def test_files_of_a_program_that_fails_are_kept_too(self, run: Programs) -> None:
+        result = await run("f = open('partial.txt', 'w')\nf.write('half')\n1 / 0")
+        assert result.files == (_created("partial.txt", b"half"),)
+
+    async def test_bytes_come_back_as_they_were(self, run: Programs) -> None:
+        content = bytes(range(256)) * 4
+        first = await run("open('data.bin', 'wb').write(bytes(range(256)) * 4)")
+        second = await run("print(open('data.bin', 'rb').read() == bytes(range(256)) * 4)")
+        assert first.files == (_created("data.bin", content),)
+        assert second.stdout == "True\n"
+        assert (run.workspace.path / "data.bin").read_bytes() == content
+
+    @pytest.mark.parametrize("name", NAMES)
+    async def test_a_file_may_have_any_name(self, run: Programs, name: str) -> None:
+        code = f"from pathlib import Path\npath = Path({name!r})\npath.parent.mkdir(parents=True, exist_ok=True)\n"
+        first = await run(code + "path.write_text('x')")
+        second = await run(code + "print(path.read_text())")
+        assert first.files == (_created(name, b"x"),), first
+        assert (second.stdout, second.files) == ("x\n", ())
+
+    async def test_touching_makes_a_file(self, run: Programs) -> None:
+        result = await run("from pathlib import Path\nPath('new').touch()\nPath('new').touch()")
+        assert result.files == (_created("new", b""),), result
+
+    async def test_files_can_be_copied_with_their_times(self, run: Programs) -> None:
+        result = await run(
+            "import shutil\nopen('a', 'w').write('x')\nshutil.copy2('a', 'b')\nshutil.copytree('.', 'c')"
+        )
+        assert result.status == "ok", result.stderr
+
+    async def test_a_file_of_the_host_is_seen(self, run: Programs) -> None:
+        (run.workspace.path / "given.txt").write_text("given")
+        run.workspace.changes()
+        result = await run("print(open('given.txt').read())\nopen('given.txt', 'a').write('!')")
+        assert (result.stdout, [change.kind for change in result.files]) == ("given\n", ["changed"]), result
+
+    async def test_input_files_can_be_read_and_not_written(self, opened: Tool, tmp_path: Path) -> None:
+        original = tmp_path / "train.csv"
+        original.write_text("a,b\n1,2\n")
+        workspace = FolderWorkspace(tmp_path / "work", tmp_path / "archive", inputs={"train.csv": original})
+        run = Programs(opened, workspace, self.limits)
+        assert (await run("print(open('train.csv').read())")).stdout == "a,b\n1,2\n\n"
+        for code in ("open('train.csv', 'a').write('x')", "import os; os.truncate('train.csv', 0)"):
+            result = await run(code)
+            assert result.status == "error", "a program wrote to a file of its task"
+            assert original.read_text() == "a,b\n1,2\n"
+
+    async def test_variables_are_not_kept(self, run: Programs) -> None:
+        await run("x = 1\nimport builtins\nbuiltins.y = 1")
+        assert (await run("import builtins\nprint('x' in globals(), hasattr(builtins, 'y'))")).stdout == "False False\n"
+
+    async def test_nothing_of_the_environment_is_seen(self, run: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PLANTED_API_KEY", PLANTED)
+        result = await run(
+            "import os, subprocess\nprint(dict(os.environ))\n"
+            "print(subprocess.run(['env'], capture_output=True, text=True).stdout)"
+        )
+        assert result.status == "ok", result
+        assert PLANTED not in result.stdout
+
+    async def test_children_are_not_waited_for_and_end(self, run: Programs) -> None:
+        result = await run(BACKGROUND)
+        assert (result.status, result.stdout) == ("ok", "main\n"), result
+        size = "os.path.getsize('beat')"
+        look = f"import os, time\nbefore = {size}\ntime.sleep(0.5)\nprint({size} - before)"
+        assert (await run(look)).stdout == "0\n", "a child goes on after its program"
+
+    async def test_children_that_hold_the_output_are_not_waited_for(self, run: Programs) -> None:
+        result = await run("import subprocess\nsubprocess.Popen(['sleep', '600'])\nprint('main')")
+        assert (result.status, result.stdout) == ("ok", "main\n"), result
+
+    async def test_eight_programs_at_once_do_not_mix(self, opened: Tool, tmp_path: Path) -> None:
+        async def one(number: int) -> tuple[str, str]:
+            workspace = FolderWorkspace(tmp_path / f"w{number}")
+            code = f"import time\nfor _ in range(10):\n    print({number}, flush=True)\n    time.sleep(0.01)\n"
+            result = await opened.call({"code": code + f"open('n', 'w').write('{number}')"}, workspace, self.limits)
+            return result.stdout, (workspace.path / "n").read_text()
+
+        told = await asyncio.gather(*(one(number) for number in range(8)))
+        assert told == [(f"{number}\n" * 10, str(number)) for number in range(8)]
+
+    async def test_modules_of_the_workspace_can_be_imported(self, run: Programs) -> None:
+        await run("open('mine.py', 'w').write('def f():\\n    raise ValueError(1)\\n')")
+        result = await run("import mine\nmine.f()")
+        assert "mine.py" in result.stderr and result.stderr.endswith("ValueError: 1\n"), result
+        assert result.files == (), "an import leaves files of its own"
+
+    async def test_what_is_no_file_is_reported_and_not_followed(self, run: Programs) -> None:
+        result = await run(
+            "import os\nos.symlink('/etc/passwd', 'link.csv')\nos.mkfifo('pipe')\nopen('f', 'w').close()"
+        )
+        assert [change.path for change in result.files] == ["f"]
+        assert "link.csv (symbolic link)" in result.stderr, "what was left behind is not reported"
+        assert (await run("print('on')")).stdout == "on\n"
+
+    async def test_output_does_not_depend_on_the_place_of_the_workspace(self, opened: Tool, tmp_path: Path) -> None:
+        code = "import os\nprint(os.getcwd(), os.path.abspath('x'))\nos.open('/missing', 0)"
+        results = [await opened.call({"code": code}, FolderWorkspace(tmp_path / n), self.limits) for n in ("a", "b")]
+        assert _timeless(results[0]) == _timeless(results[1])
+        assert results[0].stdout == ". ./x\n", results[0]
+
+
+def _created(path: str, content: bytes) -> FileChange:
+    return FileChange(path=path, kind="created", size=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def _timeless(result: ToolResult) -> ToolResult:
+    return replace(result, seconds=0.0)

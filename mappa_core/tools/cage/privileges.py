@@ -1,0 +1,78 @@
+"""Become a user without any privilege, for good."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from errno import EINVAL
+
+from mappa_core.tools.cage import kernel
+
+CAP_DAC_READ_SEARCH = 2
+_CAP_WORDS = 64
+_CAPABILITY_VERSION_3 = 0x2008_0522
+_AMBIENT_RAISE, _AMBIENT_CLEAR_ALL = 2, 4
+
+
+def drop(uid: int, *, read_everything: bool) -> None:
+    """As root, become the user and group `uid`, in no other group and without capabilities, with no way back; so does
+    all that this process starts.
+
+    With `read_everything` CAP_DAC_READ_SEARCH stays: an interpreter in a private folder can be read all the same. That
+    takes a cage which restricts reading by path (Landlock), and a filter that refuses `open_by_handle_at`, which goes
+    past paths. It does not help with writing, and without new privileges nothing else comes of it.
+
+    What is undone by this is for the caller to do again: `die_with_parent` and `set_dumpable`.
+
+    Raises:
+        OSError: this process is not root, or lacks the privileges to change its user (some containers).
+    """
+    kept = 1 << CAP_DAC_READ_SEARCH if read_everything else 0
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    if kept:  # inheritable before the bounding set goes, which limits what can be added to it
+        _set_capabilities(_permitted(), kept)
+    _empty_bounding_set()
+    kernel.prctl(kernel.PR_SET_KEEPCAPS, 1 if kept else 0)
+    os.setresuid(uid, uid, uid)
+    kernel.prctl(kernel.PR_SET_KEEPCAPS, 0)
+    kernel.prctl(kernel.PR_CAP_AMBIENT, _AMBIENT_CLEAR_ALL)
+    _set_capabilities(kept, kept)
+    if kept:
+        kernel.prctl(kernel.PR_CAP_AMBIENT, _AMBIENT_RAISE, CAP_DAC_READ_SEARCH)
+
+
+def renounce() -> None:
+    """Give up the capabilities that entering a user namespace gave; the user stays. For good, as `drop`."""
+    _empty_bounding_set()
+    kernel.prctl(kernel.PR_CAP_AMBIENT, _AMBIENT_CLEAR_ALL)
+    _set_capabilities(0, 0)
+
+
+def _empty_bounding_set() -> None:
+    for capability in range(_CAP_WORDS):
+        try:
+            kernel.prctl(kernel.PR_CAPBSET_DROP, capability)
+        except OSError as error:
+            if error.errno != EINVAL:
+                raise
+            return  # one more than this kernel has
+
+
+def _permitted() -> int:
+    sets = ctypes.create_string_buffer(24)
+    kernel.check(kernel.LIBC.capget(_capability_header(), sets), "capget")
+    _, permitted, _, _, upper, _ = struct.unpack("=6I", sets)
+    return int(permitted | upper << 32)
+
+
+def _set_capabilities(permitted: int, inheritable: int) -> None:
+    """What is permitted is effective, too."""
+    low, high = permitted & 0xFFFF_FFFF, permitted >> 32
+    sets = struct.pack("=6I", low, low, inheritable, high, high, 0)
+    kernel.check(kernel.LIBC.capset(_capability_header(), sets), "capset")
+
+
+def _capability_header() -> ctypes.Array[ctypes.c_char]:
+    return ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), 8)

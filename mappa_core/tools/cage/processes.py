@@ -1,0 +1,147 @@
+"""Processes as /proc shows them: who descends from whom, and what they use. Linux only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import stat
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Process:
+    """What one process uses: threads, seconds of CPU with those of children that ended, bytes of memory of its own
+    (`memory` counts pages shared with relatives in full, `fair_memory` its share of them)."""
+
+    pid: int
+    threads: int
+    cpu_s: float
+    memory: int
+
+
+def children_of(pid: int) -> list[int]:
+    """Direct children, zombies included, of all threads of a process."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as listed:
+                found += map(int, listed.read().split())
+    return found
+
+
+def descendants_of(pid: int) -> list[int]:
+    """All that descends from a process, without itself."""
+    found, waiting = [], [pid]
+    while waiting:
+        for child in children_of(waiting.pop()):
+            found.append(child)
+            waiting.append(child)
+    return found
+
+
+def all_processes() -> list[int]:
+    """Every process that this /proc shows."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def state_of(pid: int) -> str:
+    """State letter of a process; empty for one that is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as status:
+            return status.read().rpartition(b")")[2].split()[0].decode()
+    except OSError:
+        return ""
+
+
+def look(pid: int) -> Process | None:
+    """What a process uses now; None for one that is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as status:
+            fields = status.read().rpartition(b")")[2].split()
+        with open(f"/proc/{pid}/status", "rb") as status:
+            sizes = kilobytes(status, (b"RssAnon", b"RssShmem", b"VmSwap"))
+    except OSError:
+        return None
+    return Process(pid, int(fields[17]), sum(map(int, fields[11:15])) / TICKS, sum(sizes.values()) << 10)
+
+
+def fair_memory(pid: int) -> int | None:
+    """Bytes of memory of a process, pages shared by several counted in parts; None where it cannot be told."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as rollup:
+            sizes = kilobytes(rollup, (b"Pss_Anon", b"Pss_Shmem", b"SwapPss"))
+    except OSError:
+        return None
+    return sum(sizes.values()) << 10 if len(sizes) == 3 else None
+
+
+def kilobytes(lines: Iterable[bytes], names: tuple[bytes, ...]) -> dict[bytes, int]:
+    """The values of lines like `RssAnon:   123 kB`."""
+    return {name: int(value.split()[0]) for name, _, value in (line.partition(b":") for line in lines) if name in names}
+
+
+@dataclass(frozen=True)
+class Nameless:
+    """What a process keeps that no folder shows, bytes by inode: files on a disk without a name any more, and memory
+    that it shares with its children, which stays when nobody has it in his pages."""
+
+    files: dict[int, int]
+    memory: dict[int, int]
+
+
+def nameless(pid: int, folder: str, device: int) -> Nameless:
+    """What a process holds open or mapped. Files count on the file system `device`, mapped ones by their old path, in
+    `folder`.
+
+    Raises:
+        PermissionError: the process does not let itself be looked at.
+    """
+    found = Nameless({}, {})
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                status = os.stat(f"/proc/{pid}/fd/{descriptor}")
+                if stat.S_ISREG(status.st_mode) and status.st_nlink == 0 and status.st_dev == device:
+                    found.files[status.st_ino] = max(status.st_size, status.st_blocks * 512)
+        with open(f"/proc/{pid}/maps", "rb") as maps:
+            for line in maps:
+                if line.endswith(b" (deleted)\n"):
+                    kept = found.memory if b" /dev/zero " in line else found.files
+                    if kept is found.memory or f" {folder}/".encode() in line:
+                        _add(kept, line)
+    return found
+
+
+def _add(kept: dict[int, int], line: bytes) -> None:
+    """Add a mapping, a line of `maps`: START-END MODE OFFSET DEVICE INODE PATH."""
+    extent, _, _, _, inode, _ = line.split(maxsplit=5)
+    first, last = (int(end, 16) for end in extent.split(b"-"))
+    number = int(inode)
+    kept[number] = max(kept[number], last - first) if number in kept else last - first
+
+
+def kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def sweep(group: int | None = None) -> None:
+    """Kill all descendants of this process, to which orphans come: children first, then theirs, which become ours,
+    until none is left. Where /proc does not tell, it is the process group `group` that is killed."""
+    if group is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+    while True:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        for pid in children_of(os.getpid()):
+            kill(pid)
+        time.sleep(0.0005)

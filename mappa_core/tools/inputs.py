@@ -1,0 +1,49 @@
+"""The files of a task: checked before anything is played, and put where programs find them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from mappa_core.errors import TaskError
+
+
+def checked(files: Mapping[str, str | Path]) -> Mapping[str, Path]:
+    """The files of a task by name, as absolute paths without links.
+
+    Raises:
+        TaskError: a name leads out of the workspace or into another file, or there is no such regular file.
+    """
+    names = set(files)
+    for name in files:
+        _check_name(name)
+        for above in list(PurePosixPath(name).parents)[:-1]:
+            if str(above) in names:
+                raise TaskError(f"the task file {name!r} would lie in the task file {str(above)!r}: rename one of them")
+    return {name: _regular(name, Path(file)) for name, file in files.items()}
+
+
+def place(files: Mapping[str, Path], folder: Path) -> None:
+    """Make a symbolic link to each file, under its name below `folder`. Raises OSError where something stands there."""
+    for name, file in files.items():
+        link = folder / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(file)
+
+
+def _check_name(name: str) -> None:
+    parts = name.split("/")
+    if "\0" in name or any(part in ("", ".", "..") for part in parts):
+        raise TaskError(
+            f"the task file {name!r} must be named by a plain relative path: no '..', no slash at either end"
+        )
+
+
+def _regular(name: str, file: Path) -> Path:
+    try:
+        target = file.resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise TaskError(f"the task file {name!r} is not there: {file} ({error})") from error
+    if not target.is_file():
+        raise TaskError(f"the task file {name!r} is no regular file: {file}")
+    return target

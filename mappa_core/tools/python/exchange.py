@@ -1,0 +1,157 @@
+"""What the tool `python` sends to where programs run, and what it makes of the answer: the same for every place."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import io
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from mappa_core.records import FileChange, ToolLimits, ToolResult, ToolSpec
+from mappa_core.tools import cage
+from mappa_core.tools.cage.order import Order
+from mappa_core.tools.cut import cut_note, ends
+
+PYTHON_SPEC = ToolSpec(
+    name="python",
+    description="Run a Python program and return what it prints. Files in the working folder are kept between "
+    "programs, variables are not.",
+    schema={
+        "type": "object",
+        "properties": {"code": {"type": "string", "description": "the whole program"}},
+        "required": ["code"],
+        "additionalProperties": False,
+    },
+)
+
+SUPERVISOR_LOST = "[the program killed or stopped the process that watches it; its output is lost]"
+SHOWN_LEFT_BEHIND = 5
+_CONTINUATION = bytes(range(0x80, 0xC0))
+_ADDRESS = re.compile(r"(?<= at )0x[0-9a-f]{6,16}(?=>)")
+_ENTRY = "from mappa_core.tools.cage.alone import main\n\nmain()\n"
+
+
+def program_order(
+    code: str, limits: ToolLimits, *, folder: str, arguments: Sequence[str] = (), inputs: Sequence[str] = ()
+) -> Order:
+    """The order for one program in `folder`, which may read the files `inputs`."""
+    head, tail = ends(limits.output_bytes)
+    return Order(
+        code=code,
+        folder=folder,
+        arguments=tuple(arguments),
+        inputs=tuple(inputs),
+        wall_s=limits.wall_s,
+        cpu_s=limits.cpu_s,
+        memory_bytes=limits.memory_bytes,
+        file_bytes=limits.file_bytes,
+        processes=limits.processes,
+        workspace_bytes=limits.workspace_bytes,
+        workspace_files=limits.workspace_files,
+        head_bytes=head,
+        tail_bytes=tail,
+    )
+
+
+def program_runner() -> bytes:
+    """A zip archive that runs an order on another machine: `python RUNNER.zip ORDER.json REPLY.json`, with Python 3.10
+    or newer and nothing else. Programs have their limits there, but no cage."""
+    folder = Path(cage.__file__).parent
+    packages = ("mappa_core", "mappa_core/tools")
+    texts = {
+        "__main__.py": _ENTRY,
+        **dict.fromkeys((f"{package}/__init__.py" for package in packages), ""),
+        **{f"mappa_core/tools/cage/{path.name}": path.read_text() for path in sorted(folder.glob("*.py"))},
+    }
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for name, text in texts.items():
+            zipped.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
+    return archive.getvalue()
+
+
+def program_result(
+    reply: Mapping[str, Any],
+    limits: ToolLimits,
+    *,
+    folder: str,
+    files: tuple[FileChange, ...],
+    left_behind: Sequence[str],
+    sandbox: str,
+) -> ToolResult:
+    """What became of a program, of a reply that is no fault.
+
+    `ok` is exit code 0; `timeout` is a limit of wall or CPU time; all else is `error`, with the negative number of the
+    signal as exit code where one ended it. A limit that was reached is named in the last line of stderr, and the
+    program has no exit code. So that runs can be compared, `folder` reads `.`, and the address in a default repr reads
+    `0x0`.
+    """
+    if "killed" in reply:
+        return ToolResult(tool=PYTHON_SPEC.name, status="error", stderr=SUPERVISOR_LOST, files=files, sandbox=sandbox)
+    stdout, stderr = (_text(reply[name], folder) for name in ("stdout", "stderr"))
+    if reply["limit"] is not None:
+        stderr = _with_line(stderr, f"[stopped: {_why_stopped(reply['limit'], limits)}]")
+    if left_behind:
+        stderr = _with_line(stderr, f"[not kept, as these are no regular files: {_listed(left_behind)}]")
+    return ToolResult(
+        tool=PYTHON_SPEC.name,
+        status=_status(reply),
+        exit_code=reply["exit"],
+        stdout=stdout,
+        stderr=stderr,
+        files=files,
+        truncated=reply["stdout"]["cut"] > 0 or reply["stderr"]["cut"] > 0,
+        seconds=reply["seconds"],
+        sandbox=sandbox,
+    )
+
+
+def _status(reply: Mapping[str, Any]) -> Literal["ok", "error", "timeout"]:
+    if reply["limit"] in ("wall", "cpu"):
+        return "timeout"
+    return "ok" if reply["exit"] == 0 else "error"
+
+
+def _why_stopped(limit: str, limits: ToolLimits) -> str:
+    return {
+        "wall": f"the program used more than {limits.wall_s:g} s of wall time",
+        "cpu": f"the program used more than {limits.cpu_s:g} s of CPU time",
+        "memory": f"the program and what it started used more than {_size(limits.memory_bytes)} of memory",
+        "processes": f"more than {limits.processes} processes and threads were running",
+        "disk": f"the files of the working folder take more than {_size(limits.workspace_bytes)}",
+        "files": f"the working folder holds more than {limits.workspace_files} files and folders, or some out of reach",
+        "hidden": "a process did not let itself be looked at",
+    }[limit]
+
+
+def _size(count: int) -> str:
+    return f"{count / (1 << 20):g} MiB"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN_LEFT_BEHIND
+    shown = ", ".join(names[:SHOWN_LEFT_BEHIND])
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _with_line(text: str, line: str) -> str:
+    return f"{text}{line}\n" if not text or text.endswith("\n") else f"{text}\n{line}\n"
+
+
+def _text(kept: Mapping[str, Any], folder: str) -> str:
+    """What a program wrote, as text: bytes that are not UTF-8 are replaced, a cut is marked."""
+    head, tail = base64.b64decode(kept["head"]), base64.b64decode(kept["tail"])
+    if kept["cut"]:
+        # A character that the cut goes through is left out, not replaced.
+        before = codecs.getincrementaldecoder("utf-8")("replace").decode(head)
+        after = tail.lstrip(_CONTINUATION) if tail[:4].lstrip(_CONTINUATION) else tail
+        text = before + cut_note(kept["cut"], "bytes") + after.decode(errors="replace")
+    else:
+        text = (head + tail).decode(errors="replace")
+    if folder in text:
+        text = re.sub(rf"(?<![\w.-]){re.escape(folder)}(?![\w.-])", ".", text)
+    return _ADDRESS.sub("0x0", text)

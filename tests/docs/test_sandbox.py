@@ -1,0 +1,24 @@
+"""Every setting that the page on the sandbox shows works."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mappa_core.config.compose import compose
+from mappa_core.config.schema import LimitsSection, ToolSection
+from mappa_core.plugins import load
+
+PAGE = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text()
+BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=["limits", "options"])
+def test_a_block_can_be_laid_over_a_recipe(block, write):
+    compose(load(), "mathchat", config_files=[write("block.yaml", block)]).require_installed()
+
+
+def test_the_limits_shown_are_the_defaults(write):
+    composed = compose(load(), "mathchat", config_files=[write("block.yaml", BLOCKS[0])])
+    tool = composed.config.tools["python"]
+    assert vars(tool.limits) == vars(LimitsSection()) and tool.retries == ToolSection().retries

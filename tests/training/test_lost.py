@@ -1,0 +1,377 @@
+"""Runs whose tools fail: what is lost, what is guarded, what a resume makes good, and where programs run."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from mappa_core.cli import main
+from mappa_core.cli.asking import announce_sandboxes
+from mappa_core.cli.ending import show
+from mappa_core.cli.progress import Discreet, Lines
+from mappa_core.errors import ConfigError, GuardStop, TaskError, ToolError
+from mappa_core.evaluation.once import evaluate_once
+from mappa_core.hookspecs import Offer, hookimpl
+from mappa_core.plugins import load
+from mappa_core.protocols import TaskSource, Workflow
+from mappa_core.records import Message, Role, Sandbox, Task, ToolResult, ToolSpec
+from mappa_core.rollout.resuming import resume
+from mappa_core.store.checkpoint import POLICIES, Checkpoints
+from mappa_core.store.folder import RunFolder
+from mappa_core.store.reader import Reader
+from mappa_core.store.summary import read_summary
+from mappa_core.studies.observe import observe
+from mappa_core.testing import ScriptedEngine
+from mappa_core.training import Run
+from mappa_core.training.loop import Silent
+from mappa_core.view.report import write_report
+
+RECIPE = """
+tasks: {use: numbers}
+workflow: {use: programmers}
+policies: {default: {model: none}}
+sampling: {max_tokens: 8, concurrency: 3}
+tools: {python: {use: doubler, retries: 0}}
+coach: {use: strict}
+estimator: {use: reinforce}
+engine: {use: scripted}
+train: {iterations: 4, prompts: 5, samples: 2, max_lost: 0.2}
+checkpoint: {every: 2}
+"""
+
+
+@dataclass
+class FaultyOptions:
+    faults: str = ""
+    """A file with the numbers that the machinery fails on, each with how often it still does."""
+    opens: bool = True
+
+
+class Doubling:
+    """Doubles a number, unless its machinery is broken."""
+
+    spec = ToolSpec(name="python", description="", schema={"type": "object"})
+
+    def __init__(self, options: FaultyOptions) -> None:
+        self._options = options
+        self.opened = self.closed = 0
+
+    async def open(self) -> Sandbox:
+        self.opened += 1
+        if not self._options.opens:
+            raise ConfigError("no cage works here: set allow_unsafe=true")
+        return Sandbox(name="padded", detail="a [soft] one", warnings=("the door is open",))
+
+    async def call(self, arguments, workspace, limits):
+        return await self.run(arguments["code"], (), workspace, limits)
+
+    async def run(self, code, arguments, workspace, limits):
+        number = code.strip()
+        if self._options.faults and _fails(Path(self._options.faults), number):
+            raise ToolError("the sandbox is out of sand")
+        return ToolResult(tool="python", status="ok", stdout=str(2 * int(number)), sandbox="padded")
+
+    async def close(self):
+        self.closed += 1
+
+
+def _fails(path: Path, number: str) -> bool:
+    left = {name: int(count) for name, count in (line.split() for line in path.read_text().splitlines())}
+    if number not in left or left[number] == 0:
+        return False
+    left[number] -= 1
+    path.write_text("".join(f"{name} {count}\n" for name, count in left.items()))
+    return True
+
+
+class Programmers(Workflow):
+    agents = {"doubler": Role(brief="doubles"), "checker": Role(brief="repeats")}  # noqa: RUF012
+
+    def __init__(self, options) -> None:
+        pass
+
+    async def run(self, stage):
+        first = await stage.act("checker", [Message(role="user", content=f"say {stage.task.prompt}")])
+        doubled = await stage.act(
+            "doubler", [Message(role="user", content=f"double {first.reply.content}")], tools=("python",)
+        )
+        last = await stage.act("checker", [Message(role="user", content=f"say {doubled.results[0].stdout}")])
+        stage.record(correct=await stage.grade(last.reply.content))
+
+    async def grade(self, text, task):
+        return float(text == task.reference)
+
+
+def obeying(prompt, sampling):
+    order, number = prompt.removeprefix("<user>").removesuffix("<assistant>").split()
+    return number if order == "say" else f"```python\n{number}\n```"
+
+
+class Making:
+    """Builds the tool, and keeps hold of what was built."""
+
+    def __init__(self) -> None:
+        self.made: list[Doubling] = []
+
+    def __call__(self, options):
+        self.made.append(Doubling(options))
+        return self.made[-1]
+
+
+@pytest.fixture
+def making():
+    return Making()
+
+
+@pytest.fixture
+def registry(tmp_path, making, plugin):
+    recipe = tmp_path / "programs.yaml"
+    recipe.write_text(RECIPE)
+
+    class Programs(plugin):
+        @hookimpl
+        def mappa_workflows(self):
+            yield Offer("programmers", Programmers)
+
+        @hookimpl
+        def mappa_tasks(self):
+            yield from super().mappa_tasks()
+            yield Offer("missing", Missing)
+
+        @hookimpl
+        def mappa_tools(self):
+            yield Offer("doubler", making, FaultyOptions)
+
+        @hookimpl
+        def mappa_engines(self):
+            yield Offer("scripted", lambda options: ScriptedEngine(obeying))
+
+    return load(only=(), modules={"programs": Programs(recipe)})
+
+
+@pytest.fixture
+def start(registry, tmp_path):
+    def start(*settings, faults="", name="run"):
+        path = tmp_path / f"{name}.faults"
+        path.write_text("".join(f"{line}\n" for line in faults.split(", ") if line))
+        words = (f"run.root={tmp_path / 'runs'}", f"run.name={name}", f"tools.python.options.faults={path}", *settings)
+        return Run.from_recipe("programs/tiny", *words, registry=registry)
+
+    return start
+
+
+def mended(tmp_path, name="run"):
+    (tmp_path / f"{name}.faults").write_text("")
+
+
+def traces(folder):
+    """Everything recorded but times."""
+    with sqlite3.connect(folder / "run.db") as db:
+        steps = db.execute("SELECT id, agent, turn, tokens FROM steps ORDER BY id").fetchall()
+        verdicts = db.execute("SELECT id, step, score FROM verdicts ORDER BY id").fetchall()
+        ends = db.execute("SELECT id, outcome, error FROM trajectories ORDER BY id").fetchall()
+    return steps, verdicts, ends
+
+
+# --- what is lost -----------------------------------------------------------------------------------------------------
+
+
+def test_faults_are_counted_and_shown_and_no_agent_is_scored_for_them(start):
+    trained = start("tools.python.retries=1", "train.iterations=1", faults="3 1, 4 1, 6 2").train()
+    with Reader(trained.folder) as reader:
+        ((_, metrics),) = reader.iterations()
+        lost = [reader.trajectory(row.id) for row in reader.trajectories("train") if row.status == "failed"]
+    assert (metrics["rollouts"], metrics["rollouts/failed"], metrics["tools/lost"]) == (10, len(lost), len(lost))
+    assert all(one.error.message == "the sandbox is out of sand (in 2 attempts)" for one in lost)
+    assert all([verdict.step for verdict in one.verdicts] == [one.steps[0].id] for one in lost)
+    assert (trained.summary.tools.lost, trained.summary.tools.attempts_again) == (
+        len(lost),
+        metrics["tools/attempts_again"],
+    )
+
+
+def test_too_many_lost_trajectories_stop_the_run_with_a_checkpoint_and_a_resume_plays_them_on(start, tmp_path):
+    whole = start(name="whole").train()
+    run = start(faults="2 9, 3 9, 4 9, 5 9")
+    with pytest.raises(GuardStop) as stopped:
+        run.train()
+    said = str(stopped.value)
+    assert "trajectories of iteration 1 were lost to failures of tools, more than train.max_lost=20%" in said
+    assert "x the sandbox is out of sand\n" in said and said.endswith("A checkpoint was written.")
+    folder = tmp_path / "runs" / "run"
+    assert Checkpoints(folder / "checkpoints").iterations() == (0,)
+    assert (Checkpoints(folder / "checkpoints").last().path / POLICIES / "updates").read_text() == "0"
+    assert read_summary(folder).status == "stopped"
+    mended(tmp_path)
+    resumed = Run.resume(folder, registry=run._registry).train()
+    assert resumed.summary.status == "done" and resumed.summary.tools.lost == 0
+    assert traces(folder) == traces(whole.folder)
+
+
+def test_a_lost_trajectory_that_was_learned_from_stays_lost_on_resume(start, tmp_path):
+    class Killed(BaseException):
+        pass
+
+    class Killer(Silent):
+        def iteration_finished(self, report):
+            if report.iteration == 3:
+                raise Killed
+
+    no_checkpoint, faults = "checkpoint.every=4", "5 1, 9 1"
+    whole = start(no_checkpoint, faults=faults, name="whole").train()
+    run = start(no_checkpoint, faults=faults)
+    with pytest.raises(Killed):
+        run.train(Killer())
+    folder = tmp_path / "runs" / "run"
+    mended(tmp_path)
+    resumed = Run.resume(folder, registry=run._registry).train()
+    assert resumed.summary.tools.lost == whole.summary.tools.lost == 2
+    assert traces(folder) == traces(whole.folder)
+
+
+def test_what_is_played_on_is_never_sampled_again_to_be_compared(start, tmp_path):
+    with pytest.raises(GuardStop):
+        start(faults="2 9, 3 9, 4 9, 5 9").train()
+    with RunFolder.open(tmp_path / "runs" / "run") as folder:
+        settled = resume(folder.store, "train", 0, settled=True)
+        lost = sorted(name for name, one in settled.replays.items() if one.lost is not None)
+        assert lost and settled.resample and set(lost) < set(settled.ended)
+        assert folder.store.events("played_on") == []
+        again = resume(folder.store, "train", 0, settled=False)
+        assert not again.resample and not set(lost) & set(again.ended)
+        assert all(one.lost is None for one in again.replays.values())
+        (told,) = folder.store.events("played_on")
+        assert told.body == {"split": "train", "iteration": 0, "trajectories": lost}
+        assert not resume(folder.store, "train", 0, settled=True).resample
+        assert resume(folder.store, "train", 1, settled=False).resample
+
+
+def test_an_evaluation_that_lost_too_much_stops_the_run_and_is_made_again(start, tmp_path):
+    run = start(
+        faults="20 1, 21 1",
+    )
+    with pytest.raises(GuardStop, match="2 of the 4 trajectories of the evaluation after 0 iterations were lost"):
+        run.train()
+    folder = tmp_path / "runs" / "run"
+    with Reader(folder) as reader:
+        assert reader.events("evaluation") == []
+    resumed = Run.resume(folder, registry=run._registry).train()
+    assert resumed.evaluations[0].failures == {} and resumed.evaluations[0].interval.mean == 1.0
+
+
+def test_an_evaluation_that_was_counted_with_losses_is_not_made_again(start, tmp_path):
+    run = start("train.iterations=1", "train.max_lost=0.3", faults="20 1")
+    assert run.train().evaluations[0].failures == {"ToolError": 1}
+    resumed = Run.resume(tmp_path / "runs" / "run", "train.iterations=2", registry=run._registry).train()
+    assert [one.failures for one in resumed.evaluations] == [{"ToolError": 1}, {}]
+
+
+def test_an_evaluation_alone_has_a_result_unless_all_is_lost(start, registry):
+    some = start("eval.coach=true", faults="20 1, 21 1, 22 1").composed
+    evaluation = asyncio.run(evaluate_once(some, registry)).evaluation
+    assert evaluation.failures == {"ToolError": 3} and evaluation.interval.mean == 1.0
+    none = start("eval.coach=true", faults="20 1, 21 1, 22 1, 23 1", name="none").composed
+    with pytest.raises(
+        GuardStop, match=r"all 4 trajectories .* were lost to failures of tools. They(.|\n)*4 x the sandbox"
+    ):
+        asyncio.run(observe(none, registry))
+
+
+# --- where programs run -----------------------------------------------------------------------------------------------
+
+
+def test_tools_are_opened_once_said_kept_and_closed(start, making):
+    heard = []
+
+    class Ears(Silent):
+        def sandboxed(self, sandboxes):
+            heard.append(dict(sandboxes))
+
+    trained = start("train.iterations=1").train(Ears())
+    (tool,) = making.made
+    assert (tool.opened, tool.closed) == (1, 1)
+    assert heard == [{"python": Sandbox(name="padded", detail="a [soft] one", warnings=("the door is open",))}]
+    with Reader(trained.folder) as reader:
+        (event,) = reader.events("sandbox")
+    assert event.body == {
+        "tool": "python",
+        "name": "padded",
+        "detail": "a [soft] one",
+        "warnings": ["the door is open"],
+    }
+
+
+def test_a_dry_run_opens_tools_too_and_one_that_cannot_be_opened_is_closed_before_anything_is_written(
+    start, making, tmp_path
+):
+    assert start().check().endswith("; programs of python run in padded")
+    with pytest.raises(ConfigError, match="no cage works here"):
+        start("tools.python.options.opens=false").train()
+    assert [(tool.opened, tool.closed) for tool in making.made] == [(1, 1), (1, 1)]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_evaluation_says_and_keeps_it_too(start, registry):
+    heard = []
+    evaluated = asyncio.run(evaluate_once(start().composed, registry, sandboxed=heard.append))
+    assert [list(sandboxes) for sandboxes in heard] == [["python"]]
+    with Reader(evaluated.folder) as reader:
+        assert [event.body["name"] for event in reader.events("sandbox")] == ["padded"]
+
+
+BOXES = {"python": Sandbox(name="padded", detail="a [soft] one", warnings=("the [door] is open",))}
+
+
+def test_where_programs_run_is_printed_and_when_quiet_only_what_is_not_kept_from_them(capsys):
+    console = Console(width=40)
+    Lines(console).sandboxed(BOXES)
+    assert capsys.readouterr().out.splitlines() == [
+        "programs of the tool python run in padded (a [soft] one)",
+        "programs of the tool python: the [door] is open",
+    ]
+    Discreet().sandboxed(BOXES)
+    said = capsys.readouterr()
+    assert said.out == "" and said.err == "programs of the tool python: the [door] is open\n"
+    announce_sandboxes(console, {"python": Sandbox(name="padded")}, quiet=True)
+    assert capsys.readouterr().out == ""
+
+
+def test_faults_of_tools_are_told_at_the_end_where_there_were_any(start, capsys):
+    console = Console(width=200)
+    show(console, start("tools.python.retries=1", "train.iterations=1", faults="20 1").train())
+    assert "made again" not in capsys.readouterr().out
+    trained = start("tools.python.retries=9", "train.iterations=2", faults="4 1, 5 1", name="faulty").train(
+        Lines(console)
+    )
+    show(console, trained)
+    out = capsys.readouterr().out
+    assert trained.summary.tools.attempts_again == 2
+    assert "  1 calls of tools made again" in out or "  2 calls of tools made again" in out
+    assert "\n2 calls of tools made again\n" in out
+    write_report(trained.folder, trained.summary)
+    assert "0 rollouts lost, 2 calls made again" in (trained.folder / "report.html").read_text()
+
+
+def test_a_trace_says_where_a_program_ran_and_how_often_it_was_started(start, capsys):
+    trained = start("tools.python.retries=9", "train.iterations=1", faults="20 1").train()
+    for task, ran in (("n20", "python: ok, in padded, in attempt 2\n"), ("n21", "python: ok, in padded\n")):
+        assert main(["runs", "trace", str(trained.folder), f"eval-000000/{task}/000"]) == 0
+        assert ran in capsys.readouterr().out
+
+
+class Missing(TaskSource):
+    def __init__(self, options) -> None:
+        pass
+
+    def load(self, split):
+        return [Task(id=f"n{n}", prompt=str(n), reference="", files={"a.csv": "/nowhere/a.csv"}) for n in range(5)]
+
+
+def test_a_task_whose_file_is_gone_is_refused_before_anything_is_written(start):
+    with pytest.raises(TaskError, match=r"the task 'n0': the task file 'a.csv' is not there: /nowhere/a.csv"):
+        start("tasks.use=missing").check()
