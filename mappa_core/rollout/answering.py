@@ -14,8 +14,8 @@ from mappa_core.errors import ToolError
 from mappa_core.records import FileChange, Step, ToolCall, ToolResult
 from mappa_core.rollout.team import Job, Team
 from mappa_core.tools import inputs as task_files
-from mappa_core.tools.run import run_call
 from mappa_core.tools.cage.walk import remove
+from mappa_core.tools.run import run_call
 from mappa_core.tools.workspace import FolderWorkspace
 
 log = structlog.get_logger()

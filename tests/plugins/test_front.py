@@ -37,7 +37,8 @@ PROMISED = """
     Workflow Coach Tool Sandboxed Sandbox Stage TaskSource Workspace Shaper Estimator Loss LossRows Transport Reply
     Tracker Engine Sampler PolicySpec Rewards Split
     Offer NoOptions hookimpl Run
-    PYTHON PYTHON_SPEC program_order program_result program_runner SMALLEST_LIMIT cut_middle Rows read_rows HuggingFaceOptions dataset_rows
+    PYTHON PYTHON_SPEC program_order program_result program_runner
+    SMALLEST_LIMIT cut_middle Rows read_rows HuggingFaceOptions dataset_rows
     MappaError InputError ConfigError PluginError TaskError ModelError RunError RolloutError PromptTooLong ToolError
     CoachError CallError CallFault WorkflowError ReplayError EngineError GuardStop
     Use Cassette Provider Request Secret fault_of_status retry_after one_line
