@@ -50,8 +50,8 @@ def test_the_status_follows_the_exit_code(code, status):
         ("cpu", "timeout", "the program used more than 2.5 s of CPU time"),
         ("memory", "error", "the program and what it started used more than 1.5 MiB of memory"),
         ("processes", "error", "more than 5 processes and threads were running"),
-        ("disk", "error", "the files of the working folder take more than 2 MiB"),
-        ("files", "error", "the working folder holds more than 9 files and folders, or some out of reach"),
+        ("disk", "error", "files took more than 2 MiB; the newest are removed"),
+        ("files", "error", "there were more than 9 files and folders, or some out of reach; the newest are removed"),
         ("hidden", "error", "a process did not let itself be looked at"),
     ],
 )

@@ -25,6 +25,7 @@ from mappa_core.tools.cage.walk import remove
 
 def main() -> None:
     """Run the order in the first file named on the command line; the reply goes to the second."""
+    del sys.path[0]  # the archive
     with open(sys.argv[1], "rb") as text:
         order = Order.from_json(text.read())
     scratch = tempfile.mkdtemp(prefix="mappa-python-")

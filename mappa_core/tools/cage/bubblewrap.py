@@ -36,6 +36,7 @@ class Bubblewrap(Cage):
 
     folder = WORKSPACE
     home = HOME
+    folders = (WORKSPACE,)
     has_user = True
 
     def __init__(self, setup: Setup, order: Order) -> None:
@@ -53,10 +54,13 @@ class Bubblewrap(Cage):
         errors, complaint = os.pipe()
         info, told = os.pipe()
         guard, filter_end = os.pipe()
-        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         os.write(filter_end, seccomp.program(keep_metadata=False))
         os.close(filter_end)
-        ends = {HOLD: hold, READY: said, ERRORS: complaint, INFO: told, FILTER: guard, EMPTY: nothing}
+        ends = {HOLD: hold, READY: said, ERRORS: complaint, INFO: told, FILTER: guard}
+        # Each hidden file is covered by what is read from a descriptor of its own: nothing.
+        ends |= {
+            EMPTY + place: os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for place in range(len(self.setup.hidden))
+        }
         assert self.setup.bubblewrap is not None  # the driver found it
         self.pid = _spawn([self.setup.bubblewrap, *self._arguments(), "cat"], ends)
         with contextlib.suppress(BrokenPipeError):  # where bwrap has ended, its own words say why
@@ -89,6 +93,7 @@ class Bubblewrap(Cage):
         # The first process of the room dies with bwrap, and with the first process all others.
         if self.pid:
             processes.kill(self.pid)
+            self.pid = 0
         processes.sweep()
 
     def clear(self) -> None:
@@ -133,11 +138,11 @@ def bound(paths: Iterable[str]) -> Iterator[str]:
 
 def hidden(paths: Iterable[str]) -> Iterator[str]:
     """Arguments that cover `paths` with what nobody may open."""
-    for path in paths:
+    for place, path in enumerate(paths):
         if os.path.isdir(path):
             yield from ("--perms", "0000", "--tmpfs", path, "--remount-ro", path)
         else:
-            yield from ("--perms", "0000", "--ro-bind-data", str(EMPTY), path)
+            yield from ("--perms", "0000", "--ro-bind-data", str(EMPTY + place), path)
 
 
 def _check_readable(paths: Iterable[str]) -> None:

@@ -23,6 +23,8 @@ class Cage(ABC):
     """The program's working folder."""
     home: str
     """Its home and folder of temporary files."""
+    folders: tuple[str, ...]
+    """Its folders on a disk."""
     has_user: bool
     """Whether it runs as a user that runs nothing else."""
 
@@ -44,7 +46,7 @@ class Cage(ABC):
 
     @abstractmethod
     def end(self, pid: int) -> None:
-        """Kill the program `pid` and all that it started; returns when they are gone."""
+        """Kill the program `pid` (0: there is none) and all that it started; returns when they are gone."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -59,6 +61,7 @@ class Bare(Cage):
         self.order = order
         self.folder = order.folder
         self.home = f"{setup.scratch}/{os.getpid()}"
+        self.folders = (self.folder, self.home)
         self.uid = tenant(order.folder) if os.geteuid() == 0 and setup.tier != "none" else None
         self.has_user = self.uid is not None
 
@@ -77,7 +80,7 @@ class Bare(Cage):
         return 0
 
     def end(self, pid: int) -> None:
-        processes.sweep(None if kernel.LINUX else pid)
+        processes.sweep(None if kernel.LINUX or not pid else pid)
 
     def clear(self) -> None:
         remove(Path(self.home))
@@ -101,8 +104,7 @@ class Landlocked(Bare):
             ),
             hidden=self.setup.hidden,
         )
-        # As a user of its own a program cannot change the mode or times of what is not its own.
-        seccomp.install(seccomp.program(keep_metadata=self.uid is None))
+        seccomp.install(seccomp.program(keep_metadata=True))
 
 
 class Seatbelted(Bare):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
-from mappa_core.tools.cage.walk import Entry, walk
+from mappa_core.tools.cage.walk import Entry, remove, walk
 
 
 @dataclass(frozen=True)
@@ -21,20 +23,19 @@ class Contents:
     closed: bool
 
 
-def measure(folder: str, most_entries: int) -> Contents:
-    """What lies in `folder`; stops counting beyond `most_entries`.
+def measure(folders: Sequence[str], most_entries: int) -> Contents:
+    """What lies in `folders`; stops counting beyond `most_entries`.
 
     Raises:
         OSError: folders are moved while they are looked at.
     """
     size = entries = 0
     closed = False
-    for entry in walk(Path(folder)):
+    for entry in chain.from_iterable(walk(Path(folder)) for folder in folders):
         if entry.closed:
             closed = True
             continue
-        if not stat.S_ISDIR(entry.status.st_mode):
-            size += max(entry.status.st_size, entry.status.st_blocks * 512)
+        size += _bytes(entry.status)
         entries += 1
         if entries > most_entries:
             break
@@ -42,9 +43,33 @@ def measure(folder: str, most_entries: int) -> Contents:
 
 
 def tidy(folder: str) -> None:
-    """Make everything that a program left readable for its owner."""
+    """Make everything that a program left readable for its owner. A folder that it removed is there again, empty."""
+    os.makedirs(folder, exist_ok=True)
+    os.chmod(folder, stat.S_IMODE(os.stat(folder).st_mode) | 0o700)
     for entry in walk(Path(folder)):
         _mend(entry)
+
+
+def trim(folder: str, most_bytes: int, most_entries: int) -> None:
+    """Remove what came last until the rest fits, and what no path leads to."""
+    found, out_of_reach = [], set()
+    for entry in walk(Path(folder)):
+        if entry.closed:
+            out_of_reach.add(entry.path.partition("/")[0])
+        else:
+            found.append((entry.status.st_ctime_ns, entry.path, entry.status))
+    for name in out_of_reach:
+        remove(Path(folder, name))
+    size = sum(_bytes(status) for _, _, status in found)
+    entries = len(found)
+    # Of one moment, what lies deeper goes first: a folder is empty before it is its turn.
+    for _, path, status in sorted(found, key=lambda one: (one[0], one[1]), reverse=True):
+        if size <= most_bytes and entries <= most_entries:
+            return
+        with contextlib.suppress(OSError):
+            (os.rmdir if stat.S_ISDIR(status.st_mode) else os.unlink)(f"{folder}/{path}")
+        size -= _bytes(status)
+        entries -= 1
 
 
 def give(folder: str, uid: int) -> None:
@@ -53,6 +78,10 @@ def give(folder: str, uid: int) -> None:
     for entry in walk(Path(folder)):
         if entry.status.st_uid != uid:
             os.chown(entry.name, uid, uid, dir_fd=entry.folder, follow_symlinks=False)
+
+
+def _bytes(status: os.stat_result) -> int:
+    return 0 if stat.S_ISDIR(status.st_mode) else max(status.st_size, status.st_blocks * 512)
 
 
 def _mend(entry: Entry) -> None:

@@ -9,8 +9,11 @@ import stat
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
 TICKS = os.sysconf("SC_CLK_TCK")
+PIPE_BYTES = 1 << 16
+"""What the kernel keeps for a pipe of the usual size, at most."""
 
 
 @dataclass(frozen=True)
@@ -86,35 +89,51 @@ def kilobytes(lines: Iterable[bytes], names: tuple[bytes, ...]) -> dict[bytes, i
 
 
 @dataclass(frozen=True)
-class Nameless:
-    """What a process keeps that no folder shows, bytes by inode: files on a disk without a name any more, and memory
-    that it shares with its children, which stays when nobody has it in his pages."""
+class Held:
+    """What processes keep that neither a folder nor their pages show, in bytes by inode: `files` on a disk without a
+    name any more, and `memory` of the kernel: at most that of buffers, and what is shared between processes."""
 
     files: dict[int, int]
     memory: dict[int, int]
 
 
-def nameless(pid: int, folder: str, device: int) -> Nameless:
-    """What a process holds open or mapped. Files count on the file system `device`, mapped ones by their old path, in
-    `folder`.
+def look_at_descriptors(pid: int, device: int, held: Held) -> None:
+    """Add what a process holds open to `held`; files count on the file system `device`.
 
     Raises:
         PermissionError: the process does not let itself be looked at.
     """
-    found = Nameless({}, {})
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for descriptor in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 status = os.stat(f"/proc/{pid}/fd/{descriptor}")
-                if stat.S_ISREG(status.st_mode) and status.st_nlink == 0 and status.st_dev == device:
-                    found.files[status.st_ino] = max(status.st_size, status.st_blocks * 512)
-        with open(f"/proc/{pid}/maps", "rb") as maps:
-            for line in maps:
-                if line.endswith(b" (deleted)\n"):
-                    kept = found.memory if b" /dev/zero " in line else found.files
-                    if kept is found.memory or f" {folder}/".encode() in line:
-                        _add(kept, line)
-    return found
+                if stat.S_ISSOCK(status.st_mode):
+                    held.memory[status.st_ino] = socket_bytes()
+                elif stat.S_ISFIFO(status.st_mode):
+                    held.memory[status.st_ino] = PIPE_BYTES
+                elif stat.S_ISREG(status.st_mode) and status.st_nlink == 0 and status.st_dev == device:
+                    held.files[status.st_ino] = max(status.st_size, status.st_blocks * 512)
+
+
+@cache
+def socket_bytes() -> int:
+    """What the kernel keeps for one end of a pair of sockets with a buffer of the usual size, at most."""
+    with open("/proc/sys/net/core/wmem_default", "rb") as usual:
+        return 2 * int(usual.read())
+
+
+def look_at_mappings(pid: int, folders: tuple[str, ...], held: Held) -> None:
+    """Add what a process has mapped to `held`: shared memory, and files whose old path lies in one of `folders`.
+
+    Raises:
+        PermissionError: the process does not let itself be looked at.
+    """
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/maps", "rb") as maps:
+        for line in maps:
+            if line.endswith(b" (deleted)\n"):
+                kept = held.memory if b" /dev/zero " in line else held.files
+                if kept is held.memory or any(f" {folder}/".encode() in line for folder in folders):
+                    _add(kept, line)
 
 
 def _add(kept: dict[int, int], line: bytes) -> None:

@@ -79,31 +79,43 @@ def supervise(channel: socket.socket, warden: int, setup: Setup) -> None:
 
 def run(order: Order, cage: Cage, channel: socket.socket, signals: int) -> dict[str, Any] | None:
     """The reply to `order`; None where nobody waits for it any more. Nothing of the program is left."""
-    pid = 0
     inherited = own_memory() if kernel.LINUX else 0
     try:
         cage.build()
         kernel.die_with_parent(signal.SIGTERM)  # which entering a cage may have undone
-        outputs, ends = open_outputs(order)
         guard = Guard(cage, order, inherited) if kernel.LINUX else None
-        started = time.monotonic()
-        pid = os.fork()
-        if pid == 0:
-            become_program(order, cage, *ends)
-        for end in ends:
-            os.close(end)
+        ending = watched(order, cage, channel, signals, guard)
+        disk.tidy(cage.folder)
+        if ending is not None and guard is not None and (limit := guard.left_too_much()) is not None:
+            disk.trim(cage.folder, guard.most_bytes, guard.most_entries)
+            if ending["limit"] is None:
+                ending |= {"exit": None, "limit": limit}
+        return ending
+    finally:
+        cage.end(0)
+        cage.clear()
+
+
+def watched(
+    order: Order, cage: Cage, channel: socket.socket, signals: int, guard: Guard | None
+) -> dict[str, Any] | None:
+    """Start the program, wait for its end or end it, and kill what it left; how it ended, and what it wrote."""
+    outputs, ends = open_outputs(order)
+    started = time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        become_program(order, cage, *ends)
+    for end in ends:
+        os.close(end)
+    try:
         ending = Watch(pid, signals, channel, outputs, guard).until(started + order.wall_s)
         seconds = time.monotonic() - started
     finally:
         cage.end(pid)
-        cage.clear()
     for output in outputs:
         output.drain()
-    disk.tidy(cage.folder)
     if ending is None:
         return None
-    if guard is not None and ending["limit"] is None and (limit := guard.left_too_much()) is not None:
-        ending = {"exit": None, "limit": limit}
     return {**ending, "stdout": outputs[0].kept(), "stderr": outputs[1].kept(), "seconds": seconds}
 
 

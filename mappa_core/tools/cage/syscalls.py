@@ -104,7 +104,7 @@ _METADATA: dict[str, tuple[int, int | None]] = {
 }  # fmt: skip
 
 _CONDITIONAL: dict[str, tuple[int, int | None]] = {
-    "socketpair": (53, 199), "sendto": (44, 206), "clone": (56, 220), "personality": (135, 92),
+    "socketpair": (53, 199), "setsockopt": (54, 208), "sendto": (44, 206), "clone": (56, 220), "personality": (135, 92),
     "mknod": (133, None), "mknodat": (259, 33), "ioctl": (16, 29), "fcntl": (72, 25), "prctl": (157, 167),
     "prlimit64": (302, 261), "setpriority": (141, 140), "ioprio_set": (251, 30),
     "sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
@@ -121,6 +121,8 @@ CONDITIONAL = {name: Numbers(*numbers) for name, numbers in _CONDITIONAL.items()
 
 _AF_UNIX, _SOCK_STREAM, _SOCK_FLAGS = 1, 1, 0o2004000
 _MSG_OOB = 1
+_BUFFER_SIZES = (7, 8, 32, 33)
+"""SO_SNDBUF, SO_RCVBUF and the forms of both that go beyond the system's limit."""
 _NEW_NAMESPACES = (
     kernel.CLONE_NEWNS | kernel.CLONE_NEWCGROUP | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC
     | kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET
@@ -129,7 +131,7 @@ _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _FILE_FLAGS = (0x4008_6602, 0x4004_6602, 0x401C_5820, 0x4008_7602, 0x4004_7602, 0x4080_6685, 0x800C_6613)
 """FS_IOC_SETFLAGS, its form of 32 bits, FS_IOC_FSSETXATTR, FS_IOC_SETVERSION, its form of 32 bits,
 FS_IOC_ENABLE_VERITY, FS_IOC_SET_ENCRYPTION_POLICY."""
-_F_SETLEASE, _F_SETDELEG = 1024, 1040
+_F_SETLEASE, _F_SETPIPE_SZ, _F_SETDELEG = 1024, 1031, 1040
 _PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
 
 _ITSELF = Condition(0, (0,))
@@ -138,6 +140,8 @@ _ITSELF = Condition(0, (0,))
 CONDITIONS: dict[str, tuple[Condition, ...]] = {
     # Between processes of one program. Other kinds of pairs can be sent from one to another by address.
     "socketpair": (Condition(0, (_AF_UNIX,)), Condition(1, (_SOCK_STREAM,), mask=0xFFFF_FFFF ^ _SOCK_FLAGS)),
+    # Buffers of the usual size: the watch counts them by it.
+    "setsockopt": (Condition(2, _BUFFER_SIZES, among=False),),
     # To nowhere but the other end; data out of band has been a way into the kernel.
     "sendto": (Condition(4, (0,)), Condition(4, (0,), upper=True), Condition(3, (0,), mask=_MSG_OOB)),
     # No namespaces, and no siblings: who a program starts is below it. The flags come first on both machines.
@@ -149,8 +153,8 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "mknodat": (Condition(2, (0, stat.S_IFREG, stat.S_IFIFO), mask=0o170000),),
     # No typing into a terminal, and no flags of files that outlive the program.
     "ioctl": (Condition(1, (_TIOCSTI, _TIOCLINUX, *_FILE_FLAGS), among=False),),
-    # A lease on a file that it may only read makes others who open it wait.
-    "fcntl": (Condition(1, (_F_SETLEASE, _F_SETDELEG), among=False),),
+    # A lease on a file that it may only read makes others who open it wait; the watch counts pipes by their usual size.
+    "fcntl": (Condition(1, (_F_SETLEASE, _F_SETPIPE_SZ, _F_SETDELEG), among=False),),
     # What a process is seen to run could be made another file.
     "prctl": (Condition(0, (kernel.PR_SET_MM,), among=False),),
     "prlimit64": (_ITSELF,),

@@ -163,6 +163,8 @@ def main() -> None:
     control.sendall(json.dumps(greeting).encode() + b"\n")
     if "fault" in greeting:
         return
+    if kernel.LINUX:
+        processes.socket_bytes()  # which a network namespace does not tell
     if setup.tier == "landlock":
         landlock.prepare(setup.hidden)
     warden = Warden(control, setup)

@@ -9,6 +9,7 @@ import resource
 import select
 import signal
 import socket
+import sys
 import time
 from typing import Any
 
@@ -19,10 +20,10 @@ from mappa_core.tools.cage.output import CHUNK, Ends
 
 FIRST_LOOK_S = 0.05
 LOOK_S = 0.1
-DISK_LOOKS = 3
-"""Every so many looks the files are looked at too."""
+THOROUGH_LOOKS = 3
+"""Every so many looks files and mappings are looked at too."""
 PATIENCE = 5
-"""Looks at the disk in a row that may fail, as one does at a process that is about to start another program."""
+"""Looks in a row that may fail, as one does at a process that is about to start another program."""
 
 
 class Watch:
@@ -87,10 +88,13 @@ class Guard:
         self.cage = cage
         self.order = order
         self.inherited = inherited
-        self.at_start = disk.measure(cage.folder, order.workspace_files)
         self.device = os.stat(cage.folder).st_dev
+        at_start = disk.measure(cage.folders, sys.maxsize)
+        # A program that was started in a folder that is too full may still clear it.
+        self.most_bytes = max(order.workspace_bytes, at_start.bytes)
+        self.most_entries = max(order.workspace_files, at_start.entries)
         self.looks = 0
-        self.unreadable = 0
+        self.failures = 0
 
     def look(self) -> str | None:
         """The limit that is exceeded now, if any: memory, processes, cpu, disk, files or hidden."""
@@ -102,48 +106,42 @@ class Guard:
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         if sum(one.cpu_s for one in seen) + ended.ru_utime + ended.ru_stime > self.order.cpu_s:
             return "cpu"
-        if self._memory_is_over(seen):
-            return "memory"
-        return self._disk_limit(pids) if self.looks % DISK_LOOKS == 1 else None
+        try:
+            limit = self._exceeded(pids, seen, thoroughly=self.looks % THOROUGH_LOOKS == 1)
+            self.failures = 0
+        except OSError:  # a process does not let itself be looked at, or moves its folders all the time
+            self.failures += 1
+            limit = "hidden" if self.failures > PATIENCE else None
+        return limit
 
     def left_too_much(self) -> str | None:
         """The limit that the files exceed which an ended program left, if any."""
-        return self._disk_limit([])
+        return self._files_exceed(0)
 
-    def _memory_is_over(self, seen: list[processes.Process]) -> bool:
+    def _exceeded(self, pids: list[int], seen: list[processes.Process], *, thoroughly: bool) -> str | None:
+        held = processes.Held({}, {})
+        for pid in pids:
+            processes.look_at_descriptors(pid, self.device, held)
+            if thoroughly:
+                processes.look_at_mappings(pid, self.cage.folders, held)
+        if self._memory_is_over(seen, sum(held.memory.values()) + self.cage.memory_files()):
+            return "memory"
+        return self._files_exceed(sum(held.files.values())) if thoroughly else None
+
+    def _memory_is_over(self, seen: list[processes.Process], elsewhere: int) -> bool:
         """What a program inherited from the preloading warden is not its own doing. It is counted once, although each
         process shows it; only where that makes a difference is it worth a walk through page tables."""
-        most = self.order.memory_bytes + self.inherited - self.cage.memory_files()
+        most = self.order.memory_bytes + self.inherited - elsewhere
         if sum(one.memory for one in seen) <= most:
             return False
         fair = ((processes.fair_memory(one.pid), one.memory) for one in seen)
         return sum(shown if share is None else share for share, shown in fair) > most
 
-    def _disk_limit(self, pids: list[int]) -> str | None:
-        """A program that was started in a folder that is too full may still clear it."""
-        try:
-            contents = disk.measure(self.cage.folder, max(self.order.workspace_files, self.at_start.entries))
-            files, memory = self._nameless(pids)
-            self.unreadable = 0
-        except OSError:  # a process does not let itself be looked at, or moves its folders all the time
-            self.unreadable += 1
-            return "hidden" if self.unreadable > PATIENCE else None
-        if contents.closed or contents.entries > max(self.order.workspace_files, self.at_start.entries):
+    def _files_exceed(self, nameless: int) -> str | None:
+        contents = disk.measure(self.cage.folders, self.most_entries)
+        if contents.closed or contents.entries > self.most_entries:
             return "files"
-        if memory > self.order.memory_bytes:
-            return "memory"
-        over = contents.bytes + files > max(self.order.workspace_bytes, self.at_start.bytes)
-        return "disk" if over else None
-
-    def _nameless(self, pids: list[int]) -> tuple[int, int]:
-        """Bytes of files and of memory that processes keep without a name."""
-        files: dict[int, int] = {}
-        memory: dict[int, int] = {}
-        for pid in pids:
-            found = processes.nameless(pid, self.cage.folder, self.device)
-            files |= found.files
-            memory |= found.memory
-        return sum(files.values()), sum(memory.values())
+        return "disk" if contents.bytes + nameless > self.most_bytes else None
 
 
 def own_memory() -> int:

@@ -122,8 +122,9 @@ def _why_stopped(limit: str, limits: ToolLimits) -> str:
         "cpu": f"the program used more than {limits.cpu_s:g} s of CPU time",
         "memory": f"the program and what it started used more than {_size(limits.memory_bytes)} of memory",
         "processes": f"more than {limits.processes} processes and threads were running",
-        "disk": f"the files of the working folder take more than {_size(limits.workspace_bytes)}",
-        "files": f"the working folder holds more than {limits.workspace_files} files and folders, or some out of reach",
+        "disk": f"files took more than {_size(limits.workspace_bytes)}; the newest are removed",
+        "files": f"there were more than {limits.workspace_files} files and folders, or some out of reach; "
+        "the newest are removed",
         "hidden": "a process did not let itself be looked at",
     }[limit]
 

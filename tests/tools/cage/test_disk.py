@@ -2,6 +2,7 @@
 
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_measures_files_in_all_folders(folder):
     (folder / "a").write_bytes(bytes(5000))
     (folder / "b/c").mkdir(parents=True)
     (folder / "b/c/d").write_bytes(bytes(3000))
-    contents = disk.measure(str(folder), MANY)
+    contents = disk.measure([str(folder)], MANY)
     assert contents.entries == 4 and not contents.closed
     assert 8000 <= contents.bytes <= 8000 + 2 * 4096
 
@@ -43,7 +44,7 @@ def test_measures_files_in_all_folders(folder):
 def test_a_sparse_file_counts_with_its_whole_length(folder):
     with (folder / "sparse").open("wb") as file:
         file.truncate(1 << 30)
-    assert disk.measure(str(folder), MANY).bytes == 1 << 30
+    assert disk.measure([str(folder)], MANY).bytes == 1 << 30
 
 
 def test_links_are_entries_and_are_not_followed(folder, tmp_path):
@@ -51,20 +52,20 @@ def test_links_are_entries_and_are_not_followed(folder, tmp_path):
     (tmp_path / "outside/big").write_bytes(bytes(100_000))
     (folder / "link").symlink_to(tmp_path / "outside")
     (folder / "loop").symlink_to(folder)
-    contents = disk.measure(str(folder), MANY)
+    contents = disk.measure([str(folder)], MANY)
     assert contents.entries == 2 and contents.bytes < 20_000
 
 
 def test_counting_stops_beyond_what_is_allowed(folder):
     for number in range(20):
         (folder / str(number)).touch()
-    assert disk.measure(str(folder), 5).entries == 6
+    assert disk.measure([str(folder)], 5).entries == 6
 
 
 @pytest.mark.parametrize(("levels", "within_reach"), [(1, True), (50, True), (70, False), (300, False)])
 def test_what_lies_beyond_any_path_is_told(folder, levels, within_reach):
     deep(folder, levels)
-    contents = disk.measure(str(folder), MANY)
+    contents = disk.measure([str(folder)], MANY)
     assert contents.closed != within_reach
     assert not within_reach or contents.entries == levels + 1
     disk.tidy(str(folder))
@@ -73,9 +74,9 @@ def test_what_lies_beyond_any_path_is_told(folder, levels, within_reach):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root enters every folder")
 def test_what_nobody_may_enter_is_told(folder):
     (folder / "shut").mkdir(mode=0)
-    assert disk.measure(str(folder), MANY).closed
+    assert disk.measure([str(folder)], MANY).closed
     disk.tidy(str(folder))
-    assert not disk.measure(str(folder), MANY).closed
+    assert not disk.measure([str(folder)], MANY).closed
 
 
 def test_what_nobody_may_read_is_made_readable(folder):
@@ -106,3 +107,35 @@ def test_a_folder_is_given_with_all_that_is_in_it_and_nothing_else(folder, tmp_p
     disk.give(str(folder), 4321)
     owners = {path.lstat().st_uid for path in (folder, *folder.rglob("*"))}
     assert owners == {4321} and outside.stat().st_uid == 0
+
+
+def test_what_came_last_is_removed_until_the_rest_fits(folder):
+    for number in range(6):
+        (folder / f"f{number}").write_bytes(bytes(100_000))
+        time.sleep(0.02)  # for the clock of the file system
+    (folder / "f0").write_bytes(bytes(100_000))
+    disk.trim(str(folder), 350_000, MANY)
+    assert sorted(path.name for path in folder.iterdir()) == ["f1", "f2", "f3"]
+    disk.trim(str(folder), MANY, 2)
+    assert sorted(path.name for path in folder.iterdir()) == ["f1", "f2"]
+
+
+def test_folders_and_what_is_out_of_reach_are_trimmed_too(folder):
+    (folder / "kept").touch()
+    time.sleep(0.02)
+    for number in range(30):
+        (folder / f"d{number}/e").mkdir(parents=True)
+    disk.trim(str(folder), MANY, 1)
+    assert [path.name for path in folder.iterdir()] == ["kept"]
+    deep(folder, 300)
+    disk.trim(str(folder), MANY, MANY)
+    assert [path.name for path in folder.iterdir()] == ["kept"]
+    assert not disk.measure([str(folder)], MANY).closed
+
+
+def test_a_folder_that_was_removed_or_shut_is_there_again(folder):
+    folder.rmdir()
+    disk.tidy(str(folder))
+    folder.chmod(0)
+    disk.tidy(str(folder))
+    (folder / "new").touch()

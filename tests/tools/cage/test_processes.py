@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -97,33 +98,35 @@ def test_a_process_that_is_gone_is_none():
     processes.kill(process.pid)
 
 
+def held(folder) -> processes.Held:
+    """What this process keeps beside what is seen."""
+    found = processes.Held({}, {})
+    processes.look_at_descriptors(os.getpid(), folder.stat().st_dev, found)
+    processes.look_at_mappings(os.getpid(), (str(folder),), found)
+    return found
+
+
 def test_files_without_a_name_are_seen_open_and_mapped(tmp_path):
-    folder, device = str(tmp_path), tmp_path.stat().st_dev
-
-    def kept() -> int:
-        return sum(processes.nameless(os.getpid(), folder, device).files.values())
-
-    assert kept() == 0
+    assert sum(held(tmp_path).files.values()) == 0
     with (tmp_path / "open").open("wb") as file:
         file.write(bytes(1 << 20))
         file.flush()
-        assert kept() == 0
+        assert sum(held(tmp_path).files.values()) == 0
         (tmp_path / "open").unlink()
-        assert kept() == 1 << 20
+        assert sum(held(tmp_path).files.values()) == 1 << 20
     with (tmp_path / "mapped").open("w+b") as file:
         file.truncate(1 << 21)
         mapped = mmap.mmap(file.fileno(), 1 << 21)
     (tmp_path / "mapped").unlink()
     # `mmap` keeps a descriptor of its own: it is counted once.
-    assert kept() == 1 << 21
+    assert sum(held(tmp_path).files.values()) == 1 << 21
     mapped.close()
-    assert kept() == 0
+    assert sum(held(tmp_path).files.values()) == 0
 
 
-def test_shared_memory_is_seen_although_no_page_of_it_is_mapped(tmp_path):
+def test_memory_of_the_kernel_is_seen(tmp_path):
     def kept() -> int:
-        found = processes.nameless(os.getpid(), str(tmp_path), tmp_path.stat().st_dev)
-        return sum(found.memory.values())
+        return sum(held(tmp_path).memory.values())
 
     before = kept()
     shared = mmap.mmap(-1, 1 << 22)
@@ -131,6 +134,14 @@ def test_shared_memory_is_seen_although_no_page_of_it_is_mapped(tmp_path):
     shared.madvise(mmap.MADV_DONTNEED)
     assert kept() - before == 1 << 22
     shared.close()
+    one, other = socket.socketpair()
+    assert kept() - before == 2 * processes.socket_bytes()
+    one.close()
+    other.close()
+    ends = os.pipe()
+    assert kept() - before == processes.PIPE_BYTES
+    for end in ends:
+        os.close(end)
     assert kept() == before
 
 

@@ -83,13 +83,14 @@ PERMITTED = {
     "socketpair": lambda a: (
         low(a[0]) == socket.AF_UNIX and low(a[1]) & ~(socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) == socket.SOCK_STREAM
     ),
+    "setsockopt": lambda a: low(a[2]) not in (socket.SO_SNDBUF, socket.SO_RCVBUF, 32, 33),
     "sendto": lambda a: a[4] == 0 and not a[3] & socket.MSG_OOB,
     "clone": lambda a: not a[0] & (NAMESPACES | PARENT),
     "personality": lambda a: low(a[0]) in (0, 0xFFFFFFFF),
     "mknod": lambda a: stat.S_IFMT(a[1] & 0xFFFF) in (0, stat.S_IFREG, stat.S_IFIFO),
     "mknodat": lambda a: stat.S_IFMT(a[2] & 0xFFFF) in (0, stat.S_IFREG, stat.S_IFIFO),
     "ioctl": lambda a: low(a[1]) not in BAD_IOCTLS,
-    "fcntl": lambda a: low(a[1]) not in (fcntl.F_SETLEASE, 1024 + 16),
+    "fcntl": lambda a: low(a[1]) not in (fcntl.F_SETLEASE, 1024 + 7, 1024 + 16),
     "prctl": lambda a: low(a[0]) != 35,
     "prlimit64": lambda a: low(a[0]) == 0,
     "setpriority": lambda a: low(a[0]) == os.PRIO_PROCESS and low(a[1]) == 0,
@@ -127,7 +128,7 @@ KNOWN = sorted(
 )
 CONDITIONAL = sorted({number for numbers in syscalls.CONDITIONAL.values() for number in numbers if number is not None})
 INTERESTING = [
-    0, 1, 2, 5, 35, 1024, 1040, 0x80801, 0xFFFF_FFFF, 0x1_0000_0001, 0x1_FFFF_FFFF,
+    0, 1, 2, 5, 7, 8, 32, 33, 35, 1024, 1031, 1040, 0x80801, 0xFFFF_FFFF, 0x1_0000_0001, 0x1_FFFF_FFFF,
     stat.S_IFREG | 0o644, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK, stat.S_IFDIR, stat.S_IFLNK,
     *BAD_IOCTLS, *(bad | 0xABCD << 32 for bad in BAD_IOCTLS), *(1 << bit for bit in range(64)),
 ]  # fmt: skip
