@@ -20,6 +20,7 @@ from mappa_core.tools.cage.syscalls import (
     MISSING,
     NEWEST,
     REFUSED,
+    TOUCHES,
     Condition,
     Numbers,
 )
@@ -47,7 +48,8 @@ def program(*, keep_metadata: bool) -> bytes:
     """The filter, as an array of `struct sock_filter`: for `install`, and for `bwrap --seccomp`.
 
     With `keep_metadata`, calls that change a file's mode, owner, times or attributes do nothing and say that they
-    succeeded: for a cage that cannot restrict them by path. As an error, they would end most copying of files.
+    succeeded: for a cage that cannot restrict them by path. As an error, they would end most copying of files. Only
+    setting a path's times to now is refused: by its success `Path.touch` would take the file for there.
     """
     code: Code = [(_LOAD, 0, 0, ARCHITECTURE)]
     for architecture, column in ((X86_64, 0), (AARCH64, 1)):
@@ -84,11 +86,28 @@ def _blocks(column: int, keep_metadata: bool) -> Iterator[tuple[int, Code]]:
     """The number of each call in question, and what to do if it is that, else to go on behind it."""
     answers = [(REFUSED, EPERM), (MISSING, ENOSYS), *([(METADATA, 0)] if keep_metadata else [])]
     for calls, errno in answers:
-        for _, number in _of(calls, column):
-            yield number, [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, ERRNO | errno)]
+        for name, number in _of(calls, column):
+            body = _unless_now() if name == TOUCHES else []
+            yield number, [(_EQUAL, 0, len(body) + 1, number), *body, (_RETURN, 0, 0, ERRNO | errno)]
     for name, number in _of(CONDITIONAL, column):
         body = [instruction for condition in CONDITIONS[name] for instruction in _must_hold(condition)]
         yield number, [(_EQUAL, 0, len(body) + 1, number), *body, (_RETURN, 0, 0, ALLOW)]
+
+
+def _unless_now() -> Code:
+    """Refuse `utimensat` of a path, argument 1, without times, argument 2; else go on behind it. Both are pointers."""
+    path, times = (ARGUMENTS + 8 * argument for argument in (1, 2))
+    return [
+        (_LOAD, 0, 0, path),
+        (_EQUAL, 0, 2, 0),
+        (_LOAD, 0, 0, path + 4),
+        (_EQUAL, 5, 0, 0),
+        (_LOAD, 0, 0, times),
+        (_EQUAL, 0, 3, 0),
+        (_LOAD, 0, 0, times + 4),
+        (_EQUAL, 0, 1, 0),
+        (_RETURN, 0, 0, ERRNO | EPERM),
+    ]
 
 
 def _of(calls: dict[str, Numbers], column: int) -> Iterator[tuple[str, int]]:

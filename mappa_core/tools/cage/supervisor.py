@@ -29,6 +29,10 @@ CAGES: Mapping[str, Callable[[Setup, Order], Cage]] = {
     "seatbelt": Seatbelted,
     "none": Bare,
 }
+OPEN_AT_MOST = os.sysconf("SC_OPEN_MAX")
+"""Descriptors that may be open, before any limit."""
+EXIT = os._exit
+"""Which a program may replace."""
 DESCRIPTORS = 256
 """Files, pipes and sockets that one process may have open: buffers of sockets count as nobody's memory."""
 LOCKED_BYTES = 1 << 16
@@ -81,6 +85,7 @@ def run(order: Order, cage: Cage, channel: socket.socket, signals: int) -> dict[
     """The reply to `order`; None where nobody waits for it any more. Nothing of the program is left."""
     inherited = own_memory() if kernel.LINUX else 0
     try:
+        hold_back(order)
         cage.build()
         kernel.die_with_parent(signal.SIGTERM)  # which entering a cage may have undone
         guard = Guard(cage, order, inherited) if kernel.LINUX else None
@@ -127,6 +132,7 @@ def open_outputs(order: Order) -> tuple[list[Ends], list[int]]:
 
 def become_program(order: Order, cage: Cage, out: int, err: int) -> NoReturn:
     """Turn this fork into an interpreter that runs `order.code` as its script."""
+    status = 1
     try:
         forget_signals(signal.SIGCHLD, signal.SIGTERM)
         os.setsid()
@@ -136,37 +142,43 @@ def become_program(order: Order, cage: Cage, out: int, err: int) -> NoReturn:
         os.chdir(cage.folder)
         os.umask(0o022)
         os.environ.update(HOME=cage.home, TMPDIR=cage.home)
-        descriptors = os.sysconf("SC_OPEN_MAX")  # before it is limited
         restrict(order, cage)
         cage.confine()  # may take a descriptor of the warden's
-        os.closerange(3, descriptors)
+        os.closerange(3, OPEN_AT_MOST)
         kernel.die_with_parent(signal.SIGKILL)
         kernel.set_dumpable()
-        os._exit(program.run(order.code, order.arguments))
-    except BaseException:  # noqa: BLE001 - a fork must not go on as a second supervisor
-        traceback.print_exc()
-        os._exit(1)
+        status = program.run(order.code, order.arguments)
+    except BaseException:  # noqa: BLE001 - reported, however little the program left to report with
+        status = 1
+        with contextlib.suppress(BaseException):
+            traceback.print_exc()
+    finally:
+        EXIT(status)  # a fork must not go on as a second supervisor
+
+
+def hold_back(order: Order) -> None:
+    """Limits of the supervisor that all it starts shall have, the walls of a cage included, which a program may get
+    hold of."""
+    limit(resource.RLIMIT_FSIZE, order.file_bytes)
+    limit(resource.RLIMIT_NOFILE, DESCRIPTORS)
+    limit(resource.RLIMIT_MEMLOCK, LOCKED_BYTES)
+    limit(resource.RLIMIT_CORE, 0)
 
 
 def restrict(order: Order, cage: Cage) -> None:
     """Limits of this process and, each for itself, of those that it starts. The number of processes is one of a user's
     in all: the watch knows better, this is for what a program may start between two of its looks."""
     cpu = math.ceil(order.cpu_s)
-    memory = order.memory_bytes + address_space()
-    most = order.processes + (SPARE_PROCESSES if cage.has_user else threads_of_all())
-    for kind, soft, hard in (
-        (resource.RLIMIT_CPU, cpu, cpu + 1),
-        (resource.RLIMIT_AS, memory, memory),
-        (resource.RLIMIT_FSIZE, order.file_bytes, order.file_bytes),
-        (resource.RLIMIT_NOFILE, DESCRIPTORS, DESCRIPTORS),
-        (resource.RLIMIT_NPROC, most, most),
-        (resource.RLIMIT_MEMLOCK, LOCKED_BYTES, LOCKED_BYTES),
-        (resource.RLIMIT_CORE, 0, 0),
-    ):
-        allowed = resource.getrlimit(kind)[1]
-        if allowed != resource.RLIM_INFINITY:
-            soft, hard = min(soft, allowed), min(hard, allowed)
-        resource.setrlimit(kind, (soft, hard))
+    limit(resource.RLIMIT_CPU, cpu, cpu + 1)
+    limit(resource.RLIMIT_AS, order.memory_bytes + address_space())
+    limit(resource.RLIMIT_NPROC, order.processes + (SPARE_PROCESSES if cage.has_user else threads_of_all()))
+
+
+def limit(kind: int, soft: int, hard: int | None = None) -> None:
+    """Set a limit, never above what is allowed already."""
+    allowed = resource.getrlimit(kind)[1]
+    values = [value if allowed == resource.RLIM_INFINITY else min(value, allowed) for value in (soft, hard or soft)]
+    resource.setrlimit(kind, (values[0], values[1]))
 
 
 def threads_of_all() -> int:

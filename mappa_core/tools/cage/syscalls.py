@@ -116,6 +116,8 @@ MISSING = {name: Numbers(*numbers) for name, numbers in _MISSING.items()}
 METADATA = {name: Numbers(*numbers) for name, numbers in _METADATA.items()}
 """What changes a file's mode, owner, times and attributes: neither Landlock nor anything else restricts these by
 path, so that a program could change them of all files that its user owns."""
+TOUCHES = "utimensat"
+"""Of these the one by which libraries find out whether a file is there."""
 CONDITIONAL = {name: Numbers(*numbers) for name, numbers in _CONDITIONAL.items()}
 """Allowed where all of CONDITIONS hold, else refused."""
 

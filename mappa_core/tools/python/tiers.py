@@ -44,8 +44,17 @@ attempt("read a file outside its folder", open, secret)
 attempt("write a file outside its folder", open, secret + ".new", "w")
 attempt("open a socket", socket.socket)
 attempt("signal the process that trains", os.kill, int(driver), 0)
+
+def read_within(path):
+    # Names of what is hidden may show, contents may not.
+    for folder, _, files in os.walk(path):
+        for name in files:
+            open(os.path.join(folder, name)).close()
+            return
+    open(path).close()
+
 for path in hidden:
-    attempt("read the hidden " + path, os.listdir if os.path.isdir(path) else open, path)
+    attempt("read the hidden " + path, read_within, path)
 open("written", "w").close()
 print(json.dumps(escapes))
 """
