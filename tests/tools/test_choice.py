@@ -57,6 +57,7 @@ async def test_without_a_cage_programs_run_where_that_is_accepted_and_it_is_said
     tool = PythonTool(PythonOptions(allow_unsafe=True))
     sandbox = await tool.open()
     assert sandbox.name == "none" and "not caged" in sandbox.warnings[0]
+    assert sandbox.detail.startswith("bubblewrap: bwrap was not found; landlock: ")
     result = await tool.call({"code": "print(1)"}, FolderWorkspace(tmp_path / "w"), ToolLimits())
     assert (result.stdout, result.sandbox) == ("1\n", "none")
     await tool.close()
@@ -147,3 +148,17 @@ async def test_a_probe_that_fails_is_told_with_what_it_said(monkeypatch):
     monkeypatch.setattr(tiers, "PROBE", "raise SystemExit('no luck')")
     with pytest.raises(ToolError, match="a first program failed in it: no luck"):
         await tiers.attempt("none", (), ())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs programs as another user")
+async def test_a_task_file_that_others_may_not_read_is_named(tmp_path):
+    (tmp_path / "train.csv").write_text("a\n")
+    (tmp_path / "train.csv").chmod(0o600)
+    tool = PythonTool(PythonOptions(cage="bubblewrap"))
+    workspace = FolderWorkspace(tmp_path / "w", inputs={"train.csv": tmp_path / "train.csv"})
+    with pytest.raises(ToolError, match=r"train.csv must be readable for other users, .*: chmod o\+r"):
+        await tool.call({"code": "print(1)"}, workspace, ToolLimits())
+    (tmp_path / "train.csv").chmod(0o644)
+    result = await tool.call({"code": "print(open('train.csv').read())"}, workspace, ToolLimits())
+    assert result.stdout == "a\n\n"
+    await tool.close()

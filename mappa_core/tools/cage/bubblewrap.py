@@ -97,7 +97,8 @@ class Bubblewrap(Cage):
         processes.sweep()
 
     def clear(self) -> None:
-        os.close(self.hold)
+        if self.hold >= 0:
+            os.close(self.hold)
 
     def _arguments(self) -> Iterator[str]:
         yield from ("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--die-with-parent")

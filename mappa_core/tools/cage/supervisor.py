@@ -1,7 +1,5 @@
 """The supervisor: runs the one program that is asked for on its channel, and replies once nothing of it is left."""
 
-# Bare system calls: what is done between fork and exit should be what is written here.
-
 from __future__ import annotations
 
 import contextlib
@@ -34,7 +32,7 @@ OPEN_AT_MOST = os.sysconf("SC_OPEN_MAX")
 EXIT = os._exit
 """Which a program may replace."""
 DESCRIPTORS = 256
-"""Files, pipes and sockets that one process may have open: buffers of sockets count as nobody's memory."""
+"""Files, pipes and sockets that one process may have open: what lies in pipes and between sockets is memory."""
 LOCKED_BYTES = 1 << 16
 """Memory that a process may keep from being moved to disk."""
 SPARE_PROCESSES = 16

@@ -75,26 +75,36 @@ async def choose(options: PythonOptions) -> Chosen:
     Raises:
         ConfigError: there is none; the message says why each is not there and what to do.
     """
-    if options.cage not in ("auto", "none", "bubblewrap", "landlock", "seatbelt"):
-        raise ConfigError(f"cage={options.cage!r}: it is auto, bubblewrap, landlock, seatbelt or none")
-    if options.cage == "none" and not options.allow_unsafe:
-        raise ConfigError(f"cage=none needs allow_unsafe=true, as {UNCAGED}")
+    tiers = _tiers(options)
     hidden = resolved(options.hide)
     reasons = {}
-    for tier in CAGES if options.cage == "auto" else () if options.cage == "none" else (options.cage,):
+    for tier in tiers:
         try:
-            return await attempt(tier, tuple(options.preload), hidden)
+            return await attempt(tier, options.preload, hidden)
         except ToolError as error:
             reasons[tier] = str(error)
-    if options.allow_unsafe:
-        if hidden:
-            raise ConfigError(f"hide cannot be kept without a cage.{_listed(reasons)}")
-        return await attempt("none", tuple(options.preload), ())
-    raise ConfigError(
-        f"no sandbox for the programs of agents works here:{_listed(reasons)}\n"
-        f"Install bubblewrap: {INSTALL}. Or set allow_unsafe=true in the options of the tool python, and accept that "
-        f"{UNCAGED}."
-    )
+    listed = "".join(f"\n  {tier}: {reason}" for tier, reason in reasons.items())
+    if not options.allow_unsafe:
+        raise ConfigError(
+            f"no sandbox for the programs of agents works here:{listed}\n"
+            f"Install bubblewrap: {INSTALL}. Or set allow_unsafe=true in the options of the tool python, and accept "
+            f"that {UNCAGED}."
+        )
+    if hidden:
+        raise ConfigError(f"hide cannot be kept without a cage.{listed}")
+    chosen = await attempt("none", options.preload, ())
+    why = "; ".join(f"{tier}: {reason}" for tier, reason in reasons.items())
+    return replace(chosen, sandbox=replace(chosen.sandbox, detail=why))
+
+
+def _tiers(options: PythonOptions) -> Sequence[str]:
+    """What is to be tried before programs run without a cage."""
+    known = ("bubblewrap", "landlock", "seatbelt")
+    if options.cage not in ("auto", *known, "none"):
+        raise ConfigError(f"cage={options.cage!r}: it is auto, {', '.join(known)} or none")
+    if options.cage == "none" and not options.allow_unsafe:
+        raise ConfigError(f"cage=none needs allow_unsafe=true, as {UNCAGED}")
+    return {"auto": CAGES, "none": ()}.get(options.cage, (options.cage,))
 
 
 async def survey() -> Mapping[str, Sandbox | str]:
@@ -109,10 +119,6 @@ async def survey() -> Mapping[str, Sandbox | str]:
             await asyncio.to_thread(chosen.warden.close)
             found[tier] = chosen.sandbox
     return found
-
-
-def _listed(reasons: dict[str, str]) -> str:
-    return "".join(f"\n  {tier}: {reason}" for tier, reason in reasons.items())
 
 
 async def attempt(tier: str, preload: Sequence[str], hidden: Sequence[str]) -> Chosen:
@@ -202,7 +208,7 @@ def _described(tier: str) -> tuple[str, tuple[str, ...]]:
     if tier == "landlock":
         return f"Landlock ABI {landlock.abi()} and seccomp", _gaps(tier)
     if tier == "none":
-        return "no cage", (UNCAGED,)
+        return "", (UNCAGED,)
     detail = {"bubblewrap": "namespaces and seccomp", "seatbelt": "untried on this system"}
     return detail[tier], ()
 

@@ -116,15 +116,24 @@ POOLS = {
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest.fixture(scope="module", params=["bubblewrap", "landlock"])
-def tier(request):
+PLACES = {"bubblewrap": ("bubblewrap", []), "preloaded": ("bubblewrap", PRELOAD), "landlock": ("landlock", [])}
+
+
+@pytest.fixture(scope="module", params=PLACES.values(), ids=PLACES)
+def place(request):
     return request.param
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[[], PRELOAD], ids=["bare", "preloaded"])
-async def tool(request, tier, open_cage):
+@pytest.fixture(scope="module")
+def tier(place):
+    return place[0]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def tool(place, open_cage):
     """One tool for all: what is preloaded takes seconds."""
-    tool = PythonTool(PythonOptions(cage=tier, preload=request.param, workers=2))
+    tier, preload = place
+    tool = PythonTool(PythonOptions(cage=tier, preload=preload, workers=2))
     await open_cage(tool, tier)
     yield tool
     await tool.close()

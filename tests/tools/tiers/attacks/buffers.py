@@ -34,7 +34,7 @@ for _ in range(CROWD):
         os._exit(0)
 os.set_blocking(ready, False)
 filled = 0
-for _ in range(200):
+for _ in range(60):
     time.sleep(0.05)
     try:
         while True:
