@@ -20,7 +20,7 @@ def reply(**fields: object) -> dict[str, object]:
     return {"exit": 0, "limit": None, "stdout": kept(b""), "stderr": kept(b""), "seconds": 0.25, **fields}
 
 
-def result(answer, limits=None, folder="/work/space", files=(), left_behind=()):
+def result(answer, limits=None, folder="/some/space", files=(), left_behind=()):
     limits = limits or ToolLimits()
     return program_result(answer, limits, folder=folder, files=files, left_behind=left_behind, sandbox="somewhere")
 
@@ -78,8 +78,8 @@ def test_a_program_that_took_its_supervisor_with_it_is_at_fault_itself():
 
 
 def test_paths_and_addresses_are_made_equal():
-    text = b"/work/space/a /work/spaces /work/space: <object object at 0x7f0123456789>"
-    assert result(reply(stdout=kept(text))).stdout == "./a /work/spaces .: <object object at 0x0>"
+    text = b"/some/space/a /some/spaces /some/space: <object object at 0x7f0123456789>"
+    assert result(reply(stdout=kept(text))).stdout == "./a /some/spaces .: <object object at 0x0>"
 
 
 def test_a_cut_is_marked_and_cuts_no_character_in_two():
