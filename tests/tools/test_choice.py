@@ -162,3 +162,8 @@ async def test_a_task_file_that_others_may_not_read_is_named(tmp_path):
     result = await tool.call({"code": "print(open('train.csv').read())"}, workspace, ToolLimits())
     assert result.stdout == "a\n\n"
     await tool.close()
+
+
+def test_workers_must_be_positive():
+    with pytest.raises(ConfigError, match="workers of the tool python must be at least 1, not 0"):
+        PythonTool(PythonOptions(workers=0))

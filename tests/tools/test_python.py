@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.errors import ConfigError, ToolError
+from mappa_core.errors import ToolError
 from mappa_core.records import ToolLimits
 from mappa_core.tools.python.driver import clean_environment
 from mappa_core.tools.python.options import PythonOptions
@@ -247,8 +247,3 @@ async def test_a_workspace_that_is_gone_is_a_fault_of_the_machinery(run, workspa
     workspace.path.rmdir()
     with pytest.raises(ToolError, match=r"cannot run the program: .*No such file"):
         await run("print(1)")
-
-
-def test_workers_must_be_positive():
-    with pytest.raises(ConfigError, match="workers of the tool python must be at least 1, not 0"):
-        PythonTool(PythonOptions(workers=0))
