@@ -99,11 +99,17 @@ async def test_an_older_landlock_works_with_a_warning_that_says_what_is_open(mon
 async def test_a_module_that_cannot_be_preloaded_is_named():
     with pytest.raises(ConfigError, match="preload: cannot import 'numppy': ModuleNotFoundError"):
         await opened(preload=["json", "numppy"])
+    await opened(preload=["json", "numppy?", "numppy.more?"])
 
 
 async def test_a_hidden_path_that_is_nowhere_is_named():
     with pytest.raises(ConfigError, match="hide: 'numpy/datta' is not there"):
         await opened(hide=["numpy/datta"])
+
+
+def test_what_need_not_be_there_is_hidden_where_it_is():
+    assert tiers.resolved(["numpy/datta?"]) == ()
+    assert len(tiers.resolved(["numpy/version.py?"])) == 1
 
 
 async def test_nothing_can_be_hidden_without_a_cage(no_cages):

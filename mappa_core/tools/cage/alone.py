@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import NoReturn
 
-from mappa_core.tools.cage import kernel, processes
+from mappa_core.tools.cage import kernel, processes, program
 from mappa_core.tools.cage.cages import Bare
 from mappa_core.tools.cage.order import Order, Setup
 from mappa_core.tools.cage.supervisor import answer, run, watch_signals
@@ -30,6 +30,7 @@ def main() -> None:
         order = Order.from_json(text.read())
     scratch = tempfile.mkdtemp(prefix="mappa-python-")
     kernel.become_subreaper()
+    program.note_modules()
     ours, theirs = socket.socketpair()
     # The supervisor is another process, as the program may kill it: this one then says so.
     supervisor = os.fork()

@@ -18,6 +18,7 @@ from typing import Any
 
 FILENAME = "<python>"
 PACKAGE = __name__.partition(".")[0]
+_own: list[str] = []
 
 
 def run(source: str, arguments: Sequence[str] = ()) -> int:
@@ -29,11 +30,17 @@ def run(source: str, arguments: Sequence[str] = ()) -> int:
     return finish(run_script(source))
 
 
+def note_modules() -> None:
+    """Remember which modules are the warden's own, before it forks. A fork that looked for them would touch the name of
+    every module there is, and copy the pages that these lie on."""
+    _own[:] = [name for name in sys.modules if name.partition(".")[0] == PACKAGE]
+
+
 def start_afresh() -> None:
     """Undo what a fork has in common with its siblings: random generators that were seeded before it, the folder that
     `tempfile` has settled on, and the modules of the warden."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
-        del sys.modules[name]
+    for name in _own:
+        sys.modules.pop(name, None)
     for name, seed in (("random", "seed"), ("numpy.random", "seed"), ("torch", "seed")):
         if name in sys.modules:
             getattr(sys.modules[name], seed)()

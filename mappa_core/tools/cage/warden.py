@@ -35,11 +35,14 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mappa_core.tools.cage import kernel, landlock, processes
+from mappa_core.tools.cage import kernel, landlock, processes, program
 from mappa_core.tools.cage.order import Setup
 from mappa_core.tools.cage.output import CHUNK
 from mappa_core.tools.cage.supervisor import answer, forget_signals, supervise, watch_signals
 from mappa_core.tools.cage.walk import remove
+
+HARMLESS = frozenset({"jemalloc_bg_thd"})
+"""Names of threads that nobody waits for: pyarrow's allocator gives memory back in one, and a fork does so itself."""
 
 
 class Warden:
@@ -135,18 +138,29 @@ class Warden:
 
 
 def preload(names: tuple[str, ...]) -> dict[str, Any]:
-    """Import modules; what to tell the driver: `ready`, or the `fault` of the first that could not be imported."""
+    """Import modules; what to tell the driver: `ready`, or the `fault` of the first that could not be imported. One
+    whose name ends in `?` need not be there."""
     for name in names:
         try:
-            importlib.import_module(name)
+            with contextlib.suppress(*([ModuleNotFoundError] if name.endswith("?") else [])):
+                importlib.import_module(name.removesuffix("?"))
         except BaseException as error:  # noqa: BLE001 - whatever a module does
             return {"fault": f"preload: cannot import {name!r}: {type(error).__name__}: {error}"}
     return {"ready": True, "threads": _threads()}
 
 
 def _threads() -> int:
-    """Threads that are running beside this one. Programs are forks without them."""
-    return len(os.listdir("/proc/self/task")) - 1 if kernel.LINUX else threading.active_count() - 1
+    """Threads that are running beside this one and that somebody may wait for. Programs are forks without them."""
+    if not kernel.LINUX:
+        return threading.active_count() - 1
+    names = [_name_of(thread) for thread in os.listdir("/proc/self/task")]
+    return len(names) - 1 - sum(name in HARMLESS for name in names)
+
+
+def _name_of(thread: str) -> str:
+    with contextlib.suppress(OSError):  # it has ended
+        return Path("/proc/self/task", thread, "comm").read_text().strip()
+    return ""
 
 
 def main() -> None:
@@ -168,6 +182,7 @@ def main() -> None:
     if setup.tier == "landlock":
         landlock.prepare(setup.hidden)
     warden = Warden(control, setup)
+    program.note_modules()
     gc.collect()
     gc.freeze()
     try:

@@ -17,6 +17,7 @@ from typing import Any
 
 from mappa_core.errors import ConfigError, ToolError
 from mappa_core.tools.cage.order import Order, Setup
+from mappa_core.tools.python.exchange import PROGRAM_ENVIRONMENT
 
 ROOT = Path(__file__).parents[3]
 START = """
@@ -37,26 +38,16 @@ CHUNK = 1 << 16
 def clean_environment(tier: str, home: str) -> dict[str, str]:
     """All that programs find in their environment, but for HOME and TMPDIR, which are then their own.
 
-    Nothing is taken from the driver's. Numeric libraries get one thread: each would reserve address space, which is
-    limited, and results would depend on the machine. No bytecode is written, as it would count as a file of the agent.
-    """
+    Nothing is taken from the driver's."""
     folders = [str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]
-    threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
     # Without /dev/shm joblib has to be told before it is imported, or it fails when it starts a process.
     serial = {"JOBLIB_MULTIPROCESSING": "0"} if tier == "landlock" else {}
     return {
         "PATH": os.pathsep.join(folders),
         "HOME": home,
         "TMPDIR": home,
-        "USER": "agent",
-        "LOGNAME": "agent",
-        "LANG": "C.UTF-8",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONHASHSEED": "0",
-        "PYTHONNOUSERSITE": "1",
-        "PYTHONUTF8": "1",
+        **PROGRAM_ENVIRONMENT,
         **serial,
-        **dict.fromkeys(threads, "1"),
     }
 
 

@@ -28,6 +28,22 @@ PYTHON_SPEC = ToolSpec(
     },
 )
 
+PROGRAM_ENVIRONMENT: Mapping[str, str] = {
+    "USER": "agent",
+    "LOGNAME": "agent",
+    "LANG": "C.UTF-8",
+    # No bytecode is written, as it would count as a file of the agent.
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONUTF8": "1",
+    # One thread each: more would reserve address space, which is limited, and results would depend on the machine.
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"),
+    # Its own pool reserves a gigabyte of address space at once, and fails where there is less.
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
+"""What programs find in their environment beside PATH, HOME and TMPDIR, wherever they run."""
+
 SUPERVISOR_LOST = "[the program killed or stopped the process that watches it; its output is lost]"
 SHOWN_LEFT_BEHIND = 5
 _CONTINUATION = bytes(range(0x80, 0xC0))

@@ -233,16 +233,17 @@ def resolved(hide: Sequence[str]) -> tuple[str, ...]:
     """The paths that `hide` names: absolute ones, and those below a folder of installed packages.
 
     Raises:
-        ConfigError: one is nowhere.
+        ConfigError: one is nowhere, and does not end in `?`.
     """
     found = []
-    for path in hide:
+    for wanted in hide:
+        path = wanted.removesuffix("?")
         packages = [Path("/")] if path.startswith("/") else [Path(folder) for folder in sys.path if folder]
         there = [folder / path for folder in packages if (folder / path).exists()]
-        if not there:
+        if not there and path == wanted:
             raise ConfigError(
                 f"hide: {path!r} is not there. Give an absolute path, or one inside the folder of installed packages, "
-                "like sklearn/datasets/data"
+                "like sklearn/datasets/data; end it in ? where it need not be there"
             )
         found += [str(one.resolve()) for one in there]
     return tuple(dict.fromkeys(found))

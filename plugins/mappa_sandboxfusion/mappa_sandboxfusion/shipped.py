@@ -21,19 +21,6 @@ main()
 NOTHING = "pass\n"
 """A program for calls that only fetch files."""
 
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-ENVIRONMENT = {
-    "USER": "agent",
-    "LOGNAME": "agent",
-    "LANG": "C.UTF-8",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONHASHSEED": "0",
-    "PYTHONNOUSERSITE": "1",
-    "PYTHONUTF8": "1",
-    **dict.fromkeys(_THREADS, "1"),
-}
-"""What programs find in their environment beside PATH, HOME and TMPDIR: what those of the tool `python` do."""
-
 
 @cache
 def archive() -> bytes:

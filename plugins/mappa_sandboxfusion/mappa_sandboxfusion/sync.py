@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from mappa_core import ToolError, ToolLimits, one_line, program_order
+from mappa_core import PROGRAM_ENVIRONMENT, ToolError, ToolLimits, one_line, program_order
 from mappa_sandboxfusion import quirks, shipped
 from mappa_sandboxfusion.client import SMALL_ANSWER, CodeRun, FusionClient, ServerFault
 from mappa_sandboxfusion.copies import Copies, Copy
@@ -231,7 +231,7 @@ class Remote:
             "inputs": {},
             "stamps": {},
             "order": None,
-            "environment": shipped.ENVIRONMENT,
+            "environment": PROGRAM_ENVIRONMENT,
             "end": False,
             **fields,
         }
