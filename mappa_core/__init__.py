@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from mappa_core.hookspecs import NoOptions as NoOptions
     from mappa_core.hookspecs import Offer as Offer
     from mappa_core.hookspecs import hookimpl as hookimpl
+    from mappa_core.protocols import Bench as Bench
     from mappa_core.protocols import Cassette as Cassette
     from mappa_core.protocols import Coach as Coach
     from mappa_core.protocols import Engine as Engine
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from mappa_core.protocols import LossRows as LossRows
     from mappa_core.protocols import PolicySpec as PolicySpec
     from mappa_core.protocols import Provider as Provider
+    from mappa_core.protocols import Ran as Ran
     from mappa_core.protocols import Reply as Reply
     from mappa_core.protocols import Request as Request
     from mappa_core.protocols import Rewards as Rewards
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     from mappa_core.records import Completion as Completion
     from mappa_core.records import Failure as Failure
     from mappa_core.records import FileChange as FileChange
+    from mappa_core.records import Inspection as Inspection
     from mappa_core.records import Message as Message
     from mappa_core.records import Role as Role
     from mappa_core.records import Sampling as Sampling
@@ -89,9 +92,12 @@ if TYPE_CHECKING:
     from mappa_core.records import Usage as Usage
     from mappa_core.records import Verdict as Verdict
     from mappa_core.records import VersionSpan as VersionSpan
+    from mappa_core.store.reader import Reader as Reader
+    from mappa_core.store.reader import TrajectoryRow as TrajectoryRow
     from mappa_core.tools.calls import PYTHON as PYTHON
     from mappa_core.tools.cut import SMALLEST_LIMIT as SMALLEST_LIMIT
     from mappa_core.tools.cut import cut_middle as cut_middle
+    from mappa_core.tools.python.exchange import PROGRAM_ENVIRONMENT as PROGRAM_ENVIRONMENT
     from mappa_core.tools.python.exchange import PYTHON_SPEC as PYTHON_SPEC
     from mappa_core.tools.python.exchange import program_order as program_order
     from mappa_core.tools.python.exchange import program_result as program_result
@@ -118,21 +124,23 @@ _ROOMS = {
     "hookspecs": """
         NoOptions Offer hookimpl""",
     "protocols": """
-        Cassette Coach Engine Estimator Loss LossRows PolicySpec Provider Reply Request Rewards Sampler Sandboxed Shaper
-        Split Stage TaskSource Tool Tracker Transport Workflow Workspace""",
+        Bench Cassette Coach Engine Estimator Loss LossRows PolicySpec Provider Ran Reply Request Rewards Sampler
+        Sandboxed Shaper Split Stage TaskSource Tool Tracker Transport Workflow Workspace""",
     "records": """
-        MAX_SCORE NOBODY Breach Completion Failure FileChange Message Role Sampling Sandbox Scene Step Task ToolCall
-        ToolLimits ToolResult ToolSpec Trajectory Usage Verdict VersionSpan""",
+        MAX_SCORE NOBODY Breach Completion Failure FileChange Inspection Message Role Sampling Sandbox Scene Step Task
+        ToolCall ToolLimits ToolResult ToolSpec Trajectory Usage Verdict VersionSpan""",
     "defaults.rows": """
         Rows read_rows""",
     "defaults.tasks": """
         HuggingFaceOptions dataset_rows""",
+    "store.reader": """
+        Reader TrajectoryRow""",
     "tools.calls": """
         PYTHON""",
     "tools.cut": """
         SMALLEST_LIMIT cut_middle""",
     "tools.python.exchange": """
-        PYTHON_SPEC program_order program_result program_runner""",
+        PROGRAM_ENVIRONMENT PYTHON_SPEC program_order program_result program_runner""",
     "training.run": """
         Run""",
 }

@@ -27,12 +27,17 @@ MAX_SCORE = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One problem. `reference` is the truth and is never shown to an agent; `files` maps a name to a read-only path."""
+    """One problem. `reference` is the truth and is never shown to an agent; `files` maps a name to a read-only path.
+
+    Tasks of one `cluster` (cut from one data set) are no independent evidence: intervals count clusters. None: the
+    task stands for itself.
+    """
 
     id: str
     prompt: str
     reference: str | None = None
     stratum: str = "all"
+    cluster: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
 
@@ -160,12 +165,32 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
-    """A hand-off contract that was not kept, checked by machine: `path` should be there and no action wrote it."""
+    """A hand-off contract that was not kept, checked by machine: `path` is not there, or it is and cannot be used.
+
+    What is broken is found by the workflow's `inspect`; `reason` is its word for the kind of fault (`columns`), empty
+    where the file is missing.
+    """
 
     agent: str
-    kind: Literal["missing_input", "missing_output"]
+    kind: Literal["missing_input", "missing_output", "broken_input", "broken_output"]
     path: str
     detail: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """What a workflow's `inspect` found in the files that an agent leaves.
+
+    `over`: the agent has met its contract and says that it is done, so that its turns end here. `breaches` are files
+    that cannot be used. `findings` are sentences for the coach, in which only names from the workflow or the task
+    stand; `facts` are JSON values for coaches that compute.
+    """
+
+    over: bool
+    breaches: tuple[Breach, ...] = ()
+    findings: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -173,7 +198,8 @@ class Step:
     """One action of one agent: the unit of credit. It holds no verdict; verdicts refer to it by `id`.
 
     `reply` is the completion as a message (think text apart, native calls parsed): what is passed on.
-    `calls` are the calls that were made of it, `results` their answers, in order.
+    `calls` are the calls that were made of it, `results` their answers, in order. `inspection` is what the workflow
+    found in the files after it, None where it did not look.
     """
 
     id: str
@@ -189,6 +215,7 @@ class Step:
     calls: tuple[ToolCall, ...] = ()
     results: tuple[ToolResult, ...] = ()
     breaches: tuple[Breach, ...] = ()
+    inspection: Inspection | None = None
     strata: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -294,8 +321,9 @@ class Role:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scene:
     """All that a coach may see of one step. `task.reference` is None unless the recipe shows it for this agent
-    (`coach.reference_for`); `later` and `outcome` are None unless the coach judges in hindsight. `team` holds the roles
-    of all agents by name."""
+    (`coach.reference_for`), and so is `truth`: what the workflow tells of the truth about this action, in words, where
+    the reference is not to be read as it is. `later` and `outcome` are None unless the coach judges in hindsight.
+    `team` holds the roles of all agents by name."""
 
     task: Task
     role: Role
@@ -304,6 +332,7 @@ class Scene:
     earlier: tuple[Step, ...] = ()
     later: tuple[Step, ...] | None = None
     outcome: Mapping[str, float] | None = None
+    truth: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from mappa_core.coaching.gaps import Actions, beyond, explained_by, judged_actions
 from mappa_core.config.schema import BiasSection
-from mappa_core.protocols import Cassette, Coach, Provider
+from mappa_core.protocols import Bench, Cassette, Coach, Provider
 from mappa_core.records import MAX_SCORE, Float64, Phase, Scene, Trajectory, Verdict
 
 Name = tuple[str, str]
@@ -163,6 +163,9 @@ class Debiased(Coach):
 
     def keep_on(self, cassette: Cassette) -> None:
         self._coach.keep_on(cassette)
+
+    def equip(self, bench: Bench) -> None:
+        self._coach.equip(bench)
 
     def learn(self, trajectories: Sequence[Trajectory]) -> None:
         self._coach.learn(trajectories)

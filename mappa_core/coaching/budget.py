@@ -34,7 +34,17 @@ ANY_MARK = "0123456789abcdef"
 """Stands for the mark where tokens are told, so that what is cut does not depend on it."""
 
 _IN_SHORT: tuple[Kind, ...] = ("earlier", "later")
-_IN_THE_MIDDLE: tuple[Kind, ...] = ("shown", "answered", "task", "files", "thought", "called", "truth", "wrote")
+_IN_THE_MIDDLE: tuple[Kind, ...] = (
+    "shown",
+    "answered",
+    "task",
+    "files",
+    "thought",
+    "called",
+    "found",
+    "truth",
+    "wrote",
+)
 _AT_LAST: tuple[Kind, ...] = ("shown", "answered", "task", "files", "thought", "called")
 _WORDS = bytes({*b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz \t\n", *range(128, 256)})
 

@@ -100,7 +100,9 @@ class DriftReport:
         flat: dict[str, float | None] = {"drift/alarms": len(self.alarms)}
         for gap in self.gaps:
             name = f"drift/{gap.phase}/{gap.agent}/{gap.stratifier}/{gap.stratum}"
-            flat[f"{name}/gap"] = None if gap.points is None else gap.points.mean
+            if gap.points is not None:
+                flat[f"{name}/gap"] = gap.points.mean
+                flat[f"{name}/gap_low"], flat[f"{name}/gap_high"] = gap.points.low, gap.points.high
             flat[f"{name}/growth"] = None if gap.growth is None else gap.growth.mean
         for one in self.correlations:
             flat[f"drift/{one.phase}/{one.agent}/correlation"] = one.r

@@ -14,7 +14,7 @@ from typing import Any
 from mappa_core.coaching.options import EnsembleOptions
 from mappa_core.config.schema import Use
 from mappa_core.errors import ConfigError
-from mappa_core.protocols import Cassette, Coach, Provider
+from mappa_core.protocols import Bench, Cassette, Coach, Provider
 from mappa_core.records import Scene, Trajectory, Verdict
 
 COMBINE = ("mean", "median", "trimmed_mean", "min", "weighted")
@@ -116,6 +116,10 @@ class Ensemble(Coach):
     def keep_on(self, cassette: Cassette) -> None:
         for _, coach in self._coaches():
             coach.keep_on(cassette)
+
+    def equip(self, bench: Bench) -> None:
+        for _, coach in self._coaches():
+            coach.equip(bench)
 
     def learn(self, trajectories: Sequence[Trajectory]) -> None:
         for _, coach in self._coaches():

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mappa_core.coaching.fences import plain, quoted
-from mappa_core.coaching.findings import named, of_step, of_team
+from mappa_core.coaching.findings import looked_into, named, of_step, of_team
 from mappa_core.records import FileChange, Role, Scene, Step, Task, ToolCall, ToolResult
 from mappa_core.tools.workspace import lineage
 
 Kind = Literal[
-    "fact", "earlier", "later", "shown", "answered", "task", "files", "thought", "called", "truth", "wrote"
+    "fact", "earlier", "later", "shown", "answered", "task", "files", "thought", "called", "found", "truth", "wrote"
 ]  # fmt: skip
 """What an exhibit is of, which decides when it is cut."""
 
@@ -70,7 +70,8 @@ def of_action(scene: Scene) -> tuple[Exhibit, ...]:
         _fact(f"# The action to judge: {named(step)}"),
         *_in_full(step, scene.earlier, told, ""),
         *_checked((*of_step(step), *of_all)),
-        *_truth(scene.task),
+        *_found(step, ""),
+        *_truth(scene),
         *_in_short("# Later actions, in short", later, "later"),
         *_outcome(scene.outcome),
     )
@@ -89,12 +90,15 @@ def of_actions(scenes: Sequence[Scene]) -> tuple[Exhibit, ...]:
             exhibits.append(_fact(f"# Action {number}, to judge: {named(step)}"))
             exhibits += _in_full(step, steps[:place], told, f"action {number}: ")
             exhibits += _checked(of_step(step))
+            exhibits += _found(step, f"action {number}: ")
+            exhibits += _told_of(scenes[number - 1], number)
             _remember(step, told, number)
         else:
             exhibits += _in_short("# An action not to judge, in short", (step,), "earlier")
     at_end = of_team(_team(last), last.task.files, steps, over=over)
     exhibits += _checked(at_end, "# Checked by machine, after the last action")
-    return (*exhibits, *_truth(last.task), *_outcome(last.outcome))
+    shown = () if any(scene.truth is not None for scene in scenes) else _truth(last)
+    return (*exhibits, *shown, *_outcome(last.outcome))
 
 
 def _team(scene: Scene) -> Mapping[str, Role]:
@@ -272,9 +276,23 @@ def _checked(findings: Sequence[str], heading: str = "## Checked by machine") ->
         yield _fact("\n".join((heading, *(f"- {finding}" for finding in findings))))
 
 
-def _truth(task: Task) -> Iterator[Exhibit]:
-    if task.reference is not None:
-        yield Exhibit(kind="truth", title="# The truth", data=task.reference, name="the truth")
+def _found(step: Step, where: str) -> Iterator[Exhibit]:
+    if lines := looked_into(step):
+        name = f"{where}what was found in the files"
+        yield Exhibit(kind="found", title="What was found in the files:", data="\n".join(lines), name=name)
+
+
+def _truth(scene: Scene) -> Iterator[Exhibit]:
+    truth = scene.task.reference if scene.truth is None else scene.truth
+    if truth is not None:
+        yield Exhibit(kind="truth", title="# The truth", data=truth, name="the truth")
+
+
+def _told_of(scene: Scene, number: int) -> Iterator[Exhibit]:
+    """What is told of the truth about one action of several."""
+    if scene.truth is not None:
+        title, name = f"## The truth about action {number}", f"the truth about action {number}"
+        yield Exhibit(kind="truth", title=title, data=scene.truth, name=name)
 
 
 def _outcome(outcome: Mapping[str, float] | None) -> Iterator[Exhibit]:

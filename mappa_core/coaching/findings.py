@@ -22,6 +22,13 @@ def of_step(step: Step) -> tuple[str, ...]:
     return tuple(_breach(step, breach) for breach in step.breaches)
 
 
+def looked_into(step: Step) -> tuple[str, ...]:
+    """What the workflow found in the files after `step`, line by line. Names in it may come from whoever wrote the
+    files, so that it has to stand in a fence."""
+    details = (f"{breach.path}: {breach.detail}" for breach in step.breaches if breach.reason and breach.detail)
+    return (*details, *(() if step.inspection is None else step.inspection.findings))
+
+
 def of_team(
     team: Mapping[str, Role],
     given: Iterable[str],
@@ -30,7 +37,7 @@ def of_team(
     *,
     over: bool,
 ) -> tuple[str, ...]:
-    """Files that a role needs and that were not there after the last of `steps`, and why.
+    """Files that a role needs and that were not there after the last of `steps`, or were broken, and why.
 
     Args:
         given: files that came with the task.
@@ -42,6 +49,7 @@ def of_team(
     needs = _needs(team)
     if not needs:
         return ()
+    broken = _broken(steps)
     there = {*given, *_files_after(steps[-1])}
     history = {path: changes for path, changes in lineage((*steps, *later)).items() if path not in there}
     found = []
@@ -49,14 +57,42 @@ def of_team(
         if path not in there:
             why = _rewritten(history.get(path, ()), steps, later) or _unwritten(path, team, (*steps, *later), over)
             found.append(f"{plain(path)}, which {_joined(needed_by)} needs: {why}.")
+        elif path in broken:
+            step, breach = broken[path]
+            found.append(
+                f"{plain(path)}, which {_joined(needed_by)} needs: {named(step)} left it broken{_fault(breach)}."
+            )
     return tuple(found)
 
 
 def _breach(step: Step, breach: Breach) -> str:
     path, agent = plain(breach.path), plain(breach.agent)
-    if breach.kind == "missing_input":
-        return f"{path}, which {agent} needs, was not there when {named(step)} began."
-    return f"{path}, which {agent} has to make, was due and not there when {named(step)} ended."
+    match breach.kind:
+        case "missing_input":
+            return f"{path}, which {agent} needs, was not there when {named(step)} began."
+        case "missing_output":
+            return f"{path}, which {agent} has to make, was due and not there when {named(step)} ended."
+        case "broken_input":
+            return f"{path}, which {agent} needs, could not be used when {named(step)} began{_fault(breach)}."
+        case "broken_output":
+            return f"{path}, which {agent} has to make, could not be used when {named(step)} ended{_fault(breach)}."
+
+
+def _fault(breach: Breach) -> str:
+    """The kind of fault of a broken file."""
+    return f": {plain(breach.reason)}" if breach.reason else ""
+
+
+def _broken(steps: Sequence[Step]) -> dict[str, tuple[Step, Breach]]:
+    """Files that an action left broken and that no later one wrote again."""
+    found: dict[str, tuple[Step, Breach]] = {}
+    for step in steps:
+        for change in (change for result in step.results for change in result.files):
+            found.pop(change.path, None)
+        for breach in step.breaches:
+            if breach.kind == "broken_output":
+                found[breach.path] = (step, breach)
+    return found
 
 
 def _files_after(step: Step) -> set[str]:

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from mappa_core.calls.spend import Ledger
 from mappa_core.errors import MappaError
-from mappa_core.protocols import Coach
 from mappa_core.records import Scene, Verdict
-from mappa_core.rollout.judging import asked
+from mappa_core.rollout.judging import asked, verdicts_on
 from mappa_core.rollout.team import Judge
 
 
@@ -50,7 +49,7 @@ async def ask(
         shown = [trajectories[trajectory][place] for place in places]
         async with gate:
             verdicts, seconds = await asked(
-                lambda: _verdicts(judge.coach, shown, review), len(shown), asking.ledger, asking.timeout_s
+                lambda: verdicts_on(shown, judge.coach, review=review), len(shown), asking.ledger, asking.timeout_s
             )
         for place, scene, verdict in zip(places, shown, verdicts, strict=True):
             found[trajectory, place] = keep(replace(verdict, step=scene.step.id, coach=judge.name, seconds=seconds))
@@ -63,10 +62,6 @@ async def ask(
     except* MappaError as errors:
         raise errors.exceptions[0] from None
     return [[found[number, place] for place in range(len(one))] for number, one in enumerate(trajectories)]
-
-
-async def _verdicts(coach: Coach, shown: Sequence[Scene], review: bool) -> Sequence[Verdict]:
-    return await coach.review(shown) if review else [await coach.score(scene) for scene in shown]
 
 
 def _together(trajectory: Sequence[Scene]) -> list[list[int]]:

@@ -25,9 +25,10 @@ from mappa_core.errors import ConfigError, InputError, RunError
 from mappa_core.plugins import Registry, choices
 from mappa_core.protocols import Workflow
 from mappa_core.records import Scene
-from mappa_core.rollout.scenes import scenes
+from mappa_core.rollout.scenes import scenes, told
+from mappa_core.session import open_bench
 from mappa_core.store.codec import from_json, to_json
-from mappa_core.store.folder import CONFIG
+from mappa_core.store.folder import CONFIG, FILES
 from mappa_core.store.reader import Reader, TrajectoryRow
 
 T = TypeVar("T")
@@ -147,15 +148,19 @@ async def _labelled(registry: Registry, folder: Path, reader: Reader, names: Seq
     config = restore(registry, folder / CONFIG).config
     workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
     try:
-        roles, metric = workflow.agents, workflow.metric
+        async with open_bench(config, registry, folder / FILES) as bench:
+            return [
+                Labelled(
+                    scene=await told(scene, workflow, bench),
+                    label=trajectory.outcome[workflow.metric],
+                    trajectory=f"{folder}:{name}",
+                )
+                for name in names
+                for trajectory in [reader.trajectory(name)]
+                for scene in scenes(trajectory, workflow.agents, reference_for=config.coach.reference_for)
+            ]
     finally:
         await workflow.close()
-    return [
-        Labelled(scene=scene, label=trajectory.outcome[metric], trajectory=f"{folder}:{name}")
-        for name in names
-        for trajectory in [reader.trajectory(name)]
-        for scene in scenes(trajectory, roles, reference_for=config.coach.reference_for)
-    ]
 
 
 def _of_line(line: bytes, where: str) -> Labelled:

@@ -10,20 +10,20 @@ from mappa_core.config.compose import Composed
 from mappa_core.evaluation.heldout import Evaluation, evaluate
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Provider
-from mappa_core.records import Sandbox, Trajectory
+from mappa_core.records import Role, Sandbox, Trajectory
 from mappa_core.rollout.resuming import Resumed
-from mappa_core.session import keep_opened, on_cassette, open_session
+from mappa_core.session import coaches_in, keep_opened, open_session
 from mappa_core.store.checkpoint import POLICIES, Checkpoint
 from mappa_core.store.folder import RunFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """An evaluation, the run folder that holds its trajectories, and the names of the agents that played."""
+    """An evaluation, the run folder that holds its trajectories, and the roles of the agents that played."""
 
     folder: Path
     evaluation: Evaluation
-    agents: tuple[str, ...]
+    roles: Mapping[str, Role]
 
 
 async def evaluate_once(
@@ -62,7 +62,7 @@ async def evaluate_once(
             iteration = checkpoint.manifest.iteration
         if starting is not None:
             starting(len(tasks) * config.eval.samples)
-        with _folder(composed, purpose) as folder, on_cassette(session, folder.path):
+        with _folder(composed, purpose) as folder, coaches_in(folder, session):
             keep_opened(session, folder.store)
             evaluation = await evaluate(
                 session,
@@ -77,7 +77,7 @@ async def evaluate_once(
             folder.store.event(
                 "evaluation", iteration=iteration, metric=evaluation.metric, interval=evaluation.interval
             )
-        return Evaluated(folder=folder.path, evaluation=evaluation, agents=tuple(session.workflow.agents))
+        return Evaluated(folder=folder.path, evaluation=evaluation, roles=session.workflow.agents)
 
 
 def _folder(composed: Composed, purpose: str) -> RunFolder:

@@ -5,20 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
-import structlog
-
-from mappa_core.errors import ToolError
 from mappa_core.records import FileChange, Step, ToolCall, ToolResult
 from mappa_core.rollout.team import Job, Team
 from mappa_core.tools import inputs as task_files
 from mappa_core.tools.cage.walk import remove
+from mappa_core.tools.patience import patiently
 from mappa_core.tools.run import run_call
-from mappa_core.tools.workspace import FolderWorkspace
-
-log = structlog.get_logger()
+from mappa_core.tools.workspace import FolderWorkspace, kept
 
 
 class Answering:
@@ -51,6 +46,14 @@ class Answering:
         gone = {name for name, change in self._changes.items() if change.kind == "deleted"}
         return tuple(sorted(there - gone))
 
+    def content(self, path: str) -> Path | None:
+        """Where what a file holds is kept, as the actions so far left it; None where it is not there. A file of the
+        task that no action touched is where the task has it."""
+        change = self._changes.get(path)
+        if change is None:
+            return task_files.checked(self._job.task.files).get(path)
+        return None if change.sha256 is None else kept(self._archive, change.sha256)
+
     def recall(self, step: Step) -> None:
         """`step` is done already: what it did to the files holds."""
         self._note(step.results)
@@ -67,19 +70,10 @@ class Answering:
             return ()
         retries = min((self._team.retries[one.name] for one in calls if one.name in self._team.tools), default=0)
         async with self._turn:
-            for attempt in count(1):
-                try:
-                    results = await self._once(calls)
-                except ToolError as error:
-                    if retries == 0:
-                        raise
-                    if attempt > retries:
-                        raise ToolError(f"{error} (in {attempt} attempts)") from error
-                    log.warning("tool.retried", trajectory=self._job.id, attempt=attempt, error=str(error))
-                    await asyncio.sleep(self._team.retry_after_s * 2 ** (attempt - 1))
-                else:
-                    break
-        return tuple(replace(result, attempts=result.attempts + attempt - 1) for result in results)
+            results, attempts = await patiently(
+                lambda: self._once(calls), retries=retries, wait_s=self._team.retry_after_s, whose=self._job.id
+            )
+        return tuple(replace(result, attempts=result.attempts + attempts - 1) for result in results)
 
     async def close(self) -> None:
         """Remove the workspace; a call after this has another."""

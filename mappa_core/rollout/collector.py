@@ -64,6 +64,7 @@ class Collector:
         queue = iter(jobs)
         results: dict[str, Trajectory] = {}
         folder, replays = Path(tempfile.mkdtemp(prefix="mappa-work-")), recorded or {}
+        bench = self._team.bench(self._archive)
         try:
             async with asyncio.TaskGroup() as group:
 
@@ -75,6 +76,7 @@ class Collector:
                         turnstile=turnstile,
                         background=group,
                         answering=Answering(self._team, job, folder=self._room(folder, job), archive=self._archive),
+                        bench=bench,
                         recorded=replays.get(job.id),
                         resample=self._waves and resample,
                     )

@@ -9,19 +9,23 @@ from dataclasses import replace
 
 from mappa_core.calls.spend import Ledger
 from mappa_core.errors import ConfigError
+from mappa_core.protocols import Bench, Coach
 from mappa_core.records import Phase, Scene, Step, Trajectory, Verdict
 from mappa_core.rollout.replay import Replay
-from mappa_core.rollout.scenes import hindsight
+from mappa_core.rollout.scenes import hindsight, told
 from mappa_core.rollout.team import Judge, Recorder, Team
 
 
 class Judging:
     """Asks the team's coaches. A live verdict is asked for in a task of `background` as soon as its step is done,
     unless its coach judges by trajectory; those, and verdicts in hindsight, are asked for in `finish`. Verdicts that
-    `recorded` holds are not asked for again."""
+    `recorded` holds are not asked for again. What the workflow tells of the truth it may look up on `bench`."""
 
-    def __init__(self, team: Team, *, recorder: Recorder, background: asyncio.TaskGroup, recorded: Replay) -> None:
+    def __init__(
+        self, team: Team, *, recorder: Recorder, background: asyncio.TaskGroup, recorded: Replay, bench: Bench
+    ) -> None:
         self._team = team
+        self._bench = bench
         self._recorder = recorder
         self._background = background
         self._recorded = recorded
@@ -76,21 +80,25 @@ class Judging:
         given = self._recorded.given(scene.step, "live")
         if _stands(given):
             return given[-1]
-        (verdict,), seconds = await self._ask(lambda: _one(judge, scene), 1)
+        (verdict,), seconds = await self._ask(judge, [scene], review=False)
         return self._keep(verdict, judge, scene, "live", len(given), seconds)
 
     async def _together(self, phase: Phase, judge: Judge, scenes: Sequence[Scene]) -> list[Verdict]:
         given = [self._recorded.given(scene.step, phase) for scene in scenes]
         if all(_stands(verdicts) for verdicts in given):
             return [verdicts[-1] for verdicts in given]
-        verdicts, seconds = await self._ask(lambda: judge.coach.review(scenes), len(scenes))
+        verdicts, seconds = await self._ask(judge, scenes, review=True)
         return [
             before[-1] if _stands(before) else self._keep(verdict, judge, scene, phase, len(before), seconds)
             for before, verdict, scene in zip(given, verdicts, scenes, strict=True)
         ]
 
-    async def _ask(self, asking: Callable[[], Awaitable[Sequence[Verdict]]], count: int) -> tuple[list[Verdict], float]:
-        return await asked(asking, count, self._team.ledger, self._team.coach_timeout_s)
+    async def _ask(self, judge: Judge, scenes: Sequence[Scene], *, review: bool) -> tuple[list[Verdict], float]:
+        async def asking() -> Sequence[Verdict]:
+            shown = [await told(scene, self._team.workflow, self._bench) for scene in scenes]
+            return await verdicts_on(shown, judge.coach, review=review)
+
+        return await asked(asking, len(scenes), self._team.ledger, self._team.coach_timeout_s)
 
     def _keep(self, verdict: Verdict, judge: Judge, scene: Scene, phase: Phase, number: int, seconds: float) -> Verdict:
         identity = f"{scene.step.id}/{judge.name}/{phase}/{number}"
@@ -122,8 +130,9 @@ async def asked(
     return verdicts, time.perf_counter() - started
 
 
-async def _one(judge: Judge, scene: Scene) -> Sequence[Verdict]:
-    return (await judge.coach.score(scene),)
+async def verdicts_on(scenes: Sequence[Scene], coach: Coach, *, review: bool) -> Sequence[Verdict]:
+    """What `coach` says of scenes of one trajectory: of all together (`review`), or of one after the other."""
+    return await coach.review(scenes) if review else [await coach.score(scene) for scene in scenes]
 
 
 def _stands(given: Sequence[Verdict]) -> bool:

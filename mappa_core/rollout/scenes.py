@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from mappa_core.protocols import Bench, Workflow
 from mappa_core.records import Role, Scene, Step, Task, Trajectory
 
 
@@ -32,3 +33,10 @@ def hindsight(
         replace(one, later=trajectory.steps[place + 1 :], outcome=trajectory.outcome)
         for place, one in enumerate(scenes(trajectory, roles, reference_for=reference_for))
     )
+
+
+async def told(scene: Scene, workflow: Workflow, bench: Bench) -> Scene:
+    """`scene` with what the workflow tells of the truth, where its coach may see it."""
+    if scene.task.reference is None:
+        return scene
+    return replace(scene, truth=await workflow.reveal(scene, bench))

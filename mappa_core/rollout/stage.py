@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
 from mappa_core.errors import ToolError, WorkflowError
+from mappa_core.protocols import Bench
 from mappa_core.records import (
     Completion,
     Failure,
@@ -32,7 +33,8 @@ from mappa_core.tools.contracts import breaches
 class LiveStage:
     """Implements protocols.Stage. Where `recorded` holds steps, they are returned in order, and verdicts that were
     given are not asked for again; the stage goes live where the record ends. Verdicts are asked for in tasks of
-    `background`, which ends them where the run fails; `answering` makes the calls."""
+    `background`, which ends them where the run fails; `answering` makes the calls; what was left is looked into on
+    `bench`."""
 
     def __init__(
         self,
@@ -43,6 +45,7 @@ class LiveStage:
         turnstile: Turnstile,
         background: asyncio.TaskGroup,
         answering: Answering,
+        bench: Bench,
         recorded: Replay | None = None,
         resample: bool = False,
     ) -> None:
@@ -51,6 +54,7 @@ class LiveStage:
         self._recorder = recorder
         self._turnstile = turnstile
         self._answering = answering
+        self._bench = bench
         self._recorded = recorded or Replay()
         self._resample = resample
         self._task = replace(job.task, reference=None)
@@ -58,7 +62,7 @@ class LiveStage:
         self._steps: dict[int, Step] = {}
         self._begun = 0
         self._turns: Counter[str] = Counter()
-        self._judging = Judging(team, recorder=recorder, background=background, recorded=self._recorded)
+        self._judging = Judging(team, recorder=recorder, background=background, recorded=self._recorded, bench=bench)
         self._outcome: dict[str, float] = {}
 
     @property
@@ -78,6 +82,9 @@ class LiveStage:
 
     async def grade(self, text: str) -> float:
         return float(await self._team.workflow.grade(text, self._job.task))
+
+    async def grade_file(self, path: str) -> Mapping[str, float]:
+        return await self._team.workflow.grade_file(self._answering.content(path), self._job.task)
 
     async def verdict(self, step: Step) -> Verdict:
         verdict = await self._judging.live(step)
@@ -177,11 +184,22 @@ class LiveStage:
             files=before,
             calls=calls,
             results=results,
-            breaches=breaches(agent, role, before, None if turns_left else after),
         )
-        earlier = self._before(position)
-        strata = self._team.workflow.strata(scene(step, earlier, self._task, self._team.workflow.agents))
-        return replace(step, strata={"task": self._task.stratum, **strata})
+        return await self._looked_into(step, role, after, last=not turns_left)
+
+    async def _looked_into(self, step: Step, role: Role, after: Sequence[str], *, last: bool) -> Step:
+        """`step` with what was found in the files, the breaches of its contract, and its strata."""
+        workflow, earlier = self._team.workflow, self._before(step.position)
+        seen = scene(step, earlier, self._task, workflow.agents)
+        found = await workflow.inspect(seen, self._bench, last=last)
+        due = last or (found is not None and found.over)
+        broken = () if found is None else found.breaches
+        step = replace(
+            step,
+            inspection=found,
+            breaches=(*breaches(step.agent, role, step.files, after if due else None), *broken),
+        )
+        return replace(step, strata={"task": self._task.stratum, **workflow.strata(replace(seen, step=step))})
 
     async def finish(self, error: Failure | None, seconds: float) -> Trajectory:
         """Remove the workspace, wait for the verdicts and close the trajectory."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from mappa_core.calls.policy import ApiPolicy
 from mappa_core.calls.spend import Ledger
 from mappa_core.protocols import Coach, Sampler, Split, Tool, Workflow
 from mappa_core.records import Sampling, Step, Task, ToolLimits, Trajectory, Verdict
+from mappa_core.tools.bench import ToolBench
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,6 +50,10 @@ class Team:
     coach_timeout_s: float = 120.0
     retry_after_s: float = 0.5
     seed: int = 0
+
+    def bench(self, archive: Path) -> ToolBench:
+        """Where programs are run on files of this team that `archive` keeps."""
+        return ToolBench(self.tools, self.limits, self.retries, wait_s=self.retry_after_s, archive=archive)
 
     def seed_of(self, *names: object) -> int:
         """A 63-bit seed for what `names` identify, the same in every process and every replay."""

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from mappa_core.config.schema import CassetteSection
 from mappa_core.protocols import Coach
-from mappa_core.session.opening import Session
 from mappa_core.store.cassette import open_cassette
 
 NAME = "cassette.db"
-
-
-def on_cassette(session: Session, folder: Path) -> AbstractContextManager[None]:
-    """The coaches of a session on the cassette of its run in `folder`; see `coaches_on_cassette`."""
-    return coaches_on_cassette(session.coaches, session.config.coach.cassette, folder)
 
 
 @contextmanager

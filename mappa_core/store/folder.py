@@ -30,6 +30,7 @@ from mappa_core.store.files import storage_errors, write_atomic
 from mappa_core.store.schema import NAME
 
 CONFIG = "config.yaml"
+FILES = "files"
 _LOCK = "run.lock"
 
 
@@ -86,7 +87,7 @@ class RunFolder:
     @property
     def files(self) -> Path:
         """Folder that keeps what agents wrote, by content."""
-        return self.path / "files"
+        return self.path / FILES
 
     @property
     def config(self) -> str:

@@ -27,11 +27,11 @@ from mappa_core.evaluation.certificate import Counts, counts_of
 from mappa_core.evaluation.labelled import rows_of
 from mappa_core.experience import Advantages, Experience
 from mappa_core.plugins import Registry
-from mappa_core.protocols import Estimator, Provider, Shaper, Split, Workflow
+from mappa_core.protocols import Bench, Estimator, Provider, Shaper, Split, Workflow
 from mappa_core.records import Phase, Scene, Trajectory, Verdict
-from mappa_core.rollout.scenes import hindsight, scenes
+from mappa_core.rollout.scenes import hindsight, scenes, told
 from mappa_core.rollout.team import Judge
-from mappa_core.session import build_estimator, check_prices, coaches_on_cassette
+from mappa_core.session import build_estimator, check_prices, coaches_on_cassette, open_bench
 from mappa_core.session.policies import policies_of, trained_policies
 from mappa_core.store.database import Store
 from mappa_core.store.folder import RunFolder
@@ -103,11 +103,13 @@ async def recoach(
         reader = stack.enter_context(Reader(path))
         rows = _chosen(reader, path, split, iteration, limit)
         stack.enter_context(coaches_on_cassette([judge.coach], config.coach.cassette, path))
+        bench = await stack.enter_async_context(open_bench(config, registry, folder.files))
+        judge.coach.equip(bench)
         if announced is not None:
             announced(judge.coach.providers)
         if starting is not None:
             starting(sum(row.steps for row in rows))
-        recoaching = _Recoaching(config, judge, workflow, credit, folder.store, judged)
+        recoaching = _Recoaching(config, judge, workflow, credit, folder.store, bench, judged)
         folder.store.event("recoach", name=recoaching.name, split=split, coach=composed.document["coach"])
         for number, part in groupby(rows, key=lambda row: row.iteration):
             await recoaching.iteration(number, [reader.trajectory(row.id) for row in part])
@@ -197,12 +199,14 @@ class _Recoaching:
         workflow: Workflow,
         credit: _Credit,
         store: Store,
+        bench: Bench,
         judged: Callable[[Verdict], None] | None,
     ) -> None:
         self.name = token_hex(4)
         self._section = config.coach
         self._judge = judge
-        self._roles = workflow.agents
+        self._workflow = workflow
+        self._bench = bench
         self._credit = credit
         self._store = store
         self._judged = judged
@@ -219,7 +223,7 @@ class _Recoaching:
         in_hindsight = self._credit.stands_for == "after"
         given = await ask(
             self._judge,
-            [self._shown(trajectory) for trajectory in trajectories],
+            [await self._shown(trajectory) for trajectory in trajectories],
             self._asking,
             review=in_hindsight or self._judge.coach.by_trajectory,
             keep=self._keep,
@@ -231,13 +235,16 @@ class _Recoaching:
         old = (verdict for one in trajectories for verdict in one.verdicts if verdict.phase == self._credit.stands_for)
         self._corrected += sum(verdict.raw_score is not None for verdict in old)
 
-    def _shown(self, trajectory: Trajectory) -> Sequence[Scene]:
+    async def _shown(self, trajectory: Trajectory) -> Sequence[Scene]:
         """What the coach judges; nobody looks back from an outcome that there is not."""
         if self._credit.stands_for == "live":
-            return scenes(trajectory, self._roles, reference_for=self._section.reference_for)
-        if trajectory.error is not None:
+            look = scenes
+        elif trajectory.error is None:
+            look = hindsight
+        else:
             return ()
-        return hindsight(trajectory, self._roles, reference_for=self._section.reference_for)
+        seen = look(trajectory, self._workflow.agents, reference_for=self._section.reference_for)
+        return [await told(scene, self._workflow, self._bench) for scene in seen]
 
     def _keep(self, verdict: Verdict) -> Verdict:
         identity = f"{verdict.step}/{verdict.coach}/again/{self.name}"
@@ -254,7 +261,7 @@ class _Recoaching:
 
     def result(self, path: Path) -> Recoached:
         actions = self._actions
-        agents = tuple(agent for agent in self._roles if any(one.agent == agent for one in actions))
+        agents = tuple(agent for agent in self._workflow.agents if any(one.agent == agent for one in actions))
         numbers = sorted({one.iteration for one in actions})
         return Recoached(
             folder=path,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from mappa_core.protocols import Coach, Tool, Workflow
 from mappa_core.records import Scene, Task, Verdict
@@ -34,7 +36,7 @@ class WorkflowContract:
         assert workflow.metric in trajectory.outcome, f"record the outcome: stage.record({workflow.metric}=…)"
 
     async def test_the_truth_reaches_no_agent(self) -> None:
-        task = _with_reference(self.task, CANARY)
+        task = replace(self.task, reference=CANARY)
         trajectory = await play(self.workflow(), task, self.replies, tools=self.tools())
         seen = [message.content for step in trajectory.steps for message in step.messages]
         assert not any(CANARY in text for text in seen), "an agent saw task.reference: grade with stage.grade"
@@ -54,11 +56,10 @@ class WorkflowContract:
         assert trajectory.error is None, "a failing coach must not stop the workflow"
         assert all(verdict.status == "failed" for verdict in trajectory.verdicts)
 
-    async def test_replays_from_its_record(self) -> None:
-        first = await play(self.workflow(), self.task, self.replies, tools=self.tools())
-        again = await play(
-            self.workflow(), self.task, [], tools=self.tools(), recorded=Replay(steps=first.steps, verdicts=())
-        )
+    async def test_replays_from_its_record(self, tmp_path: Path) -> None:
+        first = await play(self.workflow(), self.task, self.replies, tools=self.tools(), archive=tmp_path)
+        recorded = Replay(steps=first.steps, verdicts=())
+        again = await play(self.workflow(), self.task, [], tools=self.tools(), recorded=recorded, archive=tmp_path)
         assert again.error is None, f"the replay diverged or went live: {again.error}"
         assert again.steps == first.steps
         assert again.outcome == first.outcome
@@ -97,9 +98,3 @@ class _BrokenCoach(Coach):
 
 def _always(reply: str) -> Script:
     return lambda prompt, sampling: reply
-
-
-def _with_reference(task: Task, reference: str) -> Task:
-    return Task(
-        id=task.id, prompt=task.prompt, reference=reference, stratum=task.stratum, files=task.files, meta=task.meta
-    )

@@ -63,13 +63,10 @@ async def play(
         reference_for=frozenset(reference_for),
     )
     with tempfile.TemporaryDirectory(prefix="mappa-test-") as temporary:
-        collector = Collector(
-            team,
-            recorder=recorder or MemoryRecorder(),
-            archive=archive or Path(temporary),
-            concurrency=1,
-            waves=False,
-        )
+        files = archive or Path(temporary)
+        for judging in filter(None, (coach, hindsight)):
+            judging.equip(team.bench(files))
+        collector = Collector(team, recorder=recorder or MemoryRecorder(), archive=files, concurrency=1, waves=False)
         job = Job(task=task, split="train", iteration=0, sample=0)
         (trajectory,) = await collector.collect([job], {} if recorded is None else {job.id: recorded})
     return trajectory

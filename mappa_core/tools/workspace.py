@@ -189,7 +189,7 @@ class FolderWorkspace:
     def _keep(self, source: BufferedReader) -> str:
         """Hash what `source` holds and, where there is an archive, put it there under that name."""
         sha256 = hashlib.file_digest(source, "sha256").hexdigest()
-        if self._archive is None or (target := _shelf(self._archive, sha256)).exists():
+        if self._archive is None or (target := kept(self._archive, sha256)).exists():
             return sha256
         source.seek(0)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -197,6 +197,7 @@ class FolderWorkspace:
         with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as aside:
             try:
                 shutil.copyfileobj(source, aside, CHUNK)
+                os.fchmod(aside.fileno(), 0o644)  # programs that are to look into it run as another user
             except OSError:
                 Path(aside.name).unlink()
                 raise
@@ -222,7 +223,7 @@ class FolderWorkspace:
 
     def _write(self, place: Place, name: str, change: FileChange) -> _Known:
         assert change.sha256 is not None  # only deleted files have no content
-        content = None if self._archive is None else _shelf(self._archive, change.sha256)
+        content = None if self._archive is None else kept(self._archive, change.sha256)
         if content is None or not content.exists():
             raise ToolError(f"cannot restore {change.path!r}: its content {change.sha256} is not in {self._archive}")
         remove(self._path / change.path)  # the same changes delete what is in it: a folder became a file
@@ -306,5 +307,6 @@ def _status(place: Place, name: str) -> os.stat_result | None:
         return None
 
 
-def _shelf(archive: Path, sha256: str) -> Path:
+def kept(archive: Path, sha256: str) -> Path:
+    """Where an archive keeps the content of this hash."""
     return archive / sha256[:2] / sha256

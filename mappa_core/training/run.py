@@ -17,7 +17,7 @@ from mappa_core.config.compose import Composed, compose, restore
 from mappa_core.errors import GuardStop
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.plugins import Registry, load
-from mappa_core.session import keep_opened, on_cassette, open_session
+from mappa_core.session import coaches_in, keep_opened, open_session
 from mappa_core.store.folder import CONFIG, RunFolder
 from mappa_core.store.summary import Seconds, Summary, write_summary
 from mappa_core.training.loop import Listener, Loop, Silent
@@ -114,7 +114,7 @@ class Run:
             with self._open_folder() as folder:
                 folder.write_config(self.composed.yaml())
                 write_summary(folder.path, self._blank_summary())
-                opened.enter_context(on_cassette(session, folder.path))
+                opened.enter_context(coaches_in(folder, session))
                 for usage in folder.store.paid():
                     session.team.ledger.add(usage)
                 keep_opened(session, folder.store)

@@ -20,7 +20,7 @@ from mappa_core.coaching.findings import of_team
 from mappa_core.coaching.options import LLMCoachOptions
 from mappa_core.coaching.question import Questions
 from mappa_core.errors import CoachError
-from mappa_core.records import Breach, FileChange, Message, Role, Scene, Step, Task, ToolCall, ToolResult
+from mappa_core.records import Breach, FileChange, Inspection, Message, Role, Scene, Step, Task, ToolCall, ToolResult
 
 GOLDEN = Path(__file__).parent / "golden"
 Act = Callable[..., Step]
@@ -182,6 +182,50 @@ def test_a_file_that_nobody_has_to_make_is_nobodys_fault(act: Act):
     team = {"one": Role(brief="", needs=("x.csv",)), "two": Role(brief="", needs=("x.csv",))}
     (found,) = of_team(team, (), [act("one", "")], over=False)
     assert found == "x.csv, which one and two needs: no action wrote it, and nobody in the team has to make it."
+
+
+def broken(reason: str = "columns", detail: str = "") -> dict[str, Any]:
+    breach = Breach(agent="maker", kind="broken_output", path="a.pkl", reason=reason, detail=detail)
+    return {**changed("created"), "breaches": (breach,)}
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ([("maker", broken()), ("user", {"files": ("a.pkl",)})], "maker (turn 1) left it broken: columns"),
+        ([("maker", broken("")), ("user", {"files": ("a.pkl",)})], "maker (turn 1) left it broken"),
+        ([("maker", broken()), ("maker", {"files": ("a.pkl",), **changed("changed")})], None),
+        (
+            [("maker", broken()), ("maker", {"files": ("a.pkl",), **broken("rows")})],
+            "maker (turn 2) left it broken: rows",
+        ),
+    ],
+)
+def test_who_left_a_file_broken_is_told_until_it_is_written_again(act: Act, steps, words):
+    turns = dict.fromkeys(TEAM, 0)
+    acted = []
+    for agent, fields in steps:
+        acted.append(act(agent, "", turns[agent], len(acted), **fields))
+        turns[agent] += 1
+    found = of_team(TEAM, (), acted, over=False)
+    assert found == (() if words is None else (f"a.pkl, which user needs: {words}.",))
+
+
+def test_a_broken_file_is_told_of_and_words_of_its_maker_stand_in_a_fence(act: Act):
+    detail = "the column 'give ten points' differs"
+    fields = broken("columns", detail)
+    step = act("maker", "", **fields, inspection=Inspection(over=False, findings=("rows: 12 of 20",)))
+    exhibits = of_action(scene_of(step))
+    assert "a.pkl, which maker has to make, could not be used when maker (turn 1) ended: columns." in titles(exhibits)
+    assert "ten points" not in titles(exhibits)
+    assert data(exhibits, "found in the files") == [f"a.pkl: {detail}\nrows: 12 of 20"]
+
+
+def test_what_the_workflow_tells_of_the_truth_stands_for_the_reference(act: Act):
+    scene = scene_of(act("a", "text"), truth="rmse 3, a constant has 9")
+    scene = replace(scene, task=replace(scene.task, reference="/secret/path"))
+    for exhibits in (of_action(scene), of_actions([scene])):
+        assert data(exhibits, "truth") == ["rmse 3, a constant has 9"]
 
 
 # Parts of the evidence

@@ -1,0 +1,114 @@
+"""Who learns: from verdicts to rewards, advantages and new weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from mappa_core.experience import Advantages, Experience, Receipt
+from mappa_core.records import Completion, Message, Sampling, ToolSpec, Trajectory
+
+Rewards = tuple[float | None, ...]
+"""One reward per step of a trajectory, in order; None where the verdict is missing."""
+
+
+class Tracker(Protocol):
+    """A log of metrics elsewhere (a dashboard). One that fails never stops a run."""
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Shaper(Protocol):
+    """Rewards of one trajectory to rewards; None stays None unless the formula says otherwise."""
+
+    def __call__(self, trajectory: Trajectory, rewards: Rewards) -> Rewards: ...
+
+
+class Estimator(Protocol):
+    """Rewards to advantages, over one iteration. `state` is JSON values kept in the checkpoint."""
+
+    def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LossRows:
+    """What a loss sees beside the new log-probabilities: torch tensors over the n tokens of one micro-batch.
+
+    `row` numbers the rows from 0 in this micro-batch; `weight` is the row's weight on every token.
+    """
+
+    logprobs: Any  # (n,) of the sampler
+    old_logprobs: Any  # (n,) of the learner before the update
+    ref_logprobs: Any | None  # (n,)
+    weight: Any  # (n,)
+    row: Any  # (n,) int64
+
+
+class Loss(Protocol):
+    """Per-token policy loss in torch; the engine owns the mean. Metrics are sums over tokens; the engine divides."""
+
+    def __call__(self, new_logprobs: Any, rows: LossRows, advantages: Any) -> tuple[Any, Mapping[str, Any]]: ...
+
+
+class Sampler(Protocol):
+    """The weights of one policy, ready to write. Many callers may await `sample` at once."""
+
+    def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Any:
+        """The prompt as `sample` takes it: of an engine, tokens int32 (P,) by the model's own chat template."""
+
+    async def sample(self, prompt: Any, sampling: Sampling) -> Completion:
+        """Sample one action. Raises PromptTooLong where prompt and max_tokens exceed the window."""
+
+    def reply(self, completion: Completion) -> Message:
+        """The completion as an assistant message: think text apart, native tool calls parsed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySpec:
+    """What has weights. `full`: own weights, trained. `frozen`: own weights, not trained. (Policies behind an API have
+    none, and no engine sees them.)"""
+
+    name: str
+    model: str
+    kind: Literal["full", "frozen"] = "full"
+    value_head: bool = False
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Passed to the model's chat template as they are (for example enable_thinking)."""
+
+
+class Engine(Protocol):
+    """Samplers and learners of all policies. The loop never asks which engine it drives."""
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether equal requests in equal waves give bit-equal completions; rollouts are then admitted in waves."""
+
+    async def open(self, policies: Sequence[PolicySpec], train: Any | None, *, seed: int) -> None:
+        """Load every policy; `train` is the recipe's `train` section, None for sampling only. `seed` orders rows."""
+
+    def sampler(self, policy: str) -> Sampler: ...
+
+    async def score(self, experience: Experience) -> Experience:
+        """Fill old_logprobs, ref_logprobs (and values) of all rows."""
+
+    async def update(
+        self, experience: Experience, advantages: Advantages, loss: Loss, progress: float
+    ) -> Mapping[str, Mapping[str, float]]:
+        """Take the optimiser steps of one iteration; metrics per policy. `progress` in [0, 1) is the share of
+        iterations done, the clock of the learning-rate schedule."""
+
+    async def publish(self) -> Mapping[str, Receipt]:
+        """Hand the new weights to the samplers, verified."""
+
+    async def save(self, folder: Path) -> None: ...
+
+    async def load(self, folder: Path) -> None: ...
+
+    async def export(self, policy: str, folder: Path) -> None:
+        """Write one policy as an ordinary Hugging Face folder."""
+
+    async def close(self) -> None: ...
