@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 
-from mappa_core.cli.progress import agents_table, number, share, tool_faults
-from mappa_core.store.summary import CoachSummary, EvalSummary, StratumSummary, Summary
+from mappa_core.cli.progress import agents_table, counted, number, tool_faults
+from mappa_core.cli.results import gains_table
+from mappa_core.store.summary import CoachSummary, Summary
 from mappa_core.training.run import Trained
 
 
@@ -17,8 +17,9 @@ def show(console: Console, trained: Trained) -> None:
     """Before and after, the agents, where everything lies, and what to try next."""
     summary = trained.summary
     if summary.eval is not None:
-        console.print(f"held-out {summary.eval.metric}, {summary.eval.n} problems, 95 % intervals", style="bold")
-        console.print(_results(summary.eval))
+        count = counted(summary.eval.n, summary.eval.clusters)
+        console.print(f"held-out {summary.eval.metric}, {count}, 95 % intervals", style="bold", highlight=False)
+        console.print(gains_table(summary.eval))
     console.print("agents in the last iteration", style="bold")
     console.print(agents_table(summary.agents))
     failed = f", {summary.coach.failed} failed" if summary.coach.failed else ""
@@ -42,13 +43,3 @@ def _cost(coach: CoachSummary) -> str:
 def as_json(folder: Path, summary: Summary) -> str:
     """The summary and the folder it lies in as one JSON object."""
     return msgspec.json.encode({"folder": str(folder), **msgspec.to_builtins(summary)}).decode()
-
-
-def _results(results: EvalSummary) -> Table:
-    table = Table(box=None, header_style="dim")
-    for name in ("", "before", "after", "gain"):
-        table.add_column(name, justify="right" if name else "left")
-    rows: dict[str, EvalSummary | StratumSummary] = {"all": results, **results.strata}
-    for name, row in rows.items():
-        table.add_row(name, share(row.before), share(row.after), share(row.gain, sign=True))
-    return table

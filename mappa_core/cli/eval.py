@@ -13,7 +13,6 @@ import msgspec
 from mappa_core.cli.options import Asked, load_registry, recipe_options
 from mappa_core.config.compose import restore
 from mappa_core.errors import ConfigError
-from mappa_core.store.summary import Interval
 
 if TYPE_CHECKING:
     from mappa_core.evaluation.once import Evaluated
@@ -33,7 +32,8 @@ def command(
     from rich.console import Console
 
     from mappa_core.cli.asking import announce, announce_sandboxes
-    from mappa_core.cli.progress import counting, evaluation_line
+    from mappa_core.cli.progress import counting
+    from mappa_core.cli.results import show_evaluation
     from mappa_core.evaluation.once import evaluate_once
     from mappa_core.store.checkpoint import Checkpoints
     from mappa_core.store.folder import CONFIG
@@ -68,7 +68,7 @@ def command(
         click.echo(msgspec.json.encode(as_document(evaluated, pass_at)).decode())
         return
     console = Console()
-    console.print(evaluation_line(evaluated.evaluation), soft_wrap=True, highlight=False)
+    show_evaluation(console, evaluated.evaluation)
     for k in pass_at:
         console.print(f"pass@{k} {evaluated.evaluation.pass_at(k):.1%}", highlight=False)
     console.print(f"trajectories: mappa runs show {evaluated.folder}", soft_wrap=True, highlight=False)
@@ -76,27 +76,18 @@ def command(
 
 def as_document(evaluated: Evaluated, pass_at: Sequence[int]) -> dict[str, Any]:
     """An evaluation as JSON values; shares are 0-1."""
+    from mappa_core.cli import results
+
     evaluation = evaluated.evaluation
     return {
         "folder": str(evaluated.folder),
         "metric": evaluation.metric,
         "iteration": evaluation.iteration,
-        "problems": len(evaluation.problems),
         "rollouts": int(evaluation.values.size),
-        **_bounds(evaluation.interval),
         "pass_at": {str(k): evaluation.pass_at(k) for k in pass_at},
         "not_finished": dict(evaluation.failures),
-        "strata": {
-            name: {"problems": len(part.problems), **_bounds(part.interval)}
-            for name in sorted(set(evaluation.strata))
-            for part in [evaluation.within(name)]
-        },
+        **results.as_document(evaluation),
     }
-
-
-def _bounds(interval: Interval | None) -> dict[str, float | None]:
-    """mean, low and high; all null where every problem was lost."""
-    return {name: getattr(interval, name, None) for name in ("mean", "low", "high")}
 
 
 def _refuse_other_choices(asked: Asked) -> None:

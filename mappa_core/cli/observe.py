@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,57 +16,102 @@ from rich.table import Table
 
 from mappa_core.cli.asking import announce, announce_sandboxes
 from mappa_core.cli.options import Asked, load_registry, recipe_options
+from mappa_core.errors import ConfigError
+from mappa_core.protocols import Split
 
 if TYPE_CHECKING:
     from mappa_core.store.summary import Interval
+    from mappa_core.studies.handoffs import Handoff
     from mappa_core.studies.observe import AgentDiagnosis, Diagnosis
+
+MOST_REASONS = 3
+"""Reasons that are named of a file that was broken."""
 
 
 @click.command("observe")
+@click.argument("run", required=False)
 @recipe_options
+@click.option("--split", type=click.Choice(["train", "eval"]), help="Which rollouts of RUN; train if there are any.")
+@click.option("--iteration", metavar="N", type=click.IntRange(0), help="Those after N iterations; else the last ones.")
 @click.option("--examples", metavar="N", type=click.IntRange(0), default=3, show_default=True, help="Actions to show.")
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-def command(asked: Asked, examples: int, quiet: bool, as_json: bool) -> None:
+def command(
+    run: str | None,
+    asked: Asked,
+    split: Split | None,
+    iteration: int | None,
+    examples: int,
+    quiet: bool,
+    as_json: bool,
+) -> None:
     """Show which agent fails, how often and why; trains nothing.
 
-    Policies may be behind an API (policies.default.kind=api): then it needs no GPU and no torch.
+    Where agents hand on files it also shows which were missing or broken, and what that cost. With RUN, the folder of a
+    run, it looks at what is recorded there and plays nothing. Otherwise it plays a recipe with its coach on: policies
+    may be behind an API (policies.default.kind=api): then it needs no GPU and no
+    torch.
     """
-    from mappa_core.cli.progress import counting
-    from mappa_core.studies.observe import observe
-
-    registry = load_registry()
-    composed = asked.compose(registry, "eval.coach=true")
-    errors = Console(stderr=True)
-    with counting(errors, quiet=quiet or as_json) as progress:
-        diagnosis = asyncio.run(
-            observe(
-                composed,
-                registry,
-                examples=examples,
-                asking=lambda providers: announce(errors, providers),
-                sandboxed=lambda sandboxes: announce_sandboxes(errors, sandboxes, quiet=quiet or as_json),
-                starting=progress.starting,
-                finished=progress.rollout_finished,
-            )
-        )
+    if run is not None and "=" in run and not Path(run).exists():
+        asked, run = replace(asked, settings=(run, *asked.settings)), None
+    if run is None:
+        if split is not None or iteration is not None:
+            raise ConfigError("--split and --iteration choose from what is recorded: name a RUN with them")
+        diagnosis = _played(asked, examples, quiet=quiet or as_json)
+    else:
+        diagnosis = _recorded(asked, Path(run), split, iteration, examples)
     if as_json:
         click.echo(as_document(diagnosis))
     else:
         show(Console(), diagnosis)
 
 
-def show(console: Console, diagnosis: Diagnosis) -> None:
-    """Who fails, how often, and the lowest actions of each agent with the coach's words."""
-    from mappa_core.cli.progress import evaluation_line
+def _recorded(asked: Asked, folder: Path, split: Split | None, iteration: int | None, examples: int) -> Diagnosis:
+    from mappa_core.studies.observe import observe_run
 
-    console.print(evaluation_line(diagnosis.evaluation), soft_wrap=True, highlight=False)
+    if asked.plugin or asked.recipe or asked.config_files or asked.words:
+        raise ConfigError("observing a RUN plays nothing: leave out --plugin, --recipe, --config, --name and settings")
+    return asyncio.run(observe_run(load_registry(), folder, split=split, iteration=iteration, examples=examples))
+
+
+def _played(asked: Asked, examples: int, *, quiet: bool) -> Diagnosis:
+    from mappa_core.cli.progress import counting
+    from mappa_core.studies.observe import observe
+
+    registry = load_registry()
+    composed = asked.compose(registry, "eval.coach=true")
+    errors = Console(stderr=True)
+    with counting(errors, quiet=quiet) as progress:
+        return asyncio.run(
+            observe(
+                composed,
+                registry,
+                examples=examples,
+                asking=lambda providers: announce(errors, providers),
+                sandboxed=lambda sandboxes: announce_sandboxes(errors, sandboxes, quiet=quiet),
+                starting=progress.starting,
+                finished=progress.rollout_finished,
+            )
+        )
+
+
+def show(console: Console, diagnosis: Diagnosis) -> None:
+    """Who fails, how often, what was handed on, and the lowest actions of each agent with the coach's words."""
+    from mappa_core.cli.results import show_evaluation
+
+    kind = "held-out" if diagnosis.split == "eval" else "training rollouts"
+    show_evaluation(console, diagnosis.evaluation, f"{kind} after {diagnosis.evaluation.iteration} iterations")
+    judged = diagnosis.coach.total.verdicts > 0
     console.print(
         f"{diagnosis.unsuccessful} of {diagnosis.rollouts} rollouts did not succeed"
-        + (f"; in {diagnosis.blamed_nobody} of them nobody is to blame" if diagnosis.blamed_nobody else ""),
+        + (f"; in {diagnosis.blamed_nobody} of them nobody is to blame" if judged and diagnosis.blamed_nobody else ""),
         highlight=False,
     )
+    if not judged:
+        console.print("no coach was asked about them", style="yellow")
     console.print(_table(diagnosis))
+    if diagnosis.handoffs:
+        _show_handoffs(console, diagnosis)
     for agent in diagnosis.agents:
         for example in agent.examples:
             console.print(f"[bold]{example.score:g}[/]  {escape(example.step)}  {escape(agent.agent)}", highlight=False)
@@ -92,17 +139,15 @@ def _table(diagnosis: Diagnosis) -> Table:
 
     table = Table(box=None, header_style="dim")
     columns: dict[str, Callable[[AgentDiagnosis], str]] = {
-        "": lambda agent: agent.agent,
+        "": lambda agent: escape(agent.agent),
         "actions": lambda agent: str(agent.actions),
-        "score": lambda agent: _score(agent.score),
-        f"below {LOW:g}": lambda agent: _of(agent.low, agent.scored),
-        "to blame": lambda agent: _of(agent.blamed, diagnosis.unsuccessful),
     }
+    if diagnosis.coach.total.verdicts:
+        columns["score"] = lambda agent: _score(agent.score)
+        columns[f"below {LOW:g}"] = lambda agent: _of(agent.low, agent.scored)
+        columns["to blame"] = lambda agent: _of(agent.blamed, diagnosis.unsuccessful)
     if any(agent.tool_calls for agent in diagnosis.agents):
         columns["tools failed"] = lambda agent: _of(agent.tool_failures, agent.tool_calls)
-    if any(agent.missing_outputs or agent.missing_inputs for agent in diagnosis.agents):
-        columns["files not left"] = lambda agent: str(agent.missing_outputs)
-        columns["not given"] = lambda agent: str(agent.missing_inputs)
     for name in columns:
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for agent in diagnosis.agents:
@@ -120,20 +165,58 @@ def _of(count: int, whole: int) -> str:
     return f"{count} of {whole}" if whole else "-"
 
 
+def _show_handoffs(console: Console, diagnosis: Diagnosis) -> None:
+    """A row per file of the contract: how it fared, and what that came to. Then who it is from and for, and why it
+    could not be used."""
+    from mappa_core.cli.progress import percent
+
+    metric = escape(diagnosis.evaluation.metric)
+    table = Table(box=None, header_style="dim")
+    for name in ("hand-off", "due", "made", "missing", "broken", f"{metric} if fine", "if not", "first"):
+        table.add_column(name, justify="left" if name == "hand-off" else "right")
+    for one in diagnosis.handoffs:
+        table.add_row(
+            escape(one.path),
+            *map(str, (one.rollouts, one.made, one.missing, one.broken)),
+            f"{percent(one.metric_fine)} of {one.fine}",
+            f"{percent(one.metric_flawed)} of {one.missing + one.broken}",
+            str(one.failed_first),
+        )
+    console.print(table)
+    for one in diagnosis.handoffs:
+        console.print(f" {_way(one)}", markup=False, highlight=False, soft_wrap=True)
+    console.print(" first: rollouts that did not succeed, in which this file was flawed before any other", style="dim")
+
+
+def _way(handoff: Handoff) -> str:
+    """From whom to whom a file goes, who made it instead, and why it could not be used."""
+    way = f"{', '.join(handoff.makers) or 'nobody'} -> {', '.join(handoff.needed_by) or 'the outcome'}"
+    others = {agent: count for agent, count in handoff.made_by.items() if agent not in handoff.makers}
+    told = [f"made by {agent} in {count}" for agent, count in others.items()]
+    often = sorted(handoff.reasons.items(), key=lambda item: (-item[1], item[0]))[:MOST_REASONS]
+    if often:
+        told.append(f"broken: {', '.join(f'{reason} {count}' for reason, count in often)}")
+    return "; ".join((f"{handoff.path}: {way}", *told))
+
+
 def as_document(diagnosis: Diagnosis) -> str:
     """A diagnosis as one JSON object; shares are 0-1, scores points 0-10."""
+    from mappa_core.cli import results
+
     evaluation = diagnosis.evaluation
     return msgspec.json.encode(
         {
             "folder": str(diagnosis.folder),
+            "split": diagnosis.split,
+            "iteration": evaluation.iteration,
             "metric": evaluation.metric,
-            "problems": len(evaluation.problems),
-            "interval": evaluation.interval,
             "rollouts": diagnosis.rollouts,
             "unsuccessful": diagnosis.unsuccessful,
             "blamed_nobody": diagnosis.blamed_nobody,
             "ended_early": dict(diagnosis.failures),
+            **results.as_document(evaluation),
             "agents": {agent.agent: agent for agent in diagnosis.agents},
+            "handoffs": diagnosis.handoffs,
             "coach": diagnosis.coach,
         }
     ).decode()

@@ -175,7 +175,7 @@ def headline(report: IterationReport) -> str:
     """Accuracy, speed, calls and failures of an iteration in a few words."""
     seconds = sum(report.seconds.values())
     words = [
-        f"accuracy {percent(report.accuracy)}",
+        f"accuracy {percent(report.outcomes.accuracy)}",
         f"{report.tokens / seconds:,.0f} tok/s",
         f"{report.coach.total.verdicts} verdicts",
         f"{seconds:.1f} s",
@@ -199,16 +199,21 @@ def tool_faults(lost: int, calls_again: int) -> list[str]:
     return [f"{count} {what}" for what, count in told.items() if count]
 
 
-def evaluation_line(evaluation: Evaluation) -> str:
-    """One line on an evaluation, with its interval and what failed."""
-    line = (
-        f"held-out after {evaluation.iteration} iterations: {evaluation.metric} {share(evaluation.interval)} "
-        f"over {len(evaluation.problems)} problems"
-    )
+def evaluation_line(evaluation: Evaluation, played: str | None = None) -> str:
+    """One line on an evaluation: the metric and the further figures with their intervals, and what failed. `played`
+    says of what, where it is not the held-out problems after some iterations."""
+    shares = ", ".join(f"{name} {share(evaluation.of(name).interval)}" for name in evaluation.measures)
+    what = f"held-out after {evaluation.iteration} iterations" if played is None else played
+    line = f"{what}: {shares} over {counted(len(evaluation.problems), evaluation.cluster_count)}"
     if evaluation.failures:
         kinds = ", ".join(f"{count} {kind}" for kind, count in evaluation.failures.items())
         line += f"; not finished: {kinds}"
     return line
+
+
+def counted(problems: int, clusters: int | None) -> str:
+    """So many problems, and how many clusters of them the intervals go by."""
+    return f"{problems} problems" if clusters is None else f"{problems} problems in {clusters} clusters"
 
 
 def share(value: Interval | None, *, sign: bool = False) -> str:

@@ -105,7 +105,8 @@ def _show_step(console: Console, step: Step, verdicts: list[Verdict]) -> None:
             size = "" if change.size is None else f", {change.size} bytes"
             console.print(f"{change.kind} {escape(change.path)}{size}", highlight=False)
     for breach in step.breaches:
-        console.print(f"[yellow]{breach.kind}: {escape(breach.path)}[/] {escape(breach.detail)}", highlight=False)
+        said = ": ".join(escape(text) for text in (breach.reason, breach.detail) if text)
+        console.print(f"[yellow]{breach.kind}: {escape(breach.path)}[/] {said}", highlight=False)
     for verdict in verdicts:
         _block(console, headline(verdict), verdict.error or verdict.reasoning)
         if verdict.correction:

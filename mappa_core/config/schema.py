@@ -159,6 +159,8 @@ class TrainSection:
     iterations: int = 1
     prompts: int = 16
     """Tasks per iteration."""
+    stratified: bool = False
+    """Give every iteration its share of every stratum of tasks, as close to it as whole numbers allow."""
     samples: int = 2
     """Trajectories per task."""
     epochs: int = 1

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from mappa_core.evaluation.statistics import mean_interval, paired_gain, pass_at_k
+from mappa_core.evaluation.statistics import paired_gain, pass_at_k, share_interval
 from mappa_core.protocols import Split
-from mappa_core.records import Float64, Task, Trajectory
+from mappa_core.records import Bool, Float64, Task, Trajectory
 from mappa_core.rollout.collector import Collector, refuse_total_failure
 from mappa_core.rollout.lost import guard_lost, is_lost
 from mappa_core.rollout.resuming import Resumed
@@ -22,11 +22,14 @@ from mappa_core.store.summary import Interval
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Evaluation:
-    """Held-out results after `iteration` updates.
+    """Results on tasks after `iteration` updates.
 
     `values` (n problems, samples) holds the workflow's metric. A trajectory that the team did not finish (a prompt
     that does not fit, a workflow that raised) counts 0, as a problem that was not solved; one that a tool's machinery
-    lost is NaN and left out. `failures` counts both by kind.
+    lost, or that was not played, is NaN and left out. `failures` counts both by kind.
+
+    `figures` holds the workflow's further figures in the same way, NaN also where a figure is not defined for the
+    problem. `clusters` names what problems have in common (a data set); None: every problem stands for itself.
     """
 
     iteration: int
@@ -35,6 +38,8 @@ class Evaluation:
     strata: tuple[str, ...]  # (n,)
     values: Float64
     failures: Mapping[str, int]
+    figures: Mapping[str, Float64] = field(default_factory=dict)
+    clusters: tuple[str, ...] | None = None  # (n,)
 
     @property
     def by_problem(self) -> Float64:
@@ -47,9 +52,24 @@ class Evaluation:
 
     @property
     def interval(self) -> Interval | None:
-        """Mean over problems with its 95 % interval; None where every problem was lost."""
-        known = self.by_problem[np.isfinite(self.by_problem)]
-        return mean_interval(known) if len(known) else None
+        """Mean over problems with its 95 % interval by cluster; None where every problem was lost."""
+        means = self.by_problem
+        known = np.isfinite(means)
+        return share_interval(means[known], self._clusters_of(known)) if known.any() else None
+
+    @property
+    def cluster_count(self) -> int | None:
+        """How many clusters the problems come in; None where every problem stands for itself."""
+        return None if self.clusters is None else len(set(self.clusters))
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The metric, and the further figures."""
+        return (self.metric, *self.figures)
+
+    def of(self, measure: str) -> Evaluation:
+        """The same evaluation with one of its `measures` as the metric."""
+        return self if measure == self.metric else replace(self, metric=measure, values=self.figures[measure])
 
     def within(self, stratum: str) -> Evaluation:
         """The same evaluation over the problems of one stratum."""
@@ -59,15 +79,29 @@ class Evaluation:
             problems=tuple(self.problems[index] for index in chosen),
             strata=tuple(self.strata[index] for index in chosen),
             values=self.values[chosen],
+            figures={name: values[chosen] for name, values in self.figures.items()},
+            clusters=None if self.clusters is None else tuple(self.clusters[index] for index in chosen),
         )
 
+    def by_stratum(self) -> dict[str, Evaluation]:
+        """The evaluation of every stratum by name; of none where there is but one."""
+        names = sorted(set(self.strata))
+        return {name: self.within(name) for name in names} if len(names) > 1 else {}
+
     def gain_over(self, before: Evaluation) -> Interval | None:
-        """Mean difference to `before` on the same problems, with its 95 % interval; None where none is in both."""
+        """Mean difference to `before` on the same problems, with its 95 % interval by cluster; None where none is in
+        both."""
         if self.problems != before.problems:
             raise ValueError("a gain is paired: both evaluations must be of the same problems")
         now, then = self.by_problem, before.by_problem
         both = np.isfinite(now) & np.isfinite(then)
-        return paired_gain(then[both], now[both]) if both.any() else None
+        return paired_gain(then[both], now[both], self._clusters_of(both)) if both.any() else None
+
+    def _clusters_of(self, chosen: Bool) -> list[str] | None:
+        """The clusters of the problems that are `chosen` (n,)."""
+        if self.clusters is None:
+            return None
+        return [name for name, is_chosen in zip(self.clusters, chosen, strict=True) if is_chosen]
 
     def pass_at(self, k: int) -> float:
         """Chance that at least one of k samples is right, unbiased from all samples (Chen et al., 2021)."""
@@ -116,26 +150,48 @@ async def evaluate(
         trajectories = await collector.collect(jobs, resumed.replays, resample=resumed.resample)
     refuse_total_failure(trajectories)
     guard_lost(trajectories, f"the evaluation after {iteration} iterations", most=most_lost)
-    return graded(trajectories, metric=session.workflow.metric, iteration=iteration, samples=samples)
+    workflow = session.workflow
+    return graded(trajectories, metric=workflow.metric, figures=workflow.figures, iteration=iteration)
 
 
-def graded(trajectories: Sequence[Trajectory], *, metric: str, iteration: int, samples: int) -> Evaluation:
-    """The evaluation that `trajectories` make: all samples of the first problem, of the second, and so on."""
-    values = np.array([_value(trajectory, metric) for trajectory in trajectories]).reshape(-1, samples)
-    first = trajectories[::samples]
+def graded(
+    trajectories: Sequence[Trajectory], *, metric: str, figures: Sequence[str] = (), iteration: int
+) -> Evaluation:
+    """The evaluation that `trajectories` make, in the order of their problems."""
+    samples: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        samples.setdefault(trajectory.task.id, []).append(trajectory)
+    tasks = [one[0].task for one in samples.values()]
+    for trajectory in trajectories:
+        if trajectory.error is None and metric not in trajectory.outcome:
+            raise KeyError(f"the workflow finished {trajectory.id} without recording {metric!r}")
     return Evaluation(
         iteration=iteration,
         metric=metric,
-        problems=tuple(trajectory.task.id for trajectory in first),
-        strata=tuple(trajectory.task.stratum for trajectory in first),
-        values=values,
+        problems=tuple(task.id for task in tasks),
+        strata=tuple(task.stratum for task in tasks),
+        values=_values(samples, metric),
         failures=Counter(trajectory.error.kind for trajectory in trajectories if trajectory.error is not None),
+        figures={name: _values(samples, name) for name in figures},
+        clusters=_clusters(tasks),
     )
 
 
-def _value(trajectory: Trajectory, metric: str) -> float:
-    if metric in trajectory.outcome:
-        return trajectory.outcome[metric]
-    if trajectory.error is None:
-        raise KeyError(f"the workflow finished {trajectory.id} without recording {metric!r}")
-    return np.nan if is_lost(trajectory.error) else 0.0
+def _values(samples: Mapping[str, Sequence[Trajectory]], measure: str) -> Float64:
+    values = np.full((len(samples), max(map(len, samples.values()))), np.nan)
+    for row, trajectories in enumerate(samples.values()):
+        # A figure that finished trajectories of a task lack is not defined for it, so that nobody fell short of it.
+        undefined = any(one.error is None and measure not in one.outcome for one in trajectories)
+        for column, one in enumerate(trajectories):
+            if measure in one.outcome:
+                values[row, column] = one.outcome[measure]
+            elif not undefined and not is_lost(one.error):
+                values[row, column] = 0.0
+    return values
+
+
+def _clusters(tasks: Sequence[Task]) -> tuple[str, ...] | None:
+    """What the tasks have in common; a task without a cluster stands for itself. None where all do."""
+    if all(task.cluster is None for task in tasks):
+        return None
+    return tuple(f"task {task.id}" if task.cluster is None else f"cluster {task.cluster}" for task in tasks)

@@ -25,6 +25,15 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FigureSummary:
+    """One figure (a share, 0-1) before and after training, and its gain, paired on the same tasks."""
+
+    before: Interval | None = None
+    after: Interval | None = None
+    gain: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StratumSummary:
     """Held-out results within one stratum of `n` tasks."""
 
@@ -32,18 +41,22 @@ class StratumSummary:
     before: Interval | None = None
     after: Interval | None = None
     gain: Interval | None = None
+    figures: Mapping[str, FigureSummary] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSummary:
-    """Held-out results over `n` tasks: the workflow's `metric` (a share, 0-1) before and after training. `gain` is
-    paired on the same tasks."""
+    """Held-out results over `n` tasks: the workflow's `metric` (a share, 0-1) before and after training, and its
+    further `figures`. `gain` is paired on the same tasks. Intervals are by cluster where tasks come in `clusters`
+    (None: every task stands for itself)."""
 
     metric: str
     n: int
+    clusters: int | None = None
     before: Interval | None = None
     after: Interval | None = None
     gain: Interval | None = None
+    figures: Mapping[str, FigureSummary] = field(default_factory=dict)
     strata: Mapping[str, StratumSummary] = field(default_factory=dict)
 
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from mappa_core.config.compose import Composed
-from mappa_core.errors import ConfigError
-from mappa_core.evaluation.heldout import Evaluation
+from mappa_core.config.compose import Composed, restore
+from mappa_core.errors import ConfigError, RunError
+from mappa_core.evaluation.heldout import Evaluation, graded
+from mappa_core.evaluation.labelled import rows_of
 from mappa_core.evaluation.once import evaluate_once
 from mappa_core.evaluation.statistics import mean_interval
 from mappa_core.plugins import Registry
-from mappa_core.protocols import Provider
-from mappa_core.records import Sandbox, Trajectory, Verdict
+from mappa_core.protocols import Provider, Split, Workflow
+from mappa_core.records import Role, Sandbox, Trajectory, Verdict
+from mappa_core.store.folder import CONFIG
+from mappa_core.store.reader import Reader, TrajectoryRow
 from mappa_core.store.summary import Interval
+from mappa_core.studies.handoffs import Handoff, handoffs
 from mappa_core.training.report import CoachFigures, coach_figures
 
 LOW = 4.0
@@ -38,10 +42,10 @@ class Example:
 class AgentDiagnosis:
     """One agent over all rollouts.
 
-    `score` is the mean of its scored actions (points, 0-10), with its interval by task; `low` of its `scored` actions
-    have fewer than LOW points. It is to blame for `blamed` of the rollouts that did not succeed, as any verdict there
-    says. `tool_failures` of its `tool_calls` calls failed; `breaches` counts files that it was to leave and did not,
-    or that it was not given. `examples` are its lowest actions.
+    `score` is the mean of its scored actions (points, 0-10), with its interval by task, or by cluster of tasks; `low`
+    of its `scored` actions have fewer than LOW points. It is to blame for `blamed` of the rollouts that did not
+    succeed, as any verdict there says. `tool_failures` of its `tool_calls` calls failed. `examples` are its lowest
+    actions.
     """
 
     agent: str
@@ -52,23 +56,23 @@ class AgentDiagnosis:
     blamed: int
     tool_calls: int
     tool_failures: int
-    missing_outputs: int
-    missing_inputs: int
     examples: tuple[Example, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """What watching showed. `unsuccessful` rollouts are those whose metric is below its full 1, or that ended early:
-    `failures` counts why."""
+    `failures` counts why. `handoffs` are the files of the team's contract."""
 
     folder: Path
+    split: Split
     evaluation: Evaluation
     rollouts: int
     unsuccessful: int
     blamed_nobody: int
     failures: Mapping[str, int]
     agents: tuple[AgentDiagnosis, ...]
+    handoffs: tuple[Handoff, ...]
     coach: CoachFigures
 
 
@@ -111,24 +115,76 @@ async def observe(
         starting=starting,
         finished=note,
     )
-    return diagnose(played, seen.agents, seen.evaluation, seen.folder, examples)
+    return diagnose(played, seen.roles, seen.evaluation, seen.folder, examples=examples)
+
+
+async def observe_run(
+    registry: Registry,
+    folder: Path,
+    *,
+    split: Split | None = None,
+    iteration: int | None = None,
+    examples: int = 3,
+) -> Diagnosis:
+    """Sum up rollouts that the run in `folder` has recorded, with the verdicts that it was given; nothing is played,
+    and nothing written.
+
+    Args:
+        split: None: those it was trained on, or where there are none those of its evaluation.
+        iteration: those made after so many iterations; None: the last ones.
+
+    Raises:
+        RunError: the folder is no run, or holds no such rollouts that ended.
+        PluginError, ConfigError: its workflow is not installed.
+    """
+    config = restore(registry, folder / CONFIG).config
+    workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
+    try:
+        with Reader(folder) as reader:
+            if split is None:
+                split = "train" if reader.counts("train") else "eval"
+            rows = _ended(reader, folder, split, iteration)
+            stored = [reader.trajectory(row.id) for row in rows]
+    finally:
+        await workflow.close()
+    played = [replace(one, verdicts=tuple(v for v in one.verdicts if v.phase != "again")) for one in stored]
+    evaluation = graded(played, metric=workflow.metric, figures=workflow.figures, iteration=rows[0].iteration)
+    return diagnose(played, workflow.agents, evaluation, folder, split=split, examples=examples)
+
+
+def _ended(reader: Reader, folder: Path, split: Split, iteration: int | None) -> list[TrajectoryRow]:
+    """The rollouts of one split and iteration that have ended, in canonical order."""
+    rows = [row for row in rows_of(reader, split, iteration) if row.status != "open"]
+    if not rows:
+        after = "" if iteration is None else f" after {iteration} iterations"
+        raise RunError(f"{folder} holds no {split} rollouts{after} that ended")
+    last = max(row.iteration for row in rows)
+    return sorted((row for row in rows if row.iteration == last), key=lambda row: row.id)
 
 
 def diagnose(
-    trajectories: Sequence[Trajectory], agents: Sequence[str], evaluation: Evaluation, folder: Path, examples: int
+    trajectories: Sequence[Trajectory],
+    roles: Mapping[str, Role],
+    evaluation: Evaluation,
+    folder: Path,
+    *,
+    split: Split = "eval",
+    examples: int,
 ) -> Diagnosis:
-    """Sum up `trajectories` that were coached."""
+    """Sum up `trajectories` with their verdicts."""
     unsuccessful = [one for one in trajectories if not _succeeded(one, evaluation.metric)]
     blamed = [frozenset(verdict.blame for verdict in one.verdicts if verdict.blame) for one in unsuccessful]
     blame = Counter(agent for names in blamed for agent in names)
     return Diagnosis(
         folder=folder,
+        split=split,
         evaluation=evaluation,
         rollouts=len(trajectories),
         unsuccessful=len(unsuccessful),
-        blamed_nobody=sum(not names & frozenset(agents) for names in blamed),
+        blamed_nobody=sum(not names & frozenset(roles) for names in blamed),
         failures=Counter(f"{one.error.kind}: {one.error.message}" for one in trajectories if one.error is not None),
-        agents=tuple(_agent(agent, trajectories, blame[agent], examples) for agent in agents),
+        agents=tuple(_agent(agent, trajectories, blame[agent], examples) for agent in roles),
+        handoffs=handoffs(trajectories, roles, evaluation.metric),
         coach=coach_figures(trajectories),
     )
 
@@ -138,11 +194,15 @@ def _succeeded(trajectory: Trajectory, metric: str) -> bool:
 
 
 def _agent(agent: str, trajectories: Sequence[Trajectory], blamed: int, examples: int) -> AgentDiagnosis:
-    steps = {step.id: (step, one.task.id) for one in trajectories for step in one.steps if step.agent == agent}
+    steps = {
+        step.id: (step, one.task.cluster or one.task.id)
+        for one in trajectories
+        for step in one.steps
+        if step.agent == agent
+    }
     scored = [verdict for one in trajectories for verdict in one.verdicts if verdict.step in steps and _has(verdict)]
     own = [step for step, _ in steps.values()]
     results = [result for step in own for result in step.results]
-    breaches = Counter(breach.kind for step in own for breach in step.breaches)
     lowest = sorted(scored, key=lambda verdict: (verdict.score, verdict.step))[:examples]
     return AgentDiagnosis(
         agent=agent,
@@ -153,8 +213,6 @@ def _agent(agent: str, trajectories: Sequence[Trajectory], blamed: int, examples
         blamed=blamed,
         tool_calls=len(results),
         tool_failures=sum(result.status != "ok" for result in results),
-        missing_outputs=breaches["missing_output"],
-        missing_inputs=breaches["missing_input"],
         examples=tuple(_example(verdict) for verdict in lowest if _points(verdict) < LOW),
     )
 

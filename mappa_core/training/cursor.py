@@ -2,29 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from mappa_core.errors import ConfigError
 from mappa_core.records import Task
+from mappa_core.training.apportionment import Apportionment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """All tasks, by number: `order` in which those of each stratum are taken, and `rank` of each within an
+    iteration."""
+
+    order: Sequence[Sequence[int]]
+    rank: Mapping[int, int]
 
 
 class TaskCursor:
-    """Epochs of random order without repetition. What does not fill a last iteration of an epoch is left out of that
-    epoch (other tasks in each), so that no iteration holds a task twice."""
+    """Epochs of random order: every task once, none twice. An iteration that an epoch does not fill goes on with the
+    next one, whose order begins with other tasks, so that no iteration holds a task twice.
 
-    def __init__(self, tasks: Sequence[Task], *, prompts: int, seed: int) -> None:
+    `stratified`: every iteration holds its share of every stratum, rounded down or up.
+    """
+
+    def __init__(self, tasks: Sequence[Task], *, prompts: int, seed: int, stratified: bool = False) -> None:
         if len(tasks) < prompts:
             raise ConfigError(f"train.prompts={prompts}, but the source has only {len(tasks)} training tasks")
         self._tasks = tasks
         self._prompts = prompts
         self._seed = seed
-        self._per_epoch = len(tasks) // prompts
+        self._members: dict[str, set[int]] = {}
+        for index, task in enumerate(tasks):
+            self._members.setdefault(task.stratum if stratified else "", set()).add(index)
+        self._sizes = [len(members) for members in self._members.values()]
+        self._apportionment = Apportionment(self._sizes, prompts)
+        self._epochs: list[Epoch] = []
 
     def take(self, iteration: int) -> tuple[Task, ...]:
         """The tasks of `iteration`, counted from 0."""
-        epoch, place = divmod(iteration, self._per_epoch)
-        order = np.random.default_rng([self._seed, epoch]).permutation(len(self._tasks))
-        chosen = order[place * self._prompts : (place + 1) * self._prompts]
-        return tuple(self._tasks[index] for index in chosen)
+        chosen: list[tuple[int, int, int]] = []
+        for stratum, numbers in enumerate(self._numbers(iteration)):
+            for number in numbers:
+                epoch, place = divmod(number, self._sizes[stratum])
+                task = self._epoch(epoch).order[stratum][place]
+                chosen.append((epoch, self._epoch(epoch).rank[task], task))
+        return tuple(self._tasks[task] for _, _, task in sorted(chosen))
+
+    def _numbers(self, iteration: int) -> list[range]:
+        """Which tasks of each stratum an iteration takes, counted over all epochs."""
+        return list(map(range, self._apportionment.before(iteration), self._apportionment.before(iteration + 1)))
+
+    def _epoch(self, number: int) -> Epoch:
+        while len(self._epochs) <= number:
+            self._epochs.append(self._shuffled(len(self._epochs)))
+        return self._epochs[number]
+
+    def _shuffled(self, number: int) -> Epoch:
+        """An epoch. In each stratum it begins with tasks that the iteration in which it begins does not hold yet."""
+        shuffled = np.random.default_rng([self._seed, number]).permutation(len(self._tasks)).tolist()
+        order = [[task for task in shuffled if task in members] for members in self._members.values()]
+        for stratum, numbers in enumerate(self._numbers(number * len(self._tasks) // self._prompts)):
+            own, size = order[stratum], self._sizes[stratum]
+            held = number * size - numbers.start
+            if held:
+                begun = set(self._epochs[number - 1].order[stratum][-held:])
+                first = [task for task in own if task not in begun][: len(numbers) - held]
+                own[:] = [*first, *(task for task in own if task not in first)]
+        return Epoch(order=order, rank={task: rank for rank, task in enumerate(shuffled)})

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequen
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Protocol
 
-import numpy as np
 import structlog
 
 from mappa_core.coaching.drift import DriftMonitor, DriftReport, Kind
@@ -27,7 +26,14 @@ from mappa_core.store.checkpoint import POLICIES
 from mappa_core.store.folder import RunFolder
 from mappa_core.training.cursor import TaskCursor
 from mappa_core.training.guards import guard_spending, guard_verdicts
-from mappa_core.training.report import IterationReport, agent_figures, calls_again, coach_figures
+from mappa_core.training.report import (
+    IterationReport,
+    agent_figures,
+    calls_again,
+    coach_figures,
+    outcome_figures,
+    stratum_figures,
+)
 
 log = structlog.get_logger()
 
@@ -93,7 +99,12 @@ class Loop:
         self._learned = {number for number, _ in self._store.iterations()}
         self._counted = {event.body["iteration"] for event in self._store.events("evaluation")}
         config = session.config
-        self._cursor = TaskCursor(session.tasks("train"), prompts=config.train.prompts, seed=config.seed)
+        self._cursor = TaskCursor(
+            session.tasks("train"),
+            prompts=config.train.prompts,
+            seed=config.seed,
+            stratified=config.train.stratified,
+        )
         self._held_out = session.evaluation_tasks()
         self._collector = Collector(
             session.team_for("train"),
@@ -160,7 +171,13 @@ class Loop:
                 finished=self._listener.rollout_finished,
             )
         self.evaluations.append(evaluation)
-        self._store.event("evaluation", iteration=done, metric=evaluation.metric, interval=evaluation.interval)
+        self._store.event(
+            "evaluation",
+            iteration=done,
+            metric=evaluation.metric,
+            interval=evaluation.interval,
+            figures={name: evaluation.of(name).interval for name in evaluation.figures},
+        )
         self._listener.evaluated(evaluation)
 
     async def _iterate(self, iteration: int) -> IterationReport:
@@ -198,11 +215,12 @@ class Loop:
             )
         with clock.phase("publish"):
             await session.engine.publish()
-        outcomes = [one.outcome[session.workflow.metric] for one in trajectories if one.error is None]
+        measures = session.workflow.metric, session.workflow.figures
         return IterationReport(
             iteration=iteration + 1,
             iterations=config.train.iterations,
-            accuracy=float(np.mean(outcomes)) if outcomes else None,
+            outcomes=outcome_figures(trajectories, *measures),
+            strata=stratum_figures(trajectories, *measures),
             rollouts=len(trajectories),
             failed_rollouts=Counter(one.error.kind for one in trajectories if one.error is not None),
             calls_again=calls_again(trajectories),

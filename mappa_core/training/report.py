@@ -61,17 +61,32 @@ class CoachFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeFigures:
+    """Means over the rollouts that their teams finished, None where there is none: the workflow's metric, and its
+    further figures by name."""
+
+    accuracy: float | None
+    figures: Mapping[str, float | None]
+
+    def metrics(self, prefix: str = "") -> dict[str, float | None]:
+        """The figures under flat names."""
+        further = {f"{prefix}figure/{name}": value for name, value in self.figures.items()}
+        return {f"{prefix}accuracy": self.accuracy, **further}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IterationReport:
     """Everything that progress lines, trackers and the store say of an iteration.
 
-    `failed_rollouts` counts by kind of error, `calls_again` how often calls were made again because a tool's machinery
-    failed. `seconds` maps a phase (collect, score, update, …) to wall seconds; `policies` the engine's metrics per
-    policy.
+    `strata` are the outcomes within each stratum of tasks. `failed_rollouts` counts by kind of error, `calls_again` how
+    often calls were made again because a tool's machinery failed. `seconds` maps a phase (collect, score, update, …) to
+    wall seconds; `policies` the engine's metrics per policy.
     """
 
     iteration: int
     iterations: int
-    accuracy: float | None
+    outcomes: OutcomeFigures
+    strata: Mapping[str, OutcomeFigures]
     rollouts: int
     failed_rollouts: Mapping[str, int]
     calls_again: int
@@ -90,7 +105,7 @@ class IterationReport:
     def metrics(self) -> dict[str, float]:
         """The figures under flat names; a missing figure has no entry."""
         flat: dict[str, float | None] = {
-            "accuracy": self.accuracy,
+            **self.outcomes.metrics(),
             "rollouts": self.rollouts,
             "rollouts/failed": sum(self.failed_rollouts.values()),
             "tools/lost": self.lost,
@@ -98,6 +113,8 @@ class IterationReport:
             "tokens": self.tokens,
             **{f"coach/{name}": value for name, value in self.coach.total.metrics().items()},
         }
+        for stratum, outcomes in self.strata.items():
+            flat.update(outcomes.metrics(f"stratum/{stratum}/"))
         for agent, count in self.coach.by_agent.items():
             flat.update({f"coach/agent/{agent}/{name}": value for name, value in count.metrics().items()})
         for coach, count in self.coach.by_coach.items():
@@ -112,6 +129,25 @@ class IterationReport:
             flat.update({f"policy/{policy}/{name}": value for name, value in metrics.items()})
         flat.update({f"seconds/{name}": value for name, value in self.seconds.items()})
         return {name: float(value) for name, value in flat.items() if value is not None}
+
+
+def outcome_figures(trajectories: Sequence[Trajectory], metric: str, figures: Sequence[str]) -> OutcomeFigures:
+    """Means of what the workflow recorded of `trajectories`: its metric and further figures."""
+    finished = [one.outcome for one in trajectories if one.error is None]
+    return OutcomeFigures(
+        accuracy=_mean([outcome[metric] for outcome in finished]),
+        figures={name: _mean([outcome[name] for outcome in finished if name in outcome]) for name in figures},
+    )
+
+
+def stratum_figures(
+    trajectories: Sequence[Trajectory], metric: str, figures: Sequence[str]
+) -> dict[str, OutcomeFigures]:
+    """The same within each stratum of tasks."""
+    parts: dict[str, list[Trajectory]] = {}
+    for one in trajectories:
+        parts.setdefault(one.task.stratum, []).append(one)
+    return {stratum: outcome_figures(parts[stratum], metric, figures) for stratum in sorted(parts)}
 
 
 def agent_figures(agents: Sequence[str], trajectories: Sequence[Trajectory]) -> dict[str, AgentSummary]:

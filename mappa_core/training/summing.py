@@ -7,7 +7,15 @@ from dataclasses import replace
 
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.store.database import Store
-from mappa_core.store.summary import AgentSummary, CoachSummary, EvalSummary, StratumSummary, Summary, ToolSummary
+from mappa_core.store.summary import (
+    AgentSummary,
+    CoachSummary,
+    EvalSummary,
+    FigureSummary,
+    StratumSummary,
+    Summary,
+    ToolSummary,
+)
 
 
 def summed(summary: Summary, store: Store, evaluations: Sequence[Evaluation]) -> Summary:
@@ -28,24 +36,39 @@ def _eval(evaluations: Sequence[Evaluation]) -> EvalSummary | None:
         return None
     before = evaluations[0]
     after = evaluations[-1] if len(evaluations) > 1 else None
-    strata = {name: _stratum(before, after, name) for name in sorted(set(before.strata))}
+    metric, figures = _measured(before, after)
     return EvalSummary(
         metric=before.metric,
         n=len(before.problems),
-        before=before.interval,
-        after=after.interval if after else None,
-        gain=after.gain_over(before) if after else None,
-        strata=strata if len(strata) > 1 else {},
+        clusters=before.cluster_count,
+        before=metric.before,
+        after=metric.after,
+        gain=metric.gain,
+        figures=figures,
+        strata={
+            name: _stratum(then, after.within(name) if after else None) for name, then in before.by_stratum().items()
+        },
     )
 
 
-def _stratum(before: Evaluation, after: Evaluation | None, name: str) -> StratumSummary:
-    then, now = before.within(name), after.within(name) if after else None
+def _stratum(before: Evaluation, after: Evaluation | None) -> StratumSummary:
+    metric, figures = _measured(before, after)
     return StratumSummary(
-        n=len(then.problems),
-        before=then.interval,
-        after=now.interval if now else None,
-        gain=now.gain_over(then) if now else None,
+        n=len(before.problems), before=metric.before, after=metric.after, gain=metric.gain, figures=figures
+    )
+
+
+def _measured(before: Evaluation, after: Evaluation | None) -> tuple[FigureSummary, dict[str, FigureSummary]]:
+    """The metric, and the further figures by name."""
+    found = {name: _figure(before.of(name), after.of(name) if after else None) for name in before.measures}
+    return found.pop(before.metric), found
+
+
+def _figure(before: Evaluation, after: Evaluation | None) -> FigureSummary:
+    return FigureSummary(
+        before=before.interval,
+        after=after.interval if after else None,
+        gain=after.gain_over(before) if after else None,
     )
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 WIDTH, HEIGHT = 720, 260
 LEFT, RIGHT, TOP, BOTTOM = 48, 150, 16, 34
 Point = tuple[float, float]
 IntervalPoint = tuple[float, float, float | None, float | None]
 """x, y, and the bounds of y, None where they are not known."""
+Range = tuple[float, float, float]
+"""x, and the bounds of y."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,10 +23,12 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A named line: `path` is an SVG path in pixels, `label_y` where its name is written beside its end."""
+    """A named line: `path` is an SVG path in pixels, `band` one around it (empty: none), `label_y` where its name is
+    written beside its end."""
 
     name: str
     path: str
+    band: str
     label_x: float
     label_y: float
 
@@ -75,22 +80,32 @@ def chart(
     x_high: float,
     y_high: float,
     y_labels: Mapping[float, str],
+    y_low: float = 0.0,
+    bands: Mapping[str, Sequence[Range]] = MappingProxyType({}),
     intervals: Sequence[IntervalPoint] = (),
 ) -> Chart:
-    """A chart over x from 0 to `x_high` and y from 0 to `y_high`.
+    """A chart over x from 0 to `x_high` and y from `y_low` to `y_high`.
 
     Args:
         series: points (x, y) by name, in order of x.
+        bands: ranges of y around the lines of these names, cut at the edges of the chart.
         y_labels: value -> text of the ticks.
         intervals: points that are not joined by a line.
     """
-    x, y = Scale(0, x_high, LEFT, WIDTH - RIGHT), Scale(0, y_high, HEIGHT - BOTTOM, TOP)
+    x, y = Scale(0, x_high, LEFT, WIDTH - RIGHT), Scale(y_low, y_high, HEIGHT - BOTTOM, TOP)
     drawn = [(name, [(x(a), y(b)) for a, b in points]) for name, points in series.items() if points]
     label_ys = _apart([points[-1][1] for _, points in drawn])
+
     return Chart(
         title=title,
         lines=tuple(
-            Line(name=name, path=_path(points), label_x=points[-1][0] + 8, label_y=label_y)
+            Line(
+                name=name,
+                path=_path(points),
+                band=_band(bands[name], x, y) if name in bands else "",
+                label_x=points[-1][0] + 8,
+                label_y=label_y,
+            )
             for (name, points), label_y in zip(drawn, label_ys, strict=True)
         ),
         bars=tuple(
@@ -104,6 +119,14 @@ def chart(
 
 def _path(points: Sequence[Point]) -> str:
     return "M" + " L".join(f"{x:g},{y:g}" for x, y in points)
+
+
+def _band(ranges: Sequence[Range], x: Scale, y: Scale) -> str:
+    """There along the lower bounds and back along the upper ones; empty without any."""
+    if not ranges:
+        return ""
+    cut = [(x(at), y(min(max(low, y.low), y.high)), y(max(min(high, y.high), y.low))) for at, low, high in ranges]
+    return _path([*((at, low) for at, low, _ in cut), *((at, high) for at, _, high in reversed(cut))])
 
 
 def _round_steps(high: float) -> list[float]:

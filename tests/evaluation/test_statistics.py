@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.evaluation.statistics import Interval, mean_interval, paired_gain, pass_at_k, proportion, t_quantile
+from mappa_core.evaluation.statistics import (
+    Interval,
+    mean_interval,
+    paired_gain,
+    pass_at_k,
+    proportion,
+    share_interval,
+    t_quantile,
+)
 
 ratings = st.lists(st.floats(-100, 100), min_size=2, max_size=20)
 
@@ -128,6 +136,63 @@ def test_students_interval_covers_the_truth_as_often_as_it_says() -> None:
     assert 0.92 <= hits / 2000 <= 0.965
 
 
+@pytest.mark.parametrize("sizes", [(6,) * 8, (1, 2, 3, 4, 5, 9, 12, 12)])
+def test_the_interval_of_clusters_covers_the_truth_as_often_as_it_says(sizes) -> None:
+    random = np.random.default_rng(0)
+    clusters = np.repeat(np.arange(len(sizes)), sizes)
+    hits = naive = 0
+    for _ in range(1000):
+        values = random.normal(0, 1, len(sizes))[clusters] + random.normal(0, 0.5, len(clusters))
+        found, alone = mean_interval(values, clusters.tolist()), mean_interval(values)
+        hits += found.low <= 0.0 <= found.high
+        naive += alone.low <= 0.0 <= alone.high
+    assert 0.93 <= hits / 1000 <= 0.98
+    assert naive / 1000 < 0.75
+
+
+def test_clusters_of_unequal_size_by_hand() -> None:
+    found = mean_interval([1.0, 3.0, 2.0, 6.0, 3.0], clusters="aabbc")
+    # The mean is 3; residuals are -2, 0 | -1, 3 | 0, so that a sums to -2, b to 2 and c to 0.
+    error = math.sqrt(4 / (1 - 2 / 5) + 4 / (1 - 2 / 5) + 0) / 5
+    effective = 1 / ((2 / 5) ** 2 + (2 / 5) ** 2 + (1 / 5) ** 2)  # 2.78 clusters
+    reach = 4.86147 * error  # Student's t at 0.975 for 1.78 degrees of freedom
+    assert t_quantile(effective - 1) == pytest.approx(4.86147, abs=1e-4)
+    assert (found.mean, found.low, found.high) == pytest.approx((3.0, 3.0 - reach, 3.0 + reach), abs=1e-4)
+
+
+def test_clusters_of_equal_size_by_hand() -> None:
+    found = mean_interval([0.0, 0.5, 1.0, 0.5, 0.5, 0.5], clusters=["x", "x", "y", "y", "z", "z"])
+    # The mean is 0.5; residuals sum to -0.5, 0.5 and 0: sqrt(3 / 2 * 0.5) / 6, with two degrees of freedom.
+    reach = 4.302653 * math.sqrt(0.75) / 6
+    assert (found.mean, found.low, found.high) == pytest.approx((0.5, 0.5 - reach, 0.5 + reach), abs=1e-5)
+
+
+def test_one_cluster_that_holds_nearly_everything_gives_no_interval() -> None:
+    found = mean_interval([*np.linspace(0, 1, 20), 0.5], clusters=[*("a" * 20), "b"])
+    assert found == Interval(mean=0.5)
+
+
+# share_interval
+
+
+def test_shares_without_clusters_have_the_interval_of_a_mean() -> None:
+    for values in ([0.0, 0.0, 0.0], [0.5, 0.5, 0.625], [0.0, 1.0, 1.0], [0.5]):
+        assert share_interval(values) == mean_interval(values)
+
+
+def test_bounds_of_a_share_lie_within_0_and_1() -> None:
+    low, high = share_interval([0.0, 0.25, 0.0]), share_interval([1.0, 0.75, 1.0])
+    assert (low.low, high.high) == (0.0, 1.0)
+    assert (low.high, high.low) == (mean_interval([0.0, 0.25, 0.0]).high, mean_interval([1.0, 0.75, 1.0]).low)
+
+
+def test_shares_that_are_all_alike_are_worth_one_problem_a_cluster() -> None:
+    assert share_interval([0.0] * 6, clusters="aabbcc") == proportion([0.0] * 3)
+    assert share_interval([1.0] * 6, clusters="aabbcc") == proportion([1.0] * 3)
+    mixed = [0.5, 0.25, 0.5, 0.5, 0.5, 0.5]
+    assert share_interval(mixed, clusters="aabbcc") == mean_interval(mixed, clusters="aabbcc")
+
+
 # paired_gain
 
 
@@ -146,6 +211,13 @@ def test_a_gain_of_zeros_and_ones_is_a_difference_and_no_proportion() -> None:
 
 def test_no_change_at_all_is_a_gain_of_0_without_width() -> None:
     assert paired_gain([0.0, 1.0, 1.0], [0.0, 1.0, 1.0]) == Interval(mean=0.0, low=0.0, high=0.0)
+
+
+def test_a_gain_over_problems_of_a_few_clusters_is_that_of_the_clusters() -> None:
+    found = paired_gain([0.0, 0.5, 0.25, 0.0], [1.0, 1.0, 0.25, 0.5], clusters="aabb")
+    # Gains 1, .5 | 0, .5 with mean .5: residuals sum to .5 and -.5, so sqrt(2 * .5) / 4 with one degree of freedom.
+    assert (found.mean, found.high - found.mean) == pytest.approx((0.5, 12.706205 / 4))
+    assert found == paired_gain([0, 0, 0, 0], [1.0, 0.5, 0.0, 0.5], clusters="xxyy")
 
 
 def test_a_gain_of_other_problems_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 
 from mappa_core.cli.main import main
 from mappa_core.evaluation.heldout import graded
-from mappa_core.records import Breach, Completion, Message, Step, Task, ToolResult, Trajectory, Verdict
+from mappa_core.records import Breach, Completion, Message, Role, Step, Task, ToolResult, Trajectory, Verdict
 from mappa_core.studies.observe import diagnose
 
 
@@ -49,15 +50,19 @@ ROLLOUTS = [
 ]
 
 
+ROLES = {"maker": Role(brief="makes", produces=("f",)), "user": Role(brief="uses", needs=("f",))}
+
+
 def test_blame_is_counted_by_rollouts_that_did_not_succeed():
-    evaluation = graded(ROLLOUTS, metric="correct", iteration=0, samples=1)
-    seen = diagnose(ROLLOUTS, ("maker", "user"), evaluation, Path("run"), examples=1)
+    evaluation = graded(ROLLOUTS, metric="correct", iteration=0)
+    seen = diagnose(ROLLOUTS, ROLES, evaluation, Path("run"), examples=1)
     maker, user = seen.agents
     assert (seen.rollouts, seen.unsuccessful, seen.blamed_nobody) == (4, 3, 1)
     assert (maker.blamed, user.blamed) == (1, 1)
     assert (maker.low, user.low, maker.scored, user.scored) == (1, 2, 4, 4)
     assert (maker.tool_calls, user.tool_calls, user.tool_failures) == (0, 4, 4)
-    assert (maker.missing_outputs, maker.missing_inputs) == (1, 0)
+    (handoff,) = seen.handoffs
+    assert (handoff.path, handoff.missing, handoff.failed_first) == ("f", 1, 1)
     assert maker.score.mean == 7.0 and user.score.mean == 5.5
     assert [(one.step, one.score) for one in user.examples] == [("d/001", 2.0)]
     assert seen.coach.total.verdicts == 8 and seen.coach.total.missing == 0.0
@@ -66,11 +71,65 @@ def test_blame_is_counted_by_rollouts_that_did_not_succeed():
 def test_a_verdict_without_a_score_is_no_low_one():
     lost = [replace(one, verdicts=tuple(replace(Verdict.failed("away"), step=v.step) for v in one.verdicts))
             for one in ROLLOUTS]  # fmt: skip
-    evaluation = graded(lost, metric="correct", iteration=0, samples=1)
-    seen = diagnose(lost, ("maker", "user"), evaluation, Path("run"), examples=3)
+    evaluation = graded(lost, metric="correct", iteration=0)
+    seen = diagnose(lost, ROLES, evaluation, Path("run"), examples=3)
     assert [(one.score, one.low, one.scored, one.examples) for one in seen.agents] == [(None, 0, 0, ())] * 2
     assert seen.coach.reasons == {"failed: away": 8}
 
+
+def test_what_a_coach_says_in_clusters_of_tasks_is_not_taken_for_more_than_them():
+    apart = diagnose(ROLLOUTS, ROLES, graded(ROLLOUTS, metric="correct", iteration=0), Path("run"), examples=0)
+    same = [replace(one, task=replace(one.task, cluster="ab" if one.id in "ab" else "cd")) for one in ROLLOUTS]
+    together = diagnose(same, ROLES, graded(same, metric="correct", iteration=0), Path("run"), examples=0)
+    scores = [one.agents[0].score for one in (apart, together)]
+    assert scores[0].mean == scores[1].mean and scores[0].high < scores[1].high
+
+
+# --- what is recorded -------------------------------------------------------------------------------------------------
+
+
+def test_recorded_rollouts_are_watched_with_the_verdicts_they_had(trained, capsys):
+    before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+    assert main(["observe", str(trained)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("training rollouts after 2 iterations: correct ")
+    assert re.search(r"\n doubler +\d+ +\d\.\d ± ", shown) and "hand-off" not in shown
+    assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
+
+
+def test_an_evaluation_without_a_coach_is_watched_too(trained, capsys):
+    assert main(["observe", str(trained), "--split", "eval", "--iteration", "0"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("held-out after 0 iterations: correct ")
+    assert "no coach was asked about them" in shown and "to blame" not in shown
+
+
+def test_verdicts_of_a_second_coach_are_left_out(run, registry, capsys):
+    assert main(["observe", str(run), "--json"]) == 0
+    before = json.loads(capsys.readouterr().out)
+    assert main(["recoach", str(run), "--coach", "strict", "wrong=9"]) == 0
+    capsys.readouterr()
+    assert main(["observe", str(run), "--json"]) == 0
+    after = json.loads(capsys.readouterr().out)
+    assert after == before
+    assert (after["split"], after["iteration"]) == ("train", 2) and set(after["strata"]) <= {"even", "odd"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["RUN", "--iteration", "7"], "holds no train rollouts after 7 iterations that ended"),
+        (["RUN", "eval.samples=2"], "observing a RUN plays nothing: leave out"),
+        (["--plugin", "doubles", "--split", "eval"], "name a RUN with them"),
+        (["nowhere"], "nowhere"),
+    ],
+)
+def test_what_cannot_be_observed_is_refused(trained, arguments, said, capsys):
+    assert main(["observe", *(str(trained) if one == "RUN" else one for one in arguments)]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+# --- what is played ---------------------------------------------------------------------------------------------------
 
 SCRIPT = """
 import sys

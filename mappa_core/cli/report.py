@@ -1,0 +1,88 @@
+"""`mappa report`: the page on a run, and what its coach prefers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from mappa_core.store.summary import Interval, Summary
+    from mappa_core.view.drift import GapHistory, Watch
+
+
+@click.command("report")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a run and nothing else.")
+def command(runs: Sequence[Path], as_json: bool) -> None:
+    """Write report.html of runs anew; print what was learned.
+
+    Also gaps of the coach between strata, with their intervals and alarms.
+    """
+    from mappa_core.store.reader import Reader
+    from mappa_core.store.summary import read_summary
+    from mappa_core.view.drift import watch_of
+    from mappa_core.view.report import write_report
+
+    for folder in runs:
+        with Reader(folder) as reader:
+            watch = watch_of(reader)
+        summary = read_summary(folder)
+        page = write_report(folder, summary)
+        if as_json:
+            click.echo(as_document(page, summary, watch))
+        else:
+            show(Console(), page, summary, watch)
+
+
+def show(console: Console, page: Path, summary: Summary, watch: Watch) -> None:
+    """What was learned, the coach's gaps and alarms, and where the page lies."""
+    from mappa_core.cli.progress import counted
+    from mappa_core.cli.results import gains_table
+
+    console.print(f"[bold]{escape(page.parent.name)}[/]  {summary.status}", highlight=False)
+    if summary.eval is not None:
+        count = counted(summary.eval.n, summary.eval.clusters)
+        console.print(f"held-out {summary.eval.metric}, {count}, 95 % intervals", highlight=False)
+        console.print(gains_table(summary.eval))
+    if watch.gaps:
+        console.print("gaps of the coach between strata: points beyond the rest at equal outcome, 95 % intervals")
+        console.print(_gaps(watch.gaps))
+    for alarm in watch.alarms:
+        told = f"{alarm.kind} alarm after iteration {alarm.iteration}: {alarm.text}"
+        console.print(told, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"report   {page}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _gaps(gaps: Sequence[GapHistory]) -> Table:
+    from mappa_core.cli.progress import number
+
+    table = Table(box=None, header_style="dim")
+    for name in ("", "where", "gap", "per iteration", "alarms"):
+        table.add_column(name, justify="left" if name in ("", "where", "alarms") else "right")
+    for gap in gaps:
+        table.add_row(
+            escape(gap.agent),
+            escape(f"{gap.stratifier}: {gap.stratum}") + ("" if gap.phase == "live" else f" ({gap.phase})"),
+            _points(gap.last),
+            number(gap.growth, "+.3f"),
+            ", ".join(kind for _, kind in gap.alarms) or "none",
+        )
+    return table
+
+
+def _points(gap: Interval) -> str:
+    bounds = "" if gap.low is None or gap.high is None else f" [{gap.low:+.2f}, {gap.high:+.2f}]"
+    return f"{gap.mean:+.2f}{bounds}"
+
+
+def as_document(page: Path, summary: Summary, watch: Watch) -> str:
+    """The summary of a run, where its page lies, and the coach's gaps (points) and alarms."""
+    document = {**msgspec.to_builtins(summary), "report": str(page), **msgspec.to_builtins(watch)}
+    return msgspec.json.encode(document).decode()
