@@ -1,0 +1,77 @@
+"""DSBench for Mappa: Data Engineer, Modeler and Analyst hand on a table until it is a graded submission."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import TYPE_CHECKING
+
+from mappa_core import Offer, hookimpl
+
+if TYPE_CHECKING:
+    import click
+
+    from mappa_core import Coach, NoOptions, TaskSource, Workflow
+    from mappa_dsbench.options import EmbeddedOptions, PublishedOptions, TeamOptions
+
+
+@hookimpl
+def mappa_workflows() -> Iterable[Offer[Workflow]]:
+    from mappa_dsbench.options import TeamOptions
+
+    yield Offer("dsbench", _team, TeamOptions)
+
+
+@hookimpl
+def mappa_tasks() -> Iterable[Offer[TaskSource]]:
+    from mappa_dsbench.options import EmbeddedOptions, PublishedOptions
+
+    yield Offer("dsbench-embedded", _embedded, EmbeddedOptions)
+    yield Offer("dsbench", _published, PublishedOptions)
+
+
+@hookimpl
+def mappa_coaches() -> Iterable[Offer[Coach]]:
+    yield Offer("dsbench-rules", _rules)
+
+
+@hookimpl
+def mappa_recipes() -> Mapping[str, Traversable]:
+    folder = files(__name__) / "recipes"
+    return {entry.name.removesuffix(".yaml"): entry for entry in folder.iterdir() if entry.name.endswith(".yaml")}
+
+
+@hookimpl
+def mappa_commands() -> Iterable[click.Command]:
+    from mappa_dsbench.commands import prepare, score, unlearned
+    from mappa_dsbench.tiny.warmstart import warm_start
+
+    yield prepare
+    yield score
+    yield unlearned
+    yield warm_start
+
+
+def _team(options: TeamOptions) -> Workflow:
+    from mappa_dsbench.workflow import DSBench
+
+    return DSBench(options)
+
+
+def _embedded(options: EmbeddedOptions) -> TaskSource:
+    from mappa_dsbench.embedded.tasks import EmbeddedTasks
+
+    return EmbeddedTasks(options)
+
+
+def _published(options: PublishedOptions) -> TaskSource:
+    from mappa_dsbench.published.tasks import PublishedTasks
+
+    return PublishedTasks(options)
+
+
+def _rules(options: NoOptions) -> Coach:
+    from mappa_dsbench.coach.rules import RuleCoach
+
+    return RuleCoach(options)

@@ -1,0 +1,75 @@
+"""One form for what means the same in a CSV file: `1`, `1.0` and `True` are one label, `7` and `7.0` one id."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+_LABEL = re.compile(r"([+-]?(?:0|[1-9][0-9]{0,30}))(?:\.0*)?")
+_WHOLE = re.compile(r"([+-]?[0-9]{1,40})(?:\.0*)?")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ].*)?")
+_TRUTHS = {"True": "1", "true": "1", "TRUE": "1", "False": "0", "false": "0", "FALSE": "0"}
+_ABSENT = frozenset({"", "nan", "na", "n/a", "<na>", "null", "none", "nat", "inf", "infinity"})
+
+
+def number(cell: str) -> float | None:
+    """The number that a cell holds; None where it holds something else. Infinite where it is too large to be kept."""
+    text = cell.strip()
+    return float(text) if _NUMBER.fullmatch(text) else None
+
+
+def label(cell: str) -> str:
+    """A label: integers without a fraction, truth values as 1 and 0, other text stripped, its case kept."""
+    text = cell.strip()
+    if match := _LABEL.fullmatch(text):
+        return str(int(match[1]))
+    return _TRUTHS.get(text, text)
+
+
+def is_integer(cell: str) -> bool:
+    """Whether a cell holds an integer, with a fraction of zero or none."""
+    return _LABEL.fullmatch(cell.strip()) is not None
+
+
+def absent(cell: str) -> bool:
+    """Whether a cell is empty or says that no value is there. So do infinite ones."""
+    return cell.strip().lstrip("+-").lower() in _ABSENT
+
+
+def id_form(ids: Sequence[str]) -> Callable[[str], str]:
+    """How ids are to be written so that the same ones are equal: integers, numbers, dates or text, as all of `ids` are.
+
+    A form leaves text that does not fit it as it is. Dates are ISO 8601.
+    """
+    for fits, form in ((_WHOLE.fullmatch, _integer), (_NUMBER.fullmatch, _real), (_parsed, _date)):
+        if all(fits(one.strip()) for one in ids):
+            return form
+    return str.strip
+
+
+def _integer(cell: str) -> str:
+    text = cell.strip()
+    match = _WHOLE.fullmatch(text)
+    return str(int(match[1])) if match else text
+
+
+def _real(cell: str) -> str:
+    value = number(cell)
+    return cell.strip() if value is None else repr(value)
+
+
+def _date(cell: str) -> str:
+    text = cell.strip()
+    moment = _parsed(text)
+    return text if moment is None else moment.isoformat()
+
+
+def _parsed(text: str) -> datetime | None:
+    if not _DATE.fullmatch(text):
+        return None
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None

@@ -1,0 +1,126 @@
+"""The true values of a test table. What is wrong with them is the fault of the machinery, never of a team."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from mappa_core import ToolError
+from mappa_dsbench.grading import cells
+from mappa_dsbench.grading.metrics import METRICS, Values
+from mappa_dsbench.grading.submission import check_problem
+from mappa_dsbench.problem import Problem
+
+CACHED = 64
+"""Files of answers that are kept at hand."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Truth:
+    """What a problem's test table hides: n ids as they stand there, and n rows x m targets."""
+
+    problem: Problem
+    ids: tuple[str, ...]
+    values: Values
+
+
+def read_truth(source: Path | bytes, problem: Problem) -> Truth:
+    """Read the CSV file of the answers, which has the id and the targets among its columns.
+
+    Raises:
+        TaskError: the problem contradicts itself.
+        ToolError: the file is missing, cannot be read, or does not fit the problem, its metric included.
+    """
+    check_problem(problem)
+    where = f"the answers of task {problem.name!r}"
+    columns = [problem.id_column, *problem.targets]
+    try:
+        data = source if isinstance(source, bytes) else source.read_bytes()
+        table = pd.read_csv(BytesIO(data), dtype=object, na_filter=False, encoding="utf-8-sig", index_col=False)
+    except (OSError, pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise ToolError(f"{where} cannot be read: {error}") from error
+    table.columns = table.columns.str.strip()
+    if lacking := [name for name in columns if name.strip() not in table.columns]:
+        raise ToolError(f"{where} lack the columns {', '.join(lacking[:5])}")
+    table = table[[name.strip() for name in columns]]
+    if len(table) < 2:
+        raise ToolError(f"{where} have {len(table)} rows; a metric needs two")
+    ids = tuple(table.iloc[:, 0])
+    form = cells.id_form(ids)
+    if len({form(one) for one in ids}) < len(ids):
+        raise ToolError(f"{where} have the same id twice")
+    truth = Truth(problem, ids, target_values(table.iloc[:, 1:], problem, where))
+    value = METRICS[problem.metric].compute(truth.values, truth.values)
+    if not np.isfinite(value):
+        raise ToolError(f"{where} allow no {problem.metric}: a column holds one value only")
+    return truth
+
+
+@lru_cache(maxsize=CACHED)
+def truth_at(path: Path, problem: Problem) -> Truth:
+    """What `read_truth` gives, read once. Raises: as `read_truth`."""
+    return read_truth(path, problem)
+
+
+def target_values(table: pd.DataFrame, problem: Problem, where: str) -> Values:
+    """True targets, n rows x m, as the metric of `problem` takes them. `where` names the table in messages.
+
+    Raises:
+        ToolError: a value is missing or is none that the metric knows.
+    """
+    prediction = METRICS[problem.metric].prediction
+    texts = np.asarray(table, dtype=object)
+    if prediction == "words":
+        return texts
+    labels = {cells.label(one) for one in problem.labels or ()}
+    if gaps := sum(cells.absent(cell) and cells.label(cell) not in labels for cell in texts.flat):
+        raise ToolError(f"{where}: {gaps} values are missing")
+    if prediction in ("number", "count"):
+        numbers = _numbers(texts, where)
+        if prediction == "count" and (numbers < 0).any():
+            raise ToolError(f"{where}: values below 0, which {problem.metric} does not allow")
+        return numbers
+    known = np.asarray(table.map(cells.label), dtype=object)
+    if prediction in ("label", "ranking"):
+        return known.astype(str)
+    integers = _integers(known, where)
+    if prediction != "level" and not np.isin(integers, (0, 1)).all():
+        raise ToolError(f"{where}: {problem.metric} needs truths of 0 and 1")
+    if prediction == "probability" and integers.shape[1] > 1 and (integers.sum(axis=1) != 1).any():
+        raise ToolError(f"{where}: a row does not have exactly one class")
+    return integers
+
+
+def as_text(table: pd.DataFrame, targets: Sequence[str], where: str) -> pd.DataFrame:
+    """Target columns as text, without the rows that lack one. `where` names the table in messages.
+
+    Raises:
+        ToolError: a column is not there, or no row is left.
+    """
+    if lacking := [name for name in targets if name not in table.columns]:
+        raise ToolError(f"{where} lacks the columns {', '.join(lacking[:5])}")
+    texts = table[list(targets)].dropna().astype(str).astype(object)
+    if texts.empty:
+        raise ToolError(f"{where} holds no targets")
+    return texts
+
+
+def _numbers(texts: Values, where: str) -> Values:
+    parsed = [cells.number(cell) for cell in texts.flat]
+    numbers = np.array([np.inf if one is None else one for one in parsed], dtype=float).reshape(texts.shape)
+    if not np.isfinite(numbers).all():
+        raise ToolError(f"{where}: {int((~np.isfinite(numbers)).sum())} values are no finite numbers")
+    return numbers
+
+
+def _integers(known: Values, where: str) -> Values:
+    try:
+        return known.astype(int)
+    except (ValueError, OverflowError) as error:
+        raise ToolError(f"{where}: a value is no integer: {error}") from error

@@ -1,0 +1,1 @@
+"""What stored runs tell: how they were graded, and what agents stopped doing."""

@@ -1,0 +1,48 @@
+"""The team: who makes which file from which, and by what a coach judges each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from mappa_core import Role
+
+DATA_ENGINEER = "data_engineer"
+MODELER = "modeler"
+ANALYST = "analyst"
+
+TRAIN, TEST, SAMPLE = "train.csv", "test.csv", "sample_submission.csv"
+X_TRAIN, Y_TRAIN, X_TEST = "X_train.pkl", "y_train.pkl", "X_test.pkl"
+MODEL = "model.pkl"
+SUBMISSION = "submission.csv"
+
+TASK_FILES = (TRAIN, TEST, SAMPLE)
+"""What comes with every task."""
+
+
+def _rubric(agent: str) -> str:
+    """By what a coach judges the actions of `agent`: the templates beside the prompts, which agents never see."""
+    return (Path(__file__).parent / "rubrics" / f"{agent}.md").read_text(encoding="utf-8")
+
+
+ROLES: Mapping[str, Role] = {
+    DATA_ENGINEER: Role(
+        brief="Turns the tables into features that a model can be fitted to, the same way for training and test rows.",
+        needs=(TRAIN, TEST),
+        produces=(X_TRAIN, Y_TRAIN, X_TEST),
+        rubric=_rubric(DATA_ENGINEER),
+    ),
+    MODELER: Role(
+        brief="Fits a model that suits the target and the metric, on the training features alone, and saves it.",
+        needs=(X_TRAIN, Y_TRAIN, X_TEST),
+        produces=(MODEL,),
+        rubric=_rubric(MODELER),
+    ),
+    ANALYST: Role(
+        brief="Lets the model predict the test rows and hands in the predictions in the form that the task asks for.",
+        needs=(MODEL, X_TEST, TEST),
+        produces=(SUBMISSION,),
+        rubric=_rubric(ANALYST),
+    ),
+}
+"""By name, in the order in which they act."""
