@@ -1,5 +1,6 @@
 # Two commands do everything: `make train` and `make test`. Both install what they need into .venv/.
 PYTHON ?= python3
+PLUGIN ?= mathchat
 SEED ?= 0
 ARGS ?=
 PIP := .venv/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt
@@ -9,7 +10,8 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: help train test soak lint bench bubblewrap clean
 
 help:
-	@echo "make train [SEED=0] [ARGS='key=value …']   install, then train the three MathChat agents on this machine"
+	@echo "make train [PLUGIN=mathchat|dsbench] [SEED=0] [ARGS='key=value …']"
+	@echo "                                           install, then train the plugin's three agents on this machine"
 	@echo "make test                                  install, then run every check and test"
 	@echo "make soak                                  the long tests"
 	@echo "make bench                                 run the benchmarks; the last line of each is one JSON object"
@@ -32,17 +34,17 @@ bubblewrap:
 		|| echo "bubblewrap could not be installed. Type: $$as $$install"
 
 # torch comes first and alone: with it in place nothing asks the registry for a build with CUDA.
-.venv/.train: .venv/bin/pip pyproject.toml constraints.txt plugins/mappa_mathchat/pyproject.toml | bubblewrap
+.venv/.train-%: .venv/bin/pip pyproject.toml constraints.txt plugins/mappa_%/pyproject.toml | bubblewrap
 	$(PIP) torch==2.13.0
-	$(PIP) --editable '.[train]' --editable plugins/mappa_mathchat
+	$(PIP) --editable '.[train]' --editable plugins/mappa_$*
 	@touch $@
 
-.venv/.test: .venv/.train requirements/test.txt $(PLUGINS)
+.venv/.test: .venv/.train-mathchat requirements/test.txt $(PLUGINS)
 	$(PIP) --editable '.[train,data]' $(foreach plugin,$(PLUGINS),--editable $(dir $(plugin))) --requirement requirements/test.txt
 	@touch $@
 
-train: .venv/.train
-	.venv/bin/mappa train --plugin mathchat seed=$(SEED) $(ARGS)
+train: .venv/.train-$(PLUGIN)
+	.venv/bin/mappa train --plugin $(PLUGIN) seed=$(SEED) $(ARGS)
 
 test: .venv/.test lint
 	.venv/bin/pytest --numprocesses=2 --dist=worksteal
@@ -63,7 +65,7 @@ lint: .venv/.test
 	@touch $@
 
 bench: .venv/.test .venv-bench/.installed
-	for name in learner sampler rollout train credit overlap coach sandbox; do .venv/bin/python bench/$$name.py || exit 1; done
+	for name in learner sampler rollout train credit overlap coach sandbox dsbench; do .venv/bin/python bench/$$name.py || exit 1; done
 
 clean:
 	rm -rf .venv .venv-bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -71,9 +71,9 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str) -> t
         raise click.BadParameter(f"{text!r} is not a list of whole numbers such as 0,1,2") from None
 
 
-def train(name: str, seed: int, settings: Sequence[str], registry: Registry) -> Trained:
-    """Train the tiny recipe, changed by `settings`."""
-    run = Run.from_recipe(RECIPE, *settings, seed=seed, registry=registry)
+def train(name: str, seed: int, settings: Sequence[str], registry: Registry, recipe: str = RECIPE) -> Trained:
+    """Train a recipe, changed by `settings`."""
+    run = Run.from_recipe(recipe, *settings, seed=seed, registry=registry)
     return run.train(Evaluations(f"{name}, seed {seed}"))
 
 

@@ -1,0 +1,62 @@
+"""Training throughput of `mappa train --plugin dsbench` with warm interpreters, against itself with cold ones: every
+program, the team's and the machine's, then imports pandas and scikit-learn by itself.
+
+Both are whole runs in processes of their own, on the same tasks with the same seed, and take turns. Counted are the
+iterations alone, with collecting, coaching and learning; a start, which warm interpreters make longer, and evaluations
+are not. The ratio is warm by cold, in rollouts a second.
+
+    python bench/dsbench.py [--rounds 3] [--iterations 1] [--prompts 8]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from measure import print_result
+from train import seconds
+
+from mappa_core.store.reader import Reader
+
+SIDES = {"warm": (), "cold": ("tools.python.options.preload=[]",)}
+
+
+def throughput(folder: Path, words: tuple[str, ...]) -> float:
+    """Rollouts a second of a run's iterations."""
+    settings = (f"run.root={folder}", "run.name=run", "eval.problems=1", "eval.samples=1", *words)
+    seconds((sys.executable, "-m", "mappa_core", "train", "--plugin", "dsbench", *settings), folder)
+    with Reader(folder / "run") as reader:
+        iterations = [metrics for _, metrics in reader.iterations()]
+    rollouts = sum(metrics["rollouts"] for metrics in iterations)
+    return rollouts / sum(value for one in iterations for name, value in one.items() if name.startswith("seconds/"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=1)
+    parser.add_argument("--prompts", type=int, default=8, help="tasks per iteration, each played twice")
+    asked = parser.parse_args()
+    ratios = []
+    for number in range(asked.rounds):
+        speed = {}
+        for side, changes in SIDES.items():
+            words = (
+                f"seed={number}",
+                f"train.iterations={asked.iterations}",
+                f"train.prompts={asked.prompts}",
+                *changes,
+            )
+            with tempfile.TemporaryDirectory(prefix="mappa-bench-") as folder:
+                speed[side] = throughput(Path(folder), words)
+            print(f"round {number + 1}, {side}: {speed[side]:.2f} rollouts a second", flush=True)
+        ratios.append(speed["warm"] / speed["cold"])
+    unit = "rollouts a second of training, warm by cold"
+    print_result("dsbench", np.array(ratios), unit=unit, against="cold interpreters")
+
+
+if __name__ == "__main__":
+    main()
