@@ -25,8 +25,9 @@ from mappa_dsbench.reports.unlearned import Unlearned, unlearned
 from mappa_core.cli.progress import share
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.evaluation.once import evaluate_once
-from mappa_core.evaluation.statistics import mean_interval
+from mappa_core.evaluation.statistics import mean_interval, share_interval
 from mappa_core.plugins import Registry, load
+from mappa_core.records import Float64
 from mappa_core.store.summary import Interval
 from mappa_core.training.run import Run, Trained
 
@@ -104,19 +105,23 @@ def rows_of(arm: str, seed: int | None, runs: Sequence[Trained]) -> Iterator[Row
                 arm=arm,
                 seed=seed,
                 measure=f"{measure}, {name}" if name else measure,
-                before=over_clusters(before, lambda one: one.by_problem),
-                after=over_clusters(after, lambda one: one.by_problem),
+                before=over_clusters(before, lambda one: one.by_problem, share_interval),
+                after=over_clusters(after, lambda one: one.by_problem, share_interval),
                 gain=gain_of(before, after),
                 seconds=taken,
             )
 
 
-def over_clusters(evaluations: Sequence[Evaluation], values: Callable[[Evaluation], np.ndarray]) -> Interval:
+def over_clusters(
+    evaluations: Sequence[Evaluation],
+    values: Callable[[Evaluation], Float64],
+    interval: Callable[..., Interval] = mean_interval,
+) -> Interval:
     """Mean over problems and runs; runs share the problems, and problems of one data set are one cluster."""
     flat = np.concatenate([values(one) for one in evaluations])
     clusters = np.concatenate([one.clusters or one.problems for one in evaluations])
     known = np.isfinite(flat)
-    return mean_interval(flat[known], clusters=clusters[known].tolist())
+    return interval(flat[known], clusters=clusters[known].tolist())
 
 
 def gain_of(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> Interval:
