@@ -1,0 +1,70 @@
+"""One short run of the recipe as it is shipped: real programs, real pickles, real verdicts, weights that move."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from mappa_dsbench.reports.unlearned import unlearned
+from mappa_dsbench.roles import ROLES
+
+from mappa_core import Run
+from mappa_core.cli import main
+from mappa_core.store.reader import Reader
+
+SMALL = (
+    "train.iterations=1",
+    "train.prompts=4",
+    "train.samples=1",
+    "tasks.options.eval=2",
+    "eval.samples=1",
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs")
+    return Run.from_recipe("dsbench/tiny", *SMALL, f"run.root={root}", "run.name=run").train().folder
+
+
+def test_every_action_has_a_verdict_and_every_rollout_an_outcome(run: Path) -> None:
+    with Reader(run) as reader:
+        rollouts = [reader.trajectory(row.id) for row in reader.trajectories("train", limit=10)]
+    assert len(rollouts) == 4
+    for one in rollouts:
+        assert one.error is None and {"success", "fair_dummy"} <= one.outcome.keys()
+        assert {step.agent for step in one.steps} == set(ROLES)
+        assert len(one.verdicts) == len(one.steps)
+        assert {verdict.status for verdict in one.verdicts} <= {"scored", "abstained"}
+
+
+def test_strata_are_sampled_in_their_share_and_told(run: Path) -> None:
+    with Reader(run) as reader:
+        ((_, metrics),) = reader.iterations()
+        strata = [row.stratum for row in reader.trajectories("train", limit=10)]
+    assert sorted(strata) == ["classification", "classification", "regression", "regression"]
+    assert {"stratum/classification/accuracy", "stratum/regression/figure/fair_dummy"} <= metrics.keys()
+    assert max(value for name, value in metrics.items() if "mismatch_max" in name) < 1e-4
+
+
+def test_programs_are_the_sampled_text_and_ran_in_a_cage(run: Path) -> None:
+    with Reader(run) as reader:
+        steps = [step for row in reader.trajectories(limit=20) for step in reader.trajectory(row.id).steps]
+    ran = [(call, result, step) for step in steps for call, result in zip(step.calls, step.results, strict=True)]
+    assert len(ran) > 10
+    for call, result, step in ran:
+        if call.error is None:
+            assert call.arguments["code"] in step.completion.text
+            assert result.sandbox in ("bubblewrap", "landlock")
+
+
+def test_the_stored_run_can_be_observed_reported_and_compared(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["observe", str(run)]) == 0
+    shown = capsys.readouterr().out
+    assert "X_test.pkl: data_engineer -> modeler, analyst" in shown
+    assert main(["report", str(run)]) == 0
+    assert "fair_dummy" in (run / "report.html").read_text()
+    assert main(["dsbench", "score", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["total"]["rollouts"] == 2
+    assert [agent.agent for agent in unlearned(run).agents] == list(ROLES)
