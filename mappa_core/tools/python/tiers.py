@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from mappa_core.errors import ConfigError, ToolError
@@ -18,6 +19,7 @@ from mappa_core.records import Sandbox, ToolLimits
 from mappa_core.tools.cage import landlock, places
 from mappa_core.tools.cage.bubblewrap import WORKSPACE
 from mappa_core.tools.cage.order import Setup
+from mappa_core.tools.patience import patiently
 from mappa_core.tools.python.driver import WardenProcess
 from mappa_core.tools.python.exchange import program_order, program_result
 from mappa_core.tools.python.options import PythonOptions
@@ -58,6 +60,9 @@ for path in hidden:
 open("written", "w").close()
 print(json.dumps(escapes))
 """
+
+RETRIES, RETRY_AFTER_S = 1, 0.5
+"""How often a program that a cage lost is run again: a fault that comes once in thousands of programs must not stop a run."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,8 @@ async def attempt(tier: str, preload: Sequence[str], hidden: Sequence[str]) -> C
     warden = WardenProcess(setup)
     try:
         threads = await warden.ready()
-        escapes = await _escapes(warden, setup)
+        trying = partial(_escapes, warden, setup)
+        escapes, _ = await patiently(trying, retries=RETRIES, wait_s=RETRY_AFTER_S, whose=tier)
     except BaseException:
         await asyncio.to_thread(warden.close)
         raise
