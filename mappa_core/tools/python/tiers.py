@@ -62,7 +62,8 @@ print(json.dumps(escapes))
 """
 
 RETRIES, RETRY_AFTER_S = 1, 0.5
-"""How often a program that a cage lost is run again: a fault that comes once in thousands of programs must not stop a run."""
+"""How often a program that a cage lost is run again, and after how many seconds: a fault that comes once in thousands
+of programs must not stop a run."""
 
 
 @dataclass(frozen=True)
