@@ -41,9 +41,6 @@ from mappa_core.tools.cage.output import CHUNK
 from mappa_core.tools.cage.supervisor import answer, forget_signals, supervise, watch_signals
 from mappa_core.tools.cage.walk import remove
 
-HARMLESS = frozenset({"jemalloc_bg_thd"})
-"""Names of threads that nobody waits for: pyarrow's allocator gives memory back in one, and a fork does so itself."""
-
 
 class Warden:
     """Forks supervisors, and answers for those that end without a reply."""
@@ -78,7 +75,7 @@ class Warden:
         for pid, (channel, deadline) in self.running.items():
             if deadline < time.monotonic():
                 if not kernel.LINUX or processes.state_of(pid) != "T":  # one that was stopped is reported as killed
-                    answer(channel, fault="the supervisor did not end the program in time")
+                    answer(channel, fault=f"the supervisor did not end the program in time ({_waits(pid)})")
                 processes.kill(pid)
                 self.running[pid] = (channel, math.inf)
 
@@ -137,6 +134,17 @@ class Warden:
                 processes.kill(child)
 
 
+def _waits(supervisor: int) -> str:
+    """What a supervisor that hangs, and its children, wait for in the kernel: `4710 S futex_do_wait; 4711 R 0`."""
+    if not kernel.LINUX:
+        return "why is not known here"
+    waits = []
+    for pid in (supervisor, *processes.children_of(supervisor)):
+        with contextlib.suppress(OSError):  # it has ended
+            waits.append(f"{pid} {processes.state_of(pid)} {Path(f'/proc/{pid}/wchan').read_text()}")
+    return "; ".join(waits)
+
+
 def preload(names: tuple[str, ...]) -> dict[str, Any]:
     """Import modules; what to tell the driver: `ready`, or the `fault` of the first that could not be imported. One
     whose name ends in `?` need not be there."""
@@ -150,17 +158,8 @@ def preload(names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _threads() -> int:
-    """Threads that are running beside this one and that somebody may wait for. Programs are forks without them."""
-    if not kernel.LINUX:
-        return threading.active_count() - 1
-    names = [_name_of(thread) for thread in os.listdir("/proc/self/task")]
-    return len(names) - 1 - sum(name in HARMLESS for name in names)
-
-
-def _name_of(thread: str) -> str:
-    with contextlib.suppress(OSError):  # it has ended
-        return Path("/proc/self/task", thread, "comm").read_text().strip()
-    return ""
+    """Threads that are running beside this one. Programs are forks without them, whatever they held."""
+    return (len(os.listdir("/proc/self/task")) if kernel.LINUX else threading.active_count()) - 1
 
 
 def main() -> None:

@@ -39,8 +39,10 @@ PROGRAM_ENVIRONMENT: Mapping[str, str] = {
     "PYTHONUTF8": "1",
     # One thread each: more would reserve address space, which is limited, and results would depend on the machine.
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"),
-    # Its own pool reserves a gigabyte of address space at once, and fails where there is less.
+    # Its own pool reserves a gigabyte of address space at once, and fails where there is less. Its allocator's thread
+    # would be there when programs are forked.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
 """What programs find in their environment beside PATH, HOME and TMPDIR, wherever they run."""
 
