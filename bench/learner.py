@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,7 @@ async def compare(spec: str, rounds: int) -> None:
     await engine.open([PolicySpec(name="policy", model=spec)], TRAIN, seed=0)
     loss = PPOLoss(PPOOptions(clip_low=CLIP, clip_high=CLIP))
     scored = await engine.score(experience())
+    scored = replace(scored, logprobs=scored.old_logprobs)  # as sampled by the same weights
     drawn = np.random.default_rng(1).normal(size=len(scored.tokens)).astype(np.float32)
     advantages = Advantages(advantages=drawn)
     ours, theirs = [], []

@@ -15,6 +15,10 @@
     │   └── WorkflowError     the workflow's own code raised
     ├── ReplayError           a workflow asked for something else than what was recorded
     ├── EngineError           the engine cannot go on; the run resumes from its last checkpoint
+    │   ├── SyncError         samplers could not be given the learner's weights, or hold others
+    │   └── EngineLost        a process of the engine is gone or hangs: nothing is wrong with the run itself
+    │       ├── ActorLost     it died, or its node did
+    │       └── ActorLate     it is there and does not answer in time
     └── GuardStop             a guard stopped the run after writing a checkpoint: exit code 3
 
 Authors of plugins raise ordinary exceptions: the stage names them at the boundary.
@@ -102,6 +106,27 @@ class ReplayError(MappaError):
 
 class EngineError(MappaError):
     """The engine cannot go on."""
+
+
+class SyncError(EngineError):
+    """New weights did not reach a sampler, or not as the learner sent them. The message names policy and engine."""
+
+
+class EngineLost(EngineError):
+    """A process of the engine is gone or hangs: the same work can be done again by another. `actor` names it; None:
+    not one actor alone."""
+
+    def __init__(self, message: str, *, actor: str | None = None) -> None:
+        super().__init__(message)
+        self.actor = actor
+
+
+class ActorLost(EngineLost):
+    """An actor died, was killed, or went with its node. The message says how it ended."""
+
+
+class ActorLate(EngineLost):
+    """An actor did not answer in time, or shows no sign of life. It may still be there: whoever started it ends it."""
 
 
 class GuardStop(MappaError):

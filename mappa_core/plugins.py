@@ -77,7 +77,6 @@ PACKAGE_OF: Mapping[tuple[Kind, str], str] = MappingProxyType(
         ("policies", "openai"): "mappa-coach-openai",
         ("policies", "anthropic"): "mappa-coach-anthropic",
         ("tools", "sandboxfusion"): "mappa-sandboxfusion",
-        ("engines", "cluster"): "mappa-core[cluster]",
     }
 )
 """Offers of the project's own packages that may be absent: recipes can name them before they are installed."""

@@ -372,3 +372,14 @@ class Sandbox:
     name: str
     detail: str = ""
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process that an engine works in, for the record of who sampled and who learned. `versions` are of the libraries
+    that it works with, those that are not installed left out."""
+
+    role: str
+    pid: int
+    host: str
+    versions: Mapping[str, str] = field(default_factory=dict)

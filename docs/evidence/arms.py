@@ -19,7 +19,7 @@ from mappa_core.evaluation.statistics import mean_interval
 from mappa_core.plugins import Registry
 from mappa_core.records import Float64
 from mappa_core.store.summary import Interval
-from mappa_core.training.loop import Silent
+from mappa_core.training.listener import Silent
 from mappa_core.training.run import Run, Trained
 
 RECIPE = "mathchat/tiny"

@@ -109,7 +109,7 @@ def no_toy(greedy: Interval | None, warm_start: WarmStart, programs: Programs) -
 
 def model_folder(composed: Composed) -> Path:
     """Where the model lies that all three agents start from."""
-    from mappa_core.engine.local.models import locate
+    from mappa_core.engine.places import locate
 
     return Path(locate(composed.config.policies["default"].model))
 

@@ -35,8 +35,7 @@ def command(
     from mappa_core.cli.progress import counting
     from mappa_core.cli.results import show_evaluation
     from mappa_core.evaluation.once import evaluate_once
-    from mappa_core.store.checkpoint import Checkpoints
-    from mappa_core.store.folder import CONFIG
+    from mappa_core.store.folder import CONFIG, checkpoints_of
 
     registry = load_registry()
     loaded = None
@@ -47,7 +46,7 @@ def command(
     else:
         _refuse_other_choices(asked)
         composed = restore(registry, run / CONFIG, ("run.name=null", *asked.words))
-        checkpoints = Checkpoints(run / "checkpoints")
+        checkpoints = checkpoints_of(run, composed.config.checkpoint.url)
         loaded = checkpoints.last() if checkpoint is None else checkpoints.load(checkpoint)
     if any(k > composed.config.eval.samples for k in pass_at):
         raise ConfigError(f"--pass-at {max(pass_at)} needs eval.samples={max(pass_at)} or more")

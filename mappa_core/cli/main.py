@@ -24,7 +24,21 @@ import structlog
 
 from mappa_core.errors import GuardStop, InputError
 
-COMMANDS = ("train", "eval", "observe", "coach", "recoach", "report", "runs", "config", "plugins", "sandbox", "doctor")
+COMMANDS = (
+    "train",
+    "eval",
+    "plan",
+    "observe",
+    "coach",
+    "recoach",
+    "report",
+    "export",
+    "runs",
+    "config",
+    "plugins",
+    "sandbox",
+    "doctor",
+)
 """Core's commands in the order of `--help`; each is `command` in the module of its name."""
 
 INPUT, GUARD, INTERRUPTED, TERMINATED = 2, 3, 130, 143

@@ -16,7 +16,7 @@ from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.protocols import Provider, Split
 from mappa_core.records import Sandbox, Trajectory
 from mappa_core.store.summary import AgentSummary, Interval
-from mappa_core.training.loop import Listener, Silent
+from mappa_core.training.listener import Listener, Silent
 from mappa_core.training.report import IterationReport
 
 

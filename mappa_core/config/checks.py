@@ -15,6 +15,8 @@ from mappa_core.protocols import PolicySpec, Split
 from mappa_core.records import Phase
 
 SCHEDULES = ("constant", "linear", "cosine")
+CORRECTIONS = ("truncate", "mask", "none")
+LEVELS = ("token", "sequence")
 CASSETTE_MODES = ("off", "record", "replay", "auto")
 ANSWERS = ("warn", "correct", "pause")
 """What a drift alarm may be answered with."""
@@ -53,7 +55,7 @@ RULES = (
     above(0, "tools.*.limits.wall_s", "tools.*.limits.cpu_s", "coach.timeout_s"),
     at_least(1, "tools.*.limits.memory_mb", "tools.*.limits.file_mb", "tools.*.limits.output_kb"),
     at_least(1, "tools.*.limits.processes", "tools.*.limits.workspace_mb", "tools.*.limits.workspace_files"),
-    at_least(0, "tools.*.retries"),
+    at_least(0, "tools.*.retries", "train.max_restarts"),
     share("coach.max_missing", "train.min_lr_share", "train.max_lost"),
     above(0, "coach.spend_usd", "coach.bias.most"),
     at_least(0, "coach.bias.shrink", "coach.drift.least"),
@@ -61,15 +63,21 @@ RULES = (
     one_of(CASSETTE_MODES, "coach.cassette.mode"),
     one_of(ANSWERS, "coach.drift.level", "coach.drift.widening"),
     at_least(1, "train.iterations", "train.prompts", "train.samples", "train.epochs"),
-    at_least(1, "train.minibatch_rows", "train.micro_tokens"),
+    at_least(1, "train.minibatch_rows", "train.micro_tokens", "train.max_skipped"),
     at_least(0, "train.warmup_iterations", "train.weight_decay", "train.value_coef"),
     above(0, "train.learning_rate", "train.grad_clip"),
     Rule(("train.betas",), lambda betas: all(0.0 <= beta < 1.0 for beta in betas), "two numbers from 0 to below 1"),
     one_of(SCHEDULES, "train.schedule"),
+    one_of(CORRECTIONS, "train.correction.kind"),
+    one_of(LEVELS, "train.correction.level"),
+    at_least(1, "train.correction.cap"),
     at_least(1, "eval.problems", "eval.samples", "checkpoint.every", "checkpoint.keep"),
     at_least(0, "eval.every"),
     one_of(get_args(Split), "eval.split"),
     one_of((*get_args(get_type_hints(PolicySpec)["kind"]), "api"), "policies.*.kind"),
+    at_least(1, "policies.*.lora.rank"),
+    above(0, "policies.*.lora.alpha"),
+    Rule(("policies.*.lora.targets",), lambda names: len(names) > 0 and all(names), "null or names of layers"),
     Rule(("coach.reward.*",), math.isfinite, "finite"),
     Rule(("run.name",), lambda name: PurePath(name).name == name not in ("", ".."), "a plain name and no path"),
 )
@@ -83,6 +91,8 @@ def check_values(settings: Node) -> None:
             if applies and node.content is not None and not rule.accepts(node.plain):
                 raise ConfigError(f"{key}: must be {rule.words}, not {node.plain!r} (set by {node.origin})")
     _check_reward(settings.fields["coach"].fields["reward"])
+    for name, policy in settings.fields["policies"].fields.items():
+        _check_start(f"policies.{name}", policy)
 
 
 def _check_reward(reward: Node) -> None:
@@ -90,3 +100,13 @@ def _check_reward(reward: Node) -> None:
     for phase, node in reward.fields.items():
         if phase not in phases:
             raise ConfigError(f"coach.reward.{phase}: a phase is one of {', '.join(phases)} (set by {node.origin})")
+
+
+def _check_start(key: str, policy: Node) -> None:
+    start, kind = policy.fields["from"], policy.fields["kind"].plain
+    if start.content is not None and kind not in ("full", "lora"):
+        raise ConfigError(
+            f"{key}.from: a policy of kind {kind} does not start with the weights of another run (set by "
+            f"{start.origin}). Write a model folder of it (mappa export) and name that as {key}.model, or set "
+            f"{key}.from=null"
+        )

@@ -17,7 +17,7 @@ from mappa_core.config.checks import check_values
 from mappa_core.config.layers import DEFAULT, Node, annotate, attribute, leaves, merge
 from mappa_core.config.schema import CoachSection, EstimatorSection, PolicySection, RunConfig, ToolSection, Use
 from mappa_core.config.text import read_origins, read_words, read_yaml, write_yaml
-from mappa_core.config.typed import require, typed
+from mappa_core.config.typed import by_key, require, typed
 from mappa_core.errors import ConfigError, PluginError
 from mappa_core.hookspecs import Offer
 from mappa_core.plugins import DEFAULT_RECIPE, Kind, Recipe, Registry
@@ -210,7 +210,7 @@ def _resolve(registry: Registry, tree: Node, plugin: str, recipe: str) -> Compos
     config = cast(RunConfig, OmegaConf.to_object(frame))
     _require_models(config)
     absent = tuple(one for choice in choices_of(config) for one in _fill_options(registry, tree, *choice))
-    settings = attribute(msgspec.to_builtins(config, enc_hook=_plain), tree)
+    settings = attribute(by_key(config, msgspec.to_builtins(config, enc_hook=_plain)), tree)
     check_values(settings)
     return Composed(config=config, settings=settings, plugin=plugin, recipe=recipe, absent=absent)
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+KEY = "key"
+"""In the metadata of a field: how settings name it, where its own name cannot be that (a keyword of Python)."""
+
 
 @dataclass
 class Use:
@@ -42,11 +45,28 @@ class AgentSection:
 
 
 @dataclass
+class LoraSection:
+    rank: int = 16
+    alpha: float = 32.0
+    """What the adapter adds is multiplied by alpha / rank."""
+    rslora: bool = False
+    """Multiply by alpha / sqrt(rank) instead."""
+    targets: list[str] | None = None
+    """Layers with an adapter, by the last part of their names (q_proj); None: all linear ones but the output head."""
+
+
+@dataclass
 class PolicySection:
     model: str | None = None
     """A Hugging Face id, a folder, or `package:NAME/PATH` for a folder inside an installed package."""
     kind: str = "full"
-    """`full`: own weights, trained. `frozen`: own weights, not trained. `api`: none here; `use` names who is asked."""
+    """`full`: own weights, trained. `lora`: an adapter of its own, trained on `model`, which its adapters share.
+    `frozen`: `model` as it is. `api`: none here; `use` names who is asked."""
+    lora: LoraSection = field(default_factory=LoraSection)
+    """The adapter of a `lora` policy."""
+    start: str | None = field(default=None, metadata={KEY: "from"})
+    """Start with the weights of another run: RUN@best, RUN@last or RUN@ITERATION; RUN/POLICY@… where the policy has
+    another name there. RUN is a run folder, a name in `run.root`, or a URL that `checkpoint.url` led to."""
     use: str | None = None
     """The provider of an `api` policy (openai, gemini, anthropic, …)."""
     options: Any = field(default_factory=dict)
@@ -155,6 +175,17 @@ class EstimatorSection:
 
 
 @dataclass
+class CorrectionSection:
+    """Importance weights between the log-probabilities of samplers and learners, on the policy loss."""
+
+    kind: str = "truncate"
+    """truncate (at the cap) | mask (0 above the cap and below its inverse) | none. Figures are shown in any case."""
+    level: str = "token"
+    """token | sequence: weights of tokens, or of whole actions (the product over their tokens)."""
+    cap: float = 2.0
+
+
+@dataclass
 class TrainSection:
     iterations: int = 1
     prompts: int = 16
@@ -181,8 +212,14 @@ class TrainSection:
     """Norm to which a policy's gradient is clipped."""
     value_coef: float = 0.5
     """Weight of the value loss, where a policy has a value head."""
+    correction: CorrectionSection = field(default_factory=CorrectionSection)
     max_lost: float = 0.25
     """Share of an iteration's trajectories lost to failures of tools beyond which the run stops with a checkpoint."""
+    max_skipped: int = 3
+    """Optimiser steps of one policy in a row, skipped as loss or gradient was not finite, at which the run stops with a
+    checkpoint."""
+    max_restarts: int = 2
+    """How often a run that lost a process of its engine goes on from its last checkpoint before it ends."""
 
 
 @dataclass
@@ -205,6 +242,11 @@ class CheckpointSection:
     every: int = 10
     """Iterations between checkpoints; one is always written at the end."""
     keep: int = 2
+    """Latest checkpoints that stay."""
+    best: bool = False
+    """Also keep one of the best evaluation so far, for RUN@best."""
+    url: str | None = None
+    """Folder elsewhere (s3://…, gs://…, file://…) that every checkpoint is copied to, under the name of the run."""
 
 
 @dataclass

@@ -9,7 +9,7 @@ from mappa_core.coaching.options import EnsembleOptions
 from mappa_core.config.schema import Use
 from mappa_core.credit import estimators, shapers
 from mappa_core.defaults.tasks import FileOptions, FileTasks, HuggingFaceOptions, HuggingFaceTasks
-from mappa_core.engine.options import LocalOptions, PPOOptions
+from mappa_core.engine.options import ClusterOptions, LocalOptions, PPOOptions
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.protocols import Coach, Engine, Estimator, Loss, Shaper, TaskSource, Tool, Transport
 from mappa_core.tools.calculator import Calculator
@@ -62,6 +62,7 @@ def mappa_losses() -> Iterable[Offer[Loss]]:
 @hookimpl
 def mappa_engines() -> Iterable[Offer[Engine]]:
     yield Offer("local", _local, LocalOptions)
+    yield Offer("cluster", _cluster, ClusterOptions)
 
 
 def coach_of(offer: Offer[Transport]) -> Offer[Coach]:
@@ -88,6 +89,15 @@ def _ppo(options: PPOOptions) -> Loss:
     from mappa_core.engine.losses import PPOLoss
 
     return PPOLoss(options)
+
+
+def _cluster(options: ClusterOptions) -> Engine:
+    from mappa_core.engine.cluster.installed import check_installed
+
+    check_installed()
+    from mappa_core.engine.cluster.engine import ClusterEngine
+
+    return ClusterEngine(options)
 
 
 def _local(options: LocalOptions) -> Engine:

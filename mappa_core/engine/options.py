@@ -24,6 +24,62 @@ class LocalOptions:
 
 
 @dataclass
+class ClusterOptions:
+    """The engine `cluster`: learners by DeepSpeed and samplers by vLLM, as actors of Ray on one machine or many."""
+
+    address: str | None = None
+    """A running Ray cluster: auto | HOST:PORT. None: one is started on this machine and ended with the run."""
+    placement: str = "colocated"
+    """colocated (learners and samplers take turns on the same GPUs) | separate (each has its own)"""
+    learner_ranks: int | None = None
+    """Ranks of a group of learners; None: every GPU that learners get, 1 where there is none."""
+    zero: int = 2
+    """0 | 1 | 2 | 3: what DeepSpeed shards over the ranks: nothing, the optimiser, gradients too, weights too."""
+    dtype: str = "auto"
+    """float32 | bfloat16 | auto (bfloat16 on GPUs). Learners keep float32 master weights in any case."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass: less memory, about a third more time."""
+    offload_optimizer: bool = False
+    """Keep optimiser states in the memory of the host."""
+    packed_tokens: int = 4096
+    """Tokens of one packed sequence, beside the budget `train.micro_tokens`: attention without a packed kernel takes
+    memory in its square."""
+    samplers: int = 1
+    """Engines of vLLM per base model or fully trained policy."""
+    tensor_parallel: int = 1
+    """GPUs of one engine of vLLM."""
+    kv_cache_mb: int = 512
+    """Memory of one engine for keys and values."""
+    window: int | None = None
+    """Longest prompt and action of a sampler, in tokens; None: the model's own."""
+    max_batch: int = 256
+    """Requests that one engine decodes together."""
+    prefix_caching: bool = True
+    deterministic: bool = False
+    """Equal requests in equal waves give bit-equal completions and weights (on CPUs): each wave is decoded apart."""
+    transport: str = "auto"
+    """How weights reach samplers: store (Ray's object store) | nccl | ipc | auto (store on CPUs, ipc where colocated,
+    nccl where separate)."""
+    probe_limit: float | None = None
+    """Nats by which samplers and learners may differ after a publish: the largest difference in float32 (None: 1e-4),
+    the mean one in bfloat16 (None: 0.03). Beyond it the run ends in an error."""
+    max_staleness: int = 0
+    """Updates by which the weights that sampled an action may be older than those that learn from it; 0 is the
+    synchronous loop."""
+    straggler_share: float = 0.0
+    """Share of an iteration's trajectories that it does not wait for; they are finished later and used within
+    `max_staleness`."""
+    logs: str | None = None
+    """Folder to which what actors wrote is copied when a Ray that the run started ends; None: it goes with it."""
+    start_s: float = 600.0
+    """Seconds that starting an actor may take."""
+    call_s: float = 3600.0
+    """Seconds that an update, or an action, may take."""
+    sync_s: float = 300.0
+    """Seconds that handing new weights to the samplers may take."""
+
+
+@dataclass
 class PPOOptions:
     """The loss `ppo`."""
 

@@ -50,7 +50,9 @@ async def evaluate_once(
     """
     composed.require_installed()
     config = composed.config
-    async with open_session(composed, registry, learning=False, coach=config.eval.coach) as session:
+    async with open_session(
+        composed, registry, learning=False, coach=config.eval.coach, fresh=checkpoint is None
+    ) as session:
         tasks = session.evaluation_tasks()
         if asking is not None:
             asking(session.providers)

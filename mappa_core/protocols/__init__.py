@@ -18,6 +18,7 @@ from mappa_core.protocols.judging import Request as Request
 from mappa_core.protocols.judging import Transport as Transport
 from mappa_core.protocols.learning import Engine as Engine
 from mappa_core.protocols.learning import Estimator as Estimator
+from mappa_core.protocols.learning import Lora as Lora
 from mappa_core.protocols.learning import Loss as Loss
 from mappa_core.protocols.learning import LossRows as LossRows
 from mappa_core.protocols.learning import PolicySpec as PolicySpec

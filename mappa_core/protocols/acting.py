@@ -169,6 +169,12 @@ class Workflow(ABC):
     async def run(self, stage: Stage) -> None:
         """Play one trajectory."""
 
+    @property
+    def most_turns(self) -> Mapping[str, int]:
+        """The most actions of each agent in one trajectory, by which `mappa plan` bounds calls and tokens. An agent
+        that is not named may act any number of times."""
+        return {}
+
     async def grade(self, text: str, task: Task) -> float:
         """Grade a final answer by rule; `task.reference` is the truth."""
         raise NotImplementedError(f"{type(self).__name__} does not grade")

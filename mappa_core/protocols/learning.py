@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from mappa_core.experience import Advantages, Experience, Receipt
-from mappa_core.records import Completion, Message, Sampling, ToolSpec, Trajectory
+from mappa_core.records import Completion, Message, Process, Sampling, ToolSpec, Trajectory
 
 Rewards = tuple[float | None, ...]
 """One reward per step of a trajectory, in order; None where the verdict is missing."""
@@ -68,16 +68,42 @@ class Sampler(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lora:
+    """A low-rank adapter: what a linear layer gives has (alpha / rank) * B A x added to it, (alpha / sqrt(rank)) where
+    `rslora`. A is random and B zero to begin with, so an adapter that was never trained changes nothing."""
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...] | None = None
+    """Last parts of the names of the layers that get one (`q_proj`); None: every linear layer but the output head."""
+    rslora: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec:
-    """What has weights. `full`: own weights, trained. `frozen`: own weights, not trained. (Policies behind an API have
-    none, and no engine sees them.)"""
+    """What has weights. `full`: own weights, trained. `lora`: an adapter of its own on `model`, trained; `model` stays
+    as it is and is held once for all its adapters. `frozen`: `model` as it is. (Policies behind an API have none, and
+    no engine sees them.)
+
+    The reference of a policy is `model`, wherever its own weights started.
+    """
 
     name: str
     model: str
-    kind: Literal["full", "frozen"] = "full"
+    kind: Literal["full", "lora", "frozen"] = "full"
+    lora: Lora | None = None
+    """The adapter of a `lora` policy."""
+    start: Path | None = None
+    """Folder of a policy in a checkpoint of another run whose weights this one starts with; the optimiser, versions and
+    steps start afresh."""
     value_head: bool = False
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Passed to the model's chat template as they are (for example enable_thinking)."""
+
+    @property
+    def trained(self) -> bool:
+        """Whether it learns."""
+        return self.kind != "frozen"
 
 
 class Engine(Protocol):
@@ -86,6 +112,19 @@ class Engine(Protocol):
     @property
     def deterministic(self) -> bool:
         """Whether equal requests in equal waves give bit-equal completions; rollouts are then admitted in waves."""
+
+    @property
+    def max_staleness(self) -> int:
+        """Updates by which the weights that sampled may be older than those that learn. 0: rollouts and updates take
+        turns, else samplers are asked while `score`, `update` and `publish` go on."""
+
+    @property
+    def straggler_share(self) -> float:
+        """Share of an iteration's trajectories, below 1, that a later one may learn from; 0 without staleness."""
+
+    @property
+    def processes(self) -> Sequence[Process]:
+        """The processes that sample and learn, as they are now; one that was started again is another."""
 
     async def open(self, policies: Sequence[PolicySpec], train: Any | None, *, seed: int) -> None:
         """Load every policy; `train` is the recipe's `train` section, None for sampling only. `seed` orders rows."""
@@ -102,7 +141,8 @@ class Engine(Protocol):
         iterations done, the clock of the learning-rate schedule."""
 
     async def publish(self) -> Mapping[str, Receipt]:
-        """Hand the new weights to the samplers, verified."""
+        """Hand the new weights to the samplers, verified: the next version of every policy that learns. A version
+        counts publishes since the start, those before a `load` among them."""
 
     async def save(self, folder: Path) -> None: ...
 

@@ -24,11 +24,12 @@ log = structlog.get_logger()
 
 
 class Collector:
-    """Plays jobs on stages, at most `concurrency` at once.
+    """Plays jobs on stages, at most `concurrency` at once, those of an earlier `collect` before those of a later one.
 
     Args:
         waves: admit actions in canonical waves and sample recorded steps again (a deterministic engine).
         archive: folder that keeps the files of workspaces by content, for replay.
+        begun: called with every job, as its trajectory begins.
         finished: called with every finished trajectory, as it finishes.
     """
 
@@ -40,13 +41,16 @@ class Collector:
         archive: Path,
         concurrency: int,
         waves: bool,
+        begun: Callable[[Job], None] | None = None,
         finished: Callable[[Trajectory], None] | None = None,
     ) -> None:
         self._team = team
         self._recorder = recorder
         self._archive = archive
         self._concurrency = concurrency
+        self._slots = asyncio.Semaphore(concurrency)
         self._waves = waves
+        self._begun = begun
         self._finished = finished
 
     async def collect(
@@ -97,18 +101,22 @@ class Collector:
         stage_of: Callable[[Job], LiveStage],
         results: dict[str, Trajectory],
     ) -> None:
-        job: Job | None = first
-        while job is not None:
-            started = time.perf_counter()
-            stage = stage_of(job)
-            failure = await self._play(job, stage)
-            following = next(iter(_enter(queue, turnstile, 1)), None)
-            turnstile.leave(job.id)
-            trajectory = await stage.finish(failure, time.perf_counter() - started)
-            results[job.id] = trajectory
-            if self._finished is not None:
-                self._finished(trajectory)
-            job = following
+        """Play jobs off the queue in one slot, which later calls of `collect` get when the queue is empty."""
+        async with self._slots:
+            job: Job | None = first
+            while job is not None:
+                started = time.perf_counter()
+                if self._begun is not None:
+                    self._begun(job)
+                stage = stage_of(job)
+                failure = await self._play(job, stage)
+                following = next(iter(_enter(queue, turnstile, 1)), None)
+                turnstile.leave(job.id)
+                trajectory = await stage.finish(failure, time.perf_counter() - started)
+                results[job.id] = trajectory
+                if self._finished is not None:
+                    self._finished(trajectory)
+                job = following
 
     def _room(self, folder: Path, job: Job) -> Path:
         """Where the workspaces of a job lie: a name that any id can be made into."""

@@ -79,7 +79,7 @@ class Session:
     @property
     def trained(self) -> frozenset[str]:
         """Names of the policies that learn."""
-        return frozenset(spec.name for spec in self.policies if spec.kind == "full")
+        return frozenset(spec.name for spec in self.policies if spec.trained)
 
     def tasks(self, split: Split, at_least: int = 1) -> tuple[Task, ...]:
         """The tasks of a split.
@@ -122,26 +122,28 @@ class Session:
 
 @asynccontextmanager
 async def open_session(
-    composed: Composed, registry: Registry, *, learning: bool, coach: bool
+    composed: Composed, registry: Registry, *, learning: bool, coach: bool, fresh: bool = True
 ) -> AsyncIterator[Session]:
     """Build everything that `composed` names, open the tools and the engine, and close all of it at the end.
 
     Args:
         learning: whether policies will be updated (an engine needs more memory for it).
         coach: whether to build coaches; False for an evaluation without one, which needs no keys.
+        fresh: whether policies start where the config says; False where a checkpoint of the run will be loaded.
 
     Raises:
         ConfigError, PluginError, ModelError: before anything is written.
     """
     async with AsyncExitStack() as stack:
-        yield await _Opening(composed.config, registry, stack).session(learning=learning, coach=coach)
+        yield await _Opening(composed.config, registry, stack, fresh=fresh).session(learning=learning, coach=coach)
 
 
 class _Opening:
     """Builds one session; what has to be closed goes onto `stack`."""
 
-    def __init__(self, config: RunConfig, registry: Registry, stack: AsyncExitStack) -> None:
+    def __init__(self, config: RunConfig, registry: Registry, stack: AsyncExitStack, *, fresh: bool) -> None:
         self._config = config
+        self._fresh = fresh
         self._registry = registry
         self._stack = stack
 
@@ -182,7 +184,7 @@ class _Opening:
         policy_of = policies_of(config, agents)
         outside = self._outside(policy_of.values())
         check_prices(config, _providers(panel.coaches, outside.values()))
-        specs = policy_specs(config, [name for name in policy_of.values() if name not in outside])
+        specs = policy_specs(config, [name for name in policy_of.values() if name not in outside], fresh=self._fresh)
         engine = await self._engine(specs, learning)
         inside = {} if engine is None else {spec.name: engine.sampler(spec.name) for spec in specs}
         team = Team(
@@ -236,6 +238,7 @@ class _Opening:
             return None
         engine: Engine = self._registry.build("engines", self._config.engine.use, self._config.engine.options)
         self._stack.push_async_callback(engine.close)
+        _check_staleness(engine)
         await engine.open(specs, self._config.train if learning else None, seed=self._config.seed)
         return engine
 
@@ -262,6 +265,24 @@ def _check_agents(config: RunConfig, agents: Sequence[str]) -> None:
                     f"{key}: {name!r} is no agent of the workflow {config.workflow.use}, "
                     f"which has {', '.join(agents)}.{hint}"
                 )
+
+
+def _check_staleness(engine: Engine) -> None:
+    staleness, share = engine.max_staleness, engine.straggler_share
+    if staleness < 0:
+        raise ConfigError(f"engine.options.max_staleness is {staleness}; it is at least 0")
+    if not 0.0 <= share < 1.0:
+        raise ConfigError(f"engine.options.straggler_share is {share:g}; it is at least 0 and below 1")
+    if share and not staleness:
+        raise ConfigError(
+            f"engine.options.straggler_share={share:g}: what is finished later is learned from later, which "
+            "engine.options.max_staleness=0 forbids; set it to 1 or more"
+        )
+    if staleness and engine.deterministic:
+        raise ConfigError(
+            f"engine.options.max_staleness={staleness}: which weights sample an action then hangs on how long "
+            "everything takes, and engine.options.deterministic=true promises equal results; choose one of the two"
+        )
 
 
 def _check_files(source: str, task: Task) -> None:

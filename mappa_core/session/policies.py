@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mappa_core.calls.policy import ApiPolicy
-from mappa_core.config.schema import PolicySection, RunConfig
+from mappa_core.config.schema import LoraSection, PolicySection, RunConfig
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import Registry
-from mappa_core.protocols import PolicySpec
+from mappa_core.protocols import Lora, PolicySpec
+from mappa_core.session.starts import start_folder
 
 
 def policies_of(config: RunConfig, agents: Sequence[str]) -> dict[str, str]:
@@ -20,12 +22,15 @@ def policies_of(config: RunConfig, agents: Sequence[str]) -> dict[str, str]:
 
 def trained_policies(config: RunConfig, names: Iterable[str]) -> frozenset[str]:
     """Those of the policies that learn."""
-    return frozenset(name for name in names if _section(name, config).kind == "full")
+    return frozenset(name for name in names if _section(name, config).kind in ("full", "lora"))
 
 
-def policy_specs(config: RunConfig, names: Iterable[str]) -> tuple[PolicySpec, ...]:
-    """What an engine has to load for the policies of these names, each once."""
-    return tuple(_spec(name, _section(name, config)) for name in dict.fromkeys(names))
+def policy_specs(config: RunConfig, names: Iterable[str], *, fresh: bool = False) -> tuple[PolicySpec, ...]:
+    """What an engine has to load for the policies of these names, each once.
+
+    `fresh`: nothing of this run will be loaded over it, so that policies start where `from` says.
+    """
+    return tuple(_spec(name, config, fresh=fresh) for name in dict.fromkeys(names))
 
 
 def api_policies(config: RunConfig, registry: Registry, names: Iterable[str]) -> dict[str, ApiPolicy]:
@@ -50,13 +55,23 @@ def _section(name: str, config: RunConfig) -> PolicySection:
     return section
 
 
-def _spec(name: str, section: PolicySection) -> PolicySpec:
+def _spec(name: str, config: RunConfig, *, fresh: bool) -> PolicySpec:
+    section = _section(name, config)
     assert section.model is not None  # a config without one is not composed
     kind: Any = section.kind
-    return PolicySpec(
+    spec = PolicySpec(
         name=name,
         model=section.model,
         kind=kind,
+        lora=_lora(section.lora) if kind == "lora" else None,
         value_head=section.value_head,
         template_kwargs=section.template_kwargs,
     )
+    if section.start is None or not fresh:
+        return spec
+    return replace(spec, start=start_folder(spec, section.start, config))
+
+
+def _lora(section: LoraSection) -> Lora:
+    targets = None if section.targets is None else tuple(section.targets)
+    return Lora(rank=section.rank, alpha=section.alpha, targets=targets, rslora=section.rslora)

@@ -27,9 +27,11 @@ from mappa_core.errors import RunError
 from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.store.database import Store
 from mappa_core.store.files import storage_errors, write_atomic
+from mappa_core.store.mirror import Mirror
 from mappa_core.store.schema import NAME
 
 CONFIG = "config.yaml"
+CHECKPOINTS = "checkpoints"
 FILES = "files"
 _LOCK = "run.lock"
 
@@ -37,19 +39,29 @@ _LOCK = "run.lock"
 class RunFolder:
     """The folder of a run, held by its one writer. Closed by `with` or `close`."""
 
-    def __init__(self, path: Path, *, scratch: Path | None, lock: int) -> None:
+    def __init__(self, path: Path, *, scratch: Path | None, mirror: Mirror | None, lock: int) -> None:
         self.path = path
         self._lock: int | None = lock
         self.store = Store(path / NAME, scratch=scratch)
-        self.checkpoints = Checkpoints(path / "checkpoints", before=self.store.flush)
+        self.checkpoints = Checkpoints(path / CHECKPOINTS, before=self.store.flush, mirror=mirror)
 
     @classmethod
     def create(
-        cls, root: Path, name: str | None, *, plugin: str, recipe: str, config: str, scratch: Path | None = None
+        cls,
+        root: Path,
+        name: str | None,
+        *,
+        plugin: str,
+        recipe: str,
+        config: str,
+        scratch: Path | None = None,
+        url: str | None = None,
     ) -> RunFolder:
         """A new folder under `root`; `name` None makes one of plugin, recipe, time and four hex digits.
 
-        It appears whole or not at all. Raises RunError where it exists or the storage fails.
+        `url` is where its checkpoints are copied to, into a folder of its name; the config is written there at once, so
+        that a place that cannot be written to is found before anything is computed. The folder appears whole or not at
+        all. Raises RunError where it exists or the storage fails.
         """
         path = _named(root, new_name(plugin, recipe) if name is None else name)
         aside = root / f".{path.name}.{token_hex(4)}"
@@ -61,22 +73,25 @@ class RunFolder:
                 aside.mkdir()
                 write_atomic(aside / CONFIG, config)
                 Store.create(aside / NAME)
+                if url is not None:
+                    _claim(Mirror(url).under(path.name), config)
                 aside.rename(path)
             finally:
                 shutil.rmtree(aside, ignore_errors=True)
-        return cls.open(path, scratch=scratch)
+        return cls.open(path, scratch=scratch, url=url)
 
     @classmethod
-    def open(cls, path: Path, *, scratch: Path | None = None) -> RunFolder:
+    def open(cls, path: Path, *, scratch: Path | None = None, url: str | None = None) -> RunFolder:
         """The folder of an earlier run, to go on with it.
 
         Raises RunError where it is no run folder, held by another process, of a newer schema or not writable.
         """
         _check(path)
+        mirror = mirror_of(path, url)
         with storage_errors(path):
             lock = _locked(path)
         try:
-            folder = cls(path, scratch=scratch, lock=lock)
+            folder = cls(path, scratch=scratch, mirror=mirror, lock=lock)
             with storage_errors(path):
                 folder.checkpoints.remove_unfinished()
         except BaseException:
@@ -116,6 +131,16 @@ class RunFolder:
         self.close()
 
 
+def mirror_of(run: Path, url: str | None) -> Mirror | None:
+    """Where the checkpoints of a run are copied to; `url` is its `checkpoint.url`."""
+    return None if url is None else Mirror(url).under(run.resolve().name)
+
+
+def checkpoints_of(run: Path, url: str | None) -> Checkpoints:
+    """The checkpoints of a run, to be read; `url` is its `checkpoint.url`."""
+    return Checkpoints(run / CHECKPOINTS, mirror=mirror_of(run, url))
+
+
 def run_folders(root: Path) -> tuple[Path, ...]:
     """The run folders under `root`, the oldest first."""
     if not root.is_dir():
@@ -133,6 +158,12 @@ def _named(root: Path, name: str) -> Path:
     if Path(name).name != name or name.startswith("."):
         raise RunError(f"run.name: {name!r} is not a name of a folder; the folder it lies in is run.root")
     return root / name
+
+
+def _claim(mirror: Mirror, config: str) -> None:
+    if mirror.read(CONFIG) is not None:
+        raise RunError(f"{mirror.url} holds checkpoints of another run: choose another run.name or checkpoint.url")
+    mirror.write(CONFIG, config.encode())
 
 
 def _check(path: Path) -> None:

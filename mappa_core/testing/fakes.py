@@ -30,10 +30,12 @@ Script = Callable[[str, Sampling], str]
 
 
 class ScriptedSampler:
-    """A sampler whose tokens are the bytes of its text. Its log-probabilities are all -1 nat."""
+    """A sampler whose tokens are the bytes of its text. Its log-probabilities are all -1 nat. `version` is that of the
+    weights it stands for."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, version: int = 0) -> None:
         self._script = script
+        self.version = version
         self.prompts: list[str] = []
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Int32:
@@ -53,7 +55,7 @@ class ScriptedSampler:
             logprobs=np.full(len(sampled), -1.0, dtype=np.float32),
             finish="stop",
             temperature=sampling.temperature,
-            versions=(VersionSpan(version=0, start=0, end=len(sampled)),),
+            versions=(VersionSpan(version=self.version, start=0, end=len(sampled)),),
         )
 
     def reply(self, completion: Completion) -> Message:
@@ -64,6 +66,9 @@ class ScriptedEngine:
     """An engine without weights: samples by script, and counts its updates in `updates`."""
 
     deterministic = True
+    max_staleness = 0
+    straggler_share = 0.0
+    processes = ()
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -86,6 +91,8 @@ class ScriptedEngine:
         return {}
 
     async def publish(self) -> Mapping[str, Receipt]:
+        for sampler in self._samplers.values():
+            sampler.version = self.updates
         return {name: Receipt(version=self.updates, checksum="") for name in self._samplers}
 
     async def save(self, folder: Path) -> None:
@@ -97,6 +104,7 @@ class ScriptedEngine:
 
     async def load(self, folder: Path) -> None:
         self.updates = int((folder / "updates").read_text())
+        await self.publish()
 
     async def export(self, policy: str, folder: Path) -> None:
         raise NotImplementedError("a scripted engine has no weights to export")

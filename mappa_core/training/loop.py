@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -15,17 +16,15 @@ from mappa_core.credit.experience import build
 from mappa_core.credit.rewards import rewards
 from mappa_core.errors import GuardStop
 from mappa_core.evaluation.heldout import Evaluation, evaluate
-from mappa_core.protocols import Provider, Split
-from mappa_core.records import Sandbox, Trajectory
-from mappa_core.rollout.collector import Collector, refuse_total_failure
+from mappa_core.records import Process
+from mappa_core.rollout.collector import refuse_total_failure
 from mappa_core.rollout.lost import guard_lost
 from mappa_core.rollout.resuming import resume
-from mappa_core.rollout.team import Job
 from mappa_core.session import Session
-from mappa_core.store.checkpoint import POLICIES
+from mappa_core.store.checkpoint import POLICIES, Best, PolicyEntry
 from mappa_core.store.folder import RunFolder
-from mappa_core.training.cursor import TaskCursor
 from mappa_core.training.guards import guard_spending, guard_verdicts
+from mappa_core.training.listener import Listener
 from mappa_core.training.report import (
     IterationReport,
     agent_figures,
@@ -34,52 +33,11 @@ from mappa_core.training.report import (
     outcome_figures,
     stratum_figures,
 )
+from mappa_core.training.rollouts import Rollouts
+from mappa_core.training.skips import Skips
+from mappa_core.training.staleness import staleness
 
 log = structlog.get_logger()
-
-
-class Listener(Protocol):
-    """Hears of a run while it goes on (progress lines)."""
-
-    def asking(self, providers: Sequence[Provider]) -> None:
-        """The run is about to start; what agents see and write will be sent to `providers`."""
-        ...
-
-    def sandboxed(self, sandboxes: Mapping[str, Sandbox]) -> None:
-        """The run is about to start; programs run in `sandboxes`, by the name of the tool that runs them."""
-        ...
-
-    def collecting(self, split: Split, done: int, rollouts: int) -> None:
-        """Rollouts are about to start, after `done` iterations."""
-        ...
-
-    def rollout_finished(self, trajectory: Trajectory) -> None: ...
-
-    def evaluated(self, evaluation: Evaluation) -> None: ...
-
-    def iteration_finished(self, report: IterationReport) -> None: ...
-
-
-class Silent:
-    """A listener that says nothing."""
-
-    def asking(self, providers: Sequence[Provider]) -> None:
-        pass
-
-    def sandboxed(self, sandboxes: Mapping[str, Sandbox]) -> None:
-        pass
-
-    def collecting(self, split: Split, done: int, rollouts: int) -> None:
-        pass
-
-    def rollout_finished(self, trajectory: Trajectory) -> None:
-        pass
-
-    def evaluated(self, evaluation: Evaluation) -> None:
-        pass
-
-    def iteration_finished(self, report: IterationReport) -> None:
-        pass
 
 
 class Loop:
@@ -92,28 +50,15 @@ class Loop:
         self._folder = folder
         self._store = folder.store
         self._estimator_state: Mapping[str, Any] = {}
+        self._processes: tuple[Process, ...] = ()
         self._drift = DriftMonitor(
             session.config.coach.drift, strata=session.config.coach.strata, metric=session.workflow.metric
         )
         self._listener = listener
-        self._learned = {number for number, _ in self._store.iterations()}
         self._counted = {event.body["iteration"] for event in self._store.events("evaluation")}
-        config = session.config
-        self._cursor = TaskCursor(
-            session.tasks("train"),
-            prompts=config.train.prompts,
-            seed=config.seed,
-            stratified=config.train.stratified,
-        )
         self._held_out = session.evaluation_tasks()
-        self._collector = Collector(
-            session.team_for("train"),
-            recorder=self._store,
-            archive=folder.files,
-            concurrency=config.sampling.concurrency,
-            waves=session.deterministic,
-            finished=listener.rollout_finished,
-        )
+        self._rollouts = Rollouts(session, folder=folder, listener=listener)
+        self._skips = Skips(folder, most=session.config.train.max_skipped)
 
     async def run(self) -> tuple[Evaluation, ...]:
         """Evaluate, train to the last iteration, evaluate again; the evaluations in order.
@@ -121,20 +66,39 @@ class Loop:
         Raises:
             GuardStop: too much was missing, lost or spent; a checkpoint was written.
         """
-        config = self._session.config
         start = await self._restore()
+        self._note_processes()
         for done in range(start + 1):
             await self._evaluate(done)
-        for iteration in range(start, config.train.iterations):
-            report = await self._iterate(iteration)
-            self._keep(report)
-            done = iteration + 1
-            await self._answer(report.drift, done)
-            if done == config.train.iterations or done % config.checkpoint.every == 0:
-                await self._checkpoint(done)
-                self._folder.checkpoints.prune(config.checkpoint.keep)
-            await self._evaluate(done)
+        await self._keep_best(start)
+        try:
+            for iteration in range(start, self._session.config.train.iterations):
+                await self._finish(await self._iterate(iteration))
+        finally:
+            await self._rollouts.close()
         return tuple(self.evaluations)
+
+    async def _finish(self, report: IterationReport) -> None:
+        """Keep what an iteration did, and do what is due after it. Its weights are with the samplers and stay there, so
+        an evaluation sees one version whatever is collected ahead meanwhile."""
+        config, done = self._session.config, report.iteration
+        self._keep(report)
+        self._note_processes()
+        await self._answer(report.drift, done)
+        async with self._guarded(done):
+            self._skips.guard(done, report.policies)
+        if done == config.train.iterations or done % config.checkpoint.every == 0:
+            await self._checkpoint(done)
+            await self._prune()
+        await self._evaluate(done)
+        await self._keep_best(done)
+
+    def _note_processes(self) -> None:
+        """Record who samples and who learns, whenever it is somebody else."""
+        processes = tuple(self._session.engine.processes)
+        if processes != self._processes:
+            self._processes = processes
+            self._store.event("processes", processes=processes)
 
     async def _restore(self) -> int:
         """Load the last checkpoint, if there is one; how many iterations are done."""
@@ -182,11 +146,10 @@ class Loop:
 
     async def _iterate(self, iteration: int) -> IterationReport:
         session, config = self._session, self._session.config
-        clock, jobs = Clock(), self._jobs(iteration)
-        self._listener.collecting("train", iteration, len(jobs))
+        clock = Clock()
         with clock.phase("collect"):
-            resumed = resume(self._store, "train", iteration, settled=iteration + 1 in self._learned)
-            trajectories = await self._collector.collect(jobs, resumed.replays, resample=resumed.resample)
+            gathered = await self._rollouts.take(iteration)
+        trajectories = gathered.trajectories
         refuse_total_failure(trajectories)
         coach = coach_figures(trajectories)
         async with self._guarded(iteration):
@@ -204,6 +167,7 @@ class Loop:
                 trained=session.trained,
                 metric=session.workflow.metric,
             )
+        stale = staleness(experience, iteration, most=session.engine.max_staleness)
         with clock.phase("score"):
             experience = await session.engine.score(experience)
         with clock.phase("credit"):
@@ -213,8 +177,10 @@ class Loop:
             policies = await session.engine.update(
                 experience, advantages, session.loss, progress=iteration / config.train.iterations
             )
+        self._skips.keep(iteration + 1, policies, experience, advantages)
         with clock.phase("publish"):
-            await session.engine.publish()
+            receipts = await session.engine.publish()
+        self._store.event("published", iteration=iteration + 1, receipts=receipts)
         measures = session.workflow.metric, session.workflow.figures
         return IterationReport(
             iteration=iteration + 1,
@@ -222,6 +188,9 @@ class Loop:
             outcomes=outcome_figures(trajectories, *measures),
             strata=stratum_figures(trajectories, *measures),
             rollouts=len(trajectories),
+            late=gathered.late,
+            joined=gathered.joined,
+            staleness=stale,
             failed_rollouts=Counter(one.error.kind for one in trajectories if one.error is not None),
             calls_again=calls_again(trajectories),
             tokens=len(experience.tokens),
@@ -231,14 +200,6 @@ class Loop:
             policies=policies,
             seconds=clock.seconds,
         )
-
-    def _jobs(self, iteration: int) -> list[Job]:
-        samples = range(self._session.config.train.samples)
-        return [
-            Job(task=task, split="train", iteration=iteration, sample=sample)
-            for task in self._cursor.take(iteration)
-            for sample in samples
-        ]
 
     @asynccontextmanager
     async def _guarded(self, done: int) -> AsyncIterator[None]:
@@ -285,10 +246,36 @@ class Loop:
             "coaches": [coach.state_dict() for coach in self._session.coaches],
             "drift": self._drift.state_dict(),
         }
-        seed = self._session.config.seed
-        with self._folder.checkpoints.writing(done, seed=seed, coach=coach, estimator=self._estimator_state) as folder:
-            await self._session.engine.save(folder / POLICIES)
+        checkpoints, session = self._folder.checkpoints, self._session
+        with checkpoints.writing(
+            done,
+            seed=session.config.seed,
+            coach=coach,
+            estimator=self._estimator_state,
+            policies={spec.name: PolicyEntry.of(spec) for spec in session.policies if spec.trained},
+            agents=session.team.policy_of,
+        ) as folder:
+            await session.engine.save(folder / POLICIES)
         self._store.event("checkpoint", iteration=done)
+        await asyncio.to_thread(checkpoints.copy, done)
+
+    async def _prune(self) -> None:
+        await asyncio.to_thread(self._folder.checkpoints.prune, self._session.config.checkpoint.keep)
+
+    async def _keep_best(self, done: int) -> None:
+        """Keep a checkpoint of the weights as they are, where that is wanted and no evaluation was as good before."""
+        evaluation, checkpoints = self.evaluations[-1], self._folder.checkpoints
+        if not self._session.config.checkpoint.best or evaluation.iteration != done or evaluation.interval is None:
+            return
+        value, best = evaluation.interval.mean, checkpoints.best()
+        if best is not None and value <= best.value:
+            return
+        if done not in checkpoints.iterations():
+            await self._checkpoint(done)
+        best = Best(iteration=done, metric=evaluation.metric, value=value)
+        await asyncio.to_thread(checkpoints.keep_best, best)
+        self._store.event("best", iteration=done, metric=best.metric, value=value)
+        await self._prune()
 
 
 class Clock:

@@ -79,8 +79,10 @@ class IterationReport:
     """Everything that progress lines, trackers and the store say of an iteration.
 
     `strata` are the outcomes within each stratum of tasks. `failed_rollouts` counts by kind of error, `calls_again` how
-    often calls were made again because a tool's machinery failed. `seconds` maps a phase (collect, score, update, …) to
-    wall seconds; `policies` the engine's metrics per policy.
+    often calls were made again because a tool's machinery failed. Of this iteration's own rollouts `late` are left to a
+    later one, and `joined` of the `rollouts` were left to this one. `staleness` says how old the weights were that
+    sampled. `seconds` maps a phase (collect, score, update, …) to wall seconds; `policies` the engine's metrics per
+    policy.
     """
 
     iteration: int
@@ -88,6 +90,9 @@ class IterationReport:
     outcomes: OutcomeFigures
     strata: Mapping[str, OutcomeFigures]
     rollouts: int
+    late: int
+    joined: int
+    staleness: Mapping[str, float]
     failed_rollouts: Mapping[str, int]
     calls_again: int
     tokens: int
@@ -108,6 +113,9 @@ class IterationReport:
             **self.outcomes.metrics(),
             "rollouts": self.rollouts,
             "rollouts/failed": sum(self.failed_rollouts.values()),
+            "rollouts/late": self.late,
+            "rollouts/joined": self.joined,
+            **self.staleness,
             "tools/lost": self.lost,
             "tools/attempts_again": self.calls_again,
             "tokens": self.tokens,

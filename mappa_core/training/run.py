@@ -7,23 +7,29 @@ import os
 import threading
 import time
 from collections.abc import Coroutine, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import structlog
+
 from mappa_core.config.changes import refuse_on_resume
 from mappa_core.config.compose import Composed, compose, restore
-from mappa_core.errors import GuardStop
+from mappa_core.errors import EngineLost, GuardStop, RunError
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.plugins import Registry, load
-from mappa_core.session import coaches_in, keep_opened, open_session
-from mappa_core.store.folder import CONFIG, RunFolder
+from mappa_core.session import Session, coaches_in, keep_opened, open_session
+from mappa_core.session.starts import pinned
+from mappa_core.store.folder import CONFIG, RunFolder, checkpoints_of
 from mappa_core.store.summary import Seconds, Summary, write_summary
-from mappa_core.training.loop import Listener, Loop, Silent
+from mappa_core.training.listener import Listener, Silent
+from mappa_core.training.loop import Loop
 from mappa_core.training.summing import summed
 
 T = TypeVar("T")
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +90,8 @@ class Run:
 
         Raises:
             InputError: before anything is written.
-            GuardStop: a guard stopped the run; the folder holds a checkpoint.
+            GuardStop: a guard stopped the run, or its engine was lost too often; the run can go on later.
+            RunError: the storage failed, a full disk for one; what was recorded before is there, and the run can go on.
         """
         self.composed.require_installed()
         return run_to_end(self._train(listener or Silent()))
@@ -99,18 +106,36 @@ class Run:
         return run_to_end(self._check())
 
     async def _check(self) -> str:
-        async with open_session(self.composed, self._registry, learning=True, coach=True) as session:
+        async with self._session() as session:
             train, held_out = session.tasks("train"), session.evaluation_tasks()
             agents = ", ".join(f"{agent} ({policy})" for agent, policy in session.team.policy_of.items())
             cages = "".join(f"; programs of {tool} run in {box.name}" for tool, box in session.sandboxes.items())
             return f"ready: {agents}; {len(train)} training and {len(held_out)} held-out tasks{cages}"
 
     async def _train(self, listener: Listener) -> Trained:
-        clock = Stopwatch()
+        """Train to the end. Where a process of the engine is lost, everything is closed, and the run goes on from its
+        last checkpoint and its record."""
+        clock, most = Stopwatch(), self.composed.config.train.max_restarts
+        number = 0
+        while True:
+            number += 1
+            try:
+                return await self._attempt(listener, clock)
+            except EngineLost as lost:
+                if self.folder is None:
+                    raise
+                with self._open_folder() as folder:
+                    folder.store.event("engine_lost", number=number, actor=lost.actor, error=str(lost))
+                if number > most:
+                    raise GuardStop(
+                        f"the engine was lost {number} times (train.max_restarts={most}), the last time: {lost}\n"
+                        f"What was recorded is there: {self.folder}"
+                    ) from lost
+                log.warning("run.restarts", number=number, most=most, error=str(lost))
+
+    async def _attempt(self, listener: Listener, clock: Stopwatch) -> Trained:
         async with AsyncExitStack() as opened:
-            session = await opened.enter_async_context(
-                open_session(self.composed, self._registry, learning=True, coach=True)
-            )
+            session = await opened.enter_async_context(self._session())
             with self._open_folder() as folder:
                 folder.write_config(self.composed.yaml())
                 write_summary(folder.path, self._blank_summary())
@@ -128,19 +153,31 @@ class Run:
                 except (GuardStop, asyncio.CancelledError, SystemExit, KeyboardInterrupt):
                     status = "stopped"
                     raise
+                except RunError as error:
+                    there = f"What was recorded before is there: go on by --resume {folder.path}"
+                    raise RunError(f"{error}\n{there}") from error
                 finally:
                     # The session ends before the clock is read: the time of child processes counts when they are gone.
                     await opened.aclose()
                     summary = replace(self._blank_summary(), status=status, seconds=clock.seconds())
                     summary = summed(summary, folder.store, loop.evaluations)
-                    write_summary(folder.path, summary)
+                    with nullcontext() if status == "done" else suppress(RunError):  # what ended the run says more
+                        write_summary(folder.path, summary)
                 return Trained(folder=folder.path, summary=summary, evaluations=evaluations)
+
+    def _session(self) -> AbstractAsyncContextManager[Session]:
+        """The session of this run; its policies start where the config says as long as it has no checkpoint."""
+        if self.folder is None:
+            self.composed = pinned(self.composed)
+        url = self.composed.config.checkpoint.url
+        fresh = self.folder is None or checkpoints_of(self.folder, url).latest() is None
+        return open_session(self.composed, self._registry, learning=True, coach=True, fresh=fresh)
 
     def _open_folder(self) -> RunFolder:
         config = self.composed.config
         scratch = None if config.store.scratch is None else Path(config.store.scratch)
         if self.folder is not None:
-            return RunFolder.open(self.folder, scratch=scratch)
+            return RunFolder.open(self.folder, scratch=scratch, url=config.checkpoint.url)
         folder = RunFolder.create(
             Path(config.run.root),
             config.run.name,
@@ -148,6 +185,7 @@ class Run:
             recipe=self.composed.recipe,
             config=self.composed.yaml(),
             scratch=scratch,
+            url=config.checkpoint.url,
         )
         self.folder = folder.path
         return folder

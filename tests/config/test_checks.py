@@ -22,6 +22,9 @@ from mappa_core.plugins import load
         ("train.learning_rate=.inf", "must be above 0 and finite, not inf"),
         ("train.weight_decay=.nan", "must be at least 0 and finite, not nan"),
         ("train.schedule=cosin", "must be one of constant, linear, cosine, not 'cosin'"),
+        ("train.correction.kind=clip", "must be one of truncate, mask, none, not 'clip'"),
+        ("train.correction.level=row", "must be one of token, sequence, not 'row'"),
+        ("train.correction.cap=0.5", "must be at least 1 and finite, not 0.5"),
         ("train.betas=[0.9, 1.0]", "must be two numbers from 0 to below 1, not [0.9, 1.0]"),
         ("train.min_lr_share=1.5", "must be a share from 0 to 1, not 1.5"),
         ("sampling.temperature=-0.1", "must be at least 0 and finite, not -0.1"),
@@ -35,7 +38,10 @@ from mappa_core.plugins import load
         ("coach.timeout_s=0", "must be above 0 and finite, not 0.0"),
         ("coach.reward.live=.nan", "must be finite, not nan"),
         ("coach.reward.before=1", "a phase is one of live, after, again"),
-        ("policies.judge.kind=lora", "must be one of full, frozen, api, not 'lora'"),
+        ("policies.judge.kind=dora", "must be one of full, lora, frozen, api, not 'dora'"),
+        ("policies.judge.lora.rank=0", "must be at least 1 and finite, not 0"),
+        ("policies.judge.lora.alpha=0", "must be above 0 and finite, not 0.0"),
+        ("policies.judge.lora.targets=[]", "must be null or names of layers, not []"),
         ("agents.solo.max_tokens=0", "must be at least 1 and finite, not 0"),
         ("tools.echo.limits.wall_s=0", "must be above 0 and finite, not 0.0"),
         ("eval.split=test", "must be one of train, eval, not 'test'"),
@@ -60,3 +66,24 @@ def test_every_rule_is_about_a_setting_that_exists(acme):
     composed = compose(load(), "acme", words=["agents.a.max_tokens=1", "agents.a.temperature=1"])
     for pattern in (pattern for rule in RULES for pattern in rule.keys):
         assert any(fnmatchcase(key, pattern) for key in composed.origins), pattern
+
+
+@pytest.mark.parametrize("kind", ["frozen", "api"])
+def test_only_what_learns_starts_with_the_weights_of_another_run(acme, kind):
+    judge = f"policies.judge={{kind: {kind}, model: m, from: first@best, use: openai, options: {{model: m}}}}"
+    with pytest.raises(ConfigError, match=rf"policies\.judge\.from: a policy of kind {kind} does not start") as caught:
+        compose(load(), "acme", words=[judge])
+    assert "(set by command line)" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_from_is_a_key_and_start_is_none(acme, kind):
+    composed = compose(load(), "acme", words=[f"policies.judge={{kind: {kind}, model: m, from: first@best}}"])
+    assert composed.config.policies["judge"].start == "first@best"
+    assert composed.origins["policies.judge.from"] == "command line"
+    assert "policies.judge.start" not in composed.origins
+    for word in ("policies.judge.start=first@best", "policies.judge.form=first@best"):
+        with pytest.raises(ConfigError, match=r"policies\.judge\.(start|form): not a setting .*policies|from"):
+            compose(load(), "acme", words=[word])
+    with pytest.raises(ConfigError, match=r"policies\.judge\.from: \['a'\] is not text or null"):
+        compose(load(), "acme", words=["policies.judge.from=[a]"])

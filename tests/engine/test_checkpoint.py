@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mappa_core.config.schema import TrainSection
+from mappa_core.engine.checkpoint import write_tensors
 from mappa_core.engine.losses import PPOLoss
 from mappa_core.engine.options import PPOOptions
 from mappa_core.errors import EngineError, RunError
@@ -113,3 +114,8 @@ async def test_an_unknown_policy_is_named(qwen3, opened):
     engine = await opened(qwen3)
     with pytest.raises(EngineError, match=r"'coder'.*solver"):
         engine.sampler("coder")
+
+
+def test_a_failing_storage_is_told_by_the_error_of_the_system(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"gone/weights\.safetensors"):
+        write_tensors({"a": torch.zeros(3)}, tmp_path / "gone" / "weights.safetensors")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
-from mappa_core.config.schema import TrainSection
-from mappa_core.engine.local import forward
+from mappa_core.config.schema import CorrectionSection, TrainSection
+from mappa_core.engine.learning import forward
 from mappa_core.engine.losses import PPOLoss
 from mappa_core.engine.options import PPOOptions
 from mappa_core.errors import EngineError
@@ -19,7 +19,7 @@ from mappa_core.experience import Advantages
 from mappa_core.protocols import PolicySpec
 
 LOSS = PPOLoss(PPOOptions(kl="k3", kl_coef=0.1))
-TRAIN = TrainSection(iterations=10, learning_rate=1e-3, grad_clip=1e9)
+TRAIN = TrainSection(iterations=10, learning_rate=1e-3, grad_clip=1e9, correction=CorrectionSection(kind="none"))
 
 
 def advantages(experience, seed: int = 0) -> Advantages:
@@ -153,7 +153,7 @@ async def test_a_policy_without_live_rows_keeps_its_weights(qwen3, opened, kit):
     before = (await engine.publish())["solver"].checksum
     scored = await engine.score(kit.experience(kit.rows(3, weight=0.0)))
     metrics = await engine.update(scored, advantages(scored), LOSS, 0.0)
-    assert metrics == {"solver": {"rows": 0.0, "steps": 0.0, "tokens": 0.0}}
+    assert metrics == {"solver": {"rows": 0.0, "steps": 0.0, "tokens": 0.0, "skipped": 0.0}}
     assert (await engine.publish())["solver"].checksum == before
 
 
@@ -243,15 +243,40 @@ async def test_values_start_at_zero_and_learn_their_targets(qwen3, opened, kit):
 
 
 @pytest.mark.parametrize("column", ["advantages", "gradient"])
-async def test_what_is_not_finite_stops_the_policy_and_leaves_its_weights(qwen3, opened, kit, column):
+async def test_a_step_that_is_not_finite_is_skipped_and_leaves_the_weights(qwen3, opened, kit, column):
     engine = await opened(qwen3, train=TRAIN)
     scored = await engine.score(kit.experience(kit.rows(4)))
     before = (await engine.publish())["solver"].checksum
     given = advantages(scored)
     given.advantages[0] = np.nan if column == "advantages" else 1e38
-    with pytest.raises(EngineError, match=r"'solver'.*not finite"):
-        await engine.update(scored, given, LOSS, 0.0)
+    metrics = (await engine.update(scored, given, LOSS, 0.0))["solver"]
+    assert (metrics["skipped"], metrics["steps"], metrics["rows"]) == (1.0, 0.0, 4.0)
+    assert not {"loss", "grad_norm", "lr", "entropy"} & metrics.keys()
     assert (await engine.publish())["solver"].checksum == before
+
+
+async def test_steps_after_a_skipped_one_are_those_of_a_run_without_it(qwen3, opened, kit):
+    """Neither the gradient nor AdamW's moments remember it."""
+    train = replace(TRAIN, minibatch_rows=3)
+    engine, other = await opened(qwen3, train=train), await opened(qwen3, train=train)
+    scored = await engine.score(kit.experience(kit.rows(9)))
+    given, broken = advantages(scored), advantages(scored)
+    broken.advantages[:] = np.nan
+    assert (await engine.update(scored, broken, LOSS, 0.0))["solver"]["skipped"] == 3
+    metrics = [(await one.update(scored, given, LOSS, 0.1))["solver"] for one in (engine, other)]
+    assert metrics[0] == metrics[1]
+    assert metrics[0]["skipped"] == 0
+    assert len({(await one.publish())["solver"].checksum for one in (engine, other)}) == 1
+
+
+async def test_one_step_of_many_is_skipped(qwen3, opened, kit):
+    engine = await opened(qwen3, train=replace(TRAIN, minibatch_rows=3))
+    scored = await engine.score(kit.experience(kit.rows(9)))
+    given = advantages(scored)
+    given.advantages[0] = np.nan
+    metrics = (await engine.update(scored, given, LOSS, 0.0))["solver"]
+    assert (metrics["skipped"], metrics["steps"]) == (1.0, 2.0)
+    assert np.isfinite(list(metrics.values())).all()
 
 
 async def test_a_frozen_policy_is_not_trained(qwen3, opened, kit):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import (
+    AutoModelForCausalLM,
     CohereConfig,
     CohereForCausalLM,
     MistralConfig,
@@ -18,6 +19,7 @@ from transformers import (
 
 from mappa_core.engine.local import LocalEngine
 from mappa_core.engine.local.models import load_source
+from mappa_core.engine.models import read, tensor_names, tied
 from mappa_core.engine.options import LocalOptions
 from mappa_core.errors import ConfigError, ModelError
 
@@ -131,6 +133,38 @@ def test_logits_changed_after_the_head_are_refused(kit, tmp_path):
     model = CohereForCausalLM(CohereConfig(**SHAPE, logit_scale=0.01, initializer_range=0.5))
     with pytest.raises(ModelError, match=r"cohere.*after its output head"):
         load(save(model, kit, tmp_path / "cohere"))
+
+
+def test_a_model_is_read_without_its_weights(model, kit, monkeypatch):
+    monkeypatch.setattr("transformers.PreTrainedModel.from_pretrained", None)
+    reading = read(model)
+    assert (reading.where, reading.place, reading.window, reading.stops) == (model, model, kit.window, {2})
+    assert reading.chat.decode([3, 4]) == kit.tokenizer().decode([3, 4])
+
+
+def test_settings_for_sampling_that_no_file_holds_are_those_of_the_config(copied):
+    (copied / "generation_config.json").unlink()
+    config = copied / "config.json"
+    config.write_text(config.read_text().replace('"eos_token_id": 2', '"eos_token_id": [5, 8]'))
+    assert read(str(copied)).stops == load(copied).stops == {2, 5, 8}
+
+
+def test_tensors_are_named_as_they_are_stored(model):
+    named = dict(AutoModelForCausalLM.from_pretrained(model).named_parameters())
+    assert tensor_names(model) == named.keys()
+    assert tied(read(model).config) == ("lm_head.weight" not in named)
+
+
+def test_tensors_of_sharded_weights_are_named_by_their_index(qwen3, tmp_path):
+    AutoModelForCausalLM.from_pretrained(qwen3).save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    assert tensor_names(str(tmp_path)) == tensor_names(qwen3)
+
+
+def test_tensors_of_a_name_that_the_hub_does_not_give(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match=r"there is neither model\.safetensors nor"):
+        tensor_names("no-such-owner/no-such-model")
 
 
 @pytest.mark.parametrize("wrong", [{"device": "tpu"}, {"dtype": "float16"}, {"threads": 0}, {"max_batch": 0}])

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+import json
+from dataclasses import dataclass, field, replace
+from random import Random
 
+import numpy as np
 import pytest
 
+from mappa_core.errors import ActorLost
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import Registry, load
 from mappa_core.protocols import Coach, TaskSource, Workflow
-from mappa_core.records import Message, Role, Task, Verdict
-from mappa_core.testing import ScriptedEngine
+from mappa_core.records import Message, Role, Task, Verdict, VersionSpan
+from mappa_core.testing import ScriptedEngine, ScriptedSampler
 
 RECIPE = """
 tasks: {use: numbers}
@@ -98,6 +103,98 @@ def doubling(prompt, sampling):
 
 
 @dataclass
+class PacedOptions:
+    max_staleness: int = 0
+    straggler_share: float = 0.0
+    deterministic: bool = False
+    action_ms: float = 1.0
+    """What actions take at least; some take ten times as long."""
+    update_ms: float = 2.0
+    slow: dict[str, float] = field(default_factory=dict)
+    """Milliseconds that the answers to these prompts take instead."""
+    held: dict[str, int] = field(default_factory=dict)
+    """Updates before which the answers to these prompts do not begin to be written."""
+    skips: list[int] = field(default_factory=list)
+    """Updates, from 1, that skip their two steps."""
+
+
+class PacedSampler(ScriptedSampler):
+    """Takes its time. A version that is published meanwhile samples all but the first token."""
+
+    def __init__(self, engine, options) -> None:
+        super().__init__(doubling)
+        self._engine = engine
+        self._options = options
+
+    async def sample(self, tokens, sampling):
+        first = self.version
+        self._engine.sampled_during.append(self._engine.updating)
+        asked = bytes(tokens.astype(np.uint8)).decode().removeprefix("<user>").removesuffix("<assistant>")
+        while self._engine.updates < self._options.held.get(asked, self._engine.updates):
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(self._ms(asked, sampling.seed) / 1000)
+        completion = await super().sample(tokens, sampling)
+        end = len(completion.tokens)
+        spans = (VersionSpan(version=first, start=0, end=1), VersionSpan(version=self.version, start=1, end=end))
+        return completion if first == self.version else replace(completion, versions=spans)
+
+    def _ms(self, asked, seed):
+        return self._options.slow.get(asked, self._options.action_ms * min(10.0, Random(seed).paretovariate(1.2)))
+
+
+class PacedEngine(ScriptedEngine):
+    """Rollouts and updates take time, and its weights are what they were learned from: per update, the trajectories."""
+
+    def __init__(self, options, losses) -> None:
+        super().__init__(doubling)
+        self._options = options
+        self._losses = losses
+        self.deterministic = options.deterministic
+        self.max_staleness = options.max_staleness
+        self.straggler_share = options.straggler_share
+        self.learned = []
+        self.updating = False
+        self.sampled_during = []
+
+    async def open(self, policies, train, *, seed):
+        self._samplers = {spec.name: PacedSampler(self, self._options) for spec in policies}
+
+    async def update(self, experience, advantages, loss, progress):
+        self.updating = True
+        await asyncio.sleep(self._options.update_ms / 1000)
+        self.updating = False
+        if self.updates + 1 in self._losses:
+            self._losses.remove(self.updates + 1)
+            raise ActorLost("learner 0 was killed", actor="learner-0")
+        self.learned.append(sorted(experience.trajectories))
+        await super().update(experience, advantages, loss, progress)
+        skips = self.updates in self._options.skips
+        return {name: {"steps": 0.0 if skips else 2.0, "skipped": 2.0 if skips else 0.0} for name in self._samplers}
+
+    def _write(self, path):
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(self.learned))
+
+    async def load(self, folder):
+        self.learned = json.loads((folder / "updates").read_text())
+        self.updates = len(self.learned)
+        await self.publish()
+
+
+class MakingEngines:
+    """Builds paced engines and keeps hold of them. `losses`: updates, from 1, during which a process is lost, once for
+    every time they stand there."""
+
+    def __init__(self) -> None:
+        self.made = []
+        self.losses = []
+
+    def __call__(self, options):
+        self.made.append(PacedEngine(options, self.losses))
+        return self.made[-1]
+
+
+@dataclass
 class NotesOptions:
     fails: bool = False
 
@@ -135,6 +232,7 @@ class Plugin:
 
     def __init__(self, recipe) -> None:
         self.recipe = recipe
+        self.engines = MakingEngines()
 
     @hookimpl
     def mappa_tasks(self):
@@ -151,6 +249,7 @@ class Plugin:
     @hookimpl
     def mappa_engines(self):
         yield Offer("scripted", lambda options: ScriptedEngine(doubling))
+        yield Offer("paced", self.engines, PacedOptions)
 
     @hookimpl
     def mappa_trackers(self):

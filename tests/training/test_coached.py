@@ -12,7 +12,7 @@ from mappa_core.records import Task, Usage, Verdict
 from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.store.reader import Reader
 from mappa_core.training import Run
-from mappa_core.training.loop import Silent
+from mappa_core.training.listener import Silent
 
 
 @dataclass

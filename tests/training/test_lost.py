@@ -28,7 +28,7 @@ from mappa_core.store.summary import read_summary
 from mappa_core.studies.observe import observe
 from mappa_core.testing import ScriptedEngine
 from mappa_core.training import Run
-from mappa_core.training.loop import Silent
+from mappa_core.training.listener import Silent
 from mappa_core.view.report import write_report
 
 RECIPE = """

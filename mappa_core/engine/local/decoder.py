@@ -6,17 +6,17 @@ import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
+from mappa_core.engine.learning.layout import pad, padded
 from mappa_core.engine.local.attention import SlotCache
 from mappa_core.engine.local.drawing import Ways, draw, uniforms
-from mappa_core.engine.local.models import Source, decode_step
-from mappa_core.engine.local.packing import pack, pad
+from mappa_core.engine.local.models import decode_step
+from mappa_core.engine.local.policy import Policy
 from mappa_core.records import Completion, Int32, Sampling, VersionSpan
 
 
@@ -43,12 +43,13 @@ class Decoder:
     `apart`: a wave is decoded to its end before the next is looked at, so that a batch hangs on its wave alone.
     """
 
-    def __init__(self, model: Any, source: Source, *, max_batch: int, prefill_tokens: int, apart: bool) -> None:
+    def __init__(self, policy: Policy, *, max_batch: int, prefill_tokens: int, apart: bool) -> None:
         self.version = 0
         self.waves: deque[Wave] = deque()
-        self._model = model
-        self._head = model.get_output_embeddings()
-        self._source = source
+        self._policy = policy
+        self._model = policy.model
+        self._head = policy.model.get_output_embeddings()
+        self._source = policy.source
         self._max_batch = max_batch
         self._prefill_tokens = prefill_tokens
         self._apart = apart
@@ -85,6 +86,10 @@ class Decoder:
     @torch.inference_mode()
     def step(self, *, admit: bool) -> list[tuple[Request, Completion]]:
         """One token for every row, after new rows have joined if `admit`; the requests that this finished."""
+        with self._policy.active():
+            return self._step(admit)
+
+    def _step(self, admit: bool) -> list[tuple[Request, Completion]]:
         finished: list[tuple[Request, Completion]] = []
         if admit:
             finished += self._admit()
@@ -121,7 +126,7 @@ class Decoder:
         groups = list(users.values())
         prompts = [joining[group[0]].prompt for group in groups]
         hidden = self._head.weight.new_empty((len(joining), self._head.weight.shape[1]))
-        for batch in pack([len(prompt) for prompt in prompts], self._prefill_tokens):
+        for batch in padded([len(prompt) for prompt in prompts], self._prefill_tokens):
             prefilled = DynamicCache(config=self._model.config)
             ids = pad([prompts[one] for one in batch], device)
             states = self._model.base_model(input_ids=ids, past_key_values=prefilled, use_cache=True).last_hidden_state

@@ -5,23 +5,29 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from mappa_core.config.schema import TrainSection
+from mappa_core.engine.learning.forward import Scorer
+from mappa_core.engine.learning.layout import Layout
+from mappa_core.engine.learning.scoring import score, scored
+from mappa_core.engine.learning.update import Update
 from mappa_core.engine.local.decoder import Decoder
-from mappa_core.engine.local.learner import Scores, Update, score
+from mappa_core.engine.local.learner import LocalLearner
 from mappa_core.engine.local.models import Source, load_source
 from mappa_core.engine.local.policy import Policy
 from mappa_core.engine.local.sampler import LocalSampler
 from mappa_core.engine.local.worker import Worker
 from mappa_core.engine.options import LocalOptions
+from mappa_core.engine.process import this_process
 from mappa_core.engine.schedule import check_schedule
 from mappa_core.errors import ConfigError, EngineError
 from mappa_core.experience import Advantages, Experience, Receipt
 from mappa_core.protocols import Loss, PolicySpec
+from mappa_core.records import Process
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -29,8 +35,8 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class LocalEngine:
     """All policies in this process. One thread computes; the event loop is never blocked.
 
-    Policies of one source start equal and share one frozen reference. Threads and determinism are settings of the whole
-    process; the engine that was opened last decides.
+    Policies of one model share one frozen reference, and those that are adapters its module, too. Threads and
+    determinism are settings of the whole process; the engine that was opened last decides.
     """
 
     def __init__(self, options: LocalOptions) -> None:
@@ -53,6 +59,21 @@ class LocalEngine:
         """Whether equal requests in equal waves give bit-equal completions."""
         return self._options.deterministic
 
+    @property
+    def max_staleness(self) -> int:
+        """One thread computes, so rollouts and updates take turns."""
+        return 0
+
+    @property
+    def straggler_share(self) -> float:
+        """None: see `max_staleness`."""
+        return 0.0
+
+    @property
+    def processes(self) -> tuple[Process, ...]:
+        """This one."""
+        return (this_process("sampler and learner", "torch", "transformers", "peft"),)
+
     async def open(self, policies: Sequence[PolicySpec], train: TrainSection | None, *, seed: int) -> None:
         """Load every policy. Raises ModelError where a model cannot be used."""
         if train is not None:
@@ -68,19 +89,17 @@ class LocalEngine:
             # Some operations have no bit-equal form on a GPU; there the promise is the CPU's no longer.
             torch.use_deterministic_algorithms(True, warn_only=self._device.type != "cpu")
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        sources: dict[str, Source] = {}
-        kept = {spec.model for spec in policies if self._train is not None or spec.kind == "frozen"}
+        dtype = _DTYPES[options.dtype]
+        sources = {
+            model: load_source(model, device=self._device, dtype=dtype)
+            for model in dict.fromkeys(spec.model for spec in policies)
+        }
+        modules = self._modules(policies, sources)
         for spec in policies:
-            if spec.model not in sources:
-                sources[spec.model] = load_source(spec.model, device=self._device, dtype=_DTYPES[options.dtype])
             source = sources[spec.model]
-            # Without learners and frozen policies nobody needs the source's own module: the first policy takes it.
-            share = spec.kind == "frozen" or spec.model not in kept
-            kept.add(spec.model)
-            policy = Policy(spec, source, source.model if share else copy.deepcopy(source.model), self._train)
+            policy = Policy(spec, source, modules[spec.name], self._train, seed=self._seed)
             decoder = Decoder(
-                policy.model,
-                source,
+                policy,
                 max_batch=options.max_batch,
                 prefill_tokens=options.prefill_tokens,
                 apart=options.deterministic,
@@ -89,6 +108,17 @@ class LocalEngine:
             self._policies[spec.name] = policy
             self._decoders[spec.name] = decoder
             self._samplers[spec.name] = LocalSampler(source, decoder, self._worker, spec.template_kwargs)
+
+    def _modules(self, policies: Sequence[PolicySpec], sources: Mapping[str, Source]) -> dict[str, Any]:
+        """What each policy computes with, by its name; copies are made before there is an adapter on what is copied."""
+        modules: dict[str, Any] = {}
+        # Without learners, adapters and frozen policies nobody needs a source's own module: the first policy takes it.
+        taken = {spec.model for spec in policies if self._train is not None or spec.kind != "full"}
+        for spec in policies:
+            own = spec.kind == "full" and spec.model in taken
+            modules[spec.name] = copy.deepcopy(sources[spec.model].model) if own else sources[spec.model].model
+            taken.add(spec.model)
+        return modules
 
     def sampler(self, policy: str) -> LocalSampler:
         """The sampler of `policy`."""
@@ -100,16 +130,15 @@ class LocalEngine:
         return await self._worker.run(self._score, experience)
 
     def _score(self, experience: Experience) -> Experience:
-        scores = Scores.empty(len(experience.tokens))
-        for name in experience.policies:
-            score(self._policy(name), experience, scores, budget=self._learning().micro_tokens)
-        has_values = any(self._policy(name).value_head is not None for name in experience.policies)
-        return replace(
-            experience,
-            old_logprobs=scores.logprobs,
-            ref_logprobs=scores.ref_logprobs,
-            values=scores.values if has_values else None,
-        )
+        layout = Layout("padded", self._learning().micro_tokens)
+        scores = []
+        for policy in (self._policy(name) for name in experience.policies):
+            learner = Scorer(policy.model, policy.value_head)
+            with policy.active():
+                scores.append(
+                    score(policy.name, learner, policy.reference, experience, layout=layout, device=self._device)
+                )
+        return scored(experience, scores)
 
     async def update(
         self, experience: Experience, advantages: Advantages, loss: Loss, progress: float
@@ -117,8 +146,9 @@ class LocalEngine:
         """Take the optimiser steps of one iteration; metrics per policy.
 
         `loss`, `grad_norm` are means over the steps, `lr` is the last step's; `kl` (k3, from the reference) and
-        `entropy` (mean of -log p) are nats per token; `mismatch_*` compares the sampler's log-probabilities with the
-        learner's. Raises EngineError where a loss or a gradient is not finite.
+        `entropy` (mean of -log p) are nats per token; `mismatch_*`, `ess` and `correction_share` compare the sampler's
+        log-probabilities with the learner's (`learning.correction`); `skipped` counts the steps whose loss or gradient
+        was not finite: they move no weight.
         """
         return await self._worker.run(self._update, experience, advantages, loss, progress)
 
@@ -130,8 +160,11 @@ class LocalEngine:
             policy = self._policy(name)
             if policy.optimiser is None:
                 raise EngineError(f"policy {name!r} is frozen, yet there is experience to train it on")
-            update = Update(policy, policy.optimiser, experience, advantages, loss, train)
-            metrics[name] = update.run(progress, seed=self._seed)
+            learner = LocalLearner(policy, policy.optimiser)
+            layout = Layout("padded", train.micro_tokens)
+            update = Update(learner, experience, advantages, loss, train, layout=layout)
+            with policy.active():
+                metrics[name] = update.run(progress, seed=self._seed)
         return metrics
 
     async def publish(self) -> Mapping[str, Receipt]:

@@ -4,37 +4,59 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from mappa_core.config.schema import TrainSection
+from mappa_core.engine.adapters import base_weights, write_folder
+from mappa_core.engine.checkpoint import (
+    MOMENTS,
+    STATE,
+    VALUE_HEAD,
+    WEIGHTS,
+    check_weights,
+    start_weights,
+    write_tensors,
+)
+from mappa_core.engine.learning.forward import Scorer
+from mappa_core.engine.learning.layout import Batch
+from mappa_core.engine.learning.optimiser import Optimiser
 from mappa_core.engine.local.models import Source
-from mappa_core.engine.local.optimiser import Optimiser
+from mappa_core.engine.places import locate
 from mappa_core.errors import RunError
 from mappa_core.experience import Receipt
 from mappa_core.protocols import PolicySpec
 
-_WEIGHTS, _MOMENTS, _STATE = "weights.safetensors", "optimiser.safetensors", "state.json"
-
 
 class Policy:
-    """One policy. `model` is its own where it is `full`; the module of its source is then its reference."""
+    """One policy. `model` is its own where it is `full`, and that of its source, which others use too, where it is not.
 
-    def __init__(self, spec: PolicySpec, source: Source, model: Any, train: TrainSection | None) -> None:
+    The module of the source, without any adapter, is its reference.
+    """
+
+    def __init__(self, spec: PolicySpec, source: Source, model: Any, train: TrainSection | None, *, seed: int) -> None:
         self.name = spec.name
         self.source = source
-        self.trained = spec.kind == "full"
+        self.trained = spec.trained
+        self.lora = spec.lora
         self.version = 0
         self.steps = 0
         self.model = model
         self.value_head = self._value_head() if self.trained and spec.value_head else None
         self.optimiser: Optimiser | None = None
+        if self.lora is not None:
+            source.adapters.add(spec.name, self.lora, seed=seed)
+        if spec.start is not None:
+            self._start(spec.start)
         if self.trained and train is not None:
-            self.model.requires_grad_(True)
+            if self.lora is None:
+                self.model.requires_grad_(True)
             self.optimiser = Optimiser(self._parameters().items(), train)
 
     def _value_head(self) -> torch.nn.Linear:
@@ -45,11 +67,23 @@ class Policy:
         return head
 
     def _parameters(self) -> dict[str, Tensor]:
-        """All weights by name, tied ones once."""
-        named = dict(self.model.named_parameters())
+        """Its own weights by name, tied ones once."""
+        named: dict[str, Tensor] = base_weights(self.model.named_parameters())
+        if self.lora is not None:
+            named = dict(self.source.adapters.parameters(self.name))
         if self.value_head is not None:
-            named |= {f"value_head.{name}": one for name, one in self.value_head.named_parameters()}
+            named |= {f"{VALUE_HEAD}{name}": one for name, one in self.value_head.named_parameters()}
         return named
+
+    def active(self) -> AbstractContextManager[None]:
+        """Let `model` compute as this policy, for all that is asked of it inside."""
+        return self.source.adapters.active(None if self.lora is None else self.name)
+
+    def reference(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """What the reference says of a micro-batch."""
+        with self.source.adapters.active(None):
+            found: tuple[Tensor, Tensor | None] = Scorer(self.source.model)(batch)
+        return found
 
     def publish(self) -> Receipt:
         """The weights as they are now become a version. Sampler and learner are one module, so there is no probe."""
@@ -68,42 +102,45 @@ class Policy:
         folder.mkdir(parents=True)
         optimiser = self.optimiser
         weights = self._parameters() if optimiser is None else optimiser.weights()
-        save_file({name: one.detach().contiguous() for name, one in weights.items()}, folder / _WEIGHTS)
+        write_tensors({name: one.detach().contiguous() for name, one in weights.items()}, folder / WEIGHTS)
         if optimiser is not None:
-            save_file(optimiser.moments(), folder / _MOMENTS)
-        (folder / _STATE).write_text(json.dumps({"version": self.version, "steps": self.steps}))
+            write_tensors(optimiser.moments(), folder / MOMENTS)
+        (folder / STATE).write_text(json.dumps({"version": self.version, "steps": self.steps}))
 
     def load(self, folder: Path) -> None:
         """Take over what `save` wrote. A policy that is only sampled takes the weights alone."""
         if not self.trained:
             return
-        if not (folder / _STATE).is_file():
+        if not (folder / STATE).is_file():
             raise RunError(f"{folder}: the checkpoint has no policy {self.name!r}; were its policies others?")
-        weights = load_file(folder / _WEIGHTS)
-        self._check(weights, folder)
+        weights = load_file(folder / WEIGHTS)
+        check_weights(weights, self._shapes(), folder, where=self.source.where)
         if self.optimiser is not None:
-            if not (folder / _MOMENTS).is_file():
+            if not (folder / MOMENTS).is_file():
                 raise RunError(f"{folder}: the checkpoint was written without a learner, so training cannot go on")
-            self.optimiser.restore(weights, load_file(folder / _MOMENTS))
+            self.optimiser.restore(weights, load_file(folder / MOMENTS))
         else:
-            with torch.no_grad():
-                for name, parameter in self._parameters().items():
-                    parameter.copy_(weights[name])
-        state = json.loads((folder / _STATE).read_text())
+            self._take(weights)
+        state = json.loads((folder / STATE).read_text())
         self.version, self.steps = state["version"], state["steps"]
 
-    def _check(self, weights: dict[str, Tensor], folder: Path) -> None:
+    def _start(self, folder: Path) -> None:
+        self._take(start_weights(folder, self._shapes(), where=self.source.where))
+
+    def _shapes(self) -> dict[str, torch.Size]:
+        return {name: one.shape for name, one in self._parameters().items()}
+
+    @torch.no_grad()
+    def _take(self, weights: Mapping[str, Tensor]) -> None:
         own = self._parameters()
-        differing = sorted(own.keys() ^ weights.keys()) or [
-            name for name, one in own.items() if one.shape != weights[name].shape
-        ]
-        if differing:
-            raise RunError(
-                f"{folder}: the weights are not those of {self.source.where}: {differing[0]} differs "
-                f"({len(differing)} tensors in all). Use the model that the checkpoint was made from."
-            )
+        for name, one in weights.items():
+            own[name].copy_(one)
 
     def export(self, folder: Path) -> None:
-        """Write an ordinary Hugging Face folder. A value head is no part of it."""
-        self.model.save_pretrained(folder)
-        self.source.chat.tokenizer.save_pretrained(folder)
+        """Write an ordinary Hugging Face folder, of a `lora` policy its adapter. A value head is no part of it."""
+        if self.lora is None:
+            self.model.save_pretrained(folder, state_dict=base_weights(self.model.state_dict().items()))
+            self.source.chat.tokenizer.save_pretrained(folder)
+        else:
+            adapter = self.source.adapters.parameters(self.name)
+            write_folder(adapter, self.lora, folder, base=locate(self.source.where))

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mappa_core.engine.checks import check_request
 from mappa_core.engine.local.decoder import Decoder, Request, Wave
 from mappa_core.engine.local.models import Source
 from mappa_core.engine.local.worker import Worker
-from mappa_core.errors import ConfigError, PromptTooLong
 from mappa_core.records import Completion, Int32, Message, Sampling, ToolSpec
 
 
@@ -36,14 +36,7 @@ class LocalSampler:
 
         At temperature 0 the likeliest token is taken, and log-probabilities are those of temperature 1.
         """
-        _check(sampling)
-        if not len(tokens):
-            raise ValueError("a prompt has at least one token")
-        if len(tokens) + sampling.max_tokens > self._source.window:
-            raise PromptTooLong(
-                f"a prompt of {len(tokens)} tokens and max_tokens={sampling.max_tokens} do not fit the window of "
-                f"{self._source.where}, {self._source.window} tokens"
-            )
+        check_request(tokens, sampling, where=self._source.where, window=self._source.window)
         loop = asyncio.get_running_loop()
         request = Request(prompt=tokens, sampling=sampling, answer=loop.create_future())
         if not self._wave:
@@ -54,10 +47,3 @@ class LocalSampler:
     def _submit(self) -> None:
         wave, self._wave = self._wave, []
         self._worker.submit(self._decoder, wave)
-
-
-def _check(sampling: Sampling) -> None:
-    if sampling.temperature < 0.0 or not 0.0 < sampling.top_p <= 1.0 or sampling.top_k < 0 or sampling.max_tokens < 1:
-        raise ConfigError(
-            f"sampling needs temperature >= 0, 0 < top_p <= 1, top_k >= 0 and max_tokens >= 1, not {sampling}"
-        )

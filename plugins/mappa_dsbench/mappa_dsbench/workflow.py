@@ -55,6 +55,11 @@ class DSBench(Workflow):
         self._options = options
         self.briefing = Briefing(options.prompts, token_limit=options.token_limit, output_chars=options.output_chars)
 
+    @property
+    def most_turns(self) -> Mapping[str, int]:
+        """The same number for everyone."""
+        return dict.fromkeys(self.agents, self._options.turns)
+
     async def run(self, stage: Stage) -> None:
         earlier: list[Contribution] = []
         for agent in self.agents:

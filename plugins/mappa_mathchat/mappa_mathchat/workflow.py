@@ -87,6 +87,11 @@ class MathChat(Workflow):
         )
         self._grader = Grader()
 
+    @property
+    def most_turns(self) -> Mapping[str, int]:
+        """One turn each, and those of the Code Executor."""
+        return self._turns
+
     async def run(self, stage: Stage) -> None:
         earlier: list[Contribution] = []
         for agent, turns in self._turns.items():

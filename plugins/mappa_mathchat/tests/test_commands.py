@@ -48,9 +48,10 @@ def test_a_dry_run_loads_everything_and_writes_nothing(tmp_path, capsys):
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_paper_recipes_say_what_is_not_installed(capsys):
+def test_the_paper_recipes_say_what_is_not_installed(capsys, monkeypatch):
+    monkeypatch.setenv("GEMINI_API_KEY", "none-is-used")
     for recipe in ("paper", "paper-1.5b"):
-        assert main(["train", "--plugin", "mathchat", "--recipe", recipe, "--dry-run"]) == 2
+        assert main(["train", "--plugin", "mathchat", "--recipe", recipe, "--dry-run", "tools.python.use=python"]) == 2
         said = capsys.readouterr().err
         assert "mappa-core[cluster]" in said
 

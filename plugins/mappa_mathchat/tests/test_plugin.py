@@ -77,7 +77,7 @@ def test_paper_says_what_is_not_installed(registry: Registry) -> None:
     paper = recipe(registry, "paper")
     absent = {one.name for one in paper.absent}
     assert "gemini" in absent
-    assert absent <= {"gemini", "sandboxfusion", "cluster"}
+    assert absent <= {"gemini", "sandboxfusion"}
     with pytest.raises(PluginError, match="not installed"):
         paper.require_installed()
 

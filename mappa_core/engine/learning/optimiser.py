@@ -19,6 +19,7 @@ class Optimiser:
         self._parameters = dict(parameters)
         self._masters = {name: _master(parameter) for name, parameter in self._parameters.items()}
         self._grad_clip = train.grad_clip
+        self._norm: Tensor | None = None
         self._adam = torch.optim.AdamW(
             list(self._masters.values()),
             lr=train.learning_rate,
@@ -36,12 +37,17 @@ class Optimiser:
                 master.grad = gradient if master.grad is None else master.grad.add_(gradient)
                 parameter.grad = None
 
-    def clip(self) -> float:
-        """Clip the gradient to its norm's limit; the norm before."""
-        return float(torch.nn.utils.clip_grad_norm_(list(self._masters.values()), self._grad_clip))
+    def norm(self) -> float:
+        """Norm of the gradient before clipping."""
+        gradients = [master.grad for master in self._masters.values() if master.grad is not None]
+        self._norm = torch.nn.utils.get_total_norm(gradients)
+        return float(self._norm)
 
     def step(self, learning_rate: float) -> None:
-        """Move the weights and forget the gradient."""
+        """Clip the gradient, whose norm was asked for before, move the weights and forget the gradient."""
+        if self._norm is None:
+            raise ValueError("the norm of a gradient is looked at before a step is taken")
+        torch.nn.utils.clip_grads_with_norm_(list(self._masters.values()), self._grad_clip, self._norm)
         for group in self._adam.param_groups:
             group["lr"] = learning_rate
         self._adam.step()
@@ -50,6 +56,7 @@ class Optimiser:
 
     def discard(self) -> None:
         """Forget the gradient."""
+        self._norm = None
         self._adam.zero_grad(set_to_none=True)
         for parameter in self._parameters.values():
             parameter.grad = None

@@ -1,0 +1,181 @@
+"""LoRA: several adapters on one base module, and adapters as folders.
+
+Names of tensors are those that peft gives them in an adapter's folder, without the adapter's own name:
+`base_model.model.NAME_OF_THE_LAYER.lora_A.weight`, and `lora_B` likewise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from mappa_core.errors import ModelError
+from mappa_core.protocols import Lora
+
+PREFIX = "base_model.model."
+"""What peft puts before the names of a model's layers."""
+WEIGHTS = "adapter_model.safetensors"
+SIDES = ("lora_A", "lora_B")
+"""An adapter of a layer is the product of these two."""
+_BASE = ".base_layer."
+
+
+class Adapters:
+    """The adapters of one causal language model, which computes with one of them, or with none, at a time.
+
+    Adapters are float32 whatever the base computes in, so that they are their own master weights. The base is frozen.
+    One thread may use the model at a time.
+    """
+
+    def __init__(self, model: Any, *, where: str) -> None:
+        self._model = model
+        self._where = where
+        self._keys: dict[str, str] = {}  # peft has no dots in the names of adapters
+        self._layers: dict[str, Any] = {}
+        self._linear = _linear_layers(model)
+        self._active: str | None = None
+
+    def add(self, name: str, lora: Lora, *, seed: int) -> None:
+        """Give the base an adapter `name`, switched off. What it starts with hangs on `seed` and `name` alone.
+
+        Raises ModelError where the model has no layer of a name in `lora.targets`.
+        """
+        from peft import inject_adapter_in_model
+        from peft.tuners.lora import LoraLayer
+
+        config = lora_config(lora, self._targets(lora), base=self._where)
+        key = self._keys[name] = f"adapter{len(self._keys)}"
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            # That the model has an adapter already is what this class is for.
+            warnings.filterwarnings("ignore", message="Already found a `peft_config` attribute")
+            inject_adapter_in_model(config, self._model, key)
+        self._layers = {path: one for path, one in self._model.named_modules() if isinstance(one, LoraLayer)}
+        self._start(key, _generator(seed, name))
+        self._model.requires_grad_(False)
+        for parameter in (one for known in self._keys for one in self.parameters(known).values()):
+            parameter.requires_grad_(True)
+        self._switch(None)
+
+    @contextmanager
+    def active(self, name: str | None) -> Iterator[None]:
+        """Let the model compute with the adapter `name`; None: without any, as the base. A backward pass that computes
+        activations again belongs inside, too."""
+        before = self._active
+        self._switch(name)
+        try:
+            yield
+        finally:
+            self._switch(before)
+
+    def parameters(self, name: str) -> dict[str, nn.Parameter]:
+        """The weights of an adapter by peft's names, in the order of the layers."""
+        key = self._keys[name]
+        return {
+            f"{PREFIX}{path}.{side}.weight": getattr(layer, side)[key].weight
+            for path, layer in self._layers.items()
+            for side in SIDES
+            if key in getattr(layer, side)
+        }
+
+    def base(self) -> dict[str, Tensor]:
+        """The weights of the base by its own names, tied ones once."""
+        return base_weights(self._model.named_parameters())
+
+    def merged(self, name: str) -> dict[str, Tensor]:
+        """The weights of the base by its own names with an adapter added to them: a model that needs no adapter."""
+        key = self._keys[name]
+        added = {f"{path}.weight": one.get_delta_weight(key) for path, one in self._layers.items() if key in one.lora_A}
+        return {path: one + added[path].to(one.dtype) if path in added else one for path, one in self.base().items()}
+
+    def _targets(self, lora: Lora) -> tuple[str, ...]:
+        known = sorted({path.rpartition(".")[2] for path in self._linear})
+        unknown = sorted(set(lora.targets or ()) - set(known))
+        if unknown:
+            raise ModelError(
+                f"{self._where}: lora.targets names {', '.join(unknown)}, and the model has no such layer that can "
+                f"have an adapter; it has {', '.join(known)}"
+            )
+        return tuple(known) if lora.targets is None else lora.targets
+
+    @torch.no_grad()
+    def _start(self, key: str, random: torch.Generator) -> None:
+        for layer in self._layers.values():
+            if key not in layer.lora_A:
+                continue
+            for side in SIDES:
+                linear = getattr(layer, side)[key]
+                linear.weight.data = linear.weight.data.float()
+            down, up = layer.lora_A[key].weight, layer.lora_B[key].weight
+            # Drawn on the CPU, so that every device and every rank starts with the same numbers.
+            drawn = torch.empty(down.shape).uniform_(-1.0, 1.0, generator=random)
+            down.copy_(drawn / down.shape[1] ** 0.5)
+            up.zero_()
+
+    def _switch(self, name: str | None) -> None:
+        # peft's own way to switch also turns gradients on and off, per parameter: too slow between two tokens, and
+        # unsafe where ranks share parameters.
+        key = None if name is None else self._keys[name]
+        for layer in self._layers.values():
+            layer._disable_adapters = key is None
+            if key is not None:
+                layer._active_adapter = [key]
+        self._active = name
+
+
+def lora_config(lora: Lora, targets: tuple[str, ...], *, base: str) -> Any:
+    """An adapter as peft describes it."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=0.0,
+        target_modules=list(targets),
+        use_rslora=lora.rslora,
+        bias="none",
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=base,
+    )
+
+
+def described(lora: Lora, targets: tuple[str, ...], *, base: str) -> dict[str, Any]:
+    """The adapter_config.json of an adapter, as JSON values."""
+    config = lora_config(lora, targets, base=base)
+    config.inference_mode = True
+    return {name: sorted(one) if isinstance(one, set) else one for name, one in config.to_dict().items()}
+
+
+def write_folder(tensors: Mapping[str, Tensor], lora: Lora, folder: Path, *, base: str) -> None:
+    """Write an adapter as peft and vLLM load it. `tensors` are by peft's names; `base` names its model."""
+    targets = {name.rpartition(".lora_")[0].rpartition(".")[2] for name in tensors}
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({name: one.detach().cpu().contiguous() for name, one in tensors.items()}, folder / WEIGHTS)
+    config = lora_config(lora, tuple(sorted(targets)), base=base)
+    config.inference_mode = True
+    config.save_pretrained(str(folder))
+
+
+def base_weights(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """Tensors of a model by its own names, those of adapters left out; without adapters, what was given."""
+    return {
+        name.replace(_BASE, "."): tensor for name, tensor in named if not any(f".{side}." in name for side in SIDES)
+    }
+
+
+def _linear_layers(model: Any) -> tuple[str, ...]:
+    """Paths of the linear layers but the output head."""
+    head = model.get_output_embeddings()
+    return tuple(path for path, one in model.named_modules() if isinstance(one, nn.Linear) and one is not head)
+
+
+def _generator(seed: int, name: str) -> torch.Generator:
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))

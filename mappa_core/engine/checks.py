@@ -1,0 +1,22 @@
+"""What every sampler asks of a request before it is computed."""
+
+from __future__ import annotations
+
+from mappa_core.errors import ConfigError, PromptTooLong
+from mappa_core.records import Int32, Sampling
+
+
+def check_request(prompt: Int32, sampling: Sampling, *, where: str, window: int) -> None:
+    """Raise PromptTooLong where prompt and max_tokens exceed the window of the model `where`, ConfigError where it
+    cannot be sampled so at all."""
+    if sampling.temperature < 0.0 or not 0.0 < sampling.top_p <= 1.0 or sampling.top_k < 0 or sampling.max_tokens < 1:
+        raise ConfigError(
+            f"sampling needs temperature >= 0, 0 < top_p <= 1, top_k >= 0 and max_tokens >= 1, not {sampling}"
+        )
+    if not len(prompt):
+        raise ValueError("a prompt has at least one token")
+    if len(prompt) + sampling.max_tokens > window:
+        raise PromptTooLong(
+            f"a prompt of {len(prompt)} tokens and max_tokens={sampling.max_tokens} do not fit the window of "
+            f"{where}, {window} tokens"
+        )

@@ -1,0 +1,30 @@
+"""Where a model lies: a folder on disk, or an id of the Hugging Face hub. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import importlib.resources
+from pathlib import Path
+
+from mappa_core.errors import ModelError
+
+_PACKAGE = "package:"
+
+
+def locate(spec: str) -> str:
+    """A folder on disk, or a Hugging Face id, of `spec` (id, folder, or `package:NAME/PATH`)."""
+    if spec.startswith(_PACKAGE):
+        package, _, path = spec.removeprefix(_PACKAGE).partition("/")
+        try:
+            folder = Path(str(importlib.resources.files(package).joinpath(path)))
+        except ModuleNotFoundError as error:
+            raise ModelError(f"{spec}: the package {package} is not installed") from error
+    else:
+        folder = Path(spec).expanduser()
+        named_like_a_path = spec.startswith((".", "~", "/")) or spec.count("/") > 1
+        if not folder.exists() and not named_like_a_path:
+            return spec
+    if not folder.is_dir():
+        raise ModelError(f"{spec}: there is no folder {folder}. Name a model folder or a Hugging Face id.")
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(f"{spec}: {folder} holds no weights (*.safetensors). Save the model with safetensors.")
+    return str(folder)

@@ -1,0 +1,175 @@
+"""The shape of a model, read from its config.json and the headers of its safetensors files: no weights are loaded."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mappa_core.engine.places import locate
+from mappa_core.errors import ModelError
+from mappa_core.protocols import Lora
+
+Tensors = Mapping[str, tuple[int, ...]]
+"""Shapes by name."""
+
+_HEADER_LENGTH_BYTES = 8
+_LONGEST_HEADER = 100 << 20
+_OF_A_LAYER = re.compile(r"\.\d+\.(?:.+\.)?(?P<module>\w+)\.weight$")
+_HEAD = "lm_head.weight"
+_INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """What memory and work hang on. Counts are of numbers, not bytes; a tied output head is counted once."""
+
+    model: str
+    parameters: int
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    window: int
+    tied: bool
+    largest: int
+    """Numbers of the largest tensor."""
+    linears: tuple[tuple[str, int], ...]
+    """Each linear layer of the decoder: the last part of its name, and inputs + outputs."""
+
+    @property
+    def kv_per_token(self) -> int:
+        """Numbers that a sampler keeps of one token."""
+        return 2 * self.layers * self.kv_heads * self.head_dim
+
+    def adapter(self, lora: Lora) -> int:
+        """Numbers of an adapter."""
+        return lora.rank * sum(width for name, width in self.linears if lora.targets is None or name in lora.targets)
+
+
+def read_shape(model: str) -> ModelShape:
+    """The shape of `model` (a Hugging Face id, a folder, or `package:NAME/PATH`).
+
+    Of an id the files in this machine's cache are read; where they are not there the hub is asked for config.json and
+    headers, a few kilobytes.
+
+    Raises:
+        ModelError: there is no such model, or what it is cannot be read from its files.
+    """
+    place = locate(model)
+    folder = Path(place)
+    if folder.is_dir():
+        return shape_of(model, _config(folder / "config.json", model), _tensors(folder, model))
+    return shape_of(model, *_of_hub(place))
+
+
+def shape_of(model: str, config: Mapping[str, Any], tensors: Tensors) -> ModelShape:
+    """The shape that a config.json and tensors tell. Raises ModelError where a size is missing."""
+    text = config.get("text_config", config)
+
+    def size(*names: str) -> int:
+        found = next((text[name] for name in names if isinstance(text.get(name), int)), None)
+        if found is None:
+            raise ModelError(f"{model}: config.json does not say {names[0]}, so what it needs cannot be computed")
+        return int(found)
+
+    heads, hidden = size("num_attention_heads"), size("hidden_size")
+    tied = bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", True)))
+    counted = {name: math.prod(shape) for name, shape in tensors.items() if not (tied and name == _HEAD)}
+    if not counted:
+        raise ModelError(f"{model}: there are no tensors in its safetensors files")
+    return ModelShape(
+        model=model,
+        parameters=sum(counted.values()),
+        layers=size("num_hidden_layers"),
+        hidden=hidden,
+        intermediate=size("intermediate_size"),
+        heads=heads,
+        kv_heads=size("num_key_value_heads", "num_attention_heads"),
+        head_dim=size("head_dim") if text.get("head_dim") else hidden // heads,
+        vocabulary=size("vocab_size"),
+        window=size("max_position_embeddings"),
+        tied=tied,
+        largest=max(counted.values()),
+        linears=tuple(_linears(tensors)),
+    )
+
+
+def _linears(tensors: Tensors) -> Iterator[tuple[str, int]]:
+    for name, shape in tensors.items():
+        found = _OF_A_LAYER.search(name)
+        if found is not None and len(shape) == 2:
+            yield found["module"], sum(shape)
+
+
+def _config(path: Path, model: str) -> Mapping[str, Any]:
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{model}: {path} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{model}: {path} holds no settings")
+    return config
+
+
+def _tensors(folder: Path, model: str) -> Tensors:
+    """Shapes of all tensors of a folder. Raises ModelError where a file of its index is missing."""
+    tensors: dict[str, tuple[int, ...]] = {}
+    for path in _files(folder, model):
+        tensors |= _header(path, model)
+    return tensors
+
+
+def _files(folder: Path, model: str) -> list[Path]:
+    """Those that make up the model: a folder may hold the same weights in another form, too."""
+    index, whole = folder / _INDEX, folder / _WHOLE
+    if index.is_file():
+        return [folder / name for name in sorted(set(_config(index, model)["weight_map"].values()))]
+    return [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
+
+
+def _header(path: Path, model: str) -> Tensors:
+    """A safetensors file begins with the length of its header, eight bytes, and the header, JSON."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(_HEADER_LENGTH_BYTES), "little")
+            if length > _LONGEST_HEADER:
+                raise ValueError(f"a header of {length} bytes")
+            header = json.loads(file.read(length))
+        return {name: tuple(one["shape"]) for name, one in header.items() if name != "__metadata__"}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{model}: {path} is no safetensors file, or damaged: {error}") from error
+
+
+def _of_hub(model: str) -> tuple[Mapping[str, Any], Tensors]:
+    """config.json and shapes of a model on the hub, from this machine's cache where all of it is there."""
+    try:
+        import huggingface_hub as hub
+    except ModuleNotFoundError as error:
+        raise ModelError(
+            f'{model}: a model of the hub needs huggingface_hub: pip install "mappa-core[train]"'
+        ) from error
+    cached = hub.try_to_load_from_cache(model, "config.json")
+    if isinstance(cached, str):
+        files = _files(Path(cached).parent, model)
+        if files and all(path.is_file() for path in files):
+            return _config(Path(cached), model), _tensors(Path(cached).parent, model)
+    try:
+        # Asked first, as without a network it fails at once, while a download is tried again for half a minute.
+        metadata = hub.get_safetensors_metadata(model).files_metadata
+        config = hub.hf_hub_download(model, "config.json")
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelError(
+            f"{model}: it is not a folder, not all of it is in this machine's cache, and the Hugging Face hub did not "
+            f"give it ({reason}). Check the name and the network, or download the model and name its folder."
+        ) from error
+    shapes = {name: tuple(one.shape) for file in metadata.values() for name, one in file.tensors.items()}
+    return _config(Path(config), model), shapes

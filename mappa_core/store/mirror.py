@@ -1,0 +1,122 @@
+"""Copies of a run's checkpoints elsewhere: any place that fsspec reaches (s3://, gs://, file://, …).
+
+URL/000012/manifest.json    written last: a checkpoint without it is half a copy and counts as none
+URL/000012/policies/…
+URL/best.json
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import fsspec
+import structlog
+
+from mappa_core.errors import ConfigError, RunError
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+_PAUSES = (1.0, 5.0, 20.0)
+"""Seconds before each further try of what failed."""
+
+
+class Mirror:
+    """One folder at a URL. Raises ConfigError where no installed package reaches it.
+
+    What fails is tried again; RunError says that the place could not be reached, and what it answered. A credential is
+    never part of a URL: the packages behind fsspec read theirs from the environment.
+    """
+
+    def __init__(self, url: str, *, pauses: tuple[float, ...] = _PAUSES) -> None:
+        self.url = url.rstrip("/")
+        self._pauses = pauses
+        try:
+            files, root = fsspec.core.url_to_fs(self.url)
+        except (ImportError, ValueError) as error:
+            raise ConfigError(f"{url}: this place cannot be reached: {error}") from error
+        self._files: Any = files
+        self._root: str = root.rstrip("/")
+
+    def under(self, name: str) -> Mirror:
+        """The folder `name` in this one."""
+        return Mirror(f"{self.url}/{name}", pauses=self._pauses)
+
+    def checkpoints(self, manifest: str) -> tuple[int, ...]:
+        """The iterations whose checkpoint is whole, which is to say has its `manifest`, in order."""
+        found = (re.search(rf"/(\d{{6,}})/{re.escape(manifest)}$", path) for path in self._try(self._find))
+        return tuple(sorted(int(match[1]) for match in found if match))
+
+    def push(self, folder: Path, names: Iterable[str], *, last: str) -> None:
+        """Copy the files `names` of a local folder, and the one named `last` after all others.
+
+        An older copy under the folder's name counts as none from the beginning on.
+        """
+        self._try(lambda: self._remove(f"{folder.name}/{last}"))
+        for name in (*names, last):
+            self._try(partial(self._put, folder / name, f"{folder.name}/{name}"))
+
+    def pull(self, name: str, target: Path) -> None:
+        """Copy a file here; FileNotFoundError where there is none."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self._try(lambda: self._files.get_file(self._path(name), str(target)))
+
+    def remove(self, name: str, *, first: str) -> None:
+        """Remove a folder, the file `first` in it before all others."""
+        self._try(lambda: self._remove(f"{name}/{first}"))
+        self._try(lambda: self._remove(name))
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a small file, whole."""
+        self._try(lambda: self._pipe(name, data))
+
+    def read(self, name: str) -> bytes | None:
+        """A small file; None where there is none."""
+        try:
+            data: bytes = self._try(lambda: self._files.cat_file(self._path(name)))
+        except FileNotFoundError:
+            return None
+        return data
+
+    def _find(self) -> list[str]:
+        self._files.invalidate_cache()
+        try:
+            found: list[str] = self._files.find(self._root)
+        except FileNotFoundError:
+            return []
+        return [f"/{path}" for path in found]
+
+    def _put(self, file: Path, name: str) -> None:
+        self._files.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
+        self._files.put_file(str(file), self._path(name))
+
+    def _pipe(self, name: str, data: bytes) -> None:
+        self._files.makedirs(self._root, exist_ok=True)
+        self._files.pipe_file(self._path(name), data)
+
+    def _remove(self, name: str) -> None:
+        try:
+            self._files.rm(self._path(name), recursive=True)
+        except FileNotFoundError:
+            return
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _try(self, work: Callable[[], T]) -> T:
+        for pause in (*self._pauses, None):
+            try:
+                return work()
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                if pause is None:
+                    raise RunError(f"{self.url}: no copy of checkpoints there, or none from there: {error}") from error
+                log.warning("mirror.again", url=self.url, seconds=pause, error=str(error))
+                time.sleep(pause)
+        raise AssertionError("the last try either ends or raises")

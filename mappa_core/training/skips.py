@@ -1,0 +1,97 @@
+"""Optimiser steps that were skipped because loss or gradient was not finite: what they were to learn from is kept."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import structlog
+
+from mappa_core.credit.experience import take
+from mappa_core.credit.ragged import places
+from mappa_core.errors import GuardStop
+from mappa_core.experience import Advantages, Experience
+from mappa_core.store.files import storage_errors, write_atomic
+from mappa_core.store.folder import RunFolder
+
+SKIPPED = "skipped"
+"""The folder in a run folder that keeps what steps were skipped on, and the event that names each file."""
+
+log = structlog.get_logger()
+
+
+class Skips:
+    """Keeps the rows that a policy skipped steps on, and stops a run at `most` skipped steps of a policy in a row.
+
+    An engine says how many steps of an iteration it took and skipped, not in which order: the skipped ones count as the
+    last.
+    """
+
+    def __init__(self, folder: RunFolder, *, most: int) -> None:
+        self._path = folder.path / SKIPPED
+        self._store = folder.store
+        self._most = most
+
+    def keep(
+        self,
+        iteration: int,
+        policies: Mapping[str, Mapping[str, float]],
+        experience: Experience,
+        advantages: Advantages,
+    ) -> None:
+        """Where a policy skipped steps of `iteration`, counted from 1, write its rows to `skipped/000012-POLICY.npz`.
+
+        The file holds every column of its Experience, and `advantages` and `value_targets`, under their names.
+        Raises RunError where the storage fails.
+        """
+        for policy, steps in _skipped(policies).items():
+            file = self._path / f"{iteration:06d}-{policy}.npz"
+            rows = np.flatnonzero(experience.policy == experience.policies.index(policy))
+            with storage_errors(file):
+                self._path.mkdir(exist_ok=True)
+            write_atomic(file, _archive(experience, advantages, rows))
+            self._store.event(SKIPPED, iteration=iteration, policy=policy, steps=steps, file=f"{SKIPPED}/{file.name}")
+            log.warning("update.skipped", iteration=iteration, policy=policy, steps=steps, kept=str(file))
+
+    def guard(self, iteration: int, policies: Mapping[str, Mapping[str, float]]) -> None:
+        """Raise GuardStop where `iteration`, whose metrics are in the store, brought a policy's row to the limit."""
+        done = [metrics for number, metrics in self._store.iterations() if number <= iteration]
+        for policy in _skipped(policies):
+            if (row := in_a_row(done, policy)) >= self._most:
+                raise GuardStop(
+                    f"policy {policy!r}: {row} optimiser steps in a row were skipped (train.max_skipped="
+                    f"{self._most}), as their loss or gradient was not finite. Its weights are as before them; what "
+                    f"they were skipped on lies in {self._path}. A lower train.learning_rate may help."
+                )
+
+
+def in_a_row(iterations: Sequence[Mapping[str, float]], policy: str) -> int:
+    """How many of the last steps of a policy were skipped, from the metrics of all iterations so far."""
+    row = 0
+    for metrics in reversed(iterations):
+        row += int(metrics.get(f"policy/{policy}/skipped") or 0)
+        if metrics.get(f"policy/{policy}/steps"):
+            break
+    return row
+
+
+def _skipped(policies: Mapping[str, Mapping[str, float]]) -> dict[str, int]:
+    """The policies that skipped steps, and how many."""
+    return {policy: int(count) for policy, metrics in policies.items() if (count := metrics.get("skipped"))}
+
+
+def _archive(experience: Experience, advantages: Advantages, rows: Any) -> bytes:
+    """Rows of an experience as an .npz file; its strings are arrays of text, so that it is read without pickle."""
+    part = take(experience, rows)
+    columns = {column.name: getattr(part, column.name) for column in fields(Experience)}
+    tokens = places(experience.offsets, rows)
+    columns["advantages"] = advantages.advantages[tokens]
+    if advantages.value_targets is not None:
+        columns["value_targets"] = advantages.value_targets[tokens]
+    file = io.BytesIO()
+    arrays: dict[str, Any] = {name: np.asarray(column) for name, column in columns.items() if column is not None}
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()

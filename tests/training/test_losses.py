@@ -1,0 +1,154 @@
+"""Runs that lose a process of their engine, skip steps that are not finite, or fill the disk."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mappa_core.errors import GuardStop
+from mappa_core.experience import Experience
+from mappa_core.store.checkpoint import Checkpoints
+from mappa_core.store.reader import Reader
+from mappa_core.store.summary import read_summary
+from mappa_core.training import Run
+from mappa_core.training.skips import in_a_row
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def start(registry, tmp_path):
+    """A run of the doubles on the paced engine."""
+
+    def make(*settings, options="", name="run"):
+        words = (
+            f"run.root={tmp_path / 'runs'}",
+            f"run.name={name}",
+            "engine.use=paced",
+            f"engine.options={{{options}}}",
+        )
+        return Run.from_recipe("doubles/tiny", *words, "eval.problems=1", *settings, registry=registry)
+
+    return make
+
+
+@pytest.fixture
+def engines(registry):
+    """The engines that runs were given, and the losses that they will have."""
+    return registry.plugins["doubles"].offers["engines"]["paced"].build
+
+
+def events(folder, kind):
+    with Reader(folder) as reader:
+        return [event.body for event in reader.events(kind)]
+
+
+# --- a lost engine ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_a_run_that_loses_its_engine_goes_on_from_its_last_checkpoint_in_the_same_process(start, engines, staleness):
+    engines.losses += [4, 1]
+    trained = start(options=f"max_staleness: {staleness}").train()
+    assert (trained.summary.status, trained.summary.iterations) == ("done", 4)
+    assert len(engines.made) == 3 and engines.losses == []
+    assert [[name[:12] for name in names[::4]] for names in engines.made[-1].learned] == [
+        [f"train-{number:06d}"] for number in range(4)
+    ]
+    assert events(trained.folder, "engine_lost") == [
+        {"number": number, "actor": "learner-0", "error": "learner 0 was killed"} for number in (1, 2)
+    ]
+    assert [body["iteration"] for body in events(trained.folder, "resumed")] == [2]
+
+
+def test_an_engine_that_is_lost_too_often_ends_the_run_cleanly_and_it_can_go_on(start, engines, tmp_path, registry):
+    engines.losses += [3, 3, 3]
+    with pytest.raises(GuardStop, match=r"lost 2 times \(train.max_restarts=1\), the last time: learner 0 was killed"):
+        start("train.max_restarts=1").train()
+    folder = tmp_path / "runs" / "run"
+    assert read_summary(folder).status == "failed"
+    assert Checkpoints(folder / "checkpoints").iterations() == (2,)
+    assert Run.resume(folder, "train.max_restarts=2", registry=registry).train().summary.status == "done"
+    assert len(events(folder, "engine_lost")) == 3
+
+
+# --- steps that are not finite ----------------------------------------------------------------------------------------
+
+
+def test_what_a_step_was_skipped_on_is_kept_and_the_run_goes_on(start, engines):
+    trained = start(options="skips: [2]").train()
+    assert trained.summary.status == "done"
+    bodies = events(trained.folder, "skipped")
+    assert [(body["iteration"], body["policy"], body["steps"]) for body in bodies] == [
+        (2, "doubler", 2), (2, "checker", 2)
+    ]  # fmt: skip
+    with Reader(trained.folder) as reader:
+        rows = [reader.trajectory(row.id) for row in reader.trajectories("train", 1)]
+    steps = {step.id: step for one in rows for step in one.steps if step.agent == "doubler"}
+    kept = np.load(trained.folder / bodies[0]["file"], allow_pickle=False)
+    assert sorted(kept["steps"]) == sorted(steps)
+    assert set(Experience.__dataclass_fields__) - set(kept.files) == {"old_logprobs", "ref_logprobs", "values"}
+    for row, name in enumerate(kept["steps"]):
+        span = slice(*kept["offsets"][row : row + 2])
+        np.testing.assert_array_equal(kept["tokens"][span], steps[str(name)].completion.tokens)
+        assert np.unique(kept["advantages"][span]).tolist() == [kept["reward"][row]]
+
+
+def test_too_many_skipped_steps_in_a_row_stop_the_run_with_a_checkpoint(start, tmp_path, registry):
+    run = start("checkpoint.every=10", options="skips: [1, 2]")
+    with pytest.raises(GuardStop, match=r"'doubler': 4 optimiser steps in a row were skipped \(train.max_skipped=3\)"):
+        run.train()
+    folder = tmp_path / "runs" / "run"
+    assert Checkpoints(folder / "checkpoints").iterations() == (2,)
+    assert sorted(path.name for path in (folder / "skipped").iterdir()) == [
+        f"00000{number}-{policy}.npz" for number in (1, 2) for policy in ("checker", "doubler")
+    ]
+    assert Run.resume(folder, registry=registry).train().summary.status == "done"
+
+
+def test_a_step_that_was_taken_ends_a_row_and_an_iteration_without_rows_does_not():
+    def iteration(taken, skipped):
+        return {"policy/a/steps": taken, "policy/a/skipped": skipped}
+
+    assert in_a_row([iteration(0, 2), iteration(0, 1)], "a") == 3
+    assert in_a_row([iteration(0, 2), iteration(1, 1)], "a") == 1
+    assert in_a_row([iteration(0, 2), iteration(0, 0), {}, iteration(0, 1)], "a") == 3
+    assert in_a_row([iteration(0, 2), iteration(1, 0)], "a") == 0
+    assert in_a_row([iteration(0, 2)], "b") == 0
+
+
+# --- a full disk ------------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import resource, runpy, sys
+from pathlib import Path
+import mappa_core.cli.options as options
+import mappa_core.cli.train as train
+from mappa_core.cli import main
+from mappa_core.plugins import load
+
+conftest, recipe, limit = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+registry = load(only=(), modules={"doubles": runpy.run_path(str(conftest))["Plugin"](recipe)})
+train.load_registry = lambda: registry
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+sys.exit(main(sys.argv[4:]))
+"""
+
+
+def test_a_full_disk_ends_the_run_with_a_message_and_it_goes_on_from_what_is_there(registry, tmp_path):
+    folder, settings = tmp_path / "run", ("engine.use=paced", "engine.options={max_staleness: 1}", "eval.problems=1")
+    command = [sys.executable, "-c", PROGRAM, str(HERE / "conftest.py"), str(tmp_path / "tiny.yaml")]
+    words = ("train", "--plugin", "doubles", "--quiet", f"run.root={tmp_path}", "run.name=run", "train.iterations=400")
+    full = subprocess.run([*command, "1500000", *words, *settings], capture_output=True, text=True, timeout=200)
+    assert full.returncode == 2, full.stderr
+    assert "run.db" in full.stderr and f"go on by --resume {folder}" in full.stderr
+    assert "Traceback" not in full.stderr
+    with Reader(folder) as reader:
+        done = len(reader.iterations())
+    assert done >= 2
+    again = Run.resume(folder, f"train.iterations={done + 2}", registry=registry).train()
+    assert (again.summary.status, again.summary.iterations) == ("done", done + 2)
