@@ -1,18 +1,24 @@
-# Two commands do everything: `make train` and `make test`. Both install what they need into .venv/.
+# Two commands do everything: `make train` and `make test`. Both install what they need into .venv/; what runs on the
+# cluster engine has .venv-cluster/.
 PYTHON ?= python3
 PLUGIN ?= mathchat
 SEED ?= 0
 ARGS ?=
 PIP := .venv/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt
+CLUSTER_PIP := .venv-cluster/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt --no-deps
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help train test soak lint bench bubblewrap clean
+.PHONY: help train cluster test test-cluster gpu-smoke soak lint bench bubblewrap clean
 
 help:
 	@echo "make train [PLUGIN=mathchat|dsbench] [SEED=0] [ARGS='key=value …']"
 	@echo "                                           install, then train the plugin's three agents on this machine"
+	@echo "make cluster [SEED=0] [ARGS='key=value …']"
+	@echo "                                           install, then train MathChat a little with Ray, DeepSpeed and vLLM"
 	@echo "make test                                  install, then run every check and test"
+	@echo "make test-cluster                          install, then run the tests of the cluster engine"
+	@echo "make gpu-smoke                             install, then try short trainings on a GPU"
 	@echo "make soak                                  the long tests"
 	@echo "make bench                                 run the benchmarks; the last line of each is one JSON object"
 
@@ -43,14 +49,35 @@ bubblewrap:
 	$(PIP) --editable '.[train,data]' $(foreach plugin,$(PLUGINS),--editable $(dir $(plugin))) --requirement requirements/test.txt
 	@touch $@
 
+# Without compiled operators of its own DeepSpeed needs no compiler to install.
+.venv-cluster/.installed: requirements/cluster-cpu.txt constraints.txt pyproject.toml plugins/mappa_mathchat/pyproject.toml | .venv/bin/pip
+	.venv/bin/python -m venv .venv-cluster
+	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(CLUSTER_PIP) --requirement $<
+	$(CLUSTER_PIP) --editable . --editable plugins/mappa_mathchat
+	@touch $@
+
 train: .venv/.train-$(PLUGIN)
 	.venv/bin/mappa train --plugin $(PLUGIN) seed=$(SEED) $(ARGS)
+
+cluster: .venv-cluster/.installed | bubblewrap
+	.venv-cluster/bin/mappa train --plugin mathchat seed=$(SEED) engine.use=cluster \
+		train.correction.kind=truncate train.iterations=3 eval.problems=32 $(ARGS)
 
 test: .venv/.test lint
 	.venv/bin/pytest --numprocesses=2 --dist=worksteal
 
-soak: .venv/.test
+test-cluster: .venv-cluster/.installed | bubblewrap
+	.venv-cluster/bin/pytest tests_cluster
+
+# Needs a GPU; vLLM and torch as they are built for one.
+gpu-smoke:
+	test -x .venv-gpu/bin/pip || $(PYTHON) -m venv .venv-gpu
+	.venv-gpu/bin/pip install --quiet --editable '.[cluster]' --editable plugins/mappa_mathchat pytest pytest-asyncio pytest-timeout
+	.venv-gpu/bin/pytest tests_gpu -s
+
+soak: .venv/.test .venv-cluster/.installed
 	.venv/bin/pytest -m soak
+	.venv-cluster/bin/pytest tests_cluster -m soak
 
 lint: .venv/.test
 	.venv/bin/ruff check .
@@ -64,8 +91,9 @@ lint: .venv/.test
 	.venv-bench/bin/pip --disable-pip-version-check install --quiet --requirement $<
 	@touch $@
 
-bench: .venv/.test .venv-bench/.installed
-	for name in learner sampler rollout train credit overlap coach sandbox dsbench; do .venv/bin/python bench/$$name.py || exit 1; done
+bench: .venv/.test .venv-bench/.installed .venv-cluster/.installed
+	for name in learner sampler rollout train credit overlap async coach sandbox dsbench; do .venv/bin/python bench/$$name.py || exit 1; done
+	.venv-cluster/bin/python bench/sync.py
 
 clean:
-	rm -rf .venv .venv-bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-cluster .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

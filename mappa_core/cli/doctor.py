@@ -19,6 +19,8 @@ import click
 
 from mappa_core.cli.options import load_registry
 from mappa_core.config.schema import RunSection
+from mappa_core.engine.cluster.installed import INSTALL, LIBRARIES, faults
+from mappa_core.engine.process import release
 from mappa_core.errors import MappaError
 from mappa_core.plugins import CORE_PACKAGE, NOUNS, PACKAGE_OF, Registry
 from mappa_core.protocols import Tool
@@ -89,6 +91,7 @@ def examine(registry: Registry) -> Findings:
         "libraries": libraries,
         "gpu": {f"cuda:{index}": Finding(True, name) for index, name in enumerate(gpus)}
         or {"cuda": Finding(False, "none that torch can use; engines run on the CPU")},
+        "cluster": dict(_cluster()),
         "engines": dict(_engines(registry, libraries)),
         "sandboxes": dict(_sandboxes()),
         "tools": {"python": _python_tool(registry)},
@@ -117,12 +120,21 @@ def _libraries() -> tuple[dict[str, Finding], list[str]]:
     return {name: Finding(**one) for name, one in found["libraries"].items()}, found["gpus"]
 
 
+def _cluster() -> Iterator[tuple[str, Finding]]:
+    """What the engine `cluster` needs, by metadata alone: importing it takes half a minute."""
+    wrong = faults()
+    for name in LIBRARIES:
+        yield name, Finding(False, wrong[name]) if name in wrong else Finding(True, str(release(name)))
+
+
 def _engines(registry: Registry, libraries: Mapping[str, Finding]) -> Iterator[tuple[str, Finding]]:
-    missing = [name for name, one in libraries.items() if not one.ok]
+    lacking = {"local": [name for name, one in libraries.items() if not one.ok], "cluster": list(faults())}
+    command = {"local": f'pip install "{CORE_PACKAGE}[train]"', "cluster": INSTALL}
     for name in registry.names("engines"):
-        lacks = missing if name == "local" else []
-        install = f'lacks {", ".join(lacks)}: pip install "{CORE_PACKAGE}[train]"'
-        yield name, Finding(not lacks, install if lacks else "installed")
+        if lacking.get(name):
+            yield name, Finding(False, f"lacks {', '.join(lacking[name])}: {command[name]}")
+        else:
+            yield name, Finding(True, "installed")
     for (kind, name), package in PACKAGE_OF.items():
         if kind == "engines" and registry.absent_package("engines", name):
             yield name, Finding(False, f'not installed: pip install "{package}"')

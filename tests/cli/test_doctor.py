@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from mappa_core.cli.doctor import Finding, show
+from mappa_core.engine.cluster.installed import LIBRARIES
+from mappa_core.engine.process import release
 
 SECRET = "do-not-tell"
 
@@ -51,8 +53,13 @@ def test_the_local_engine_is_usable_where_its_libraries_are(found):
     assert found["engines"]["local"]["ok"] == all(one["ok"] for one in found["libraries"].values())
 
 
-def test_an_engine_that_is_not_installed_says_how_to_get_it(found):
-    assert found["engines"]["cluster"] == {"ok": False, "detail": 'not installed: pip install "mappa-core[cluster]"'}
+def test_the_cluster_engine_says_what_it_lacks_and_how_to_get_it(found):
+    cluster = found["cluster"]
+    assert cluster.keys() == LIBRARIES.keys()
+    assert all(one["ok"] == (release(name) is not None) for name, one in cluster.items())
+    lacks = [name for name, one in cluster.items() if not one["ok"]]
+    told = f'lacks {", ".join(lacks)}: pip install "mappa-core[cluster]"' if lacks else "installed"
+    assert found["engines"]["cluster"] == {"ok": not lacks, "detail": told}
 
 
 def test_a_broken_plugin_shows_why(found):

@@ -1,0 +1,59 @@
+"""What options and models must be before anyone looks for room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mappa_core.engine.cluster.placement.layout import Sharing
+from mappa_core.engine.cluster.placement.loads import Sizes
+from mappa_core.engine.footprint import WIDTH
+from mappa_core.engine.options import ClusterOptions
+from mappa_core.errors import ConfigError
+
+_WORDS = {
+    "placement": ("colocated", "separate"),
+    "zero": (0, 1, 2, 3),
+    "dtype": ("auto", *WIDTH),
+    "transport": ("auto", "store", "nccl", "ipc"),
+}
+_COUNTS = ("learner_ranks", "samplers", "tensor_parallel", "kv_cache_mb", "packed_tokens", "window")
+MB = 1 << 20
+
+
+def check_options(options: ClusterOptions) -> None:
+    """Raise ConfigError where an option that decides on places and memory makes no sense."""
+    for name, known in _WORDS.items():
+        if getattr(options, name) not in known:
+            listed = ", ".join(map(str, known))
+            raise ConfigError(f"engine.options.{name} is {getattr(options, name)!r}; it can be {listed}")
+    for name in _COUNTS:
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"engine.options.{name} is {value}; it is at least 1")
+
+
+def check_windows(sizes: Sizes, pools: Sequence[Sharing]) -> None:
+    """Raise ConfigError where an engine could not hold a single request, or not be cut into its pieces."""
+    options = sizes.options
+    for pool in pools:
+        shape = sizes.shapes[pool.model]
+        window, pieces = sizes.window(shape), options.tensor_parallel
+        if window > shape.window:
+            raise ConfigError(
+                f"engine.options.window={window} is longer than the window of {pool.model}, {shape.window} tokens"
+            )
+        if shape.heads % pieces:
+            raise ConfigError(
+                f"engine.options.tensor_parallel={pieces} does not divide the {shape.heads} attention heads of "
+                f"{pool.model}"
+            )
+        per_token = WIDTH[sizes.dtype] * shape.kv_per_token
+        held = options.kv_cache_mb * MB * min(pieces, shape.kv_heads) // per_token
+        if held < window:
+            needed = -(-window * per_token // (MB * min(pieces, shape.kv_heads)))
+            raise ConfigError(
+                f"engine.options.kv_cache_mb={options.kv_cache_mb} holds keys and values of {held:,} tokens of "
+                f"{pool.model} ({per_token:,} bytes each), and one request may have {window:,} (its window). Set "
+                f"engine.options.kv_cache_mb to {needed} or more, which is one such request at a time, or "
+                f"engine.options.window to {held} or less."
+            )

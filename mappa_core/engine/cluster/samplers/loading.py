@@ -1,0 +1,63 @@
+"""Weights that arrive bucket by bucket while they are being loaded."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+from mappa_core.engine.cluster.sync.buckets import Bucket
+from mappa_core.errors import EngineError
+
+_LOOK_S = 0.1
+
+
+class Feed:
+    """A short queue of buckets between those who bring them and the load that asks for them.
+
+    `outcome` is the load's; it is set before the first bucket is brought.
+    """
+
+    outcome: Future[Any]
+
+    def __init__(self) -> None:
+        self._queue: queue.Queue[Bucket | None] = queue.Queue(maxsize=1)
+        self._given_up = False
+
+    def take(self, bucket: Bucket) -> None:
+        """Pass a bucket on, once there is room for it. Raises what the load failed with."""
+        self._put(bucket)
+
+    def end(self) -> Any:
+        """Nothing more comes: the load's result. Raises what it failed with."""
+        self._put(None)
+        return self.outcome.result()
+
+    def give_up(self) -> None:
+        """End a load that will not be completed, and wait until it has ended."""
+        self._given_up = True
+        while not self.outcome.done():
+            try:
+                self._queue.put(None, timeout=_LOOK_S)
+            except queue.Full:
+                continue
+            break
+        self.outcome.exception()
+
+    def buckets(self) -> Iterator[Bucket]:
+        """What was taken, in order, to its end."""
+        while (bucket := self._queue.get()) is not None:
+            yield bucket
+        if self._given_up:
+            raise EngineError("weights were not sent to their end")
+
+    def _put(self, bucket: Bucket | None) -> None:
+        while not self.outcome.done():
+            try:
+                self._queue.put(bucket, timeout=_LOOK_S)
+            except queue.Full:
+                continue
+            return
+        error = self.outcome.exception()
+        raise error if error is not None else EngineError("weights came after the load had ended")

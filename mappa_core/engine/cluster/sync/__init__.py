@@ -1,0 +1,1 @@
+"""New weights from learners to samplers: sent in buckets, verified, and only then sampled by."""

@@ -1,0 +1,294 @@
+"""The fleet: what its processes see, and what the driver is told when they fail, die or hang."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+
+from mappa_core.engine.cluster.fleet import Actor, Fleet
+from mappa_core.errors import ActorLate, ActorLost, ConfigError, ModelError
+
+CANARY = "canary-5d1f"
+KEYS = ("OPENAI_API_KEY", "GOOGLE_API_KEY", "HF_TOKEN", "VLLM_API_KEY", "ACME_PASSWORD", "MY_OWN_VARIABLE")
+
+
+class Clerk:
+    """An actor of tests."""
+
+    def __init__(self, start: int = 0, *, model: str = "") -> None:
+        if model:
+            raise ModelError(f"{model}: it has no tokenizer")
+        self.total = start
+
+    def add(self, number: int) -> int:
+        self.total += number
+        return self.total
+
+    def sleep(self, seconds: float) -> float:
+        time.sleep(seconds)
+        return seconds
+
+    def fail(self) -> None:
+        raise KeyError("a bug of its own")
+
+    def fail_unpicklably(self) -> None:
+        raise OSError(threading.Lock())
+
+    def speak_and_die(self) -> None:
+        print("the disk is full", file=sys.stderr, flush=True)
+        os._exit(7)
+
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ)
+
+
+@pytest.fixture
+async def hire(fleet: Fleet) -> AsyncIterator[Callable[..., Any]]:
+    """Start a clerk that the test's end ends."""
+    hired: list[Actor] = []
+
+    async def start(*args: Any, **kwargs: Any) -> Actor:
+        options = {"name": f"clerk{len(hired)}", "role": "clerk", "deadline_s": 120.0}
+        hired.append(await fleet.start(Clerk, *args, **{**options, **kwargs}))
+        return hired[-1]
+
+    yield start
+    for actor in hired:
+        if actor in fleet.actors:
+            await fleet.end(actor)
+
+
+async def test_actors_are_processes_that_are_asked_in_order(fleet, hire):
+    one, other = await asyncio.gather(hire(10, libraries=("ray", "vllm")), hire(20))
+    assert len({os.getpid(), one.process.pid, other.process.pid}) == 3
+    assert one.process.versions.keys() == {"ray", "vllm"}
+    assert await fleet.ask(one.call("add", fleet.put(5)), deadline_s=60, what="add") == 15
+    calls = [actor.call("add", number) for number in (1, 2) for actor in (one, other)]
+    assert await fleet.ask(calls, deadline_s=60, what="add") == [16, 21, 18, 23]
+
+
+async def test_what_an_actors_program_raises_is_raised_here_with_its_traceback(fleet, hire):
+    actor = await hire()
+    with pytest.raises(KeyError, match="a bug of its own") as raised:
+        await fleet.ask(actor.call("fail"), deadline_s=60, what="fail")
+    assert "in fail\n    raise KeyError" in "".join(raised.value.__notes__)
+    with pytest.raises(RuntimeError, match="OSError") as raised:
+        await fleet.ask(actor.call("fail_unpicklably"), deadline_s=60, what="fail")
+    assert "in fail_unpicklably" in "".join(raised.value.__notes__)
+    assert await fleet.ask(actor.call("add", 1), deadline_s=60, what="add") == 1
+
+
+async def test_one_failure_among_several_ends_the_wait(fleet, hire):
+    slow, broken = await hire(), await hire()
+    with pytest.raises(KeyError):
+        await fleet.ask([slow.call("sleep", 600), broken.call("fail")], deadline_s=600, what="work")
+
+
+async def test_an_actor_that_cannot_be_made_leaves_no_process(fleet, hire):
+    before = set(fleet.actors)
+    with pytest.raises(ModelError, match="it has no tokenizer"):
+        await hire(model="acme")
+    assert set(fleet.actors) == before
+
+
+async def test_a_killed_actor_is_lost_at_once_for_all_that_wait_for_it(fleet, hire):
+    actor = await hire()
+    waiting = [asyncio.ensure_future(fleet.ask(actor.call("sleep", 600), deadline_s=600, what="rest")) for _ in "ab"]
+    await asyncio.sleep(0.2)
+    os.kill(actor.process.pid, signal.SIGKILL)
+    for wait in waiting:
+        with pytest.raises(ActorLost, match=f"the actor clerk0 .process {actor.process.pid} on .* died") as lost:
+            await wait
+        assert lost.value.actor == "clerk0"
+    with pytest.raises(ActorLost):
+        await fleet.ask(actor.call("add", 1), deadline_s=60, what="add")
+
+
+async def test_the_last_words_of_an_actor_are_told(fleet, hire):
+    actor = await hire()
+    with pytest.raises(ActorLost, match="Its last words:\nthe disk is full"):
+        await fleet.ask(actor.call("speak_and_die"), deadline_s=60, what="speak")
+
+
+async def test_a_late_answer_is_named_and_the_actor_can_be_asked_again(fleet, hire):
+    quick, slow = await hire(), await hire()
+    calls = [quick.call("sleep", 0), slow.call("sleep", 3)]
+    with pytest.raises(ActorLate, match=r"the actor clerk1 .* did not rest within 0.5 s") as late:
+        await fleet.ask(calls, deadline_s=0.5, what="rest")
+    assert late.value.actor == "clerk1"
+    assert await fleet.ask(slow.call("add", 1), deadline_s=60, what="add") == 1
+
+
+async def test_a_hung_actor_is_told_from_a_busy_one_and_can_be_ended(fleet, hire, monkeypatch):
+    monkeypatch.setattr("mappa_core.engine.cluster.fleet.fleet.BEAT_S", 1.0)
+    monkeypatch.setattr(fleet, "_silent_s", 6.0)
+    busy, hung = await hire(), await hire()
+    work = busy.call("sleep", 12)
+    os.kill(hung.process.pid, signal.SIGSTOP)
+    with pytest.raises(ActorLate, match=r"clerk1 .* gave no sign of life"):
+        await fleet.ask(hung.call("add", 1), deadline_s=120, what="add")
+    assert await fleet.ask(work, deadline_s=60, what="work") == 12
+    await fleet.end(hung)
+    assert not psutil.pid_exists(hung.process.pid)
+
+
+async def test_shares_are_reserved_and_what_cannot_fit_is_refused_with_the_numbers(fleet, hire):
+    slots = await fleet.reserve([{"CPU": 1}, {"CPU": 1}], deadline_s=60)
+    assert [slot.index for slot in slots] == [0, 1]
+    held = await hire(slot=slots[1], cpus=1)
+    with pytest.raises(ConfigError, match=r"65 CPU of 64.*Wanted, each on one machine: 65 x \(1 CPU\)"):
+        await fleet.reserve([{"CPU": 1}] * 65, deadline_s=60)
+    with pytest.raises(ConfigError, match=r"within 1 s. Wanted, each on one machine: 64 x \(1 CPU\). Free: \d+ CPU"):
+        await fleet.reserve([{"CPU": 1}] * 64, deadline_s=1)
+    await fleet.end(held)
+    await fleet.free(slots)
+
+
+async def test_an_actor_gets_its_own_variables(fleet, hire):
+    actor = await hire(environment={"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
+    seen = await fleet.ask(actor.call("environment"), deadline_s=60, what="look")
+    assert seen["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert seen["OMP_NUM_THREADS"] == "1"
+    assert (seen["RAY_USAGE_STATS_ENABLED"], seen["VLLM_NO_USAGE_STATS"]) == ("0", "1")
+
+
+DRIVER = """
+import asyncio, json, sys, time
+from pathlib import Path
+from mappa_core.engine.cluster.fleet import Fleet
+from mappa_core.errors import EngineLost
+class Clerk:
+    def __init__(self):
+        print("here I am", flush=True)
+    def rest(self):
+        time.sleep(600)
+async def main():
+    for _ in "ab":
+        fleet = await Fleet.open(cpus=4, gpus=0, store_mb=100, deadline_s=240, logs=Path(sys.argv[1]))
+        clerks = [await fleet.start(Clerk, name=name, role="clerk", deadline_s=120) for name in "ab"]
+        call = clerks[0].call("rest")
+        print(json.dumps([clerk.process.pid for clerk in clerks]), flush=True)
+        try:
+            await fleet.ask(call, deadline_s=600, what="rest")
+        except EngineLost as lost:
+            await fleet.close()
+            print(json.dumps([type(lost).__name__]), flush=True)
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def driver(tmp_path: Path):
+    """A driver of its own that opens a fleet again when it lost one; its environment has keys in it."""
+    environment = {**os.environ, **dict.fromkeys(KEYS, CANARY), "TMPDIR": str(tmp_path)}
+    (tmp_path / "driver.py").write_text(DRIVER)
+    program = [sys.executable, str(tmp_path / "driver.py"), str(tmp_path / "logs")]
+    with subprocess.Popen(program, stdout=-1, env=environment, text=True) as process:
+        yield process
+        process.kill()
+
+
+async def test_no_key_reaches_a_process_and_no_process_is_left_of_a_broken_ray_or_a_killed_driver(driver, tmp_path):
+    clerks = told(driver)
+    family = psutil.Process(driver.pid).children(recursive=True)
+    assert clerks <= {process.pid for process in family}
+    seen = {process.pid: Path(f"/proc/{process.pid}/environ").read_bytes() for process in family}
+    assert [pid for pid, variables in seen.items() if CANARY.encode() in variables] == []
+    assert all(b"RAY_USAGE_STATS_ENABLED=0" in seen[pid] for pid in clerks)
+    head = next(process for process in family if "mappa_core.engine.cluster.fleet.head" in process.cmdline())
+    next(process for process in family if process.name() == "gcs_server").kill()
+    assert told(driver) == {"ActorLost"}
+    assert left(family, patience_s=0) == []
+    assert list(Path(tempfile.gettempdir()).glob(f"mappa-*/session_*_{head.pid}")) == []
+    assert ["here I am" in log.read_text() for log in (tmp_path / "logs").glob("worker-*.out")] == [True, True]
+
+    again = told(driver)
+    family = psutil.Process(driver.pid).children(recursive=True)
+    assert again.isdisjoint(clerks)
+    os.kill(max(again), signal.SIGSTOP)
+    driver.kill()
+    assert left(family, patience_s=90) == []
+
+
+GUEST = """
+import asyncio, sys
+from mappa_core.engine.cluster.fleet import Fleet
+class Clerk:
+    def look(self):
+        import os, mappa_core, mappa_mathchat
+        return mappa_core.__file__, mappa_mathchat.__file__, dict(os.environ)
+async def main():
+    fleet = await Fleet.open(sys.argv[1], deadline_s=120)
+    clerk = await fleet.start(Clerk, name="guest", role="clerk", deadline_s=200)
+    core, plugin, seen = await fleet.ask(clerk.call("look"), deadline_s=60, what="look")
+    assert "py_modules_files" in core and "py_modules_files" in plugin, (core, plugin)
+    assert seen["NCCL_DEBUG"] == "WARN" and sys.argv[2] not in str(seen), seen
+    await fleet.close()
+asyncio.run(main())
+"""
+
+
+async def test_a_running_ray_is_sent_the_packages_and_left_running(fleet, hire, tmp_path):
+    (tmp_path / "guest.py").write_text(GUEST)
+    address = ray.get_runtime_context().gcs_address
+    environment = {**os.environ, **dict.fromkeys(KEYS, CANARY), "NCCL_DEBUG": "WARN"}
+    program = [sys.executable, str(tmp_path / "guest.py"), address, CANARY]
+    # From a folder of its own: Ray lets actors import what lies where the driver was started.
+    run = {"env": environment, "cwd": tmp_path, "capture_output": True, "text": True}
+    done = await asyncio.to_thread(subprocess.run, program, **run)
+    assert done.returncode == 0, done.stderr
+    assert await fleet.ask((await hire(1)).call("add", 1), deadline_s=60, what="add") == 2
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("127.0.0.1:1", "where no Ray can be reached"),
+        ("ray://127.0.0.1:10001", "it can be auto or HOST:PORT"),
+    ],
+)
+async def test_an_address_without_a_ray_is_refused_at_once(address, said):
+    program = f"import asyncio\nfrom mappa_core.engine.cluster.fleet import Fleet\nasyncio.run(Fleet.open({address!r}))"
+    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"ConfigError: engine.options.address is {address!r}" in done.stderr
+    assert said in done.stderr
+
+
+def told(driver) -> set[Any]:
+    """What the driver tells next: the process ids of actors, or the error that it met."""
+    line = next((line for line in driver.stdout if line.startswith("[")), None)
+    assert line is not None, "the driver ended"
+    return set(json.loads(line))
+
+
+def left(family: list[psutil.Process], patience_s: float) -> list[psutil.Process]:
+    """Who of them is there after at most so many seconds."""
+    until = time.monotonic() + patience_s
+    while there := [process for process in family if process.is_running() and not ended(process)]:
+        if time.monotonic() > until:
+            return there
+        time.sleep(0.1)
+    return []
+
+
+def ended(process: psutil.Process) -> bool:
+    """Whether it waits for its parent only to take note."""
+    with suppress(psutil.NoSuchProcess):
+        return process.status() == psutil.STATUS_ZOMBIE
+    return True

@@ -1,0 +1,262 @@
+"""Whole runs: who samples and who learns, that weights agree after every publish, and that nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from mappa_core import Reader
+from mappa_core.training.run import Run
+
+SMALL = (
+    "train.prompts=8",
+    "eval.problems=16",
+    "checkpoint.every=1",
+    "train.micro_tokens=2048",
+    "train.correction.kind=truncate",
+)
+CLUSTER = (
+    "engine={use: cluster, options: {deterministic: true, kv_cache_mb: 64, packed_tokens: 1024, learner_ranks: 2}}"
+)
+ONE_POLICY = "agents={problem_solver: {policy: team}, code_executor: {policy: team}, verifier: {policy: team}}"
+CANARY = "sk-canary-that-no-worker-may-see"
+
+
+def run(root: Path, name: str, *words: str) -> Run:
+    return Run.from_recipe("mathchat/tiny", *SMALL, CLUSTER, f"run.root={root}", f"run.name={name}", *words)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Three policies with weights of their own, two iterations, two ranks of learners; and what the environments of
+    all processes held meanwhile."""
+    os.environ["OPENAI_API_KEY"] = CANARY
+    seen: dict[int, str] = {}
+    watching = threading.Event()
+
+    def watch() -> None:
+        while not watching.wait(0.2):
+            for process in [one for one in Path("/proc").iterdir() if one.name.isdigit()]:
+                try:
+                    parents = (process / "cmdline").read_bytes()
+                    if b"ray" in parents:
+                        seen[int(process.name)] = (process / "environ").read_bytes().decode(errors="replace")
+                except OSError:
+                    continue
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        outcome = run(tmp_path_factory.mktemp("runs"), "three", "train.iterations=2").train()
+    finally:
+        watching.set()
+        thread.join()
+        del os.environ["OPENAI_API_KEY"]
+    return outcome, seen
+
+
+def test_other_processes_sample_than_learn(trained):
+    outcome, _ = trained
+    with Reader(outcome.folder) as reader:
+        (event,) = reader.events("processes")
+    processes = event.body["processes"]
+    assert Counter(one["role"] for one in processes) == {"learner": 2, "sampler": 3}
+    pids = [one["pid"] for one in processes]
+    assert len(set(pids)) == 5 and os.getpid() not in pids
+    libraries = {one["role"]: set(one["versions"]) for one in processes}
+    assert {"ray", "deepspeed", "torch"} <= libraries["learner"] and {"ray", "vllm", "torch"} <= libraries["sampler"]
+
+
+def test_samplers_and_learners_agree_after_every_publish(trained):
+    outcome, _ = trained
+    with Reader(outcome.folder) as reader:
+        iterations = reader.iterations()
+        receipts = reader.events("published")
+    assert len(iterations) == 2 and len(receipts) == 2
+    for _, metrics in iterations:
+        gaps = [value for name, value in metrics.items() if name.endswith("mismatch_max")]
+        assert len(gaps) == 3 and max(gaps) < 1e-4
+    for version, event in enumerate(receipts, start=1):
+        policies = event.body["receipts"]
+        assert {one["version"] for one in policies.values()} == {version} and len(policies) == 3
+        assert max(one["probe"] for one in policies.values()) < 1e-4
+
+
+def test_no_key_of_a_provider_reaches_a_process_of_ray(trained):
+    _, seen = trained
+    assert len(seen) >= 5
+    assert [pid for pid, environment in seen.items() if CANARY in environment] == []
+
+
+def weights_of(folder: Path, iteration: int) -> dict[str, dict[str, np.ndarray]]:
+    policies = folder / "checkpoints" / f"{iteration:06d}" / "policies"
+    return {one.name: load_file(one / "weights.safetensors") for one in sorted(policies.iterdir())}
+
+
+def assert_equal_to_the_bit(one: Path, other: Path, iteration: int) -> None:
+    for policy, weights in weights_of(one, iteration).items():
+        for name, tensor in weights_of(other, iteration)[policy].items():
+            np.testing.assert_array_equal(tensor, weights[name], err_msg=f"{policy} {name}")
+
+
+def every_prompt_once(folder: Path, iterations: int) -> None:
+    with Reader(folder) as reader:
+        rows = reader.trajectories(split="train", limit=1000)
+    finished = Counter((row.iteration, row.task, row.sample) for row in rows)
+    assert set(finished.values()) == {1} and len(finished) == iterations * 8 * 2
+    tasks = Counter(task for _, task, sample in finished if sample == 0)
+    assert set(tasks.values()) == {1}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("runs"), "undisturbed", "train.iterations=5", ONE_POLICY).train().folder
+
+
+class Killer(threading.Thread):
+    """Kills processes of a role at random moments, one after the other, as soon as the run has recorded new ones."""
+
+    def __init__(self, folder: Path, role: str, times: int) -> None:
+        super().__init__(daemon=True)
+        self.killed: list[int] = []
+        self._folder, self._role, self._times = folder, role, times
+        self._random = np.random.default_rng(0)
+
+    def run(self) -> None:
+        while len(self.killed) < self._times:
+            time.sleep(0.1)
+            new = [pid for pid in self._pids() if pid not in self.killed]
+            if new:
+                time.sleep(float(self._random.uniform(0.0, 1.0)))
+                victim = int(self._random.choice(new))
+                try:
+                    os.kill(victim, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+                self.killed.append(victim)
+
+    def _pids(self) -> list[int]:
+        if not (self._folder / "run.db").exists():
+            return []
+        with Reader(self._folder) as reader:
+            events = reader.events("processes")
+        return [one["pid"] for one in events[-1].body["processes"] if one["role"] == self._role] if events else []
+
+
+def test_killed_learners_lose_nothing(undisturbed, tmp_path):
+    killer = Killer(tmp_path / "killed", "learner", 3)
+    killer.start()
+    outcome = run(tmp_path, "killed", "train.iterations=5", "train.max_restarts=3", ONE_POLICY).train()
+    with Reader(outcome.folder) as reader:
+        # One that is killed when all is done, or with another one, ends nothing by itself.
+        assert 1 <= len(reader.events("engine_lost")) <= len(killer.killed)
+    every_prompt_once(outcome.folder, 5)
+    assert_equal_to_the_bit(undisturbed, outcome.folder, 5)
+
+
+def test_a_killed_sampler_is_started_again_with_the_weights_of_now(undisturbed, tmp_path):
+    killer = Killer(tmp_path / "killed", "sampler", 3)
+    killer.start()
+    outcome = run(tmp_path, "killed", "train.iterations=5", ONE_POLICY).train()
+    with Reader(outcome.folder) as reader:
+        assert reader.events("engine_lost") == []
+    assert killer.killed
+    every_prompt_once(outcome.folder, 5)
+    assert_equal_to_the_bit(undisturbed, outcome.folder, 5)
+
+
+def test_a_killed_driver_goes_on_where_it_was(undisturbed, tmp_path):
+    folder, random = tmp_path / "killed", np.random.default_rng(1)
+    words = [*SMALL, CLUSTER, ONE_POLICY, f"run.root={tmp_path}", "run.name=killed", "train.iterations=5"]
+    begin = [sys.executable, "-m", "mappa_core", "train", "--plugin", "mathchat", *words]
+    command = begin
+    for _ in range(3):
+        driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        before = steps_in(folder)
+        while driver.poll() is None and steps_in(folder) == before:
+            time.sleep(0.1)
+        time.sleep(float(random.uniform(0.0, 3.0)))
+        driver.kill()
+        driver.wait()
+        command = [sys.executable, "-m", "mappa_core", "train", "--resume", str(folder)]
+    assert subprocess.run(command, stdout=subprocess.DEVNULL).returncode == 0
+    every_prompt_once(folder, 5)
+    assert_equal_to_the_bit(undisturbed, folder, 5)
+
+
+def steps_in(folder: Path) -> int:
+    if not (folder / "run.db").exists():
+        return 0
+    with Reader(folder) as reader:
+        return sum(row.steps for row in reader.trajectories(limit=1000))
+
+
+def test_adapters_share_a_sampler_and_a_base(tmp_path):
+    lora = "policies.default={kind: lora, lora: {rank: 4, alpha: 8.0}}"
+    outcome = run(tmp_path, "lora", "train.iterations=2", lora).train()
+    with Reader(outcome.folder) as reader:
+        (event,) = reader.events("processes")
+        (_, first), (_, second) = reader.iterations()
+    assert Counter(one["role"] for one in event.body["processes"]) == {"learner": 2, "sampler": 1}
+    for metrics in (first, second):
+        gaps = [value for name, value in metrics.items() if name.endswith("mismatch_max")]
+        assert len(gaps) == 3 and max(gaps) < 1e-4
+    names = {policy: set(weights) for policy, weights in weights_of(outcome.folder, 2).items()}
+    assert len(names) == 3 and all(".lora_" in name for tensors in names.values() for name in tensors)
+
+
+def test_rollouts_go_on_while_learners_update(tmp_path):
+    ahead = "engine.options={deterministic: false, max_staleness: 1, straggler_share: 0.1}"
+    outcome = run(tmp_path, "ahead", "train.iterations=4", ONE_POLICY, ahead).train()
+    with Reader(outcome.folder) as reader:
+        metrics = [one for _, one in reader.iterations()]
+    staleness = [one["staleness_max"] for one in metrics]
+    assert staleness[0] == 0.0 and 0.0 < max(staleness) <= 1.0
+    gaps = [value for one in metrics for name, value in one.items() if name.endswith("mismatch_max")]
+    # What older weights sampled differs from what the learner computes with newer ones, and that is what shows.
+    assert max(gaps) > 1e-4
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_it_learns_as_the_local_engine_does(tmp_path):
+    """20 iterations of the recipe on either engine, from equal starts: gains whose intervals overlap, both above 0."""
+    words = ("train.iterations=20", f"run.root={tmp_path}")
+    local = Run.from_recipe("mathchat/tiny", *words, "run.name=local").train()
+    cluster = Run.from_recipe(
+        "mathchat/tiny",
+        *words,
+        "run.name=cluster",
+        CLUSTER,
+        "train.micro_tokens=2048",
+        "engine.options.kv_cache_mb=128",
+    ).train()
+    one, other = (outcome.summary.eval.gain for outcome in (local, cluster))
+    print(f"gain: local {one.mean:+.3f} [{one.low:+.3f}, {one.high:+.3f}], "
+          f"cluster {other.mean:+.3f} [{other.low:+.3f}, {other.high:+.3f}]")  # fmt: skip
+    assert one.low > 0.0 and other.low > 0.0
+    assert one.low < other.high and other.low < one.high
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("role", ["learner", "sampler"])
+def test_thirty_kills_lose_nothing(role, tmp_path):
+    words = ("train.iterations=40", "train.max_restarts=30", ONE_POLICY)
+    undisturbed = run(tmp_path, "undisturbed", *words).train().folder
+    killer = Killer(tmp_path / "killed", role, 30)
+    killer.start()
+    outcome = run(tmp_path, "killed", *words).train()
+    print(f"{len(killer.killed)} kills of a {role}")
+    every_prompt_once(outcome.folder, 40)
+    assert_equal_to_the_bit(undisturbed, outcome.folder, 40)

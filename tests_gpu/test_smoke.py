@@ -1,0 +1,78 @@
+"""What needs a GPU, in one command: `make gpu-smoke`. It prints figures for docs/engines.md. It has not been run yet.
+
+Each test is a short training of the recipe mathchat/tiny with its real team, tools and coach.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from mappa_core import Reader
+from mappa_core.training.run import Run
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+
+SMALL = ("train.iterations=3", "train.prompts=8", "eval.problems=16", "train.micro_tokens=2048")
+CLUSTER = ("engine.use=cluster", "engine.options.dtype=bfloat16", "engine.options.kv_cache_mb=1024")
+
+
+class Peak(threading.Thread):
+    """The most memory in bytes that was in use on the first GPU, by any process, beyond what was at the start."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.bytes = 0
+        self._idle = self._used()
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.wait(0.05):
+            self.bytes = max(self.bytes, self._used() - self._idle)
+
+    def end(self) -> int:
+        self._ended.set()
+        self.join()
+        return self.bytes
+
+    @staticmethod
+    def _used() -> int:
+        free, total = torch.cuda.mem_get_info(0)
+        return total - free
+
+
+def trained(root: Path, *words: str) -> list[dict[str, float]]:
+    peak, started = Peak(), time.monotonic()
+    peak.start()
+    outcome = Run.from_recipe("mathchat/tiny", *SMALL, f"run.root={root}", *words).train()
+    print(f"\n{' '.join(words)}: {time.monotonic() - started:.0f} s, peak {peak.end() / 2**30:.2f} GiB")
+    with Reader(outcome.folder) as reader:
+        metrics = [one for _, one in reader.iterations()]
+    gaps = [value for one in metrics for name, value in one.items() if name.endswith("mismatch_mean")]
+    print(f"mismatch of samplers and learners: mean {max(gaps):.2g} nats at most")
+    return metrics
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_local_engine_on_a_gpu(dtype, tmp_path):
+    options = f"engine.options={{device: cuda, dtype: {dtype}, deterministic: false}}"
+    metrics = trained(tmp_path, options)
+    assert all(value < 0.03 for one in metrics for name, value in one.items() if name.endswith("mismatch_mean"))
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_learners_and_samplers_take_turns_on_a_gpu(zero, tmp_path):
+    trained(tmp_path, *CLUSTER, "engine.options.placement=colocated", f"engine.options.zero={zero}")
+
+
+def test_adapters_on_a_gpu(tmp_path):
+    trained(tmp_path, *CLUSTER, "policies.default={kind: lora, lora: {rank: 8, alpha: 16.0}}")
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_learners_and_samplers_on_gpus_of_their_own(tmp_path):
+    trained(tmp_path, *CLUSTER, "engine.options.placement=separate")
