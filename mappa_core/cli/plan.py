@@ -1,0 +1,226 @@
+"""`mappa plan`: what a recipe is going to take, before anything starts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mappa_core.cli.options import Asked, load_registry, recipe_options
+from mappa_core.engine.footprint import gigabytes
+from mappa_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mappa_core.engine.cluster.placement import Resources
+    from mappa_core.engine.footprint import Parts
+    from mappa_core.studies.plan import Amount, Judged, Plan, Work
+
+GB = 1_000_000_000
+FIGURES = {
+    "trajectories": "trajectories",
+    "actions": "actions",
+    "sampled_tokens": "tokens sampled",
+    "prompt_tokens": "tokens of prompts",
+    "verdicts": "verdicts",
+    "coach_calls": "calls of coaches",
+    "coach_prompt_tokens": "  tokens in",
+    "coach_completion_tokens": "  tokens out",
+    "coach_usd": "  US dollars",
+    "api_calls": "calls of policies",
+    "api_prompt_tokens": "  tokens in",
+    "api_completion_tokens": "  tokens out",
+    "api_usd": "  US dollars",
+}
+
+
+@click.command("plan")
+@recipe_options
+@click.option("--gpus", metavar="N", type=click.IntRange(1), help="GPUs of each node, for the engine `cluster`.")
+@click.option("--gpu-memory", metavar="GB", type=click.FloatRange(1.0), help="Memory of each of them, in 10^9 bytes.")
+@click.option("--nodes", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="How many nodes.")
+@click.option(
+    "--from", "previous", metavar="RUN", type=click.Path(path_type=Path), help="Take what this run has measured."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def command(
+    asked: Asked, gpus: int | None, gpu_memory: float | None, nodes: int, previous: Path | None, as_json: bool
+) -> None:
+    """Show what a recipe takes: memory, tokens, calls, money, time. Starts nothing.
+
+    It needs no key. Without --from RUN most figures are bounds by the recipe, and time is not known.
+    """
+    from mappa_core.studies.plan import plan
+
+    registry = load_registry()
+    resources = _resources(gpus, gpu_memory, nodes)
+    planned = asyncio.run(plan(asked.compose(registry), registry, resources, previous=previous))
+    if as_json:
+        click.echo(msgspec.json.encode(as_document(planned)).decode())
+    else:
+        show(Console(), planned)
+
+
+def _resources(gpus: int | None, gpu_memory: float | None, nodes: int) -> Resources:
+    """The nodes that are asked for; without GPUs they have as many CPUs as this machine."""
+    from mappa_core.engine.cluster.placement import Node, Resources
+
+    if (gpus is None) != (gpu_memory is None):
+        raise ConfigError("--gpus N and --gpu-memory GB go together: memory is planned for each GPU")
+    node = Node(host="node1", cpus=os.cpu_count() or 1, gpus=gpus or 0, gpu_bytes=round((gpu_memory or 0.0) * GB))
+    return Resources(nodes=tuple(replace(node, host=f"node{number}") for number in range(1, nodes + 1)))
+
+
+def show(console: Console, planned: Plan) -> None:
+    """Who plays and who judges, what it takes of memory, and what it comes to."""
+    console.print(f"[bold]{escape(planned.recipe)}[/]", highlight=False)
+    console.print(_team(planned))
+    _show_memory(console, planned)
+    console.print(_work(planned))
+    hours = "not known" if planned.hours is None else f"about {_clock(planned.hours.value)}"
+    console.print(
+        f"the run: {_count(planned.iterations, 'iteration')}, {_count(planned.evaluations, 'evaluation')}; cost "
+        f"{_number(planned.run.usd, '$,.2f')}; wall time {hours}",
+        highlight=False,
+    )
+    for note in planned.notes:
+        console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def _team(planned: Plan) -> Table:
+    """A row for every agent; policies are named where they are not simply the agents'."""
+    named = any(player.policy != player.agent for player in planned.players)
+    rows = [("agent", *(["policy"] if named else []), "kind", "model", "judged by")]
+    for player in planned.players:
+        judges = ", ".join(_judge(one) for one in planned.judged if player.agent in one.agents)
+        policy = [player.policy] if named else []
+        rows.append((player.agent, *policy, player.kind, player.model, judges or "nobody"))
+    return _plain(rows)
+
+
+def _judge(one: Judged) -> str:
+    when = "" if one.phase == "live" else ", in hindsight"
+    if one.asks is None:
+        return f"{one.coach} (what it asks is not known){when}"
+    asked = ", ".join(f"{asked.name} {asked.model}".rstrip() for asked in one.asks)
+    if len(one.asks) == 1:
+        return f"{asked}{when}"
+    return f"{one.coach} of {asked}{when}" if asked else f"{one.coach}{when}"
+
+
+def _show_memory(console: Console, planned: Plan) -> None:
+    from mappa_core.engine.cluster.placement.showing import memory, parts, rows
+
+    found = planned.memory
+    if found.unknown is not None:
+        console.print(f"memory is not known: {found.unknown}", style="yellow", highlight=False, soft_wrap=True)
+    elif found.local is not None:
+        console.print(_local(found.local))
+    elif found.placement is not None:
+        console.print(_plain(rows(found.placement)))
+        console.print(_plain(memory(found.placement)))
+        for line in parts(found.placement):
+            console.print(line, markup=False, highlight=False)
+        for host, size in found.placement.host_bytes.items():
+            console.print(f"memory of {host} itself: {gigabytes(size)}", markup=False, highlight=False)
+        for note in found.placement.notes:
+            console.print(note, style="yellow", highlight=False)
+
+
+def _local(found: Mapping[str, Parts]) -> Table:
+    """A column for every policy and for what they share, a row for every part."""
+    names = list(dict.fromkeys(part for parts in found.values() for part in parts))
+    cells = [(name, *(gigabytes(parts[name]) if name in parts else "" for parts in found.values())) for name in names]
+    return _plain(
+        [
+            ("memory", *(who or "shared" for who in found)),
+            *cells,
+            ("in all", *(gigabytes(sum(parts.values())) for parts in found.values())),
+        ]
+    )
+
+
+def _plain(rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(box=None, header_style="dim")
+    for name in rows[0]:
+        table.add_column(escape(name), overflow="fold")
+    for row in rows[1:]:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def _work(planned: Plan) -> Table:
+    """A row for every figure that is not nothing."""
+    columns = {
+        "one iteration": planned.iteration if planned.iterations else None,
+        "training": planned.iteration * planned.iterations if planned.iterations else None,
+        "one evaluation": planned.evaluation,
+        "the run": planned.run,
+    }
+    shown = {name: work for name, work in columns.items() if work is not None}
+    table = Table(box=None, header_style="dim")
+    table.add_column("")
+    for name in shown:
+        table.add_column(name, justify="right")
+    for figure, label in FIGURES.items():
+        amounts = [getattr(work, figure) for work in shown.values()]
+        if any(amount is None or amount.value for amount in amounts):
+            table.add_row(
+                label, *(_number(amount, "$,.2f" if figure.endswith("usd") else ",.0f") for amount in amounts)
+            )
+    return table
+
+
+def _number(amount: Amount | None, spec: str) -> str:
+    if amount is None:
+        return "not known"
+    sign, spec = ("$", spec[1:]) if spec.startswith("$") else ("", spec)
+    return f"{'≤ ' if amount.at_most else ''}{sign}{format(amount.value, spec)}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _clock(hours: float) -> str:
+    return f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min"
+
+
+def as_document(planned: Plan) -> dict[str, Any]:
+    """A plan as JSON values: memory in bytes, `at_most` where a figure is a bound, null where it is not known."""
+    from mappa_core.engine.cluster.placement.showing import document
+
+    memory = planned.memory
+    return {
+        "recipe": planned.recipe,
+        "agents": [asdict(player) for player in planned.players],
+        "coaches": [asdict(one) for one in planned.judged],
+        "memory": {
+            "placement": None if memory.placement is None else document(memory.placement),
+            "local": memory.local,
+            "unknown": memory.unknown,
+        },
+        "iterations": planned.iterations,
+        "evaluations": planned.evaluations,
+        "iteration": _figures(planned.iteration),
+        "evaluation": _figures(planned.evaluation),
+        "run": _figures(planned.run),
+        "hours": _figure(planned.hours),
+        "notes": planned.notes,
+    }
+
+
+def _figures(work: Work) -> dict[str, Any]:
+    return {**{one.name: _figure(getattr(work, one.name)) for one in fields(work)}, "usd": _figure(work.usd)}
+
+
+def _figure(amount: Amount | None) -> dict[str, Any] | None:
+    return None if amount is None else {"value": amount.value, "at_most": amount.at_most}
