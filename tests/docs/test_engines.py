@@ -1,0 +1,27 @@
+"""Every setting that the page on engines shows is one, with the values it says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mappa_core.config.compose import compose
+from mappa_core.config.schema import CorrectionSection
+from mappa_core.config.text import read_yaml
+from mappa_core.engine.options import ClusterOptions
+from mappa_core.plugins import load
+
+PAGE = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
+BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=["cluster", "ahead"])
+def test_a_block_can_be_laid_over_a_recipe(block, write):
+    config = compose(load(), "mathchat", config_files=[write("block.yaml", block)]).config
+    shown = read_yaml(block, "page").at("engine.options").plain
+    assert {name: getattr(config.engine.options, name) for name in shown} == shown
+
+
+def test_the_settings_named_have_the_values_said():
+    assert f"truncated (TIS) at a cap of {CorrectionSection().cap:g} per\ntoken by default" in PAGE
+    assert set(re.findall(r"`engine\.options\.(\w+)`", PAGE)) <= set(vars(ClusterOptions()))
