@@ -26,7 +26,7 @@ from mappa_core.store.reader import Reader
 from mappa_core.testing.wire import GARBAGE, HTML, WireAnswer, WireRequest, WireServer, answering
 
 SMALL = ("train.prompts=3", "train.iterations=2", "checkpoint.every=1", "eval.problems=4", "coach.use=openai")
-ONCE = "limits: {attempts: 1, timeout_s: 1.0, breaker_failures: 100000}"
+ONCE = "limits: {attempts: 1, timeout_s: 5.0, breaker_failures: 100000}"
 
 
 def asked(request: WireRequest) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -52,23 +52,25 @@ def tidy(folder: str) -> None:
 
 def trim(folder: str, most_bytes: int, most_entries: int) -> None:
     """Remove what came last until the rest fits, and what no path leads to."""
-    found, out_of_reach = [], set()
+    found: dict[str, os.stat_result] = {}
+    out_of_reach = set()
     for entry in walk(Path(folder)):
         if entry.closed:
             out_of_reach.add(entry.path.partition("/")[0])
         else:
-            found.append((entry.status.st_ctime_ns, entry.path, entry.status))
+            found[entry.path] = entry.status
     for name in out_of_reach:
         remove(Path(folder, name))
-    size = sum(_bytes(status) for _, _, status in found)
-    entries = len(found)
-    # Of one moment, what lies deeper goes first: a folder is empty before it is its turn.
-    for _, path, status in sorted(found, key=lambda one: (one[0], one[1]), reverse=True):
+    found = {path: status for path, status in found.items() if path.partition("/")[0] not in out_of_reach}
+    size, entries = sum(map(_bytes, found.values())), len(found)
+    for path in _latest_first(found):
         if size <= most_bytes and entries <= most_entries:
             return
-        with contextlib.suppress(OSError):
-            (os.rmdir if stat.S_ISDIR(status.st_mode) else os.unlink)(f"{folder}/{path}")
-        size -= _bytes(status)
+        try:
+            (os.rmdir if stat.S_ISDIR(found[path].st_mode) else os.unlink)(f"{folder}/{path}")
+        except OSError:
+            continue
+        size -= _bytes(found[path])
         entries -= 1
 
 
@@ -78,6 +80,16 @@ def give(folder: str, uid: int) -> None:
     for entry in walk(Path(folder)):
         if entry.status.st_uid != uid:
             os.chown(entry.name, uid, uid, dir_fd=entry.folder, follow_symlinks=False)
+
+
+def _latest_first(found: Mapping[str, os.stat_result]) -> list[str]:
+    """The paths by the time they came, a folder after all that is in it: what is put into it changes its own time."""
+    came = {path: status.st_ctime_ns for path, status in found.items()}
+    for path in sorted(came, reverse=True):
+        parent = path.rpartition("/")[0]
+        if parent:
+            came[parent] = min(came[parent], came[path])
+    return sorted(came, key=lambda path: (came[path], path), reverse=True)
 
 
 def _bytes(status: os.stat_result) -> int:

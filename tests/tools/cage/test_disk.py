@@ -120,6 +120,16 @@ def test_what_came_last_is_removed_until_the_rest_fits(folder):
     assert sorted(path.name for path in folder.iterdir()) == ["f1", "f2"]
 
 
+def test_a_folder_that_changed_after_what_is_in_it_goes_after_it(folder):
+    (folder / "kept").touch()
+    time.sleep(0.02)
+    (folder / "d/e").mkdir(parents=True)
+    time.sleep(0.02)
+    (folder / "d").chmod(0o755)
+    disk.trim(str(folder), MANY, 2)
+    assert sorted(path.name for path in folder.rglob("*")) == ["d", "kept"]
+
+
 def test_folders_and_what_is_out_of_reach_are_trimmed_too(folder):
     (folder / "kept").touch()
     time.sleep(0.02)
