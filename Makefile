@@ -6,10 +6,11 @@ SEED ?= 0
 ARGS ?=
 PIP := .venv/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 CLUSTER_PIP := .venv-cluster/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt --no-deps
+TRL_PIP := .venv-trl/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help train cluster test test-cluster gpu-smoke soak lint bench bubblewrap clean
+.PHONY: help train cluster test test-cluster test-trl gpu-smoke soak lint bench bubblewrap clean
 
 help:
 	@echo "make train [PLUGIN=mathchat|dsbench] [SEED=0] [ARGS='key=value …']"
@@ -18,6 +19,7 @@ help:
 	@echo "                                           install, then train MathChat a little with Ray, DeepSpeed and vLLM"
 	@echo "make test                                  install, then run every check and test"
 	@echo "make test-cluster                          install, then run the tests of the cluster engine"
+	@echo "make test-trl                              install, then train on exported data with TRL"
 	@echo "make gpu-smoke                             install, then try short trainings on a GPU"
 	@echo "make soak                                  the long tests"
 	@echo "make bench                                 run the benchmarks; the last line of each is one JSON object"
@@ -69,6 +71,16 @@ test: .venv/.test lint
 test-cluster: .venv-cluster/.installed | bubblewrap
 	.venv-cluster/bin/pytest tests_cluster
 
+# TRL has a word in which versions of datasets and accelerate there are.
+.venv-trl/.installed: requirements/trl.txt constraints.txt pyproject.toml plugins/mappa_mathchat/pyproject.toml | .venv/bin/pip
+	.venv/bin/python -m venv .venv-trl
+	$(TRL_PIP) torch==2.13.0
+	$(TRL_PIP) --editable '.[train,data]' --editable plugins/mappa_mathchat --requirement requirements/trl.txt
+	@touch $@
+
+test-trl: .venv-trl/.installed | bubblewrap
+	.venv-trl/bin/pytest tests_trl
+
 # Needs a GPU; vLLM and torch as they are built for one.
 gpu-smoke:
 	test -x .venv-gpu/bin/pip || $(PYTHON) -m venv .venv-gpu
@@ -96,4 +108,4 @@ bench: .venv/.test .venv-bench/.installed .venv-cluster/.installed
 	.venv-cluster/bin/python bench/sync.py
 
 clean:
-	rm -rf .venv .venv-bench .venv-cluster .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-cluster .venv-trl .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

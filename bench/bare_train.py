@@ -25,13 +25,12 @@ import numpy as np
 import torch
 from mappa_mathchat import words
 from mappa_mathchat.briefing import Contribution
-from mappa_mathchat.coach import RuleCoach
+from mappa_mathchat.coach import RuleCoach, RuleOptions
 from mappa_mathchat.workflow import CODER, MathChat, Options, needs_another_try
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from mappa_core.hookspecs import NoOptions
 from mappa_core.records import Completion, Message, Scene, Step, Task, ToolLimits, ToolResult
 from mappa_core.tools.calls import PYTHON, calls_of
 from mappa_core.tools.python.options import PythonOptions
@@ -117,7 +116,7 @@ class Team:
         folder, python = Path(str(files(package))) / path, recipe.tools.python
         self.recipe = recipe
         self.chat = MathChat(Options(**vars(recipe.workflow.options)))
-        self.coach = RuleCoach(NoOptions())
+        self.coach = RuleCoach(RuleOptions())
         self.tool = PythonTool(PythonOptions(**vars(python.options)))
         self.limits = ToolLimits(
             wall_s=python.limits.wall_s,

@@ -1,7 +1,7 @@
 """The nouns of learning: the actions of one iteration as arrays, and what is made of them.
 
-Shapes: R rows (a row is an action), N sampled tokens over all rows. Log-probabilities are nats. Missing is NaN or None,
-never a number.
+Shapes: R rows (a row is an action), N sampled tokens over all rows; D demonstrations, M tokens over all of them.
+Log-probabilities are nats. Missing is NaN or None, never a number.
 """
 
 from __future__ import annotations
@@ -11,6 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from mappa_core.records import Bool, Float32, Int32, Int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Demonstrations:
+    """Better actions in full, which nobody sampled, ragged. Demonstration d stands where the action of a row stands:
+    after that row's prompt come tokens[offsets[d]:offsets[d+1]], the last of which ends it."""
+
+    row: Int32  # (D,) of the Experience, ascending
+    tokens: Int32  # (M,)
+    offsets: Int64  # (D+1,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,6 +64,9 @@ class Experience:
     old_logprobs: Float32 | None = None  # (N,) of the learner, before the update
     ref_logprobs: Float32 | None = None  # (N,)
     values: Float32 | None = None  # (N,)
+    finished: Bool | None = None  # (R,) whether the row's trajectory ended without an error
+
+    demonstrations: Demonstrations | None = None
 
     @property
     def lengths(self) -> Int64:

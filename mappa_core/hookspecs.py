@@ -46,12 +46,15 @@ class Offer(Generic[T]):
 
     Options of an offer that is `composite` may hold choices of other offers of its kind (fields of type `Use`, or
     lists of them); its `build` gets a second argument that builds one of them.
+
+    `values` marks an estimator that reads `Experience.values`: the policies it serves must have a value head.
     """
 
     name: str
     build: Callable[..., T]
     options: type = NoOptions
     composite: bool = False
+    values: bool = False
 
 
 @hookspec

@@ -291,6 +291,16 @@ class Failure:
     where: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counterfactual:
+    """What came of a trajectory whose action at `position` was replaced, the `number`-th time, from there on live."""
+
+    position: int
+    number: int
+    outcome: Mapping[str, float] = field(default_factory=dict)
+    error: Failure | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trajectory:
     """One rollout: the steps of all agents in order, their verdicts and the outcome. Never empty and silent:
@@ -305,6 +315,7 @@ class Trajectory:
     outcome: Mapping[str, float] = field(default_factory=dict)
     error: Failure | None = None
     seconds: float = 0.0
+    counterfactuals: tuple[Counterfactual, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ import torch
 from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
-from mappa_core.config.schema import TrainSection
+from mappa_core.config.schema import SupervisedSection, TrainSection
 from mappa_core.engine.cluster.fleet import Fleet
 from mappa_core.engine.cluster.learners import LearnerGroup, Task
 from mappa_core.engine.cluster.learners.rank import LearnerRank
@@ -26,13 +26,22 @@ from mappa_core.engine.losses import PPOLoss
 from mappa_core.engine.models import tensor_names
 from mappa_core.engine.options import ClusterOptions, LocalOptions, PPOOptions
 from mappa_core.errors import ActorLost, RunError
-from mappa_core.experience import Advantages, Experience
+from mappa_core.experience import Advantages, Demonstrations, Experience
 from mappa_core.protocols import Lora, PolicySpec
 
 POLICIES = ("solver", "coder")
 LOSS = PPOLoss(PPOOptions(kl="k3", kl_coef=0.1))
 TRAIN = TrainSection(
-    iterations=10, learning_rate=1e-3, grad_clip=1e9, minibatch_rows=4, epochs=2, micro_tokens=64, schedule="linear"
+    iterations=10,
+    learning_rate=1e-3,
+    grad_clip=1e9,
+    minibatch_rows=4,
+    epochs=2,
+    micro_tokens=64,
+    schedule="linear",
+    supervised=SupervisedSection(weight=0.3),
+    entropy_coef=0.05,
+    value_clip=0.1,
 )
 ONE_STEP = (3, 1)
 """Live rows of each policy: fewer than a minibatch, and for the second fewer than ranks."""
@@ -40,7 +49,8 @@ ONE_STEP = (3, 1)
 
 @dataclass(frozen=True)
 class Rows:
-    """An iteration of tests: live rows of each policy, and as many dead ones, with rewards that are missing."""
+    """An iteration of tests: live rows of each policy, and as many dead ones, with rewards that are missing. The first
+    row is corrected, the last live one twice, and the last dead one, which must not matter."""
 
     live: tuple[int, int]
     dead: tuple[int, int] = (1, 1)
@@ -81,6 +91,11 @@ class Rows:
             logprobs=random.normal(-5.0, 0.5, len(tokens)).astype(np.float32),
             prompt_tokens=np.concatenate(prompts).astype(np.int32),
             prompt_offsets=np.cumsum([0, *map(len, prompts)]),
+            demonstrations=Demonstrations(
+                row=np.array([0, sum(self.live) - 1, sum(self.live) - 1, count - 1], np.int32),
+                tokens=random.integers(3, 259, 30).astype(np.int32),
+                offsets=np.array([0, 12, 14, 25, 30]),
+            ),
         )
 
 

@@ -114,6 +114,10 @@ class ApiPolicy:
         thought, said = split_thought(completion.text)
         return Message(role="assistant", content=said, reasoning=thought)
 
+    def encode(self, text: str) -> None:
+        """None: tokens are the provider's own affair."""
+        return
+
     async def close(self) -> None:
         """Release connections."""
         await self._caller.close()

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from mappa_core.protocols import Provider
     from mappa_core.records import Sandbox
+    from mappa_core.rollout.counterfactual import Extra
 
 
 def announce(console: Console, providers: Sequence[Provider]) -> None:
@@ -34,3 +35,13 @@ def announce_sandboxes(console: Console, sandboxes: Mapping[str, Sandbox], *, qu
         for warning in sandbox.warnings:
             text = f"programs of the tool {tool}: {warning}"
             console.print(text, style="yellow", soft_wrap=True, highlight=False, markup=False)
+
+
+def announce_extra(console: Console, extra: Extra) -> None:
+    """A line on what counterfactual rollouts add to every iteration."""
+    if extra.rollouts is None or extra.actions is None or extra.tokens is None:
+        bound = "how many is not known, as the workflow does not say how often its agents act at most"
+    else:
+        bound = f"at most {extra.rollouts:,.0f} with {extra.actions:,.0f} actions of {extra.tokens:,.0f} sampled tokens"
+    text = f"every iteration plays counterfactual rollouts beside its own: {bound}"
+    console.print(text, style="yellow", soft_wrap=True, highlight=False)

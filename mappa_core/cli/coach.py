@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,10 @@ from mappa_core.plugins import Registry, choices
 if TYPE_CHECKING:
     from mappa_core.cli.verdicts import Bar
     from mappa_core.evaluation.asking import Asking
+    from mappa_core.evaluation.blame import BlameCertificate
     from mappa_core.evaluation.certify import Certificate
-    from mappa_core.evaluation.labelled import Labels
+    from mappa_core.evaluation.labelled import Against, Labels
+    from mappa_core.rollout.team import Judge
 
 SECONDS = click.FloatRange(min=0.0, min_open=True)
 
@@ -48,6 +51,13 @@ class Choice:
 @click.option("--file", metavar="FILE", type=click.Path(path_type=Path), help="Labelled actions, one a line.")
 @click.option("--agent", "agents", metavar="AGENT", multiple=True, help="Only actions of this agent; may be repeated.")
 @click.option(
+    "--against",
+    type=click.Choice(["outcome", "counterfactual"]),
+    default="outcome",
+    show_default=True,
+    help="What an action is labelled with: the outcome of its trajectory, or its own counterfactual credit.",
+)
+@click.option(
     "--repeats", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="Times each is judged."
 )
 @click.option("--limit", metavar="N", type=click.IntRange(1), help="Trajectories at most, drawn at random.")
@@ -64,6 +74,7 @@ def evaluate(
     runs: Sequence[Path],
     file: Path | None,
     agents: Sequence[str],
+    against: Against,
     repeats: int,
     limit: int | None,
     concurrency: int,
@@ -81,17 +92,22 @@ def evaluate(
 
     \b
       mappa coach eval --run runs/x --coach low=gemini --coach high=gemini low.model=… high.model=…
+
+    Runs that were trained with credit.counterfactual.use tell what another action would have changed: with --against
+    counterfactual a coach's blame is held against that.
     """
-    from mappa_core.cli.certificate import as_document, show
+    from mappa_core.cli import blame, certificate
     from mappa_core.cli.verdicts import counting_verdicts
     from mappa_core.evaluation.asking import Asking
     from mappa_core.evaluation.labelled import save_labels
 
     if bool(runs) == bool(file):
         raise ConfigError("name the labelled actions with --run RUN (one or more) or with --file FILE")
+    if against == "counterfactual" and repeats > 1:
+        raise ConfigError("--against counterfactual compares one verdict of each action: leave --repeats out")
     registry = load_registry()
     chosen = chosen_coaches(registry, coaches, settings)
-    labels = asyncio.run(_labels(registry, runs, file, limit))
+    labels = asyncio.run(_labels(registry, runs, file, limit, against))
     if agents:
         labels = labels.of(agents)
     if save is not None:
@@ -100,11 +116,16 @@ def evaluate(
     asking = Asking(concurrency=concurrency, timeout_s=timeout)
     with counting_verdicts(errors, quiet=quiet or as_json) as bar:
         bar.starting(len(chosen) * repeats * len(labels.actions))
-        certificate = asyncio.run(_certified(registry, chosen, labels, asking, repeats, errors, bar))
+        if against == "counterfactual":
+            blaming = asyncio.run(_blaming(registry, chosen, labels, asking, errors, bar))
+            document, show = blame.as_document(blaming), partial(blame.show, certificate=blaming)
+        else:
+            certified = asyncio.run(_certified(registry, chosen, labels, asking, repeats, errors, bar))
+            document, show = certificate.as_document(certified), partial(certificate.show, certificate=certified)
     if as_json:
-        click.echo(as_document(certificate))
+        click.echo(document)
     else:
-        show(Console(), certificate)
+        show(Console())
 
 
 def chosen_coaches(registry: Registry, coaches: Sequence[str], settings: Sequence[str]) -> list[Choice]:
@@ -132,10 +153,37 @@ def chosen_coaches(registry: Registry, coaches: Sequence[str], settings: Sequenc
     ]
 
 
-async def _labels(registry: Registry, runs: Sequence[Path], file: Path | None, limit: int | None) -> Labels:
+async def _labels(
+    registry: Registry, runs: Sequence[Path], file: Path | None, limit: int | None, against: Against
+) -> Labels:
     from mappa_core.evaluation.labelled import labels_of_file, labels_of_runs
 
-    return await labels_of_runs(registry, runs, limit) if file is None else labels_of_file(file, limit)
+    if file is not None:
+        return labels_of_file(file, limit)
+    return await labels_of_runs(registry, runs, limit, against=against)
+
+
+@asynccontextmanager
+async def _built(registry: Registry, chosen: Sequence[Choice], errors: Console) -> AsyncIterator[list[Judge]]:
+    """The coaches, announced, for as long as they are asked."""
+    from mappa_core.rollout.team import Judge
+
+    async with AsyncExitStack() as stack:
+        judges = []
+        for one in chosen:
+            judges.append(Judge(name=one.name, coach=registry.build("coaches", one.offer, one.options)))
+            stack.push_async_callback(judges[-1].coach.close)
+        announce(errors, list(dict.fromkeys(provider for judge in judges for provider in judge.coach.providers)))
+        yield judges
+
+
+async def _blaming(
+    registry: Registry, chosen: Sequence[Choice], labels: Labels, asking: Asking, errors: Console, bar: Bar
+) -> BlameCertificate:
+    from mappa_core.evaluation.blame import certify_blame
+
+    async with _built(registry, chosen, errors) as judges:
+        return await certify_blame(judges, labels, asking, judged=bar.judged)
 
 
 async def _certified(
@@ -148,12 +196,6 @@ async def _certified(
     bar: Bar,
 ) -> Certificate:
     from mappa_core.evaluation.certify import certify
-    from mappa_core.rollout.team import Judge
 
-    async with AsyncExitStack() as stack:
-        judges = []
-        for one in chosen:
-            judges.append(Judge(name=one.name, coach=registry.build("coaches", one.offer, one.options)))
-            stack.push_async_callback(judges[-1].coach.close)
-        announce(errors, list(dict.fromkeys(provider for judge in judges for provider in judge.coach.providers)))
+    async with _built(registry, chosen, errors) as judges:
         return await certify(judges, labels, asking, repeats=repeats, judged=bar.judged)

@@ -8,9 +8,11 @@ import msgspec
 from rich.console import Console
 
 from mappa_core.cli.progress import agents_table, counted, number, tool_faults
-from mappa_core.cli.results import gains_table
+from mappa_core.cli.results import chosen, gains_table, show_warnings
+from mappa_core.store.reader import Reader
 from mappa_core.store.summary import CoachSummary, Summary
 from mappa_core.training.run import Trained
+from mappa_core.view.health import warnings_of
 
 
 def show(console: Console, trained: Trained) -> None:
@@ -20,6 +22,8 @@ def show(console: Console, trained: Trained) -> None:
         count = counted(summary.eval.n, summary.eval.clusters)
         console.print(f"held-out {summary.eval.metric}, {count}, 95 % intervals", style="bold", highlight=False)
         console.print(gains_table(summary.eval))
+        if summary.eval.selection is not None:
+            console.print(chosen(summary.eval.selection), soft_wrap=True, highlight=False)
     console.print("agents in the last iteration", style="bold")
     console.print(agents_table(summary.agents))
     failed = f", {summary.coach.failed} failed" if summary.coach.failed else ""
@@ -30,6 +34,8 @@ def show(console: Console, trained: Trained) -> None:
     )
     if faults := tool_faults(summary.tools.lost, summary.tools.attempts_again):
         console.print(", ".join(faults), style="yellow", highlight=False)
+    with Reader(trained.folder) as reader:
+        show_warnings(console, warnings_of(reader))
     console.print(f"report   {trained.folder / 'report.html'}", soft_wrap=True, highlight=False)
     console.print(f"next     mappa runs show {trained.folder}", soft_wrap=True, highlight=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from mappa_core.config.compose import restore
 from mappa_core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from mappa_core.evaluation.heldout import Evaluation
     from mappa_core.evaluation.once import Evaluated
 
 
@@ -23,12 +24,25 @@ if TYPE_CHECKING:
 @click.option("--run", "run", metavar="RUN", type=click.Path(path_type=Path), help="Evaluate the run in this folder.")
 @click.option("--checkpoint", metavar="N", type=int, help="Its checkpoint after N iterations; the last if not given.")
 @click.option("--pass-at", metavar="K", type=int, multiple=True, help="Also print pass@K; needs eval.samples >= K.")
+@click.option("--avg-at", metavar="K", type=int, multiple=True, help="Also print avg@K; needs eval.samples >= K.")
+@click.option("--majority-at", metavar="K", type=int, multiple=True, help="Also print majority@K of final answers.")
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(
-    asked: Asked, run: Path | None, checkpoint: int | None, pass_at: Sequence[int], quiet: bool, as_json: bool
+    asked: Asked,
+    run: Path | None,
+    checkpoint: int | None,
+    pass_at: Sequence[int],
+    avg_at: Sequence[int],
+    majority_at: Sequence[int],
+    quiet: bool,
+    as_json: bool,
 ) -> None:
-    """Grade a recipe's start models, or a run's checkpoint, on held-out tasks."""
+    """Grade a recipe's start models, or a run's checkpoint, on held-out tasks.
+
+    Of K samples of a task: --pass-at, that any is right; --avg-at, their mean; --majority-at, that the most frequent
+    answer is right. Fair counts a trajectory that the team did not finish as wrong, raw leaves it out.
+    """
     from rich.console import Console
 
     from mappa_core.cli.asking import announce, announce_sandboxes
@@ -48,8 +62,10 @@ def command(
         composed = restore(registry, run / CONFIG, ("run.name=null", *asked.words))
         checkpoints = checkpoints_of(run, composed.config.checkpoint.url)
         loaded = checkpoints.last() if checkpoint is None else checkpoints.load(checkpoint)
-    if any(k > composed.config.eval.samples for k in pass_at):
-        raise ConfigError(f"--pass-at {max(pass_at)} needs eval.samples={max(pass_at)} or more")
+    asked_at = {"pass": pass_at, "avg": avg_at, "majority": majority_at}
+    for what, sizes in asked_at.items():
+        if not all(1 <= k <= composed.config.eval.samples for k in sizes):
+            raise ConfigError(f"--{what}-at {max(sizes)} needs eval.samples={max(sizes)} or more, and to be 1 or more")
     errors = Console(stderr=True)
     with counting(errors, quiet=quiet or as_json) as progress:
         evaluated = asyncio.run(
@@ -64,16 +80,34 @@ def command(
             )
         )
     if as_json:
-        click.echo(msgspec.json.encode(as_document(evaluated, pass_at)).decode())
+        click.echo(msgspec.json.encode(as_document(evaluated, asked_at)).decode())
         return
     console = Console()
     show_evaluation(console, evaluated.evaluation)
-    for k in pass_at:
-        console.print(f"pass@{k} {evaluated.evaluation.pass_at(k):.1%}", highlight=False)
+    for what, sizes in asked_at.items():
+        for k in sizes:
+            console.print(_several(evaluated.evaluation, what, k), highlight=False)
     console.print(f"trajectories: mappa runs show {evaluated.folder}", soft_wrap=True, highlight=False)
 
 
-def as_document(evaluated: Evaluated, pass_at: Sequence[int]) -> dict[str, Any]:
+def _several(evaluation: Evaluation, what: str, k: int) -> str:
+    """A line on several samples of a problem."""
+    fair, raw = at(evaluation, what, k), at(evaluation.raw, what, k)
+    if what == "majority" and evaluation.answers is None:
+        return f"{what}@{k} - (no final answers of this workflow can be compared)"
+    return f"{what}@{k} {'-' if fair is None else f'{fair:.1%}'} fair, {'-' if raw is None else f'{raw:.1%}'} raw"
+
+
+def at(evaluation: Evaluation, what: str, k: int) -> float | None:
+    """pass@k, avg@k or majority@k; None where no problem has k samples, or there are no answers to count."""
+    try:
+        found: float | None = getattr(evaluation, f"{what}_at")(k)
+    except ValueError:
+        return None
+    return found
+
+
+def as_document(evaluated: Evaluated, asked_at: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     """An evaluation as JSON values; shares are 0-1."""
     from mappa_core.cli import results
 
@@ -83,7 +117,8 @@ def as_document(evaluated: Evaluated, pass_at: Sequence[int]) -> dict[str, Any]:
         "metric": evaluation.metric,
         "iteration": evaluation.iteration,
         "rollouts": int(evaluation.values.size),
-        "pass_at": {str(k): evaluation.pass_at(k) for k in pass_at},
+        **{f"{what}_at": {str(k): at(evaluation, what, k) for k in sizes} for what, sizes in asked_at.items()},
+        "raw": {f"{what}_at": {str(k): at(evaluation.raw, what, k) for k in sizes} for what, sizes in asked_at.items()},
         "not_finished": dict(evaluation.failures),
         **results.as_document(evaluation),
     }

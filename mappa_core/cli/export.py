@@ -1,4 +1,4 @@
-"""`mappa export`: agents of a run as model folders that everything else can load."""
+"""`mappa export`: agents of a run as model folders, or their actions as data sets, that everything else can load."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mappa_core.errors import RunError
+from mappa_core.cli.dataset import DatasetAsked, dataset_options, write_dataset
+from mappa_core.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from mappa_core.store.checkpoint import Manifest
@@ -16,20 +17,44 @@ if TYPE_CHECKING:
 
 @click.command("export")
 @click.argument("run", metavar="RUN[@best|@last|@N]")
-@click.option("--to", "form", type=click.Choice(["hf"]), default="hf", show_default=True, help="Hugging Face folders.")
-@click.option("--out", metavar="DIR", type=click.Path(path_type=Path), required=True, help="Gets a folder an agent.")
+@click.option(
+    "--to",
+    "form",
+    type=click.Choice(["hf", "sft", "dpo", "kto"]),
+    default="hf",
+    show_default=True,
+    help="Hugging Face model folders, or data in Parquet.",
+)
+@click.option(
+    "--out", metavar="DIR", type=click.Path(path_type=Path), required=True, help="The folder that is written."
+)
 @click.option("--agent", "agents", metavar="NAME", multiple=True, help="Only this agent; may be repeated.")
-@click.option("--merged", is_flag=True, help="Adapters together with the model that they belong to.")
+@click.option("--merged", is_flag=True, help="hf: adapters together with the model that they belong to.")
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Of the weights of whole models; that of the start model if not given.",
+    help="hf: of the weights of whole models; that of the start model if not given.",
 )
-def command(run: str, form: str, out: Path, agents: Sequence[str], merged: bool, dtype: str | None) -> None:
-    """Write the agents of a run, or of a URL of checkpoints, as model folders.
+@dataset_options
+def command(
+    run: str, form: str, out: Path, agents: Sequence[str], merged: bool, dtype: str | None, asked: DatasetAsked
+) -> None:
+    """Write the agents of a run as model folders (hf), or what they did as data for fine-tuning (sft, dpo, kto).
 
-    The last checkpoint is taken if none is named. A `lora` policy becomes an adapter's folder unless --merged.
+    hf: RUN may be a URL of checkpoints; the last one is taken if none is named. A `lora` policy becomes an adapter's
+    folder unless --merged. Others: RUN is a run folder, DIR gets a Parquet file an agent in the columns that TRL reads.
     """
+    if form == "hf":
+        if given := asked.given:
+            raise ConfigError(f"{given}: that is for data sets, --to sft, dpo or kto")
+        _models(run, out, agents, merged, dtype)
+    elif merged or dtype is not None:
+        raise ConfigError("--merged and --dtype are for models, --to hf")
+    else:
+        write_dataset(run, out, form, agents, asked)
+
+
+def _models(run: str, out: Path, agents: Sequence[str], merged: bool, dtype: str | None) -> None:
     from rich.console import Console
 
     from mappa_core.engine.export import export

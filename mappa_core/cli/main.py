@@ -27,6 +27,8 @@ from mappa_core.errors import GuardStop, InputError
 COMMANDS = (
     "train",
     "eval",
+    "compare",
+    "sweep",
     "plan",
     "observe",
     "coach",

@@ -30,6 +30,7 @@ FIGURES = {
     "actions": "actions",
     "sampled_tokens": "tokens sampled",
     "prompt_tokens": "tokens of prompts",
+    "tool_calls": "calls of tools",
     "verdicts": "verdicts",
     "coach_calls": "calls of coaches",
     "coach_prompt_tokens": "  tokens in",
@@ -159,8 +160,11 @@ def _plain(rows: Sequence[Sequence[str]]) -> Table:
 
 def _work(planned: Plan) -> Table:
     """A row for every figure that is not nothing."""
+    from mappa_core.studies.plan import Work
+
     columns = {
         "one iteration": planned.iteration if planned.iterations else None,
+        "replayed": planned.counterfactual if planned.iterations and planned.counterfactual != Work() else None,
         "training": planned.iteration * planned.iterations if planned.iterations else None,
         "one evaluation": planned.evaluation,
         "the run": planned.run,
@@ -211,6 +215,7 @@ def as_document(planned: Plan) -> dict[str, Any]:
         "iterations": planned.iterations,
         "evaluations": planned.evaluations,
         "iteration": _figures(planned.iteration),
+        "counterfactual": _figures(planned.counterfactual),
         "evaluation": _figures(planned.evaluation),
         "run": _figures(planned.run),
         "hours": _figure(planned.hours),

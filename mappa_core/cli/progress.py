@@ -11,13 +11,18 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from mappa_core.cli.asking import announce, announce_sandboxes
+from mappa_core.cli.asking import announce, announce_extra, announce_sandboxes
+from mappa_core.credit.demonstrations import USED
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.protocols import Provider, Split
 from mappa_core.records import Sandbox, Trajectory
+from mappa_core.rollout.counterfactual import Extra
 from mappa_core.store.summary import AgentSummary, Interval
 from mappa_core.training.listener import Listener, Silent
 from mappa_core.training.report import IterationReport
+
+PARTS = {"all": "held-out", "report": "held-out, reported,", "selection": "held-out, to choose by,"}
+"""What the tasks of each part of an evaluation are called."""
 
 
 class Lines(Silent):
@@ -32,6 +37,9 @@ class Lines(Silent):
 
     def sandboxed(self, sandboxes: Mapping[str, Sandbox]) -> None:
         announce_sandboxes(self._console, sandboxes)
+
+    def adding(self, extra: Extra) -> None:
+        announce_extra(self._console, extra)
 
     def evaluated(self, evaluation: Evaluation) -> None:
         self._console.print(evaluation_line(evaluation), soft_wrap=True, highlight=False)
@@ -73,6 +81,9 @@ class Dashboard(Silent):
 
     def sandboxed(self, sandboxes: Mapping[str, Sandbox]) -> None:
         announce_sandboxes(self._console, sandboxes)
+
+    def adding(self, extra: Extra) -> None:
+        announce_extra(self._console, extra)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -166,7 +177,10 @@ def agents_table(agents: Mapping[str, AgentSummary]) -> Table:
 
 
 def show_alarms(console: Console, report: IterationReport) -> None:
-    """A line per alarm of the coach's drift."""
+    """A line per alarm of the coach's drift, and per warning of a policy's health."""
+    for warning in report.warnings:
+        told = f"health, {warning.rule}: {warning}"
+        console.print(told, style="yellow", soft_wrap=True, highlight=False, markup=False)
     for alarm in report.drift.alarms:
         console.print(f"coach drift, {alarm.kind}: {alarm}", style="yellow", soft_wrap=True, highlight=False)
 
@@ -190,6 +204,8 @@ def headline(report: IterationReport) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in report.failed_rollouts.items())
         words.append(f"{failed} rollouts failed ({kinds})")
     words += tool_faults(report.lost, report.calls_again)
+    if report.corrections:
+        words.append(f"{report.corrections[USED]} of {sum(report.corrections.values())} corrections")
     return "  ".join(words)
 
 
@@ -203,7 +219,7 @@ def evaluation_line(evaluation: Evaluation, played: str | None = None) -> str:
     """One line on an evaluation: the metric and the further figures with their intervals, and what failed. `played`
     says of what, where it is not the held-out problems after some iterations."""
     shares = ", ".join(f"{name} {share(evaluation.of(name).interval)}" for name in evaluation.measures)
-    what = f"held-out after {evaluation.iteration} iterations" if played is None else played
+    what = f"{PARTS[evaluation.part]} after {evaluation.iteration} iterations" if played is None else played
     line = f"{what}: {shares} over {counted(len(evaluation.problems), evaluation.cluster_count)}"
     if evaluation.failures:
         kinds = ", ".join(f"{count} {kind}" for kind, count in evaluation.failures.items())

@@ -15,6 +15,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from mappa_core.store.summary import Interval, Summary
     from mappa_core.view.drift import GapHistory, Watch
+    from mappa_core.view.health import Warned
 
 
 @click.command("report")
@@ -28,35 +29,39 @@ def command(runs: Sequence[Path], as_json: bool) -> None:
     from mappa_core.store.reader import Reader
     from mappa_core.store.summary import read_summary
     from mappa_core.view.drift import watch_of
+    from mappa_core.view.health import warnings_of
     from mappa_core.view.report import write_report
 
     for folder in runs:
         with Reader(folder) as reader:
-            watch = watch_of(reader)
+            watch, warnings = watch_of(reader), warnings_of(reader)
         summary = read_summary(folder)
         page = write_report(folder, summary)
         if as_json:
-            click.echo(as_document(page, summary, watch))
+            click.echo(as_document(page, summary, watch, warnings))
         else:
-            show(Console(), page, summary, watch)
+            show(Console(), page, summary, watch, warnings)
 
 
-def show(console: Console, page: Path, summary: Summary, watch: Watch) -> None:
-    """What was learned, the coach's gaps and alarms, and where the page lies."""
+def show(console: Console, page: Path, summary: Summary, watch: Watch, warnings: Sequence[Warned]) -> None:
+    """What was learned, the coach's gaps and alarms, warnings of health, and where the page lies."""
     from mappa_core.cli.progress import counted
-    from mappa_core.cli.results import gains_table
+    from mappa_core.cli.results import chosen, gains_table, show_warnings
 
     console.print(f"[bold]{escape(page.parent.name)}[/]  {summary.status}", highlight=False)
     if summary.eval is not None:
         count = counted(summary.eval.n, summary.eval.clusters)
         console.print(f"held-out {summary.eval.metric}, {count}, 95 % intervals", highlight=False)
         console.print(gains_table(summary.eval))
+        if summary.eval.selection is not None:
+            console.print(chosen(summary.eval.selection), soft_wrap=True, highlight=False)
     if watch.gaps:
         console.print("gaps of the coach between strata: points beyond the rest at equal outcome, 95 % intervals")
         console.print(_gaps(watch.gaps))
     for alarm in watch.alarms:
         told = f"{alarm.kind} alarm after iteration {alarm.iteration}: {alarm.text}"
         console.print(told, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    show_warnings(console, warnings)
     console.print(f"report   {page}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -82,7 +87,8 @@ def _points(gap: Interval) -> str:
     return f"{gap.mean:+.2f}{bounds}"
 
 
-def as_document(page: Path, summary: Summary, watch: Watch) -> str:
-    """The summary of a run, where its page lies, and the coach's gaps (points) and alarms."""
-    document = {**msgspec.to_builtins(summary), "report": str(page), **msgspec.to_builtins(watch)}
+def as_document(page: Path, summary: Summary, watch: Watch, warnings: Sequence[Warned]) -> str:
+    """The summary of a run, where its page lies, the coach's gaps (points) and alarms, and warnings of health."""
+    health = msgspec.to_builtins(warnings)
+    document = {**msgspec.to_builtins(summary), "report": str(page), **msgspec.to_builtins(watch), "health": health}
     return msgspec.json.encode(document).decode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -11,7 +11,8 @@ from rich.table import Table
 
 from mappa_core.cli.progress import evaluation_line, share
 from mappa_core.evaluation.heldout import Evaluation
-from mappa_core.store.summary import EvalSummary, FigureSummary, Interval, StratumSummary
+from mappa_core.store.summary import EvalSummary, FigureSummary, Interval, SelectionSummary, StratumSummary
+from mappa_core.view.health import Warned
 
 
 def show_evaluation(console: Console, evaluation: Evaluation, played: str | None = None) -> None:
@@ -42,6 +43,21 @@ def gains_table(results: EvalSummary) -> Table:
             found = part if measure == results.metric else part.figures[measure]
             table.add_row(escape(name), *_gain(found))
     return table
+
+
+def chosen(selection: SelectionSummary) -> str:
+    """How the weights were chosen that the column `after` is of, in a sentence."""
+    return (
+        f"after: the weights of iteration {selection.iteration}, the best of {selection.evaluations} evaluations on "
+        f"{selection.n} other tasks ({selection.value:.1%} there, which the choice makes too good)"
+    )
+
+
+def show_warnings(console: Console, warnings: Sequence[Warned]) -> None:
+    """A line per warning of a policy's health."""
+    for one in warnings:
+        told = f"health, {one.rule}, after iteration {one.iteration}: {one.text}"
+        console.print(told, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def as_document(evaluation: Evaluation) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from rich.table import Table
 
 from mappa_core.cli.progress import share
 from mappa_core.errors import RunError
-from mappa_core.protocols import Split
 from mappa_core.records import NOBODY, Step, ToolResult, Trajectory, Verdict
 from mappa_core.store.folder import run_folders
 from mappa_core.store.reader import Reader
@@ -47,11 +46,13 @@ def list_runs(root: Path) -> None:
 
 @command.command("show")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--split", type=click.Choice(["train", "eval"]), help="Only trajectories of this split.")
+@click.option(
+    "--split", type=click.Choice(["train", "eval", "counterfactual"]), help="Only these; counterfactual ones only so."
+)
 @click.option("--iteration", type=int, help="Only trajectories of this iteration.")
 @click.option("--limit", type=int, default=20, show_default=True)
 @click.option("--offset", type=int, default=0, show_default=True)
-def show(folder: Path, split: Split | None, iteration: int | None, limit: int, offset: int) -> None:
+def show(folder: Path, split: str | None, iteration: int | None, limit: int, offset: int) -> None:
     """Show a run: its coach's verdicts per agent and its trajectories (the newest iterations by --iteration)."""
     console = Console()
     with Reader(folder) as reader:

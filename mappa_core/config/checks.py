@@ -12,11 +12,13 @@ from typing import Any, get_args, get_type_hints
 from mappa_core.config.layers import Node, leaves
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import PolicySpec, Split
-from mappa_core.records import Phase
+from mappa_core.records import MAX_SCORE, Phase
 
 SCHEDULES = ("constant", "linear", "cosine")
 CORRECTIONS = ("truncate", "mask", "none")
 LEVELS = ("token", "sequence")
+MEANS = ("token", "sequence", "fixed")
+REPLACEMENTS = ("none", "sibling", "resample", "default")
 CASSETTE_MODES = ("off", "record", "replay", "auto")
 ANSWERS = ("warn", "correct", "pause")
 """What a drift alarm may be answered with."""
@@ -60,6 +62,9 @@ RULES = (
     above(0, "coach.spend_usd", "coach.bias.most"),
     at_least(0, "coach.bias.shrink", "coach.drift.least"),
     Rule(("coach.bias.decay",), lambda decay: 0.0 < decay <= 1.0, "above 0 and at most 1"),
+    one_of(REPLACEMENTS, "credit.counterfactual.use"),
+    at_least(1, "credit.counterfactual.samples"),
+    Rule(("credit.counterfactual.share",), lambda part: 0.0 < part <= 1.0, "above 0 and at most 1"),
     one_of(CASSETTE_MODES, "coach.cassette.mode"),
     one_of(ANSWERS, "coach.drift.level", "coach.drift.widening"),
     at_least(1, "train.iterations", "train.prompts", "train.samples", "train.epochs"),
@@ -71,9 +76,18 @@ RULES = (
     one_of(CORRECTIONS, "train.correction.kind"),
     one_of(LEVELS, "train.correction.level"),
     at_least(1, "train.correction.cap"),
+    share("train.correction.floor"),
+    one_of(MEANS, "train.mean"),
+    at_least(1, "train.mean_length"),
+    at_least(0, "train.entropy_coef"),
+    above(0, "train.value_clip", "train.health.grad_norm", "train.health.kl"),
+    share("train.health.entropy", "train.health.clip_share", "train.health.ess", "train.health.equal_groups"),
+    at_least(0, "train.supervised.weight"),
+    Rule(("train.supervised.max_score",), lambda score: 0.0 <= score <= MAX_SCORE, "a score from 0 to 10 points"),
     at_least(1, "eval.problems", "eval.samples", "checkpoint.every", "checkpoint.keep"),
     at_least(0, "eval.every"),
     one_of(get_args(Split), "eval.split"),
+    Rule(("eval.selection",), lambda part: 0.0 < part < 1.0, "above 0 and below 1, or null"),
     one_of((*get_args(get_type_hints(PolicySpec)["kind"]), "api"), "policies.*.kind"),
     at_least(1, "policies.*.lora.rank"),
     above(0, "policies.*.lora.alpha"),
@@ -91,6 +105,7 @@ def check_values(settings: Node) -> None:
             if applies and node.content is not None and not rule.accepts(node.plain):
                 raise ConfigError(f"{key}: must be {rule.words}, not {node.plain!r} (set by {node.origin})")
     _check_reward(settings.fields["coach"].fields["reward"])
+    _check_mean(settings.fields["train"])
     for name, policy in settings.fields["policies"].fields.items():
         _check_start(f"policies.{name}", policy)
 
@@ -100,6 +115,15 @@ def _check_reward(reward: Node) -> None:
     for phase, node in reward.fields.items():
         if phase not in phases:
             raise ConfigError(f"coach.reward.{phase}: a phase is one of {', '.join(phases)} (set by {node.origin})")
+
+
+def _check_mean(train: Node) -> None:
+    mean = train.fields["mean"]
+    if mean.plain == "fixed" and train.fields["mean_length"].content is None:
+        raise ConfigError(
+            f"train.mean_length: train.mean=fixed divides by it, and it is not set (train.mean is set by "
+            f"{mean.origin}). sampling.max_tokens is the usual one"
+        )
 
 
 def _check_start(key: str, policy: Node) -> None:

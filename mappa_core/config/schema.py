@@ -168,6 +168,29 @@ class CoachSection:
 
 
 @dataclass
+class CounterfactualSection:
+    """What an action was worth: the outcome less that of the same trajectory with another action in its place, from
+    where the team plays on. The shaper `difference` reads it."""
+
+    use: str = "none"
+    """none | sibling (of another trajectory of the task: same agent, turn and prompt) | resample (what the policy
+    samples now) | default (a text)"""
+    samples: int = 1
+    """Rollouts per action, with `sibling` at most as many as there are siblings. `default` has one."""
+    agents: list[str] = field(default_factory=list)
+    """Whose actions are replaced; none named: everyone's."""
+    share: float = 1.0
+    """Share of the trajectories whose actions are replaced, drawn by name."""
+    texts: dict[str, str] = field(default_factory=dict)
+    """What an agent says by `default`, in place of the workflow's own `default_actions`."""
+
+
+@dataclass
+class CreditSection:
+    counterfactual: CounterfactualSection = field(default_factory=CounterfactualSection)
+
+
+@dataclass
 class EstimatorSection:
     use: str = "reinforce_plus_plus"
     options: Any = field(default_factory=dict)
@@ -179,10 +202,44 @@ class CorrectionSection:
     """Importance weights between the log-probabilities of samplers and learners, on the policy loss."""
 
     kind: str = "truncate"
-    """truncate (at the cap) | mask (0 above the cap and below its inverse) | none. Figures are shown in any case."""
+    """truncate (at the cap) | mask (0 above the cap and below the floor) | none. Figures are shown in any case."""
     level: str = "token"
     """token | sequence: weights of tokens, or of whole actions (the product over their tokens)."""
     cap: float = 2.0
+    floor: float | None = None
+    """Weight below which `mask` gives 0; null: the inverse of the cap."""
+
+
+@dataclass
+class SupervisedSection:
+    """A supervised term beside the policy loss, on the actions that a coach would rather have seen
+    (`coach.options.correction`): `weight` times the mean of -log p over their tokens in an optimiser step."""
+
+    weight: float = 0.0
+    """0: none."""
+    max_score: float = 4.0
+    """Only where the verdict's score is at most this (points, 0-10)."""
+    truth: bool = True
+    """Also what coaches wrote who were shown the truth (`coach.reference_for`): it may hold the truth."""
+
+
+@dataclass
+class HealthSection:
+    """Limits beyond which a policy's figures raise a warning, by their median over five iterations. null: no such
+    warning. None of them stops a run."""
+
+    entropy: float | None = 0.02
+    """Least share of its entropy at the start."""
+    grad_norm: float | None = 3.0
+    """Largest norm of the gradient in two iterations running, in multiples of the median of those before."""
+    clip_share: float | None = 0.3
+    """Largest share of tokens that the loss clips."""
+    ess: float | None = 0.3
+    """Least effective sample size of the importance weights, as a share of the sample."""
+    kl: float | None = 0.5
+    """Largest divergence from the reference, nats per token."""
+    equal_groups: float | None = 0.95
+    """Largest share of groups of siblings whose rewards are all equal."""
 
 
 @dataclass
@@ -210,9 +267,20 @@ class TrainSection:
     weight_decay: float = 0.0
     grad_clip: float = 1.0
     """Norm to which a policy's gradient is clipped."""
+    mean: str = "token"
+    """token | sequence | fixed: what the loss of a step is a mean over. Every token counts the same, or every action
+    does, or each action's sum is divided by `mean_length`."""
+    mean_length: int | None = None
+    """Tokens that `mean: fixed` divides by, whatever the actions' lengths; usually `sampling.max_tokens`."""
+    entropy_coef: float = 0.0
+    """Weight of the mean entropy of the policy's distributions over the next token, which is taken off the loss."""
     value_coef: float = 0.5
     """Weight of the value loss, where a policy has a value head."""
+    value_clip: float | None = None
+    """How far a value moves from what it was before the update until its loss has no gradient; None: no bound."""
     correction: CorrectionSection = field(default_factory=CorrectionSection)
+    supervised: SupervisedSection = field(default_factory=SupervisedSection)
+    health: HealthSection = field(default_factory=HealthSection)
     max_lost: float = 0.25
     """Share of an iteration's trajectories lost to failures of tools beyond which the run stops with a checkpoint."""
     max_skipped: int = 3
@@ -235,6 +303,9 @@ class EvalSection:
     """0 is greedy."""
     coach: bool = False
     """Also ask the coach during evaluation. Accuracy never depends on it."""
+    selection: float | None = 0.5
+    """Where `checkpoint.best` is on: share of the tasks, by hash, that the best checkpoint is chosen on; the others are
+    what is reported, before training and of that checkpoint. null: it is chosen on all of them, and not reported."""
 
 
 @dataclass
@@ -244,7 +315,7 @@ class CheckpointSection:
     keep: int = 2
     """Latest checkpoints that stay."""
     best: bool = False
-    """Also keep one of the best evaluation so far, for RUN@best."""
+    """Also keep one of the best evaluation so far, for RUN@best (see `eval.selection`)."""
     url: str | None = None
     """Folder elsewhere (s3://…, gs://…, file://…) that every checkpoint is copied to, under the name of the run."""
 
@@ -269,6 +340,7 @@ class RunConfig:
     sampling: SamplingSection = field(default_factory=SamplingSection)
     tools: dict[str, ToolSection] = field(default_factory=dict)
     coach: CoachSection = field(default_factory=CoachSection)
+    credit: CreditSection = field(default_factory=CreditSection)
     shapers: list[Use] = field(default_factory=list)
     estimator: EstimatorSection = field(default_factory=EstimatorSection)
     loss: Use = field(default_factory=lambda: Use(use="ppo"))

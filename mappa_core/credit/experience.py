@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mappa_core.credit.ragged import offsets_of, places
-from mappa_core.experience import Experience
+from mappa_core.experience import Demonstrations, Experience
 from mappa_core.protocols import Rewards
 from mappa_core.records import Int32, Int64, Step, Trajectory
 
@@ -79,11 +79,13 @@ def build(
         logprobs=_joined([_logprobs(step) for step in steps], np.float32),
         prompt_tokens=_joined(prompts, np.int32),
         prompt_offsets=_offsets(prompts),
+        finished=np.array([trajectory.error is None for trajectory, _, _ in rows], dtype=np.bool_),
     )
 
 
 def take(experience: Experience, rows: Int64) -> Experience:
-    """The experience that holds `rows` alone, in the order given. Names, and the numbers that stand for them, stay."""
+    """The experience that holds `rows` alone, each at most once, in the order given. Names, and the numbers that stand
+    for them, stay."""
     tokens = places(experience.offsets, rows)
     columns: dict[str, object] = {
         "steps": tuple(experience.steps[row] for row in rows),
@@ -95,7 +97,24 @@ def take(experience: Experience, rows: Int64) -> Experience:
         values = getattr(experience, column.name)
         if column.name not in columns and isinstance(values, np.ndarray):
             columns[column.name] = values[tokens if column.name in _PER_TOKEN else rows]
+    if experience.demonstrations is not None:
+        columns["demonstrations"] = _of_rows(experience.demonstrations, rows)
     return replace(experience, **columns)  # type: ignore[arg-type]
+
+
+def _of_rows(given: Demonstrations, rows: Int64) -> Demonstrations:
+    """The demonstrations of `rows`, whose numbers become their places in it."""
+    order = np.argsort(rows)
+    place = np.searchsorted(rows, given.row, sorter=order)
+    known = place < len(rows)
+    known[known] = rows[order[place[known]]] == given.row[known]
+    chosen = np.flatnonzero(known)
+    chosen = chosen[np.argsort(order[place[chosen]], kind="stable")]
+    return Demonstrations(
+        row=order[place[chosen]].astype(np.int32),
+        tokens=given.tokens[places(given.offsets, chosen)],
+        offsets=offsets_of(np.diff(given.offsets)[chosen]),
+    )
 
 
 def _rows(

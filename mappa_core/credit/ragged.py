@@ -25,15 +25,19 @@ def places(offsets: Int64, rows: Int64) -> Int64:
 def returns_to_go(values: Float64, offsets: Int64, gamma: float) -> Float64:
     """`G_t = values_t + gamma * G_{t+1}` inside each row, (N,).
 
-    By doubling: after k rounds every element holds the discounted sum of itself and its 2^k - 1 successors in the row,
-    so it takes as many vector operations as the longest row has binary digits, and no row touches another's bits.
+    One step back from the end in all rows at once that reach so far, the longest first: every element is touched once,
+    and no row touches another's bits.
     """
     returns = values.astype(np.float64)
-    to_come = np.repeat(offsets[1:], np.diff(offsets)) - np.arange(len(values)) - 1
-    reach, discount = 1, gamma
-    here = np.flatnonzero(to_come >= reach)
-    while len(here):
-        returns[here] += discount * returns[here + reach]
-        reach, discount = 2 * reach, discount * discount
-        here = here[to_come[here] >= reach]
+    lengths = np.diff(offsets)
+    longest_first = np.argsort(-lengths, kind="stable")
+    longest_first = longest_first[: np.count_nonzero(lengths)]
+    place = offsets[1:][longest_first] - 1
+    to_go = returns[place]
+    # How many rows have more than t elements, for t from 1 on.
+    reaching = np.cumsum(np.bincount(lengths)[::-1])[::-1][2:]
+    for rows in reaching.tolist():
+        place = place[:rows] - 1
+        to_go = returns[place] + gamma * to_go[:rows]
+        returns[place] = to_go
     return returns

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from mappa_core.credit.counterfactual import credit_of
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import Rewards
 from mappa_core.records import MAX_SCORE, Step, Trajectory
@@ -96,6 +97,38 @@ class OutcomeMix:
 
 
 @dataclass
+class DifferenceOptions:
+    """Gives every action its counterfactual credit (`credit.counterfactual`)."""
+
+    metric: str = "correct"
+    """Key of the outcome; the workflow's main metric."""
+    weight: float = 1.0
+    """Factor from the outcome's unit to the reward's."""
+    process_weight: float = 0.0
+    """Factor of the action's own reward, which is added. Bring it to the outcome's range with `scale` first."""
+
+
+class Difference:
+    """`r := weight * credit + process_weight * r`, where credit is the outcome less the mean outcome of counterfactual
+    rollouts (see `credit_of`).
+
+    None where the credit is missing, and where `r` is, unless process_weight is 0.
+    """
+
+    def __init__(self, options: DifferenceOptions) -> None:
+        self._options = options
+
+    def __call__(self, trajectory: Trajectory, rewards: Rewards) -> Rewards:
+        pairs = zip(trajectory.steps, rewards, strict=True)
+        return tuple(self._reward(trajectory, step, reward) for step, reward in pairs)
+
+    def _reward(self, trajectory: Trajectory, step: Step, reward: float | None) -> float | None:
+        o, credit = self._options, credit_of(trajectory, step.position, self._options.metric).value
+        own = 0.0 if o.process_weight == 0 else reward
+        return None if credit is None or own is None else o.weight * credit + o.process_weight * own
+
+
+@dataclass
 class ReturnToGoOptions:
     """Lets the rewards of later actions flow back to earlier ones."""
 
@@ -109,7 +142,8 @@ class ReturnToGo:
     """`G_k = r_k + gamma * G_next(k)` over the actions of a trajectory in their order.
 
     A return that would need a missing reward is missing. So, unless gamma is 0, are all returns of a trajectory that
-    ended in an error: the actions that were still to come are the missing ones.
+    ended in an error: the actions that were still to come are the missing ones. So where verdicts are missing, actions
+    with little to come keep their return more often than those with much: a bias towards short trajectories.
     """
 
     def __init__(self, options: ReturnToGoOptions) -> None:

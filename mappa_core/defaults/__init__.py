@@ -9,7 +9,7 @@ from mappa_core.coaching.options import EnsembleOptions
 from mappa_core.config.schema import Use
 from mappa_core.credit import estimators, shapers
 from mappa_core.defaults.tasks import FileOptions, FileTasks, HuggingFaceOptions, HuggingFaceTasks
-from mappa_core.engine.options import ClusterOptions, LocalOptions, PPOOptions
+from mappa_core.engine.options import CISPOOptions, ClusterOptions, GSPOOptions, LocalOptions, PPOOptions
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.protocols import Coach, Engine, Estimator, Loss, Shaper, TaskSource, Tool, Transport
 from mappa_core.tools.calculator import Calculator
@@ -42,21 +42,32 @@ def mappa_shapers() -> Iterable[Offer[Shaper]]:
     yield Offer("scale", shapers.Scale, shapers.ScaleOptions)
     yield Offer("outcome", shapers.Outcome, shapers.OutcomeOptions)
     yield Offer("outcome_mix", shapers.OutcomeMix, shapers.OutcomeMixOptions)
+    yield Offer("difference", shapers.Difference, shapers.DifferenceOptions)
     yield Offer("return_to_go", shapers.ReturnToGo, shapers.ReturnToGoOptions)
     yield Offer("length_penalty", shapers.LengthPenalty, shapers.LengthPenaltyOptions)
 
 
 @hookimpl
 def mappa_estimators() -> Iterable[Offer[Estimator]]:
-    yield Offer("reinforce_plus_plus", estimators.ReinforcePlusPlus, estimators.ReinforcePlusPlusOptions)
     yield Offer("reinforce", estimators.Reinforce, estimators.ReinforceOptions)
+    yield Offer("reinforce_plus_plus", estimators.ReinforcePlusPlus, estimators.ReinforcePlusPlusOptions)
+    yield Offer(
+        "reinforce_plus_plus_baseline",
+        estimators.ReinforcePlusPlusBaseline,
+        estimators.ReinforcePlusPlusBaselineOptions,
+    )
     yield Offer("rloo", estimators.Rloo, estimators.RlooOptions)
     yield Offer("grpo", estimators.Grpo, estimators.GrpoOptions)
+    yield Offer("dr_grpo", estimators.DrGrpo, estimators.DrGrpoOptions)
+    yield Offer("gae", estimators.Gae, estimators.GaeOptions, values=True)
+    yield Offer("gigpo", estimators.Gigpo, estimators.GigpoOptions)
 
 
 @hookimpl
 def mappa_losses() -> Iterable[Offer[Loss]]:
     yield Offer("ppo", _ppo, PPOOptions)
+    yield Offer("gspo", _gspo, GSPOOptions)
+    yield Offer("cispo", _cispo, CISPOOptions)
 
 
 @hookimpl
@@ -89,6 +100,18 @@ def _ppo(options: PPOOptions) -> Loss:
     from mappa_core.engine.losses import PPOLoss
 
     return PPOLoss(options)
+
+
+def _gspo(options: GSPOOptions) -> Loss:
+    from mappa_core.engine.losses import GSPOLoss
+
+    return GSPOLoss(options)
+
+
+def _cispo(options: CISPOOptions) -> Loss:
+    from mappa_core.engine.losses import CISPOLoss
+
+    return CISPOLoss(options)
 
 
 def _cluster(options: ClusterOptions) -> Engine:

@@ -15,6 +15,8 @@ from mappa_core.records import Completion, Int32, Message, ToolCall, ToolSpec
 
 _THINK_TAG = re.compile(r"</(think|thinking|thought|reasoning)>")
 _CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
+_SAID = "Answered."
+"""Stands for any answer where the template is asked how it ends one."""
 _TAIL = 16
 """Prompt tokens that are looked at to see whether the template opened a think tag: a tag is a few tokens at most."""
 
@@ -43,8 +45,8 @@ class Chat:
         """Prompt tokens (P,). `kwargs` go to the template as they are. A template that knows no tools ignores them."""
         try:
             text = self.tokenizer.apply_chat_template(
-                [_as_dict(message) for message in messages],
-                tools=[_schema(tool) for tool in tools] or None,
+                [message_dict(message) for message in messages],
+                tools=[tool_schema(tool) for tool in tools] or None,
                 add_generation_prompt=True,
                 tokenize=False,
                 **(kwargs or {}),
@@ -57,6 +59,34 @@ class Chat:
         """The text of `tokens` to the byte: special tokens are kept and no space is tidied away."""
         text: str = self.tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
+
+    def encode(self, text: str, stops: frozenset[int]) -> Int32 | None:
+        """`text` as an action that a policy might have sampled: its tokens and the one of `stops` that ends it, (T,).
+
+        What looks like a control token (`<|im_end|>`) is spelt out. None where the tokens would not decode to `text`,
+        or a control token cannot be kept out. Raises ModelError where the template ends no answer with a stop.
+        """
+        found = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+        if not set(found).isdisjoint({*self.tokenizer.all_special_ids, *stops}) or self.decode(found) != text:
+            return None
+        return np.asarray([*found, self._end(stops)], dtype=np.int32)
+
+    def _end(self, stops: frozenset[int]) -> int:
+        """The token by which the template ends what an assistant said."""
+        answered = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _SAID}]
+        try:
+            text = self.tokenizer.apply_chat_template(answered, tokenize=False)
+        except jinja2.TemplateError as error:
+            raise ModelError(f"{self._where}: its chat template refuses an answer: {error}") from error
+        _, said, rest = text.rpartition(_SAID)
+        tokens = self.tokenizer(rest, add_special_tokens=False, verbose=False)["input_ids"] if said else []
+        end: int | None = next((token for token in tokens if token in stops), None)
+        if end is None:
+            raise ModelError(
+                f"{self._where}: its chat template ends an answer with no token that ends sampling, so corrections "
+                "cannot be written as the policy would. Set train.supervised.weight=0, or mend the template."
+            )
+        return end
 
     def reply(self, completion: Completion) -> Message:
         """The completion as an assistant message: think text apart, native tool calls parsed."""
@@ -108,7 +138,7 @@ def _parse_call(body: str, *, closed: bool) -> ToolCall:
     return ToolCall(name=call["name"], arguments=call["arguments"])
 
 
-def _as_dict(message: Message) -> dict[str, Any]:
+def message_dict(message: Message) -> dict[str, Any]:
     """The message in the form that chat templates read."""
     entry: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.name is not None:
@@ -125,6 +155,7 @@ def _as_dict(message: Message) -> dict[str, Any]:
     return entry
 
 
-def _schema(tool: ToolSpec) -> dict[str, Any]:
+def tool_schema(tool: ToolSpec) -> dict[str, Any]:
+    """The tool in the form that chat templates read."""
     function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.schema)}
     return {"type": "function", "function": function}

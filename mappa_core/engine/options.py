@@ -87,7 +87,38 @@ class PPOOptions:
     """The ratio is clipped below at 1 - clip_low."""
     clip_high: float = 0.2
     """The ratio is clipped above at 1 + clip_high."""
+    dual_clip: float | None = None
+    """Ratio beyond which a token of negative advantage weighs no more; above 1 + clip_high. None: no such bound."""
     kl: str = "none"
-    """none | k1 | k3: estimate of the divergence from the reference that is added to the loss."""
+    """none | k1 | k2 | k3: estimate of the divergence from the reference that is added to the loss. In a loss k2 has
+    the gradient of that divergence, k3 that of the reverse one, k1 none."""
+    kl_coef: float = 0.0
+    """Weight of that estimate."""
+
+
+@dataclass
+class GSPOOptions:
+    """The loss `gspo`."""
+
+    clip_low: float = 3e-4
+    """The ratio of an action, a geometric mean over its tokens, is clipped below at 1 - clip_low."""
+    clip_high: float = 4e-4
+    """It is clipped above at 1 + clip_high."""
+    kl: str = "none"
+    """none | k1 | k2 | k3: as in `ppo`."""
+    kl_coef: float = 0.0
+    """Weight of that estimate."""
+
+
+@dataclass
+class CISPOOptions:
+    """The loss `cispo`."""
+
+    ratio_low: float = 0.0
+    """The least weight of a token: a bound of the ratio itself, not a distance from 1."""
+    ratio_high: float = 5.0
+    """The largest weight of a token."""
+    kl: str = "none"
+    """none | k1 | k2 | k3: as in `ppo`."""
     kl_coef: float = 0.0
     """Weight of that estimate."""

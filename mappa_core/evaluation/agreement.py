@@ -15,15 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mappa_core.evaluation.statistics import LEVEL
+from mappa_core.evaluation.statistics import DRAWS, LEVEL, SEED, drawn_clusters
 from mappa_core.records import Float64, Int64
 
 Statistic = Callable[[Float64], Float64]
 """Weights (draws, n), none below 0, to figures (draws,), NaN where not defined. There is at least one row."""
 
-DRAWS = 1000
-SEED = 0
-"""Of the draws, so that the same verdicts give the same report."""
 MOSTLY = 0.95
 """Share of the draws in which a statistic must be defined for its interval to be told."""
 _BLOCK = 250_000
@@ -53,8 +50,8 @@ def estimate(statistic: Statistic, clusters: ArrayLike) -> Estimate | None:
         return Estimate(value=value)
     random = np.random.default_rng(SEED)
     block = max(1, _BLOCK // len(index))
-    drawn = [statistic(_times(random, min(block, DRAWS - done), count)[:, index]) for done in range(0, DRAWS, block)]
-    figures = np.concatenate(drawn)
+    blocks = (min(block, DRAWS - done) for done in range(0, DRAWS, block))
+    figures = np.concatenate([statistic(drawn_clusters(random, draws, count)[:, index]) for draws in blocks])
     known = figures[np.isfinite(figures)]
     if len(known) < MOSTLY * DRAWS:
         return Estimate(value=value)
@@ -153,12 +150,6 @@ def _levels(values: ArrayLike) -> Int64:
     """The place of each value (n,) among the distinct ones, ascending."""
     levels: Int64 = np.unique(np.asarray(values), return_inverse=True)[1]
     return levels
-
-
-def _times(random: np.random.Generator, draws: int, count: int) -> Float64:
-    """How often each of `count` clusters comes up in draws of as many, (draws, count)."""
-    drawn = random.integers(count, size=(draws, count)) + count * np.arange(draws)[:, None]
-    return np.bincount(drawn.ravel(), minlength=draws * count).reshape(draws, count).astype(np.float64)
 
 
 def _quotient(above: Float64, below: Float64) -> Float64:

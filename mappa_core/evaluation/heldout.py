@@ -6,17 +6,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from mappa_core.evaluation.statistics import paired_gain, pass_at_k, share_interval
-from mappa_core.protocols import Split
-from mappa_core.records import Bool, Float64, Task, Trajectory
+from mappa_core.evaluation.statistics import majority_at_k, paired_gain, pass_at_k, share_interval
+from mappa_core.protocols import Split, Workflow
+from mappa_core.records import Bool, Float64, Int64, Task, Trajectory
 from mappa_core.rollout.collector import Collector, refuse_total_failure
 from mappa_core.rollout.lost import guard_lost, is_lost
 from mappa_core.rollout.resuming import Resumed
 from mappa_core.rollout.team import Job, Recorder
-from mappa_core.session import Session
+from mappa_core.session import Part, Session
 from mappa_core.store.summary import Interval
 
 
@@ -27,6 +28,9 @@ class Evaluation:
     `values` (n problems, samples) holds the workflow's metric. A trajectory that the team did not finish (a prompt
     that does not fit, a workflow that raised) counts 0, as a problem that was not solved; one that a tool's machinery
     lost, or that was not played, is NaN and left out. `failures` counts both by kind.
+
+    `finished` (n, samples) says which trajectories the team finished, and `answers` what their final answers were, in
+    the same order: None for one without an answer that can be compared.
 
     `figures` holds the workflow's further figures in the same way, NaN also where a figure is not defined for the
     problem. `clusters` names what problems have in common (a data set); None: every problem stands for itself.
@@ -40,6 +44,16 @@ class Evaluation:
     failures: Mapping[str, int]
     figures: Mapping[str, Float64] = field(default_factory=dict)
     clusters: tuple[str, ...] | None = None  # (n,)
+    part: Part = "all"
+    finished: Bool | None = None  # (n, samples); None: all that have a value
+    answers: tuple[tuple[str | None, ...], ...] | None = None  # (n, samples); None: the workflow has none to compare
+
+    @property
+    def raw(self) -> Evaluation:
+        """The same over finished trajectories alone: what the team came to where it did not fall over."""
+        if self.finished is None:
+            return self
+        return replace(self, values=np.where(self.finished, self.values, np.nan))
 
     @property
     def by_problem(self) -> Float64:
@@ -81,12 +95,24 @@ class Evaluation:
             values=self.values[chosen],
             figures={name: values[chosen] for name, values in self.figures.items()},
             clusters=None if self.clusters is None else tuple(self.clusters[index] for index in chosen),
+            finished=None if self.finished is None else self.finished[chosen],
+            answers=None if self.answers is None else tuple(self.answers[index] for index in chosen),
         )
 
     def by_stratum(self) -> dict[str, Evaluation]:
         """The evaluation of every stratum by name; of none where there is but one."""
         names = sorted(set(self.strata))
         return {name: self.within(name) for name in names} if len(names) > 1 else {}
+
+    def told(self) -> dict[str, Any]:
+        """What the event `evaluation` of a run says of it."""
+        return {
+            "part": self.part,
+            "iteration": self.iteration,
+            "metric": self.metric,
+            "interval": self.interval,
+            "figures": {name: self.of(name).interval for name in self.figures},
+        }
 
     def gain_over(self, before: Evaluation) -> Interval | None:
         """Mean difference to `before` on the same problems, with its 95 % interval by cluster; None where none is in
@@ -104,14 +130,43 @@ class Evaluation:
         return [name for name, is_chosen in zip(self.clusters, chosen, strict=True) if is_chosen]
 
     def pass_at(self, k: int) -> float:
-        """Chance that at least one of k samples is right, unbiased from all samples (Chen et al., 2021)."""
-        solved = np.nansum(self.values > 0.5, axis=1).astype(int)
-        count = np.isfinite(self.values).sum(axis=1)
-        usable = count >= k
-        if not usable.any():
-            raise ValueError(f"pass@{k} needs at least {k} samples of a problem")
-        chances = [pass_at_k(int(n), int(c), k) for n, c in zip(count[usable], solved[usable], strict=True)]
+        """Chance that at least one of k samples is right, unbiased from all samples (Chen et al., 2021).
+
+        Raises:
+            ValueError: no problem has k samples.
+        """
+        chances = []
+        for row in self._with(k):
+            right = self.values[row, self._known(row)] > 0.5
+            chances.append(pass_at_k(len(right), int(right.sum()), k))
         return float(np.mean(chances))
+
+    def avg_at(self, k: int) -> float:
+        """The mean of k samples of a problem, over the problems that have as many; from all samples, of which any k are
+        as good as others. Raises as `pass_at` does."""
+        return float(np.mean([self.values[row, self._known(row)].mean() for row in self._with(k)]))
+
+    def majority_at(self, k: int) -> float | None:
+        """Chance that the most frequent final answer of k samples is right, from all samples (see `majority_at_k`);
+        None where the workflow has no answers that can be compared. Raises as `pass_at` does."""
+        if self.answers is None:
+            return None
+        chances = []
+        for row in self._with(k):
+            own = self._known(row)
+            chances.append(majority_at_k([self.answers[row][at] for at in own], self.values[row, own].tolist(), k))
+        return float(np.mean(chances))
+
+    def _known(self, row: int) -> Int64:
+        """The samples of a problem that have a value."""
+        return np.flatnonzero(np.isfinite(self.values[row]))
+
+    def _with(self, k: int) -> list[int]:
+        """The problems that have k samples or more."""
+        rows = [row for row in range(len(self.problems)) if len(self._known(row)) >= k]
+        if not rows:
+            raise ValueError(f"@{k} needs at least {k} samples of a problem")
+        return rows
 
 
 async def evaluate(
@@ -123,6 +178,7 @@ async def evaluate(
     tasks: Sequence[Task],
     resumed: Resumed,
     most_lost: float,
+    part: Part = "all",
     finished: Callable[[Trajectory], None] | None = None,
 ) -> Evaluation:
     """Play every task `eval.samples` times with the weights as they are now. Where all of them have ended for good,
@@ -151,7 +207,14 @@ async def evaluate(
     refuse_total_failure(trajectories)
     guard_lost(trajectories, f"the evaluation after {iteration} iterations", most=most_lost)
     workflow = session.workflow
-    return graded(trajectories, metric=workflow.metric, figures=workflow.figures, iteration=iteration)
+    evaluation = graded(trajectories, metric=workflow.metric, figures=workflow.figures, iteration=iteration)
+    return replace(evaluation, part=part, answers=_answers(trajectories, workflow, evaluation))
+
+
+def part_of(event: Mapping[str, Any]) -> Part:
+    """Which tasks an event `evaluation` of a run is of; those of runs that knew no parts are of all."""
+    part: Part = event.get("part", "all")
+    return part
 
 
 def graded(
@@ -174,7 +237,28 @@ def graded(
         failures=Counter(trajectory.error.kind for trajectory in trajectories if trajectory.error is not None),
         figures={name: _values(samples, name) for name in figures},
         clusters=_clusters(tasks),
+        finished=_finished(samples),
     )
+
+
+def _finished(samples: Mapping[str, Sequence[Trajectory]]) -> Bool:
+    finished = np.zeros((len(samples), max(map(len, samples.values()))), dtype=np.bool_)
+    for row, trajectories in enumerate(samples.values()):
+        finished[row, : len(trajectories)] = [one.error is None for one in trajectories]
+    return finished
+
+
+def _answers(
+    trajectories: Sequence[Trajectory], workflow: Workflow, evaluation: Evaluation
+) -> tuple[tuple[str | None, ...], ...] | None:
+    """The final answers by problem and sample, as `values` has its grades; None where there is not one."""
+    said: dict[str, list[str | None]] = {problem: [] for problem in evaluation.problems}
+    for one in trajectories:
+        said[one.task.id].append(workflow.answer(one.steps) if one.error is None and one.steps else None)
+    if all(answer is None for row in said.values() for answer in row):
+        return None
+    width = evaluation.values.shape[1]
+    return tuple((*row, *[None] * (width - len(row))) for row in said.values())
 
 
 def _values(samples: Mapping[str, Sequence[Trajectory]], measure: str) -> Float64:

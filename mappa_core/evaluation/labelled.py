@@ -16,15 +16,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
 from mappa_core.config.compose import restore
+from mappa_core.credit.counterfactual import Credit, credit_of
 from mappa_core.errors import ConfigError, InputError, RunError
 from mappa_core.plugins import Registry, choices
 from mappa_core.protocols import Workflow
-from mappa_core.records import Scene
+from mappa_core.records import Scene, Trajectory
 from mappa_core.rollout.scenes import scenes, told
 from mappa_core.session import open_bench
 from mappa_core.store.codec import from_json, to_json
@@ -32,6 +33,8 @@ from mappa_core.store.folder import CONFIG, FILES
 from mappa_core.store.reader import Reader, TrajectoryRow
 
 T = TypeVar("T")
+Against = Literal["outcome", "counterfactual"]
+"""What an action is labelled with: its trajectory's outcome, or its own counterfactual credit."""
 
 SEED = 0
 """Of the draw of trajectories, so that a limit chooses the same ones every time."""
@@ -39,8 +42,9 @@ SEED = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Labelled:
-    """An action as its coach sees it, and how good it was: a `label` above 0.5 is a right one. Actions of one
-    `trajectory` are not independent of each other; the name is unique over all runs."""
+    """An action as its coach sees it, and how good it was: a `label` above 0.5 is a right one where it is an outcome,
+    and one above 0 where it is a credit. Actions of one `trajectory` are not independent of each other; the name is
+    unique over all runs."""
 
     scene: Scene
     label: float
@@ -49,7 +53,8 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Labels:
-    """Labelled actions; `left_out` counts trajectories without an outcome, by reason."""
+    """Labelled actions; `left_out` counts trajectories without an outcome, and actions without a credit where that is
+    the label, by reason."""
 
     actions: tuple[Labelled, ...]
     left_out: Mapping[str, int]
@@ -78,9 +83,12 @@ class Labels:
         return Labels(actions=kept, left_out=self.left_out)
 
 
-async def labels_of_runs(registry: Registry, folders: Sequence[Path], limit: int | None = None) -> Labels:
+async def labels_of_runs(
+    registry: Registry, folders: Sequence[Path], limit: int | None = None, *, against: Against = "outcome"
+) -> Labels:
     """The actions of the runs' trajectories that have an outcome; each is labelled with the workflow's metric of its
-    trajectory and shown as the run's own coach saw it (`coach.reference_for`).
+    trajectory, or what of it counterfactual rollouts credit to the action, and shown as the run's own coach saw it
+    (`coach.reference_for`).
 
     Args:
         limit: trajectories at most, drawn from all of them.
@@ -96,7 +104,16 @@ async def labels_of_runs(registry: Registry, folders: Sequence[Path], limit: int
         actions: list[Labelled] = []
         for folder, reader in readers.items():
             chosen = [name for one, name in drawn if one == folder]
-            actions += await _labelled(registry, folder, reader, chosen)
+            for action, why in await _labelled(registry, folder, reader, chosen, against):
+                if action is None:
+                    left_out[f"actions: {why}"] += 1
+                else:
+                    actions.append(action)
+    if not actions and drawn:
+        raise RunError(
+            f"no action in {', '.join(map(str, folders))} has a counterfactual credit: name runs that were trained "
+            "with credit.counterfactual.use=resample, sibling or default"
+        )
     if not actions:
         raise RunError(f"no trajectory with an outcome in {', '.join(map(str, folders))}")
     return Labels(actions=tuple(actions), left_out=left_out)
@@ -143,24 +160,33 @@ def _drawn(names: Sequence[T], limit: int | None) -> Sequence[T]:
     return [names[place] for place in sorted(Random(SEED).sample(range(len(names)), limit))]
 
 
-async def _labelled(registry: Registry, folder: Path, reader: Reader, names: Sequence[str]) -> list[Labelled]:
-    """Every action of the named trajectories of one run."""
+async def _labelled(
+    registry: Registry, folder: Path, reader: Reader, names: Sequence[str], against: Against
+) -> list[tuple[Labelled | None, str | None]]:
+    """Every action of the named trajectories of one run, or why it has no label."""
     config = restore(registry, folder / CONFIG).config
     workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
+    found: list[tuple[Labelled | None, str | None]] = []
     try:
         async with open_bench(config, registry, folder / FILES) as bench:
-            return [
-                Labelled(
-                    scene=await told(scene, workflow, bench),
-                    label=trajectory.outcome[workflow.metric],
-                    trajectory=f"{folder}:{name}",
-                )
-                for name in names
-                for trajectory in [reader.trajectory(name)]
-                for scene in scenes(trajectory, workflow.agents, reference_for=config.coach.reference_for)
-            ]
+            for name in names:
+                trajectory = reader.trajectory(name)
+                for scene in scenes(trajectory, workflow.agents, reference_for=config.coach.reference_for):
+                    label = _label(trajectory, scene.step.position, workflow.metric, against)
+                    if label.value is None:
+                        found.append((None, label.why))
+                        continue
+                    shown = await told(scene, workflow, bench)
+                    found.append((Labelled(scene=shown, label=label.value, trajectory=f"{folder}:{name}"), None))
+            return found
     finally:
         await workflow.close()
+
+
+def _label(trajectory: Trajectory, position: int, metric: str, against: Against) -> Credit:
+    if against == "counterfactual":
+        return credit_of(trajectory, position, metric)
+    return Credit(value=trajectory.outcome[metric])
 
 
 def _of_line(line: bytes, where: str) -> Labelled:

@@ -37,7 +37,8 @@ async def evaluate_once(
     asking: Callable[[Sequence[Provider]], None] | None = None,
     sandboxed: Callable[[Mapping[str, Sandbox]], None] | None = None,
 ) -> Evaluated:
-    """Play and grade the tasks of `eval.split`, into a run folder of its own.
+    """Play and grade the tasks of `eval.split`, into a run folder of its own. Those that `checkpoint.best` chooses the
+    best checkpoint on are left out, as in the run.
 
     Args:
         purpose: ends the name of the folder.
@@ -53,7 +54,8 @@ async def evaluate_once(
     async with open_session(
         composed, registry, learning=False, coach=config.eval.coach, fresh=checkpoint is None
     ) as session:
-        tasks = session.evaluation_tasks()
+        parts = session.held_out()
+        tasks, part = parts.report, parts.part
         if asking is not None:
             asking(session.providers)
         if sandboxed is not None:
@@ -74,11 +76,10 @@ async def evaluate_once(
                 tasks=tasks,
                 resumed=Resumed(),
                 most_lost=1.0,
+                part=part,
                 finished=finished,
             )
-            folder.store.event(
-                "evaluation", iteration=iteration, metric=evaluation.metric, interval=evaluation.interval
-            )
+            folder.store.event("evaluation", **evaluation.told())
         return Evaluated(folder=folder.path, evaluation=evaluation, roles=session.workflow.agents)
 
 

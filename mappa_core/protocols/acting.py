@@ -175,6 +175,16 @@ class Workflow(ABC):
         that is not named may act any number of times."""
         return {}
 
+    @property
+    def default_actions(self) -> Mapping[str, str]:
+        """What each agent says when it contributes nothing, for `credit.counterfactual.use=default`."""
+        return {}
+
+    def answer(self, steps: Sequence[Step]) -> str | None:
+        """The final answer of a trajectory of these steps, written so that equal answers are equal texts: what
+        majority@k counts. None: it has none that could be compared."""
+        return None
+
     async def grade(self, text: str, task: Task) -> float:
         """Grade a final answer by rule; `task.reference` is the truth."""
         raise NotImplementedError(f"{type(self).__name__} does not grade")

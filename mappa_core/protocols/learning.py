@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from mappa_core.experience import Advantages, Experience, Receipt
-from mappa_core.records import Completion, Message, Process, Sampling, ToolSpec, Trajectory
+from mappa_core.records import Completion, Int32, Message, Process, Sampling, ToolSpec, Trajectory
 
 Rewards = tuple[float | None, ...]
 """One reward per step of a trajectory, in order; None where the verdict is missing."""
@@ -65,6 +65,13 @@ class Sampler(Protocol):
 
     def reply(self, completion: Completion) -> Message:
         """The completion as an assistant message: think text apart, native tool calls parsed."""
+
+    def encode(self, text: str) -> Int32 | None:
+        """`text` as an action that the policy might have sampled: tokens int32 (T,) that decode to it, and the one that
+        ends an answer. No control token stands for what only looks like one.
+
+        None where the policy cannot write the text to the letter; of a policy behind an API always.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,7 +125,7 @@ class Collector:
     async def _play(self, job: Job, stage: LiveStage) -> Failure | None:
         """Run the workflow. This is the boundary of workflows: what one raises is recorded on its trajectory; what
         concerns the run (its folder, its engine, a replay that diverges) goes on up."""
-        self._recorder.begin(job.split, job.id, job.task, job.sample, job.iteration)
+        self._recorder.begin(job.kept_as, job.id, job.task, job.sample, job.iteration)
         try:
             await self._team.workflow.run(stage)
         except RolloutError as error:

@@ -77,14 +77,14 @@ class Judging:
         return [group for scenes in by_coach.values() for group in _by_truth(scenes)]
 
     async def _alone(self, judge: Judge, scene: Scene) -> Verdict:
-        given = self._recorded.given(scene.step, "live")
+        given = self._recorded.on(scene.step, "live")
         if _stands(given):
             return given[-1]
         (verdict,), seconds = await self._ask(judge, [scene], review=False)
         return self._keep(verdict, judge, scene, "live", len(given), seconds)
 
     async def _together(self, phase: Phase, judge: Judge, scenes: Sequence[Scene]) -> list[Verdict]:
-        given = [self._recorded.given(scene.step, phase) for scene in scenes]
+        given = [self._recorded.on(scene.step, phase) for scene in scenes]
         if all(_stands(verdicts) for verdicts in given):
             return [verdicts[-1] for verdicts in given]
         verdicts, seconds = await self._ask(judge, scenes, review=True)

@@ -14,17 +14,31 @@ from mappa_core.records import Completion, Failure, Message, Phase, Step, Verdic
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Replay:
     """What the store holds of a trajectory that was begun before: its steps in order and their verdicts. One that was
-    `lost` ends again where it ended, and so."""
+    `lost` ends again where it ended, and so.
+
+    In a counterfactual rollout the steps before position `given` are another trajectory's, and `instead`, if it is not
+    None, is the action there. Neither is ever sampled.
+    """
 
     steps: tuple[Step, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     lost: Failure | None = None
+    given: int = 0
+    instead: Completion | None = None
 
     def step(self, position: int) -> Step | None:
         """The recorded step at `position`, or None where the record ends."""
         return self.steps[position] if position < len(self.steps) else None
 
-    def given(self, step: Step, phase: Phase) -> tuple[Verdict, ...]:
+    def put(self, position: int) -> Completion | None:
+        """The action at `position` that stands in for one that would be sampled."""
+        return self.instead if position == self.given else None
+
+    def sampled(self, position: int) -> bool:
+        """Whether the action at `position` is this trajectory's own and was, or will be, sampled."""
+        return position >= self.given and self.put(position) is None
+
+    def on(self, step: Step, phase: Phase) -> tuple[Verdict, ...]:
         """The verdicts of `phase` on `step`, oldest first."""
         return tuple(verdict for verdict in self.verdicts if verdict.step == step.id and verdict.phase == phase)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mappa_core.protocols import Split
 from mappa_core.records import Trajectory
 from mappa_core.rollout.lost import is_lost
 from mappa_core.rollout.replay import Replay
@@ -48,7 +47,7 @@ class Resumed:
         )
 
 
-def resume(store: Store, split: Split, iteration: int, *, settled: bool) -> Resumed:
+def resume(store: Store, split: str, iteration: int, *, settled: bool) -> Resumed:
     """Take up what is recorded of an iteration. `settled`: it was learned from, or counted, so that what is lost stays
     so; else the store is told which trajectories will be played on."""
     recorded = store.recorded(split, iteration)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
-from mappa_core.errors import ToolError, WorkflowError
+from mappa_core.errors import ConfigError, ToolError, WorkflowError
 from mappa_core.protocols import Bench
 from mappa_core.records import (
     Completion,
@@ -58,7 +58,7 @@ class LiveStage:
         self._recorded = recorded or Replay()
         self._resample = resample
         self._task = replace(job.task, reference=None)
-        self._random = Random(team.seed_of(job.id, "stage"))
+        self._random = Random(team.seed_of(job.origin, "stage"))
         self._steps: dict[int, Step] = {}
         self._begun = 0
         self._turns: Counter[str] = Counter()
@@ -87,6 +87,11 @@ class LiveStage:
         return await self._team.workflow.grade_file(self._answering.content(path), self._job.task)
 
     async def verdict(self, step: Step) -> Verdict:
+        if step.agent in self._team.unheard:
+            raise ConfigError(
+                f"the workflow asks for the verdict of {step.agent} while it plays, and counterfactual rollouts are "
+                "not judged: set credit.counterfactual.use=none, or turn the feedback off"
+            )
         verdict = await self._judging.live(step)
         if verdict is None:
             return Verdict.abstained("")
@@ -142,12 +147,13 @@ class LiveStage:
         self, agent: str, position: int, messages: Sequence[Message], tools: Sequence[str]
     ) -> Completion | None:
         """A recorded action is sampled again so that its wave has the same composition, hence the same numbers."""
-        return await self._sample(agent, position, messages, tools) if self._resample else None
+        again = self._resample and self._recorded.sampled(position)
+        return await self._sample(agent, position, messages, tools) if again else None
 
     async def _sample(self, agent: str, position: int, messages: Sequence[Message], tools: Sequence[str]) -> Completion:
         sampler = self._team.samplers[self._team.policy_of[agent]]
         prompt = sampler.render(messages, tuple(self._team.tools[name].spec for name in tools))
-        sampling = replace(self._team.sampling[agent], seed=self._team.seed_of(self._job.id, position))
+        sampling = replace(self._team.sampling[agent], seed=self._team.seed_of(self._job.drawn_by(position), position))
         if self._team.policy_of[agent] in self._team.outside:
             self._team.ledger.check()
         completion = await self._turnstile.sample(self._job.id, sampler, prompt, sampling)
@@ -165,7 +171,7 @@ class LiveStage:
         turns_left: int,
     ) -> Step:
         before = self.files
-        completion = await self._sample(agent, position, messages, tools)
+        completion = self._recorded.put(position) or await self._sample(agent, position, messages, tools)
         policy = self._team.policy_of[agent]
         reply = self._team.samplers[policy].reply(completion)
         calls = calls_of(reply, tools)

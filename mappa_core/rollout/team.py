@@ -12,6 +12,7 @@ from mappa_core.calls.policy import ApiPolicy
 from mappa_core.calls.spend import Ledger
 from mappa_core.protocols import Coach, Sampler, Split, Tool, Workflow
 from mappa_core.records import Sampling, Step, Task, ToolLimits, Trajectory, Verdict
+from mappa_core.store.counterfactuals import COUNTERFACTUAL, name_of
 from mappa_core.tools.bench import ToolBench
 
 
@@ -31,8 +32,9 @@ class Team:
     tools.
     `retries` is how often calls are made again where a tool's machinery failed: the first time after `retry_after_s`
     seconds, and after twice as long every time. `judges` lacks an agent whose actions nobody judges (evaluation without
-    a coach); `hindsight` judges all actions of a finished trajectory. `outside` holds the policies behind an API;
-    `ledger` counts what they and the coaches cost.
+    a coach); `hindsight` judges all actions of a finished trajectory. `unheard` are agents whose actions are judged
+    elsewhere and not here: a workflow that asks for such a verdict is refused. `outside` holds the policies behind an
+    API; `ledger` counts what they and the coaches cost.
     """
 
     workflow: Workflow
@@ -44,6 +46,7 @@ class Team:
     retries: Mapping[str, int]
     judges: Mapping[str, Judge]
     hindsight: Judge | None = None
+    unheard: frozenset[str] = frozenset()
     outside: Mapping[str, ApiPolicy] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=lambda: Ledger(None))
     reference_for: frozenset[str] = frozenset()
@@ -61,19 +64,45 @@ class Team:
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Altered:
+    """The action at `position` of `trajectory`, to be replaced the `number`-th time."""
+
+    trajectory: str
+    position: int
+    number: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Job:
-    """One trajectory to be collected."""
+    """One trajectory to be collected; where it is another one `altered`, a counterfactual rollout of that."""
 
     task: Task
     split: Split
     iteration: int
     sample: int
+    altered: Altered | None = None
 
     @property
     def id(self) -> str:
         """Names the trajectory in the store; sorts in canonical order."""
+        if self.altered is not None:
+            return name_of(self.altered.trajectory, self.altered.position, self.altered.number)
         return f"{self.split}-{self.iteration:06d}/{self.task.id}/{self.sample:03d}"
+
+    @property
+    def kept_as(self) -> str:
+        """The split under which the store keeps the trajectory."""
+        return self.split if self.altered is None else COUNTERFACTUAL
+
+    @property
+    def origin(self) -> str:
+        """The trajectory whose randomness this one has, its own but for the action that is replaced."""
+        return self.id if self.altered is None else self.altered.trajectory
+
+    def drawn_by(self, position: int) -> str:
+        """The name that the seed of an action is made from."""
+        return self.id if self.altered is not None and self.altered.position == position else self.origin
 
 
 class Recorder(Protocol):

@@ -34,7 +34,9 @@ from mappa_core.protocols import (
 from mappa_core.records import Sampling, Sandbox, Task, ToolLimits
 from mappa_core.rollout.team import Team
 from mappa_core.session.coaches import Panel, build_panel
-from mappa_core.session.policies import api_policies, policies_of, policy_specs
+from mappa_core.session.parts import Parts, parts_of
+from mappa_core.session.policies import api_policies, check_value_heads, policies_of, policy_specs
+from mappa_core.session.replacing import check_difference, default_texts
 from mappa_core.tools import inputs
 
 
@@ -54,6 +56,8 @@ class Session:
     coaches: tuple[Debiased, ...]
     """Every coach once, in the order in which the config names them."""
     shapers: tuple[Shaper, ...]
+    texts: Mapping[str, str]
+    """What an agent says by default, where its actions are replaced by that."""
     estimator: Estimator
     loss: Loss | None
     """None where nothing is learned."""
@@ -102,10 +106,16 @@ class Session:
             _check_files(self.config.tasks.use, task)
         return tasks
 
-    def evaluation_tasks(self) -> tuple[Task, ...]:
-        """The tasks that an evaluation plays, the same ones every time."""
+    def held_out(self) -> Parts:
+        """The tasks that evaluations play, the same ones every time: those that are reported, and those that the best
+        checkpoint is chosen on.
+
+        Raises:
+            TaskError: as `tasks`.
+            ConfigError: as `parts_of`.
+        """
         split: Any = self.config.eval.split
-        return self.tasks(split)[: self.config.eval.problems]
+        return parts_of(self.tasks(split)[: self.config.eval.problems], self.config)
 
     def team_for(self, split: Split) -> Team:
         """The team as it plays `split`: evaluation has its own temperature and, unless `eval.coach`, no judges."""
@@ -152,11 +162,15 @@ class _Opening:
         workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
         self._stack.push_async_callback(workflow.close)
         _check_agents(config, tuple(workflow.agents))
+        if learning:
+            check_value_heads(config, registry, tuple(workflow.agents))
         source = registry.build("tasks", config.tasks.use, config.tasks.options)
         panel = build_panel(config, registry, workflow) if coach else Panel()
         for one in panel.coaches:
             self._stack.push_async_callback(one.close)
         shapers = tuple(registry.build("shapers", one.use, one.options) for one in config.shapers)
+        check_difference(config, shapers)
+        texts = default_texts(config, workflow)
         trackers = self._trackers()
         estimator = build_estimator(config, registry)
         loss = registry.build("losses", config.loss.use, config.loss.options) if learning else None
@@ -172,6 +186,7 @@ class _Opening:
             policies=specs,
             coaches=panel.coaches,
             shapers=shapers,
+            texts=texts,
             estimator=estimator,
             loss=loss,
             trackers=trackers,
@@ -255,6 +270,8 @@ def _check_agents(config: RunConfig, agents: Sequence[str]) -> None:
         "coach.reference_for": config.coach.reference_for,
         "coach.drift.acknowledged": [gap.rpartition("/")[0] for gap in config.coach.drift.acknowledged],
         "estimator.by_agent": config.estimator.by_agent,
+        "credit.counterfactual.agents": config.credit.counterfactual.agents,
+        "credit.counterfactual.texts": config.credit.counterfactual.texts,
     }
     for key, names in named.items():
         for name in names:

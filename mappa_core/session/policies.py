@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,9 @@ from mappa_core.plugins import Registry
 from mappa_core.protocols import Lora, PolicySpec
 from mappa_core.session.starts import start_folder
 
+_TRAINED = ("full", "lora")
+"""The kinds of policies that learn."""
+
 
 def policies_of(config: RunConfig, agents: Sequence[str]) -> dict[str, str]:
     """The name of each agent's policy: its own unless `agents.NAME.policy` says otherwise."""
@@ -22,7 +25,13 @@ def policies_of(config: RunConfig, agents: Sequence[str]) -> dict[str, str]:
 
 def trained_policies(config: RunConfig, names: Iterable[str]) -> frozenset[str]:
     """Those of the policies that learn."""
-    return frozenset(name for name in names if _section(name, config).kind in ("full", "lora"))
+    return frozenset(name for name in names if _section(name, config).kind in _TRAINED)
+
+
+def template_kwargs(config: RunConfig, name: str) -> Mapping[str, Any]:
+    """What the chat template of a policy is given beside messages; nothing for one behind an API."""
+    section = _section(name, config)
+    return {} if section.kind == "api" else section.template_kwargs
 
 
 def policy_specs(config: RunConfig, names: Iterable[str], *, fresh: bool = False) -> tuple[PolicySpec, ...]:
@@ -31,6 +40,22 @@ def policy_specs(config: RunConfig, names: Iterable[str], *, fresh: bool = False
     `fresh`: nothing of this run will be loaded over it, so that policies start where `from` says.
     """
     return tuple(_spec(name, config, fresh=fresh) for name in dict.fromkeys(names))
+
+
+def check_value_heads(config: RunConfig, registry: Registry, agents: Sequence[str]) -> None:
+    """Raise ConfigError where the estimator of an agent reads values and the agent's policy, which learns, has no value
+    head."""
+    for agent, name in policies_of(config, agents).items():
+        own = config.estimator.by_agent.get(agent)
+        use = config.estimator.use if own is None else own.use
+        section = _section(name, config)
+        if registry.offer("estimators", use).values and section.kind in _TRAINED and not section.value_head:
+            key = "estimator.use" if own is None else f"estimator.by_agent.{agent}.use"
+            named = name if name in config.policies else "default"
+            raise ConfigError(
+                f"{key}={use} needs values, and the policy {name!r} of agent {agent!r} has no value head; set "
+                f"policies.{named}.value_head=true, or choose an estimator that needs none"
+            )
 
 
 def api_policies(config: RunConfig, registry: Registry, names: Iterable[str]) -> dict[str, ApiPolicy]:

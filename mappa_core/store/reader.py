@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from mappa_core.errors import RunError
 from mappa_core.records import Failure, Phase, Step, Task, Trajectory, Verdict
+from mappa_core.store.counterfactuals import COUNTERFACTUAL, load_counterfactuals
 from mappa_core.store.schema import NAME, Database
 
 Status = Literal["open", "done", "failed"]
@@ -75,8 +76,9 @@ class Reader:
     def trajectories(
         self, split: str | None = None, iteration: int | None = None, *, limit: int = 100, offset: int = 0
     ) -> list[TrajectoryRow]:
-        """One page of trajectories in the order in which they began; None is any split, any iteration."""
-        where, values = _filters(split=split, iteration=iteration)
+        """One page of trajectories in the order in which they began; None is any iteration, and any split but
+        `counterfactual`."""
+        where, values = _rollouts(split, iteration)
         rows = self._database.rows(
             f"SELECT id, split, iteration, sample, task_id, stratum, {_STATUS}, "
             "(SELECT count(*) FROM steps WHERE trajectory = trajectories.id), outcome, error, seconds "
@@ -121,11 +123,34 @@ class Reader:
                 outcome=load_outcome(self._database, outcome),
                 error=load_error(self._database, error),
                 seconds=0.0 if seconds is None else seconds,
+                counterfactuals=load_counterfactuals(self._database, identity),
             )
 
+    def outcomes(self, split: str, iteration: int) -> list[Trajectory]:
+        """What came of every trajectory of an iteration that ended, in canonical order: without steps and verdicts."""
+        rows = self._database.rows(
+            "SELECT id, task, sample, outcome, error, seconds FROM trajectories "
+            "WHERE split = ? AND iteration = ? AND finished = 1 ORDER BY id",
+            split,
+            iteration,
+        )
+        return [
+            Trajectory(
+                id=identity,
+                task=self._database.unpack(Task, task),
+                sample=sample,
+                iteration=iteration,
+                outcome=load_outcome(self._database, outcome),
+                error=load_error(self._database, error),
+                seconds=seconds,
+            )
+            for identity, task, sample, outcome, error, seconds in rows
+        ]
+
     def counts(self, split: str | None = None, iteration: int | None = None) -> dict[Status, int]:
-        """How many trajectories there are of each status; a status without any is left out."""
-        where, values = _filters(split=split, iteration=iteration)
+        """How many trajectories there are of each status; a status without any is left out. None is as in
+        `trajectories`."""
+        where, values = _rollouts(split, iteration)
         return dict(self._database.rows(f"SELECT {_STATUS}, count(*) FROM trajectories {where} GROUP BY 1", *values))
 
     def verdicts(self, split: str | None = None, iteration: int | None = None) -> list[VerdictRow]:
@@ -195,6 +220,14 @@ def load_outcome(database: Database, text: str | None) -> dict[str, float]:
 
 def load_error(database: Database, text: str | None) -> Failure | None:
     return None if text is None else database.unpack(Failure, text)
+
+
+def _rollouts(split: str | None, iteration: int | None) -> tuple[str, list[Any]]:
+    """A WHERE clause for trajectories. What only shows what an action was worth is no rollout of any other split."""
+    if split is not None:
+        return _filters(split=split, iteration=iteration)
+    clause, values = _filters(iteration=iteration)
+    return f"{clause} {'AND' if clause else 'WHERE'} split <> ?", [*values, COUNTERFACTUAL]
 
 
 def _filters(**columns: Any) -> tuple[str, list[Any]]:

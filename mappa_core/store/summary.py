@@ -45,10 +45,22 @@ class StratumSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SelectionSummary:
+    """How the checkpoint was chosen that is reported: on `n` other tasks, as the best of `evaluations`. It is that
+    after `iteration` iterations and came to `value` (a share, 0-1) there, which the choice makes too good."""
+
+    n: int
+    evaluations: int
+    iteration: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSummary:
     """Held-out results over `n` tasks: the workflow's `metric` (a share, 0-1) before and after training, and its
     further `figures`. `gain` is paired on the same tasks. Intervals are by cluster where tasks come in `clusters`
-    (None: every task stands for itself)."""
+    (None: every task stands for itself). `after` is of the last weights or, with a `selection`, of those chosen on
+    tasks that are none of these."""
 
     metric: str
     n: int
@@ -58,6 +70,7 @@ class EvalSummary:
     gain: Interval | None = None
     figures: Mapping[str, FigureSummary] = field(default_factory=dict)
     strata: Mapping[str, StratumSummary] = field(default_factory=dict)
+    selection: SelectionSummary | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,6 +147,9 @@ class _Credit:
         trained = trained_policies(config, policy_of.values())
         if not trained:
             raise ConfigError("no policy of the run is trained, so that no action has an advantage")
+        for use in (config.estimator.use, *(one.use for one in config.estimator.by_agent.values())):
+            if registry.offer("estimators", use).values:
+                raise ConfigError(f"the run's estimator {use} reads values, and a run keeps none to compare with")
         section, left_out = _without_kl(config.estimator)
         return cls(
             weights=weights,

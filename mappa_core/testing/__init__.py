@@ -19,11 +19,19 @@ from mappa_core.testing.fakes import FixedCoach, MemoryRecorder, ScriptedEngine,
 from mappa_core.testing.play import play
 
 if TYPE_CHECKING:
+    from mappa_core.testing.conformance.batches import expected_gradient, possible_batches
+    from mappa_core.testing.conformance.contract import EstimatorContract
+    from mappa_core.testing.conformance.exact import policy_gradient
+    from mappa_core.testing.conformance.process import Action, Decision, DecisionProcess
     from mappa_core.testing.tools import ExecutorContract, ToolContract
     from mappa_core.testing.transports import TransportContract
     from mappa_core.testing.wire import WireAnswer, WireRequest, WireServer, answering, captured
 
 _HEAVY = {
+    "Action": "conformance.process",
+    "Decision": "conformance.process",
+    "DecisionProcess": "conformance.process",
+    "EstimatorContract": "conformance.contract",
     "ExecutorContract": "tools",
     "ToolContract": "tools",
     "TransportContract": "transports",
@@ -32,11 +40,18 @@ _HEAVY = {
     "WireServer": "wire",
     "answering": "wire",
     "captured": "wire",
+    "expected_gradient": "conformance.batches",
+    "policy_gradient": "conformance.exact",
+    "possible_batches": "conformance.batches",
 }
-"""What needs aiohttp, jsonschema or pytest, by its module: fetched when it is first used."""
+"""What needs aiohttp, jsonschema or pytest, or is seldom wanted, by its module: fetched when it is first used."""
 
 __all__ = [
+    "Action",
     "CoachContract",
+    "Decision",
+    "DecisionProcess",
+    "EstimatorContract",
     "ExecutorContract",
     "FixedCoach",
     "MemoryRecorder",
@@ -50,7 +65,10 @@ __all__ = [
     "WorkflowContract",
     "answering",
     "captured",
+    "expected_gradient",
     "play",
+    "policy_gradient",
+    "possible_batches",
 ]
 
 

@@ -61,6 +61,9 @@ class ScriptedSampler:
     def reply(self, completion: Completion) -> Message:
         return Message(role="assistant", content=completion.text)
 
+    def encode(self, text: str) -> Int32 | None:
+        return np.frombuffer(text.encode() + b"\n", dtype=np.uint8).astype(np.int32)
+
 
 class ScriptedEngine:
     """An engine without weights: samples by script, and counts its updates in `updates`."""

@@ -8,6 +8,7 @@ from typing import Protocol
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.protocols import Provider, Split
 from mappa_core.records import Sandbox, Trajectory
+from mappa_core.rollout.counterfactual import Extra
 from mappa_core.training.report import IterationReport
 
 
@@ -20,6 +21,10 @@ class Listener(Protocol):
 
     def sandboxed(self, sandboxes: Mapping[str, Sandbox]) -> None:
         """The run is about to start; programs run in `sandboxes`, by the name of the tool that runs them."""
+        ...
+
+    def adding(self, extra: Extra) -> None:
+        """The run is about to start; every iteration plays `extra` counterfactual rollouts."""
         ...
 
     def collecting(self, split: Split, done: int, rollouts: int) -> None:
@@ -40,6 +45,9 @@ class Silent:
         pass
 
     def sandboxed(self, sandboxes: Mapping[str, Sandbox]) -> None:
+        pass
+
+    def adding(self, extra: Extra) -> None:
         pass
 
     def collecting(self, split: Split, done: int, rollouts: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -15,17 +15,20 @@ from mappa_core.coaching.drift import DriftMonitor, DriftReport, Kind
 from mappa_core.credit.experience import build
 from mappa_core.credit.rewards import rewards
 from mappa_core.errors import GuardStop
-from mappa_core.evaluation.heldout import Evaluation, evaluate
-from mappa_core.records import Process
+from mappa_core.records import Process, Trajectory
 from mappa_core.rollout.collector import refuse_total_failure
 from mappa_core.rollout.lost import guard_lost
-from mappa_core.rollout.resuming import resume
 from mappa_core.session import Session
 from mappa_core.store.checkpoint import POLICIES, Best, PolicyEntry
 from mappa_core.store.folder import RunFolder
+from mappa_core.training.counterfactuals import counterfactuals_of
+from mappa_core.training.demonstrated import demonstrated
 from mappa_core.training.guards import guard_spending, guard_verdicts
+from mappa_core.training.health import Health, joined, spread
+from mappa_core.training.heldout import HeldOut
 from mappa_core.training.listener import Listener
 from mappa_core.training.report import (
+    CoachFigures,
     IterationReport,
     agent_figures,
     calls_again,
@@ -41,11 +44,11 @@ log = structlog.get_logger()
 
 
 class Loop:
-    """Trains `session` on from the last checkpoint in `folder`, or from the start. `evaluations` are those made so
-    far."""
+    """Trains `session` on from the last checkpoint in `folder`, or from the start. `held_out` has the evaluations made
+    so far."""
 
     def __init__(self, session: Session, *, folder: RunFolder, listener: Listener) -> None:
-        self.evaluations: list[Evaluation] = []
+        self.held_out = HeldOut(session, folder=folder, listener=listener)
         self._session = session
         self._folder = folder
         self._store = folder.store
@@ -55,13 +58,13 @@ class Loop:
             session.config.coach.drift, strata=session.config.coach.strata, metric=session.workflow.metric
         )
         self._listener = listener
-        self._counted = {event.body["iteration"] for event in self._store.events("evaluation")}
-        self._held_out = session.evaluation_tasks()
         self._rollouts = Rollouts(session, folder=folder, listener=listener)
         self._skips = Skips(folder, most=session.config.train.max_skipped)
+        self._health = Health(session.config.train.health)
+        self._counterfactuals = counterfactuals_of(session, folder)
 
-    async def run(self) -> tuple[Evaluation, ...]:
-        """Evaluate, train to the last iteration, evaluate again; the evaluations in order.
+    async def run(self) -> None:
+        """Evaluate, train to the last iteration, evaluate again.
 
         Raises:
             GuardStop: too much was missing, lost or spent; a checkpoint was written.
@@ -76,13 +79,15 @@ class Loop:
                 await self._finish(await self._iterate(iteration))
         finally:
             await self._rollouts.close()
-        return tuple(self.evaluations)
+        await self._report_best()
 
     async def _finish(self, report: IterationReport) -> None:
         """Keep what an iteration did, and do what is due after it. Its weights are with the samplers and stay there, so
         an evaluation sees one version whatever is collected ahead meanwhile."""
         config, done = self._session.config, report.iteration
         self._keep(report)
+        if report.warnings:
+            self._store.event("health", iteration=done, warnings=report.warnings)
         self._note_processes()
         await self._answer(report.drift, done)
         async with self._guarded(done):
@@ -112,37 +117,14 @@ class Loop:
         self._drift.load_state_dict(manifest.coach["drift"])
         self._correct_after(self._drift.raised)
         await self._session.engine.load(checkpoint.path / POLICIES)
+        self._health.replay([metrics for number, metrics in self._store.iterations() if number <= manifest.iteration])
         self._store.event("resumed", iteration=manifest.iteration)
         return manifest.iteration
 
-    def _is_evaluated(self, done: int) -> bool:
-        every = self._session.config.eval.every
-        return done in (0, self._session.config.train.iterations) or bool(every and done % every == 0)
-
     async def _evaluate(self, done: int) -> None:
-        if not self._is_evaluated(done):
-            return
-        self._listener.collecting("eval", done, len(self._held_out) * self._session.config.eval.samples)
-        async with self._guarded(done):
-            evaluation = await evaluate(
-                self._session,
-                recorder=self._store,
-                archive=self._folder.files,
-                iteration=done,
-                tasks=self._held_out,
-                resumed=resume(self._store, "eval", done, settled=done in self._counted),
-                most_lost=self._session.config.train.max_lost,
-                finished=self._listener.rollout_finished,
-            )
-        self.evaluations.append(evaluation)
-        self._store.event(
-            "evaluation",
-            iteration=done,
-            metric=evaluation.metric,
-            interval=evaluation.interval,
-            figures={name: evaluation.of(name).interval for name in evaluation.figures},
-        )
-        self._listener.evaluated(evaluation)
+        for part in self.held_out.due(done):
+            async with self._guarded(done):
+                await self.held_out.play(part, done)
 
     async def _iterate(self, iteration: int) -> IterationReport:
         session, config = self._session, self._session.config
@@ -153,9 +135,8 @@ class Loop:
         refuse_total_failure(trajectories)
         coach = coach_figures(trajectories)
         async with self._guarded(iteration):
-            guard_spending(session.team.ledger)
-            guard_lost(trajectories, f"iteration {iteration + 1}", most=config.train.max_lost)
-            guard_verdicts(coach, f"iteration {iteration + 1}", most=config.coach.max_missing)
+            self._guard(iteration, trajectories, coach)
+            trajectories, weighed = await self._weighed(iteration, trajectories, clock)
         with clock.phase("credit"):
             for one in session.coaches:
                 one.learn(trajectories)
@@ -167,6 +148,7 @@ class Loop:
                 trained=session.trained,
                 metric=session.workflow.metric,
             )
+            experience, corrected = demonstrated(session, experience, trajectories)
         stale = staleness(experience, iteration, most=session.engine.max_staleness)
         with clock.phase("score"):
             experience = await session.engine.score(experience)
@@ -178,6 +160,7 @@ class Loop:
                 experience, advantages, session.loss, progress=iteration / config.train.iterations
             )
         self._skips.keep(iteration + 1, policies, experience, advantages)
+        policies = joined(policies, spread(experience))
         with clock.phase("publish"):
             receipts = await session.engine.publish()
         self._store.event("published", iteration=iteration + 1, receipts=receipts)
@@ -198,8 +181,34 @@ class Loop:
             coach=coach,
             drift=drift,
             policies=policies,
+            warnings=self._health.observe(policies),
+            corrections=corrected,
+            counterfactuals=weighed,
             seconds=clock.seconds,
         )
+
+    def _guard(self, iteration: int, trajectories: Sequence[Trajectory], coach: CoachFigures) -> None:
+        """Raise GuardStop where too much was spent, lost or left without a verdict to learn from."""
+        config, what = self._session.config, f"iteration {iteration + 1}"
+        guard_spending(self._session.team.ledger)
+        guard_lost(trajectories, what, most=config.train.max_lost)
+        guard_verdicts(coach, what, most=config.coach.max_missing)
+
+    async def _weighed(
+        self, iteration: int, trajectories: tuple[Trajectory, ...], clock: Clock
+    ) -> tuple[tuple[Trajectory, ...], Mapping[str, float]]:
+        """The trajectories with what came of their counterfactuals, where there are to be any, and figures of those."""
+        if self._counterfactuals is None:
+            return trajectories, {}
+        with clock.phase("counterfactuals"):
+            weighed = await self._counterfactuals.weigh(iteration, trajectories)
+        refuse_total_failure(weighed.rollouts)
+        guard_lost(
+            weighed.rollouts,
+            f"the counterfactuals of iteration {iteration + 1}",
+            most=self._session.config.train.max_lost,
+        )
+        return weighed.trajectories, weighed.metrics()
 
     @asynccontextmanager
     async def _guarded(self, done: int) -> AsyncIterator[None]:
@@ -264,7 +273,7 @@ class Loop:
 
     async def _keep_best(self, done: int) -> None:
         """Keep a checkpoint of the weights as they are, where that is wanted and no evaluation was as good before."""
-        evaluation, checkpoints = self.evaluations[-1], self._folder.checkpoints
+        evaluation, checkpoints = self.held_out.deciding[-1], self._folder.checkpoints
         if not self._session.config.checkpoint.best or evaluation.iteration != done or evaluation.interval is None:
             return
         value, best = evaluation.interval.mean, checkpoints.best()
@@ -276,6 +285,16 @@ class Loop:
         await asyncio.to_thread(checkpoints.keep_best, best)
         self._store.event("best", iteration=done, metric=best.metric, value=value)
         await self._prune()
+
+    async def _report_best(self) -> None:
+        """Where tasks apart have chosen the best checkpoint, take its figures on those that are reported."""
+        best = self._folder.checkpoints.best()
+        if not self.held_out.has_selection or best is None:
+            return
+        if best.iteration != self._session.config.train.iterations:
+            checkpoint = await asyncio.to_thread(self._folder.checkpoints.load, best.iteration)
+            await self._session.engine.load(checkpoint.path / POLICIES)
+        await self.held_out.play("report", best.iteration)
 
 
 class Clock:

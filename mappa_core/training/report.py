@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
 
@@ -14,6 +14,7 @@ from mappa_core.coaching.drift import DriftReport
 from mappa_core.errors import ToolError
 from mappa_core.records import Step, Trajectory, Usage, Verdict
 from mappa_core.store.summary import AgentSummary
+from mappa_core.training.health import HealthWarning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +82,10 @@ class IterationReport:
     `strata` are the outcomes within each stratum of tasks. `failed_rollouts` counts by kind of error, `calls_again` how
     often calls were made again because a tool's machinery failed. Of this iteration's own rollouts `late` are left to a
     later one, and `joined` of the `rollouts` were left to this one. `staleness` says how old the weights were that
-    sampled. `seconds` maps a phase (collect, score, update, …) to wall seconds; `policies` the engine's metrics per
-    policy.
+    sampled. `corrections` says how many were learned from, and why others were not (`credit.demonstrations`); none
+    where there is no supervised term. `counterfactuals` are figures of the rollouts that show what actions were worth.
+    `seconds` maps a phase (collect, score, update, …) to wall seconds; `policies` the engine's metrics per policy
+    and how far its rewards differ (`training.health`), `warnings` what of it is out of bounds now.
     """
 
     iteration: int
@@ -100,7 +103,10 @@ class IterationReport:
     coach: CoachFigures
     drift: DriftReport
     policies: Mapping[str, Mapping[str, float]]
+    warnings: tuple[HealthWarning, ...]
+    corrections: Mapping[str, int]
     seconds: Mapping[str, float]
+    counterfactuals: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def lost(self) -> int:
@@ -116,6 +122,7 @@ class IterationReport:
             "rollouts/late": self.late,
             "rollouts/joined": self.joined,
             **self.staleness,
+            **self.counterfactuals,
             "tools/lost": self.lost,
             "tools/attempts_again": self.calls_again,
             "tokens": self.tokens,
@@ -133,8 +140,10 @@ class IterationReport:
             flat[f"agent/{agent}/turns"] = figures.turns
             flat[f"agent/{agent}/length"] = figures.length
         flat.update(self.drift.metrics())
+        flat["health/warnings"] = len(self.warnings)
         for policy, metrics in self.policies.items():
             flat.update({f"policy/{policy}/{name}": value for name, value in metrics.items()})
+        flat.update({f"corrections/{name}": count for name, count in self.corrections.items()})
         flat.update({f"seconds/{name}": value for name, value in self.seconds.items()})
         return {name: float(value) for name, value in flat.items() if value is not None}
 

@@ -23,6 +23,7 @@ from mappa_core.session import Session, coaches_in, keep_opened, open_session
 from mappa_core.session.starts import pinned
 from mappa_core.store.folder import CONFIG, RunFolder, checkpoints_of
 from mappa_core.store.summary import Seconds, Summary, write_summary
+from mappa_core.training.counterfactuals import extra_of
 from mappa_core.training.listener import Listener, Silent
 from mappa_core.training.loop import Loop
 from mappa_core.training.summing import summed
@@ -34,7 +35,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """A run that has ended: its folder, its summary and its evaluations in order."""
+    """A run that has ended: its folder, its summary and the evaluations of the tasks that are reported, in order."""
 
     folder: Path
     summary: Summary
@@ -107,7 +108,7 @@ class Run:
 
     async def _check(self) -> str:
         async with self._session() as session:
-            train, held_out = session.tasks("train"), session.evaluation_tasks()
+            train, held_out = session.tasks("train"), session.held_out().report
             agents = ", ".join(f"{agent} ({policy})" for agent, policy in session.team.policy_of.items())
             cages = "".join(f"; programs of {tool} run in {box.name}" for tool, box in session.sandboxes.items())
             return f"ready: {agents}; {len(train)} training and {len(held_out)} held-out tasks{cages}"
@@ -145,10 +146,12 @@ class Run:
                 keep_opened(session, folder.store)
                 listener.asking(session.providers)
                 listener.sandboxed(session.sandboxes)
+                if (extra := extra_of(session)) is not None:
+                    listener.adding(extra)
                 loop = Loop(session, folder=folder, listener=listener)
                 status: Literal["done", "stopped", "failed"] = "failed"
                 try:
-                    evaluations = await loop.run()
+                    await loop.run()
                     status = "done"
                 except (GuardStop, asyncio.CancelledError, SystemExit, KeyboardInterrupt):
                     status = "stopped"
@@ -160,10 +163,10 @@ class Run:
                     # The session ends before the clock is read: the time of child processes counts when they are gone.
                     await opened.aclose()
                     summary = replace(self._blank_summary(), status=status, seconds=clock.seconds())
-                    summary = summed(summary, folder.store, loop.evaluations)
+                    summary = summed(summary, folder.store, loop.held_out.reported, loop.held_out.selections)
                     with nullcontext() if status == "done" else suppress(RunError):  # what ended the run says more
                         write_summary(folder.path, summary)
-                return Trained(folder=folder.path, summary=summary, evaluations=evaluations)
+                return Trained(folder=folder.path, summary=summary, evaluations=tuple(loop.held_out.reported))
 
     def _session(self) -> AbstractAsyncContextManager[Session]:
         """The session of this run; its policies start where the config says as long as it has no checkpoint."""

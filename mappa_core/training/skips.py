@@ -20,6 +20,8 @@ from mappa_core.store.folder import RunFolder
 SKIPPED = "skipped"
 """The folder in a run folder that keeps what steps were skipped on, and the event that names each file."""
 
+DEMONSTRATIONS = "demonstrations"
+
 log = structlog.get_logger()
 
 
@@ -44,7 +46,8 @@ class Skips:
     ) -> None:
         """Where a policy skipped steps of `iteration`, counted from 1, write its rows to `skipped/000012-POLICY.npz`.
 
-        The file holds every column of its Experience, and `advantages` and `value_targets`, under their names.
+        The file holds every column of its Experience, those of its demonstrations as `demonstrations.row` and so on,
+        and `advantages` and `value_targets`, under their names.
         Raises RunError where the storage fails.
         """
         for policy, steps in _skipped(policies).items():
@@ -86,7 +89,12 @@ def _skipped(policies: Mapping[str, Mapping[str, float]]) -> dict[str, int]:
 def _archive(experience: Experience, advantages: Advantages, rows: Any) -> bytes:
     """Rows of an experience as an .npz file; its strings are arrays of text, so that it is read without pickle."""
     part = take(experience, rows)
-    columns = {column.name: getattr(part, column.name) for column in fields(Experience)}
+    columns = {
+        column.name: getattr(part, column.name) for column in fields(Experience) if column.name != DEMONSTRATIONS
+    }
+    if part.demonstrations is not None:
+        given = part.demonstrations
+        columns |= {f"{DEMONSTRATIONS}.{one.name}": getattr(given, one.name) for one in fields(given)}
     tokens = places(experience.offsets, rows)
     columns["advantages"] = advantages.advantages[tokens]
     if advantages.value_targets is not None:

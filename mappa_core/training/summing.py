@@ -12,26 +12,30 @@ from mappa_core.store.summary import (
     CoachSummary,
     EvalSummary,
     FigureSummary,
+    SelectionSummary,
     StratumSummary,
     Summary,
     ToolSummary,
 )
 
 
-def summed(summary: Summary, store: Store, evaluations: Sequence[Evaluation]) -> Summary:
-    """`summary` with the figures of all iterations recorded so far and of the first and last of `evaluations`."""
+def summed(
+    summary: Summary, store: Store, evaluations: Sequence[Evaluation], selections: Sequence[Evaluation] = ()
+) -> Summary:
+    """`summary` with the figures of all iterations recorded so far and of the first and last of `evaluations`.
+    `selections` are those of other tasks, which the best checkpoint was chosen by."""
     iterations = store.iterations()
     return replace(
         summary,
         iterations=iterations[-1][0] if iterations else 0,
-        eval=_eval(evaluations),
+        eval=_eval(evaluations, selections),
         agents=_agents(iterations[-1][1]) if iterations else {},
         coach=_coach([metrics for _, metrics in iterations]),
         tools=_tools([metrics for _, metrics in iterations]),
     )
 
 
-def _eval(evaluations: Sequence[Evaluation]) -> EvalSummary | None:
+def _eval(evaluations: Sequence[Evaluation], selections: Sequence[Evaluation]) -> EvalSummary | None:
     if not evaluations:
         return None
     before = evaluations[0]
@@ -48,7 +52,17 @@ def _eval(evaluations: Sequence[Evaluation]) -> EvalSummary | None:
         strata={
             name: _stratum(then, after.within(name) if after else None) for name, then in before.by_stratum().items()
         },
+        selection=_selection(selections),
     )
+
+
+def _selection(evaluations: Sequence[Evaluation]) -> SelectionSummary | None:
+    """The first of the best evaluations; None where none chose."""
+    means = [(one, one.interval.mean) for one in evaluations if one.interval is not None]
+    if not means:
+        return None
+    best, value = max(means, key=lambda found: found[1])
+    return SelectionSummary(n=len(best.problems), evaluations=len(evaluations), iteration=best.iteration, value=value)
 
 
 def _stratum(before: Evaluation, after: Evaluation | None) -> StratumSummary:

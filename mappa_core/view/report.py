@@ -8,12 +8,14 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
+from mappa_core.evaluation.heldout import part_of
 from mappa_core.records import MAX_SCORE
 from mappa_core.store.files import write_atomic
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import EvalSummary, FigureSummary, StratumSummary, Summary
 from mappa_core.view.chart import Chart, IntervalPoint, chart
 from mappa_core.view.drift import GapHistory, Watch, watch_of
+from mappa_core.view.health import warnings_of
 
 Before = EvalSummary | StratumSummary | FigureSummary
 """What has a figure before and after training, and its gain."""
@@ -27,7 +29,7 @@ def write_report(folder: Path, summary: Summary) -> Path:
     with Reader(folder) as reader:
         iterations = reader.iterations()
         evaluations = [event.body for event in reader.events("evaluation")]
-        watch = watch_of(reader)
+        watch, warnings = watch_of(reader), warnings_of(reader)
     environment = Environment(
         loader=PackageLoader("mappa_core.view"), autoescape=select_autoescape(), undefined=StrictUndefined
     )
@@ -37,6 +39,7 @@ def write_report(folder: Path, summary: Summary) -> Path:
         results=[] if summary.eval is None else results(summary.eval),
         charts=charts(summary, iterations, evaluations),
         watch=watch,
+        warnings=warnings,
         gap_charts=gap_charts(watch),
     )
     path = folder / "report.html"
@@ -56,11 +59,13 @@ def charts(
 ) -> list[Chart]:
     """Accuracy, further figures where there are any, and each agent's score over iterations."""
     last = _last(iterations)
-    latest = {int(body["iteration"]): body for body in evaluations}
+    choosing = [body for body in evaluations if part_of(body) == "selection"]
+    latest = {int(body["iteration"]): body for body in choosing or evaluations}
+    held_out = "the tasks that the checkpoint was chosen on" if choosing else "held-out problems"
     strata = _between(iterations, "stratum/", "/accuracy")
     figures = _between(iterations, "figure/", "")
     accuracy = chart(
-        "Accuracy: training rollouts (lines) and held-out problems (points, 95 % interval)",
+        f"Accuracy: training rollouts (lines) and {held_out} (points, 95 % interval)",
         {
             "all": _series(iterations, "accuracy"),
             **{name: _series(iterations, f"stratum/{name}/accuracy") for name in strata if len(strata) > 1},

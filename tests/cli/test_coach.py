@@ -178,6 +178,49 @@ def test_wrong_input_is_exit_code_2(told, args, message):
     assert message in err
 
 
+# --- coach eval: against counterfactual rollouts ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def replaced(doubles, tmp_path_factory):
+    """A run in which the doubler's actions were replaced by `6`, and the checker's by `0`."""
+    root = tmp_path_factory.mktemp("replaced")
+    credit = "credit.counterfactual={use: default, texts: {doubler: '6', checker: '0'}}"
+    assert main(["train", "--plugin", "doubles", f"run.root={root}", "run.name=run", "--quiet", credit]) == 0
+    return root / "run"
+
+
+def test_blame_is_held_against_what_would_have_come_of_it(replaced, told):
+    code, out, err = told("coach", "eval", "--run", replaced, "--coach", "strict", "--against", "counterfactual")
+    assert (code, err) == (0, "")
+    # Of the numbers 2 to 10, twice 3 alone is 6 where the doubler said something else.
+    with Reader(replaced) as reader:
+        three = [row for row in reader.trajectories("train", limit=99) if row.task == "n3" and row.status == "done"]
+    assert f"in {len(three)} of them another action helps" in out
+    assert "lowest score is guilty" in out and "x nobody blamed in the trajectory" in out
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= 100
+    code, out, _ = told(
+        "coach", "eval", "--run", replaced, "--coach", "strict", "--against", "counterfactual", "--json"
+    )
+    found = json.loads(out)
+    assert code == 0 and found["guilty"] == len(three) and found["coaches"][0]["lowest"]["trajectories"] == len(three)
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [([], "has a counterfactual credit: name runs that were trained"), (["--repeats", "2"], "leave --repeats out")],
+)
+def test_blame_without_counterfactual_rollouts_is_exit_code_2(run, told, extra, message):
+    code, _, err = told("coach", "eval", "--run", run, "--coach", "strict", "--against", "counterfactual", *extra)
+    assert code == 2 and message in err
+
+
+def test_counterfactual_rollouts_are_listed_only_where_they_are_asked_for(replaced, told):
+    assert "counterfactual" not in told("runs", "show", replaced)[1]
+    _, out, _ = told("runs", "show", replaced, "--split", "counterfactual")
+    assert "counterfactual/train-000000/" in out
+
+
 # --- recoach ----------------------------------------------------------------------------------------------------------
 
 

@@ -78,11 +78,20 @@ def _experience(
     agent: Sequence[int] | None = None,
     policy: Sequence[int] | None = None,
     group: Sequence[int] | None = None,
+    task: Sequence[int] | None = None,
+    trajectory: Sequence[int] | None = None,
+    truncated: Sequence[bool] | None = None,
+    finished: Sequence[bool] | None = None,
+    prompts: Sequence[Sequence[int]] | None = None,
+    values: Sequence[float] | None = None,
     old_logprobs: Sequence[float] | None = None,
     ref_logprobs: Sequence[float] | None = None,
 ) -> Experience:
-    """An experience of which only the columns that an estimator reads matter; every prompt is one token long."""
+    """An experience of which only the columns that an estimator reads matter. Unless told otherwise every row is a
+    finished trajectory of its own, and every prompt is the same token."""
     n_rows, n_tokens = len(lengths), int(sum(lengths))
+    prompts = [[0]] * n_rows if prompts is None else prompts
+    trajectory = range(n_rows) if trajectory is None else trajectory
 
     def ints(values: Sequence[int] | None) -> np.ndarray:
         return np.zeros(n_rows, np.int32) if values is None else np.array(values, np.int32)
@@ -94,19 +103,19 @@ def _experience(
     return Experience(
         agents=("a", "b", "c"),
         policies=("p", "q", "r"),
-        trajectories=("t",),
-        tasks=("task",),
+        trajectories=tuple(f"t{number}" for number in range(max(trajectory, default=-1) + 1)),
+        tasks=("task", "other"),
         strata=("all",),
         steps=tuple(f"s{row}" for row in range(n_rows)),
         agent=ints(agent),
         policy=ints(policy),
-        trajectory=ints(None),
-        task=ints(None),
+        trajectory=ints(trajectory),
+        task=ints(task),
         group=ints(group),
         stratum=ints(None),
         position=np.arange(n_rows, dtype=np.int32),
         turn=ints(None),
-        truncated=np.zeros(n_rows, np.bool_),
+        truncated=np.zeros(n_rows, np.bool_) if truncated is None else np.array(truncated, np.bool_),
         temperature=np.ones(n_rows, np.float32),
         outcome=np.full(n_rows, np.nan, np.float32),
         reward=rewards,
@@ -115,8 +124,10 @@ def _experience(
         offsets=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64),
         version=np.zeros(n_tokens, np.int32),
         logprobs=np.full(n_tokens, -0.5, np.float32),
-        prompt_tokens=np.zeros(n_rows, np.int32),
-        prompt_offsets=np.arange(n_rows + 1, dtype=np.int64),
+        prompt_tokens=np.array([token for prompt in prompts for token in prompt], np.int32),
+        prompt_offsets=np.concatenate([[0], np.cumsum([len(one) for one in prompts], dtype=np.int64)]).astype(np.int64),
+        finished=np.ones(n_rows, np.bool_) if finished is None else np.array(finished, np.bool_),
+        values=floats(values),
         old_logprobs=floats(old_logprobs),
         ref_logprobs=floats(ref_logprobs),
     )

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.credit.shapers import (
+    Difference,
+    DifferenceOptions,
     LengthPenalty,
     LengthPenaltyOptions,
     Outcome,
@@ -20,9 +21,8 @@ from mappa_core.credit.shapers import (
     ScaleOptions,
 )
 from mappa_core.errors import ConfigError
-from mappa_core.records import Failure
+from mappa_core.records import Counterfactual, Failure
 
-GOLDEN = json.loads((Path(__file__).parent / "golden" / "length_penalty.json").read_text())["cases"]
 optional_rewards = st.lists(st.none() | st.integers(-10, 10).map(float), max_size=12)
 
 
@@ -132,13 +132,6 @@ def test_a_discount_outside_0_and_1_is_refused(gamma: float) -> None:
 # length_penalty
 
 
-@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["name"])
-def test_the_soft_overlong_penalty_is_the_published_one(case, make_step, make_trajectory) -> None:
-    steps = [make_step(f"s{k}", position=k, tokens=[1] * n) for k, n in enumerate(case["lengths"])]
-    shaper = LengthPenalty(LengthPenaltyOptions(**case["options"]))
-    assert shaper(make_trajectory("t", steps), tuple(case["rewards"])) == pytest.approx(case["expected"], abs=1e-9)
-
-
 def test_an_action_of_unknown_length_or_reward_is_left_as_it_is(make_step, make_trajectory) -> None:
     steps = [make_step("api", tokens=None), make_step("own", position=1, tokens=[1] * 9)]
     shaper = LengthPenalty(LengthPenaltyOptions(limit=8, buffer=4))
@@ -165,3 +158,29 @@ def test_no_shaper_makes_a_number_of_a_missing_verdict_unless_the_outcome_replac
         shaped = shaper(trajectory, tuple(rewards))
         assert len(shaped) == len(rewards)
         assert all(after is None for before, after in zip(rewards, shaped, strict=True) if before is None)
+
+
+# difference
+
+
+def weighed(played, *credited, **outcome):
+    """A trajectory in which replacing action k gives the outcome that stands k-th; None: nothing was played."""
+    made = [
+        Counterfactual(position=k, number=0, outcome={"correct": one})
+        for k, one in enumerate(credited)
+        if one is not None
+    ]
+    return replace(played("a" * len(credited), **outcome), counterfactuals=tuple(made))
+
+
+def test_a_reward_is_what_replacing_the_action_takes_away(played) -> None:
+    trajectory = weighed(played, 1.0, 0.0, None, correct=0.25)
+    assert Difference(DifferenceOptions(weight=2.0))(trajectory, (None, None, None)) == (-1.5, 0.5, None)
+    mixed = Difference(DifferenceOptions(process_weight=0.5))
+    assert mixed(trajectory, (4.0, None, 4.0)) == (-0.75 + 2.0, None, None)
+
+
+def test_no_outcome_is_no_credit(played) -> None:
+    assert Difference(DifferenceOptions())(weighed(played, 1.0, 0.0), (1.0, 1.0)) == (None, None)
+    other = DifferenceOptions(metric="score")
+    assert Difference(other)(weighed(played, 1.0, correct=1.0, score=1.0), (1.0,)) == (None,)

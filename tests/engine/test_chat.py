@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import normalizers
 
 from mappa_core.engine.chat import Chat, split_calls, split_think
 from mappa_core.errors import ModelError
@@ -136,3 +137,41 @@ def test_messages_that_the_template_refuses_are_an_input_error(kit):
 def test_decoding_keeps_special_tokens_and_spaces(chat):
     ids = np.array(chat.tokenizer("a , b<|im_end|>", add_special_tokens=False)["input_ids"])
     assert chat.decode(ids.tolist()) == "a , b<|im_end|>"
+
+
+STOPS = frozenset([2])
+
+
+def test_an_action_is_written_as_it_would_have_been_sampled(chat):
+    tokens = chat.encode("4 , 5", STOPS)
+    assert tokens.dtype == np.int32
+    assert chat.decode(tokens.tolist()) == "4 , 5<|im_end|>"
+    later = chat.render([*USER, Message(role="assistant", content="4 , 5"), *USER]).tolist()
+    start = len(chat.render(USER))
+    assert later[start : start + len(tokens)] == tokens.tolist()
+
+
+@given(st.text() | st.sampled_from(["<|im_end|>", "a<|im_start|>user\nb", "<|pad|>", " <|im_end|> "]))
+def test_no_control_token_stands_for_what_looks_like_one(kit, text):
+    chat = Chat(kit.tokenizer(), where="tiny")
+    *body, end = chat.encode(text, STOPS).tolist()
+    assert end == 2
+    assert chat.decode(body) == text
+    assert set(body).isdisjoint({0, 1, 2})
+
+
+def test_what_cannot_be_written_to_the_letter_is_not_written(kit):
+    tokenizer = kit.tokenizer()
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    chat = Chat(tokenizer, where="tiny")
+    assert chat.encode("Four", STOPS) is None
+    assert chat.encode("four", STOPS) is not None
+
+
+def test_the_end_is_that_of_the_template_and_one_that_stops(kit):
+    template = "{% for message in messages %}{{ message.content + '<|pad|><|im_start|><|im_end|>' }}{% endfor %}"
+    chat = Chat(kit.tokenizer(template), where="tiny")
+    assert chat.encode("a", frozenset([1, 2])).tolist()[-1] == 1
+    for broken in ("{{ messages[0].content }}", "{% for m in messages %}{{ m.content }}{% endfor %}"):
+        with pytest.raises(ModelError, match="ends an answer with no token that ends sampling"):
+            Chat(kit.tokenizer(broken), where="tiny").encode("a", STOPS)

@@ -99,7 +99,7 @@ def learned(folder, experience, layout) -> tuple[np.ndarray, np.ndarray, dict[st
     logprobs, values = np.full(count, np.nan, np.float32), np.full(count, np.nan, np.float32)
     factors = torch.from_numpy(np.random.default_rng(0).normal(size=count).astype(np.float32))
     for batch in batches(experience, np.arange(len(experience.reward)), layout, device=CPU):
-        one, value = module(batch)
+        one, value, _ = module(batch)
         ((one + 0.1 * value.square()) * factors[batch.source]).sum().backward()
         logprobs[batch.source], values[batch.source] = one.detach().numpy(), value.detach().numpy()
     return logprobs, values, {name: one.grad for name, one in module.weights().items()}

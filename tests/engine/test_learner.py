@@ -54,6 +54,16 @@ def plain_logprobs(model, experience, row: int) -> torch.Tensor:
     return torch.log_softmax(logits, -1).gather(1, ids[0, len(prompt) :, None])[:, 0]
 
 
+def plain_entropy(model, experience, row: int) -> torch.Tensor:
+    """The mean entropy of one row's tokens, by the model's own forward and the definition."""
+    prompt = experience.prompt_tokens[experience.prompt_offsets[row] : experience.prompt_offsets[row + 1]]
+    action = experience.tokens[experience.offsets[row] : experience.offsets[row + 1]]
+    ids = torch.from_numpy(np.concatenate([prompt, action]).astype(np.int64))[None]
+    logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1]
+    logprobs = torch.log_softmax(logits / float(experience.temperature[row]), -1)
+    return -(logprobs.exp() * logprobs).sum(-1)
+
+
 def plain_gradient(folder, scored, given) -> dict[str, np.ndarray]:
     """The loss written out row by row."""
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
@@ -89,6 +99,57 @@ async def test_gradient_is_that_of_the_loss_written_out(model, opened, kit, tmp_
     scored = await engine.score(kit.experience(rows))
     expected = plain_gradient(model, scored, advantages(scored))
     assert_same_gradient(await gradient(engine, scored, tmp_path / "ours"), expected, 1e-5)
+
+
+MEANS = {"token": {}, "sequence": {"mean": "sequence"}, "fixed": {"mean": "fixed", "mean_length": 50}}
+
+
+@pytest.mark.parametrize("mean", MEANS)
+async def test_means_and_the_entropy_bonus_are_those_written_out(qwen3, opened, kit, mean):
+    """Of each mean with a bonus on top, by hand; a head in one piece and in chunks, in micro-batches."""
+    rows = kit.rows(4, temperature=0.7) + kit.rows(2, seed=1, weight=0.5)
+    train = replace(TRAIN, entropy_coef=0.2, micro_tokens=60, **MEANS[mean])
+    engine = await opened(qwen3, train=train)
+    scored = await engine.score(kit.experience(rows))
+    given, plain = advantages(scored), AutoModelForCausalLM.from_pretrained(qwen3).eval()
+    with torch.inference_mode():
+        entropies = [plain_entropy(plain, scored, row) for row in range(6)]
+    sums = [
+        sum(-given.advantages[scored.offsets[row] : scored.offsets[row + 1]]) - 0.2 * entropies[row].sum().item()
+        for row in range(6)
+    ]
+    weight, lengths = scored.weight, scored.lengths
+    divisor = {"token": (weight * lengths).sum(), "sequence": weight.sum(), "fixed": 50 * weight.sum()}[mean]
+    shares = np.array(sums) / lengths if mean == "sequence" else np.array(sums)
+    expected = (weight * shares).sum()
+    metrics = (await engine.update(scored, given, LOSS, 0.0))["solver"]
+    assert metrics["loss"] == pytest.approx(expected / divisor, rel=1e-4)
+    assert metrics["entropy_full"] == pytest.approx(torch.cat(entropies).mean().item(), rel=1e-5)
+
+
+async def test_the_gradient_of_the_entropy_bonus_is_that_written_out(model, opened, kit, tmp_path, monkeypatch):
+    experience = kit.experience(kit.rows(4, temperature=0.7))
+    nothing = Advantages(advantages=np.zeros(len(experience.tokens), np.float32))
+    plain = AutoModelForCausalLM.from_pretrained(model).eval()
+    (-0.2 * torch.cat([plain_entropy(plain, experience, row) for row in range(4)]).mean()).backward()
+    expected = {name: one.grad.numpy() for name, one in plain.named_parameters()}
+    train = replace(TRAIN, entropy_coef=0.2)
+    for logits in (forward.LOGITS_AT_ONCE, 7 * 259):
+        monkeypatch.setattr(forward, "LOGITS_AT_ONCE", logits)
+        engine = await opened(model, train=train)
+        found = await gradient(engine, experience, tmp_path / str(logits), nothing)
+        assert_same_gradient(found, expected, 1e-5)
+
+
+async def test_a_row_of_weight_zero_is_in_no_mean(qwen3, opened, kit):
+    for mean in MEANS.values():
+        losses = []
+        for dead in ([], kit.rows(3, seed=9, weight=0.0)):
+            engine = await opened(qwen3, train=replace(TRAIN, entropy_coef=0.1, **mean))
+            scored = await engine.score(kit.experience(kit.rows(4) + dead))
+            given = np.where(scored.token_weight > 0, np.float32(0.5), np.float32(np.nan))
+            losses.append((await engine.update(scored, Advantages(advantages=given), LOSS, 0.0))["solver"]["loss"])
+        assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize("micro_tokens", [1, 60, 200])
@@ -194,7 +255,9 @@ async def test_metrics_are_means_over_sampled_tokens(qwen3, opened, kit):
     assert metrics["tokens"] == len(scored.tokens)
     assert metrics["rows"] == 5
     assert metrics["ratio_mean"] == pytest.approx(1.0, abs=1e-5)
-    assert metrics["clip_share"] == 0.0
+    assert metrics["ratio_max"] == pytest.approx(1.0, abs=1e-4)
+    assert metrics["clip_share"] == metrics["clip_share_low"] == metrics["clip_share_high"] == 0.0
+    assert "entropy_full" not in metrics
     assert metrics["kl"] == pytest.approx(0.0, abs=1e-6)
     assert metrics["entropy"] == pytest.approx(-scored.old_logprobs.mean(), rel=1e-5)
     assert metrics["mismatch_max"] == pytest.approx(0.25, abs=1e-5)
@@ -238,8 +301,24 @@ async def test_values_start_at_zero_and_learn_their_targets(qwen3, opened, kit):
     )
     metrics = await engine.update(scored, given, LOSS, 0.0)
     assert metrics["solver"]["value_loss"] == pytest.approx(4.0)
+    assert "value_explained" not in metrics["solver"]  # all targets are the same
     assert "value_loss" not in metrics["coder"]
     assert np.square((await engine.score(scored)).values[own] - 2.0).mean() < 4.0
+
+
+async def test_tokens_without_a_target_teach_the_value_head_nothing(qwen3, opened, kit):
+    """As where one of a policy's agents has an estimator that gives none."""
+    specs = [PolicySpec(name="solver", model=qwen3, value_head=True)]
+    found = []
+    for count in (2, 3):
+        engine = await opened(qwen3, train=replace(TRAIN, mean="fixed", mean_length=10), policies=specs)
+        scored = await engine.score(kit.experience(kit.rows(count)))
+        targets = np.where(scored.row_of_token < 2, np.arange(len(scored.tokens), dtype=np.float32), np.float32(np.nan))
+        given = Advantages(advantages=np.zeros(len(scored.tokens), np.float32), value_targets=targets)
+        metrics = (await engine.update(scored, given, LOSS, 0.0))["solver"]
+        found.append((metrics["value_loss"], metrics["value_explained"], count * metrics["loss"]))
+    assert found[1] == pytest.approx(found[0])
+    assert found[0][1] == pytest.approx(0.0)  # values are all 0
 
 
 @pytest.mark.parametrize("column", ["advantages", "gradient"])

@@ -11,16 +11,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from mappa_core.config.schema import TrainSection
+from mappa_core.config.schema import SupervisedSection, TrainSection
 from mappa_core.engine.learning.forward import Scorer
 from mappa_core.engine.learning.layout import Layout
 from mappa_core.engine.learning.scoring import score, scored
 from mappa_core.engine.learning.update import Update
 from mappa_core.engine.losses import PPOLoss
 from mappa_core.engine.options import PPOOptions
-from mappa_core.experience import Advantages
+from mappa_core.experience import Advantages, Demonstrations
 
-TRAIN = TrainSection(iterations=10, learning_rate=0.1, minibatch_rows=4)
+TRAIN = TrainSection(iterations=10, learning_rate=0.1, minibatch_rows=4, supervised=SupervisedSection(weight=0.3))
 LOSS = PPOLoss(PPOOptions(kl="k3", kl_coef=0.1))
 PACKED = Layout("packed", 64)
 
@@ -53,8 +53,8 @@ class RankLearner:
         self.scorer = copy.deepcopy(start)
         self._whole: dict[str, torch.Tensor] = {}
 
-    def forward(self, batch):
-        return self.scorer(batch)
+    def forward(self, batch, *, entropy=False):
+        return self.scorer(batch, entropy=entropy)
 
     def backward(self, loss, *, last):
         self.passes.append(last)
@@ -126,7 +126,9 @@ def experience(start, kit):
     rows = kit.rows(9) + kit.rows(3, seed=1, temperature=0.7, weight=0.5) + kit.rows(2, seed=2, weight=0.0)
     found = scores(start, kit.experience(rows), 1, Layout("padded", 100))
     noise = np.random.default_rng(5).normal(scale=0.3, size=len(found.tokens)).astype(np.float32)
-    return replace(found, logprobs=found.old_logprobs + noise)
+    drawn = np.random.default_rng(6).integers(3, 259, 40).astype(np.int32)
+    corrected = Demonstrations(row=np.array([0, 4, 4], np.int32), tokens=drawn, offsets=np.array([0, 25, 28, 40]))
+    return replace(found, logprobs=found.old_logprobs + noise, demonstrations=corrected)
 
 
 @pytest.fixture(scope="module")
@@ -143,11 +145,9 @@ def test_any_ranks_say_what_one_says(start, experience, ranks, layout):
         np.testing.assert_allclose(getattr(found, column), getattr(experience, column), atol=1e-5)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("layout", [PACKED, Layout("padded", 100)], ids=str)
-def test_any_ranks_take_the_steps_of_one(start, experience, given, ranks, layout):
-    ((one, metrics),) = updates(start, experience, given, 1, Layout("padded", 10_000))
-    found = updates(start, experience, given, ranks, layout)
+def assert_the_steps_of_one(start, experience, given, ranks, layout, train):
+    ((one, metrics),) = updates(start, experience, given, 1, Layout("padded", 10_000), train)
+    found = updates(start, experience, given, ranks, layout, train)
     assert len({len(learner.passes) for learner, _ in found}) == 1
     for learner, own in found:
         assert learner.steps == one.steps == 3
@@ -159,6 +159,18 @@ def test_any_ranks_take_the_steps_of_one(start, experience, given, ranks, layout
             assert gap <= 1e-6 * scale, name
         for name, weight in one.scorer.weights().items():
             np.testing.assert_allclose(learner.scorer.weights()[name].detach(), weight.detach(), atol=1e-5)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("layout", [PACKED, Layout("padded", 100)], ids=str)
+def test_any_ranks_take_the_steps_of_one(start, experience, given, ranks, layout):
+    assert_the_steps_of_one(start, experience, given, ranks, layout, TRAIN)
+
+
+@pytest.mark.parametrize("mean", [{"mean": "sequence"}, {"mean": "fixed", "mean_length": 7}], ids=["sequence", "fixed"])
+def test_whatever_the_mean_is_over_and_with_all_terms(start, experience, given, mean):
+    train = replace(TRAIN, entropy_coef=0.3, value_clip=0.05, **mean)
+    assert_the_steps_of_one(start, experience, given, 2, PACKED, train)
 
 
 def test_the_last_micro_batch_of_each_step_is_told(start, experience, given):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from mappa_core.evaluation import heldout
 from mappa_core.evaluation.heldout import graded
-from mappa_core.evaluation.statistics import mean_interval, paired_gain, proportion
+from mappa_core.evaluation.statistics import paired_gain, proportion, share_interval
 from mappa_core.records import Failure, Task, Trajectory
 from mappa_core.store.summary import FigureSummary, Summary
 from mappa_core.training import summing
@@ -39,7 +42,7 @@ def test_figures_stand_beside_the_metric_sample_by_sample():
     np.testing.assert_equal(found.figures["fair"], [[0.75, 0.0], [0.5, 0.0], [0.25, np.nan]])
     np.testing.assert_equal(found.values, [[1.0, 0.0], [1.0, 0.0], [1.0, np.nan]])
     assert found.of("fair").by_problem.tolist() == [0.375, 0.25, 0.25]
-    assert found.of("fair").interval == mean_interval([0.375, 0.25, 0.25])
+    assert found.of("fair").interval == share_interval([0.375, 0.25, 0.25])
     assert found.of("success") is found
     assert found.failures == {"PromptTooLong": 1, "ToolError": 1}
 
@@ -125,3 +128,31 @@ def test_the_summary_holds_every_measure_by_stratum():
     assert odd.figures["fair"].gain.mean == pytest.approx(0.1875)
     alone = summing.summed(blank, Nothing(), [before]).eval
     assert alone.after is None and alone.figures["fair"].gain is None and alone.strata["even"].after is None
+
+
+class Speaking:
+    """A workflow whose final answer is the text of the last step."""
+
+    def answer(self, steps):
+        return steps[-1]
+
+
+def test_several_samples_are_fair_or_raw():
+    rollouts = [
+        rollout("a", {"success": 1.0, "fair": 1.0}),
+        rollout("a", {"success": 0.0, "fair": 0.0}, sample=1),
+        rollout("a", {}, sample=2, error=PROMPT),
+        rollout("a", {}, sample=3, error=LOST),
+        rollout("b", {}, error=PROMPT),
+    ]
+    found = evaluated(*rollouts)
+    assert (found.avg_at(1), found.raw.avg_at(1)) == (pytest.approx((1 / 3 + 0) / 2), 0.5)
+    assert (found.pass_at(2), found.raw.pass_at(2)) == (pytest.approx(2 / 3), 1.0)
+    assert found.majority_at(1) is None
+    with pytest.raises(ValueError, match="@3 needs at least 3 samples"):
+        found.raw.pass_at(3)
+    said = [replace(one, steps=(text,)) for one, text in zip(rollouts, ("4", "5", "4", "4", "6"), strict=True)]
+    answers = heldout._answers(said, Speaking(), found)
+    assert answers == (("4", "5", None, None), (None, None, None, None))
+    known = replace(found, answers=answers)
+    assert known.majority_at(1) == pytest.approx((1 / 3 + 0) / 2) and known.raw.majority_at(2) == 0.5

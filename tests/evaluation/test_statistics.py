@@ -6,11 +6,12 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa_core.evaluation.statistics import (
     Interval,
+    majority_at_k,
     mean_interval,
     paired_gain,
     pass_at_k,
@@ -175,22 +176,75 @@ def test_one_cluster_that_holds_nearly_everything_gives_no_interval() -> None:
 # share_interval
 
 
-def test_shares_without_clusters_have_the_interval_of_a_mean() -> None:
-    for values in ([0.0, 0.0, 0.0], [0.5, 0.5, 0.625], [0.0, 1.0, 1.0], [0.5]):
-        assert share_interval(values) == mean_interval(values)
+def test_zeros_and_ones_that_stand_for_themselves_have_wilsons_interval() -> None:
+    for values in ([0.0, 0.0, 0.0], [0.0, 1.0, 1.0], [1.0]):
+        assert share_interval(values) == proportion(values)
+    assert share_interval([0.5]) == Interval(mean=0.5)
 
 
-def test_bounds_of_a_share_lie_within_0_and_1() -> None:
-    low, high = share_interval([0.0, 0.25, 0.0]), share_interval([1.0, 0.75, 1.0])
-    assert (low.low, high.high) == (0.0, 1.0)
-    assert (low.high, high.low) == (mean_interval([0.0, 0.25, 0.0]).high, mean_interval([1.0, 0.75, 1.0]).low)
+def test_a_share_of_few_clusters_by_hand() -> None:
+    # Mean 1/4 and standard error 0.25 / sqrt(3), so as many values as (3 / 16) / (1 / 48) = 9, and t of 2 degrees.
+    n, t, p = 9.0, 4.302653, 0.25
+    centre = (p + t**2 / (2 * n)) / (1 + t**2 / n)
+    reach = t * math.sqrt(p * (1 - p) / n + t**2 / (4 * n**2)) / (1 + t**2 / n)
+    for found in (share_interval([0.0, 0.25, 0.5]), share_interval([0, 0, 0.25, 0.25, 0.5, 0.5], clusters="aabbcc")):
+        assert (found.mean, found.low, found.high) == pytest.approx((p, centre - reach, centre + reach), abs=1e-6)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=2, max_size=80), st.data())
+def test_bounds_of_a_share_lie_within_0_and_1_around_it_and_mirror(values: list[float], data: st.DataObject) -> None:
+    clusters = data.draw(st.lists(st.integers(0, 50), min_size=len(values), max_size=len(values)))
+    found, other = share_interval(values, clusters), share_interval([1 - value for value in values], clusters)
+    if found.low is None:
+        assert other.low is None and found.high is None
+        return
+    assert 0.0 <= found.low <= found.mean + 1e-9 and found.mean - 1e-9 <= found.high <= 1.0
+    mirrored = (1 - other.high, 1 - other.low)
+    few = len(set(clusters)) < 30  # of many the draws are the same, and their quantiles not the very mirrored ones
+    assert (found.low, found.high) == pytest.approx(mirrored, abs=1e-7 if few else 0.05)
+
+
+def test_a_share_of_many_clusters_is_studentised_by_draws_of_clusters() -> None:
+    random = np.random.default_rng(4)
+    clusters = np.repeat(np.arange(40), random.integers(1, 6, 40))
+    values = (random.random(len(clusters)) < random.beta(0.4, 3.6, 40)[clusters]).astype(float)
+    names = sorted(set(clusters))
+    rows = {name: values[clusters == name] for name in names}
+
+    def mean_and_error(drawn: list[int]) -> tuple[float, float]:
+        of = np.concatenate([rows[name] for name in drawn])
+        off = [float((rows[name] - of.mean()).sum()) for name in drawn]
+        return float(of.mean()), math.sqrt(len(drawn) / (len(drawn) - 1) * sum(one**2 for one in off)) / len(of)
+
+    mean, _ = mean_and_error(names)
+    ratios = []
+    for _ in range(2000):
+        drawn, error = mean_and_error([names[index] for index in random.integers(0, 40, 40)])
+        ratios.append((drawn - mean) / error)
+    own = mean_interval(values, clusters.tolist())
+    sizes = np.bincount(clusters) / len(clusters)
+    error = (own.high - own.low) / 2 / t_quantile(1 / float(sizes @ sizes) - 1)
+    low, high = np.quantile(ratios, [0.025, 0.975])
+    found = share_interval(values, clusters.tolist())
+    assert found.mean == pytest.approx(mean)
+    assert (found.low, found.high) == pytest.approx((mean - high * error, mean - low * error), abs=0.012)
+    assert found.high - mean > 1.2 * (mean - found.low)  # few successes: there may be more clusters that have many
+    assert share_interval(values, clusters.tolist()) == found
+
+
+def test_a_share_that_few_of_many_clusters_have_is_no_matter_of_draws() -> None:
+    # Over a third of the draws are without the only one. Its error is Student's, so that n is that of a sample.
+    found, n, t = share_interval([1.0] + [0.0] * 39, clusters=range(40)), 39.0, t_quantile(39)
+    for bound in (found.low, found.high):
+        assert (found.mean - bound) ** 2 == pytest.approx(t**2 * bound * (1 - bound) / n)
 
 
 def test_shares_that_are_all_alike_are_worth_one_problem_a_cluster() -> None:
     assert share_interval([0.0] * 6, clusters="aabbcc") == proportion([0.0] * 3)
     assert share_interval([1.0] * 6, clusters="aabbcc") == proportion([1.0] * 3)
-    mixed = [0.5, 0.25, 0.5, 0.5, 0.5, 0.5]
-    assert share_interval(mixed, clusters="aabbcc") == mean_interval(mixed, clusters="aabbcc")
+    assert share_interval([0.5, 0.25, 0.25, 0.5], clusters="aabb") == Interval(mean=0.375, low=0.375, high=0.375)
+    assert share_interval([0.0] * 4, clusters="aaaa") == Interval(mean=0.0)
 
 
 # paired_gain
@@ -239,3 +293,27 @@ def test_pass_at_k_is_the_share_of_draws_with_a_right_sample(n: int, data: st.Da
 def test_pass_at_k_out_of_range_is_refused(n: int, c: int, k: int) -> None:
     with pytest.raises(ValueError, match=f"pass@{k} cannot be told"):
         pass_at_k(n, c, k)
+
+
+# majority_at_k
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=8), st.data())
+def test_majority_at_k_is_the_share_of_draws_whose_most_frequent_answer_is_right(answers, data) -> None:
+    k = data.draw(st.integers(1, len(answers)))
+    chances = []
+    for draw in combinations(answers, k):
+        votes = [answer for answer in draw if answer is not None]
+        most = max((votes.count(answer) for answer in votes), default=0)
+        winners = {answer for answer in votes if votes.count(answer) == most}
+        chances.append(Fraction(int("a" in winners), max(1, len(winners))))
+    found = majority_at_k(answers, [float(answer == "a") for answer in answers], k)
+    assert found == pytest.approx(float(sum(chances) / len(chances)))
+
+
+def test_majority_by_hand() -> None:
+    assert majority_at_k(["4", "4", "5"], [1.0, 1.0, 0.0], 3) == 1.0
+    assert majority_at_k(["4", "4", "5"], [1.0, 1.0, 0.0], 2) == pytest.approx((1 + 0.5 + 0.5) / 3)
+    assert majority_at_k([None, "4"], [0.0, 1.0], 2) == 1.0 and majority_at_k([None], [0.0], 1) == 0.0
+    with pytest.raises(ValueError, match="majority@3 cannot be told"):
+        majority_at_k(["4"], [1.0], 3)

@@ -368,3 +368,42 @@ def test_a_sum_is_unknown_where_a_part_is_and_a_bound_where_a_part_is():
     assert times(None, Amount(2.0)) is None and times(None, 0.0) == NONE == times(NONE, None)
     work = replace(Work(), actions=None, verdicts=Amount(2.0))
     assert (work * 3).verdicts == Amount(6.0) and (work * 3).actions is None and (work * 0).actions == NONE
+
+
+# --- counterfactual rollouts ------------------------------------------------------------------------------------------
+
+
+async def test_counterfactual_rollouts_are_predicted_from_a_run_without_them(registry, roots, short):
+    small = ("train.iterations=1", "train.prompts=4", "eval.problems=2", "credit.counterfactual.use=resample")
+    ran = Run.from_recipe("mathchat/tiny", *small, f"run.root={roots}", registry=registry).train()
+    found = (await planned(registry, "mathchat/tiny", *small, previous=short)).counterfactual
+    bound = (await planned(registry, "mathchat/tiny", *small)).counterfactual
+    with Reader(ran.folder) as reader:
+        played = [reader.trajectory(row.id) for row in reader.trajectories("counterfactual", limit=10**6)]
+        ((_, metrics),) = reader.iterations()
+    steps = [step for one in played for step in one.steps]
+    counts = {
+        "trajectories": len(played),
+        "actions": len(steps),
+        "sampled_tokens": sum(len(step.completion.tokens) for step in steps),
+        "tool_calls": sum(len(step.results) for step in steps),
+    }
+    assert metrics["counterfactual/rollouts"] == len(played) and metrics["seconds/counterfactuals"] > 0
+    assert_near(found, counts, share=0.35)  # eight trajectories
+    for name in ("trajectories", "actions", "sampled_tokens"):
+        assert getattr(bound, name).at_most and getattr(bound, name).value >= counts[name]
+    assert bound.tool_calls is None and bound.verdicts == found.verdicts == NONE
+
+
+async def test_a_replacement_that_is_given_takes_no_tokens(registry):
+    texts = "{problem_solver: '', code_executor: '', verifier: ''}"
+    settings = ("credit.counterfactual.use=default", f"credit.counterfactual.texts={texts}")
+    found = await planned(registry, "mathchat/tiny", *settings, "train.prompts=1", "train.samples=1")
+    again = await planned(registry, "mathchat/tiny", "credit.counterfactual.use=resample", *settings[1:],
+                          "train.prompts=1", "train.samples=1")  # fmt: skip
+    # Solver 1, coder 2, verifier 1: four replaced; of each agent the actions from there on are 1+2+1, 2+3+2 and 1+2+1.
+    assert found.counterfactual.actions == again.counterfactual.actions == Amount(15.0, at_most=True)
+    assert again.counterfactual.sampled_tokens == Amount(4 * 40.0 + 7 * 56.0 + 4 * 16.0, at_most=True)
+    assert found.counterfactual.sampled_tokens == Amount(3 * 40.0 + 5 * 56.0 + 3 * 16.0, at_most=True)
+    none = await planned(registry, "mathchat/tiny", "train.prompts=1", "train.samples=1")
+    assert none.counterfactual == Work() and none.iteration.actions == Amount(4.0, at_most=True)

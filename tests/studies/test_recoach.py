@@ -174,6 +174,11 @@ async def test_a_kl_term_is_left_out_on_both_sides_and_said(run, again):
     assert (await again(run)).kl_left_out == {}
 
 
+async def test_an_estimator_of_values_has_nothing_to_compare_with(run, again):
+    with pytest.raises(ConfigError, match="the run's estimator gae reads values, and a run keeps none"):
+        await again(run, "estimator.by_agent.checker={use: gae}")
+
+
 async def test_old_scores_that_were_corrected_for_bias_are_told_of(run, again):
     with RunFolder.open(run) as folder:
         (first, *_) = whole(run)

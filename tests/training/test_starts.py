@@ -67,7 +67,7 @@ coach: {use: strict}
 estimator: {use: reinforce}
 engine: {use: rising}
 train: {iterations: 6, prompts: 2, samples: 1}
-eval: {every: 1}
+eval: {every: 1, selection: null}
 checkpoint: {every: 6, keep: 1}
 """
     )

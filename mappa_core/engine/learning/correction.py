@@ -36,10 +36,10 @@ def correct(experience: Experience, rows: Int64, settings: CorrectionSection) ->
 
     `w = exp(old_logprobs - logprobs)`. `level`: of each token alone, or of each action: the product over its tokens,
     on every token of it. `kind`: `truncate` gives min(w, cap) (Ionides 2008; for sampler and learner: Yao et al.,
-    "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training", 2025); `mask` gives w from 1/cap to cap
-    and 0 beyond (IcePop: arXiv:2510.18855); by actions as in Liu et al., "When Speed Kills Stability", 2025. The
-    geometric mean that GSPO clips by (arXiv:2507.18071) is no importance weight, so it is not offered. A token whose
-    ratio is unknown (NaN) weighs 0, and with it its action where `level` is `sequence`.
+    "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training", 2025); `mask` gives w from `floor` (1/cap
+    where it is not set) to cap and 0 beyond (IcePop: arXiv:2510.18855); by actions as in Liu et al., "When Speed Kills
+    Stability", 2025. The geometric mean that GSPO clips by (arXiv:2507.18071) is no importance weight, so it is not
+    offered. A token whose ratio is unknown (NaN) weighs 0, and with it its action where `level` is `sequence`.
 
     Metrics: `mismatch_max`, `mismatch_mean` of |old - sampled| and `mismatch_kl` (k3, of the learner from the sampler)
     in nats per token, NaN where a log-probability is missing; `ess`, the effective sample size as a share of tokens or
@@ -79,7 +79,8 @@ def _capped(logs: Float64, settings: CorrectionSection) -> tuple[Float64, Bool]:
     unknown, high = np.isnan(logs), ratios > settings.cap
     if settings.kind == "truncate":
         return np.where(unknown, 0.0, np.minimum(ratios, settings.cap)), unknown | high
-    caught = unknown | high | (ratios < 1.0 / settings.cap)
+    floor = 1.0 / settings.cap if settings.floor is None else settings.floor
+    caught = unknown | high | (ratios < floor)
     return np.where(caught, 0.0, ratios), caught
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mappa_core.credit.segments import Segment, segments
 from mappa_core.experience import Experience
-from mappa_core.records import Int32, Int64
+from mappa_core.records import Float32, Int32, Int64
 
 Groups = list[list[int]]
 """Micro-batches as indices of their sequences."""
@@ -56,10 +56,24 @@ def batches(
     experience: Experience, rows: Int64, layout: Layout, *, device: torch.device, rank: int = 0, ranks: int = 1
 ) -> list[Batch]:
     """The share of `rank` in the sampled tokens of `rows`. Every rank gets as many micro-batches."""
+    temperature = experience.temperature[experience.row_of_token]
     chains = segments(experience, rows)
+    return dealt(chains, layout, temperature=temperature, device=device, rank=rank, ranks=ranks)
+
+
+def dealt(
+    chains: Sequence[Segment],
+    layout: Layout,
+    *,
+    temperature: Float32 | None,
+    device: torch.device,
+    rank: int = 0,
+    ranks: int = 1,
+) -> list[Batch]:
+    """The share of `rank` in sequences. `temperature` is by what their `source` numbers; None: 1 everywhere."""
     share = shares([len(chain.tokens) for chain in chains], ranks, layout)[rank]
     return [
-        _batch(experience, [chains[one] for one in members], layout, device)
+        _batch([chains[one] for one in members], temperature, layout, device)
         if members
         else _weightless(chains[0], layout, device)
         for members in share
@@ -124,17 +138,18 @@ def _longest_first(lengths: Sequence[int]) -> list[int]:
     return sorted(range(len(lengths)), key=lambda one: -lengths[one])
 
 
-def _batch(experience: Experience, chains: Sequence[Segment], layout: Layout, device: torch.device) -> Batch:
+def _batch(chains: Sequence[Segment], temperatures: Float32 | None, layout: Layout, device: torch.device) -> Batch:
     ids, starts, positions = _lay([chain.tokens for chain in chains], layout, device)
     predicting = np.concatenate([start + chain.targets - 1 for start, chain in zip(starts, chains, strict=True)])
+    targets = np.concatenate([chain.tokens[chain.targets] for chain in chains])
     source = np.concatenate([chain.source for chain in chains])
-    temperature = experience.temperature[experience.row_of_token[source]]
+    temperature = np.ones(1, np.float32) if temperatures is None else temperatures[source]
     temperature = np.where(temperature == 0.0, np.float32(1.0), temperature)
     return Batch(
         ids=ids,
         positions=positions,
         predicting=torch.from_numpy(predicting).to(device),
-        targets=torch.from_numpy(experience.tokens[source].astype(np.int64)).to(device),
+        targets=torch.from_numpy(targets.astype(np.int64)).to(device),
         temperature=None if (temperature == 1.0).all() else torch.from_numpy(temperature).to(device)[:, None],
         source=source,
     )

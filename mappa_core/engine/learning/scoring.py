@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from mappa_core.engine.learning.forward import Predictions
 from mappa_core.engine.learning.layout import Batch, Layout, batches
 from mappa_core.experience import Experience
 from mappa_core.records import Float32, Int64
 
-Forward = Callable[[Batch], tuple[Tensor, Tensor | None]]
-"""Log-probabilities (n,) and values (n,) of a micro-batch, as `Scorer` gives them."""
+Forward = Callable[[Batch], Predictions]
+"""What is said of a micro-batch, as `Scorer` says it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,13 +55,13 @@ def score(
     parts = []
     for rows in rows_of(experience, policy):
         for batch in batches(experience, rows, layout, device=device, rank=rank, ranks=ranks):
-            logprobs, values = forward(batch)
-            ref_logprobs, _ = reference(batch)
+            own, values, _ = forward(batch)
+            ref_logprobs = reference(batch).logprobs
             if not batch.weightless:
                 parts.append(
                     Scores(
                         source=batch.source,
-                        logprobs=logprobs.cpu().numpy(),
+                        logprobs=own.cpu().numpy(),
                         ref_logprobs=ref_logprobs.cpu().numpy(),
                         values=None if values is None else values.cpu().numpy(),
                     )

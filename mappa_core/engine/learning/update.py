@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -15,17 +15,19 @@ from torch import Tensor
 
 from mappa_core.config.schema import TrainSection
 from mappa_core.engine.learning.correction import Correction, correct
+from mappa_core.engine.learning.figures import LOSS, TOKENS, Step, count, count_values, figures, peak
+from mappa_core.engine.learning.forward import Predictions
 from mappa_core.engine.learning.layout import Batch, Layout, batches
+from mappa_core.engine.learning.means import Mean
 from mappa_core.engine.learning.scoring import rows_of
+from mappa_core.engine.learning.supervised import Supervised, pop_figures
+from mappa_core.engine.losses.value import value_losses
 from mappa_core.engine.schedule import learning_rate
 from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import Loss, LossRows
 from mappa_core.records import Float32, Int64
 
 log = structlog.get_logger()
-
-_LOSS, _TOKENS = "step.loss", "step.tokens"
-"""Sums of a step beside those that the loss names; a loss has no dots in its names."""
 
 
 class Learner(Protocol):
@@ -53,8 +55,8 @@ class Learner(Protocol):
         """Optimiser steps taken so far, in all iterations."""
         ...
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Log-probabilities (n,) in nats and, with a value head, values (n,): float32, with gradient."""
+    def forward(self, batch: Batch, *, entropy: bool = False) -> Predictions:
+        """What the weights say of a micro-batch, with gradient."""
         ...
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
@@ -78,15 +80,6 @@ class Learner(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Step:
-    """A step that was taken: the mean loss, the norm of the gradient, the learning rate."""
-
-    loss: float
-    norm: float
-    rate: float
-
-
 class Update:
     """The optimiser steps of one policy on one iteration's experience. Every rank of a learner makes one, on the same
     experience, and works on its own share of each step's micro-batches."""
@@ -108,7 +101,15 @@ class Update:
         self._old_logprobs: Float32 = experience.old_logprobs
         self._rows = rows_of(experience, learner.name)[0]
         self._row_of_token = experience.row_of_token
+        self._mean = Mean(experience, train)
         self._correction: Correction = correct(experience, self._rows, train.correction)
+        self._supervised = Supervised(
+            learner,
+            experience,
+            train.supervised.weight,
+            layout=layout,
+            valued=advantages.value_targets is not None,
+        )
         self._sums: dict[str, float] = defaultdict(float)
         """Of the steps taken, over all ranks."""
 
@@ -130,18 +131,7 @@ class Update:
             "steps": float(len(taken)),
             "skipped": float(len(steps) - len(taken)),
         }
-        return {**counts, **self._correction.metrics, **self._figures(taken)}
-
-    def _figures(self, taken: list[_Step]) -> dict[str, float]:
-        if not taken:
-            return {}
-        tokens = self._sums.pop(_TOKENS)
-        return {
-            "loss": float(np.mean([step.loss for step in taken])),
-            "grad_norm": float(np.mean([step.norm for step in taken])),
-            "lr": taken[-1].rate,
-            **{name: total / tokens for name, total in self._sums.items()},
-        }
+        return {**counts, **self._correction.metrics, **pop_figures(self._sums), **figures(taken, self._sums)}
 
     def _minibatches(self, iteration: int, seed: int) -> Iterator[Int64]:
         """The rows of each step. The shuffle hangs on seed, policy and iteration alone."""
@@ -151,11 +141,11 @@ class Update:
             order = rows if size >= len(rows) else random.permutation(rows)
             yield from (order[start : start + size] for start in range(0, len(order), size))
 
-    def _step(self, rows: Int64, rate: float) -> _Step | None:
+    def _step(self, rows: Int64, rate: float) -> Step | None:
         """One optimiser step on `rows`; None where it was skipped. All ranks decide alike."""
         learner = self._learner
         sums = learner.summed(self._gradient(rows))
-        loss, norm = sums.pop(_LOSS), learner.norm()
+        loss, ratio_max, norm = sums.pop(LOSS), peak(sums), learner.norm()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             learner.discard()
             if learner.rank == 0:
@@ -164,42 +154,54 @@ class Update:
         learner.step(rate)
         for name, total in sums.items():
             self._sums[name] += total
-        return _Step(loss=loss, norm=norm, rate=rate)
+        return Step(loss=loss, norm=norm, rate=rate, ratio_max=ratio_max)
 
     def _gradient(self, rows: Int64) -> dict[str, float]:
-        """Leave this rank's part of the gradient of the mean loss over all sampled tokens of `rows` with the learner;
-        this rank's sums."""
+        """Leave this rank's part of the gradient of the mean loss of `rows`, and of the supervised term, with the
+        learner; this rank's sums."""
         experience, learner = self._experience, self._learner
-        total_weight = float((experience.weight[rows] * experience.lengths[rows]).sum(dtype=np.float64))
         share = batches(experience, rows, self._layout, device=learner.device, rank=learner.rank, ranks=learner.ranks)
-        sums: dict[str, float] = defaultdict(float, {_LOSS: 0.0, _TOKENS: 0.0})
-        for number, batch in enumerate(share, start=1):
-            loss = self._batch_loss(batch, sums) / total_weight
-            sums[_LOSS] += loss.item()
+        sums: dict[str, float] = defaultdict(float, {LOSS: 0.0, TOKENS: 0.0})
+        total = self._mean.total(rows)
+        parts: list[Callable[[], Tensor]] = [partial(self._batch_loss, batch, total, sums) for batch in share]
+        parts += self._supervised.parts(rows, sums)
+        for number, part in enumerate(parts, start=1):
+            loss = part()
+            sums[LOSS] += loss.item()
             # A loss that is not finite goes through as well: other ranks wait for this one in the backward pass.
-            learner.backward(loss, last=number == len(share))
+            learner.backward(loss, last=number == len(parts))
         return sums
 
-    def _batch_loss(self, batch: Batch, sums: dict[str, float]) -> Tensor:
-        """Sum of weight times loss over the tokens of a micro-batch; its metrics are added to `sums`."""
-        new_logprobs, values = self._learner.forward(batch)
+    def _batch_loss(self, batch: Batch, total: float, sums: dict[str, float]) -> Tensor:
+        """Sum of scale times loss over the tokens of a micro-batch, divided by the step's `total`; its metrics are
+        added to `sums`."""
+        found = self._learner.forward(batch, entropy=self._train.entropy_coef > 0.0)
         targets = self._advantages.value_targets
         if batch.weightless:
-            nothing: Tensor = 0.0 * new_logprobs.sum()
-            return nothing if values is None or targets is None else nothing + 0.0 * values.sum()
+            # Sharded learners gather weights for each output's backward pass: what others use must be used here, too.
+            used = (found.logprobs, found.entropy, None if targets is None else found.values)
+            return torch.stack([0.0 * one.sum() for one in used if one is not None]).sum()
         rows = self._loss_rows(batch)
-        losses, metrics = self._loss(new_logprobs, rows, self._take(self._advantages.advantages, batch))
+        losses, metrics = self._loss(found.logprobs, rows, self._take(self._advantages.advantages, batch))
         if self._correction.weights is not None:
             losses = losses * self._take(self._correction.weights, batch)
-        if values is not None and targets is not None:
-            error = (values - self._take(targets, batch)).square()
-            losses = losses + self._train.value_coef * error
-            sums["value_loss"] += error.detach().sum().item()
-        _count(new_logprobs.detach(), rows, sums)
-        for name, total in metrics.items():
-            sums[name] += float(total)
-        weighted: Tensor = (losses * rows.weight).sum()
-        return weighted
+        if found.entropy is not None:
+            losses = losses - self._train.entropy_coef * found.entropy
+        if found.values is not None and targets is not None:
+            losses = losses + self._train.value_coef * self._value_losses(found.values, targets, batch, sums)
+        count(found, rows, sums, rank=self._learner.rank)
+        for name, one in metrics.items():
+            sums[name] += float(one)
+        scale = torch.from_numpy(self._mean.scale[self._row_of_token[batch.source]])
+        weighted: Tensor = (losses * scale.to(losses)).sum()
+        return weighted / total
+
+    def _value_losses(self, values: Tensor, targets: Float32, batch: Batch, sums: dict[str, float]) -> Tensor:
+        old, clip = self._experience.values, self._train.value_clip
+        wanted = self._take(targets, batch)
+        losses = value_losses(values, None if old is None else self._take(old, batch), wanted, clip)
+        count_values(values, wanted, losses, sums)
+        return losses
 
     def _loss_rows(self, batch: Batch) -> LossRows:
         experience, row_of_token = self._experience, self._row_of_token[batch.source]
@@ -214,11 +216,3 @@ class Update:
 
     def _take(self, column: Float32, batch: Batch) -> Tensor:
         return torch.from_numpy(column[batch.source]).to(self._learner.device)
-
-
-def _count(new_logprobs: Tensor, rows: LossRows, sums: dict[str, float]) -> None:
-    sums[_TOKENS] += len(new_logprobs)
-    sums["entropy"] -= new_logprobs.sum().item()
-    if rows.ref_logprobs is not None:
-        gap = rows.ref_logprobs - new_logprobs
-        sums["kl"] += (torch.expm1(gap) - gap).sum().item()

@@ -146,9 +146,10 @@ class LocalEngine:
         """Take the optimiser steps of one iteration; metrics per policy.
 
         `loss`, `grad_norm` are means over the steps, `lr` is the last step's; `kl` (k3, from the reference) and
-        `entropy` (mean of -log p) are nats per token; `mismatch_*`, `ess` and `correction_share` compare the sampler's
-        log-probabilities with the learner's (`learning.correction`); `skipped` counts the steps whose loss or gradient
-        was not finite: they move no weight.
+        `entropy` (mean of -log p; `entropy_full` over the vocabulary where there is a bonus) are nats per token;
+        `ratio_mean`, `ratio_max` are of tokens, new over old; `mismatch_*`, `ess` and `correction_share` compare the
+        sampler's log-probabilities with the learner's (`learning.correction`); `skipped` counts the steps whose loss or
+        gradient was not finite: they move no weight.
         """
         return await self._worker.run(self._update, experience, advantages, loss, progress)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from mappa_core.engine.learning.forward import Scorer
+from mappa_core.engine.learning.forward import Predictions, Scorer
 from mappa_core.engine.learning.layout import Batch
 from mappa_core.engine.learning.optimiser import Optimiser
 from mappa_core.engine.local.policy import Policy
@@ -39,9 +39,9 @@ class LocalLearner:
         """Optimiser steps taken so far."""
         return self._policy.steps
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Log-probabilities (n,) and values (n,), with gradient."""
-        found: tuple[Tensor, Tensor | None] = self._scorer(batch)
+    def forward(self, batch: Batch, *, entropy: bool = False) -> Predictions:
+        """What the weights say of a micro-batch, with gradient."""
+        found: Predictions = self._scorer(batch, entropy=entropy)
         return found
 
     def backward(self, loss: Tensor, *, last: bool) -> None:

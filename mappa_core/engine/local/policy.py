@@ -24,7 +24,7 @@ from mappa_core.engine.checkpoint import (
     start_weights,
     write_tensors,
 )
-from mappa_core.engine.learning.forward import Scorer
+from mappa_core.engine.learning.forward import Predictions, Scorer
 from mappa_core.engine.learning.layout import Batch
 from mappa_core.engine.learning.optimiser import Optimiser
 from mappa_core.engine.local.models import Source
@@ -79,10 +79,10 @@ class Policy:
         """Let `model` compute as this policy, for all that is asked of it inside."""
         return self.source.adapters.active(None if self.lora is None else self.name)
 
-    def reference(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+    def reference(self, batch: Batch) -> Predictions:
         """What the reference says of a micro-batch."""
         with self.source.adapters.active(None):
-            found: tuple[Tensor, Tensor | None] = Scorer(self.source.model)(batch)
+            found: Predictions = Scorer(self.source.model)(batch)
         return found
 
     def publish(self) -> Receipt:

@@ -31,6 +31,10 @@ class LocalSampler:
         """The completion as an assistant message: think text apart, native tool calls parsed."""
         return self._source.chat.reply(completion)
 
+    def encode(self, text: str) -> Int32 | None:
+        """`text` as an action: its tokens and the one that ends it; None where it cannot be written to the letter."""
+        return self._source.chat.encode(text, self._source.stops)
+
     async def sample(self, tokens: Int32, sampling: Sampling) -> Completion:
         """Sample one action. Raises PromptTooLong where prompt and max_tokens exceed the window.
 

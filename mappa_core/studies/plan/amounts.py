@@ -42,18 +42,27 @@ def times(one: Amount | None, other: Amount | float | None) -> Amount | None:
     return None if one is None or factor is None else one * factor
 
 
+def less(one: Amount | None, other: Amount | None) -> Amount | None:
+    """The difference of a number and a part of it; None where either is not known."""
+    if one is None or other is None:
+        return None
+    return Amount(one.value - other.value, one.at_most or other.at_most)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What a number of trajectories comes to; None is what is not known.
 
-    `sampled_tokens` and `prompt_tokens` are those of policies with weights here, `api_…` of those behind an API.
-    `verdicts` are wanted; `coach_calls` are calls of providers for them, without those that are made again.
+    `tool_calls` are those that actions make. `sampled_tokens` and `prompt_tokens` are those of policies with weights
+    here, `api_…` of those behind an API. `verdicts` are wanted; `coach_calls` are calls of providers for them, without
+    those that are made again.
     """
 
     trajectories: Amount | None = NONE
     actions: Amount | None = NONE
     sampled_tokens: Amount | None = NONE
     prompt_tokens: Amount | None = NONE
+    tool_calls: Amount | None = NONE
     verdicts: Amount | None = NONE
     coach_calls: Amount | None = NONE
     coach_prompt_tokens: Amount | None = NONE

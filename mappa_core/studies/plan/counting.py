@@ -10,7 +10,8 @@ from mappa_core.calls.prices import cost
 from mappa_core.config.schema import PolicySection, RunConfig
 from mappa_core.protocols import Split
 from mappa_core.records import Usage
-from mappa_core.studies.plan.amounts import NONE, Amount, Work, times, together
+from mappa_core.rollout.counterfactual import most_followed, per_action
+from mappa_core.studies.plan.amounts import NONE, Amount, Work, less, times, together
 from mappa_core.studies.plan.asked import Asked, Judged
 from mappa_core.studies.plan.history import Acted, History, Played, Spent
 
@@ -41,6 +42,30 @@ class Counting:
             total = total + part
         return total
 
+    def counterfactual(self, trajectories: int) -> Work:
+        """What the counterfactual rollouts of an iteration of so many trajectories come to; nobody judges them."""
+        section = self.config.credit.counterfactual
+        if section.use == "none":
+            return Work()
+        played = None if self.history is None else self.history.played("train")
+        asked, each = tuple(section.agents or self.sections), per_action(section)
+        factor = Amount(float(each * round(section.share * trajectories)), at_most=section.use == "sibling")
+        replaced = {agent: self._actions(agent, played) if agent in asked else NONE for agent in self.sections}
+        total = Work(trajectories=times(together(replaced.values()), factor))
+        for agent in self.sections:
+            actions = times(self._followed(agent, asked, played), factor)
+            given = NONE if section.use == "resample" else times(replaced[agent], factor)
+            total = total + self._acted(agent, actions, played, given=given)
+        return total
+
+    def _followed(self, agent: str, asked: Sequence[str], played: Played | None) -> Amount | None:
+        """An agent's actions in a trajectory from each action of `asked` on."""
+        if played is not None:
+            counts = (played.agents.get(one, Acted()).followed[agent] for one in asked)
+            return Amount(sum(counts) / played.trajectories)
+        most = most_followed(self.most_turns, tuple(self.sections), asked)
+        return None if most is None else Amount(most[agent], at_most=True)
+
     def _actions(self, agent: str, played: Played | None) -> Amount | None:
         """An agent's actions in a trajectory."""
         if played is not None:
@@ -49,17 +74,19 @@ class Counting:
         most = self.most_turns.get(agent)
         return None if most is None else Amount(float(most), at_most=True)
 
-    def _acted(self, agent: str, actions: Amount | None, played: Played | None) -> Work:
-        """What the actions of an agent take of its policy."""
+    def _acted(self, agent: str, actions: Amount | None, played: Played | None, *, given: Amount | None = NONE) -> Work:
+        """What the actions of an agent take of its policy and of tools; it is not asked for those that are `given`."""
         acted = None if played is None else played.agents.get(agent)
         section = self.sections[agent]
         most = Amount(float(self._most_tokens(agent)), at_most=True)
+        calls, asked = self._calls(acted, actions), less(actions, given)
         if section.kind != "api":
             sampled = None if acted is None else _mean(acted.sampled, acted.actions)
             return Work(
                 actions=actions,
-                sampled_tokens=times(actions, sampled or most),
-                prompt_tokens=times(actions, None if acted is None else _mean(acted.prompt, acted.actions)),
+                sampled_tokens=times(asked, sampled or most),
+                prompt_tokens=times(asked, None if acted is None else _mean(acted.prompt, acted.actions)),
+                tool_calls=calls,
             )
         spent = None if acted is None or not acted.api.count else acted.api
         price: Price | None = getattr(section.options, "price", None)
@@ -68,11 +95,18 @@ class Counting:
         cached = None if spent is None else _each(spent, "cached_tokens")
         return Work(
             actions=actions,
-            api_calls=actions if spent is None else times(actions, _each(spent, "calls")),
-            api_prompt_tokens=times(actions, prompt),
-            api_completion_tokens=times(actions, completion),
-            api_usd=times(actions, _usd(prompt, completion, cached, price)),
+            tool_calls=calls,
+            api_calls=asked if spent is None else times(asked, _each(spent, "calls")),
+            api_prompt_tokens=times(asked, prompt),
+            api_completion_tokens=times(asked, completion),
+            api_usd=times(asked, _usd(prompt, completion, cached, price)),
         )
+
+    def _calls(self, acted: Acted | None, actions: Amount | None) -> Amount | None:
+        """Calls of tools that so many actions of an agent make; how many one may hold, no recipe says."""
+        if not self.config.tools:
+            return NONE
+        return times(actions, None if acted is None else _mean(acted.calls, acted.actions))
 
     def _most_tokens(self, agent: str) -> int:
         own = self.config.agents.get(agent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,9 +53,12 @@ class Spent:
 
 @dataclass(slots=True)
 class Acted:
-    """One agent's actions in so many trajectories. Tokens are None where its policy was behind an API."""
+    """One agent's actions in so many trajectories, and the `calls` of tools that they made. Tokens are None where its
+    policy was behind an API. `followed` counts by agent the actions of a trajectory from each of these on."""
 
     actions: int = 0
+    calls: int = 0
+    followed: Counter[str] = field(default_factory=Counter)
     sampled: int | None = 0
     prompt: int | None = 0
     api: Spent = field(default_factory=Spent)
@@ -127,6 +131,8 @@ def summed(trajectories: Iterable[Trajectory]) -> Played:
         for step in trajectory.steps:
             acted, done = agents.setdefault(step.agent, Acted()), step.completion
             acted.actions += 1
+            acted.calls += len(step.results)
+            acted.followed.update(later.agent for later in trajectory.steps if later.position >= step.position)
             acted.sampled = _more(acted.sampled, None if done.tokens is None else len(done.tokens))
             acted.prompt = _more(acted.prompt, None if done.prompt_tokens is None else len(done.prompt_tokens))
             if done.tokens is None:

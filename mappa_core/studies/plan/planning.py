@@ -40,7 +40,8 @@ class Player:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What a recipe is expected to take. `iteration`, `evaluation` and `run` are the work of one iteration, of one
-    evaluation and of all; `hours` is wall time, None where it is not known. `notes` say what the figures stand on."""
+    evaluation and of all; `counterfactual` is what of an iteration shows what actions were worth. `hours` is wall time,
+    None where it is not known. `notes` say what the figures stand on."""
 
     recipe: str
     players: tuple[Player, ...]
@@ -49,6 +50,7 @@ class Plan:
     iterations: int
     evaluations: int
     iteration: Work
+    counterfactual: Work
     evaluation: Work
     run: Work
     hours: Amount | None
@@ -88,10 +90,13 @@ async def plan(composed: Composed, registry: Registry, resources: Resources, *, 
     specs = policy_specs(config, [name for agent, name in policy_of.items() if sections[agent].kind != "api"])
     tasks, no_tasks = _held_out(config, registry)
     evaluations = _evaluations(config) if trained else 1
+    whole = _whole(config, evaluations)
     iterations = config.train.iterations if trained else 0
-    iteration = counting.work("train", Amount(float(config.train.prompts * config.train.samples)), judged=True)
+    rollouts = config.train.prompts * config.train.samples
+    learned, replayed = counting.work("train", Amount(float(rollouts)), judged=True), counting.counterfactual(rollouts)
+    iteration = learned + replayed
     evaluation = counting.work("eval", times(tasks, float(config.eval.samples)), judged=config.eval.coach)
-    hours, no_hours = _hours(counting.history, differing, iteration, evaluation, iterations, evaluations)
+    hours, no_hours = _hours(counting.history, differing, learned, replayed, evaluation, iterations, whole)
     return Plan(
         recipe=composed.full_name,
         players=tuple(_player(agent, policy_of[agent], section) for agent, section in sections.items()),
@@ -100,8 +105,9 @@ async def plan(composed: Composed, registry: Registry, resources: Resources, *, 
         iterations=iterations,
         evaluations=evaluations,
         iteration=iteration,
+        counterfactual=replayed,
         evaluation=evaluation,
-        run=iteration * iterations + evaluation * evaluations,
+        run=iteration * iterations + evaluation * whole,
         hours=hours,
         notes=_notes(previous, differing, no_tasks, no_hours),
     )
@@ -120,6 +126,15 @@ def _evaluations(config: RunConfig) -> int:
     """How often a run evaluates."""
     every, last = config.eval.every, config.train.iterations
     return len({0, last, *(range(every, last, every) if every else ())})
+
+
+def _whole(config: RunConfig, evaluations: int) -> float:
+    """How many evaluations of all held-out tasks they come to: where a part of the tasks chooses the best checkpoint,
+    the others are played before and after alone."""
+    share = config.eval.selection
+    if not config.checkpoint.best or share is None or evaluations < 2:
+        return float(evaluations)
+    return share * evaluations + (1 - share) * 2
 
 
 def _held_out(config: RunConfig, registry: Registry) -> tuple[Amount | None, str | None]:
@@ -148,13 +163,14 @@ def _matters(key: str) -> bool:
 def _hours(
     history: History | None,
     differing: Sequence[str],
-    iteration: Work,
+    learned: Work,
+    replayed: Work,
     evaluation: Work,
     iterations: int,
-    evaluations: int,
+    evaluations: float,
 ) -> tuple[Amount | None, str]:
     """Wall time of all iterations and evaluations, or why it is not known. Seconds go by tokens; publishing weights
-    takes what it took. An evaluation samples as fast as an iteration collects."""
+    takes what it took. Evaluations and counterfactual rollouts sample as fast as an iteration collects."""
     if history is None:
         return None, ""
     if history.seconds is None or history.rollouts is None:
@@ -163,13 +179,15 @@ def _hours(
         return None, f"how long it takes is not known: {history.folder} was with another {', '.join(other)}"
     then = history.splits["train"]
     sampled = history.rollouts * _sampled(then) / then.trajectories
-    now, held_out = iteration.sampled_tokens, evaluation.sampled_tokens
-    if now is None or held_out is None or not sampled:
+    now, again, held_out = learned.sampled_tokens, replayed.sampled_tokens, evaluation.sampled_tokens
+    if now is None or again is None or held_out is None or not sampled:
         return None, "how long it takes is not known, as the tokens are not"
     published = Amount(history.seconds["publish"])
-    by_tokens = sum(history.seconds.values()) - published.value
-    training = (now * (by_tokens / sampled) + published) * iterations
-    evaluating = held_out * (history.seconds["collect"] / sampled) * evaluations
+    apart = ("publish", "counterfactuals")
+    by_tokens = sum(seconds for phase, seconds in history.seconds.items() if phase not in apart)
+    collecting = history.seconds["collect"] / sampled
+    training = (now * (by_tokens / sampled) + again * collecting + published) * iterations
+    evaluating = held_out * collecting * evaluations
     return (training + evaluating) * (1 / 3600), ""
 
 

@@ -31,9 +31,9 @@ def mappa_tasks() -> Iterable[Offer[TaskSource]]:
 
 @hookimpl
 def mappa_coaches() -> Iterable[Offer[Coach]]:
-    from mappa_mathchat.coach import RuleCoach
+    from mappa_mathchat.coach import RuleCoach, RuleOptions
 
-    yield Offer("mathchat-rules", RuleCoach)
+    yield Offer("mathchat-rules", RuleCoach, RuleOptions)
 
 
 @hookimpl

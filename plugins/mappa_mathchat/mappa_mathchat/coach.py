@@ -13,17 +13,31 @@ be checked, a plan in prose for example, is abstained from: no number is made up
 | 2 | | prints nothing | wrong, and not what the program printed |
 | 1 | | the program fails | |
 | 0 | no plan where one is asked for; cut off | no program; cut off | no box; cut off |
+
+With `correction: true` a word problem's verdict below 10 says what would have been right, wherever the agent could have
+known it: the plan that the problem's text tells, if it comes to the truth; the program of the plan that was handed on;
+the box around a program's output, if that is the truth. No correction holds an answer that the agent could not come to.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 
-from mappa_core import NOBODY, Coach, NoOptions, Scene, Step, Verdict
+from mappa_core import MAX_SCORE, NOBODY, Coach, Scene, Step, Verdict
 from mappa_mathchat.boxed import final_answer
 from mappa_mathchat.grading import Grader
-from mappa_mathchat.plans import parse
+from mappa_mathchat.plans import Plan, parse
+from mappa_mathchat.words import read
 from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER
+
+
+@dataclass
+class RuleOptions:
+    """Of the offer `mathchat-rules`."""
+
+    correction: bool = False
+    """Say what would have been right, where the rules know it."""
 
 
 class RuleCoach(Coach):
@@ -31,10 +45,17 @@ class RuleCoach(Coach):
     (`coach.reference_for`); where it is not shown, their right answers cannot be told from wrong ones and it
     abstains."""
 
-    def __init__(self, options: NoOptions) -> None:
+    def __init__(self, options: RuleOptions) -> None:
+        self._corrects = options.correction
         self._grader = Grader()
 
     async def score(self, scene: Scene) -> Verdict:
+        verdict = await self._judged(scene)
+        if not self._corrects or verdict.score in (None, MAX_SCORE):
+            return verdict
+        return replace(verdict, correction=correction(scene))
+
+    async def _judged(self, scene: Scene) -> Verdict:
         step = scene.step
         if step.truncated:
             return Verdict.scored(0, "The reply was cut off at its token limit.", blame=step.agent)
@@ -105,6 +126,26 @@ class RuleCoach(Coach):
 
     async def close(self) -> None:
         await self._grader.close()
+
+
+def correction(scene: Scene) -> str | None:
+    """The right action in full; None where the rules do not know it, or the agent could not have."""
+    truth, agent = scene.task.reference, scene.step.agent
+    if not _asks_for_steps(scene):
+        return None
+    if agent == SOLVER:
+        told = read(scene.task.prompt)
+        return told.text if told is not None and str(told.value) == truth else None
+    if agent == CODER:
+        plan = _handed_on(scene)
+        return None if plan is None else plan.program
+    output = _output_of(scene)
+    return f"\\boxed{{{output}}}" if agent == VERIFIER and output is not None and output == truth else None
+
+
+def _handed_on(scene: Scene) -> Plan | None:
+    """The plan that the team works from."""
+    return next((parse(step.reply.content) for step in scene.earlier if step.agent == SOLVER), None)
 
 
 def _asks_for_steps(scene: Scene) -> bool:

@@ -19,6 +19,8 @@ APPLY: dict[str, Callable[[int, int], int]] = {
     "div": operator.floordiv,
 }
 SCALING = frozenset({"mul", "div"})
+SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "//"}
+"""The same in Python."""
 # Longer numbers are no plan: nobody counts that many pens, and multiplying them would cost real time.
 LINE = re.compile(r"(start|add|sub|mul|div) (\d{1,9})")
 MAX_MOVES = 16
@@ -53,6 +55,12 @@ class Plan:
     @property
     def text(self) -> str:
         return "\n".join([f"start {self.start}", *(f"{move.operation} {move.number}" for move in self.moves)])
+
+    @property
+    def program(self) -> str:
+        """A program that prints what the plan comes to, as an agent writes one: fenced."""
+        lines = [f"x={self.start}", *(f"x{SIGNS[move.operation]}={move.number}" for move in self.moves), "print(x)"]
+        return "\n".join(["```python", *lines, "```"])
 
 
 def parse(text: str) -> Plan | None:

@@ -7,6 +7,7 @@ nor another mix ever moves one across.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -22,6 +23,10 @@ VERBS = {
     "mul": ("copies", "repeats"),
     "div": ("shares", "splits"),
 }
+OPERATIONS = {verb: operation for operation, verbs in VERBS.items() for verb in verbs}
+_START = re.compile(r"\w+ has (\d{1,9}) \w+")
+_TOLD = re.compile(r"\w+ (\w+) (\d{1,9})")
+_ASKED = re.compile(r"How many \w+\?")
 START = range(2, 41)
 TERMS = {"add": range(2, 41), "sub": range(2, 41), "mul": range(2, 10), "div": range(2, 10)}
 COUNTS = range(1, 1000)
@@ -57,6 +62,19 @@ class Problem:
             stratum=self.plan.kind,
             meta={"plan": "steps"},
         )
+
+
+def read(text: str) -> Plan | None:
+    """The plan that a problem's text tells; None for text that is no such problem."""
+    first, *told = text.split(". ")
+    start = _START.fullmatch(first)
+    moves = [_TOLD.fullmatch(one) for one in told[:-1]]
+    if start is None or not told or not _ASKED.fullmatch(told[-1]) or not all(moves):
+        return None
+    found = [(OPERATIONS.get(match[1]), int(match[2])) for match in moves if match]
+    if any(operation is None for operation, _ in found):
+        return None
+    return Plan(int(start[1]), tuple(Move(str(operation), number) for operation, number in found))
 
 
 def fingerprint(text: str) -> int:

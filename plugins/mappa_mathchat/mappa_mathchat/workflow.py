@@ -20,6 +20,7 @@ from mappa_core import (
     ToolResult,
     Workflow,
 )
+from mappa_mathchat.boxed import final_answer
 from mappa_mathchat.briefing import Briefing, Contribution
 from mappa_mathchat.grading import Grader
 from mappa_mathchat.plans import parse
@@ -128,6 +129,11 @@ class MathChat(Workflow):
         if task.reference is None:
             raise TaskError(f"task {task.id} has no reference answer to grade against")
         return float(await self._grader.is_correct(text, task.reference))
+
+    def answer(self, steps: Sequence[Step]) -> str | None:
+        """What stands in the last box of what is graded, without its spaces."""
+        found = final_answer(steps[-1].reply.content)
+        return None if found is None else "".join(found.split())
 
     def strata(self, scene: Scene) -> Mapping[str, str]:
         """`plan`: whether the plan that this action makes, or works from, only adds or also scales. Left out where

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import pytest_asyncio
-from mappa_mathchat.coach import RuleCoach
+from mappa_mathchat.coach import RuleCoach, RuleOptions
 from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER
 
-from mappa_core.hookspecs import NoOptions
 from mappa_core.records import NOBODY, Completion, Message, Role, Scene, Step, Task, ToolCall, ToolResult
 from mappa_core.testing.contracts import CoachContract
 
@@ -109,7 +109,7 @@ def scene_of(task: Task, earlier: Sequence[Step], step: Step) -> Scene:
 
 @pytest_asyncio.fixture(loop_scope="function")
 async def coach() -> AsyncIterator[RuleCoach]:
-    coach = RuleCoach(NoOptions())
+    coach = RuleCoach(RuleOptions())
     yield coach
     await coach.close()
 
@@ -125,8 +125,43 @@ async def test_table(
     assert verdict.reasoning
 
 
+HANDED_PROGRAM = "```python\nx=38\nx//=2\nx+=1\nprint(x)\n```"
+HANDED = plan("start 38\ndiv 2\nadd 1")
+PROGRAM = "```python\nx=38\nx//=2\nprint(x)\n```"
+CORRECTIONS = [
+    ("the plan that the text tells", WORDS, (), WRONG, "start 38\ndiv 2"),
+    ("also for prose", WORDS, (), PROSE, "start 38\ndiv 2"),
+    ("a right plan needs none", WORDS, (), RIGHT, None),
+    ("nothing where the truth is not shown", BLIND, (), PROSE, None),
+    ("nothing where the text tells another truth", replace(WORDS, reference="20"), (), WRONG, None),
+    ("nothing where the text is none of ours", replace(WORDS, prompt="Halve 38."), (), WRONG, None),
+    ("the program of the plan, right or wrong", BLIND, (HANDED,), failing("x"), HANDED_PROGRAM),
+    ("the program of a right plan", BLIND, (RIGHT,), SILENT, PROGRAM),
+    ("no program where there is no plan", BLIND, (PROSE,), failing("x"), None),
+    ("a faithful program needs none", BLIND, (RIGHT,), printing("19"), None),
+    ("the box around a right output", WORDS, (RIGHT, printing("19")), said(VERIFIER, "19"), r"\boxed{19}"),
+    ("no truth that the agent could not know", WORDS, (WRONG, printing("36")), said(VERIFIER, r"\boxed{36}"), None),
+    ("nor without output", WORDS, (RIGHT, SILENT), said(VERIFIER, "2"), None),
+    ("an action that was cut off", WORDS, (), said(SOLVER, "start 38\ndiv 2", cut=True), "start 38\ndiv 2"),
+    ("prose is not corrected", AIME, (BOXED_SOLUTION,), printing("24"), None),
+]
+
+
+@pytest.mark.parametrize(
+    ("task", "earlier", "step", "expected"), [row[1:] for row in CORRECTIONS], ids=[row[0] for row in CORRECTIONS]
+)
+async def test_corrections(task: Task, earlier: Sequence[Step], step: Step, expected: str | None) -> None:
+    correcting, silent = RuleCoach(RuleOptions(correction=True)), RuleCoach(RuleOptions())
+    seen = scene_of(task, earlier, step)
+    verdict = await correcting.score(seen)
+    assert verdict.correction == expected
+    assert replace(verdict, correction=None) == await silent.score(seen)
+    await correcting.close()
+    await silent.close()
+
+
 class TestContract(CoachContract):
     scenes = tuple(scene_of(task, earlier, step) for _, task, earlier, step, _, _ in TABLE)
 
     def coach(self) -> RuleCoach:
-        return RuleCoach(NoOptions())
+        return RuleCoach(RuleOptions())

@@ -8,11 +8,15 @@ import sqlite3
 import subprocess
 import sys
 import time
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
+from transformers import AutoTokenizer
 
 from mappa_core import Run
+from mappa_core.cli import main
 from mappa_core.store.reader import Reader
 
 SMALL = ("train.prompts=3", "train.iterations=4", "checkpoint.every=2", "eval.problems=6")
@@ -167,3 +171,24 @@ def test_a_checkpoint_is_evaluated_as_the_run_left_it(whole, tmp_path):
     assert done.returncode == 0, done.stderr
     after = json.loads((whole / "summary.json").read_text())["eval"]["after"]
     assert json.loads(done.stdout)["mean"] == after["mean"]
+
+
+def test_what_is_exported_is_what_was_shown_and_sampled_token_for_token(whole, tmp_path):
+    out = tmp_path / "data"
+    assert main(["export", str(whole), "--to", "sft", "--min-score", "5", "--out", str(out)]) == 0
+    tokenizer = AutoTokenizer.from_pretrained(files("mappa_mathchat") / "models" / "tiny")
+    with Reader(whole) as reader:
+        rows = reader.trajectories("train", limit=1000)
+        steps = {step.id: step for row in rows for step in reader.trajectory(row.id).steps}
+    seen = 0
+    for agent in ("problem_solver", "code_executor", "verifier"):
+        for row in parquet.read_table(out / f"{agent}.parquet").to_pylist():
+            completion = steps[row["source"]].completion
+            given = {"tools": json.loads(row["tools"]) if row.get("tools") else None, "return_dict": False}
+            prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, **given)
+            both = tokenizer.apply_chat_template(row["prompt"] + row["completion"], **given)
+            assert prompt == completion.prompt_tokens.tolist()
+            # A model may spell a text in more than one way; a template knows one.
+            assert tokenizer.decode(both[len(prompt) :]) == tokenizer.decode(completion.tokens)
+            seen += 1
+    assert seen > 20

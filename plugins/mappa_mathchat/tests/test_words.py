@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mappa_mathchat.plans import Move, Plan, parse
-from mappa_mathchat.words import VERBS, Options, WordProblems, fingerprint, problems
+from mappa_mathchat.words import VERBS, Options, WordProblems, fingerprint, problems, read
 
 from mappa_core.errors import ConfigError
 
@@ -127,3 +127,23 @@ def test_what_is_no_plan(text: str) -> None:
 @given(st.text())
 def test_reading_a_plan_never_fails(text: str) -> None:
     parse(text)
+
+
+def test_the_text_of_every_problem_tells_its_plan() -> None:
+    for problem in islice(problems(Random(3), steps=(1, 2, 3, 6)), 400):
+        assert read(problem.text) == problem.plan
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "How many pens?",
+        "Ana has 3 pens. How many",
+        "Ana has 3 pens. Ana eats 2. How many pens?",
+        "Ana has 3 pens and 2 cups. How many pens?",
+        "Ana has 3 pens. Ana sells 2. Why? How many pens?",
+    ],
+)
+def test_a_text_that_is_no_problem_tells_no_plan(text: str) -> None:
+    assert read(text) is None

@@ -12,7 +12,7 @@ from mappa_core.config.schema import TrainSection
 from mappa_core.engine.checkpoint import VALUE_HEAD
 from mappa_core.engine.cluster.learners.bases import Base
 from mappa_core.engine.cluster.learners.joining import summed
-from mappa_core.engine.learning.forward import Scorer
+from mappa_core.engine.learning.forward import Predictions, Scorer
 from mappa_core.engine.learning.layout import Batch
 from mappa_core.engine.learning.optimiser import Optimiser
 
@@ -34,9 +34,9 @@ class AdapterLearner:
             self._parameters |= {f"{VALUE_HEAD}{key}": one for key, one in value_head.named_parameters()}
         self._optimiser = Optimiser(self._parameters.items(), train)
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Log-probabilities (n,) and values (n,) of a micro-batch."""
-        found: tuple[Tensor, Tensor | None] = self._scorer(batch)
+    def forward(self, batch: Batch, *, entropy: bool = False) -> Predictions:
+        """What the weights say of a micro-batch."""
+        found: Predictions = self._scorer(batch, entropy=entropy)
         return found
 
     def backward(self, loss: Tensor, *, last: bool) -> None:

@@ -8,13 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from mappa_core.engine.adapters import Adapters
 from mappa_core.engine.learning.checks import check_model
-from mappa_core.engine.learning.forward import Scorer
+from mappa_core.engine.learning.forward import Predictions, Scorer
 from mappa_core.engine.learning.layout import Batch, Layout
 from mappa_core.engine.models import from_place
 from mappa_core.engine.places import locate
@@ -64,10 +63,10 @@ class Base:
             if not self._resident:
                 self.model.to("cpu")
 
-    def reference(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+    def reference(self, batch: Batch) -> Predictions:
         """What the model says of a micro-batch without any adapter; inside `lent`."""
         with self.adapters.active(None):
-            found: tuple[Tensor, Tensor | None] = Scorer(self.model)(batch)
+            found: Predictions = Scorer(self.model)(batch)
         return found
 
 

@@ -153,7 +153,7 @@ class LearnerRank:
         with self._active(policy), self._bases[self._specs[policy].model].lent():
             for group in self._layout_of(sequences):
                 batch = _every_token([sequences[one] for one in group], self._device)
-                logprobs = learner.forward(batch)[0].float().cpu().numpy()
+                logprobs = learner.forward(batch).logprobs.float().cpu().numpy()
                 found += np.split(logprobs, np.cumsum([len(sequences[one]) - 1 for one in group])[:-1])
         return found
 

@@ -23,7 +23,7 @@ from deepspeed.utils import (
 from torch import Tensor
 
 from mappa_core.engine.cluster.learners.joining import summed
-from mappa_core.engine.learning.forward import Scorer
+from mappa_core.engine.learning.forward import Predictions, Scorer
 from mappa_core.engine.learning.layout import Batch
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -49,10 +49,9 @@ class ZeroLearner:
         )
         self.device: torch.device = self._engine.device
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Log-probabilities (n,) and values (n,) of a micro-batch."""
-        logprobs, values = self._engine(batch)
-        return logprobs, values
+    def forward(self, batch: Batch, *, entropy: bool = False) -> Predictions:
+        """What the weights say of a micro-batch."""
+        return Predictions(*self._engine(batch, entropy=entropy))
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add to the gradient of the step, which is the sum over micro-batches and ranks."""
@@ -189,7 +188,7 @@ class ZeroLearner:
             source=np.zeros(0, dtype=np.int64),
             weightless=True,
         )
-        logprobs, values = self.forward(batch)
+        logprobs, values, _ = self.forward(batch)
         self.backward(logprobs.sum() * 0.0 + (0.0 if values is None else values.sum() * 0.0), last=True)
         self._move(0.0)
 

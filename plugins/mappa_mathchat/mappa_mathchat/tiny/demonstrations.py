@@ -17,12 +17,11 @@ from random import Random
 
 from mappa_core import PYTHON, Message, ToolCall, ToolResult
 from mappa_mathchat.briefing import Contribution
-from mappa_mathchat.plans import APPLY, Move, Plan
+from mappa_mathchat.plans import APPLY, SIGNS, Move, Plan
 from mappa_mathchat.words import TERMS, Problem, problems
 from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER, MathChat, needs_another_try
 
 CALL = ToolCall(name=PYTHON)
-SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "//"}
 
 
 @dataclass(frozen=True, slots=True)

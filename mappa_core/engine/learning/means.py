@@ -1,0 +1,44 @@
+"""What the mean of an optimiser step is over: how much every token counts in its loss."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mappa_core.config.schema import TrainSection
+from mappa_core.errors import ConfigError
+from mappa_core.experience import Experience
+from mappa_core.records import Float64, Int64
+
+
+class Mean:
+    """The mean loss of a step as one sum over its tokens, the same whatever micro-batches and ranks they lie in.
+
+    With losses l of the tokens t of rows r, weights w of rows and n_r tokens in a row, `train.mean` gives
+
+        token     sum_r w_r sum_t l_rt       / sum_r w_r n_r     every token counts the same (DAPO, arXiv:2503.14476)
+        sequence  sum_r w_r sum_t l_rt / n_r / sum_r w_r         every action counts the same (GRPO, arXiv:2402.03300)
+        fixed     sum_r w_r sum_t l_rt       / sum_r w_r / L     L is `train.mean_length` (Dr. GRPO, arXiv:2503.20783)
+
+    where sums are over all rows of the step. `token` and `sequence` divide by lengths that the policy itself chose, so
+    their gradient is in proportion to that of the expected reward only where lengths have nothing to do with it.
+    `fixed` divides by no length; the number of rows still divides, and where the policy decides how often it acts, that
+    is its choice as well.
+    """
+
+    def __init__(self, experience: Experience, train: TrainSection) -> None:
+        self._experience, self._kind = experience, train.mean
+        if train.mean == "fixed" and train.mean_length is None:
+            raise ConfigError(
+                "train.mean=fixed divides by train.mean_length, which is not set; sampling.max_tokens is the usual one"
+            )
+        self._length = train.mean_length
+        weight = experience.weight.astype(np.float64)
+        self.scale: Float64 = weight / np.maximum(experience.lengths, 1) if train.mean == "sequence" else weight
+        """(R,) what the losses of a row's tokens are multiplied by before they are added up."""
+
+    def total(self, rows: Int64) -> float:
+        """What the sum over `rows` is divided by."""
+        weight = self._experience.weight[rows]
+        if self._kind == "token":
+            return float((weight * self._experience.lengths[rows]).sum(dtype=np.float64))
+        return float(weight.sum(dtype=np.float64)) * (self._length if self._length and self._kind == "fixed" else 1)

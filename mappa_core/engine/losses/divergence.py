@@ -1,0 +1,61 @@
+"""Estimates of the divergence from the reference policy, as terms of a loss.
+
+KL(p || q) of the policy p from the reference q, from a token that p sampled; log-probabilities in nats. Schulman,
+"Approximating KL divergence" (2020). None is clamped: that would take the gradient away where a policy has gone
+furthest.
+
+As a *figure* k1 and k3 are unbiased. As a *loss* what counts is the gradient, in expectation over tokens of p:
+
+    k1    0: it only adds noise
+    k2    the gradient of KL(p || q)
+    k3    the gradient of KL(q || p)
+
+(with fixed log-probabilities of what sampled, as here; Zhang et al., "On the Design of KL-Regularized Policy Gradient
+Algorithms", arXiv:2505.17508).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mappa_core.errors import ConfigError
+from mappa_core.protocols import LossRows
+
+
+def k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """log(p/q): unbiased, of either sign."""
+    return logprobs - ref_logprobs
+
+
+def k2(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """log(p/q)^2 / 2: never negative, biased, little so near the reference."""
+    return 0.5 * (logprobs - ref_logprobs).square()
+
+
+def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """q/p - 1 - log(q/p): unbiased, never negative, of lower variance than `k1`."""
+    gap = ref_logprobs - logprobs
+    return torch.expm1(gap) - gap
+
+
+ESTIMATES = {"k1": k1, "k2": k2, "k3": k3}
+
+
+class Divergence:
+    """`coefficient` times the estimate `kl` per token; nothing where `kl` is none."""
+
+    def __init__(self, kl: str, coefficient: float) -> None:
+        if kl != "none" and kl not in ESTIMATES:
+            raise ConfigError(f"loss.options.kl is {kl!r}; it can be none, {', '.join(ESTIMATES)}")
+        if not 0.0 <= coefficient < float("inf"):
+            raise ConfigError(f"loss.options.kl_coef is {coefficient:g}; it must be at least 0 and finite")
+        self._kl, self._coefficient = kl, coefficient
+
+    def added(self, losses: Tensor, new_logprobs: Tensor, rows: LossRows) -> Tensor:
+        """The losses (n,) with it."""
+        if self._kl == "none":
+            return losses
+        if rows.ref_logprobs is None:
+            raise ConfigError(f"loss.options.kl={self._kl} needs a reference, and this engine keeps none")
+        return losses + self._coefficient * ESTIMATES[self._kl](new_logprobs, rows.ref_logprobs)

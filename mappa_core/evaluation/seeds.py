@@ -1,0 +1,151 @@
+"""Means and differences over several seeds of a setting, on the same problems.
+
+Values vary for two reasons that have nothing to do with each other: which problems were drawn, and how a training run
+with its seed came out. An interval that is to hold for other problems and other seeds counts both. Of one seed there is
+nothing to tell the second from: its intervals speak of other problems alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mappa_core.evaluation.statistics import (
+    TINY,
+    effective_clusters,
+    numbered,
+    paired_gain,
+    robust_error,
+    share_interval,
+    t_quantile,
+    wilson,
+)
+from mappa_core.records import Float64, Int64
+from mappa_core.store.summary import Interval
+
+Clusters = Sequence[Hashable] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """By how much one mean of shares is above another on the same problems, with its 95 % interval, and the chance `p`
+    of a difference as large, either way, were there none; None where there is too little to tell it from. It speaks
+    of other seeds, too, only where `over_seeds`."""
+
+    interval: Interval
+    p: float | None
+    over_seeds: bool
+
+
+def mean_over_seeds(values: Float64, clusters: Clusters = None) -> Interval:
+    """The mean of shares (seeds, problems) and its 95 % interval; of one seed that of `share_interval`.
+
+    Of several seeds it is Wilson's of `n = p (1 - p) / v` values with Student's t in place of the normal's quantile,
+    where `v` and the degrees of freedom are those of `_Spread`.
+    """
+    if len(values) == 1:
+        return share_interval(values[0], clusters)
+    mean, numbers = float(values.mean()), _clusters(values, clusters)
+    spread = _Spread.of([values], values.mean(axis=0), numbers)
+    if spread is None:
+        return Interval(mean=mean)
+    if spread.variance < TINY**2:
+        effective = effective_clusters(numbers)
+        return wilson(mean, effective) if mean in (0.0, 1.0) else Interval(mean=mean, low=mean, high=mean)
+    return wilson(mean, mean * (1 - mean) / spread.variance, t_quantile(spread.freedom))
+
+
+def difference_over_seeds(one: Float64, other: Float64, clusters: Clusters = None) -> Difference:
+    """The mean of `one` (seeds, problems) less that of `other` (seeds, problems), the columns being of the same
+    problems. Seeds of the two arms are taken as independent; with one seed on a side it is `paired_gain` of the means
+    over seeds.
+
+    The test is Student's: `|difference| / sqrt(v)` with the degrees of freedom of `_Spread`. Where all problems differ
+    by the same, so that there is no error to tell, `p` is that of all clusters' having one sign by chance.
+
+    Raises:
+        ValueError: the two are not of the same number of problems.
+    """
+    if one.shape[1] != other.shape[1]:
+        raise ValueError(f"a difference is paired: {one.shape[1]} problems against {other.shape[1]}")
+    gains = one.mean(axis=0) - other.mean(axis=0)
+    over_seeds, numbers = min(len(one), len(other)) > 1, _clusters(one, clusters)
+    spread = _Spread.of([one, other] if over_seeds else [], gains, numbers)
+    if spread is None:
+        return Difference(interval=Interval(mean=float(gains.mean())), p=None, over_seeds=over_seeds)
+    mean = float(gains.mean())
+    if over_seeds:
+        reach = t_quantile(spread.freedom) * math.sqrt(spread.variance)
+        interval = Interval(mean=mean, low=mean - reach, high=mean + reach)
+    else:
+        interval = paired_gain(other.mean(axis=0), one.mean(axis=0), clusters)
+    return Difference(interval=interval, p=_chance(mean, spread, effective_clusters(numbers)), over_seeds=over_seeds)
+
+
+def holm(chances: Sequence[float]) -> list[float]:
+    """The p-values of several tests, adjusted so that the chance of any that is wrongly below a level is no more than
+    that level (Holm 1979): in ascending order the k-th of n times n - k + 1, no less than the one before, at most 1."""
+    order = sorted(range(len(chances)), key=chances.__getitem__)
+    adjusted, least = [0.0] * len(chances), 0.0
+    for rank, index in enumerate(order):
+        least = max(least, min(1.0, (len(chances) - rank) * chances[index]))
+        adjusted[index] = least
+    return adjusted
+
+
+def cohens_h(one: float, other: float) -> float:
+    """The effect size of two shares, `2 asin sqrt(one) - 2 asin sqrt(other)` (Cohen 1988): the same difference counts
+    more near 0 and 1. 0.2 is called small, 0.5 medium, 0.8 large."""
+    return 2 * math.asin(math.sqrt(one)) - 2 * math.asin(math.sqrt(other))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spread:
+    """The variance of a mean over seeds and problems, or of a difference of two, and its degrees of freedom.
+
+    `variance = v_p + max(0, sum_a (v_a - r_a))`: v_p is the cluster-robust variance over problems of the means over
+    seeds (CR2), v_a that over seeds of the mean of arm a, and r_a what chance alone, which v_p holds already, puts into
+    v_a (the variance of what is left of an arm without its effects of seeds and of problems; two-way clustering,
+    Cameron, Gelbach and Miller 2011). The degrees of freedom are Satterthwaite's (1946).
+    """
+
+    variance: float
+    freedom: float
+
+    @classmethod
+    def of(cls, arms: Sequence[Float64], by_problem: Float64, numbers: Int64) -> _Spread | None:
+        """`arms` (seeds, problems) each have several seeds, `by_problem` (problems,) is what their mean, or the
+        difference of their means, is over. None: there are too few clusters to tell."""
+        freedom = effective_clusters(numbers) - 1
+        if freedom < 1 - TINY:
+            return None
+        problems = robust_error(by_problem, numbers) ** 2
+        seeds = [float(arm.mean(axis=1).var(ddof=1)) / len(arm) for arm in arms]
+        chance = [_noise(arm, numbers) for arm in arms]
+        variance = problems + max(0.0, sum(seeds) - sum(chance))
+        unsure = problems**2 / freedom + sum(v**2 / (len(arm) - 1) for v, arm in zip(seeds, arms, strict=True))
+        return cls(variance=variance, freedom=max(1.0, variance**2 / unsure) if unsure > 0 else freedom)
+
+
+def _noise(arm: Float64, numbers: Int64) -> float:
+    """The variance of the mean of an arm (seeds, problems) by what neither seeds nor problems explain, which is
+    independent between seeds and between clusters of problems."""
+    left = arm - arm.mean(axis=1, keepdims=True) - arm.mean(axis=0) + arm.mean()
+    share = np.bincount(numbers) / arm.shape[1]
+    sums = np.array([np.bincount(numbers, row) for row in left])
+    return float((sums**2 / (1 - share)).sum() / (1 - 1 / len(arm)) / arm.size**2)
+
+
+def _chance(mean: float, spread: _Spread, effective: float) -> float:
+    from scipy.special import stdtr
+
+    if spread.variance < TINY**2:
+        return 1.0 if abs(mean) < TINY else float(2 ** (1 - effective))
+    return float(2 * stdtr(spread.freedom, -abs(mean) / math.sqrt(spread.variance)))
+
+
+def _clusters(values: Float64, clusters: Clusters) -> Int64:
+    return numbered(range(values.shape[1]) if clusters is None else clusters, values.shape[1])

@@ -1,0 +1,92 @@
+"""A run with a supervised term: what coaches would rather have seen reaches the engine, and is counted."""
+
+import numpy as np
+import pytest
+
+from mappa_core.hookspecs import Offer, hookimpl
+from mappa_core.plugins import load
+from mappa_core.protocols import Coach
+from mappa_core.records import Verdict
+from mappa_core.store.reader import Reader
+from mappa_core.testing import ScriptedEngine
+from mappa_core.training.run import Run
+
+
+class Correcting(Coach):
+    """Says what is right: to the doubler its number doubled, to the checker more than it may write."""
+
+    async def score(self, scene):
+        if scene.step.agent == "checker":
+            return Verdict.scored(3, "wordy", correction="far too many words")
+        right = scene.task.reference
+        return Verdict.scored(10 if scene.step.reply.content == right else 2, "compared", correction=right)
+
+
+@pytest.fixture
+def learned(plugin, registry, tmp_path, monkeypatch):
+    """What the engine was given in the iterations of a run, and the metrics of the run."""
+    given = []
+
+    async def update(self, experience, advantages, loss, progress, of=ScriptedEngine.update):
+        given.append(experience)
+        return await of(self, experience, advantages, loss, progress)
+
+    monkeypatch.setattr(ScriptedEngine, "update", update)
+
+    class Corrected(plugin):
+        @hookimpl
+        def mappa_coaches(self):
+            yield Offer("strict", lambda options: Correcting())
+
+    def play(*settings):
+        found = load(only=(), modules={"doubles": Corrected(tmp_path / "tiny.yaml")})
+        words = (f"run.root={tmp_path / 'runs'}", "train.iterations=1", "train.prompts=8", *settings)
+        folder = Run.from_recipe("doubles/tiny", *words, registry=found).train().folder
+        with Reader(folder) as reader:
+            return given[-1], dict(reader.iterations()[0][1]), folder
+
+    return play
+
+
+def test_without_the_term_nothing_is_different(learned):
+    experience, metrics, _ = learned()
+    assert experience.demonstrations is None
+    assert not [name for name in metrics if name.startswith("corrections/")]
+
+
+def test_corrections_are_put_to_the_rows_of_their_actions_and_all_are_counted(learned):
+    experience, metrics, _ = learned("train.supervised.weight=0.5")
+    given = experience.demonstrations
+    wrong = [
+        row
+        for row, reward in enumerate(experience.reward)
+        if experience.agents[experience.agent[row]] == "doubler" and reward < 0.5
+    ]
+    assert given.row.tolist() == wrong
+    assert 0 < len(wrong) < 16
+    said = [
+        bytes(given.tokens[one:other].astype("uint8"))
+        for one, other in zip(given.offsets, given.offsets[1:], strict=False)
+    ]
+    numbers = [int(experience.tasks[experience.task[row]][1:]) for row in wrong]
+    assert said == [f"{2 * number}\n".encode() for number in numbers]
+    counts = {name: count for name, count in metrics.items() if name.startswith("corrections/")}
+    assert counts.pop("corrections/used") == len(wrong)
+    assert counts.pop("corrections/too_long") == 16
+    assert sum(counts.values()) == 16 - len(wrong)
+
+
+def test_the_truth_can_be_kept_out(learned):
+    experience, metrics, _ = learned("train.supervised.weight=0.5", "train.supervised.truth=false")
+    assert len(experience.demonstrations.row) == 0
+    assert metrics["corrections/used"] == 0
+
+
+def test_what_a_skipped_step_was_to_imitate_is_kept_with_its_rows(learned):
+    settings = ("engine.use=paced", "engine.options.skips=[1]", "train.max_skipped=9")
+    experience, _, folder = learned("train.supervised.weight=0.5", *settings)
+    with np.load(folder / "skipped" / "000001-doubler.npz") as kept:
+        assert len(kept["demonstrations.row"]) == len(experience.demonstrations.row) > 0
+        assert kept["demonstrations.tokens"].tolist() == experience.demonstrations.tokens.tolist()
+        rows = [str(kept["steps"][row]) for row in kept["demonstrations.row"]]
+    assert rows == [experience.steps[row] for row in experience.demonstrations.row]

@@ -1,0 +1,214 @@
+"""The best checkpoint is chosen on some held-out tasks and reported on the others."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mappa_core.config.compose import compose
+from mappa_core.errors import ConfigError
+from mappa_core.evaluation.once import evaluate_once
+from mappa_core.hookspecs import Offer, hookimpl
+from mappa_core.plugins import load
+from mappa_core.protocols import TaskSource
+from mappa_core.records import Task
+from mappa_core.session.parts import chooses, parts_of
+from mappa_core.store.checkpoint import Checkpoints
+from mappa_core.store.reader import Reader
+from mappa_core.testing import ScriptedEngine
+from mappa_core.training import Run
+
+# The weights of every iteration double these numbers alone: the tasks that choose are best after 2, the others after 4.
+TASKS = [Task(id=f"n{n}", prompt=str(n), reference=str(2 * n)) for n in range(41, 65)]
+CHOOSING = [task for task in TASKS if chooses(task, 0.5)]
+REPORTED = [task for task in TASKS if not chooses(task, 0.5)]
+RIGHT = {
+    0: (0, 0), 1: (4, 1), 2: (9, 3), 3: (2, 5), 4: (6, 9), 5: (9, 2),
+}  # fmt: skip
+"""How many of the tasks that choose, and of the others, are right after so many iterations."""
+
+
+class Numbers(TaskSource):
+    def __init__(self, options) -> None:
+        pass
+
+    def load(self, split):
+        return TASKS if split == "eval" else [Task(id="t1", prompt="1", reference="2"), Task(id="t2", prompt="2")]
+
+
+class Uneven(ScriptedEngine):
+    """Doubles what its weights know."""
+
+    def __init__(self, options) -> None:
+        super().__init__(self.answer)
+        self.loaded = []
+
+    def answer(self, prompt, sampling):
+        said = prompt.removeprefix("<user>").removesuffix("<assistant>")
+        choosing, reported = RIGHT[self.updates]
+        known = {task.prompt for task in (*CHOOSING[:choosing], *REPORTED[:reported])}
+        return str(2 * int(said)) if said in known else said
+
+    async def load(self, folder):
+        await super().load(folder)
+        self.loaded.append(self.updates)
+
+
+@pytest.fixture
+def made():
+    return []
+
+
+@pytest.fixture
+def registry(plugin, tmp_path, made):
+    class WithNumbers(plugin):
+        @hookimpl
+        def mappa_tasks(self):
+            yield Offer("numbers", Numbers)
+
+        @hookimpl
+        def mappa_engines(self):
+            def build(options):
+                made.append(Uneven(options))
+                return made[-1]
+
+            yield Offer("scripted", build)
+
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text(
+        """
+tasks: {use: numbers}
+workflow: {use: doubles}
+policies: {default: {model: none}}
+coach: {use: strict}
+estimator: {use: reinforce}
+engine: {use: scripted}
+train: {iterations: 5, prompts: 2, samples: 1}
+eval: {every: 1}
+checkpoint: {every: 1, keep: 9, best: true}
+"""
+    )
+    return load(only=(), modules={"doubles": WithNumbers(recipe)})
+
+
+def run(registry, tmp_path, *settings, name="run"):
+    words = (f"run.root={tmp_path / 'runs'}", f"run.name={name}", *settings)
+    return Run.from_recipe("doubles/tiny", *words, registry=registry)
+
+
+def test_it_is_chosen_on_some_tasks_and_reported_on_the_others_alone(registry, tmp_path, made):
+    trained = run(registry, tmp_path).train()
+    found = trained.summary.eval
+    assert (found.n, found.selection.n) == (len(REPORTED), len(CHOOSING))
+    assert (found.selection.iteration, found.selection.evaluations) == (2, 6)  # the first of the best
+    assert found.selection.value == 9 / len(CHOOSING)
+    assert found.before.mean == 0.0
+    assert found.after.mean == 3 / len(REPORTED)  # the weights that were chosen, and not the best that there were
+    assert found.gain.mean == 3 / len(REPORTED)
+    assert [(one.part, one.iteration) for one in trained.evaluations] == [("report", 0), ("report", 2)]
+    assert made[-1].loaded == [2]
+    assert json.loads((trained.folder / "checkpoints/best.json").read_text())["value"] == 9 / len(CHOOSING)
+
+
+def test_the_tasks_that_are_reported_are_played_twice_and_the_others_every_time(registry, tmp_path):
+    folder = run(registry, tmp_path).train().folder
+    names = {task.id for task in REPORTED}
+    with Reader(folder) as reader:
+        played = reader.trajectories("eval", limit=10_000)
+        parts = [(event.body["part"], event.body["iteration"]) for event in reader.events("evaluation")]
+    assert {one.iteration for one in played if one.task in names} == {0, 2}
+    assert {one.iteration for one in played if one.task not in names} == set(range(6))
+    assert parts == [("report", 0), *(("selection", done) for done in range(6)), ("report", 2)]
+
+
+def test_a_run_that_goes_on_comes_to_the_same(registry, tmp_path, made):
+    whole = run(registry, tmp_path, name="whole").train()
+
+    class Killed(BaseException):
+        pass
+
+    class Killer:
+        def __getattr__(self, name):
+            return lambda *args: None
+
+        def iteration_finished(self, report):
+            if report.iteration == 4:
+                raise Killed
+
+    with pytest.raises(Killed):
+        run(registry, tmp_path, name="killed").train(Killer())
+    resumed = Run.resume(tmp_path / "runs" / "killed", registry=registry).train()
+    assert resumed.summary.eval == whole.summary.eval
+    again = Run.resume(whole.folder, registry=registry).train()
+    assert again.summary.eval == whole.summary.eval
+    with Reader(whole.folder) as reader:
+        assert reader.counts("eval") == {"done": 2 * len(REPORTED) + 6 * len(CHOOSING)}
+
+
+def test_the_last_weights_are_not_loaded_again(registry, tmp_path, made):
+    trained = run(registry, tmp_path, "train.iterations=2").train()
+    assert trained.summary.eval.selection.iteration == 2 and made[-1].loaded == []
+    assert trained.summary.eval.after.mean == 3 / len(REPORTED)
+
+
+def test_chosen_on_all_tasks_it_is_kept_and_the_last_weights_are_reported(registry, tmp_path):
+    trained = run(registry, tmp_path, "eval.selection=null").train()
+    found = trained.summary.eval
+    assert found.n == 24 and found.selection is None
+    assert found.after.mean == sum(RIGHT[5]) / 24
+    assert Checkpoints(trained.folder / "checkpoints").best().iteration == 4
+
+
+def test_without_a_best_one_nothing_is_set_apart(registry, tmp_path):
+    trained = run(registry, tmp_path, "checkpoint.best=false").train()
+    assert trained.summary.eval.n == 24 and trained.summary.eval.selection is None
+    assert [one.part for one in trained.evaluations] == ["all"] * 6
+
+
+def test_it_cannot_be_changed_once_begun(registry, tmp_path):
+    folder = run(registry, tmp_path, "train.iterations=1").train().folder
+    for word in ("checkpoint.best=false", "eval.selection=0.25"):
+        with pytest.raises(ConfigError, match=word.partition("=")[0]):
+            Run.resume(folder, word, registry=registry)
+
+
+async def test_an_evaluation_of_such_a_run_leaves_them_out_too(registry, tmp_path):
+    evaluated = await evaluate_once(run(registry, tmp_path).composed, registry)
+    assert evaluated.evaluation.problems == tuple(task.id for task in REPORTED)
+    assert evaluated.evaluation.part == "report"
+
+
+# --- the parts --------------------------------------------------------------------------------------------------------
+
+
+def ids(tasks):
+    return {task.id for task in tasks}
+
+
+def config(registry, *words):
+    return compose(registry, recipe="doubles/tiny", words=words).config
+
+
+def test_where_a_task_goes_depends_on_nothing_else(registry):
+    all_, few = parts_of(TASKS, config(registry, "seed=7")), parts_of(TASKS[5:20], config(registry))
+    assert ids(few.selection) <= ids(all_.selection) and ids(few.report) <= ids(all_.report)
+    assert len(all_.report) + len(all_.selection) == 24 and 6 < len(all_.selection) < 18
+    quarter = parts_of(TASKS, config(registry, "eval.selection=0.25")).selection
+    assert ids(quarter) < ids(all_.selection)
+
+
+def test_tasks_of_a_cluster_stay_together(registry):
+    tasks = [Task(id=f"{cluster}{n}", prompt="p", cluster=f"c{cluster}") for cluster in range(12) for n in range(3)]
+    parts = parts_of(tasks, config(registry))
+    assert {task.cluster for task in parts.report}.isdisjoint({task.cluster for task in parts.selection})
+    assert len(parts.report) % 3 == 0
+
+
+def test_a_part_that_is_empty_is_refused(registry):
+    with pytest.raises(ConfigError, match=r"of 1 held-out tasks, parted by hash, none is left to report on"):
+        parts_of(CHOOSING[:1], config(registry))
+    with pytest.raises(ConfigError, match="none is left to choose the best checkpoint on"):
+        parts_of(REPORTED[:1], config(registry))
+    with pytest.raises(ConfigError, match=r"eval.selection: must be above 0 and below 1"):
+        config(registry, "eval.selection=1.0")
