@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from mappa_mathchat.coach import RuleCoach
+from mappa_mathchat.coach import RuleCoach, RuleOptions
 
-from mappa_core import Coach, NoOptions, Offer, Scene, Verdict, hookimpl
+from mappa_core import Coach, Offer, Scene, Verdict, hookimpl
 
 BASE, SHARE = 5.0, 0.2
 """Points that every action gets, and how much of the rule coach's points come on top."""
@@ -38,4 +38,4 @@ class Lenient(Coach):
 
 @hookimpl
 def mappa_coaches() -> Iterable[Offer[Coach]]:
-    yield Offer("lenient", lambda options: Lenient(RuleCoach(NoOptions())))
+    yield Offer("lenient", lambda options: Lenient(RuleCoach(RuleOptions())))
