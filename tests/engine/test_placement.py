@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.engine import footprint
-from mappa_core.engine.cluster.placement import ModelShape, Node, Resources, place
+from mappa_core.engine.cluster.placement import ModelShape, Node, Resources, place, table
 from mappa_core.engine.cluster.placement.loads import MOMENTS
 from mappa_core.engine.cluster.placement.showing import document
 from mappa_core.engine.options import ClusterOptions
@@ -272,7 +272,7 @@ def test_a_cluster_without_anything_is_refused():
 
 
 def test_the_table_says_who_runs_where_and_what_it_takes():
-    lines = placed(zero=3, samplers=2).table()
+    lines = table(placed(zero=3, samplers=2))
     assert lines[1].split("  ")[0] == "learners, 8 ranks" and lines[1].endswith("gpu0-7")
     assert any(line.startswith("gpu0-5 of 80.0 GB") for line in lines)
     assert any(line.startswith("samplers sampling: weights 8.0 GB, kv cache 8.6 GB") for line in lines)

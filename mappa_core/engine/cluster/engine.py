@@ -17,7 +17,7 @@ from mappa_core.engine.cluster.building import Building, Plan, route
 from mappa_core.engine.cluster.fleet import Fleet
 from mappa_core.engine.cluster.learners import LearnerGroup
 from mappa_core.engine.cluster.nodes import resources
-from mappa_core.engine.cluster.placement import place, read_shape
+from mappa_core.engine.cluster.placement import place, read_shape, table
 from mappa_core.engine.cluster.placement.checks import check_options
 from mappa_core.engine.cluster.samplers.pool import SamplerPool
 from mappa_core.engine.cluster.samplers.sampler import ClusterSampler
@@ -109,7 +109,7 @@ class ClusterEngine:
             options,
             micro_tokens=None if train is None else train.micro_tokens,
         )
-        log.info("\n".join(["who runs where", *found.table()]))
+        log.info("\n".join(["who runs where", *table(found)]))
         plan = self._plan = Plan(
             specs={spec.name: spec for spec in policies},
             readings=readings,

@@ -11,18 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
 
 from mappa_core.credit.segments import Segment
 from mappa_core.engine.learning.layout import Batch, Layout, dealt
+from mappa_core.engine.learning.learner import Learner
 from mappa_core.experience import Demonstrations, Experience
 from mappa_core.records import Int64
-
-if TYPE_CHECKING:
-    from mappa_core.engine.learning.update import Learner
 
 _NLL, _TOKENS = "supervised.nll", "supervised.tokens"
 """Sums of a step; a loss has no dots in its names."""

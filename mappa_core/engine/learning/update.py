@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import structlog
@@ -16,8 +15,8 @@ from torch import Tensor
 from mappa_core.config.schema import TrainSection
 from mappa_core.engine.learning.correction import Correction, correct
 from mappa_core.engine.learning.figures import LOSS, TOKENS, Step, count, count_values, figures, peak
-from mappa_core.engine.learning.forward import Predictions
 from mappa_core.engine.learning.layout import Batch, Layout, batches
+from mappa_core.engine.learning.learner import Learner
 from mappa_core.engine.learning.means import Mean
 from mappa_core.engine.learning.scoring import rows_of
 from mappa_core.engine.learning.supervised import Supervised, pop_figures
@@ -28,56 +27,6 @@ from mappa_core.protocols import Loss, LossRows
 from mappa_core.records import Float32, Int64
 
 log = structlog.get_logger()
-
-
-class Learner(Protocol):
-    """The trained weights of one policy, or one rank's part of them. All ranks make the same calls in the same order.
-
-    The gradient of a step is the sum over all micro-batches and all ranks of what is handed to `backward`.
-    """
-
-    @property
-    def name(self) -> str:
-        """Of the policy."""
-        ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def ranks(self) -> int: ...
-
-    @property
-    def steps(self) -> int:
-        """Optimiser steps taken so far, in all iterations."""
-        ...
-
-    def forward(self, batch: Batch, *, entropy: bool = False) -> Predictions:
-        """What the weights say of a micro-batch, with gradient."""
-        ...
-
-    def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Add the gradient of `loss` () to the step's. `last`: it is this rank's last micro-batch of the step."""
-        ...
-
-    def norm(self) -> float:
-        """Norm of the whole gradient of the step, over all ranks, before clipping; not finite where any part is."""
-        ...
-
-    def step(self, learning_rate: float) -> None:
-        """Clip the gradient, move the weights, forget the gradient, count the step. `norm` was asked before."""
-        ...
-
-    def discard(self) -> None:
-        """Forget the gradient and move nothing."""
-        ...
-
-    def summed(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Sums over ranks by name. A rank may lack names that another one has."""
-        ...
 
 
 class Update:

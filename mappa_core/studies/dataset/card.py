@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mappa_core.config.schema import RunConfig
-
-if TYPE_CHECKING:
-    from mappa_core.studies.dataset.exporting import Exported, Order
+from mappa_core.studies.dataset.order import Exported, Order
 
 SCHEMA = 1
 

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mappa_core.engine.cluster.placement.loads import MOMENTS, Load, Moment, Role
+from mappa_core.engine.cluster.placement.placed import Placement
 from mappa_core.engine.footprint import Parts, gigabytes
-
-if TYPE_CHECKING:
-    from mappa_core.engine.cluster.placement.placing import Placement
 
 Row = tuple[str, ...]
 
 AT_WORK: Mapping[Role, Moment] = {"learner": "learning", "sampler": "sampling"}
+
+
+def table(placement: Placement) -> tuple[str, ...]:
+    """The map as lines of text: who runs where, and what it takes."""
+    return (
+        *_aligned(rows(placement)),
+        "",
+        *_aligned(memory(placement)),
+        *parts(placement),
+        *placement.notes,
+    )
 
 
 def rows(placement: Placement) -> list[Row]:
@@ -40,16 +49,16 @@ def rows(placement: Placement) -> list[Row]:
 
 def memory(placement: Placement) -> list[Row]:
     """A heading, then for slots that hold the same who takes how much of each at every moment."""
-    table: list[Row] = [("", "", *MOMENTS)]
+    found: list[Row] = [("", "", *MOMENTS)]
     for slots in _alike(placement):
         size = placement.slots[slots[0]].size
         has = "" if size is None else f" of {gigabytes(size)}"
         in_all = (gigabytes(placement.bytes_at(slots[0], moment)) for moment in MOMENTS)
-        table.append((f"{_places(placement, slots)}{has}", "all", *in_all))
+        found.append((f"{_places(placement, slots)}{has}", "all", *in_all))
         for same in _pairs(placement, slots):
             taken = (gigabytes(same[0].bytes_at(moment)) for moment in MOMENTS)
-            table.append(("", _together(same), *taken))
-    return table
+            found.append(("", _together(same), *taken))
+    return found
 
 
 def parts(placement: Placement) -> list[str]:
@@ -92,7 +101,7 @@ def document(placement: Placement) -> dict[str, Any]:
     }
 
 
-def aligned(table: Sequence[Row]) -> list[str]:
+def _aligned(table: Sequence[Row]) -> list[str]:
     """Rows as lines, their cells below each other."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
