@@ -288,6 +288,8 @@ def _arguments(setup: Setup) -> EngineArgs:
         kv_cache_memory_bytes=setup.kv_cache_bytes,
         max_num_seqs=setup.max_batch,
         enable_prefix_caching=setup.prefix_caching,
+        # After each piece of a prompt vLLM winds the request's generator back, and those of CPUs cannot be.
+        enable_chunked_prefill=None if gpu else False,
         tensor_parallel_size=setup.tensor_parallel,
         distributed_executor_backend="uni" if setup.tensor_parallel == 1 else "mp",
         enforce_eager=not gpu,
