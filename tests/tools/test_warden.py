@@ -13,6 +13,7 @@ import pytest
 
 from mappa_core.errors import ToolError
 from mappa_core.records import ToolLimits
+from mappa_core.tools.cage.warden import Warden
 from mappa_core.tools.python import driver
 from mappa_core.tools.python.exchange import SUPERVISOR_LOST
 from mappa_core.tools.python.options import PythonOptions
@@ -105,6 +106,27 @@ async def test_killing_the_supervisor_is_the_programs_own_error(uncaged, workspa
     assert (await run("print(1)")).stdout == "1\n"
 
 
+REAPED = f"""
+import os, socket, subprocess, sys
+from mappa_core.tools.cage import kernel
+from mappa_core.tools.cage.order import Setup
+from {Warden.__module__} import Warden
+
+kernel.become_subreaper()
+warden = Warden(socket.socketpair()[0], Setup(tier="none", scratch=sys.argv[2]))
+subprocess.Popen(["sh", "-c", f"sleep {{sys.argv[1]}} & exit 0"]).returncode = 0  # left to the warden
+os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+warden._reap()
+os.waitid(os.P_ALL, 0, os.WEXITED)
+"""
+
+
+async def test_an_orphan_that_ends_well_takes_its_own_along(processes, scratch, mark):
+    """It can end of itself while what a killed supervisor left is being ended."""
+    subprocess.run([sys.executable, "-c", REAPED, mark, str(scratch)], check=True, timeout=20)
+    assert processes(mark) == []
+
+
 async def test_stopping_the_supervisor_is_the_programs_own_error(monkeypatch, uncaged, workspace, processes, mark):
     monkeypatch.setattr(driver, "GRACE_S", 0.5)
     code = f"import os\nos.kill(os.getppid(), {signal.SIGSTOP})\nos.execvp('sleep', ['sleep', '{mark}'])"
@@ -147,6 +169,7 @@ from pathlib import Path
 from mappa_core.records import ToolLimits
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
+from mappa_core.tools.cage.warden import Warden
 from mappa_core.tools.workspace import FolderWorkspace
 
 async def main():

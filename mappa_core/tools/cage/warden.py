@@ -116,14 +116,15 @@ class Warden:
                 if pid == 0:
                     return
                 code = os.waitstatus_to_exitcode(status)
-                if pid in self.running:
+                orphan = pid not in self.running
+                if not orphan:
                     channel, _ = self.running.pop(pid)
                     if code < 0:
                         answer(channel, killed=-code)
                     elif code > 0:
                         answer(channel, fault=f"the supervisor ended with exit code {code}")
                     channel.close()
-                if code != 0:
+                if orphan or code != 0:
                     self._clear(pid)
 
     def _clear(self, pid: int) -> None:
