@@ -11,6 +11,8 @@ from mappa_core.engine.cluster.sync.buckets import Bucket
 from mappa_core.errors import EngineError
 
 _LOOK_S = 0.1
+_AHEAD = 3
+"""Buckets that may wait to be loaded: enough that a load does not stand still while the driver fetches the next."""
 
 
 class Feed:
@@ -22,7 +24,7 @@ class Feed:
     outcome: Future[Any]
 
     def __init__(self) -> None:
-        self._queue: queue.Queue[Bucket | None] = queue.Queue(maxsize=1)
+        self._queue: queue.Queue[Bucket | None] = queue.Queue(maxsize=_AHEAD)
         self._given_up = False
 
     def take(self, bucket: Bucket) -> None:

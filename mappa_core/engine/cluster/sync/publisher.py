@@ -128,11 +128,11 @@ class Publisher:
 
     async def _attempt(self, route: Route, version: int, engines: Sequence[SamplerEngine]) -> Receipt:
         policy, learners = route.policy, route.learners
-        if route.adapter is None:
-            await self._each(route, engines, "pause", lambda one: one.pause())
-        if route.shared:
-            await self._each(route, engines, "take memory for weights", lambda one: one.wake("weights"))
-        sent = await self._send(route, version, engines)
+        if route.transfer is None:
+            sent = await self._send(route, version, engines)
+        else:
+            await self._make_ready(route, version, engines)
+            sent = await self._await(f"learners of {policy!r} to send weights", route.transfer(policy, version))
         check_sent(sent, route.tensors)
         # The learner computes its side of the probe while engines load.
         expected, received = await _both(
@@ -168,25 +168,33 @@ class Publisher:
             probe.check_probe(one, route.limit, policy=policy, version=version, engine=engine.name)
         return max(one.largest for one in probes)
 
+    async def _make_ready(self, route: Route, version: int, engines: Sequence[SamplerEngine]) -> None:
+        """Have the engines stop, and expect this version."""
+        if route.adapter is None:
+            await self._each(route, engines, "pause", lambda one: one.pause())
+        if route.shared:
+            await self._each(route, engines, "take memory for weights", lambda one: one.wake("weights"))
+        if route.transfer is None:
+            await self._each(route, engines, "begin", lambda one: one.begin(route.policy, version, route.adapter))
+
     async def _send(self, route: Route, version: int, engines: Sequence[SamplerEngine]) -> Sent:
-        """Every tensor to every engine. Learners are heard to the end even when an engine fails: a rank that stops
-        gathering would leave the others waiting."""
+        """Every tensor to every engine; the first are filled in while the engines make ready. Learners are heard to
+        the end even when an engine fails: a rank that stops gathering would leave the others waiting."""
         policy, learners = route.policy, route.learners
-        if route.transfer is not None:
-            return await self._await(f"learners of {policy!r} to send weights", route.transfer(policy, version))
-        await self._each(route, engines, "begin", lambda one: one.begin(policy, version, route.adapter))
+        waits = f"learners of {policy!r} to send weights"
         failure: EngineError | None = None
-        buckets = aiter(learners.weights(policy, version))
-        while True:
-            with self._waiting(f"learners of {policy!r} to send weights"):
-                bucket = await anext(buckets, None)
-            if bucket is None:
-                break
-            if failure is None:
-                try:
-                    await self._each(route, engines, "take weights", partial(_take, bucket))
-                except EngineError as error:
-                    failure = error
+        ready = asyncio.ensure_future(self._make_ready(route, version, engines))
+        try:
+            buckets = aiter(learners.weights(policy, version))
+            while (bucket := await self._await(waits, anext(buckets, None))) is not None:
+                if failure is None:
+                    try:
+                        await ready
+                        await self._each(route, engines, "take weights", partial(_take, bucket))
+                    except EngineError as error:
+                        failure = error
+        finally:
+            ready.cancel()
         if failure is not None:
             raise failure
         return await self._await(f"learners of {policy!r} to say what they sent", learners.sent(policy))
