@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 import ray
+from structlog.contextvars import bound_contextvars, get_contextvars
 
 from mappa_core.engine.cluster.fleet import Actor, Fleet
 from mappa_core.errors import ActorLate, ActorLost, ConfigError, ModelError
@@ -56,6 +57,9 @@ class Clerk:
     def environment(self) -> dict[str, str]:
         return dict(os.environ)
 
+    def context(self) -> dict[str, Any]:
+        return get_contextvars()
+
 
 @pytest.fixture
 async def hire(fleet: Fleet) -> AsyncIterator[Callable[..., Any]]:
@@ -71,6 +75,15 @@ async def hire(fleet: Fleet) -> AsyncIterator[Callable[..., Any]]:
     for actor in hired:
         if actor in fleet.actors:
             await fleet.end(actor)
+
+
+async def test_lines_of_an_actors_log_bear_the_fields_of_the_call(fleet, hire):
+    clerk = await hire()
+    with bound_contextvars(run="first", iteration=3):
+        during = clerk.call("context")
+    after = clerk.call("context")
+    fields = [await fleet.ask(one, deadline_s=60, what="say") for one in (during, after)]
+    assert fields == [{"run": "first", "iteration": 3, "actor": clerk.name}, {"actor": clerk.name}]
 
 
 async def test_actors_are_processes_that_are_asked_in_order(fleet, hire):

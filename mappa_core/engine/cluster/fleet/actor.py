@@ -53,11 +53,11 @@ class Actor:
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Call:
         """Start a method of the actor's object; `Fleet.ask` waits for what it gives."""
-        return self._started(method, self.handle.invoke.remote(method, *args, **kwargs))
+        return self._started(method, self.handle.invoke.remote(self._context(), method, *args, **kwargs))
 
     def build(self, *args: Any, **kwargs: Any) -> Call:
         """Start to make the actor's object."""
-        return self._started("__init__", self.handle.build.remote(*args, **kwargs))
+        return self._started("__init__", self.handle.build.remote(self._context(), *args, **kwargs))
 
     def introduce(self, role: str, libraries: Sequence[str]) -> Call:
         """Ask which process this is."""
@@ -99,6 +99,10 @@ class Actor:
             call.fail(self.fault)
         ref.future().add_done_callback(call.settle)
         return call
+
+    def _context(self) -> dict[str, Any]:
+        """What lines of the log say of where they come from, in this process and in the actor's."""
+        return {**structlog.contextvars.get_contextvars(), "actor": self.name}
 
     def forget(self, call: Call) -> None:
         """A call that has ended."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pickle
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from structlog.contextvars import bound_contextvars
 
 from mappa_core.engine.process import this_process
 from mappa_core.records import Process
@@ -23,17 +25,20 @@ class Host:
         """The process that the object is going to be in."""
         return this_process(role, *libraries)
 
-    def build(self, actor: type, *args: Any, **kwargs: Any) -> None:
-        """Make the object."""
+    def build(self, context: Mapping[str, Any], actor: type, *args: Any, **kwargs: Any) -> None:
+        """Make the object. Lines that it logs bear the fields of `context`, those of the driver's call."""
         try:
-            self._actor = actor(*args, **kwargs)
+            with bound_contextvars(**context):
+                self._actor = actor(*args, **kwargs)
         except Exception as error:  # noqa: BLE001  whatever it is goes to the driver
             raise portable(error) from None
 
-    def invoke(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the object. Ray puts values in the place of references among the arguments."""
+    def invoke(self, context: Mapping[str, Any], method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the object, with `context` as in `build`. Ray puts values in the place of references among
+        the arguments."""
         try:
-            return getattr(self._actor, method)(*args, **kwargs)
+            with bound_contextvars(**context):
+                return getattr(self._actor, method)(*args, **kwargs)
         except Exception as error:  # noqa: BLE001  whatever it is goes to the driver
             raise portable(error) from None
 

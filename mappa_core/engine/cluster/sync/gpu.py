@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
+from structlog.contextvars import get_contextvars
 
 from mappa_core.engine.cluster.sync.buckets import Named
 from mappa_core.engine.cluster.sync.receipt import Received, Sent
@@ -118,8 +119,8 @@ def caller(engines: Sequence[Any], deadline_s: float) -> Call:
     import ray
 
     def call(method: str, arguments: Sequence[Mapping[str, Any]]) -> None:
-        calls = zip(engines, arguments, strict=True)
-        ray.get([one.invoke.remote("transfer", method, own) for one, own in calls], timeout=deadline_s)
+        calls, context = zip(engines, arguments, strict=True), get_contextvars()
+        ray.get([one.invoke.remote(context, "transfer", method, own) for one, own in calls], timeout=deadline_s)
 
     return call
 
