@@ -153,7 +153,7 @@ def short(registry, roots) -> Path:
 
 
 async def test_a_short_run_predicts_actions_and_tokens_of_a_team_that_learns(registry, roots, short):
-    longer = ("train.iterations=5", "train.prompts=8", "eval.problems=16", "seed=7")
+    longer = ("train.iterations=3", "train.prompts=8", "eval.problems=12", "seed=7")
     ran = Run.from_recipe("mathchat/tiny", *longer, f"run.root={roots}", registry=registry).train()
     found = await planned(registry, "mathchat/tiny", *longer, previous=short)
     counts = {name: count for name, count in counted(ran.folder).items() if not name.startswith("coach")}

@@ -62,6 +62,7 @@ async def test_memory_that_is_in_no_process_is_limited_too(arena, way):
     assert result.status == "error" or result.stdout.endswith("done\n"), result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", DISK_WAYS)
 async def test_the_disk_is_not_filled(arena, way):
     result = await arena.attack("disk_bomb", {"way": way})
@@ -76,6 +77,7 @@ async def test_files_that_take_no_room_are_not_read_for_ever(arena):
     assert sum(path.lstat().st_size for path in (arena.bait.root / "archive").rglob("*")) < 200 * MB
 
 
+@pytest.mark.slow
 async def test_many_processes_share_one_limit_of_cpu_time(arena):
     result = await arena.attack("cpu_crowd", cpu_s=3.0)
     assert (result.status, result.exit_code) == ("timeout", None)
