@@ -268,6 +268,30 @@ async def test_a_running_ray_is_sent_the_packages_and_left_running(fleet, hire, 
     assert await fleet.ask((await hire(1)).call("add", 1), deadline_s=60, what="add") == 2
 
 
+TERMINATED = """
+import asyncio, os, signal, sys
+from mappa_core.engine.cluster.fleet import Fleet
+
+async def main():
+    fleet = await Fleet.open(sys.argv[1], deadline_s=200)
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(100)
+    finally:
+        await fleet.close()
+        print("closed")
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+asyncio.run(main())
+"""
+
+
+async def test_a_driver_that_is_asked_to_end_closes_everything_first(fleet, tmp_path):
+    command = [sys.executable, "-c", TERMINATED, ray.get_runtime_context().gcs_address]
+    done = await asyncio.to_thread(subprocess.run, command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (143, "closed\n"), done.stderr
+
+
 @pytest.mark.parametrize(
     ("address", "said"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,11 @@ FAILED = 2
 @click.option("--folder", metavar="DIR", type=click.Path(path_type=Path), help="Where the sweep lies; new.")
 @click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with the sweep in this folder.")
 @click.option("--jobs", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="Runs at a time.")
+@click.option("--ray", metavar="ADDRESS", help="Run on the machines of this Ray: auto, or HOST:PORT.")
+@click.option("--cpus", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="CPUs of a run on Ray.")
+@click.option(
+    "--gpus", metavar="N", type=click.FloatRange(0), default=0.0, show_default=True, help="GPUs of a run on Ray."
+)
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(
@@ -39,13 +44,17 @@ def command(
     folder: Path | None,
     resume: Path | None,
     jobs: int,
+    ray: str | None,
+    cpus: int,
+    gpus: float,
     quiet: bool,
     as_json: bool,
 ) -> None:
     """Train every combination of settings with every seed, and compare.
 
     Each is a run of its own, trained by mappa train. What is done is not run again, what was interrupted goes on, and
-    what fails is shown and stops nothing else.
+    what fails is shown and stops nothing else. With --ray every run takes a share of the cluster's machines, which must
+    have Mappa installed and share the sweep's folder.
 
     \b
       mappa sweep --plugin mathchat --seeds 0,1,2 --vary 'train.learning_rate=[2e-4, 5e-4]' train.iterations=20
@@ -53,35 +62,60 @@ def command(
     """
     import msgspec
 
-    from mappa_core.studies.sweep import Running, load, swept
+    from mappa_core.studies.sweep import load, swept
     from mappa_core.view.sweep import write_sweep
 
     if resume is None:
         folder, sweep = _begun(asked, vary, seeds, folder)
     else:
         if vary or seeds or folder or asked.plugin or asked.recipe or asked.config_files or asked.words:
-            raise ConfigError("--resume goes on with what the sweep began with: leave everything out but --jobs")
+            raise ConfigError(
+                "--resume goes on with what the sweep began with: leave everything out but --jobs and --ray"
+            )
         folder, sweep = resume, load(resume)
     errors = Console(stderr=True)
 
-    def changed(run: SweepRun) -> None:
+    def changed(now: Sweep, run: SweepRun) -> None:
         if not (quiet or as_json):
-            errors.print(progress(running.sweep, run), highlight=False, markup=False, soft_wrap=True)
+            errors.print(progress(now, run), highlight=False, markup=False, soft_wrap=True)
 
-    running = Running(folder, sweep, jobs=jobs, changed=changed)
     try:
-        asyncio.run(running.run())
+        done = asyncio.run(_run(folder.resolve(), sweep, changed, jobs=jobs, ray=ray, cpus=cpus, gpus=gpus))
     except (KeyboardInterrupt, SystemExit):
         click.echo(f"nothing is lost; go on with: mappa sweep --resume {folder}", err=True)
         raise
-    found = swept(folder, running.sweep)
+    found = swept(folder, done)
     page = write_sweep(folder, found, told(found))
     if as_json:
         click.echo(msgspec.json.encode(as_document(folder, found)).decode())
     else:
         show(Console(), found, page)
-    if running.sweep.at("failed"):
+    if done.at("failed"):
         raise click.exceptions.Exit(FAILED)
+
+
+async def _run(
+    folder: Path,
+    sweep: Sweep,
+    changed: Callable[[Sweep, SweepRun], None],
+    *,
+    jobs: int,
+    ray: str | None,
+    cpus: int,
+    gpus: float,
+) -> Sweep:
+    """Run what is not done, here or on a Ray."""
+    from mappa_core.studies.sweep import Running, here
+
+    if ray is None:
+        return await Running(folder, sweep, jobs=jobs, changed=changed, launch=here).run()
+    from mappa_core.engine.cluster.programs import Programs
+
+    programs = await Programs.open(ray, folder, jobs=jobs, cpus=cpus, gpus=gpus)
+    try:
+        return await Running(folder, sweep, jobs=jobs, changed=changed, launch=programs.run).run()
+    finally:
+        await programs.close()
 
 
 def _begun(asked: Asked, vary: Sequence[str], seeds: str | None, folder: Path | None) -> tuple[Path, Sweep]:

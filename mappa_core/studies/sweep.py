@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
 from mappa_core.config.compose import Composed, compose
 from mappa_core.config.text import read_yaml, scalar
-from mappa_core.errors import ConfigError, RunError
+from mappa_core.errors import ConfigError, EngineLost, RunError
 from mappa_core.plugins import Registry
 from mappa_core.store.files import read_versioned, write_atomic
 from mappa_core.store.folder import CONFIG
@@ -213,15 +213,48 @@ def swept(folder: Path, sweep: Sweep) -> Swept:
     )
 
 
-class Running:
-    """Runs what is not done of a sweep, `jobs` at a time, each with one thread so that figures do not depend on how
-    many. `changed` hears of every run that starts or ends."""
+class Launch(Protocol):
+    """Runs `mappa` with these arguments to its end, and appends what it prints to the file `log`; its exit code.
 
-    def __init__(self, folder: Path, sweep: Sweep, *, jobs: int, changed: Callable[[SweepRun], None]) -> None:
+    Where it is cancelled, the program is asked to stop first. It may raise ConfigError, where no run can be started
+    there, and EngineLost, where the machine of this one was lost.
+    """
+
+    async def __call__(self, arguments: Sequence[str], log: Path) -> int: ...
+
+
+async def here(arguments: Sequence[str], log: Path) -> int:
+    """Launch on this machine, with one thread, so that figures do not depend on how many run at a time."""
+    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    command = [sys.executable, "-m", "mappa_core", *arguments]
+    with log.open("ab") as output:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=output, stderr=output, stdin=asyncio.subprocess.DEVNULL, env=environment
+        )
+        try:
+            return await process.wait()
+        except asyncio.CancelledError:
+            process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), STOP_S)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+            raise
+
+
+class Running:
+    """Runs what is not done of a sweep, `jobs` at a time, by `launch`. `changed` hears of every run that starts or
+    ends."""
+
+    def __init__(
+        self, folder: Path, sweep: Sweep, *, jobs: int, changed: Callable[[Sweep, SweepRun], None], launch: Launch
+    ) -> None:
         self.sweep = sweep
         self._folder = folder
         self._jobs = asyncio.Semaphore(jobs)
         self._changed = changed
+        self._launch = launch
 
     async def run(self) -> Sweep:
         """Run everything to its end; a run that fails does not stop the others. Where this is cancelled, the runs under
@@ -237,7 +270,10 @@ class Running:
             self._now(replace(run, status="running", error=None))
             log = self._folder / LOGS / f"{run.folder}.log"
             try:
-                code = await self._process(run, log)
+                code = await self._launch(self.arguments(run), log)
+            except (EngineLost, ConfigError) as error:
+                self._now(replace(run, status="failed", error=str(error)))
+                return
             except asyncio.CancelledError:
                 self._now(replace(run, status="interrupted"))
                 raise
@@ -246,31 +282,9 @@ class Running:
             else:
                 self._now(replace(run, status="failed", error=_why(log, code)))
 
-    async def _process(self, run: SweepRun, log: Path) -> int:
-        environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-        with log.open("ab") as output:
-            process = await asyncio.create_subprocess_exec(
-                *self.command(run), stdout=output, stderr=output, stdin=asyncio.subprocess.DEVNULL, env=environment
-            )
-            try:
-                return await process.wait()
-            except asyncio.CancelledError:
-                process.terminate()
-                try:
-                    await asyncio.wait_for(process.wait(), STOP_S)
-                except TimeoutError:
-                    process.kill()
-                    await process.wait()
-                raise
-
-    def command(self, run: SweepRun) -> list[str]:
-        """What is started for a run: a new one, or that in its folder gone on with."""
-        start = [
-            sys.executable,
-            "-m",
-            "mappa_core",
-            *(part for name in self.sweep.blocked for part in ("--block", name)),
-        ]
+    def arguments(self, run: SweepRun) -> list[str]:
+        """What `mappa` is started with for a run: a new one, or that in its folder gone on with."""
+        start = [part for name in self.sweep.blocked for part in ("--block", name)]
         path = self._folder / run.folder
         if path.exists():
             return [*start, "train", "--quiet", "--resume", str(path)]
@@ -282,7 +296,7 @@ class Running:
         runs = tuple(run if one.folder == run.folder else one for one in self.sweep.runs)
         self.sweep = replace(self.sweep, runs=runs)
         save(self._folder, self.sweep)
-        self._changed(run)
+        self._changed(self.sweep, run)
 
 
 def _why(log: Path, code: int) -> str:

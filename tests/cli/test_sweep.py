@@ -24,10 +24,10 @@ def doubles(site, monkeypatch):
 def inside(monkeypatch):
     """Runs of a sweep are trained in this process, each in a thread."""
 
-    async def process(running, run, log):
-        return await asyncio.to_thread(main, running.command(run)[3:])
+    async def launch(arguments, log):
+        return await asyncio.to_thread(main, arguments)
 
-    monkeypatch.setattr(Running, "_process", process)
+    monkeypatch.setattr("mappa_core.studies.sweep.here", launch)
 
 
 SHORT = ("--plugin", "doubles", "train.iterations=1", "train.prompts=2", "train.samples=1", "eval.problems=4")
@@ -125,18 +125,18 @@ def test_wrong_input_writes_nothing(doubles, tmp_path, capsys):
 
 
 def test_a_folder_with_a_run_is_gone_on_with_and_one_without_is_begun(tmp_path):
-    from mappa_core.studies.sweep import Sweep, SweepArm
+    from mappa_core.studies.sweep import Sweep, SweepArm, here
 
     run = SweepRun(arm="arm1", seed=4, folder="arm1-s4")
     arms = (SweepArm(name="arm1", words=("a=[1, 2]",)),)
     sweep = Sweep(plugin="p", recipe="r", blocked=("torch",), arms=arms, runs=(run,))
-    running = Running(tmp_path, sweep, jobs=1, changed=lambda one: None)
-    words = running.command(run)[3:]
+    running = Running(tmp_path, sweep, jobs=1, changed=lambda now, run: None, launch=here)
+    words = running.arguments(run)
     place = [f"run.root={tmp_path}", "run.name=arm1-s4", "seed=4"]
     config = ["--config", str(tmp_path / "config.yaml")]
     assert words == ["--block", "torch", "train", "--quiet", *config, "a=[1, 2]", *place]
     (tmp_path / "arm1-s4").mkdir()
-    assert running.command(run)[5:] == ["train", "--quiet", "--resume", str(tmp_path / "arm1-s4")]
+    assert running.arguments(run)[2:] == ["train", "--quiet", "--resume", str(tmp_path / "arm1-s4")]
 
 
 def test_a_sweep_of_a_newer_version_is_refused(tmp_path):

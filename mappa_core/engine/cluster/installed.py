@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from mappa_core.engine.process import release
@@ -16,10 +16,11 @@ LIBRARIES: Mapping[str, str] = MappingProxyType(
 INSTALL = 'pip install "mappa-core[cluster]"'
 
 
-def faults() -> dict[str, str]:
+def faults(libraries: Iterable[str] = LIBRARIES) -> dict[str, str]:
     """What is wrong, by library: it is missing, or is not the release that is needed."""
     found: dict[str, str] = {}
-    for library, needed in LIBRARIES.items():
+    for library in libraries:
+        needed = LIBRARIES[library]
         there = release(library)
         if there is None:
             found[library] = "not installed"
@@ -28,8 +29,9 @@ def faults() -> dict[str, str]:
     return found
 
 
-def check_installed() -> None:
-    """Raise ConfigError where the engine could not start, with every reason and the command that mends it."""
-    if found := faults():
+def check_installed(what: str = "engine.use=cluster", libraries: Iterable[str] = LIBRARIES) -> None:
+    """Raise ConfigError where `what`, which needs these libraries, could not start, with every reason and the command
+    that mends it."""
+    if found := faults(libraries):
         reasons = "; ".join(f"{library}: {reason}" for library, reason in found.items())
-        raise ConfigError(f"engine.use=cluster cannot start here ({reasons}). Get what it needs with: {INSTALL}")
+        raise ConfigError(f"{what} cannot start here ({reasons}). Get what it needs with: {INSTALL}")

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 from typing import Any
 
 import structlog
@@ -71,18 +71,19 @@ class Cluster:
         _set_environment(self.before)
 
 
-async def connect(address: str | None, *, deadline_s: float, **settings: Any) -> Cluster:
-    """Connect to the Ray at `address`, or start one on this machine (None) with `settings` as the head takes them."""
+async def connect(address: str | None, *, asked: str, deadline_s: float, **settings: Any) -> Cluster:
+    """Connect to the Ray at `address`, or start one on this machine (None) with `settings` as the head takes them.
+    `asked` is the setting that names the address."""
     if "ray" in sys.modules and sys.modules["ray"].is_initialized():
         raise ConfigError("this process is connected to Ray already, and can be only once; call ray.shutdown() before")
     if address is None:
         return await _start(deadline_s, settings)
-    return await _join(address, deadline_s)
+    return await _join(address, asked, deadline_s)
 
 
-async def _join(address: str, deadline_s: float) -> Cluster:
+async def _join(address: str, asked: str, deadline_s: float) -> Cluster:
     """Connect to a Ray that runs already, and send it the packages that actors need."""
-    said = f"engine.options.address is {address!r}"
+    said = f"{asked} is {address!r}"
     host, _, port = address.rpartition(":")
     if address != "auto" and not (host and "/" not in host and port.isdecimal()):
         raise ConfigError(f"{said}; it can be auto or HOST:PORT, as `ray start --head` prints it")
@@ -154,8 +155,10 @@ def _ask(head: subprocess.Popen[str], settings: Mapping[str, Any]) -> Future[str
 
 
 async def _init(address: str, runtime_env: Mapping[str, Any] | None, deadline_s: float) -> None:
-    """Connect, in a thread: in the main one Ray would take over SIGTERM, which the run handles itself, and it cannot be
-    told how long to try. Raises TimeoutError."""
+    """Connect, in a thread: Ray cannot be told how long to try. Raises TimeoutError.
+
+    Ray takes over SIGTERM, at which it ends the process on the spot; whoever handled it before gets it back.
+    """
     done: Future[None] = Future()
 
     def work() -> None:
@@ -169,6 +172,9 @@ async def _init(address: str, runtime_env: Mapping[str, Any] | None, deadline_s:
     Thread(target=work, name="fleet connection", daemon=True).start()
     await settled([done], deadline_s)
     done.result()
+    handler = signal.getsignal(signal.SIGTERM)
+    if current_thread() is main_thread() and handler is not None:
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _init_here(address: str, runtime_env: Mapping[str, Any] | None) -> None:

@@ -55,6 +55,7 @@ class Fleet:
         cls,
         address: str | None = None,
         *,
+        asked: str = "engine.options.address",
         cpus: float | None = None,
         gpus: float | None = None,
         store_mb: int | None = None,
@@ -62,7 +63,8 @@ class Fleet:
         silent_s: float = 60.0,
         logs: Path | None = None,
     ) -> Fleet:
-        """Start Ray on this machine (`address` None), or connect to the one at `auto` or HOST:PORT.
+        """Start Ray on this machine (`address` None), or connect to the one at `auto` or HOST:PORT, which the
+        setting `asked` names.
 
         A Ray that is started here hands out `cpus` and `gpus` (None: those that it finds) and keeps at most `store_mb`
         megabytes of objects (None: a share of the memory); what its actors wrote is copied to the folder `logs` when it
@@ -71,6 +73,7 @@ class Fleet:
         """
         cluster = await connect(
             address,
+            asked=asked,
             deadline_s=deadline_s,
             cpus=cpus,
             gpus=gpus,
