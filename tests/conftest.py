@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 THIRD_PARTY = Path(__file__).parent / "third_party"
+collect_ignore = ["third_party"]
+"""Their tests are run as theirs, in `downstream`."""
 
 
 class Site:
@@ -18,18 +20,21 @@ class Site:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
+        self._projects: list[Path] = []
         self._monkeypatch = monkeypatch
         monkeypatch.syspath_prepend(folder)
 
     @property
     def python_path(self) -> str:
         """The same path for a process of its own."""
-        return ":".join(path for path in sys.path if Path(path) == self.folder or THIRD_PARTY in Path(path).parents)
+        return ":".join(map(str, (self.folder, *self._projects)))
 
-    def install(self, name: str) -> None:
-        """Install the project `tests/third_party/NAME`, editable."""
-        project = tomllib.loads((THIRD_PARTY / name / "pyproject.toml").read_text())["project"]
-        self._monkeypatch.syspath_prepend(THIRD_PARTY / name)
+    def install(self, name: str | Path) -> None:
+        """Install the project `tests/third_party/NAME`, or the one in a folder elsewhere, editable."""
+        folder = THIRD_PARTY / name
+        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        self._projects.insert(0, folder)
+        self._monkeypatch.syspath_prepend(folder)
         for plugin, module in project["entry-points"]["mappa"].items():
             self._describe(project["name"], project["version"], project["description"], plugin, module)
 

@@ -1,78 +1,80 @@
-"""For authors of plugins: play a workflow without a model, a provider on this machine, and contracts to subclass.
-Imports nothing heavy.
+"""For authors of plugins: play a workflow without a model, a provider on this machine, and contracts to subclass, one
+for every kind of offer. Imports nothing until a name is used.
 
-from mappa_core import Task
-from mappa_core.testing import WorkflowContract, play
+from mappa_core import Task from mappa_core.testing import WorkflowContract, play
 
 async def test_solver_is_asked_first():
     trajectory = await play(MyTeam(Options()), Task(id="1", prompt="2+2?"), replies=["4", "\\\\boxed{4}"])
     assert trajectory.steps[0].agent == "solver"
-"""
+
+The contracts need `pip install "mappa-core[test]"`, and `asyncio_mode = "auto"` in the settings of pytest."""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from mappa_core.testing.contracts import CoachContract, WorkflowContract
-from mappa_core.testing.fakes import FixedCoach, MemoryRecorder, ScriptedEngine, ScriptedSampler
-from mappa_core.testing.play import play
-
 if TYPE_CHECKING:
-    from mappa_core.testing.conformance.batches import expected_gradient, possible_batches
-    from mappa_core.testing.conformance.contract import EstimatorContract
-    from mappa_core.testing.conformance.exact import policy_gradient
-    from mappa_core.testing.conformance.process import Action, Decision, DecisionProcess
-    from mappa_core.testing.tools import ExecutorContract, ToolContract
-    from mappa_core.testing.transports import TransportContract
-    from mappa_core.testing.wire import WireAnswer, WireRequest, WireServer, answering, captured
+    from mappa_core.testing.conformance.batches import expected_gradient as expected_gradient
+    from mappa_core.testing.conformance.batches import possible_batches as possible_batches
+    from mappa_core.testing.conformance.contract import EstimatorContract as EstimatorContract
+    from mappa_core.testing.conformance.exact import policy_gradient as policy_gradient
+    from mappa_core.testing.conformance.process import Action as Action
+    from mappa_core.testing.conformance.process import Decision as Decision
+    from mappa_core.testing.conformance.process import DecisionProcess as DecisionProcess
+    from mappa_core.testing.contracts import CoachContract as CoachContract
+    from mappa_core.testing.contracts import WorkflowContract as WorkflowContract
+    from mappa_core.testing.engines import EngineContract as EngineContract
+    from mappa_core.testing.fakes import FixedCoach as FixedCoach
+    from mappa_core.testing.fakes import MemoryRecorder as MemoryRecorder
+    from mappa_core.testing.fakes import ScriptedEngine as ScriptedEngine
+    from mappa_core.testing.fakes import ScriptedSampler as ScriptedSampler
+    from mappa_core.testing.losses import LossContract as LossContract
+    from mappa_core.testing.packages import PackageContract as PackageContract
+    from mappa_core.testing.playing import play as play
+    from mappa_core.testing.playing import scenes_of as scenes_of
+    from mappa_core.testing.shapers import ShaperContract as ShaperContract
+    from mappa_core.testing.tasks import TaskSourceContract as TaskSourceContract
+    from mappa_core.testing.tools import ExecutorContract as ExecutorContract
+    from mappa_core.testing.tools import ToolContract as ToolContract
+    from mappa_core.testing.trackers import TrackerContract as TrackerContract
+    from mappa_core.testing.transports import TransportContract as TransportContract
+    from mappa_core.testing.wire import WireAnswer as WireAnswer
+    from mappa_core.testing.wire import WireRequest as WireRequest
+    from mappa_core.testing.wire import WireServer as WireServer
+    from mappa_core.testing.wire import answering as answering
+    from mappa_core.testing.wire import captured as captured
 
-_HEAVY = {
-    "Action": "conformance.process",
-    "Decision": "conformance.process",
-    "DecisionProcess": "conformance.process",
-    "EstimatorContract": "conformance.contract",
-    "ExecutorContract": "tools",
-    "ToolContract": "tools",
-    "TransportContract": "transports",
-    "WireAnswer": "wire",
-    "WireRequest": "wire",
-    "WireServer": "wire",
-    "answering": "wire",
-    "captured": "wire",
-    "expected_gradient": "conformance.batches",
-    "policy_gradient": "conformance.exact",
-    "possible_batches": "conformance.batches",
+_MODULES = {
+    "conformance.batches": "expected_gradient possible_batches",
+    "conformance.contract": "EstimatorContract",
+    "conformance.exact": "policy_gradient",
+    "conformance.process": "Action Decision DecisionProcess",
+    "contracts": "CoachContract WorkflowContract",
+    "engines": "EngineContract",
+    "fakes": "FixedCoach MemoryRecorder ScriptedEngine ScriptedSampler",
+    "losses": "LossContract",
+    "packages": "PackageContract",
+    "playing": "play scenes_of",
+    "shapers": "ShaperContract",
+    "tasks": "TaskSourceContract",
+    "tools": "ExecutorContract ToolContract",
+    "trackers": "TrackerContract",
+    "transports": "TransportContract",
+    "wire": "WireAnswer WireRequest WireServer answering captured",
 }
-"""What needs aiohttp, jsonschema or pytest, or is seldom wanted, by its module: fetched when it is first used."""
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-__all__ = [
-    "Action",
-    "CoachContract",
-    "Decision",
-    "DecisionProcess",
-    "EstimatorContract",
-    "ExecutorContract",
-    "FixedCoach",
-    "MemoryRecorder",
-    "ScriptedEngine",
-    "ScriptedSampler",
-    "ToolContract",
-    "TransportContract",
-    "WireAnswer",
-    "WireRequest",
-    "WireServer",
-    "WorkflowContract",
-    "answering",
-    "captured",
-    "expected_gradient",
-    "play",
-    "policy_gradient",
-    "possible_batches",
-]
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HEAVY:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HEAVY[name]}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mappa_core.engine.chat import split_calls
 from mappa_core.experience import Advantages, Experience, Receipt
 from mappa_core.protocols import Coach, Loss, PolicySpec
 from mappa_core.records import (
@@ -31,7 +32,7 @@ Script = Callable[[str, Sampling], str]
 
 class ScriptedSampler:
     """A sampler whose tokens are the bytes of its text. Its log-probabilities are all -1 nat. `version` is that of the
-    weights it stands for."""
+    weights it stands for. It calls a tool by `<tool_call>{"name": …, "arguments": {…}}</tool_call>` in its text."""
 
     def __init__(self, script: Script, version: int = 0) -> None:
         self._script = script
@@ -59,7 +60,8 @@ class ScriptedSampler:
         )
 
     def reply(self, completion: Completion) -> Message:
-        return Message(role="assistant", content=completion.text)
+        content, calls = split_calls(completion.text)
+        return Message(role="assistant", content=content, tool_calls=calls)
 
     def encode(self, text: str) -> Int32 | None:
         return np.frombuffer(text.encode() + b"\n", dtype=np.uint8).astype(np.int32)

@@ -57,6 +57,8 @@ class ToolContract:
         return FolderWorkspace(tmp_path / "work", tmp_path / "archive")
 
     def test_its_spec_is_one_that_models_take(self) -> None:
+        """The name is one for a function, the schema is of an object, and there is a description. Models are shown
+        nothing else: say there what the tool does and what its arguments mean."""
         spec = self.tool().spec
         Draft202012Validator.check_schema(dict(spec.schema))
         assert re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}", spec.name), f"{spec.name!r} is no name for a function"
@@ -64,11 +66,15 @@ class ToolContract:
         assert spec.description.strip(), "a model reads the description and nothing else"
 
     async def test_a_call_gives_a_result_of_its_name(self, opened: Tool, workspace: FolderWorkspace) -> None:
+        """A call with `arguments` returns a `ToolResult` of status `ok` whose `tool` is the name in `spec`."""
         result = await opened.call(self.arguments, workspace, self.limits)
         assert isinstance(result, ToolResult)
         assert (result.tool, result.status) == (opened.spec.name, "ok")
 
     async def test_nonsense_gives_a_result_too(self, opened: Tool, workspace: FolderWorkspace) -> None:
+        """What an agent got wrong is a `ToolResult` of status `error` that says in `stderr` what to do better. Raise
+        `ToolError` only where the machinery failed: then the call is made again, and in the end the trajectory is
+        lost."""
         fits = Draft202012Validator(dict(opened.spec.schema)).is_valid
         for arguments in self.nonsense:
             assert fits(arguments), f"{arguments} do not fit the schema, so that no call would be made of them"
@@ -76,11 +82,14 @@ class ToolContract:
             assert result.status == "error", f"what an agent got wrong is a result, not an exception: {arguments}"
 
     async def test_a_result_can_be_recorded(self, opened: Tool, workspace: FolderWorkspace) -> None:
+        """A result survives JSON. Put text into `stdout` and `stderr`, and changes of files into `files`."""
         for arguments in (self.arguments, *self.nonsense):
             result = await opened.call(arguments, workspace, self.limits)
             assert from_json(ToolResult, to_json(result)) == result
 
     async def test_calls_at_once_do_not_mix(self, opened: Tool, tmp_path: Path) -> None:
+        """One instance serves all trajectories at once, and each call comes out as if it were alone. Keep what belongs
+        to a call in its own variables and in its workspace."""
         calls = [self.arguments, *self.nonsense] * 3
         folders = [FolderWorkspace(tmp_path / str(number)) for number in range(2 * len(calls))]
         alone = [await opened.call(one, where, self.limits) for one, where in zip(calls, folders, strict=False)]
@@ -91,11 +100,13 @@ class ToolContract:
         assert [_timeless(result) for result in mixed] == [_timeless(result) for result in alone]
 
     async def test_closing_twice_is_fine(self) -> None:
+        """`close` may be called without a call before it, and again. Look before you close."""
         tool = self.tool()
         await tool.close()
         await tool.close()
 
     async def test_closing_twice_after_a_call_is_fine(self, workspace: FolderWorkspace) -> None:
+        """`close` releases what a call has opened, and may be called again."""
         tool = self.tool()
         await tool.call(self.arguments, workspace, self.limits)
         await tool.close()
@@ -157,6 +168,8 @@ class ExecutorContract(ToolContract):
 
     @pytest.mark.parametrize("code", ENDINGS)
     async def test_a_program_ends_as_under_an_interpreter(self, run: Programs, code: str) -> None:
+        """Status, exit code and streams are those of an interpreter. See `ENDINGS` for the program and what is
+        expected."""
         status, exit_code, stdout, last = ENDINGS[code]
         result = await run(code)
         assert (result.status, result.exit_code, result.stdout) == (status, exit_code, stdout), result
@@ -167,15 +180,19 @@ class ExecutorContract(ToolContract):
 
     @pytest.mark.parametrize("code", LINES)
     async def test_an_error_names_its_line(self, run: Programs, code: str) -> None:
+        """A traceback counts lines as the agent wrote them. Take what you put before the program out of the count."""
         result = await run(code)
         assert result.exit_code == 1
         assert f"line {LINES[code]}" in result.stderr, result.stderr
 
     async def test_the_streams_are_kept_apart(self, run: Programs) -> None:
+        """Standard output and standard error come back apart. Read two pipes."""
         result = await run("import sys\nprint('out')\nprint('err', file=sys.stderr)")
         assert (result.stdout, result.stderr) == ("out\n", "err\n")
 
     async def test_output_is_cut_in_the_middle(self, run: Programs) -> None:
+        """Of output beyond `output_bytes` the beginning and the end are kept, and it is said what is missing:
+        `cut_middle`."""
         result = await run("print('first')\nprint('x' * 100_000)\nprint('last')", output_bytes=3000)
         assert (result.status, result.truncated) == ("ok", True)
         assert result.stdout.startswith("first\n")
@@ -184,20 +201,26 @@ class ExecutorContract(ToolContract):
         assert "cut" in result.stdout, "what is missing is said"
 
     async def test_output_up_to_the_limit_is_whole(self, run: Programs) -> None:
+        """Output that fits is whole. Compare with the limit before you cut."""
         result = await run("print('x' * 499_999)", output_bytes=500_000)
         assert (result.stdout == "x" * 499_999 + "\n", result.truncated) == (True, False)
 
     async def test_a_flood_on_both_streams_does_not_stall(self, run: Programs) -> None:
+        """A program that writes more than is kept still ends. Read both pipes to their end, and drop what is too
+        much."""
         flood = "def flood(f):\n    for _ in range(50): f.write('y' * 100_000)\n"
         result = await run(f"import sys\n{flood}flood(sys.stdout)\nflood(sys.stderr)\nprint('end')")
         assert (result.status, result.truncated) == ("ok", True)
         assert result.stdout.endswith("end\n")
 
     async def test_many_short_lines_do_not_stall(self, run: Programs) -> None:
+        """Many small writes arrive whole. Read until the end of the stream, not until a line."""
         result = await run("for number in range(20_000): print(number, flush=True)", output_bytes=MB)
         assert result.stdout.splitlines() == [str(number) for number in range(20_000)]
 
     async def test_wall_time_is_limited_and_what_was_written_is_kept(self, run: Programs) -> None:
+        """At `wall_s` the program is killed: status `timeout`, what was written so far is kept, the limit is named
+        last."""
         result = await run(
             "import time\nprint('on', flush=True)\nopen('f', 'w').write('1')\ntime.sleep(600)", wall_s=2.0
         )
@@ -206,22 +229,27 @@ class ExecutorContract(ToolContract):
         assert [change.path for change in result.files] == ["f"]
 
     async def test_cpu_time_is_limited(self, run: Programs) -> None:
+        """At `cpu_s` of processor time, that of its children included, the program is killed."""
         result = await run("while True: pass", cpu_s=1.0)
         assert (result.status, result.exit_code) == ("timeout", None)
         assert "1 s of CPU time" in result.stderr.splitlines()[-1]
 
     @pytest.mark.parametrize("code", ["x = bytearray(3 << 30)", "x = []\nwhile True: x.append(bytearray(1 << 20))"])
     async def test_memory_is_limited(self, run: Programs, code: str) -> None:
+        """A program that asks for more than `memory_bytes` fails by itself or is killed. Limit its address space or its
+        group."""
         result = await run(code, memory_bytes=256 * MB)
         assert result.status == "error", result
         assert "MemoryError" in result.stderr or result.exit_code is None
 
     async def test_a_file_cannot_grow_over_its_limit(self, run: Programs) -> None:
+        """No file is larger than `file_bytes`. Limit it where the program runs."""
         result = await run("open('big', 'wb').write(bytes(4 << 20))", file_bytes=MB)
         assert result.status == "error"
         assert all(change.size is not None and change.size <= MB for change in result.files)
 
     async def test_threads_and_children_work(self, run: Programs) -> None:
+        """Threads and processes within the limit work, and what children print is read."""
         result = await run(
             "import subprocess, sys, threading\nthread = threading.Thread(target=print, args=('thread',))\n"
             "thread.start(); thread.join()\nsys.stdout.flush()\n"
@@ -230,6 +258,7 @@ class ExecutorContract(ToolContract):
         assert result.stdout == "thread\nchild\n", result
 
     async def test_files_are_kept_and_their_changes_reported(self, run: Programs) -> None:
+        """What a program created, changed and deleted is reported, and the next one finds it."""
         first = await run("open('a.txt', 'w').write('a')\nopen('b.txt', 'w').write('b')")
         second = await run("import os\nprint(open('a.txt').read())\nopen('a.txt', 'a').write('!')\nos.remove('b.txt')")
         third = await run("print(sorted(__import__('os').listdir()))")
@@ -241,10 +270,12 @@ class ExecutorContract(ToolContract):
         assert run.workspace.files == ("a.txt",)
 
     async def test_files_of_a_program_that_fails_are_kept_too(self, run: Programs) -> None:
+        """Files are kept whatever the program's end: report changes in every case."""
         result = await run("f = open('partial.txt', 'w')\nf.write('half')\n1 / 0")
         assert result.files == (_created("partial.txt", b"half"),)
 
     async def test_bytes_come_back_as_they_were(self, run: Programs) -> None:
+        """Files are bytes. Send and keep them as they are."""
         content = bytes(range(256)) * 4
         first = await run("open('data.bin', 'wb').write(bytes(range(256)) * 4)")
         second = await run("print(open('data.bin', 'rb').read() == bytes(range(256)) * 4)")
@@ -254,6 +285,7 @@ class ExecutorContract(ToolContract):
 
     @pytest.mark.parametrize("name", NAMES)
     async def test_a_file_may_have_any_name(self, run: Programs, name: str) -> None:
+        """Names hold spaces, dashes, quotes, folders and any letter. Pass them as data, never through a shell."""
         code = f"from pathlib import Path\npath = Path({name!r})\npath.parent.mkdir(parents=True, exist_ok=True)\n"
         first = await run(code + "path.write_text('x')")
         second = await run(code + "print(path.read_text())")
@@ -261,22 +293,26 @@ class ExecutorContract(ToolContract):
         assert (second.stdout, second.files) == ("x\n", ())
 
     async def test_touching_makes_a_file(self, run: Programs) -> None:
+        """Times of files can be set. Allow the system calls of `utime`."""
         result = await run("from pathlib import Path\nPath('new').touch()\nPath('new').touch()")
         assert result.files == (_created("new", b""),), result
 
     async def test_files_can_be_copied_with_their_times(self, run: Programs) -> None:
+        """`shutil.copy2` and `copytree` work. Allow the system calls that they make."""
         result = await run(
             "import shutil\nopen('a', 'w').write('x')\nshutil.copy2('a', 'b')\nshutil.copytree('.', 'c')"
         )
         assert result.status == "ok", result.stderr
 
     async def test_a_file_of_the_host_is_seen(self, run: Programs) -> None:
+        """What stands in the workspace before the call is there for the program, and may be written to."""
         (run.workspace.path / "given.txt").write_text("given")
         run.workspace.changes()
         result = await run("print(open('given.txt').read())\nopen('given.txt', 'a').write('!')")
         assert (result.stdout, [change.kind for change in result.files]) == ("given\n", ["changed"]), result
 
     async def test_input_files_can_be_read_and_not_written(self, opened: Tool, tmp_path: Path) -> None:
+        """Files of the task are read and never written: bind them read-only, or give copies."""
         original = tmp_path / "train.csv"
         original.write_text("a,b\n1,2\n")
         workspace = FolderWorkspace(tmp_path / "work", tmp_path / "archive", inputs={"train.csv": original})
@@ -288,10 +324,13 @@ class ExecutorContract(ToolContract):
             assert original.read_text() == "a,b\n1,2\n"
 
     async def test_variables_are_not_kept(self, run: Programs) -> None:
+        """Every program begins anew; what agents hand on is files. Use a fresh interpreter, or a fork."""
         await run("x = 1\nimport builtins\nbuiltins.y = 1")
         assert (await run("import builtins\nprint('x' in globals(), hasattr(builtins, 'y'))")).stdout == "False False\n"
 
     async def test_nothing_of_the_environment_is_seen(self, run: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No key of yours is in a program's environment, nor in that of its children. Build the environment up from
+        nothing."""
         monkeypatch.setenv("PLANTED_API_KEY", PLANTED)
         result = await run(
             "import os, subprocess\nprint(dict(os.environ))\n"
@@ -301,6 +340,7 @@ class ExecutorContract(ToolContract):
         assert PLANTED not in result.stdout
 
     async def test_children_are_not_waited_for_and_end(self, run: Programs) -> None:
+        """A program is over when it ends, and what it started is killed with it."""
         result = await run(BACKGROUND)
         assert (result.status, result.stdout) == ("ok", "main\n"), result
         size = "os.path.getsize('beat')"
@@ -308,10 +348,13 @@ class ExecutorContract(ToolContract):
         assert (await run(look)).stdout == "0\n", "a child goes on after its program"
 
     async def test_children_that_hold_the_output_are_not_waited_for(self, run: Programs) -> None:
+        """A child that keeps the pipes open holds nothing up."""
         result = await run("import subprocess\nsubprocess.Popen(['sleep', '600'])\nprint('main')")
         assert (result.status, result.stdout) == ("ok", "main\n"), result
 
     async def test_eight_programs_at_once_do_not_mix(self, opened: Tool, tmp_path: Path) -> None:
+        """Programs at once have an output and a workspace each."""
+
         async def one(number: int) -> tuple[str, str]:
             workspace = FolderWorkspace(tmp_path / f"w{number}")
             code = f"import time\nfor _ in range(10):\n    print({number}, flush=True)\n    time.sleep(0.01)\n"
@@ -322,12 +365,15 @@ class ExecutorContract(ToolContract):
         assert told == [(f"{number}\n" * 10, str(number)) for number in range(8)]
 
     async def test_modules_of_the_workspace_can_be_imported(self, run: Programs) -> None:
+        """A module that an agent wrote can be imported, and the import leaves no files: set
+        `sys.dont_write_bytecode`."""
         await run("open('mine.py', 'w').write('def f():\\n    raise ValueError(1)\\n')")
         result = await run("import mine\nmine.f()")
         assert "mine.py" in result.stderr and result.stderr.endswith("ValueError: 1\n"), result
         assert result.files == (), "an import leaves files of its own"
 
     async def test_what_is_no_file_is_reported_and_not_followed(self, run: Programs) -> None:
+        """Links, pipes and devices are named in `stderr`, not kept and never followed."""
         result = await run(
             "import os\nos.symlink('/etc/passwd', 'link.csv')\nos.mkfifo('pipe')\nopen('f', 'w').close()"
         )
@@ -336,6 +382,7 @@ class ExecutorContract(ToolContract):
         assert (await run("print('on')")).stdout == "on\n"
 
     async def test_output_does_not_depend_on_the_place_of_the_workspace(self, opened: Tool, tmp_path: Path) -> None:
+        """The workspace is `.` to a program: a replay stands elsewhere and must read the same."""
         code = "import os\nprint(os.getcwd(), os.path.abspath('x'))\nos.open('/missing', 0)"
         results = [await opened.call({"code": code}, FolderWorkspace(tmp_path / n), self.limits) for n in ("a", "b")]
         assert _timeless(results[0]) == _timeless(results[1])

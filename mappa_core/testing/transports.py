@@ -71,6 +71,8 @@ class TransportContract:
         monkeypatch.setenv(self.variable, KEY)
 
     async def test_one_call_is_one_request_that_carries_the_key_in_a_header(self) -> None:
+        """`complete` makes one request, with the key in a header. Turn the retries of an SDK off: core counts tries,
+        and pays."""
         async with WireServer([self.answer]) as server:
             reply = await _ask(self.transport(server.url), self.request)
         assert isinstance(reply, Reply)
@@ -80,6 +82,9 @@ class TransportContract:
 
     @pytest.mark.parametrize("what", TROUBLES)
     async def test_whatever_the_server_does_is_a_fault(self, what: str, caplog: pytest.LogCaptureFixture) -> None:
+        """Whatever goes wrong is a `CallError` of the right kind, after one request, without the key in any text. See
+        `TROUBLES`; map statuses by `fault_of_status`, and let no error of your client through, nor hang on to it
+        (`__context__`). Clients try idempotent methods (GET, PUT) again by themselves: POST."""
         caplog.set_level(logging.DEBUG)
         answer, kind = TROUBLES[what]
         request = replace(self.request, timeout_s=SHORT_S) if answer.trouble == "hang" else self.request
@@ -93,6 +98,7 @@ class TransportContract:
         assert KEY not in _shown(fault) + repr(transport) + caplog.text
 
     async def test_a_server_that_is_not_there_is_a_fault(self) -> None:
+        """A refused connection is a `CallError` of kind `connection`."""
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
         fault = await _ask(self.transport(f"http://127.0.0.1:{port}"), self.request)
@@ -102,6 +108,7 @@ class TransportContract:
 
     @pytest.mark.parametrize("status", [200, 400, 502])
     async def test_an_endless_error_is_told_in_short(self, status: int) -> None:
+        """A page of error is told in less than a thousand characters. Use `one_line`, or `Secret.hide`."""
         said = {"error": {"message": "No. " * 9999, "type": "api_error"}}
         async with WireServer([answering(said, status)]) as server:
             fault = await _ask(self.transport(server.url), self.request)
@@ -109,6 +116,7 @@ class TransportContract:
         assert len(str(fault)) < 1000
 
     async def test_a_reply_that_holds_the_key_does_not_show_it(self) -> None:
+        """A reply that quotes the key does not show it. Pass what came through `Secret.scrub`."""
         echo = replace(self.answer, body=self.answer.body.replace(b"{", f'{{"echo": "{KEY}", '.encode(), 1))
         async with WireServer([echo]) as server:
             reply = await _ask(self.transport(server.url), self.request)
@@ -116,6 +124,8 @@ class TransportContract:
         assert KEY not in repr(reply)
 
     async def test_the_environment_does_not_matter(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Only what the options name is read from the environment. Turn proxies and settings of the SDK off: a run must
+        send the same from everywhere."""
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
         async with WireServer([self.answer, self.answer]) as server:
@@ -128,6 +138,7 @@ class TransportContract:
 
     @pytest.mark.parametrize("value", [None, "", " \n"])
     def test_a_missing_key_is_named_by_its_variable(self, value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Without a key building raises ConfigError that names the variable. Use `Secret.from_env`."""
         if value is None:
             monkeypatch.delenv(self.variable)
         else:
@@ -136,6 +147,7 @@ class TransportContract:
             self.transport(NOWHERE)
 
     async def test_many_calls_go_at_once(self) -> None:
+        """Calls do not wait for each other. Share one client; core limits concurrency."""
         async with WireServer(lambda request: self.answer) as server:
             transport = self.transport(server.url)
             replies = await asyncio.gather(*(transport.complete(self.request) for _ in range(32)))
@@ -143,6 +155,8 @@ class TransportContract:
         assert len(replies) == len(server.heard) == 32
 
     def test_event_loops_follow_each_other(self) -> None:
+        """After `close` a transport works in another event loop. Keep the client in a `LoopBound`."""
+
         async def once() -> Reply | CallError:
             async with WireServer([self.answer]) as server:
                 return await _ask(self.transport(server.url), self.request)
@@ -150,6 +164,7 @@ class TransportContract:
         assert [type(asyncio.run(once())) for _ in range(2)] == [Reply, Reply]
 
     async def test_nothing_is_open_after_close(self) -> None:
+        """`close` releases every connection, and may be called twice."""
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", ResourceWarning)
             async with WireServer([self.answer]) as server:

@@ -82,6 +82,9 @@ class EstimatorContract:
 
     @pytest.mark.parametrize("process", COMPLETE, ids=lambda one: one.name)
     def test_the_expected_gradient_is_the_policy_gradient(self, process: DecisionProcess) -> None:
+        """In expectation over every batch that can be sampled, the gradient is that of what `unbiased_for` names. Take
+        out of the baseline what the action itself, or what came of it, has made; or say None, or the known share that
+        is lost."""
         if self.unbiased_for == "return":  # it adds up by itself what shapers would have added up before
             self._compare(process, {"verdicts": ((), "return")})
         else:
@@ -89,9 +92,13 @@ class EstimatorContract:
 
     @pytest.mark.parametrize("process", INCOMPLETE, ids=lambda one: one.name)
     def test_missing_verdicts_only_thin_the_gradient(self, process: DecisionProcess) -> None:
+        """Where verdicts are missing by chance, what is left has the gradient of those that are there. Count rows of
+        weight above 0 alone in means and group sizes; never put a number where a verdict is missing."""
         self._compare(process, {"verdicts": ((), self.unbiased_for or "action")})
 
     def test_an_action_without_reward_changes_nothing(self) -> None:
+        """A row of weight 0 has advantage 0 and changes no other row's. Leave it, and its tokens, out of every baseline
+        and normaliser."""
         for experience in _experiences(MISSING_OF_THREE, MISSING):
             counts = experience.weight > 0
             with_it = self._advantages(experience)
@@ -108,6 +115,7 @@ class EstimatorContract:
             )
 
     def test_the_order_of_trajectories_does_not_matter(self) -> None:
+        """Rows in another order have the same advantages. Find siblings by `experience.group`, never by position."""
         for experience in _experiences(FIXED_TURNS, ONE_DECISION):
             rows = np.argsort(-(experience.trajectory % 2), kind="stable")
             np.testing.assert_allclose(
@@ -119,10 +127,13 @@ class EstimatorContract:
             )
 
     def test_an_iteration_without_actions_is_one(self) -> None:
+        """No rows at all give no advantages, without an error. Look at the length before you divide by it."""
         (experience, *_) = _experiences(MISSING)
         assert len(self._advantages(take(experience, np.zeros(0, np.int64)))) == 0
 
     def test_state_is_json(self) -> None:
+        """The state is numbers, texts, lists and objects, and the next iteration takes it up. Turn arrays into lists
+        and numpy numbers into Python's: it is kept in checkpoints."""
         (experience, *_) = _experiences(MISSING)
         _, state = self.estimator()(experience, self.state())
         assert json.loads(json.dumps(state)) == state, "state is kept in checkpoints: numbers, texts, lists and objects"

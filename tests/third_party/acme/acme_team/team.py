@@ -20,6 +20,7 @@ from mappa_core import (
     ToolLimits,
     ToolResult,
     ToolSpec,
+    Tracker,
     Trajectory,
     Verdict,
     Workflow,
@@ -96,10 +97,8 @@ class Estimate:
         return Advantages(advantages=experience.reward[experience.row_of_token] * experience.token_weight), state
 
 
-class Track:
+class Track(Tracker):
     def __init__(self, options: Any) -> None:
         self.options = options
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None: ...
-
-    def close(self) -> None: ...

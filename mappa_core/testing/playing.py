@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mappa_core.calls.spend import Ledger
 from mappa_core.protocols import Coach, Tool, Workflow
-from mappa_core.records import Sampling, Task, ToolLimits, Trajectory
+from mappa_core.records import Sampling, Scene, Task, ToolLimits, Trajectory
 from mappa_core.rollout.collector import Collector
 from mappa_core.rollout.replay import Replay
 from mappa_core.rollout.team import Job, Judge, Team
-from mappa_core.testing.fakes import MemoryRecorder, Script, ScriptedSampler
+from mappa_core.testing.fakes import FixedCoach, MemoryRecorder, Script, ScriptedSampler
 
 
 async def play(
@@ -70,6 +71,26 @@ async def play(
         job = Job(task=task, split="train", iteration=0, sample=0)
         (trajectory,) = await collector.collect([job], {} if recorded is None else {job.id: recorded})
     return trajectory
+
+
+def scenes_of(
+    workflow: Workflow,
+    task: Task,
+    replies: Sequence[str] | Script,
+    *,
+    tools: Mapping[str, Tool] | None = None,
+    reference_for: Sequence[str] = (),
+) -> tuple[Scene, ...]:
+    """What a coach is shown of every action when `task` is played once with these replies, in order. Takes an event
+    loop of its own, so call it outside of coroutines.
+
+    Raises:
+        AssertionError: the trajectory could not be finished; it says why.
+    """
+    coach = FixedCoach(5.0)
+    trajectory = asyncio.run(play(workflow, task, replies, tools=tools, coach=coach, reference_for=reference_for))
+    assert trajectory.error is None, f"the workflow did not finish: {trajectory.error}"
+    return tuple(coach.scenes)
 
 
 def _in_order(replies: Sequence[str]) -> Script:

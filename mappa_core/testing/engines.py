@@ -1,0 +1,213 @@
+"""A contract for engines to subclass: what was sampled is what is scored and learned from, and nothing is lost on the
+way to disk and back. Needs pytest-asyncio in auto mode."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mappa_core.config.schema import TrainSection
+from mappa_core.credit.experience import build
+from mappa_core.errors import PromptTooLong
+from mappa_core.experience import Advantages, Experience
+from mappa_core.protocols import Engine, Loss, PolicySpec, Rewards
+from mappa_core.records import Completion, Int32, Message, Sampling, Step, Task, Trajectory
+
+AGENT, POLICY = "solo", "default"
+PROMPTS = ("Say one of these.\n- pear\n- stone", "- seven", "Two words", "- a\n- b\n- c")
+SAMPLING = Sampling(max_tokens=12)
+Open = Callable[[], Awaitable[Engine]]
+
+
+class EngineContract:
+    """Subclass it and write `engine`. The small model that comes with core is what it samples and learns."""
+
+    model: str = "package:mappa_core/models/tiny"
+    tolerance: float = 2e-3
+    """Nats by which sampler and learner may differ on one token, where nothing was learned in between."""
+    train: TrainSection = TrainSection(iterations=4, learning_rate=1e-2)
+
+    def engine(self) -> Engine:
+        """A fresh engine."""
+        raise NotImplementedError
+
+    def loss(self) -> Loss:
+        """The loss that it learns by: core's `ppo`."""
+        from mappa_core.engine.losses import PPOLoss
+        from mappa_core.engine.options import PPOOptions
+
+        return PPOLoss(PPOOptions())
+
+    @pytest.fixture
+    async def opened(self) -> AsyncIterator[Open]:
+        """Engines that are closed in the end."""
+        engines: list[Engine] = []
+
+        async def open_engine() -> Engine:
+            engines.append(self.engine())
+            await engines[-1].open([PolicySpec(name=POLICY, model=self.model)], self.train, seed=0)
+            return engines[-1]
+
+        yield open_engine
+        for engine in engines:
+            await engine.close()
+            await engine.close()
+
+    async def test_what_is_sampled_has_its_tokens_and_log_probabilities(self, opened: Open) -> None:
+        """A completion holds token ids and a log-probability for each, as sampled, and the version of the weights that
+        each came from. Keep what the sampler drew; never encode the text again."""
+        engine = await opened()
+        for found in await _sampled(engine):
+            assert found.tokens is not None and found.logprobs is not None and found.prompt_tokens is not None
+            assert found.tokens.dtype == np.int32 and found.logprobs.dtype == np.float32
+            assert 0 < len(found.tokens) == len(found.logprobs) <= SAMPLING.max_tokens
+            assert bool((found.logprobs <= 0.0).all()), "log-probabilities are nats, at most 0"
+            spans = [(span.start, span.end) for span in found.versions]
+            ends = [end for _, end in spans]
+            assert [start for start, _ in spans] == [0, *ends[:-1]] and ends[-1] == len(found.tokens)
+            assert found.finish == ("length" if len(found.tokens) == SAMPLING.max_tokens else "stop") or found.text
+
+    async def test_a_text_is_encoded_as_it_would_be_sampled(self, opened: Open) -> None:
+        """`encode` gives tokens that end an answer, or None. Spell out what only looks like a control token."""
+        engine = await opened()
+        tokens = engine.sampler(POLICY).encode("plain words")
+        assert tokens is not None and tokens.dtype == np.int32 and len(tokens) > 1
+
+    async def test_a_prompt_that_does_not_fit_is_refused(self, opened: Open) -> None:
+        """A prompt beyond the model's window raises PromptTooLong. Never cut it: an agent that was shown half of what
+        is recorded learns from something that it did not see."""
+        engine = await opened()
+        sampler = engine.sampler(POLICY)
+        prompt = sampler.render([Message(role="user", content="word " * 20_000)])
+        with pytest.raises(PromptTooLong):
+            await sampler.sample(prompt, SAMPLING)
+
+    async def test_many_requests_at_once_are_answered_each(self, opened: Open) -> None:
+        """Every caller of `sample` gets the completion of its own prompt."""
+        engine = await opened()
+        prompts = [_prompt(engine, text) for text in PROMPTS * 4]
+        found = await asyncio.gather(*(engine.sampler(POLICY).sample(prompt, SAMPLING) for prompt in prompts))
+        for prompt, completion in zip(prompts, found, strict=True):
+            assert completion.prompt_tokens is not None
+            np.testing.assert_array_equal(completion.prompt_tokens, prompt)
+
+    async def test_the_same_seeds_give_the_same(self, opened: Open) -> None:
+        """An engine that calls itself `deterministic` gives bit-equal completions to equal requests in equal
+        batches."""
+        one, two = await opened(), await opened()
+        if not one.deterministic:
+            pytest.skip("this engine does not promise it")
+        for first, second in zip(await _sampled(one), await _sampled(two), strict=True):
+            assert (first.text, _bits(first)) == (second.text, _bits(second))
+
+    async def test_the_learner_scores_what_was_sampled_as_the_sampler_did(self, opened: Open) -> None:
+        """`score` fills `old_logprobs` and `ref_logprobs`. They agree with the sampler's on weights that nobody
+        changed: look for another chat template, temperature, or precision of the head where they do not."""
+        engine = await opened()
+        experience = await _experience(engine)
+        scored = await engine.score(experience)
+        for column in (scored.old_logprobs, scored.ref_logprobs):
+            assert column is not None and column.shape == experience.tokens.shape
+            assert np.abs(column - experience.logprobs).max() <= self.tolerance
+
+    async def test_an_update_moves_towards_what_was_better(self, opened: Open) -> None:
+        """After `update` and `publish` the version is one higher, and actions with a positive advantage are likelier.
+        Check the sign of the loss, and that `publish` hands over the weights that were updated."""
+        engine = await opened()
+        before = await engine.score(await _experience(engine))
+        better = before.row_of_token % 2 == 0
+        await engine.update(before, _advantages(np.where(better, 1.0, -1.0)), self.loss(), 0.0)
+        receipts = await engine.publish()
+        assert receipts[POLICY].version == 1
+        after = await engine.score(before)
+        assert before.old_logprobs is not None and after.old_logprobs is not None
+        gain = after.old_logprobs - before.old_logprobs
+        assert gain[better].mean() > gain[~better].mean(), "what was better has not become likelier"
+
+    async def test_an_action_without_reward_changes_nothing(self, opened: Open) -> None:
+        """Rows of weight 0 carry no gradient. Multiply by the weight, and leave their tokens out of every mean."""
+        whole, part = await opened(), await opened()
+        experience = await _experience(whole, rewards=(1.0, None))
+        told = experience.token_weight > 0
+        wild = np.where(told, experience.row_of_token + 1.0, 1e3)
+        none = np.where(told, experience.row_of_token + 1.0, 0.0)
+        for engine, advantages in ((whole, wild), (part, none)):
+            await engine.update(await engine.score(experience), _advantages(advantages), self.loss(), 0.0)
+            await engine.publish()
+        one, two = await whole.score(experience), await part.score(experience)
+        assert one.old_logprobs is not None and two.old_logprobs is not None
+        assert np.abs(one.old_logprobs - two.old_logprobs).max() <= self.tolerance
+
+    async def test_a_checkpoint_brings_everything_back(self, opened: Open, tmp_path: Path) -> None:
+        """A fresh engine that loads what was saved has its weights, its optimiser and its version: it scores the same,
+        and learns the same from the same."""
+        engine, fresh = await opened(), await opened()
+        experience = await engine.score(await _experience(engine))
+        advantages = _advantages(experience.row_of_token + 1.0)
+        await engine.update(experience, advantages, self.loss(), 0.0)
+        await engine.publish()
+        await engine.save(tmp_path / "checkpoint")
+        await fresh.load(tmp_path / "checkpoint")
+        scores = []
+        for one in (engine, fresh):
+            await one.update(await one.score(experience), advantages, self.loss(), 0.25)
+            receipt = (await one.publish())[POLICY]
+            scores.append((receipt.version, (await one.score(experience)).old_logprobs))
+        (version, kept), (again, loaded) = scores
+        assert again > 1 and version == 2, "the version counts on after a checkpoint"
+        assert loaded is not None and kept is not None
+        np.testing.assert_allclose(loaded, kept, atol=self.tolerance)
+
+
+async def _sampled(engine: Engine) -> Sequence[Completion]:
+    """A completion per prompt, asked for at once."""
+    requests = [(_prompt(engine, text), replace(SAMPLING, seed=at)) for at, text in enumerate(PROMPTS)]
+    sampler = engine.sampler(POLICY)
+    return await asyncio.gather(*(sampler.sample(prompt, sampling) for prompt, sampling in requests))
+
+
+def _prompt(engine: Engine, text: str) -> Any:
+    return engine.sampler(POLICY).render([Message(role="user", content=text)])
+
+
+async def _experience(engine: Engine, rewards: Rewards = (1.0, 0.0)) -> Experience:
+    """What was sampled, as an iteration of trajectories of one action each; their rewards are `rewards` in turn."""
+    found = await _sampled(engine)
+    trajectories = [
+        Trajectory(
+            id=f"t{at}", task=Task(id=f"t{at}", prompt=PROMPTS[at]), sample=0, iteration=0, steps=(_step(at, one),)
+        )
+        for at, one in enumerate(found)
+    ]
+    shaped = [(rewards[at % len(rewards)],) for at in range(len(found))]
+    return build(trajectories, shaped, {AGENT: POLICY}, {POLICY}, "correct")
+
+
+def _step(number: int, completion: Completion) -> Step:
+    reply = Message(role="assistant", content=completion.text)
+    return Step(
+        id=f"t{number}/0",
+        agent=AGENT,
+        turn=0,
+        position=0,
+        policy=POLICY,
+        messages=(),
+        reply=reply,
+        completion=completion,
+    )
+
+
+def _advantages(values: Any) -> Advantages:
+    return Advantages(advantages=np.asarray(values, dtype=np.float32))
+
+
+def _bits(completion: Completion) -> tuple[bytes, bytes]:
+    tokens: Int32 | None = completion.tokens
+    assert tokens is not None and completion.logprobs is not None
+    return tokens.tobytes(), completion.logprobs.tobytes()

@@ -1,0 +1,46 @@
+"""A contract for packages of plugins to subclass: it is installed, it loads, and its recipes are ones that run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+from mappa_core.config.compose import compose
+from mappa_core.plugins import Plugin, Registry, load
+
+
+class PackageContract:
+    """Subclass it and set `plugin`, the name in `[project.entry-points.mappa]`."""
+
+    plugin: str
+
+    def test_it_is_installed_and_loads(self) -> None:
+        """The entry point is found, and importing its module raises nothing. Install the package (`pip install -e .`),
+        and import what is heavy or may be absent inside of `build`, not at the top of the module."""
+        self._loaded()
+
+    def test_every_recipe_can_be_composed(self) -> None:
+        """Each YAML file of `mappa_recipes` has known keys, types and offers. The message names key and line; `mappa
+        config --plugin NAME --recipe RECIPE` shows the whole."""
+        registry, plugin = self._loaded()
+        for name in plugin.recipes:
+            compose(registry, self.plugin, name)
+
+    def test_every_offer_has_a_plain_name_and_options_that_can_be_written_down(self) -> None:
+        """A recipe names an offer in lower case, and its options are a dataclass whose defaults are YAML values. Write
+        `name: type = default` per option, with a text below that says what it is for."""
+        _, plugin = self._loaded()
+        for kind, offers in plugin.offers.items():
+            for name, offer in offers.items():
+                assert re.fullmatch(r"[a-z][a-z0-9_.-]*", name), f"{kind}: {name!r} is no name in lower case"
+                assert dataclasses.is_dataclass(offer.options), f"{kind} {name}: options are no dataclass"
+                for option in dataclasses.fields(offer.options):
+                    if option.default is not dataclasses.MISSING:
+                        json.dumps(option.default)
+
+    def _loaded(self) -> tuple[Registry, Plugin]:
+        registry = load()
+        broken = registry.broken.get(self.plugin)
+        assert broken is None, f"the plugin {self.plugin} does not load: {broken.traceback if broken else ''}"
+        return registry, registry.plugin(self.plugin)

@@ -1,0 +1,84 @@
+"""A contract for sources of tasks to subclass: the same tasks every time, each under a name of its own."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from mappa_core.protocols import Split, TaskSource
+from mappa_core.records import Task
+
+SPLITS: Sequence[Split] = get_args(Split)
+
+
+class TaskSourceContract:
+    """Subclass it and write `source`. A source that cannot hold a split says so in `splits`."""
+
+    splits: Sequence[Split] = SPLITS
+
+    def source(self) -> TaskSource:
+        """A fresh source."""
+        raise NotImplementedError
+
+    def test_every_split_has_tasks(self) -> None:
+        """`load` returns tasks of type `Task` for `train` and for `eval`. Keep some tasks out of training, or there is
+        nothing to tell learning from learning by heart."""
+        for split in self.splits:
+            tasks = self.source().load(split)
+            assert len(tasks) > 0, f"there are no tasks in the split {split}"
+            assert all(isinstance(task, Task) and task.id and task.prompt for task in tasks), "an id and a prompt each"
+
+    def test_a_task_has_a_name_of_its_own(self) -> None:
+        """Ids are unique, over both splits. Number the tasks, or derive ids from what they hold: seeds, the share of an
+        iteration and the resume of a run hang on them."""
+        found = Counter(task.id for split in self.splits for task in self.source().load(split))
+        twice = [name for name, count in found.items() if count > 1]
+        assert not twice, f"these ids stand for several tasks: {', '.join(twice[:5])}"
+
+    def test_the_same_tasks_come_in_the_same_order(self) -> None:
+        """Loading again, from the same source or a fresh one, gives the same. Draw with `random.Random(seed)`, with a
+        seed from the options, and sort what comes from a folder or a set."""
+        source = self.source()
+        for split in self.splits:
+            first = list(source.load(split))
+            assert list(source.load(split)) == first, "a second `load` gave other tasks"
+            assert list(self.source().load(split)) == first, "a fresh source gave other tasks"
+
+    def test_no_task_is_trained_and_evaluated_on(self) -> None:
+        """No prompt of `eval` stands in `train`. Take the held-out ones out first; where several tasks are cut from one
+        source, keep them on one side and give them one `cluster`."""
+        if set(self.splits) != set(SPLITS):
+            return
+        trained = {(task.prompt, tuple(task.files.items())) for task in self.source().load("train")}
+        both = [task.id for task in self.source().load("eval") if (task.prompt, tuple(task.files.items())) in trained]
+        assert not both, f"these held-out tasks are trained on, too: {', '.join(both[:5])}"
+
+    def test_a_task_can_be_recorded(self) -> None:
+        """`meta` is JSON without NaN, and the files are there. Write what is missing as None, and name files by paths
+        that exist when `load` returns."""
+        for split in self.splits:
+            for task in self.source().load(split):
+                again = json.loads(json.dumps(dict(task.meta), allow_nan=False))
+                assert again == dict(task.meta), f"{task.id}: meta is not JSON"
+                gone = [name for name, path in task.files.items() if not Path(path).exists()]
+                assert not gone, f"{task.id}: these files are not there: {', '.join(gone)}"
+
+    def test_missing_is_not_a_number(self) -> None:
+        """A truth that is unknown is None, not the text of a missing number. Check rows before you make tasks of
+        them."""
+        for split in self.splits:
+            made_up = [task.id for task in self.source().load(split) if _is_nan(task.reference)]
+            assert not made_up, f"the truth of these tasks is missing and looks like text: {', '.join(made_up[:5])}"
+
+
+def _is_nan(text: str | None) -> bool:
+    if text is None:
+        return False
+    try:
+        return math.isnan(float(text))
+    except ValueError:
+        return text.strip() in ("", "None", "null")

@@ -1,0 +1,185 @@
+"""Packages that know core by its front door alone: those that `mappa new` writes, and one of strangers. Each passes the
+tests that it comes with, and is trained or used as people would."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from mappa_core import Reader
+from mappa_core.cli import main
+from mappa_core.cli.new import SORTS
+from mappa_core.testing import WireServer, answering
+
+PRESS = Path(__file__).parents[1] / "third_party" / "acme_press"
+CLAUSES = {"workflow": 32, "coach": 15, "transport": 32, "tool": 11, "shaper": 10, "estimator": 11, "press": 70}
+"""Tests that each package has at least: fewer, and contracts were left out unseen."""
+
+
+@pytest.fixture(scope="module")
+def packages(module_site, tmp_path_factory) -> Iterator[Path]:
+    """A folder in which a package of every kind was written, all of them and the strangers' installed."""
+    folder = tmp_path_factory.mktemp("packages")
+    for kind in SORTS:
+        assert main(["new", kind, f"my-{kind}", "--in", str(folder)]) == 0
+    for project in (*sorted(folder.iterdir()), PRESS):
+        module_site.install(project)
+    yield folder
+
+
+@pytest.fixture(scope="module")
+def outcomes(packages, module_site) -> dict[str, Counter[str]]:
+    """How the tests of every package ended, from one process over all of them."""
+    report = packages / "report.xml"
+    folders = [*packages.glob("mappa-*"), PRESS]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short"]
+    settings = ["--import-mode=importlib", "--rootdir", str(packages), "-o", "asyncio_mode=auto"]
+    settings += ["-o", "asyncio_default_fixture_loop_scope=function", f"--junit-xml={report}"]
+    # The largest teams of the estimator's proof take half of the time; `testing/test_prove_your_estimator.py` has them.
+    settings += ["-k", "not (my_estimator and three)"]
+    done = subprocess.run(
+        [*command, *settings, *(str(one / "tests") for one in folders)],
+        capture_output=True,
+        text=True,
+        cwd=packages,
+        env={**os.environ, "PYTHONPATH": module_site.python_path},
+    )
+    found: dict[str, Counter[str]] = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        owner = next((kind for kind in SORTS if f"my_{kind}" in case.attrib["classname"]), "press")
+        ending = next((part.tag for part in case if part.tag in ("failure", "error", "skipped")), "passed")
+        found.setdefault(owner, Counter())[ending] += 1
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    return found
+
+
+@pytest.mark.parametrize("name", CLAUSES)
+def test_a_package_passes_its_tests_as_it_is_written(outcomes, name):
+    assert set(outcomes[name]) == {"passed"}
+    assert outcomes[name]["passed"] >= CLAUSES[name]
+
+
+def test_what_is_written_is_tidy_and_complete(packages):
+    def ruff(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "ruff", *arguments, "--no-cache", "."]
+        return subprocess.run(command, capture_output=True, text=True, cwd=packages)
+
+    checked = ruff("check", "--select", "E,W,F,I,B,UP,C4,SIM")
+    assert checked.returncode == 0, checked.stdout
+    assert ruff("format", "--check").returncode == 0
+    for kind in SORTS:
+        names = {str(path.relative_to(packages / f"mappa-my-{kind}")) for path in packages.rglob("*") if path.is_file()
+                 and f"mappa-my-{kind}" in path.parts}  # fmt: skip
+        assert {"pyproject.toml", "README.md", ".gitignore", ".github/workflows/test.yml"} <= names
+        assert {f"mappa_my_{kind}/__init__.py", f"mappa_my_{kind}/py.typed", f"tests/test_my_{kind}.py"} <= names
+
+
+def test_everybody_comes_by_the_front_door(packages):
+    sources = [*packages.rglob("*.py"), *PRESS.rglob("*.py")]
+    assert len(sources) > 15
+    modules = {name for path in sources for name in _imported(path) if name.split(".")[0] == "mappa_core"}
+    assert modules == {"mappa_core", "mappa_core.testing"}
+
+
+def test_a_new_team_trains(packages, tmp_path, capsys):
+    words = ["train.iterations=2", "train.prompts=2", "train.samples=2", "eval.problems=4", f"run.root={tmp_path}"]
+    assert main(["train", "--plugin", "my-workflow", "--name", "run", "--json", *words]) == 0
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert said["iterations"] == 2
+    with Reader(tmp_path / "run") as reader:
+        (first, *_) = reader.trajectories("train")
+        steps = reader.trajectory(first.id).steps
+    assert [step.agent for step in steps] == ["picker", "checker"]
+
+
+def test_strangers_train_with_parts_of_their_own(packages, tmp_path, capsys, monkeypatch):
+    """Own tasks, team, tool, provider as coach, shaper, estimator and tracker, in one run."""
+    monkeypatch.setenv("ACME_PRESS_KEY", "planted")
+    with judging() as server:
+        words = [f"coach.options.address={server.url}", f"run.root={tmp_path}"]
+        assert main(["train", "--plugin", "press", "--name", "run", "--json", *words]) == 0
+    run = tmp_path / "run"
+    with Reader(run) as reader:
+        played = [reader.trajectory(row.id) for row in reader.trajectories("train")]
+        iterations = reader.iterations()
+    steps = [step for trajectory in played for step in trajectory.steps]
+    assert len(played) == 16 and len(iterations) == 2
+    assert {request.headers["x-acme-key"] for request in server.heard} == {"planted"}
+    assert {verdict.score for trajectory in played for verdict in trajectory.verdicts} == {6.0}
+    looked_up = [result for step in steps for result in step.results if result.status == "ok"]
+    assert looked_up and {result.tool for result in looked_up} == {"glossary"}
+    assert {change.path for result in looked_up for change in result.files} == {"note.txt"}
+    diary = [json.loads(line) for line in (run / "diary.jsonl").read_text().splitlines()]
+    told = Counter(entry["what"] for entry in diary)
+    assert (diary[0]["what"], diary[-1]["what"], diary[-1]["how"]) == ("start", "end", "done")
+    assert told["action"] >= len(steps) and told["verdict"] == len(steps)
+    assert [entry["iteration"] for entry in diary if entry["what"] == "figures"][-1] == 2
+    capsys.readouterr()
+    assert main(["press", "diary", str(run)]) == 0
+    assert f"'verdict': {len(steps)}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        ("tool", "My Tool", "is no name for a package"),
+        ("tool", "my_tool", "is no name for a package"),
+        ("tool", "train", "`mappa train` is a command of core"),
+        ("shaper", "scale", "there is a shaper 'scale' already"),
+        ("workflow", "press", "a plugin 'press' is installed already"),
+        ("transport", "ensemble", "there is a coach 'ensemble' already"),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused(packages, tmp_path, capsys, kind, name, message):
+    assert main(["new", kind, name, "--in", str(tmp_path)]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_written_over(tmp_path, capsys):
+    (tmp_path / "mappa-fresh").mkdir()
+    assert main(["new", "tool", "fresh", "--in", str(tmp_path)]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert list((tmp_path / "mappa-fresh").iterdir()) == []
+
+
+def _imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+@contextmanager
+def judging() -> Iterator[WireServer]:
+    """The strangers' judge, in a thread of its own: everything is worth six points."""
+    verdict = {"reasoning": "It will do.", "score": 6, "blame": None}
+    ready, over = threading.Event(), threading.Event()
+    server = WireServer(lambda request: answering({"words": json.dumps(verdict), "enough": True}))
+
+    async def serve() -> None:
+        async with server:
+            ready.set()
+            await asyncio.to_thread(over.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    try:
+        assert ready.wait(30)
+        yield server
+    finally:
+        over.set()
+        thread.join()

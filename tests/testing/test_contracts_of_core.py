@@ -1,0 +1,98 @@
+"""Core's own offers keep the contracts that it asks of others."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mappa_core.credit import shapers
+from mappa_core.defaults.tasks import FileOptions, FileTasks
+from mappa_core.engine.local import LocalEngine
+from mappa_core.engine.losses import CISPOLoss, GSPOLoss, PPOLoss
+from mappa_core.engine.options import CISPOOptions, GSPOOptions, LocalOptions, PPOOptions
+from mappa_core.protocols import Tracker
+from mappa_core.testing import EngineContract, LossContract, ShaperContract, TaskSourceContract, TrackerContract
+
+
+class TestScale(ShaperContract):
+    def shaper(self):
+        return shapers.Scale(shapers.ScaleOptions())
+
+
+class TestOutcome(ShaperContract):
+    fills_missing = True
+
+    def shaper(self):
+        return shapers.Outcome(shapers.OutcomeOptions())
+
+
+class TestOutcomeMix(ShaperContract):
+    def shaper(self):
+        return shapers.OutcomeMix(shapers.OutcomeMixOptions())
+
+
+class TestDifference(ShaperContract):
+    def shaper(self):
+        return shapers.Difference(shapers.DifferenceOptions())
+
+
+class TestReturnToGo(ShaperContract):
+    def shaper(self):
+        return shapers.ReturnToGo(shapers.ReturnToGoOptions(gamma=0.9))
+
+
+class TestLengthPenalty(ShaperContract):
+    def shaper(self):
+        return shapers.LengthPenalty(shapers.LengthPenaltyOptions(limit=8, buffer=4))
+
+
+class TestPPO(LossContract):
+    def loss(self):
+        return PPOLoss(PPOOptions())
+
+
+class TestPPOWithADivergence(LossContract):
+    on_policy = False
+
+    def loss(self):
+        return PPOLoss(PPOOptions(kl="k3", kl_coef=0.1))
+
+
+class TestGSPO(LossContract):
+    def loss(self):
+        return GSPOLoss(GSPOOptions())
+
+
+class TestCISPO(LossContract):
+    def loss(self):
+        return CISPOLoss(CISPOOptions())
+
+
+class TestFileTasks(TaskSourceContract):
+    @pytest.fixture(autouse=True)
+    def _files(self, tmp_path):
+        for split, numbers in (("train", range(4)), ("eval", range(4, 6))):
+            rows = [json.dumps({"id": n, "prompt": f"{n}?", "answer": n, "note": None}) for n in numbers]
+            (tmp_path / f"{split}.jsonl").write_text("\n".join(rows))
+        self.folder = tmp_path
+
+    def source(self):
+        paths = {"path": str(self.folder / "train.jsonl"), "eval_path": str(self.folder / "eval.jsonl")}
+        return FileTasks(FileOptions(**paths))
+
+
+class TestLocal(EngineContract):
+    def engine(self):
+        return LocalEngine(LocalOptions(device="cpu", deterministic=True))
+
+
+class Silent(Tracker):
+    """Tells nobody anything."""
+
+    def log(self, iteration, metrics): ...
+
+
+class TestSilent(TrackerContract):
+    def tracker(self):
+        return Silent()
