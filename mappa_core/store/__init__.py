@@ -3,8 +3,10 @@
 from mappa_core.store.checkpoint import Checkpoint, Checkpoints, Manifest
 from mappa_core.store.codec import from_json, to_json
 from mappa_core.store.database import Recorded, Store
+from mappa_core.store.finding import Choices, Marks, Wanted
 from mappa_core.store.folder import RunFolder, run_folders
-from mappa_core.store.reader import Event, Reader, TrajectoryRow, VerdictRow
+from mappa_core.store.judgements import Judgement
+from mappa_core.store.reader import Event, FoundRow, Reader, TrajectoryRow, VerdictRow
 from mappa_core.store.summary import (
     AgentSummary,
     CoachSummary,
@@ -23,12 +25,16 @@ __all__ = [
     "AgentSummary",
     "Checkpoint",
     "Checkpoints",
+    "Choices",
     "CoachSummary",
     "EvalSummary",
     "Event",
     "FigureSummary",
+    "FoundRow",
     "Interval",
+    "Judgement",
     "Manifest",
+    "Marks",
     "Reader",
     "Recorded",
     "RunFolder",
@@ -39,6 +45,7 @@ __all__ = [
     "Summary",
     "TrajectoryRow",
     "VerdictRow",
+    "Wanted",
     "from_json",
     "read_summary",
     "run_folders",

@@ -16,6 +16,7 @@ from typing import Any
 from mappa_core.errors import ReplayError
 from mappa_core.records import Failure, Step, Task, Trajectory, Usage, Verdict
 from mappa_core.store.files import storage_errors, sync
+from mappa_core.store.indexing import Index
 from mappa_core.store.reader import (
     Event,
     load_error,
@@ -64,11 +65,18 @@ class Store:
     def __init__(self, path: Path, *, scratch: Path | None = None) -> None:
         self.path = path
         self._database = _open_live(path, scratch)
+        self._index = Index(self._database.connection)
 
     @staticmethod
     def create(path: Path) -> None:
         """Make an empty database. Raises RunError where it exists or the storage fails."""
         _fold_journal(Database.create(path))
+
+    @property
+    def run(self) -> str:
+        """The run's own id, 32 hex digits: the same whatever becomes of its folder."""
+        identity: str = self._database.meta("run")
+        return identity
 
     def begin(self, split: str, trajectory_id: str, task: Task, sample: int, iteration: int) -> None:
         """A trajectory starts. Where it is recorded already, it must be of the same task, sample and iteration."""
@@ -83,6 +91,7 @@ class Store:
             if not added.rowcount:
                 query = "SELECT id, split, iteration, sample, task_id, stratum, task FROM trajectories WHERE id = ?"
                 self._refuse_other(f"trajectory {trajectory_id}", query, (trajectory_id,), row)
+            self._index.begun(trajectory_id, task.stratum)
 
     def step(self, trajectory_id: str, step: Step) -> None:
         """An action is finished. Its trajectory must have begun."""
@@ -106,6 +115,7 @@ class Store:
             if not added.rowcount:
                 query = "SELECT trajectory, body FROM steps WHERE id = ?"
                 self._refuse_other(f"step {step.id}", query, (step.id,), (trajectory_id, body))
+            self._index.acted(trajectory_id, step)
 
     def verdict(self, verdict: Verdict) -> None:
         """A coach judged a recorded step."""
@@ -120,6 +130,7 @@ class Store:
             if not added.rowcount:
                 query = "SELECT coach, phase, status, score, blame FROM verdicts WHERE step = ? AND id = ?"
                 self._refuse_other(f"verdict {verdict.id}", query, (verdict.step, verdict.id), judgement)
+            self._index.judged(verdict)
 
     def _refuse_other(self, what: str, query: str, key: tuple[str, ...], row: tuple[Any, ...]) -> None:
         if self._database.rows(query, *key) != [row]:
@@ -130,12 +141,16 @@ class Store:
         with self._database.writing() as connection:
             error = None if trajectory.error is None else self._database.pack(trajectory.error)
             outcome = self._database.pack(trajectory.outcome)
-            found = connection.execute(
+            query = "SELECT finished, outcome, error FROM trajectories WHERE id = ?"
+            before = connection.execute(query, (trajectory.id,)).fetchone()
+            if before is None:
+                raise ValueError(f"the trajectory {trajectory.id} ends but never began")
+            connection.execute(
                 "UPDATE trajectories SET finished = 1, outcome = ?, error = ?, seconds = ? WHERE id = ?",
                 (outcome, error, trajectory.seconds, trajectory.id),
             )
-            if not found.rowcount:
-                raise ValueError(f"the trajectory {trajectory.id} ends but never began")
+            if before != (1, outcome, error):
+                self._index.ended(trajectory)
 
     def iteration(self, number: int, metrics: Mapping[str, float]) -> None:
         """Keep the metrics of an iteration, in place of those of an earlier attempt at it."""

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+import msgspec
+
 from mappa_core.errors import RunError
 from mappa_core.records import Failure, Phase, Step, Task, Trajectory, Verdict
+from mappa_core.store import finding
+from mappa_core.store.auditing import Audited, load_audit
 from mappa_core.store.counterfactuals import COUNTERFACTUAL, load_counterfactuals
+from mappa_core.store.finding import Choices, Marks, Wanted
+from mappa_core.store.judgements import Judgement, load_judgements, load_verdict
 from mappa_core.store.schema import NAME, Database
 
 Status = Literal["open", "done", "failed"]
 """Of a trajectory: not ended yet (or never, where the run was killed), ended, ended with a Failure."""
 
 _STATUS = "CASE WHEN finished = 0 THEN 'open' WHEN error IS NULL THEN 'done' ELSE 'failed' END"
+_ROW = (
+    f"SELECT id, split, iteration, sample, task_id, stratum, {_STATUS}, "
+    "(SELECT count(*) FROM steps WHERE trajectory = trajectories.id), outcome, error, seconds FROM trajectories"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +44,15 @@ class TrajectoryRow:
     outcome: Mapping[str, float]
     error: Failure | None
     seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundRow:
+    """A trajectory that was looked for. `number` is its place among all of the run, from which one reads on."""
+
+    number: int
+    row: TrajectoryRow
+    marks: Marks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +85,7 @@ class Event:
 class Reader:
     """What a run has recorded so far. Never writes and never waits for the run. Closed by `with` or `close`.
 
-    Raises RunError where the folder is no run folder, or its database is of a newer
-    schema, damaged or not readable.
+    Raises RunError where the folder is no run folder, or its database is of a newer schema, damaged or not readable.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -79,15 +97,75 @@ class Reader:
         """One page of trajectories in the order in which they began; None is any iteration, and any split but
         `counterfactual`."""
         where, values = _rollouts(split, iteration)
-        rows = self._database.rows(
-            f"SELECT id, split, iteration, sample, task_id, stratum, {_STATUS}, "
-            "(SELECT count(*) FROM steps WHERE trajectory = trajectories.id), outcome, error, seconds "
-            f"FROM trajectories {where} ORDER BY rowid LIMIT ? OFFSET ?",
-            *values,
-            limit,
-            offset,
-        )
+        rows = self._database.rows(f"{_ROW} {where} ORDER BY rowid LIMIT ? OFFSET ?", *values, limit, offset)
         return [self._row(row) for row in rows]
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the run was recorded with what `find` and `choices` need."""
+        return finding.is_indexed(self._database)
+
+    def numbers(
+        self, wanted: Wanted, *, before: int | None = None, after: int | None = None, limit: int = 50
+    ) -> list[int]:
+        """The numbers alone of what `find` gives."""
+        self._require_index()
+        return finding.numbers(self._database, wanted, before=before, after=after, limit=limit)
+
+    def find(
+        self, wanted: Wanted, *, before: int | None = None, after: int | None = None, limit: int = 50
+    ) -> list[FoundRow]:
+        """One page of the trajectories that are wanted, the newest first, from number `before` on; with `after` those
+        next newer than that number, the oldest of them first. Raises RunError where the run is not indexed."""
+        return [
+            FoundRow(
+                number=number,
+                row=self._row(self._database.rows(f"{_ROW} WHERE rowid = ?", number)[0]),
+                marks=finding.marks(self._database, number),
+            )
+            for number in self.numbers(wanted, before=before, after=after, limit=limit)
+        ]
+
+    def choices(self) -> Choices:
+        """What there is to look for. Raises RunError where the run is not indexed."""
+        self._require_index()
+        return finding.choices(self._database)
+
+    def number(self, identity: str) -> int:
+        """The place of a trajectory among all of the run. Raises RunError for an unknown id."""
+        ((number,),) = self._known("trajectory", identity, "SELECT rowid FROM trajectories WHERE id = ?")
+        return int(number)
+
+    def row(self, identity: str) -> TrajectoryRow:
+        """One trajectory without its steps. Raises RunError for an unknown id."""
+        return self._row(self._known("trajectory", identity, f"{_ROW} WHERE id = ?")[0])
+
+    def step(self, identity: str) -> Step:
+        """One action. Raises RunError for an unknown id."""
+        ((body,),) = self._known("step", identity, "SELECT body FROM steps WHERE id = ?")
+        return self._database.unpack(Step, body)
+
+    def _known(self, what: str, identity: str, query: str) -> list[Any]:
+        rows = self._database.rows(query, identity)
+        if not rows:
+            raise RunError(f"{self._database.path} has no {what} {identity!r}")
+        return rows
+
+    def _require_index(self) -> None:
+        if not self.is_indexed:
+            raise RunError(f"{self._database.path} was recorded by a version of Mappa that kept no index to find by")
+
+    def judgements(self, split: str, *, limit: int) -> list[Judgement]:
+        """At most `limit` verdicts, on the trajectories of a split that ended, of the newest ones first."""
+        return load_judgements(self._database, split, limit)
+
+    def audit(self) -> Iterator[Audited]:
+        """Every verdict with what it was asked on, in order."""
+        return load_audit(self._database)
+
+    def verdict(self, step: str, identity: str) -> Verdict:
+        """One verdict, whole."""
+        return load_verdict(self._database, step, identity)
 
     def _row(self, row: Sequence[Any]) -> TrajectoryRow:
         identity, split, iteration, sample, task, stratum, status, steps, outcome, error, seconds = row
@@ -109,10 +187,7 @@ class Reader:
         """One trajectory, whole, as far as it is recorded. Raises RunError for an unknown id."""
         query = "SELECT task, sample, iteration, outcome, error, seconds FROM trajectories WHERE id = ?"
         with self._database.reading():
-            rows = self._database.rows(query, identity)
-            if not rows:
-                raise RunError(f"{self._database.path} has no trajectory {identity!r}")
-            ((task, sample, iteration, outcome, error, seconds),) = rows
+            ((task, sample, iteration, outcome, error, seconds),) = self._known("trajectory", identity, query)
             return Trajectory(
                 id=identity,
                 task=self._database.unpack(Task, task),
@@ -169,6 +244,11 @@ class Reader:
         """Metrics of every iteration, in order."""
         return load_iterations(self._database)
 
+    def latest_iteration(self) -> dict[str, float]:
+        """Metrics of the last iteration; empty before the first is done."""
+        rows = self._database.rows("SELECT metrics FROM iterations ORDER BY number DESC LIMIT 1")
+        return _metrics(self._database, rows[0][0]) if rows else {}
+
     def events(self, kind: str | None = None) -> list[Event]:
         """Events in order; None is of any kind."""
         return load_events(self._database, kind)
@@ -195,7 +275,13 @@ def load_events(database: Database, kind: str | None) -> list[Event]:
 def load_iterations(database: Database) -> list[tuple[int, dict[str, float]]]:
     """Metrics of every recorded iteration, in order."""
     rows = database.rows("SELECT number, metrics FROM iterations ORDER BY number")
-    return [(number, database.unpack(dict[str, float], metrics)) for number, metrics in rows]
+    return [(number, _metrics(database, metrics)) for number, metrics in rows]
+
+
+def _metrics(database: Database, text: str) -> dict[str, float]:
+    """Metrics are many, and flat: where none is escaped (see `codec`) they are read in one go."""
+    plain = '"@' not in text
+    return msgspec.json.decode(text, type=dict[str, float]) if plain else database.unpack(dict[str, float], text)
 
 
 def load_steps(database: Database, trajectory: str) -> tuple[Step, ...]:

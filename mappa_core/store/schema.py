@@ -2,16 +2,18 @@
 
     meta           name, value                     `run` (an id), `generation` (see `Store`)
     blobs          address, data                   long strings and arrays, once by content (see `codec`)
-    trajectories   id, split, iteration, sample, task_id, stratum, task, finished, outcome, error, seconds
+    trajectories   number, id, split, iteration, sample, task_id, stratum, task, finished, outcome, error, seconds
     steps          id, trajectory, position, agent, turn, policy, tokens, finish, body
     verdicts       step, id, number, coach, phase, status, score, blame, body
     iterations     number, metrics
     events         number, time, kind, body
+    facets, texts  what readers find trajectories by (see `indexing`)
 
 `task`, `outcome`, `error`, `body`, `verdict` and `metrics` are packed records (JSON, see `codec`); the other columns
-repeat what is worth asking for in SQL. `finished` is 0 until the trajectory ends; an `error` is the Failure it ended
-with. `tokens` counts sampled tokens and is NULL for policies behind an API. `number` of a verdict counts those on its
-step as they came; `score` is points 0-10, NULL unless scored. `time` is seconds since the epoch, `seconds` a duration.
+repeat what is worth asking for in SQL. `number` of a trajectory counts them as they began. `finished` is 0 until it
+ends; an `error` is the Failure it ended with. `tokens` counts sampled tokens and is NULL for policies behind an API.
+`number` of a verdict counts those on its step as they came; `score` is points 0-10, NULL unless scored. `time` is
+seconds since the epoch, `seconds` a duration.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from uuid import uuid4
 from mappa_core.errors import RunError
 from mappa_core.store.codec import pack, unpack
 from mappa_core.store.files import storage_errors, sync
+from mappa_core.store.indexing import index_tables
 
 T = TypeVar("T")
 
@@ -39,8 +42,8 @@ _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE blobs (address TEXT PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE trajectories (
-    id TEXT PRIMARY KEY, split TEXT NOT NULL, iteration INTEGER NOT NULL, sample INTEGER NOT NULL,
-    task_id TEXT NOT NULL, stratum TEXT NOT NULL, task TEXT NOT NULL,
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, split TEXT NOT NULL, iteration INTEGER NOT NULL,
+    sample INTEGER NOT NULL, task_id TEXT NOT NULL, stratum TEXT NOT NULL, task TEXT NOT NULL,
     finished INTEGER NOT NULL DEFAULT 0, outcome TEXT, error TEXT, seconds REAL
 );
 CREATE INDEX trajectories_by_iteration ON trajectories (split, iteration);
@@ -98,7 +101,8 @@ class Database:
             raise RunError(f"{path} exists already")
         database = cls(path, _connect(path, "rwc"))
         with database_errors(path):
-            database.connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT")
+            tables = _TABLES + index_tables(database.connection)
+            database.connection.executescript(f"BEGIN; {tables} PRAGMA user_version = {SCHEMA}; COMMIT")
             values = [("run", uuid4().hex), ("generation", 0)]
             database.connection.executemany("INSERT INTO meta VALUES (?, ?)", values)
         database._prepare()

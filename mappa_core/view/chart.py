@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 
+import numpy as np
+
+from mappa_core.records import MAX_SCORE, Float64
+
+PERCENT_TICKS = {0.0: "0 %", 0.25: "25 %", 0.5: "50 %", 0.75: "75 %", 1.0: "100 %"}
+SCORE_TICKS = {0.0: "0", 2.5: "2.5", 5.0: "5", 7.5: "7.5", MAX_SCORE: "10"}
 WIDTH, HEIGHT = 720, 260
 LEFT, RIGHT, TOP, BOTTOM = 48, 150, 16, 34
 Point = tuple[float, float]
@@ -24,9 +32,10 @@ class Tick:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """A named line: `path` is an SVG path in pixels, `band` one around it (empty: none), `label_y` where its name is
-    written beside its end."""
+    written beside its end. `colour` is its place among all series, those without points included."""
 
     name: str
+    colour: int
     path: str
     band: str
     label_x: float
@@ -68,9 +77,17 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
+        return round(self.start + (value - self.low) * self._pixels, 1)
+
+    def of(self, values: Float64) -> Float64:
+        """Any number of values at once."""
+        return np.round(self.start + (values - self.low) * self._pixels, 1)
+
+    @property
+    def _pixels(self) -> float:
+        """Of one unit."""
         span = self.high - self.low
-        share = (value - self.low) / span if span else 0.0
-        return round(self.start + share * (self.end - self.start), 1)
+        return (self.end - self.start) / span if span else 0.0
 
 
 def chart(
@@ -93,20 +110,21 @@ def chart(
         intervals: points that are not joined by a line.
     """
     x, y = Scale(0, x_high, LEFT, WIDTH - RIGHT), Scale(y_low, y_high, HEIGHT - BOTTOM, TOP)
-    drawn = [(name, [(x(a), y(b)) for a, b in points]) for name, points in series.items() if points]
-    label_ys = _apart([points[-1][1] for _, points in drawn])
+    drawn = [(colour, name, _placed(series[name], x, y)) for colour, name in enumerate(series) if series[name]]
+    label_ys = _apart([points[-1][1] for _, _, points in drawn])
 
     return Chart(
         title=title,
         lines=tuple(
             Line(
                 name=name,
+                colour=colour,
                 path=_path(points),
                 band=_band(bands[name], x, y) if name in bands else "",
                 label_x=points[-1][0] + 8,
                 label_y=label_y,
             )
-            for (name, points), label_y in zip(drawn, label_ys, strict=True)
+            for (colour, name, points), label_y in zip(drawn, label_ys, strict=True)
         ),
         bars=tuple(
             Bar(x=x(a), y=y(b), low=None if low is None else y(low), high=None if high is None else y(high))
@@ -117,8 +135,52 @@ def chart(
     )
 
 
+def fitted(
+    title: str,
+    series: Mapping[str, Sequence[Point]],
+    *,
+    x_high: float,
+    bands: Mapping[str, Sequence[Range]] = MappingProxyType({}),
+) -> Chart:
+    """A chart whose y axis starts at 0, or below where values do, and ends at a round value beyond them all. What is
+    not finite is left out."""
+    finite = {name: [point for point in points if math.isfinite(point[1])] for name, points in series.items()}
+    values = [y for points in finite.values() for _, y in points]
+    low, high = min([0.0, *values]), max([0.0, *values])
+    step = _round_step((high - low) / 4 or 0.25)
+    first, end = math.floor(low / step), max(math.ceil(high / step), math.floor(low / step) + 1)
+    ticks = [step * number for number in range(first, end + 1)]
+    return chart(
+        title,
+        finite,
+        x_high=x_high,
+        y_low=ticks[0],
+        y_high=ticks[-1],
+        y_labels={tick: _short(tick) for tick in ticks},
+        bands=bands,
+    )
+
+
+def _short(value: float) -> str:
+    size = abs(value)
+    return f"{value / 1e6:g} M" if size >= 1e6 else f"{value / 1e3:g} k" if size >= 1e4 else f"{value:.6g}"
+
+
+def _round_step(least: float) -> float:
+    """1, 2 or 5 times a power of ten: the first that is at least `least`."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least * (1 - 1e-9))
+
+
+def _placed(points: Sequence[Point], x: Scale, y: Scale) -> list[Point]:
+    """Points in pixels, rounded as a scale rounds; all at once, as a long run has many."""
+    values = np.asarray(points, dtype=np.float64)
+    across, up = (scale.of(values[:, column]) for column, scale in enumerate((x, y)))
+    return list(zip(across.tolist(), up.tolist(), strict=True))
+
+
 def _path(points: Sequence[Point]) -> str:
-    return "M" + " L".join(f"{x:g},{y:g}" for x, y in points)
+    return "M" + " L".join(["%g,%g"] * len(points)) % tuple(chain.from_iterable(points))
 
 
 def _band(ranges: Sequence[Range], x: Scale, y: Scale) -> str:

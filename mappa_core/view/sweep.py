@@ -11,8 +11,7 @@ from mappa_core.evaluation.heldout import part_of
 from mappa_core.store.files import write_atomic
 from mappa_core.store.reader import Reader
 from mappa_core.studies.sweep import Swept
-from mappa_core.view.chart import Chart, Point, chart
-from mappa_core.view.report import PERCENT_TICKS
+from mappa_core.view.chart import PERCENT_TICKS, Chart, Point, chart
 
 Curve = Mapping[int, float]
 """Held-out means by how many iterations were done."""

@@ -1,0 +1,138 @@
+"""What the writer of a run adds to its records so that a reader finds them: facets, by which trajectories are chosen,
+and the words in them. The tables are made with the database and filled as records come.
+
+    facets   trajectory, name, value      what is worth choosing trajectories by
+    texts    task, said, printed, judged  an FTS5 index of the words of trajectories that ended; it holds no text
+
+`trajectory` is `trajectories.number`. Names of facets, their values being names or numbers:
+
+    stratum            of its task
+    agent              that acted
+    score/<agent>      points 0-10 of every scored verdict on an action of the agent
+    blame              an agent that a verdict blames
+    disagreement       points between the highest and the lowest member of a verdict
+    verdict            `failed` or `abstained`: a verdict without a score
+    breach             the kind of a breach of the hand-off contract
+    outcome/<name>     a figure of the outcome
+    failure            the kind of error that it ended with
+
+A row of `texts` belongs to the trajectory `rowid / ENDINGS`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from mappa_core.records import NOBODY, Step, Trajectory, Verdict
+
+Facet = tuple[str, str | float]
+
+ENDINGS = 16
+"""Times that one trajectory can end with other words: one that was lost is played on after a resume."""
+FACETS = """
+CREATE TABLE facets (
+    trajectory INTEGER NOT NULL REFERENCES trajectories (number) ON DELETE CASCADE,
+    name TEXT NOT NULL, value NOT NULL, PRIMARY KEY (trajectory, name, value)
+) WITHOUT ROWID;
+CREATE INDEX facets_by_value ON facets (name, value);
+"""
+TEXTS = """
+CREATE VIRTUAL TABLE texts USING fts5 (
+    task, said, printed, judged, content = '', tokenize = "unicode61 tokenchars '_'"
+);
+"""
+
+
+def index_tables(connection: sqlite3.Connection) -> str:
+    """What makes the tables in a new database. Where the library of SQLite has no FTS5, a run has no `texts`."""
+    found = connection.execute("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'").fetchone()
+    return FACETS if found is None else FACETS + TEXTS
+
+
+def has_table(connection: sqlite3.Connection, name: str) -> bool:
+    query = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?"
+    return connection.execute(query, (name,)).fetchone() is not None
+
+
+class Index:
+    """The writer's side; every method is called inside the transaction that writes the record itself. A database that
+    was made without the tables stays without them."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._has_facets, self._has_texts = has_table(connection, "facets"), has_table(connection, "texts")
+
+    def begun(self, trajectory: str, stratum: str) -> None:
+        self._add(trajectory, [("stratum", stratum)])
+
+    def acted(self, trajectory: str, step: Step) -> None:
+        self._add(trajectory, [("agent", step.agent), *(("breach", breach.kind) for breach in step.breaches)])
+
+    def judged(self, verdict: Verdict) -> None:
+        query = "SELECT trajectory, agent FROM steps WHERE id = ?"
+        trajectory, agent = self._connection.execute(query, (verdict.step,)).fetchone()
+        self._add(trajectory, _of_verdict(verdict, agent))
+
+    def ended(self, trajectory: Trajectory) -> None:
+        """The facets of how it ended, in place of those of an earlier ending, and the words of all its steps."""
+        if self._has_facets:
+            self._connection.execute(
+                "DELETE FROM facets WHERE trajectory = (SELECT number FROM trajectories WHERE id = ?) "
+                "AND (name = 'failure' OR name LIKE 'outcome/%')",
+                (trajectory.id,),
+            )
+        facets: list[Facet] = [(f"outcome/{name}", value) for name, value in trajectory.outcome.items()]
+        if trajectory.error is not None:
+            facets.append(("failure", trajectory.error.kind))
+        self._add(trajectory.id, facets)
+        if self._has_texts:
+            self._connection.execute(
+                "INSERT INTO texts (rowid, task, said, printed, judged) VALUES (?, ?, ?, ?, ?)",
+                (self._free(trajectory.id), *_words(trajectory)),
+            )
+
+    def _free(self, trajectory: str) -> int:
+        """The first row of `texts` that is the trajectory's and not taken; the last one takes all later endings."""
+        query = "SELECT number FROM trajectories WHERE id = ?"
+        ((number,),) = self._connection.execute(query, (trajectory,))
+        first = int(number) * ENDINGS
+        last = first + ENDINGS - 1
+        query = "SELECT max(rowid) FROM texts WHERE rowid BETWEEN ? AND ?"
+        ((taken,),) = self._connection.execute(query, (first, last))
+        return first if taken is None else min(int(taken) + 1, last)
+
+    def _add(self, trajectory: str, facets: Sequence[Facet]) -> None:
+        if self._has_facets and facets:
+            self._connection.executemany(
+                "INSERT OR IGNORE INTO facets SELECT number, ?, ? FROM trajectories WHERE id = ?",
+                [(name, value, trajectory) for name, value in facets],
+            )
+
+
+def _of_verdict(verdict: Verdict, agent: str) -> list[Facet]:
+    found: list[Facet] = []
+    if verdict.score is None:
+        found.append(("verdict", verdict.status))
+    else:
+        found.append((f"score/{agent}", verdict.score))
+    if verdict.blame not in (None, NOBODY):
+        found.append(("blame", verdict.blame))
+    scores = [member.score for member in verdict.members if member.score is not None]
+    if len(scores) > 1:
+        found.append(("disagreement", max(scores) - min(scores)))
+    return found
+
+
+def _words(trajectory: Trajectory) -> tuple[str, str, str, str]:
+    """What `texts` holds: the task; replies with what was thought; output of tools; reasons of coaches."""
+    said = [text for step in trajectory.steps for text in (step.reply.reasoning, step.completion.text) if text]
+    results = [result for step in trajectory.steps for result in step.results]
+    printed = [text for result in results for text in (result.stdout, result.stderr) if text]
+    judged = [text for verdict in trajectory.verdicts for text in (verdict.reasoning, verdict.error) if text]
+    return _storable([trajectory.task.prompt]), _storable(said), _storable(printed), _storable(judged)
+
+
+def _storable(texts: Sequence[str]) -> str:
+    """All of them, without what UTF-8 lacks (unpaired surrogates)."""
+    return "\n".join(texts).encode(errors="replace").decode()
