@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Shaper,
         TaskSource,
         Tool,
+        Toolbox,
         Tracker,
         Transport,
         Workflow,
@@ -68,8 +69,9 @@ def mappa_workflows() -> Iterable[Offer[Workflow]]:
 
 
 @hookspec
-def mappa_tools() -> Iterable[Offer[Tool]]:
-    """Offer tools that agents can call; a code executor is the tool `python`."""
+def mappa_tools() -> Iterable[Offer[Tool | Toolbox]]:
+    """Offer tools that agents can call, and boxes of tools that are found where they are; a code executor is the tool
+    `python`."""
 
 
 @hookspec

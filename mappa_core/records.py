@@ -199,7 +199,8 @@ class Step:
 
     `reply` is the completion as a message (think text apart, native calls parsed): what is passed on.
     `calls` are the calls that were made of it, `results` their answers, in order. `inspection` is what the workflow
-    found in the files after it, None where it did not look.
+    found in the files after it, None where it did not look. `tools` names the run's tools that it could call;
+    `own_tools` are those that the workflow answers itself: their calls stand in `reply` alone.
     """
 
     id: str
@@ -211,6 +212,7 @@ class Step:
     reply: Message
     completion: Completion
     tools: tuple[str, ...] = ()
+    own_tools: tuple[ToolSpec, ...] = ()
     files: tuple[str, ...] = ()
     calls: tuple[ToolCall, ...] = ()
     results: tuple[ToolResult, ...] = ()

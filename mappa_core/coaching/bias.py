@@ -79,7 +79,7 @@ class Offsets:
         vary at random (Henderson's best linear unbiased prediction) where noise has `shrink` times their variance.
         """
         ridge = shrink * np.eye(len(self.names))
-        offsets, *_ = np.linalg.lstsq(self.products + ridge, self.moments)
+        offsets, *_ = np.linalg.lstsq(self.products + ridge, self.moments, rcond=None)
         fitted = dict(zip(self.names, offsets.tolist(), strict=True))
         weight = dict(zip(self.names, self.actions.tolist(), strict=True))
         means = {}

@@ -169,8 +169,14 @@ def _ending(step: Step) -> str:
 
 def _answered(step: Step, where: str) -> Iterator[Exhibit]:
     heading = "## What its tools answered\n\n"
-    if not step.calls:
-        tools = ", ".join(plain(tool) for tool in step.tools)
+    own = [call for call in step.reply.tool_calls if call not in step.calls] if step.own_tools else []
+    for place, call in enumerate(own, 1):
+        which = f"call {place} of {len(own)} of its own program"
+        yield _fact(f"{heading}{which.capitalize()}: the answer stands in what the agent is shown next.")
+        yield Exhibit(kind="called", title="What was called:", data=_arguments(call), name=f"{where}{which}")
+        heading = ""
+    if not step.calls and not own:
+        tools = ", ".join(plain(tool) for tool in (*step.tools, *(spec.name for spec in step.own_tools)))
         yield _fact(heading + (f"It made no calls; it could call {tools}." if tools else "It had no tools."))
     for place, (call, result) in enumerate(zip(step.calls, step.results, strict=True), 1):
         which = f"call {place} of {len(step.calls)}"

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
 
 from mappa_core.coaching.options import EnsembleOptions
 from mappa_core.config.schema import Use
 from mappa_core.credit import estimators, shapers
+from mappa_core.defaults.imported import ImportedCoach, ImportedOptions, ImportedWorkflow
 from mappa_core.defaults.tasks import FileOptions, FileTasks, HuggingFaceOptions, HuggingFaceTasks
 from mappa_core.engine.options import CISPOOptions, ClusterOptions, GSPOOptions, LocalOptions, PPOOptions
+from mappa_core.engine.process import release
+from mappa_core.errors import ConfigError
+from mappa_core.gateway.options import GatewayOptions
 from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.protocols import Coach, Engine, Estimator, Loss, Shaper, TaskSource, Tool, Transport
+from mappa_core.protocols import (
+    Coach,
+    Engine,
+    Estimator,
+    Loss,
+    Shaper,
+    TaskSource,
+    Tool,
+    Toolbox,
+    Transport,
+    Workflow,
+)
 from mappa_core.tools.calculator import Calculator
+from mappa_core.tools.mcp.options import McpOptions
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
 
@@ -27,14 +45,27 @@ def mappa_tasks() -> Iterable[Offer[TaskSource]]:
 
 
 @hookimpl
-def mappa_tools() -> Iterable[Offer[Tool]]:
+def mappa_recipes() -> Mapping[str, Traversable]:
+    return {"gateway": files(__name__) / "recipes" / "gateway.yaml"}
+
+
+@hookimpl
+def mappa_workflows() -> Iterable[Offer[Workflow]]:
+    yield Offer("gateway", _gateway, GatewayOptions)
+    yield Offer("imported", ImportedWorkflow, ImportedOptions)
+
+
+@hookimpl
+def mappa_tools() -> Iterable[Offer[Tool | Toolbox]]:
     yield Offer("python", PythonTool, PythonOptions)
     yield Offer("calculator", lambda options: Calculator())
+    yield Offer("mcp", _mcp, McpOptions)
 
 
 @hookimpl
 def mappa_coaches() -> Iterable[Offer[Coach]]:
     yield Offer("ensemble", _ensemble, EnsembleOptions, composite=True)
+    yield Offer("imported", ImportedCoach)
 
 
 @hookimpl
@@ -88,6 +119,22 @@ def policy_of(offer: Offer[Transport]) -> Offer[ApiPolicy]:
     from mappa_core.calls import policy
 
     return policy.policy_of(offer)
+
+
+def _gateway(options: GatewayOptions) -> Workflow:
+    if release("uvicorn") is None or release("starlette") is None:
+        raise ConfigError('workflow.use=gateway needs a server: pip install "mappa-core[gateway]"')
+    from mappa_core.gateway.workflow import GatewayWorkflow
+
+    return GatewayWorkflow(options)
+
+
+def _mcp(options: McpOptions) -> Toolbox:
+    if release("mcp") is None:
+        raise ConfigError('tools.*.use=mcp needs the SDK of the protocol: pip install "mappa-core[mcp]"')
+    from mappa_core.tools.mcp.box import McpBox
+
+    return McpBox(options)
 
 
 def _ensemble(options: EnsembleOptions, build: Callable[[Use], Coach]) -> Coach:

@@ -21,7 +21,7 @@ from mappa_core.rollout.collector import Collector
 from mappa_core.rollout.lost import is_lost
 from mappa_core.rollout.replay import Replay
 from mappa_core.rollout.resuming import resume
-from mappa_core.rollout.team import Altered, Job, Team
+from mappa_core.rollout.team import Altered, Job, Recorder, Team
 from mappa_core.store.counterfactuals import COUNTERFACTUAL
 from mappa_core.store.database import Store
 
@@ -59,6 +59,7 @@ class Counterfactuals:
         team: as it plays in training.
         texts: what each agent says by default, where that is the replacement.
         store, archive: of the run; rollouts that it holds are not played again.
+        recorder: where they are recorded: the store.
         waves: as of a Collector.
     """
 
@@ -69,6 +70,7 @@ class Counterfactuals:
         *,
         texts: Mapping[str, str],
         store: Store,
+        recorder: Recorder,
         archive: Path,
         concurrency: int,
         waves: bool,
@@ -78,7 +80,9 @@ class Counterfactuals:
         self._texts = texts
         self._store = store
         self._team = replace(team, judges={}, hindsight=None, unheard=frozenset(team.judges))
-        self._collector = Collector(self._team, recorder=store, archive=archive, concurrency=concurrency, waves=waves)
+        self._collector = Collector(
+            self._team, recorder=recorder, archive=archive, concurrency=concurrency, waves=waves
+        )
         self._learned = {number for number, _ in store.iterations()}
 
     async def weigh(self, iteration: int, trajectories: Sequence[Trajectory]) -> Weighed:
@@ -129,8 +133,8 @@ class Counterfactuals:
                     sample=trajectory.sample,
                     altered=altered,
                 )
-                before = trajectory.steps[: step.position]
-                yield job, Replay(steps=before, given=len(before), instead=action)
+                before = tuple(one for one in trajectory.steps if one.position < step.position)
+                yield job, Replay(steps=before, given=step.position, instead=action)
 
     def _replacements(self, trajectory: Trajectory, step: Step, siblings: Siblings) -> Sequence[Completion | None]:
         """What stands in for an action, None for what is still to be sampled."""
@@ -141,7 +145,7 @@ class Counterfactuals:
         others = [
             other
             for name, other in siblings[trajectory.task.id, step.agent, step.turn]
-            if name != trajectory.id and (other.messages, other.tools) == (step.messages, step.tools)
+            if name != trajectory.id and _sight(other) == _sight(step)
         ]
         chosen = Random(self._team.seed_of(COUNTERFACTUAL, step.id)).sample(others, k=len(others))
         return [replace(other.completion, usage=None, seconds=0.0) for other in chosen[: self._section.samples]]
@@ -217,6 +221,11 @@ def _siblings(trajectories: Sequence[Trajectory]) -> Siblings:
         for step in trajectory.steps:
             found[trajectory.task.id, step.agent, step.turn].append((trajectory.id, step))
     return found
+
+
+def _sight(step: Step) -> tuple[object, ...]:
+    """What an agent saw when it acted."""
+    return step.messages, step.tools, step.own_tools
 
 
 def _said(text: str) -> Completion:

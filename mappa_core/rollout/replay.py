@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from mappa_core.errors import ReplayError
-from mappa_core.records import Completion, Failure, Message, Phase, Step, Verdict
+from mappa_core.records import Completion, Failure, Message, Phase, Step, ToolSpec, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -27,8 +26,13 @@ class Replay:
     instead: Completion | None = None
 
     def step(self, position: int) -> Step | None:
-        """The recorded step at `position`, or None where the record ends."""
-        return self.steps[position] if position < len(self.steps) else None
+        """The recorded step at `position`, None where there is none."""
+        return next((step for step in self.steps if step.position == position), None)
+
+    def ended_before(self, position: int) -> bool:
+        """Whether the record holds nothing at `position` and after it. A position in between may be empty: an action
+        was asked for there, and could not be sampled."""
+        return all(step.position < position for step in self.steps)
 
     def put(self, position: int) -> Completion | None:
         """The action at `position` that stands in for one that would be sampled."""
@@ -43,12 +47,20 @@ class Replay:
         return tuple(verdict for verdict in self.verdicts if verdict.step == step.id and verdict.phase == phase)
 
 
-def check_same_request(step: Step, agent: str, messages: Sequence[Message], tools: Sequence[str]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a workflow asks for: an action of `agent`."""
+
+    agent: str
+    messages: tuple[Message, ...]
+    tools: tuple[str, ...]
+    own_tools: tuple[ToolSpec, ...]
+
+
+def check_same_request(step: Step, asked: Asked) -> None:
     """Raise ReplayError where a workflow asks for something else than it did when `step` was recorded."""
-    asked = {"agent": agent, "messages": tuple(messages), "tools": tuple(tools)}
-    recorded = {"agent": step.agent, "messages": step.messages, "tools": step.tools}
-    for name, value in asked.items():
-        if value != recorded[name]:
+    for name in (field.name for field in fields(asked)):
+        if getattr(asked, name) != getattr(step, name):
             raise ReplayError(
                 f"step {step.id}: the workflow now gives other {name} than when it was recorded. A workflow must "
                 "take time, randomness and ids from the stage, so that it can be replayed."

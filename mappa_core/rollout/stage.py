@@ -17,12 +17,14 @@ from mappa_core.records import (
     Role,
     Step,
     Task,
+    ToolCall,
+    ToolSpec,
     Trajectory,
     Verdict,
 )
 from mappa_core.rollout.answering import Answering
 from mappa_core.rollout.judging import Judging
-from mappa_core.rollout.replay import Replay, check_same_request, check_same_sample
+from mappa_core.rollout.replay import Asked, Replay, check_same_request, check_same_sample
 from mappa_core.rollout.scenes import scene
 from mappa_core.rollout.team import Job, Recorder, Team
 from mappa_core.rollout.turnstile import Turnstile
@@ -103,19 +105,23 @@ class LiveStage:
         messages: Sequence[Message],
         *,
         tools: Sequence[str] = (),
+        own_tools: Sequence[ToolSpec] = (),
         turns_left: int = 0,
     ) -> Step:
-        role = self._role(agent, tools)
+        asked = Asked(
+            agent=agent, messages=tuple(messages), tools=self._team.offered(tools), own_tools=tuple(own_tools)
+        )
+        role = self._role(asked)
         position, turn = self._begun, self._turns[agent]
         self._begun, self._turns[agent] = position + 1, turn + 1
         recorded = self._recorded.step(position)
-        if recorded is None and self._recorded.lost is not None:
-            await self._resampled(agent, position, messages, tools)
+        if recorded is None and self._recorded.lost is not None and self._recorded.ended_before(position):
+            await self._resampled(asked, position)
             raise ToolError(self._recorded.lost.message)
         if recorded is not None:
-            step = await self._again(recorded, agent, messages, tools)
+            step = await self._again(recorded, asked)
         else:
-            step = await self._live(role, agent, position, turn, tuple(messages), tuple(tools), turns_left)
+            step = await self._live(role, asked, position, turn, turns_left)
             self._recorder.step(self._job.id, step)
         self._steps[position] = step
         task = self._job.task if agent in self._team.reference_for else self._task
@@ -125,68 +131,64 @@ class LiveStage:
     def _before(self, position: int) -> tuple[Step, ...]:
         return tuple(self._steps[place] for place in sorted(self._steps) if place < position)
 
-    def _role(self, agent: str, tools: Sequence[str]) -> Role:
+    def _role(self, asked: Asked) -> Role:
         roles = self._team.workflow.agents
-        if agent not in roles:
-            raise WorkflowError(f"the workflow lets {agent!r} act, but declares only {', '.join(sorted(roles))}")
-        for tool in tools:
+        if asked.agent not in roles:
+            raise WorkflowError(f"the workflow lets {asked.agent!r} act, but declares only {', '.join(sorted(roles))}")
+        for tool in asked.tools:
             if tool not in self._team.tools:
-                configured = ", ".join(sorted(self._team.tools)) or "none"
-                raise WorkflowError(f"{agent} is offered the tool {tool!r}, but the run has: {configured}")
-        return roles[agent]
+                configured = ", ".join(sorted({*self._team.tools, *self._team.boxes})) or "none"
+                raise WorkflowError(f"{asked.agent} is offered the tool {tool!r}, but the run has: {configured}")
+        for spec in asked.own_tools:
+            if spec.name in asked.tools:
+                raise WorkflowError(f"{asked.agent} is offered {spec.name!r} as a tool of the run and of the workflow")
+        return roles[asked.agent]
 
-    async def _again(self, recorded: Step, agent: str, messages: Sequence[Message], tools: Sequence[str]) -> Step:
-        check_same_request(recorded, agent, messages, tools)
-        again = await self._resampled(agent, recorded.position, messages, tools)
+    async def _again(self, recorded: Step, asked: Asked) -> Step:
+        check_same_request(recorded, asked)
+        again = await self._resampled(asked, recorded.position)
         if again is not None:
             check_same_sample(recorded, again)
         self._answering.recall(recorded)
         return recorded
 
-    async def _resampled(
-        self, agent: str, position: int, messages: Sequence[Message], tools: Sequence[str]
-    ) -> Completion | None:
+    async def _resampled(self, asked: Asked, position: int) -> Completion | None:
         """A recorded action is sampled again so that its wave has the same composition, hence the same numbers."""
         again = self._resample and self._recorded.sampled(position)
-        return await self._sample(agent, position, messages, tools) if again else None
+        return await self._sample(asked, position) if again else None
 
-    async def _sample(self, agent: str, position: int, messages: Sequence[Message], tools: Sequence[str]) -> Completion:
-        sampler = self._team.samplers[self._team.policy_of[agent]]
-        prompt = sampler.render(messages, tuple(self._team.tools[name].spec for name in tools))
-        sampling = replace(self._team.sampling[agent], seed=self._team.seed_of(self._job.drawn_by(position), position))
-        if self._team.policy_of[agent] in self._team.outside:
+    async def _sample(self, asked: Asked, position: int) -> Completion:
+        policy = self._team.policy_of[asked.agent]
+        sampler = self._team.samplers[policy]
+        specs = (*(self._team.tools[name].spec for name in asked.tools), *asked.own_tools)
+        prompt = sampler.render(asked.messages, specs)
+        seed = self._team.seed_of(self._job.drawn_by(position), position)
+        sampling = replace(self._team.sampling[asked.agent], seed=seed)
+        if policy in self._team.outside:
             self._team.ledger.check()
         completion = await self._turnstile.sample(self._job.id, sampler, prompt, sampling)
         self._team.ledger.add(completion.usage)
         return completion
 
-    async def _live(
-        self,
-        role: Role,
-        agent: str,
-        position: int,
-        turn: int,
-        messages: tuple[Message, ...],
-        tools: tuple[str, ...],
-        turns_left: int,
-    ) -> Step:
+    async def _live(self, role: Role, asked: Asked, position: int, turn: int, turns_left: int) -> Step:
         before = self.files
-        completion = self._recorded.put(position) or await self._sample(agent, position, messages, tools)
-        policy = self._team.policy_of[agent]
+        completion = self._recorded.put(position) or await self._sample(asked, position)
+        policy = self._team.policy_of[asked.agent]
         reply = self._team.samplers[policy].reply(completion)
-        calls = calls_of(reply, tools)
+        calls = calls_of(replace(reply, tool_calls=_of_the_run(reply.tool_calls, asked)), asked.tools)
         results = await self._answering.answer(calls)
         after = self.files if calls else before
         step = Step(
             id=f"{self._job.id}/{position:03d}",
-            agent=agent,
+            agent=asked.agent,
             turn=turn,
             position=position,
             policy=policy,
-            messages=messages,
+            messages=asked.messages,
             reply=reply,
             completion=completion,
-            tools=tools,
+            tools=asked.tools,
+            own_tools=asked.own_tools,
             files=before,
             calls=calls,
             results=results,
@@ -223,6 +225,12 @@ class LiveStage:
         trajectory = replace(trajectory, verdicts=await self._judging.finish(trajectory))
         self._recorder.end(trajectory)
         return trajectory
+
+
+def _of_the_run(calls: Sequence[ToolCall], asked: Asked) -> tuple[ToolCall, ...]:
+    """The native calls that are not the workflow's to answer; where it brings all tools, every call is."""
+    own = {spec.name for spec in asked.own_tools}
+    return () if own and not asked.tools else tuple(call for call in calls if call.name not in own)
 
 
 def _without_words(verdict: Verdict) -> Verdict:

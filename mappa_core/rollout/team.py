@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -29,7 +29,7 @@ class Team:
     """A workflow and what its agents work with.
 
     Keys of `policy_of`, `sampling` and `judges` are agents, of `samplers` policies, of `tools`, `limits` and `retries`
-    tools.
+    tools; `boxes` names the tools of each box of them.
     `retries` is how often calls are made again where a tool's machinery failed: the first time after `retry_after_s`
     seconds, and after twice as long every time. `judges` lacks an agent whose actions nobody judges (evaluation without
     a coach); `hindsight` judges all actions of a finished trajectory. `unheard` are agents whose actions are judged
@@ -45,6 +45,7 @@ class Team:
     limits: Mapping[str, ToolLimits]
     retries: Mapping[str, int]
     judges: Mapping[str, Judge]
+    boxes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     hindsight: Judge | None = None
     unheard: frozenset[str] = frozenset()
     outside: Mapping[str, ApiPolicy] = field(default_factory=dict)
@@ -53,6 +54,10 @@ class Team:
     coach_timeout_s: float = 120.0
     retry_after_s: float = 0.5
     seed: int = 0
+
+    def offered(self, tools: Iterable[str]) -> tuple[str, ...]:
+        """The tools that a workflow means, in order: a box stands for its tools."""
+        return tuple(dict.fromkeys(one for name in tools for one in self.boxes.get(name, (name,))))
 
     def bench(self, archive: Path) -> ToolBench:
         """Where programs are run on files of this team that `archive` keeps."""

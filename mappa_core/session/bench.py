@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mappa_core.config.schema import RunConfig
 from mappa_core.plugins import Registry
-from mappa_core.session.opening import limits_of
+from mappa_core.session.kit import limits_of
 from mappa_core.tools.bench import ToolBench
 from mappa_core.tools.calls import PYTHON
 

@@ -12,7 +12,7 @@ from mappa_core.calls.policy import ApiPolicy
 from mappa_core.calls.spend import Ledger
 from mappa_core.coaching.bias import Debiased
 from mappa_core.config.compose import Composed
-from mappa_core.config.schema import RunConfig, ToolSection
+from mappa_core.config.schema import RunConfig
 from mappa_core.credit.by_agent import combine
 from mappa_core.errors import ConfigError, TaskError
 from mappa_core.plugins import Registry
@@ -23,17 +23,16 @@ from mappa_core.protocols import (
     Loss,
     PolicySpec,
     Provider,
-    Sandboxed,
     Shaper,
     Split,
     TaskSource,
-    Tool,
     Tracker,
     Workflow,
 )
-from mappa_core.records import Sampling, Sandbox, Task, ToolLimits
+from mappa_core.records import Sampling, Sandbox, Task
 from mappa_core.rollout.team import Team
 from mappa_core.session.coaches import Panel, build_panel
+from mappa_core.session.kit import Kit, limits_of, open_tools
 from mappa_core.session.parts import Parts, parts_of
 from mappa_core.session.policies import api_policies, check_value_heads, policies_of, policy_specs
 from mappa_core.session.replacing import check_difference, default_texts
@@ -174,15 +173,15 @@ class _Opening:
         trackers = self._trackers()
         estimator = build_estimator(config, registry)
         loss = registry.build("losses", config.loss.use, config.loss.options) if learning else None
-        tools, sandboxes = await self._tools()
-        team, engine, specs = await self._team(workflow, panel, tools, learning)
+        kit = await open_tools(config, registry, self._stack)
+        team, engine, specs = await self._team(workflow, panel, kit, learning)
         return Session(
             config=config,
             workflow=workflow,
             source=source,
             loaded=engine,
             team=team,
-            sandboxes=sandboxes,
+            sandboxes=kit.sandboxes,
             policies=specs,
             coaches=panel.coaches,
             shapers=shapers,
@@ -193,7 +192,7 @@ class _Opening:
         )
 
     async def _team(
-        self, workflow: Workflow, panel: Panel, tools: Mapping[str, Tool], learning: bool
+        self, workflow: Workflow, panel: Panel, kit: Kit, learning: bool
     ) -> tuple[Team, Engine | None, tuple[PolicySpec, ...]]:
         config, agents = self._config, tuple(workflow.agents)
         policy_of = policies_of(config, agents)
@@ -207,9 +206,10 @@ class _Opening:
             policy_of=policy_of,
             samplers={**inside, **outside},
             sampling={agent: _sampling(config, agent) for agent in agents},
-            tools=tools,
-            limits={name: limits_of(section) for name, section in config.tools.items()},
-            retries={name: section.retries for name, section in config.tools.items()},
+            tools=kit.tools,
+            limits={name: limits_of(section) for name, section in kit.sections.items()},
+            retries={name: section.retries for name, section in kit.sections.items()},
+            boxes=kit.boxes,
             judges=panel.judges,
             hindsight=panel.hindsight,
             outside=outside,
@@ -220,24 +220,9 @@ class _Opening:
         )
         return team, engine, specs
 
-    async def _tools(self) -> tuple[Mapping[str, Tool], Mapping[str, Sandbox]]:
-        """The tools, and where those that run programs run them. Each is opened once, however many names it has."""
-        tools: dict[str, Tool] = {}
-        for name, section in self._config.tools.items():
-            tools[name] = self._registry.build("tools", section.use, section.options)
-            self._stack.push_async_callback(tools[name].close)
-        opened = {
-            identity: await tool.open()
-            for identity, tool in {id(tool): tool for tool in tools.values()}.items()
-            if isinstance(tool, Sandboxed)
-        }
-        return tools, {name: opened[id(tool)] for name, tool in tools.items() if id(tool) in opened}
-
     def _trackers(self) -> tuple[Tracker, ...]:
-        trackers = tuple(self._registry.build("trackers", one.use, one.options) for one in self._config.trackers)
-        for tracker in trackers:
-            self._stack.callback(tracker.close)
-        return trackers
+        """Built, which opens nothing: whoever runs the session starts and closes them."""
+        return tuple(self._registry.build("trackers", one.use, one.options) for one in self._config.trackers)
 
     def _outside(self, names: Iterable[str]) -> Mapping[str, ApiPolicy]:
         outside = api_policies(self._config, self._registry, names)
@@ -337,18 +322,3 @@ def _sampling(config: RunConfig, agent: str) -> Sampling:
     if own is not None and own.max_tokens is not None:
         max_tokens = own.max_tokens
     return Sampling(temperature=temperature, top_p=common.top_p, top_k=common.top_k, max_tokens=max_tokens)
-
-
-def limits_of(section: ToolSection) -> ToolLimits:
-    """The limits of a tool as the record that its calls get."""
-    limits: Any = section.limits
-    return ToolLimits(
-        wall_s=limits.wall_s,
-        cpu_s=limits.cpu_s,
-        memory_bytes=limits.memory_mb << 20,
-        file_bytes=limits.file_mb << 20,
-        output_bytes=limits.output_kb << 10,
-        processes=limits.processes,
-        workspace_bytes=limits.workspace_mb << 20,
-        workspace_files=limits.workspace_files,
-    )

@@ -20,7 +20,19 @@ from mappa_core.coaching.findings import of_team
 from mappa_core.coaching.options import LLMCoachOptions
 from mappa_core.coaching.question import Questions
 from mappa_core.errors import CoachError
-from mappa_core.records import Breach, FileChange, Inspection, Message, Role, Scene, Step, Task, ToolCall, ToolResult
+from mappa_core.records import (
+    Breach,
+    FileChange,
+    Inspection,
+    Message,
+    Role,
+    Scene,
+    Step,
+    Task,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 Act = Callable[..., Step]
@@ -278,6 +290,15 @@ def test_what_was_called_is_shown_where_the_reply_does_not_hold_it(act: Act):
         '{"tool": "made_up", "arguments": {}}',
     ]
     assert "made_up" not in titles(exhibits)
+
+
+def test_calls_that_the_workflow_answers_are_shown_and_where_their_answers_are(act: Act):
+    search = ToolSpec(name="search", description="", schema={})
+    assert "It made no calls; it could call search." in titles(of_action(scene_of(act("a", "x", own_tools=(search,)))))
+    reply = Message(role="assistant", content="", tool_calls=(ToolCall(name="search", arguments={"q": "Emma"}),))
+    exhibits = of_action(scene_of(replace(act("a", "", own_tools=(search,)), reply=reply)))
+    assert data(exhibits, "What was called:") == ['{"tool": "search", "arguments": {"q": "Emma"}}']
+    assert "Call 1 of 1 of its own program: the answer stands in what the agent is shown next." in titles(exhibits)
 
 
 def test_calls_in_the_messages_are_shown(act: Act):

@@ -114,9 +114,9 @@ def slow(iterations):
             [(bread @ ((w * residual)[cluster == g] @ design[cluster == g]))[which] for g in np.unique(cluster)]
         )
         other = np.delete(design, which, axis=1)
-        alone = (
-            design[:, which] - other @ np.linalg.lstsq(other * np.sqrt(w)[:, None], design[:, which] * np.sqrt(w))[0]
-        )
+        root = np.sqrt(w)
+        fitted, *_ = np.linalg.lstsq(other * root[:, None], design[:, which] * root, rcond=None)
+        alone = design[:, which] - other @ fitted
         share = np.array([(w * alone**2)[cluster == g].sum() for g in np.unique(cluster)]) / (w * alone**2).sum()
         return beta[which], math.sqrt((influence**2 / (1 - share)).sum()), 1 / (share**2).sum() - 1
 

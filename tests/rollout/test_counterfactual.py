@@ -139,6 +139,7 @@ class Bench:
             CounterfactualSection(use=use, **section),
             texts=texts or {},
             store=self.folder.store,
+            recorder=self.folder.store,
             archive=self.folder.files,
             concurrency=4,
             waves=self.waves,

@@ -7,9 +7,11 @@ import pytest
 
 from mappa_core.errors import ReplayError, RunError
 from mappa_core.protocols import Coach, Workflow
-from mappa_core.records import Message, Role, Task, ToolResult, ToolSpec, Verdict
+from mappa_core.records import Message, Role, Sampling, Task, ToolCall, ToolLimits, ToolResult, ToolSpec, Verdict
+from mappa_core.rollout.collector import Collector
 from mappa_core.rollout.replay import Replay
-from mappa_core.testing import FixedCoach, MemoryRecorder, play
+from mappa_core.rollout.team import Job, Team
+from mappa_core.testing import FixedCoach, MemoryRecorder, ScriptedSampler, play
 
 TASK = Task(id="t", prompt="what is 2+2?", reference="canary-4", stratum="sum")
 
@@ -224,3 +226,46 @@ async def test_a_fault_of_the_store_stops_the_run_and_leaves_no_task_behind():
     with pytest.raises(RunError, match="no space"):
         await played(coach=FixedCoach(5), recorder=Full())
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_calls_of_a_workflows_own_tools_are_left_to_it(tmp_path):
+    """Those of the run are answered, in the same action."""
+    own = ToolSpec(name="search", description="", schema={})
+    calls = (ToolCall(name="search"), ToolCall(name="echo", arguments={"code": "a"}), ToolCall(name="unknown"))
+
+    class Both(Workflow):
+        agents = {"writer": Role(brief="writes")}  # noqa: RUF012
+
+        def __init__(self, **tools):
+            self.tools = tools
+
+        async def run(self, stage):
+            await stage.act("writer", ask("?"), **self.tools)
+
+    class Calling(ScriptedSampler):
+        def reply(self, completion):
+            return Message(role="assistant", content="", tool_calls=calls)
+
+    async def step_of(workflow):
+        team = Team(
+            workflow=workflow,
+            policy_of={"writer": "p"},
+            samplers={"p": Calling(lambda prompt, sampling: "x")},
+            sampling={"writer": Sampling()},
+            tools={"echo": Echo()},
+            limits={"echo": ToolLimits()},
+            retries={"echo": 0},
+            judges={},
+        )
+        collector = Collector(team, recorder=MemoryRecorder(), archive=tmp_path, concurrency=1, waves=False)
+        (trajectory,) = await collector.collect([Job(task=TASK, split="train", iteration=0, sample=0)])
+        return trajectory.steps[0] if trajectory.steps else trajectory.error
+
+    both = await step_of(Both(tools=("echo",), own_tools=(own,)))
+    assert [(call.name, result.status) for call, result in zip(both.calls, both.results, strict=True)] == [
+        ("echo", "ok"), ("unknown", "error")
+    ]  # fmt: skip
+    alone = await step_of(Both(own_tools=(own,)))
+    assert (alone.calls, alone.own_tools) == ((), (own,))
+    clash = await step_of(Both(tools=("echo",), own_tools=(replace(own, name="echo"),)))
+    assert "as a tool of the run and of the workflow" in clash.message

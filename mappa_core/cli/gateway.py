@@ -1,0 +1,54 @@
+"""`mappa gateway`: try an agent that was written elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import click
+
+from mappa_core.cli.options import Asked, load_registry, recipe_options
+from mappa_core.errors import ConfigError
+
+RECIPE = "core/gateway"
+
+
+@click.command("gateway")
+@recipe_options
+@click.option("--tasks", "count", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="How many.")
+def command(asked: Asked, count: int) -> None:
+    """Play tasks with an agent of your own; show what became of its requests. Trains nothing.
+
+    The agent is a function or a command that speaks to an OpenAI-compatible server: workflow.options.function or
+    .command. Without --plugin and --recipe it starts from the recipe core/gateway, so that one --config file with
+    tasks, agent, model and coach is enough. `mappa train --recipe core/gateway` with the same file trains it.
+    """
+    from rich.console import Console
+
+    from mappa_core.cli.asking import announce
+    from mappa_core.cli.results import show_evaluation
+    from mappa_core.cli.runs import show_trajectory
+    from mappa_core.evaluation.once import evaluate_once
+
+    registry = load_registry()
+    if asked.plugin is None and asked.recipe is None:
+        asked = replace(asked, recipe=RECIPE)
+    composed = asked.compose(registry, f"eval.problems={count}")
+    if composed.config.workflow.use != "gateway":
+        raise ConfigError(
+            f"recipe {composed.full_name} plays the workflow {composed.config.workflow.use}: add workflow.use=gateway, "
+            "and the agent's own program by workflow.options.function or workflow.options.command"
+        )
+    console, errors = Console(), Console(stderr=True)
+    evaluated = asyncio.run(
+        evaluate_once(
+            composed,
+            registry,
+            purpose="gateway",
+            asking=lambda providers: announce(errors, providers),
+            finished=lambda trajectory: show_trajectory(console, trajectory),
+        )
+    )
+    console.rule()
+    show_evaluation(console, evaluated.evaluation)
+    console.print(f"trajectories: mappa runs show {evaluated.folder}", soft_wrap=True, highlight=False)

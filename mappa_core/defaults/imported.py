@@ -1,0 +1,43 @@
+"""The workflow and the coach of a run whose actions were recorded elsewhere. The workflow says who the agents are, so
+that others can judge them, and plays nothing; the coach judges nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mappa_core.errors import ConfigError
+from mappa_core.hookspecs import NoOptions
+from mappa_core.protocols import Coach, Stage, Workflow
+from mappa_core.records import Role, Scene, Verdict
+
+
+@dataclass
+class ImportedOptions:
+    agents: dict[str, str] = field(default_factory=dict)
+    """What each agent is for, by its name; the coach is told."""
+
+
+class ImportedWorkflow(Workflow):
+    """Measured by the outcome `correct`, where the log that was imported has one."""
+
+    def __init__(self, options: ImportedOptions) -> None:
+        self.agents: Mapping[str, Role] = {
+            name: Role(brief=brief or f"{name}: an agent of a team that was recorded elsewhere")
+            for name, brief in options.agents.items()
+        }
+
+    async def run(self, stage: Stage) -> None:
+        raise ConfigError(
+            "workflow.use=imported plays nothing: its actions were recorded elsewhere. Look at the run with observe, "
+            "recoach, coach eval, view or report; to play its tasks choose another workflow"
+        )
+
+
+class ImportedCoach(Coach):
+    """Abstains: nobody has judged what was imported."""
+
+    def __init__(self, options: NoOptions) -> None: ...
+
+    async def score(self, scene: Scene) -> Verdict:
+        return Verdict.abstained("an imported run has no coach of its own; choose one with `mappa recoach RUN --coach`")

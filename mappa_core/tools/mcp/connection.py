@@ -1,0 +1,173 @@
+"""One connection to a server: made at its first use, and made anew where it broke."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import IO, Any
+
+import httpx2
+from mcp import Client, StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+
+from mappa_core.errors import ConfigError, ToolError
+from mappa_core.tools.cut import cut_middle
+from mappa_core.tools.mcp.options import McpOptions
+
+READ_S = 300.0
+"""Seconds that a stream of a server over HTTP may be silent; what a call may take is its own limit."""
+LAST_WORDS = 1000
+"""Characters of a server's standard error that messages quote."""
+
+Opening = Callable[[], AbstractAsyncContextManager[Client]]
+
+
+class Connection:
+    """The SDK wants a connection closed by the task that opened it, so a task of its own holds it. Calls of many
+    trajectories share it.
+
+    Args:
+        opening: makes a connection, in the task that closes it.
+        name: of the server, for messages.
+        connect_s: seconds in which a connection must stand.
+    """
+
+    def __init__(self, opening: Opening, *, name: str, connect_s: float) -> None:
+        self.name = name
+        self._opening = opening
+        self._connect_s = connect_s
+        self._lock = asyncio.Lock()
+        self._held: tuple[Client, asyncio.Event, asyncio.Task[None]] | None = None
+
+    async def client(self) -> Client:
+        """The client of the connection, which is made now where there is none.
+
+        Raises:
+            ToolError: it cannot be made.
+        """
+        async with self._lock:
+            if self._held is None:
+                self._held = await self._connected()
+            return self._held[0]
+
+    async def drop(self, client: Client) -> None:
+        """The connection of `client` is broken: the next call has another."""
+        async with self._lock:
+            if self._held is not None and self._held[0] is client:
+                await self._let_go()
+
+    async def close(self) -> None:
+        """End the connection, and the server where it was started here."""
+        async with self._lock:
+            if self._held is not None:
+                await self._let_go()
+
+    async def _connected(self) -> tuple[Client, asyncio.Event, asyncio.Task[None]]:
+        ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        closing = asyncio.Event()
+        holder = asyncio.create_task(self._hold(ready, closing))
+        try:
+            async with asyncio.timeout(self._connect_s):
+                await asyncio.wait((ready, holder), return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            await _cancelled(holder)
+            raise ToolError(f"{self.name}: no connection within {self._connect_s:g} s (connect_s)") from None
+        except asyncio.CancelledError:
+            holder.cancel()
+            raise
+        if not ready.done():
+            error = holder.exception()
+            raise ToolError(f"{self.name}: no connection: {reason(error)}") from error
+        return ready.result(), closing, holder
+
+    async def _hold(self, ready: asyncio.Future[Client], closing: asyncio.Event) -> None:
+        async with self._opening() as client:
+            ready.set_result(client)
+            await closing.wait()
+
+    async def _let_go(self) -> None:
+        assert self._held is not None  # as its callers ask first
+        (_, closing, holder), self._held = self._held, None
+        closing.set()
+        # How a connection that is broken or no longer wanted ends concerns nobody.
+        with suppress(Exception):
+            await holder
+
+
+def connection_of(options: McpOptions) -> Connection:
+    """The connection that `options` describe. Raises ConfigError where there can be none."""
+    if bool(options.command) == (options.url is not None):
+        raise ConfigError("the tool mcp takes one of command (a program and its arguments) and url")
+    if options.url is not None:
+        if not options.url.startswith(("http://", "https://")):
+            raise ConfigError(f"the tool mcp takes a url that begins with http:// or https://, not {options.url!r}")
+        if options.key_env is not None and not os.environ.get(options.key_env):
+            raise ConfigError(
+                f"{options.key_env} is not set or empty: the MCP server {options.url} needs its key there"
+            )
+        url, key_env = options.url, options.key_env
+        return Connection(lambda: _over_http(url, key_env), name=f"MCP server {url}", connect_s=options.connect_s)
+    program = options.command[0]
+    if shutil.which(program) is None:
+        raise ConfigError(f"the tool mcp: there is no program {program!r}")
+    if missing := [name for name in options.env if name not in os.environ]:
+        raise ConfigError(
+            f"the tool mcp: {', '.join(missing)} is not set, and the server {program!r} is to be given it"
+        )
+    given = {name: os.environ[name] for name in options.env}
+    server = StdioServerParameters(command=program, args=list(options.command[1:]), env=given)
+    return Connection(lambda: _started(server), name=f"MCP server {program!r}", connect_s=options.connect_s)
+
+
+def reason(error: BaseException | None) -> str:
+    """What went wrong, in one line: of errors in a group, the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if error is None:
+        return "it ended at once"
+    return cut_middle(" ".join(f"{type(error).__name__}: {error}".split()), LAST_WORDS)
+
+
+@asynccontextmanager
+async def _over_http(url: str, key_env: str | None) -> AsyncIterator[Client]:
+    headers = {} if key_env is None else {"Authorization": f"Bearer {os.environ[key_env]}"}
+    timeout = httpx2.Timeout(30.0, read=READ_S)
+    refused: list[int] = []
+
+    async def note(response: httpx2.Response) -> None:
+        if response.is_error:
+            refused.append(response.status_code)
+
+    try:
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks={"response": [note]}) as http,
+            Client(streamable_http_client(url, http_client=http)) as client,
+        ):
+            yield client
+    except Exception as error:
+        status = f" (its last answer had the status {refused[-1]})" if refused else ""
+        raise ToolError(f"{reason(error)}{status}") from error
+
+
+@asynccontextmanager
+async def _started(server: StdioServerParameters) -> AsyncIterator[Client]:
+    with tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace") as errors:
+        try:
+            async with Client(stdio_client(server, errlog=errors)) as client:
+                yield client
+        except Exception as error:
+            raise ToolError(f"{reason(error)}; its standard error ends: {_tail(errors)}") from error
+
+
+def _tail(errors: IO[Any]) -> str:
+    errors.seek(0)
+    return cut_middle(str(errors.read()).strip(), LAST_WORDS) or "(nothing)"
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait((task,))

@@ -1,0 +1,66 @@
+"""`mappa gateway`: an agent of one's own, tried with one file and no plugin of one's own."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from mappa_core.cli import main
+
+SCRIPTED = """
+from mappa_core.testing import ScriptedEngine
+
+@hookimpl
+def mappa_engines():
+    yield Offer("scripted", lambda options: ScriptedEngine(lambda prompt, sampling: "4"))
+"""
+AGENT = """
+import openai
+
+def solve(session):
+    client = openai.OpenAI(base_url=session.base_url, api_key=session.api_key)
+    messages = [{"role": "user", "content": session.task.prompt}]
+    return client.chat.completions.create(model="gpt-4o", messages=messages).choices[0].message.content
+"""
+CONFIG = """
+tasks: {options: {path: tasks.jsonl}}
+workflow: {options: {function: "own_agent:solve", agents: {solver: {brief: Answers.}}}}
+policies: {default: {model: none}}
+coach: {use: ensemble}
+engine: {use: scripted}
+"""
+
+
+@pytest.fixture
+def folder(site, tmp_path, monkeypatch):
+    site.write("scripted", SCRIPTED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_agent", raising=False)
+    (tmp_path / "own_agent.py").write_text(AGENT)
+    tasks = [{"prompt": "2+2?", "answer": "4"}, {"prompt": "2+3?", "answer": "5"}]
+    (tmp_path / "tasks.jsonl").write_text("\n".join(json.dumps(task) for task in tasks))
+    (tmp_path / "own.yaml").write_text(CONFIG)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return tmp_path
+
+
+def test_shows_what_became_of_the_requests(folder, capsys):
+    assert main(["gateway", "--config", "own.yaml", "--tasks", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("solver, turn 1") == 2
+    assert "2+3?" in shown and "correct 50.0 %" in shown and "answered 100.0 %" in shown
+    assert len(list((folder / "runs").iterdir())) == 1
+
+
+def test_another_workflow_is_no_agent_of_ones_own(folder, capsys):
+    assert main(["gateway", "--plugin", "mathchat"]) == 2
+    assert "add workflow.use=gateway" in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_is_missing_is_named(folder, capsys):
+    assert main(["gateway"]) == 2
+    assert "coach.use: no value" in capsys.readouterr().err
+    assert main(["gateway", "--config", "own.yaml", "workflow.options.function=null"]) == 2
+    assert "give one of function (module:function) and command" in " ".join(capsys.readouterr().err.split())
