@@ -10,7 +10,7 @@ TRL_PIP := .venv-trl/bin/pip --disable-pip-version-check install --quiet --const
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help train cluster test test-cluster test-trl gpu-smoke soak lint bench bubblewrap clean
+.PHONY: help train cluster test test-cluster test-trl test-trackers gpu-smoke soak lint bench bubblewrap chromium clean
 
 help:
 	@echo "make train [PLUGIN=mathchat|dsbench] [SEED=0] [ARGS='key=value …']"
@@ -20,6 +20,7 @@ help:
 	@echo "make test                                  install, then run every check and test"
 	@echo "make test-cluster                          install, then run the tests of the cluster engine"
 	@echo "make test-trl                              install, then train on exported data with TRL"
+	@echo "make test-trackers                         install, then try trackers whose pins are not ours"
 	@echo "make gpu-smoke                             install, then try short trainings on a GPU"
 	@echo "make soak                                  the long tests"
 	@echo "make bench                                 run the benchmarks; the last line of each is one JSON object"
@@ -29,17 +30,26 @@ help:
 		echo "Mappa needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 2; }
 	$(PYTHON) -m venv .venv
 
-# What the programs of agents are caged with. Where it cannot be installed, Landlock does, if the kernel has it.
+# What the programs of agents are caged with, and what tests open pages in. Where the first cannot be installed, Landlock
+# does, if the kernel has it.
 bubblewrap:
-	@test "$$(uname)" = Linux || exit 0; command -v bwrap >/dev/null && exit 0; \
-	if command -v apt-get >/dev/null; then install="apt-get install --yes --no-install-recommends bubblewrap"; \
-	elif command -v dnf >/dev/null; then install="dnf install --assumeyes bubblewrap"; \
-	elif command -v apk >/dev/null; then install="apk add bubblewrap"; \
-	else install="pacman --sync --noconfirm bubblewrap"; fi; \
+	@test "$$(uname)" = Linux || exit 0; command -v bwrap >/dev/null || $(call system,bubblewrap)
+
+chromium:
+	@test "$$(uname)" = Linux || exit 0; command -v chromium >/dev/null || command -v chromium-browser >/dev/null \
+		|| command -v google-chrome >/dev/null || $(call system,chromium)
+
+# Install a package of the system as root or by a sudo that asks nothing, or name the line to type.
+define system
+{ if command -v apt-get >/dev/null; then install="apt-get install --yes --no-install-recommends $(1)"; \
+	elif command -v dnf >/dev/null; then install="dnf install --assumeyes $(1)"; \
+	elif command -v apk >/dev/null; then install="apk add $(1)"; \
+	else install="pacman --sync --noconfirm $(1)"; fi; \
 	if test "$$(id -u)" = 0; then as=""; elif sudo -n true 2>/dev/null; then as="sudo -n"; \
-	else echo "bubblewrap is not installed. Type: sudo $$install"; exit 0; fi; \
+	else echo "$(1) is not installed. Type: sudo $$install"; exit 0; fi; \
 	$$as $$install >/dev/null || { command -v apt-get >/dev/null && $$as apt-get update >/dev/null && $$as $$install >/dev/null; } \
-		|| echo "bubblewrap could not be installed. Type: $$as $$install"
+		|| echo "$(1) could not be installed. Type: $$as $$install"; }
+endef
 
 # torch comes first and alone: with it in place nothing asks the registry for a build with CUDA.
 .venv/.train-%: .venv/bin/pip pyproject.toml constraints.txt plugins/mappa_%/pyproject.toml | bubblewrap
@@ -48,7 +58,7 @@ bubblewrap:
 	@touch $@
 
 .venv/.test: .venv/.train-mathchat requirements/test.txt $(PLUGINS)
-	$(PIP) --editable '.[train,data]' $(foreach plugin,$(PLUGINS),--editable $(dir $(plugin))) --requirement requirements/test.txt
+	$(PIP) --editable '.[train,data,view,gateway,mcp]' $(foreach plugin,$(PLUGINS),--editable $(dir $(plugin))) --requirement requirements/test.txt
 	@touch $@
 
 # Without compiled operators of its own DeepSpeed needs no compiler to install.
@@ -65,7 +75,7 @@ cluster: .venv-cluster/.installed | bubblewrap
 	.venv-cluster/bin/mappa train --plugin mathchat seed=$(SEED) engine.use=cluster \
 		train.correction.kind=truncate train.iterations=3 eval.problems=32 $(ARGS)
 
-test: .venv/.test lint
+test: .venv/.test lint | chromium
 	.venv/bin/pytest --numprocesses=2 --dist=worksteal
 
 test-cluster: .venv-cluster/.installed | bubblewrap
@@ -80,6 +90,16 @@ test-cluster: .venv-cluster/.installed | bubblewrap
 
 test-trl: .venv-trl/.installed | bubblewrap
 	.venv-trl/bin/pytest tests_trl
+
+# MLflow and Weights & Biases resolve without our pins.
+.venv-trackers/.installed: requirements/trackers.txt pyproject.toml plugins/mappa_trackers/pyproject.toml | .venv/bin/pip
+	.venv/bin/python -m venv .venv-trackers
+	.venv-trackers/bin/pip --disable-pip-version-check install --quiet --editable . \
+		--editable 'plugins/mappa_trackers[otel]' --requirement $<
+	@touch $@
+
+test-trackers: .venv-trackers/.installed
+	.venv-trackers/bin/pytest plugins/mappa_trackers
 
 # Needs a GPU; vLLM and torch as they are built for one.
 gpu-smoke:
@@ -104,8 +124,8 @@ lint: .venv/.test
 	@touch $@
 
 bench: .venv/.test .venv-bench/.installed .venv-cluster/.installed
-	for name in learner sampler rollout train credit overlap async coach sandbox dsbench; do .venv/bin/python bench/$$name.py || exit 1; done
+	for name in learner sampler rollout train credit overlap async coach sandbox dsbench view view_live; do .venv/bin/python bench/$$name.py || exit 1; done
 	.venv-cluster/bin/python bench/sync.py
 
 clean:
-	rm -rf .venv .venv-bench .venv-cluster .venv-trl .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-cluster .venv-trl .venv-trackers .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -7,6 +7,7 @@ from mappa_core.protocols.acting import Split as Split
 from mappa_core.protocols.acting import Stage as Stage
 from mappa_core.protocols.acting import TaskSource as TaskSource
 from mappa_core.protocols.acting import Tool as Tool
+from mappa_core.protocols.acting import Toolbox as Toolbox
 from mappa_core.protocols.acting import Workflow as Workflow
 from mappa_core.protocols.acting import Workspace as Workspace
 from mappa_core.protocols.judging import Answer as Answer
@@ -25,4 +26,6 @@ from mappa_core.protocols.learning import PolicySpec as PolicySpec
 from mappa_core.protocols.learning import Rewards as Rewards
 from mappa_core.protocols.learning import Sampler as Sampler
 from mappa_core.protocols.learning import Shaper as Shaper
-from mappa_core.protocols.learning import Tracker as Tracker
+from mappa_core.protocols.tracking import Ending as Ending
+from mappa_core.protocols.tracking import TrackedRun as TrackedRun
+from mappa_core.protocols.tracking import Tracker as Tracker

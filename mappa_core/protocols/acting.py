@@ -82,6 +82,22 @@ class Sandboxed(Protocol):
         """Run a program with arguments on its command line; otherwise like a call of the tool with that code."""
 
 
+@runtime_checkable
+class Toolbox(Protocol):
+    """Several tools that are found where they are (on a server), offered in place of one Tool. Agents are offered each
+    of them by its own name, and all of them by that of the box."""
+
+    async def connect(self) -> Sequence[Tool]:
+        """Called once, before the first call: the tools, in an order that does not change.
+
+        Raises:
+            ConfigError: they cannot be had as configured; the message says why and what to do.
+        """
+
+    async def close(self) -> None:
+        """Release what the tools hold."""
+
+
 class Bench(Protocol):
     """Where workflows look into what agents left, and coaches try it out: programs run as those of the tool `python`
     do, each in a folder of its own. What agents write is data from strangers: never unpickle it anywhere else."""
@@ -136,11 +152,15 @@ class Stage(Protocol):
         messages: Sequence[Message],
         *,
         tools: Sequence[str] = (),
+        own_tools: Sequence[ToolSpec] = (),
         turns_left: int = 0,
     ) -> Step:
         """Sample one action, run its calls in order in one workspace, check the contract, start the coach in the
         background, and return the step. What the agent's role produces is due once `turns_left` is 0, or the workflow's
-        `inspect` says that the agent is done."""
+        `inspect` says that the agent is done.
+
+        `tools` names tools of the run, or boxes of them. `own_tools` are shown to the model beside those, and the
+        workflow answers their calls, which it finds in the step's `reply`."""
 
     async def verdict(self, step: Step) -> Verdict:
         """The live verdict of `step`, for workflows that show feedback on. Waits for the coach. In evaluation without

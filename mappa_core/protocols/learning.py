@@ -14,14 +14,6 @@ Rewards = tuple[float | None, ...]
 """One reward per step of a trajectory, in order; None where the verdict is missing."""
 
 
-class Tracker(Protocol):
-    """A log of metrics elsewhere (a dashboard). One that fails never stops a run."""
-
-    def log(self, iteration: int, metrics: Mapping[str, float]) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class Shaper(Protocol):
     """Rewards of one trajectory to rewards; None stays None unless the formula says otherwise."""
 

@@ -68,6 +68,8 @@ def handoffs(trajectories: Sequence[Trajectory], roles: Mapping[str, Role], metr
     given = {path for one in played for path in one.task.files}
     named = dict.fromkeys(path for role in roles.values() for path in (*role.needs, *role.produces))
     paths = [path for path in named if path not in given]
+    if not paths:
+        return ()
     passages = [_passages(one, roles, paths) for one in played]
     values = [_value(one, metric) for one in played]
     first = Counter(

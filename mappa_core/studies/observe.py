@@ -147,8 +147,10 @@ async def observe_run(
             stored = [reader.trajectory(row.id) for row in rows]
     finally:
         await workflow.close()
-    played = [replace(one, verdicts=tuple(v for v in one.verdicts if v.phase != "again")) for one in stored]
-    evaluation = graded(played, metric=workflow.metric, figures=workflow.figures, iteration=rows[0].iteration)
+    played = _judged(stored)
+    evaluation = graded(
+        played, metric=workflow.metric, figures=workflow.figures, iteration=rows[0].iteration, measured=False
+    )
     return diagnose(played, workflow.agents, evaluation, folder, split=split, examples=examples)
 
 
@@ -162,6 +164,15 @@ def _ended(reader: Reader, folder: Path, split: Split, iteration: int | None) ->
     return sorted((row for row in rows if row.iteration == last), key=lambda row: row.id)
 
 
+def _judged(stored: Sequence[Trajectory]) -> list[Trajectory]:
+    """The trajectories with the verdicts of the run's own coach; where it had none, with the last ones that `mappa
+    recoach` added."""
+    own = {id(one): tuple(verdict for verdict in one.verdicts if verdict.phase != "again") for one in stored}
+    if not any(own.values()):
+        own = {id(one): tuple({verdict.step: verdict for verdict in one.verdicts}.values()) for one in stored}
+    return [replace(one, verdicts=own[id(one)]) for one in stored]
+
+
 def diagnose(
     trajectories: Sequence[Trajectory],
     roles: Mapping[str, Role],
@@ -172,7 +183,7 @@ def diagnose(
     examples: int,
 ) -> Diagnosis:
     """Sum up `trajectories` with their verdicts."""
-    unsuccessful = [one for one in trajectories if not _succeeded(one, evaluation.metric)]
+    unsuccessful = [one for one in trajectories if _fell_short(one, evaluation.metric)]
     blamed = [frozenset(verdict.blame for verdict in one.verdicts if verdict.blame) for one in unsuccessful]
     blame = Counter(agent for names in blamed for agent in names)
     return Diagnosis(
@@ -189,8 +200,9 @@ def diagnose(
     )
 
 
-def _succeeded(trajectory: Trajectory, metric: str) -> bool:
-    return trajectory.error is None and trajectory.outcome[metric] >= 1.0
+def _fell_short(trajectory: Trajectory, metric: str) -> bool:
+    """Whether it did not succeed; one whose outcome nobody knows did not fail."""
+    return trajectory.error is not None or (metric in trajectory.outcome and trajectory.outcome[metric] < 1.0)
 
 
 def _agent(agent: str, trajectories: Sequence[Trajectory], blamed: int, examples: int) -> AgentDiagnosis:

@@ -3,7 +3,8 @@
 One coach judges all agents; its verdicts are added beside the old ones, in phase `again`. In the comparison they stand
 in for the live ones, or, where the run learned from hindsight alone, for those; the weights of `coach.reward`, the
 shapers and the estimator are the run's. What a run does not keep is left out: the estimator begins every iteration
-without a state and has no KL term, for want of the reference's log-probabilities, and bias is not corrected.
+without a state and has no KL term, for want of the reference's log-probabilities, and bias is not corrected. Where no
+policy learns, as in a run that was imported, there are verdicts and nothing to compare.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ async def recoach(
             the first; `judged` with every verdict.
 
     Raises:
-        RunError: the folder is in use, no run, or holds no such rollouts of trained agents.
+        RunError: the folder is in use, no run, or holds no such rollouts.
         ConfigError, PluginError: the coach cannot be built, or the run learned from no verdicts.
     """
     config = composed.config
@@ -145,8 +146,6 @@ class _Credit:
             raise ConfigError("coach.reward gives no verdict a weight: the run's rewards do not depend on its coach")
         policy_of = policies_of(config, tuple(workflow.agents))
         trained = trained_policies(config, policy_of.values())
-        if not trained:
-            raise ConfigError("no policy of the run is trained, so that no action has an advantage")
         for use in (config.estimator.use, *(one.use for one in config.estimator.by_agent.values())):
             if registry.offer("estimators", use).values:
                 raise ConfigError(f"the run's estimator {use} reads values, and a run keeps none to compare with")
@@ -162,7 +161,11 @@ class _Credit:
             metric=workflow.metric,
         )
 
-    def advantages(self, trajectories: Sequence[Trajectory]) -> tuple[Experience, Advantages]:
+    def compared(self, number: int, before: Sequence[Trajectory], after: Sequence[Trajectory]) -> list[Action]:
+        """The actions of one iteration under both verdicts; none where no policy learns."""
+        return actions_of(number, self._advantages(before), self._advantages(after)) if self.trained else []
+
+    def _advantages(self, trajectories: Sequence[Trajectory]) -> tuple[Experience, Advantages]:
         experience = build(
             trajectories,
             [rewards(trajectory, self.weights, self.shapers) for trajectory in trajectories],
@@ -232,8 +235,7 @@ class _Recoaching:
             keep=self._keep,
         )
         changed = [self._changed(one, verdicts) for one, verdicts in zip(trajectories, given, strict=True)]
-        before, after = self._credit.advantages(trajectories), self._credit.advantages(changed)
-        self._actions += actions_of(number, before, after)
+        self._actions += self._credit.compared(number, trajectories, changed)
         self._verdicts += [verdict for verdicts in given for verdict in verdicts]
         old = (verdict for one in trajectories for verdict in one.verdicts if verdict.phase == self._credit.stands_for)
         self._corrected += sum(verdict.raw_score is not None for verdict in old)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from mappa_core.rollout.counterfactual import Counterfactuals, Extra, extra
 from mappa_core.session import Session
 from mappa_core.store.folder import RunFolder
+from mappa_core.training.tracking import Tracking
 
 
-def counterfactuals_of(session: Session, folder: RunFolder) -> Counterfactuals | None:
+def counterfactuals_of(session: Session, folder: RunFolder, tracking: Tracking) -> Counterfactuals | None:
     """What plays the counterfactual rollouts of the run in `folder`; None where there are to be none."""
     config = session.config
     if config.credit.counterfactual.use == "none":
@@ -17,6 +18,7 @@ def counterfactuals_of(session: Session, folder: RunFolder) -> Counterfactuals |
         config.credit.counterfactual,
         texts=session.texts,
         store=folder.store,
+        recorder=tracking.recorder(folder.store),
         archive=folder.files,
         concurrency=config.sampling.concurrency,
         waves=session.deterministic,

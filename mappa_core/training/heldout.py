@@ -15,13 +15,14 @@ from mappa_core.rollout.resuming import resume
 from mappa_core.session import Part, Session
 from mappa_core.store.folder import RunFolder
 from mappa_core.training.listener import Listener
+from mappa_core.training.tracking import Tracking
 
 
 class HeldOut:
     """Plays held-out tasks in a run. `reported` are the evaluations of the tasks that are reported, `deciding` those
     that a best checkpoint goes by, each in order: they are the same unless tasks were set apart for the choice."""
 
-    def __init__(self, session: Session, *, folder: RunFolder, listener: Listener) -> None:
+    def __init__(self, session: Session, *, folder: RunFolder, listener: Listener, tracking: Tracking) -> None:
         parts = session.held_out()
         self.has_selection = bool(parts.selection)
         self.reported: list[Evaluation] = []
@@ -30,6 +31,7 @@ class HeldOut:
         self._session = session
         self._folder = folder
         self._listener = listener
+        self._tracking = tracking
         self._counted = {(part_of(event.body), event.body["iteration"]) for event in folder.store.events("evaluation")}
 
     @property
@@ -56,7 +58,7 @@ class HeldOut:
         self._listener.collecting("eval", done, len(self._tasks[part]) * config.eval.samples)
         evaluation = await evaluate(
             self._session,
-            recorder=store,
+            recorder=self._tracking.recorder(store),
             archive=self._folder.files,
             iteration=done,
             tasks=self._tasks[part],
@@ -65,6 +67,8 @@ class HeldOut:
             part=part,
             finished=self._listener.rollout_finished,
         )
+        if (part, done) not in self._counted:
+            self._tracking.log(done, evaluation.metrics())
         self._counted.add((part, done))
         (self.deciding if part == "selection" else self.reported).append(evaluation)
         store.event("evaluation", **evaluation.told())

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequen
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-import structlog
+from structlog.contextvars import bound_contextvars
 
 from mappa_core.coaching.drift import DriftMonitor, DriftReport, Kind
 from mappa_core.credit.experience import build
@@ -39,16 +39,15 @@ from mappa_core.training.report import (
 from mappa_core.training.rollouts import Rollouts
 from mappa_core.training.skips import Skips
 from mappa_core.training.staleness import staleness
-
-log = structlog.get_logger()
+from mappa_core.training.tracking import Tracking
 
 
 class Loop:
     """Trains `session` on from the last checkpoint in `folder`, or from the start. `held_out` has the evaluations made
-    so far."""
+    so far; `tracking` has been started."""
 
-    def __init__(self, session: Session, *, folder: RunFolder, listener: Listener) -> None:
-        self.held_out = HeldOut(session, folder=folder, listener=listener)
+    def __init__(self, session: Session, *, folder: RunFolder, listener: Listener, tracking: Tracking) -> None:
+        self.held_out = HeldOut(session, folder=folder, listener=listener, tracking=tracking)
         self._session = session
         self._folder = folder
         self._store = folder.store
@@ -58,10 +57,11 @@ class Loop:
             session.config.coach.drift, strata=session.config.coach.strata, metric=session.workflow.metric
         )
         self._listener = listener
-        self._rollouts = Rollouts(session, folder=folder, listener=listener)
+        self._tracking = tracking
+        self._rollouts = Rollouts(session, folder=folder, listener=listener, tracking=tracking)
         self._skips = Skips(folder, most=session.config.train.max_skipped)
         self._health = Health(session.config.train.health)
-        self._counterfactuals = counterfactuals_of(session, folder)
+        self._counterfactuals = counterfactuals_of(session, folder, tracking)
 
     async def run(self) -> None:
         """Evaluate, train to the last iteration, evaluate again.
@@ -76,7 +76,8 @@ class Loop:
         await self._keep_best(start)
         try:
             for iteration in range(start, self._session.config.train.iterations):
-                await self._finish(await self._iterate(iteration))
+                with bound_contextvars(iteration=iteration + 1):
+                    await self._finish(await self._iterate(iteration))
         finally:
             await self._rollouts.close()
         await self._report_best()
@@ -243,11 +244,7 @@ class Loop:
     def _keep(self, report: IterationReport) -> None:
         metrics = report.metrics()
         self._store.iteration(report.iteration, metrics)
-        for tracker in self._session.trackers:
-            try:
-                tracker.log(report.iteration, metrics)
-            except Exception:
-                log.exception("tracker.failed", iteration=report.iteration)
+        self._tracking.log(report.iteration, metrics)
         self._listener.iteration_finished(report)
 
     async def _checkpoint(self, done: int) -> None:

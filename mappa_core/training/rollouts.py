@@ -15,6 +15,7 @@ from mappa_core.session import Session
 from mappa_core.store.folder import RunFolder
 from mappa_core.training.cursor import TaskCursor
 from mappa_core.training.listener import Listener
+from mappa_core.training.tracking import Tracking
 
 GATHERED = "gathered"
 """The event that names, where stragglers are allowed, the trajectories that an iteration left to a later one (`late`)
@@ -71,7 +72,7 @@ class Rollouts:
     together, so one trajectory that is not finished keeps those of its task back.
     """
 
-    def __init__(self, session: Session, *, folder: RunFolder, listener: Listener) -> None:
+    def __init__(self, session: Session, *, folder: RunFolder, listener: Listener, tracking: Tracking) -> None:
         config = session.config
         self._iterations = config.train.iterations
         self._samples = config.train.samples
@@ -85,7 +86,7 @@ class Rollouts:
         )
         self._collector = Collector(
             session.team_for("train"),
-            recorder=self._store,
+            recorder=tracking.recorder(self._store),
             archive=folder.files,
             concurrency=config.sampling.concurrency,
             waves=session.deterministic,

@@ -10,15 +10,18 @@ from collections.abc import Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from platform import python_version
+from typing import Any, TypeVar
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from mappa_core.config.changes import refuse_on_resume
 from mappa_core.config.compose import Composed, compose, restore
 from mappa_core.errors import EngineLost, GuardStop, RunError
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.plugins import Registry, load
+from mappa_core.protocols import Ending, TrackedRun
 from mappa_core.session import Session, coaches_in, keep_opened, open_session
 from mappa_core.session.starts import pinned
 from mappa_core.store.folder import CONFIG, RunFolder, checkpoints_of
@@ -27,6 +30,7 @@ from mappa_core.training.counterfactuals import extra_of
 from mappa_core.training.listener import Listener, Silent
 from mappa_core.training.loop import Loop
 from mappa_core.training.summing import summed
+from mappa_core.training.tracking import Tracking
 
 T = TypeVar("T")
 
@@ -138,19 +142,23 @@ class Run:
         async with AsyncExitStack() as opened:
             session = await opened.enter_async_context(self._session())
             with self._open_folder() as folder:
+                opened.enter_context(bound_contextvars(run=folder.path.name))
                 folder.write_config(self.composed.yaml())
                 write_summary(folder.path, self._blank_summary())
                 opened.enter_context(coaches_in(folder, session))
                 for usage in folder.store.paid():
                     session.team.ledger.add(usage)
                 keep_opened(session, folder.store)
+                folder.store.event("versions", packages={"python": python_version(), **self._registry.versions})
                 listener.asking(session.providers)
                 listener.sandboxed(session.sandboxes)
                 if (extra := extra_of(session)) is not None:
                     listener.adding(extra)
-                loop = Loop(session, folder=folder, listener=listener)
-                status: Literal["done", "stopped", "failed"] = "failed"
+                tracking = Tracking([*zip(self._tracker_names, session.trackers, strict=True)])
+                loop = Loop(session, folder=folder, listener=listener, tracking=tracking)
+                status: Ending = "failed"
                 try:
+                    tracking.start(self._tracked(folder))
                     await loop.run()
                     status = "done"
                 except (GuardStop, asyncio.CancelledError, SystemExit, KeyboardInterrupt):
@@ -164,7 +172,10 @@ class Run:
                     await opened.aclose()
                     summary = replace(self._blank_summary(), status=status, seconds=clock.seconds())
                     summary = summed(summary, folder.store, loop.held_out.reported, loop.held_out.selections)
+                    troubles = tracking.close(status)
                     with nullcontext() if status == "done" else suppress(RunError):  # what ended the run says more
+                        for trouble in troubles:
+                            folder.store.event("tracker", trouble=trouble)
                         write_summary(folder.path, summary)
                 return Trained(folder=folder.path, summary=summary, evaluations=tuple(loop.held_out.reported))
 
@@ -192,6 +203,22 @@ class Run:
         )
         self.folder = folder.path
         return folder
+
+    @property
+    def _tracker_names(self) -> list[str]:
+        return [chosen.use for chosen in self.composed.config.trackers]
+
+    def _tracked(self, folder: RunFolder) -> TrackedRun:
+        return TrackedRun(
+            id=folder.store.run,
+            name=folder.path.name,
+            folder=folder.path,
+            plugin=self.composed.plugin,
+            recipe=self.composed.recipe,
+            seed=self.composed.config.seed,
+            done=folder.checkpoints.latest() or 0,
+            config=self.composed.settings.plain,
+        )
 
     def _blank_summary(self) -> Summary:
         return Summary(

@@ -74,6 +74,12 @@ def said(text: str) -> list[dict]:
     return [{"role": "assistant", "content": text}]
 
 
+def test_tools_that_a_workflow_answers_are_shown_beside_those_of_the_run():
+    search = ToolSpec(name="search", description="Looks up.", schema={})
+    ((_, example),), _ = made(Actions(SIGHT), action("s", 9.0, tools=("python",), own_tools=(search,)))
+    assert [tool["function"]["name"] for tool in json.loads(example["tools"])] == ["python", "search"]
+
+
 def test_an_action_is_imitated_as_it_was_shown_and_said():
     thought = Message(role="assistant", content="4", reasoning="easy", tool_calls=(ToolCall(name="python"),))
     tool = Message(role="tool", content="4\n", name="python", tool_call_id="1")

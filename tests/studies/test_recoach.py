@@ -230,10 +230,14 @@ async def test_a_rollout_that_ended_early_counts_with_the_steps_it_has(run, agai
 async def test_what_cannot_be_compared_is_refused_before_anybody_is_asked(run, again):
     with pytest.raises(RunError, match="holds no train rollouts of iteration 7 that ended"):
         await again(run, iteration=7)
-    with pytest.raises(ConfigError, match="no policy of the run is trained"):
-        await again(run, "policies.default.kind=frozen")
     with pytest.raises(ConfigError, match="do not depend on its coach"):
         await again(run, "coach.reward={live: 0.0}", "shapers=[{use: outcome}]")
+
+
+async def test_where_no_policy_learns_there_are_verdicts_and_nothing_to_compare(run, again):
+    result = await again(run, "policies.default.kind=frozen")
+    assert result.counts.verdicts == sum(len(one.steps) for one in whole(run))
+    assert (result.overall.actions, result.by_agent, result.movers) == (0, {}, ())
 
 
 # --- money ------------------------------------------------------------------------------------------------------------

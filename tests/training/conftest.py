@@ -13,7 +13,7 @@ import pytest
 from mappa_core.errors import ActorLost
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import Registry, load
-from mappa_core.protocols import Coach, TaskSource, Workflow
+from mappa_core.protocols import Coach, TaskSource, Tracker, Workflow
 from mappa_core.records import Message, Role, Task, Verdict, VersionSpan
 from mappa_core.testing import ScriptedEngine, ScriptedSampler
 
@@ -199,21 +199,40 @@ class NotesOptions:
     fails: bool = False
 
 
-class Notes:
+class Notes(Tracker):
     """A tracker that notes what it hears."""
 
     def __init__(self, options: NotesOptions) -> None:
         self._options = options
-        self.heard: list[int] = []
-        self.closed = False
+        self.runs = []
+        self.logged: list[tuple[int, dict[str, float]]] = []
+        self.actions, self.verdicts, self.rollouts = [], [], []
+        self.ending = None
+
+    @property
+    def heard(self) -> list[int]:
+        """The iterations whose figures it heard, those of evaluations left out."""
+        return [iteration for iteration, metrics in self.logged if "accuracy" in metrics]
+
+    def start(self, run):
+        self.runs.append(run)
 
     def log(self, iteration, metrics):
         if self._options.fails:
             raise ConnectionError("no dashboard")
-        self.heard.append(iteration)
+        self.logged.append((iteration, metrics))
 
-    def close(self):
-        self.closed = True
+    def action(self, trajectory, step, ended):
+        self.actions.append((trajectory, step, ended))
+
+    def verdict(self, trajectory, verdict, ended):
+        self.verdicts.append((trajectory, verdict, ended))
+
+    def rollout(self, split, trajectory, ended):
+        self.rollouts.append((split, trajectory, ended))
+
+    def close(self, ending):
+        self.ending = ending
 
 
 class Making:

@@ -154,7 +154,16 @@ def test_a_tracker_that_fails_stops_nothing_and_one_that_works_hears_every_itera
     trained = start(registry, tmp_path, settings, "train.iterations=2").train()
     assert trained.summary.status == "done"
     broken, works = registry.plugins["doubles"].offers["trackers"]["notes"].build.made
-    assert (broken.heard, works.heard, works.closed) == ([], [1, 2], True)
+    assert (broken.logged, works.heard, works.ending) == ([], [1, 2], "done")
+    with Reader(trained.folder) as reader:
+        (event,) = reader.events("tracker")
+    assert event.body["trouble"] == {
+        "tracker": "notes",
+        "failures": 4,
+        "error": "log: ConnectionError: no dashboard",
+        "dropped": 0,
+        "left_busy": False,
+    }
 
 
 def test_a_workflow_that_always_raises_stops_the_run_and_says_why(registry, tmp_path):

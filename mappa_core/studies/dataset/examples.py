@@ -34,8 +34,8 @@ class Sight:
     def prompt(self, one: Judged) -> Example:
         """The columns that say what an action answered to. Tools are JSON text, which trainers read."""
         seen: Example = {"prompt": [message_dict(message) for message in one.step.messages]}
-        if one.step.tools:
-            seen["tools"] = json.dumps([tool_schema(self.tools[name]) for name in one.step.tools])
+        if specs := (*(self.tools[name] for name in one.step.tools), *one.step.own_tools):
+            seen["tools"] = json.dumps([tool_schema(spec) for spec in specs])
         if kwargs := self.template_kwargs.get(one.step.agent):
             seen["chat_template_kwargs"] = dict(kwargs)
         return seen

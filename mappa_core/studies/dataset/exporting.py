@@ -12,8 +12,8 @@ from mappa_core.config.compose import restore
 from mappa_core.config.schema import RunConfig
 from mappa_core.errors import ConfigError, RunError
 from mappa_core.plugins import Registry, choices
-from mappa_core.protocols import Tool, Workflow
-from mappa_core.records import ToolSpec
+from mappa_core.protocols import Workflow
+from mappa_core.session.kit import build_tools
 from mappa_core.session.policies import policies_of, template_kwargs
 from mappa_core.store.files import storage_errors
 from mappa_core.store.folder import CONFIG
@@ -63,11 +63,8 @@ async def _sight(registry: Registry, config: RunConfig, filters: Filters) -> Sig
         for name in filters.agents:
             if name not in agents:
                 raise ConfigError(f"--agent {name}: the run has no such agent.{choices(name, agents)}")
-        specs: dict[str, ToolSpec] = {}
-        for name, section in config.tools.items():
-            tool: Tool = registry.build("tools", section.use, section.options)
-            stack.push_async_callback(tool.close)
-            specs[name] = tool.spec
+        kit = await build_tools(config, registry, stack)
+        specs = {name: tool.spec for name, tool in kit.tools.items()}
     kwargs = {agent: template_kwargs(config, policy) for agent, policy in policies_of(config, agents).items()}
     return Sight(tools=specs, template_kwargs=kwargs)
 

@@ -1,0 +1,45 @@
+"""Trackers of Mappa: TensorBoard, Weights & Biases, MLflow and OpenTelemetry. Each imports its library when a run
+asks for it, and none of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from mappa_core import Offer, hookimpl
+from mappa_trackers.options import MlflowOptions, OtelOptions, TensorBoardOptions, WandbOptions
+
+if TYPE_CHECKING:
+    from mappa_core import Tracker
+
+
+@hookimpl
+def mappa_trackers() -> Iterable[Offer[Tracker]]:
+    yield Offer("tensorboard", _tensorboard, TensorBoardOptions)
+    yield Offer("wandb", _wandb, WandbOptions)
+    yield Offer("mlflow", _mlflow, MlflowOptions)
+    yield Offer("otel", _otel, OtelOptions)
+
+
+def _tensorboard(options: TensorBoardOptions) -> Tracker:
+    from mappa_trackers.board import BoardTracker
+
+    return BoardTracker(options)
+
+
+def _wandb(options: WandbOptions) -> Tracker:
+    from mappa_trackers.weights_and_biases import WandbTracker
+
+    return WandbTracker(options)
+
+
+def _mlflow(options: MlflowOptions) -> Tracker:
+    from mappa_trackers.ml_flow import MlflowTracker
+
+    return MlflowTracker(options)
+
+
+def _otel(options: OtelOptions) -> Tracker:
+    from mappa_trackers.spans import OtelTracker
+
+    return OtelTracker(options)

@@ -1,0 +1,101 @@
+"""Weights & Biases, offline: what lies in the run's folder is what was told."""
+
+import json
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("wandb", reason="`make test-trackers` runs these in an environment of their own")
+from mappa_trackers.options import WandbOptions
+from mappa_trackers.weights_and_biases import WandbTracker
+from wandb.proto import wandb_internal_pb2 as wire
+
+from mappa_core import ConfigError
+from mappa_core.testing import TrackerContract
+
+
+class TestContract(TrackerContract):
+    def tracker(self):
+        return WandbTracker(WandbOptions(mode="offline"))
+
+
+BLOCK, HEADER = 32768, 7
+"""The file is a log of LevelDB: blocks of fragments, each with checksum, length and kind (whole, first, middle,
+last)."""
+
+
+def fragments(data: bytes) -> Iterator[tuple[int, bytes]]:
+    at = HEADER
+    while at < len(data):
+        left = BLOCK - at % BLOCK
+        if left < HEADER:
+            at += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, at)
+        yield kind, data[at + HEADER : at + HEADER + length]
+        at += HEADER + length
+
+
+def records(folder: Path) -> list[wire.Record]:
+    """Everything in the offline runs of a folder, the oldest first."""
+    found = []
+    for path in sorted(folder.glob("wandb/offline-run-*/run-*.wandb")):
+        whole = b""
+        for kind, part in fragments(path.read_bytes()):
+            whole = part if kind in (1, 2) else whole + part
+            if kind in (1, 4):
+                found.append(wire.Record.FromString(whole))
+    return found
+
+
+def history(folder):
+    """The rows that were logged."""
+    for record in records(folder):
+        if record.WhichOneof("record_type") == "history":
+            items = {item.key or ".".join(item.nested_key): item.value_json for item in record.history.item}
+            yield {key: json.loads(value) for key, value in items.items() if not key.startswith("_")}
+
+
+def told(run, *rows, ending="done"):
+    tracker = WandbTracker(WandbOptions(mode="offline", project="teams", tags=["tried"]))
+    tracker.start(run)
+    for iteration, metrics in rows:
+        tracker.log(iteration, metrics)
+    tracker.close(ending)
+
+
+def test_a_run_lies_in_its_folder_under_its_own_id(run):
+    told(run, (0, {"eval/accuracy": 0.25}), (1, {"accuracy": 0.5}), (2, {"accuracy": 1.0}))
+    # The library may write what it knows of a run more than once.
+    about = next(one.run for one in records(run.folder) if one.WhichOneof("record_type") == "run")
+    assert (about.run_id, about.display_name, about.project) == (run.id, "first", "teams")
+    assert set(about.tags) == {"tried", "mathchat"}
+    settings = {item.key: json.loads(item.value_json) for item in about.config.update}
+    assert settings["train"] == {"iterations": 2}
+    assert list(history(run.folder)) == [
+        {"iteration": 0, "eval/accuracy": 0.25},
+        {"iteration": 1, "accuracy": 0.5},
+        {"iteration": 2, "accuracy": 1.0},
+    ]
+    (ended,) = [one.exit for one in records(run.folder) if one.WhichOneof("record_type") == "exit"]
+    assert ended.exit_code == 0
+
+
+def test_a_run_that_goes_on_is_the_same_run(run):
+    told(run, (1, {"accuracy": 0.5}), ending="stopped")
+    time.sleep(1.1)  # the library names the folder of an offline run by the second
+    told(replace(run, done=1), (2, {"accuracy": 1.0}))
+    abouts = [one.run for one in records(run.folder) if one.WhichOneof("record_type") == "run"]
+    assert {about.run_id for about in abouts} == {run.id}
+    assert len(list(run.folder.glob("wandb/offline-run-*"))) == 2
+    codes = [one.exit.exit_code for one in records(run.folder) if one.WhichOneof("record_type") == "exit"]
+    assert sorted(codes) == [0, 1]
+
+
+def test_a_mode_that_is_none():
+    with pytest.raises(ConfigError, match="'off'; it can be online or offline"):
+        WandbTracker(WandbOptions(mode="off"))
