@@ -10,7 +10,7 @@ TRL_PIP := .venv-trl/bin/pip --disable-pip-version-check install --quiet --const
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help train cluster test test-cluster test-trl test-trackers gpu-smoke soak lint bench bubblewrap chromium clean
+.PHONY: help train cluster test test-cluster test-trl test-trackers dist test-dist gpu-smoke soak lint bench bubblewrap chromium clean
 
 help:
 	@echo "make train [PLUGIN=mathchat|dsbench] [SEED=0] [ARGS='key=value …']"
@@ -21,6 +21,8 @@ help:
 	@echo "make test-cluster                          install, then run the tests of the cluster engine"
 	@echo "make test-trl                              install, then train on exported data with TRL"
 	@echo "make test-trackers                         install, then try trackers whose pins are not ours"
+	@echo "make dist                                  build every wheel and sdist into dist/"
+	@echo "make test-dist                             install them in empty environments and try them"
 	@echo "make gpu-smoke                             install, then try short trainings on a GPU"
 	@echo "make soak                                  the long tests"
 	@echo "make bench                                 run the benchmarks; the last line of each is one JSON object"
@@ -101,6 +103,17 @@ test-trl: .venv-trl/.installed | bubblewrap
 test-trackers: .venv-trackers/.installed
 	.venv-trackers/bin/pytest plugins/mappa_trackers
 
+.venv-dist/.installed: requirements/dist.txt | .venv/bin/pip
+	.venv/bin/python -m venv .venv-dist
+	.venv-dist/bin/pip --disable-pip-version-check install --quiet --requirement $<
+	@touch $@
+
+dist: .venv-dist/.installed
+	.venv-dist/bin/python release/distributions.py
+
+test-dist: dist | bubblewrap
+	.venv-dist/bin/python release/install.py
+
 # Needs a GPU; vLLM and torch as they are built for one.
 gpu-smoke:
 	test -x .venv-gpu/bin/pip || $(PYTHON) -m venv .venv-gpu
@@ -128,4 +141,4 @@ bench: .venv/.test .venv-bench/.installed .venv-cluster/.installed
 	.venv-cluster/bin/python bench/sync.py
 
 clean:
-	rm -rf .venv .venv-bench .venv-cluster .venv-trl .venv-trackers .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-cluster .venv-trl .venv-trackers .venv-dist dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

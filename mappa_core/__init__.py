@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from mappa_core.protocols import Bench as Bench
     from mappa_core.protocols import Cassette as Cassette
     from mappa_core.protocols import Coach as Coach
+    from mappa_core.protocols import Ending as Ending
     from mappa_core.protocols import Engine as Engine
     from mappa_core.protocols import Estimator as Estimator
     from mappa_core.protocols import Loss as Loss
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
     from mappa_core.protocols import Stage as Stage
     from mappa_core.protocols import TaskSource as TaskSource
     from mappa_core.protocols import Tool as Tool
+    from mappa_core.protocols import Toolbox as Toolbox
+    from mappa_core.protocols import TrackedRun as TrackedRun
     from mappa_core.protocols import Tracker as Tracker
     from mappa_core.protocols import Transport as Transport
     from mappa_core.protocols import Workflow as Workflow
@@ -124,8 +127,8 @@ _ROOMS = {
     "hookspecs": """
         NoOptions Offer hookimpl""",
     "protocols": """
-        Bench Cassette Coach Engine Estimator Loss LossRows PolicySpec Provider Ran Reply Request Rewards Sampler
-        Sandboxed Shaper Split Stage TaskSource Tool Tracker Transport Workflow Workspace""",
+        Bench Cassette Coach Ending Engine Estimator Loss LossRows PolicySpec Provider Ran Reply Request Rewards
+        Sampler Sandboxed Shaper Split Stage TaskSource Tool Toolbox TrackedRun Tracker Transport Workflow Workspace""",
     "records": """
         MAX_SCORE NOBODY Breach Completion Failure FileChange Inspection Message Role Sampling Sandbox Scene Step Task
         ToolCall ToolLimits ToolResult ToolSpec Trajectory Usage Verdict VersionSpan""",

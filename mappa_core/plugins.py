@@ -77,6 +77,10 @@ PACKAGE_OF: Mapping[tuple[Kind, str], str] = MappingProxyType(
         ("policies", "openai"): "mappa-coach-openai",
         ("policies", "anthropic"): "mappa-coach-anthropic",
         ("tools", "sandboxfusion"): "mappa-sandboxfusion",
+        ("trackers", "tensorboard"): "mappa-trackers[tensorboard]",
+        ("trackers", "wandb"): "mappa-trackers[wandb]",
+        ("trackers", "mlflow"): "mappa-trackers[mlflow]",
+        ("trackers", "otel"): "mappa-trackers[otel]",
     }
 )
 """Offers of the project's own packages that may be absent: recipes can name them before they are installed."""

@@ -16,7 +16,7 @@ SOURCES = sorted(path for folder in ("mappa_core", "plugins") for path in (ROOT 
 CODE = [path for path in SOURCES if "tests" not in path.parts]
 HEAVY = {
     "torch", "transformers", "sympy", "math_verify", "datasets", "pyarrow", "scipy",
-    "openai", "anthropic", "google.genai", "aiohttp",
+    "openai", "anthropic", "google.genai", "aiohttp", "mcp", "starlette", "uvicorn",
 }  # fmt: skip
 
 

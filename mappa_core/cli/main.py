@@ -21,6 +21,7 @@ from typing import cast
 
 import click
 import structlog
+from click.shell_completion import CompletionItem
 
 from mappa_core.errors import GuardStop, InputError
 
@@ -31,15 +32,20 @@ COMMANDS = (
     "sweep",
     "plan",
     "observe",
+    "gateway",
     "coach",
     "recoach",
+    "import",
     "report",
+    "view",
     "export",
     "runs",
     "config",
     "plugins",
+    "new",
     "sandbox",
     "doctor",
+    "completion",
 )
 """Core's commands in the order of `--help`; each is `command` in the module of its name."""
 
@@ -50,12 +56,12 @@ class Front(click.Group):
     """Core's commands, and a group of commands for every plugin. Help imports no plugin."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS, *_plugins()]
+        return [*COMMANDS, *plugins(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
             return _core_command(cmd_name)
-        return _plugin_group(cmd_name) if cmd_name in _plugins() else None
+        return _plugin_group(cmd_name) if cmd_name in plugins(ctx) else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -66,10 +72,15 @@ class Front(click.Group):
             ctx.fail(f"No such command {args[0]!r}.{choices(args[0], self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        # Names alone: whoever presses Tab does not wait until every command is imported.
+        names = [CompletionItem(name) for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, _core_command(name).get_short_help_str(formatter.width)) for name in COMMANDS])
-        if rows := [(name, _summary(point)) for name, point in _plugins().items()]:
+        if rows := [(name, _summary(point)) for name, point in plugins(ctx).items()]:
             with formatter.section("Plugins (mappa PLUGIN --help lists the commands of one)"):
                 formatter.write_dl(rows)
 
@@ -134,16 +145,18 @@ def _core_command(name: str) -> click.Command:
     return cast(click.Command, importlib.import_module(f"mappa_core.cli.{name}").command)
 
 
-def blocked() -> tuple[str, ...]:
-    """Plugins that the user leaves out; none as long as the options are not read, as in `--help`."""
-    params = click.get_current_context().find_root().params
+def blocked(ctx: click.Context | None = None) -> tuple[str, ...]:
+    """Plugins that the user leaves out; none as long as the options are not read, as in `--help`. While a shell
+    completes a line no context is the current one."""
+    params = (ctx or click.get_current_context()).find_root().params
     return cast(tuple[str, ...], params["block"]) if "block" in params else ()
 
 
-def _plugins() -> dict[str, EntryPoint]:
+def plugins(ctx: click.Context) -> dict[str, EntryPoint]:
+    """Installed plugins by name, none of them imported; those that are left out, or named as a command is, excepted."""
     from mappa_core.plugins import installed
 
-    return {point.name: point for point in installed(blocked()) if point.name not in COMMANDS}
+    return {point.name: point for point in installed(blocked(ctx)) if point.name not in COMMANDS}
 
 
 def _summary(point: EntryPoint) -> str:

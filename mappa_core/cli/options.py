@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from mappa_core.cli.main import blocked
+from mappa_core.cli.main import blocked, plugins
 from mappa_core.config.compose import Composed, compose
 from mappa_core.plugins import Registry, load
 
@@ -53,7 +53,7 @@ def recipe_options(function: Callable[..., None]) -> Callable[..., None]:
         function(asked=asked, **others)
 
     decorators = (
-        click.option("--plugin", metavar="NAME", help="Plugin whose recipe is used."),
+        click.option("--plugin", metavar="NAME", shell_complete=_plugin_names, help="Plugin whose recipe is used."),
         click.option("--recipe", metavar="NAME", help="Recipe of the plugin; `tiny` unless named."),
         click.option(
             "--config",
@@ -69,6 +69,10 @@ def recipe_options(function: Callable[..., None]) -> Callable[..., None]:
     for decorate in reversed(decorators):
         command = decorate(command)
     return command
+
+
+def _plugin_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in plugins(ctx) if name.startswith(incomplete)]
 
 
 def load_registry() -> Registry:

@@ -97,6 +97,10 @@ def _change(change: Change) -> Mapping[str, Any]:
 def show(console: Console, recoached: Recoached) -> None:
     """What became of the advantages: by agent, by iteration, and the actions that moved furthest."""
     _show_verdicts(console, recoached)
+    if not recoached.overall.actions:
+        console.print("no policy of this run learns: there are verdicts, and no advantages to compare", highlight=False)
+        console.print(f"next     mappa observe {recoached.folder}", soft_wrap=True, highlight=False)
+        return
     console.print("\n[bold]advantages[/]  [dim]of each action, before and after; intervals are of 95 %[/]")
     console.print(_changes("agent", {"all": recoached.overall, **recoached.by_agent}))
     if len(recoached.by_iteration) > 1:

@@ -20,35 +20,43 @@ if TYPE_CHECKING:
 
 @click.command("report")
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", metavar="FILE.html", type=click.Path(path_type=Path), help="One page on all of them.")
+@click.option("--audit", is_flag=True, help="With every verdict and the hash of the evidence that it was given on.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a run and nothing else.")
-def command(runs: Sequence[Path], as_json: bool) -> None:
+def command(runs: Sequence[Path], out: Path | None, audit: bool, as_json: bool) -> None:
     """Write report.html of runs anew; print what was learned.
 
-    Also gaps of the coach between strata, with their intervals and alarms.
+    A page is one file that needs nothing else: figures, gaps of the coach between strata with their intervals and
+    alarms, the most telling trajectories, settings, versions and cost. It lies in the run's folder, or with --out
+    where that says, one page for all runs.
     """
     from mappa_core.store.reader import Reader
     from mappa_core.store.summary import read_summary
     from mappa_core.view.drift import watch_of
     from mappa_core.view.health import warnings_of
-    from mappa_core.view.report import write_report
+    from mappa_core.view.report import write_page, write_report
 
+    found = []
     for folder in runs:
         with Reader(folder) as reader:
-            watch, warnings = watch_of(reader), warnings_of(reader)
-        summary = read_summary(folder)
-        page = write_report(folder, summary)
+            found.append((folder, watch_of(reader), warnings_of(reader), read_summary(folder)))
+    shared = None if out is None else write_page(out, [(one[0], one[-1]) for one in found], audit=audit)
+    for folder, watch, warnings, summary in found:
+        page = shared or write_report(folder, summary, audit=audit)
         if as_json:
             click.echo(as_document(page, summary, watch, warnings))
         else:
-            show(Console(), page, summary, watch, warnings)
+            show(Console(), folder, page, summary, watch, warnings)
 
 
-def show(console: Console, page: Path, summary: Summary, watch: Watch, warnings: Sequence[Warned]) -> None:
+def show(
+    console: Console, folder: Path, page: Path, summary: Summary, watch: Watch, warnings: Sequence[Warned]
+) -> None:
     """What was learned, the coach's gaps and alarms, warnings of health, and where the page lies."""
     from mappa_core.cli.progress import counted
     from mappa_core.cli.results import chosen, gains_table, show_warnings
 
-    console.print(f"[bold]{escape(page.parent.name)}[/]  {summary.status}", highlight=False)
+    console.print(f"[bold]{escape(folder.resolve().name)}[/]  {summary.status}", highlight=False)
     if summary.eval is not None:
         count = counted(summary.eval.n, summary.eval.clusters)
         console.print(f"held-out {summary.eval.metric}, {count}, 95 % intervals", highlight=False)

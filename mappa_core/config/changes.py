@@ -18,6 +18,7 @@ FREE_ON_RESUME = (
     "train.max_skipped",
     "train.max_restarts",
     "tools.*.retries",
+    "workflow.options.on_divergence",
     "trackers",
     "checkpoint.every",
     "checkpoint.keep",

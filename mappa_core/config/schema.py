@@ -331,9 +331,12 @@ class RunConfig:
     """Everything that decides a run."""
 
     seed: int = 0
+    """Decides all that is drawn: the order of tasks, every sample, what adapters start with."""
     run: RunSection = field(default_factory=RunSection)
     tasks: Use = field(default_factory=Use)
+    """Where tasks come from."""
     workflow: Use = field(default_factory=Use)
+    """Who acts, in which order, seeing what."""
     agents: dict[str, AgentSection] = field(default_factory=dict)
     policies: dict[str, PolicySection] = field(default_factory=dict)
     """By name; `default` is what a policy that is not named gets."""
@@ -342,11 +345,15 @@ class RunConfig:
     coach: CoachSection = field(default_factory=CoachSection)
     credit: CreditSection = field(default_factory=CreditSection)
     shapers: list[Use] = field(default_factory=list)
+    """Verdicts to rewards, one after the other."""
     estimator: EstimatorSection = field(default_factory=EstimatorSection)
     loss: Use = field(default_factory=lambda: Use(use="ppo"))
+    """What is minimised per token."""
     train: TrainSection = field(default_factory=TrainSection)
     engine: Use = field(default_factory=lambda: Use(use="local"))
+    """Where policies sample and learn."""
     eval: EvalSection = field(default_factory=EvalSection)
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
     store: StoreSection = field(default_factory=StoreSection)
     trackers: list[Use] = field(default_factory=list)
+    """Where figures go beside the run folder."""

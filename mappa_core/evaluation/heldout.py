@@ -114,6 +114,16 @@ class Evaluation:
             "figures": {name: self.of(name).interval for name in self.figures},
         }
 
+    def metrics(self) -> dict[str, float]:
+        """The figures under flat names (`docs/metrics.md`): over all problems and by stratum."""
+        told: dict[str, float] = {"failed": sum(self.failures.values())}
+        for prefix, one in {"": self, **{f"stratum/{name}/": part for name, part in self.by_stratum().items()}}.items():
+            for measure in one.measures:
+                name = "accuracy" if measure == self.metric else f"figure/{measure}"
+                told.update(_bounded(f"{prefix}{name}", one.of(measure).interval))
+        split = "selection" if self.part == "selection" else "eval"
+        return {f"{split}/{name}": float(value) for name, value in told.items()}
+
     def gain_over(self, before: Evaluation) -> Interval | None:
         """Mean difference to `before` on the same problems, with its 95 % interval by cluster; None where none is in
         both."""
@@ -169,6 +179,14 @@ class Evaluation:
         return rows
 
 
+def _bounded(name: str, interval: Interval | None) -> dict[str, float]:
+    """A figure and the bounds that it has, by name."""
+    if interval is None:
+        return {}
+    found = {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
+    return {which: value for which, value in found.items() if value is not None}
+
+
 async def evaluate(
     session: Session,
     *,
@@ -218,15 +236,21 @@ def part_of(event: Mapping[str, Any]) -> Part:
 
 
 def graded(
-    trajectories: Sequence[Trajectory], *, metric: str, figures: Sequence[str] = (), iteration: int
+    trajectories: Sequence[Trajectory],
+    *,
+    metric: str,
+    figures: Sequence[str] = (),
+    iteration: int,
+    measured: bool = True,
 ) -> Evaluation:
-    """The evaluation that `trajectories` make, in the order of their problems."""
+    """The evaluation that `trajectories` make, in the order of their problems. `measured`: that a finished one lacks
+    the metric is a bug, which raises KeyError; in a log from elsewhere it is just not known."""
     samples: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         samples.setdefault(trajectory.task.id, []).append(trajectory)
     tasks = [one[0].task for one in samples.values()]
     for trajectory in trajectories:
-        if trajectory.error is None and metric not in trajectory.outcome:
+        if measured and trajectory.error is None and metric not in trajectory.outcome:
             raise KeyError(f"the workflow finished {trajectory.id} without recording {metric!r}")
     return Evaluation(
         iteration=iteration,

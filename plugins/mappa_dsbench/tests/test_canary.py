@@ -20,7 +20,7 @@ from pandas import DataFrame
 
 from mappa_core import Coach, ConfigError, Scene, Task, ToolLimits, Verdict
 from mappa_core.store.codec import to_json
-from mappa_core.testing.play import play
+from mappa_core.testing import play
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
 from mappa_core.tools.workspace import FolderWorkspace

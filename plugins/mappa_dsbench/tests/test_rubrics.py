@@ -14,7 +14,7 @@ from mappa_core.coaching.options import LLMCoachOptions
 from mappa_core.coaching.question import Questions
 from mappa_core.records import Scene, Task, Trajectory
 from mappa_core.rollout.scenes import hindsight, scenes
-from mappa_core.testing.play import play
+from mappa_core.testing import play
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
 

@@ -1,0 +1,188 @@
+"""Install the wheels of dist/ into empty environments, as strangers would, and use them where no repository is.
+
+lowest    core with the lowest versions that it promises: the light part of the tests
+newest    core, a provider and a team with the newest versions there are, but without torch: the same tests, then
+          `mappa observe` of a team behind an API, and of the run that this left
+training  `pip install mappa-core mappa-dsbench` with the versions of constraints.txt: `mappa train`
+
+`python release/install.py [lowest] [newest] [training]` tries those that are named, or all. `make dist` comes first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import venv
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from types import MappingProxyType
+from typing import Any
+
+from version import ROOT, current
+
+DIST = ROOT / "dist"
+LIGHT = ("config", "credit", "store", "coaching", "calls")
+"""Folders of tests that need core's light dependencies alone."""
+TESTING = ("hypothesis", "pytest-timeout", "pytest-xdist")
+"""What these tests need beside the extra `test`."""
+PYTHON = "```python\nprint(6 * 7)\n```"
+
+
+class Environment:
+    """A virtual environment in `folder`, empty but for pip, and an empty folder beside it where its programs run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.place = folder.with_name(f"{folder.name}-here")
+        self.place.mkdir()
+        venv.create(folder, with_pip=True)
+
+    def install(self, *requirements: str, constraints: Path | None = None, options: tuple[str, ...] = ()) -> None:
+        """Install from the registry that pip is set up for, and our own distributions from dist/ alone."""
+        limits = () if constraints is None else ("--constraint", str(constraints))
+        # Most of what is installed is never imported here, so nothing is compiled before it is.
+        self.run("pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile", "--find-links", str(DIST),
+                 *limits, *options, *requirements)  # fmt: skip
+
+    def run(self, program: str, *arguments: str) -> str:
+        """What a program of the environment prints, which is shown where it fails."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        environment |= {"PYTHONNOUSERSITE": "1", "OMP_NUM_THREADS": "1", "PATH": path}
+        command = [str(self.folder / "bin" / program), *arguments]
+        done = subprocess.run(command, cwd=self.place, env=environment, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            print(done.stdout[-8000:], file=sys.stderr)
+            raise SystemExit(f"{program} {' '.join(arguments)} ended with exit code {done.returncode}")
+        return done.stdout
+
+    def check(self, *, torch: bool) -> None:
+        """Hold the environment to what it is to be: core of this version from its wheel, with or without torch."""
+        program = (
+            "import json, importlib.util as found, mappa_core; "
+            "print(json.dumps([mappa_core.__version__, mappa_core.__file__, found.find_spec('torch') is not None]))"
+        )
+        version, file, has_torch = json.loads(self.run("python", "-c", program))
+        if version != current() or self.folder not in Path(file).parents or has_torch != torch:
+            raise SystemExit(f"{self.folder.name}: mappa-core {version} from {file}, torch: {has_torch}")
+
+    def light_tests(self) -> None:
+        """Run a copy of the light tests; the repository is nowhere near."""
+        shared = ("pyproject.toml", "conftest.py", "tests/conftest.py", "tests/third_party")
+        for name in (*shared, *(f"tests/{folder}" for folder in LIGHT)):
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            (self.place / name).parent.mkdir(exist_ok=True)
+            copy(ROOT / name, self.place / name)
+        shown = self.run("pytest", "-p", "no:cacheprovider", "--numprocesses=2", "--dist=worksteal", "tests")
+        print(f"  {shown.splitlines()[-1]}")
+
+
+def lowest(environment: Environment) -> None:
+    environment.install("mappa-core[test]", *TESTING, constraints=ROOT / "constraints-lowest.txt")
+    environment.check(torch=False)
+    environment.light_tests()
+
+
+def newest(environment: Environment) -> None:
+    """Of the team only what it needs to play: its package asks for torch, because it brings a model to train."""
+    project = tomllib.loads((ROOT / "plugins/mappa_mathchat/pyproject.toml").read_text())["project"]
+    others = [one for one in project["dependencies"] if not one.startswith("mappa-core")]
+    environment.install("mappa-core[test]", "mappa-coach-openai", *others, *TESTING)
+    environment.install("mappa-mathchat", options=("--no-deps",))
+    environment.check(torch=False)
+    environment.light_tests()
+    with answering() as url:
+        policy = {"kind": "api", "use": "openai", "options": {"model": "any", "base_url": url, "api_key_env": None}}
+        words = ("eval.problems=4", "run.root=runs", f"policies.default={json.dumps(policy)}")
+        played = json.loads(environment.run("mappa", "observe", "--plugin", "mathchat", "--json", *words))
+    stored = json.loads(environment.run("mappa", "observe", played["folder"], "--json"))
+    actions = {name: agent["actions"] for name, agent in played["agents"].items()}
+    if played["rollouts"] != 4 or set(actions.values()) != {4}:
+        raise SystemExit(f"observed something else than four rollouts, an action of each agent in each: {played}")
+    if stored["agents"] != played["agents"]:
+        raise SystemExit(f"the stored run shows something else than was played: {stored}")
+    print(f"  observed the actions of {', '.join(actions)}")
+
+
+def training(environment: Environment) -> None:
+    # torch comes first and alone: with it in place nothing asks the registry for a build with CUDA.
+    pinned = ROOT / "constraints.txt"
+    environment.install("torch", constraints=pinned)
+    environment.install("mappa-core", "mappa-dsbench", constraints=pinned)
+    environment.check(torch=True)
+    words = ("train.iterations=2", "train.prompts=2", "eval.problems=4", "run.root=runs")
+    shown = environment.run("mappa", "train", "--plugin", "dsbench", "--json", *words)
+    trained = json.loads(shown.splitlines()[-1])
+    if trained["iterations"] != 2:
+        raise SystemExit(f"trained something else than two iterations: {trained}")
+    print(f"  trained {trained['iterations']} iterations")
+
+
+WAYS: Mapping[str, Callable[[Environment], None]] = MappingProxyType(
+    {"lowest": lowest, "newest": newest, "training": training}
+)
+
+
+@contextmanager
+def answering() -> Iterator[str]:
+    """A server that speaks OpenAI's API and gives every agent the same answer; where its `/v1` is."""
+
+    class Answering(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            body = json.dumps(completion()).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def completion() -> dict[str, Any]:
+    """A reply as the chat API gives it."""
+    message = {"role": "assistant", "content": PYTHON}
+    usage = {"prompt_tokens": 10, "completion_tokens": 8, "total_tokens": 18}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return {"id": "1", "object": "chat.completion", "created": 0, "model": "any", "choices": [choice], "usage": usage}
+
+
+def main(arguments: list[str]) -> int:
+    unknown = sorted(set(arguments) - set(WAYS))
+    if unknown or not any(DIST.glob(f"mappa_core-{current()}-*.whl")):
+        print(f"usage: python release/install.py [{'] ['.join(WAYS)}], after make dist", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="mappa-dist-") as folder:
+        for name in arguments or WAYS:
+            began = time.monotonic()
+            print(name, flush=True)
+            WAYS[name](Environment(Path(folder) / name))
+            print(f"  {time.monotonic() - began:.0f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

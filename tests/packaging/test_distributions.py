@@ -1,0 +1,64 @@
+"""What the metadata of every distribution promise. Wheels themselves are built and looked into by `make dist`."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = [ROOT, *sorted(file.parent for file in ROOT.glob("plugins/*/pyproject.toml"))]
+HEAVY = {"torch", "transformers", "peft", "safetensors", "deepspeed", "ray", "vllm"}
+"""Taken at the one version that is pinned."""
+
+
+def pins(name: str) -> dict[str, str]:
+    """Version by package, as a file of constraints has them."""
+    lines = (line.split("#")[0].strip() for line in (ROOT / name).read_text().splitlines())
+    pairs = (line.split("==") for line in lines if line)
+    return {canonicalize_name(package): version for package, version in pairs}
+
+
+def project(folder: Path) -> dict:
+    return tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+
+
+def requirements(folder: Path, *extras: str) -> list[Requirement]:
+    """What a distribution needs with these extras."""
+    table = project(folder)
+    parts = [table["dependencies"], *(table["optional-dependencies"][extra] for extra in extras)]
+    return [Requirement(one) for part in parts for one in part]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_distribution_says_what_packagers_ask(folder):
+    table = project(folder)
+    assert table["license"] == "MIT" and table["license-files"] == ["LICENSE"]
+    assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert (folder / table["name"].replace("-", "_") / "py.typed").exists()
+    assert (folder / table["readme"]).read_text().startswith("# ")
+    core = project(ROOT)
+    assert all(table[key] == core[key] for key in ("requires-python", "authors", "classifiers", "license"))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_what_is_pinned_is_within_the_ranges(folder):
+    """The versions of constraints.txt, with which everything is tested, are allowed to users."""
+    pinned = pins("constraints.txt")
+    needed = {one.name: one for one in requirements(folder, *project(folder).get("optional-dependencies", ()))}
+    within = {name: one.specifier.contains(pinned[canonicalize_name(name)]) for name, one in needed.items()
+              if canonicalize_name(name) in pinned}  # fmt: skip
+    assert all(within.values()), within
+
+
+def test_the_lowest_versions_that_are_tested_are_those_that_are_promised():
+    lowest = pins("constraints-lowest.txt")
+    promised = {canonicalize_name(one.name): one.specifier for one in requirements(ROOT, "test")}
+    assert not HEAVY & set(promised)
+    for name, specifier in promised.items():
+        (bound,) = [one.version for one in specifier if one.operator == ">="]
+        assert SpecifierSet(f"=={bound}").contains(lowest[name]), f"{name}: promised {bound}, tested {lowest[name]}"
