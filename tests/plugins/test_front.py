@@ -34,8 +34,8 @@ def test_every_name_is_there(name):
 PROMISED = """
     Task Message Step Scene Verdict Trajectory Role ToolResult ToolSpec ToolCall ToolLimits Completion Experience
     Advantages FileChange Breach Usage Sampling Failure Receipt VersionSpan MAX_SCORE NOBODY
-    Workflow Coach Tool Toolbox Sandboxed Sandbox Stage TaskSource Workspace Shaper Estimator Loss LossRows Transport Reply
-    Tracker TrackedRun Ending Engine Sampler PolicySpec Rewards Split Bench Ran Inspection Reader TrajectoryRow
+    Workflow Coach Tool Toolbox Sandboxed Sandbox Stage TaskSource Workspace Shaper Estimator Loss LossRows Transport
+    Reply Tracker TrackedRun Ending Engine Sampler PolicySpec Rewards Split Bench Ran Inspection Reader TrajectoryRow
     Offer NoOptions hookimpl Run
     PYTHON PYTHON_SPEC PROGRAM_ENVIRONMENT program_order program_result program_runner
     SMALLEST_LIMIT cut_middle Rows read_rows HuggingFaceOptions dataset_rows

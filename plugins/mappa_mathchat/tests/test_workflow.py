@@ -13,8 +13,8 @@ from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER, MathChat, Options, 
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import Coach, Tool
 from mappa_core.records import Completion, Message, Scene, Step, Task, ToolCall, ToolResult, Trajectory, Verdict
-from mappa_core.testing.contracts import WorkflowContract
 from mappa_core.testing import play
+from mappa_core.testing.contracts import WorkflowContract
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
 
