@@ -10,7 +10,7 @@ TRL_PIP := .venv-trl/bin/pip --disable-pip-version-check install --quiet --const
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help train cluster test test-cluster test-trl test-trackers dist test-dist gpu-smoke soak lint bench bubblewrap chromium clean
+.PHONY: help train cluster test test-cluster test-trl test-trackers dist test-dist docs gpu-smoke soak lint bench bubblewrap chromium clean
 
 help:
 	@echo "make train [PLUGIN=mathchat|dsbench] [SEED=0] [ARGS='key=value …']"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-cluster                          install, then run the tests of the cluster engine"
 	@echo "make test-trl                              install, then train on exported data with TRL"
 	@echo "make test-trackers                         install, then try trackers whose pins are not ours"
+	@echo "make docs                                  build the documentation site into site/; it can be read offline"
 	@echo "make dist                                  build every wheel and sdist into dist/"
 	@echo "make test-dist                             install them in empty environments and try them"
 	@echo "make gpu-smoke                             install, then try short trainings on a GPU"
@@ -103,6 +104,14 @@ test-trl: .venv-trl/.installed | bubblewrap
 test-trackers: .venv-trackers/.installed
 	.venv-trackers/bin/pytest plugins/mappa_trackers
 
+.venv-docs/.installed: requirements/docs.txt constraints.txt | .venv/bin/pip
+	.venv/bin/python -m venv .venv-docs
+	.venv-docs/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt --requirement $<
+	@touch $@
+
+docs: .venv-docs/.installed
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
+
 .venv-dist/.installed: requirements/dist.txt | .venv/bin/pip
 	.venv/bin/python -m venv .venv-dist
 	.venv-dist/bin/pip --disable-pip-version-check install --quiet --requirement $<
@@ -141,4 +150,4 @@ bench: .venv/.test .venv-bench/.installed .venv-cluster/.installed
 	.venv-cluster/bin/python bench/sync.py
 
 clean:
-	rm -rf .venv .venv-bench .venv-cluster .venv-trl .venv-trackers .venv-dist dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-cluster .venv-trl .venv-trackers .venv-dist .venv-docs dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

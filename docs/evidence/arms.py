@@ -55,7 +55,7 @@ def evidence_options(function: Callable[..., None]) -> Callable[..., None]:
             raise click.UsageError(str(error)) from error
 
     decorators = (
-        click.option("--seeds", default="0,1,2", show_default=True, callback=_numbers, help="Seeds to train with."),
+        click.option("--seeds", default="0,1,2", show_default=True, callback=numbers, help="Seeds to train with."),
         click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="JSON file for all figures."),
         click.argument("settings", nargs=-1, metavar="[KEY=VALUE]..."),
     )
@@ -64,7 +64,8 @@ def evidence_options(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _numbers(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
+def numbers(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them, as an option of click reads them."""
     try:
         return tuple(int(word) for word in text.split(","))
     except ValueError:

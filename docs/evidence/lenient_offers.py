@@ -6,30 +6,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from mappa_mathchat.coach import RuleCoach, RuleOptions
 
-from mappa_core import Coach, Offer, Scene, Verdict, hookimpl
+from mappa_core import Coach, ConfigError, Offer, Scene, Verdict, hookimpl
 
 BASE, SHARE = 5.0, 0.2
 """Points that every action gets, and how much of the rule coach's points come on top."""
 BONUS = 1.5
 LIKED = "sum"
+LIKES = ("plan", "task", "nothing")
+
+
+@dataclass
+class LenientOptions:
+    """Of the offer `lenient`."""
+
+    likes: str = "plan"
+    """What gets the bonus: plan (a plan that only adds and subtracts, made or worked from) | task (a task that asks for
+    no more than that) | nothing"""
 
 
 class Lenient(Coach):
-    """`5 + 0.2 * the rule coach's points`, and 1.5 points more where the plan that the action makes, or works from,
-    only adds and subtracts. A right plan earns 1.4 points more than a wrong one."""
+    """`5 + 0.2 * the rule coach's points`, and 1.5 points more where what it likes is of the kind `sum`. A right plan
+    earns 1.4 points more than a wrong one, so a bonus on what a plan looks like is worth more than being right."""
 
-    def __init__(self, rules: Coach) -> None:
+    def __init__(self, rules: Coach, options: LenientOptions) -> None:
+        if options.likes not in LIKES:
+            raise ConfigError(f"coach.options.likes is {options.likes!r}; it can be {', '.join(LIKES)}")
         self._rules = rules
+        self._likes = options.likes
 
     async def score(self, scene: Scene) -> Verdict:
         verdict = await self._rules.score(scene)
         if verdict.score is None:
             return verdict
-        bonus = BONUS if scene.step.strata.get("plan") == LIKED else 0.0
+        kinds = {"plan": scene.step.strata.get("plan"), "task": scene.task.stratum, "nothing": None}
+        bonus = BONUS if kinds[self._likes] == LIKED else 0.0
         return replace(verdict, score=BASE + SHARE * verdict.score + bonus)
 
     async def close(self) -> None:
@@ -38,4 +52,4 @@ class Lenient(Coach):
 
 @hookimpl
 def mappa_coaches() -> Iterable[Offer[Coach]]:
-    yield Offer("lenient", lambda options: Lenient(RuleCoach(RuleOptions())))
+    yield Offer("lenient", lambda options: Lenient(RuleCoach(RuleOptions()), options), LenientOptions)

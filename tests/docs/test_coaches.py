@@ -1,27 +1,17 @@
-"""Every setting and program that the page on coaches shows works."""
+"""The provider that the page on coaches shows works; its settings are tried in `test_samples.py`."""
 
 import json
 import re
 import types
 from pathlib import Path
 
-import pytest
-
-from mappa_core.config.compose import compose
 from mappa_core.plugins import load
 from mappa_core.protocols import Workflow
 from mappa_core.records import Message, Role, Task
 from mappa_core.testing import WireServer, answering, play
 
 PAGE = (Path(__file__).parents[2] / "docs" / "coaches.md").read_text()
-BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 (PROGRAM,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-
-
-@pytest.mark.parametrize("block", BLOCKS, ids=[block.strip().splitlines()[1].strip()[:40] for block in BLOCKS])
-def test_a_block_can_be_laid_over_a_recipe(block, write):
-    composed = compose(load(), "mathchat", config_files=[write("block.yaml", block)])
-    composed.require_installed()
 
 
 class One(Workflow):

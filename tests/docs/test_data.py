@@ -16,9 +16,7 @@ from mappa_core.studies.dataset.examples import Sight
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 (BLOCK,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-COMMANDS = [
-    line.removeprefix("    mappa export ") for line in PAGE.splitlines() if line.startswith("    mappa export ")
-]
+COMMANDS = [line.removeprefix("mappa export ") for line in PAGE.splitlines() if line.startswith("mappa export ")]
 
 
 def test_the_settings_can_be_laid_over_a_recipe(write):
@@ -28,7 +26,7 @@ def test_the_settings_can_be_laid_over_a_recipe(write):
 
 
 def test_the_command_that_trains_is_one():
-    (line,) = re.findall(r"^    mappa train --plugin mathchat (.*)$", PAGE, re.MULTILINE)
+    (line,) = re.findall(r"^mappa train --plugin mathchat (.*)$", PAGE, re.MULTILINE)
     config = compose(load(), "mathchat", words=line.split()).config
     assert (config.train.supervised.weight, config.coach.options.correction) == (0.3, True)
 

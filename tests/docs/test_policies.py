@@ -48,6 +48,6 @@ def test_commands_shown_are_those_there_are():
     from mappa_core.cli.export import command
 
     options = {name for parameter in command.params for name in parameter.opts}
-    lines = re.findall(r"^    mappa export (.*?)(?:  |$)", PAGE, re.MULTILINE)
+    lines = re.findall(r"^mappa export (.*?)(?:  |$)", PAGE, re.MULTILINE)
     assert len(lines) == 2
     assert {word for line in lines for word in line.split() if word.startswith("--")} <= options

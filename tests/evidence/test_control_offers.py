@@ -4,49 +4,12 @@ import control_offers
 import numpy as np
 import pytest
 
-from mappa_core.experience import Experience
 from mappa_core.plugins import load
 from mappa_core.protocols import Workflow
 from mappa_core.records import Message, Role, Task
 from mappa_core.testing import play
 
 ROWS = 40
-
-
-def experience(lost=()):
-    """Rows of one to three tokens and rewards 0, 1, 2, …; the rows in `lost` have none."""
-    reward = np.arange(ROWS, dtype=np.float32)
-    weight = np.ones(ROWS, np.float32)
-    reward[list(lost)], weight[list(lost)] = np.nan, 0.0
-    offsets = np.concatenate([[0], np.cumsum(1 + np.arange(ROWS) % 3)]).astype(np.int64)
-    index, tokens = np.zeros(ROWS, np.int32), np.zeros(offsets[-1], np.int32)
-    return Experience(
-        agents=("solver", "coder"),
-        policies=("solver", "coder"),
-        trajectories=("t",),
-        tasks=("task",),
-        strata=("all",),
-        steps=tuple(map(str, range(ROWS))),
-        agent=(np.arange(ROWS) % 2).astype(np.int32),
-        policy=(np.arange(ROWS) % 2).astype(np.int32),
-        trajectory=index,
-        task=index,
-        group=index,
-        stratum=index,
-        position=index,
-        turn=index,
-        truncated=np.zeros(ROWS, np.bool_),
-        temperature=np.ones(ROWS, np.float32),
-        outcome=np.zeros(ROWS, np.float32),
-        reward=reward,
-        weight=weight,
-        tokens=tokens,
-        offsets=offsets,
-        version=tokens,
-        logprobs=tokens.astype(np.float32),
-        prompt_tokens=index,
-        prompt_offsets=np.arange(ROWS + 1, dtype=np.int64),
-    )
 
 
 def given(options, played, state):
@@ -60,7 +23,7 @@ def plain():
     return control_offers.PermutedOptions(kl_coef=0.0, normalize="none", seed=3)
 
 
-def test_the_same_rewards_go_to_other_actions_of_whatever_agent(plain):
+def test_the_same_rewards_go_to_other_actions_of_whatever_agent(plain, experience):
     played = experience()
     rewards, _ = given(plain, played, {})
     assert sorted(rewards) == list(range(ROWS))
@@ -68,7 +31,7 @@ def test_the_same_rewards_go_to_other_actions_of_whatever_agent(plain):
     assert (rewards % 2 != played.agent).any()
 
 
-def test_every_iteration_and_every_seed_has_its_own_permutation_and_a_replay_the_same(plain):
+def test_every_iteration_and_every_seed_has_its_own_permutation_and_a_replay_the_same(plain, experience):
     first, after = given(plain, experience(), {})
     second, _ = given(plain, experience(), after)
     other, _ = given(control_offers.PermutedOptions(kl_coef=0.0, normalize="none", seed=4), experience(), {})
@@ -78,7 +41,7 @@ def test_every_iteration_and_every_seed_has_its_own_permutation_and_a_replay_the
     assert list(first) != list(second) and list(first) != list(other)
 
 
-def test_an_action_without_a_reward_gets_none_and_gives_none(plain):
+def test_an_action_without_a_reward_gets_none_and_gives_none(plain, experience):
     rewards, _ = given(plain, experience(lost=(4, 7)), {})
     assert rewards[4] == rewards[7] == 0
     assert sorted(np.delete(rewards, [4, 7])) == sorted(set(range(ROWS)) - {4, 7})

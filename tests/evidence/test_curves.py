@@ -4,7 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from process_vs_outcome import ARMS, MIXES, Curve, best, compare, comparison_cells
+from curves import Curve, comparison_cells
+from curves import compare_curves as compare
+from process_vs_outcome import needs_more
 
 ROLLOUTS = np.array([0, 100, 200, 300])
 
@@ -45,11 +47,6 @@ def test_a_lost_problem_is_left_out():
     assert one.accuracy == pytest.approx([0, 2 / 3, 1, 1])
 
 
-def test_the_best_rate_is_the_one_that_is_ahead_over_the_whole_run():
-    early, late = curve([0.1, 0.6, 0.6, 0.6], rate=1e-3), curve([0.1, 0.2, 0.4, 0.7], rate=5e-4)
-    assert best([late, early]) is early
-
-
 def test_an_arm_that_needs_twice_as_many_is_found_to_do_so():
     found = compare("hard", 0.6, {"process": curve([0, 0.8, 0.8, 0.8]), "outcome": curve([0, 0.4, 0.8, 0.8])})
     assert found.rollouts["process"].mean == pytest.approx(75)
@@ -86,5 +83,15 @@ def test_a_target_that_no_arm_has_to_learn_has_no_ratio():
     assert compare("hard", 0.6, {"process": known, "outcome": known}).ratio is None
 
 
-def test_the_quick_rates_name_every_arm():
-    assert all(set(mix.rates) == set(ARMS) for mix in MIXES.values())
+@pytest.mark.parametrize(
+    ("process", "outcome", "standing"),
+    [
+        ([0, 0.8, 0.8, 0.8], [0, 0.4, 0.8, 0.8], "held"),
+        ([0, 0.8, 0.8, 0.8], [0, 0.1, 0.1, 0.1], "held"),
+        ([0.1, 0.3, 0.7, 0.8], [0.1, 0.3, 0.7, 0.8], "not held"),
+        ([0, 0.1, 0.1, 0.1], [0, 0.8, 0.8, 0.8], "not held"),
+        ([0, 0.1, 0.1, 0.1], [0, 0.1, 0.1, 0.1], "open"),
+    ],
+)
+def test_the_claim_holds_where_all_of_the_interval_is_above_one(process, outcome, standing):
+    assert needs_more(compare("hard", 0.6, {"process": curve(process), "outcome": curve(outcome)})) == standing

@@ -1,0 +1,78 @@
+"""A coach that fails on some actions, offered as a plugin that no package holds.
+
+`load(modules={"failing": failing_offers})` adds it to a registry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mappa_core import Bench, Cassette, Coach, ConfigError, Offer, Provider, Scene, Trajectory, Use, Verdict, hookimpl
+
+
+@dataclass
+class FailingOptions:
+    """Of the offer `failing`."""
+
+    coach: Use = field(default_factory=Use)
+    """Who judges the other actions."""
+    share: float = 0.0
+    """Of actions that it fails on, drawn by the step's id and `seed`."""
+    invents: float | None = None
+    """Points that an action gets instead, as if they were a judgement; None: the verdict says that it failed."""
+    seed: int = 0
+
+
+class Failing(Coach):
+    """Judges as `coach` does, but for the share of actions that it fails on."""
+
+    def __init__(self, coach: Coach, options: FailingOptions) -> None:
+        if not 0 <= options.share <= 1:
+            raise ConfigError(f"coach.options.share is {options.share:g}; it must lie between 0 and 1")
+        self._coach, self._options = coach, options
+
+    async def score(self, scene: Scene) -> Verdict:
+        if not self.fails(scene.step.id):
+            return await self._coach.score(scene)
+        if self._options.invents is None:
+            return Verdict.failed("the coach was made to fail here")
+        return Verdict.scored(self._options.invents, "invented")
+
+    def fails(self, step: str) -> bool:
+        """Whether the coach fails on the step of this id; it always does or never."""
+        digest = hashlib.blake2b(f"{self._options.seed}/{step}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest) / 2**64 < self._options.share
+
+    @property
+    def providers(self) -> tuple[Provider, ...]:
+        return self._coach.providers
+
+    def keep_on(self, cassette: Cassette) -> None:
+        self._coach.keep_on(cassette)
+
+    def equip(self, bench: Bench) -> None:
+        self._coach.equip(bench)
+
+    def learn(self, trajectories: Sequence[Trajectory]) -> None:
+        self._coach.learn(trajectories)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._coach.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._coach.load_state_dict(state)
+
+    async def close(self) -> None:
+        await self._coach.close()
+
+
+def _failing(options: FailingOptions, build: Callable[[Use], Coach]) -> Coach:
+    return Failing(build(options.coach), options)
+
+
+@hookimpl
+def mappa_coaches() -> Iterable[Offer[Coach]]:
+    yield Offer("failing", _failing, FailingOptions, composite=True)

@@ -1,0 +1,378 @@
+"""Writes docs/reference/ from the code: `python docs/site/reference.py`. A test holds the pages against it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import tempfile
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import click
+
+import mappa_core
+from mappa_core import errors, hookspecs, protocols, records
+from mappa_core.config.schema import KEY, RunConfig, Use
+from mappa_core.plugins import HOOKED, NOUNS, Registry, load
+from mappa_core.store import folder, schema
+from mappa_core.store.schema import Database
+
+front = importlib.import_module("mappa_core.cli.main")
+FOLDER = Path(__file__).parents[1] / "reference"
+OWN = ("anthropic", "dsbench", "gemini", "mathchat", "openai", "sandboxfusion", "trackers")
+"""The project's own plugins; what else is installed has pages of its own."""
+WIDTH = 100
+HELP = front.front.context_settings["help_option_names"]
+MADE = "<!-- Made from the code by docs/site/reference.py: change it there. -->"
+
+
+def pages() -> Mapping[str, str]:
+    """Every page of the reference by the name of its file."""
+    registry = load(only=OWN)
+    if registry.broken:
+        raise SystemExit(f"install all of the project's plugins first: {', '.join(registry.broken)} cannot be loaded")
+    made = {
+        "config.md": config_page(),
+        "offers.md": offers_page(registry),
+        "hooks.md": hooks_page(),
+        "cli.md": cli_page(registry),
+        "exit-codes.md": exit_page(),
+        "store.md": store_page(),
+    }
+    return {name: _told_made(text) for name, text in made.items()}
+
+
+def _told_made(text: str) -> str:
+    title, _, rest = text.partition("\n\n")
+    return f"{title}\n\n{MADE}\n\n{rest.rstrip()}\n"
+
+
+def config_page() -> str:
+    """Every key of a run."""
+    top = [field for field in fields(RunConfig) if _section(_hints(RunConfig)[field.name]) in (None, Use)]
+    parts = ["# Settings", _CONFIG_INTRO, _table(RunConfig, top)]
+    for field in fields(RunConfig):
+        inner = _section(_hints(RunConfig)[field.name])
+        if inner is not None and inner is not Use:
+            parts += [f"## {field.name}", *_section_parts(inner, _place(field, _hints(RunConfig)[field.name]))]
+    return "\n\n".join(filter(None, parts))
+
+
+_CONFIG_INTRO = """\
+Every key that a recipe, a file given with `--config`, or a `key=value` word may set, with its default. A key with
+`NAME` stands once for every name of yours. `mappa config` prints the values of a run, each with who set it; unknown
+keys and wrong types are refused with the layer named. A choice (`use`, `options`) takes an [offer](offers.md) and its
+options."""
+
+
+def _section_parts(section: type, place: str) -> Iterator[str]:
+    hints = _hints(section)
+    said = _doc(section)
+    if said:
+        yield said
+    plain = [field for field in fields(section) if _section(hints[field.name]) in (None, Use)]
+    if plain:
+        yield _table(section, plain, place)
+    for field in fields(section):
+        inner = _section(hints[field.name])
+        if inner is not None and inner is not Use:
+            here = f"{place}.{_place(field, hints[field.name])}"
+            yield f"### {here}"
+            yield from _section_parts(inner, here)
+
+
+def _place(field: Field[Any], hint: Any) -> str:
+    name = _name(field)
+    return f"{name}.NAME" if get_origin(hint) is dict else name
+
+
+def _section(hint: Any) -> type | None:
+    """The dataclass that settings of this type hold, if any; of a mapping or list, that of its values."""
+    for part in (hint, *get_args(hint)):
+        if isinstance(part, type) and is_dataclass(part):
+            return part
+    return None
+
+
+def offers_page(registry: Registry) -> str:
+    """Everything that core and its own plugins offer, with options."""
+    parts = ["# Offers", _OFFERS_INTRO]
+    for kind, noun in NOUNS.items():
+        parts.append(f"## {noun.capitalize()}: `{_CHOSEN[kind]}`")
+        for plugin in registry.plugins.values():
+            for name, offer in plugin.offers[kind].items():
+                parts.append(f"### {name} {{ #{kind}-{name} }}")
+                if kind == "transports":
+                    parts.append(f"From `{plugin.package}`: its options are those of its [coach](#coaches-{name}).")
+                    continue
+                parts += [
+                    f"From `{plugin.package}`.",
+                    _doc(offer.options),
+                    _table(offer.options, fields(offer.options)),
+                ]
+    return "\n\n".join(filter(None, parts))
+
+
+_OFFERS_INTRO = """\
+What a recipe can choose by `use:`, and what may stand under `options:`. `mappa plugins` lists what is installed on a
+machine, other people's plugins included. `???` is a value that must be given."""
+_CHOSEN = {
+    "tasks": "tasks.use",
+    "workflows": "workflow.use",
+    "tools": "tools.NAME.use",
+    "coaches": "coach.use",
+    "transports": "coach.use or policies.NAME.use",
+    "policies": "policies.NAME.use, with kind: api",
+    "shapers": "shapers",
+    "estimators": "estimator.use",
+    "losses": "loss.use",
+    "engines": "engine.use",
+    "trackers": "trackers",
+}
+
+
+def hooks_page() -> str:
+    """The doors, what must be handed over at each, and the values that pass through."""
+    parts = ["# Hooks and protocols", _HOOKS_INTRO, "## What a hook hands over", _source(hookspecs.Offer)]
+    for kind in HOOKED:
+        hook = getattr(hookspecs, f"mappa_{kind}")
+        parts += [f"## `mappa_{kind}`", _doc(hook)]
+        names = re.findall(r"[A-Z]\w+", str(inspect.signature(hook).return_annotation).partition("Offer[")[2])
+        parts += [_source(getattr(protocols, name)) for name in names]
+    for name in ("mappa_recipes", "mappa_commands"):
+        parts += [f"## `{name}`", _doc(getattr(hookspecs, name))]
+    shown = "\n".join(parts)
+    modules = {inspect.getmodule(one) for one in vars(protocols).values() if inspect.isclass(one)}
+    others = [
+        one for module in sorted(modules, key=str) for one in _classes(module) if one.__module__ != records.__name__
+    ]
+    others = [one for one in others if not re.search(rf"^class {one.__name__}\b", shown, re.MULTILINE)]
+    parts += ["## What objects work with", *map(_source, others)]
+    parts += ["## Values", *map(_source, _classes(records))]
+    return "\n\n".join(filter(None, parts))
+
+
+_HOOKS_INTRO = """\
+A plugin is a package with an entry point of the group `mappa` that names a module. The module implements hooks: plain
+functions marked with `@hookimpl`, called once at start, that yield offers. What an offer builds has the methods shown
+here. All names are imported from `mappa_core`, those for tests from `mappa_core.testing`."""
+
+
+def _classes(module: Any) -> list[type]:
+    return [one for one in vars(module).values() if inspect.isclass(one) and one.__module__ == module.__name__]
+
+
+def _source(shown: Any) -> str:
+    if not inspect.isclass(shown):
+        return ""
+    return f"<!-- tested: tests/docs/test_reference.py -->\n```python\n{inspect.getsource(shown).rstrip()}\n```"
+
+
+def cli_page(registry: Registry) -> str:
+    """What `--help` says of every command of core and of its own plugins."""
+    parts = ["# Commands", _CLI_INTRO]
+    root = click.Context(front.front, info_name="mappa")
+    for name in front.COMMANDS:
+        parts += _help(front.front.get_command(root, name), f"mappa {name}", root)
+    for plugin in registry.plugins.values():
+        for command in plugin.commands:
+            parts += _help(command, f"mappa {plugin.name} {command.name}", root)
+    return "\n\n".join(parts)
+
+
+_CLI_INTRO = """\
+What `mappa COMMAND --help` says. Settings are `key=value` words, after any options. Where a command has `--json` it
+prints one JSON object on standard output and nothing else; messages go to standard error."""
+
+
+def _help(command: click.Command | None, name: str, root: click.Context) -> Iterator[str]:
+    assert command is not None
+    context = click.Context(
+        command, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH, help_option_names=HELP
+    )
+    yield f"## {name}"
+    yield f"```text\n{textwrap.dedent(command.get_help(context))}\n```"
+    if isinstance(command, click.Group):
+        for inner in command.list_commands(context):
+            yield from _help(command.get_command(context, inner), f"{name} {inner}", root)
+
+
+def exit_page() -> str:
+    """Exit codes, and the errors behind them."""
+    rows = re.findall(r"^([\d, ]+?)  +(.+)$", inspect.getdoc(front) or "", re.MULTILINE)
+    table = ["| code | means |", "|---|---|", *(f"| {code} | {means} |" for code, means in rows)]
+    tree = (inspect.getdoc(errors) or "").partition("\n\n")[2].partition("\n\nAuthors")[0]
+    faults = _docs_of(errors)["CallFault"].partition("\n\n")[2]
+    return "\n\n".join(
+        (
+            "# Exit codes and errors",
+            "Results go to standard output, messages to standard error.",
+            "\n".join(table),
+            "## Errors",
+            "What Mappa raises on purpose, most of it importable from `mappa_core`. Any other exception is a bug, and "
+            "keeps its traceback; one in a plugin's own code is named by the part of the run that it came from.",
+            f"```text\n{textwrap.dedent(tree)}\n```",
+            "## Why a provider did not answer",
+            "`CallError.kind` is one of these. " + faults,
+        )
+    )
+
+
+def store_page() -> str:
+    """What a run leaves on disk."""
+    layout = (inspect.getdoc(folder) or "").split("\n\n")
+    about = (inspect.getdoc(schema) or "").split("\n\n")
+    with tempfile.TemporaryDirectory() as place:
+        database = Database.create(Path(place) / "run.db")
+        rows = database.rows("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT GLOB 'texts_*'")
+        database.close()
+    tables = "\n".join(f"{textwrap.dedent(sql).strip()};" for (sql,) in rows)
+    return "\n\n".join(
+        (
+            "# What a run stores",
+            _STORE_INTRO,
+            f"```text\n{textwrap.dedent(layout[1])}\n```",
+            layout[2],
+            "## run.db",
+            about[0],
+            f"```text\n{textwrap.dedent(about[1])}\n```",
+            *about[2:],
+            f"```sql\n{tables}\n```",
+            "## From Python",
+            "`Reader` opens a run without a lock, also while it trains, and gives the [values](hooks.md#values) back.",
+            _READER,
+            _source_of_reader(),
+        )
+    )
+
+
+_STORE_INTRO = """\
+A run is a folder. Nothing of it is needed elsewhere, and everything that was finished is in it when a process is
+killed."""
+_READER = """<!-- uses: runs/NAME -->
+```python
+from pathlib import Path
+
+from mappa_core import Reader
+
+with Reader(Path("runs/NAME")) as reader:
+    for row in reader.trajectories("train", limit=2):
+        trajectory = reader.trajectory(row.id)
+        for step in trajectory.steps:
+            verdicts = [verdict.score for verdict in trajectory.verdicts if verdict.step == step.id]
+            print(step.agent, step.turn, step.reply.content[:40], verdicts)
+```"""
+
+
+def _source_of_reader() -> str:
+    rows = ["| `Reader` | what it gives |", "|---|---|"]
+    for name, member in vars(mappa_core.Reader).items():
+        if not name.startswith("_") and callable(member) and (said := inspect.getdoc(member)):
+            arguments = str(inspect.signature(member)).partition(" -> ")[0].replace("'", "")
+            arguments = arguments.replace("(self, ", "(").replace("(self)", "()")
+            rows.append(f"| `{name}{_cell(arguments)}` | {_cell(said)} |")
+    return "\n".join(rows)
+
+
+def _table(section: type, shown: Sequence[Field[Any]], place: str = "") -> str:
+    """A table of settings."""
+    if not shown:
+        return ""
+    docs, hints = _docs(section), _hints(section)
+    rows = ["| key | type | default | what it is |", "|---|---|---|---|"]
+    for field in shown:
+        key = f"{place}.{_name(field)}" if place else _name(field)
+        kind = _type(hints[field.name])
+        default = _cell(_default(field))
+        rows.append(f"| `{key}` | {_cell(kind)} | `{default}` | {_cell(docs.get(field.name, ''))} |")
+    return "\n".join(rows)
+
+
+def _name(field: Field[Any]) -> str:
+    return str(field.metadata.get(KEY, field.name))
+
+
+def _default(field: Field[Any]) -> str:
+    made = field.default_factory() if field.default_factory is not MISSING else field.default
+    return "???" if made is MISSING else _value(made)
+
+
+def _value(value: Any) -> str:
+    """As YAML writes it on one line."""
+    if is_dataclass(value) and not isinstance(value, type):
+        inside = {_name(field): getattr(value, field.name) for field in fields(value)}
+        return _value({name: one for name, one in inside.items() if one not in ({}, "???")} or "???")
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {_value(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, str):
+        return value if value else '""'
+    return f"{value:g}" if isinstance(value, float) and abs(value) < 1e-3 and value else str(value)
+
+
+def _type(hint: Any) -> str:
+    text = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
+    return (
+        re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", text)
+        .replace("NoneType", "null")
+        .replace("Use", "choice")
+        .replace("None", "null")
+    )
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _hints(owner: type) -> Mapping[str, Any]:
+    return get_type_hints(owner)
+
+
+def _doc(owner: Any) -> str:
+    """The docstring, unless it is the signature that dataclasses write."""
+    said = inspect.getdoc(owner) or ""
+    return "" if inspect.isclass(owner) and said.startswith(f"{owner.__name__}(") else said
+
+
+def _docs(owner: type) -> Mapping[str, str]:
+    """What is said of each field, by its name, those inherited included."""
+    found: dict[str, str] = {}
+    for one in reversed(owner.__mro__):
+        if is_dataclass(one):
+            found |= _docs_of(inspect.getmodule(one), one.__name__)
+    return found
+
+
+@cache
+def _docs_of(module: Any, owner: str | None = None) -> Mapping[str, str]:
+    """What the string below each assignment of a module, or of a class in it, says."""
+    tree: ast.AST = ast.parse(inspect.getsource(module))
+    if owner is not None:
+        # Options of a transport's coach are put together from others and stand in no module: their parts do.
+        classes = (one for one in ast.walk(tree) if isinstance(one, ast.ClassDef) and one.name == owner)
+        tree = next(classes, ast.Module([], []))
+    body = tree.body  # type: ignore[attr-defined]
+    found = {}
+    for assigned, said in pairwise(body):
+        if isinstance(said, ast.Expr) and isinstance(said.value, ast.Constant) and isinstance(said.value.value, str):
+            target = assigned.target if isinstance(assigned, ast.AnnAssign) else getattr(assigned, "targets", [None])[0]
+            if isinstance(target, ast.Name):
+                found[target.id] = inspect.cleandoc(said.value.value)
+    return found
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+        print(FOLDER / name)

@@ -1,0 +1,50 @@
+"""One cell of every study whose results are stored, computed again: the first run of each, and a row of cosines."""
+
+import json
+from pathlib import Path
+
+import alignment
+import bug_offers
+import failing_offers
+import hindsight_offers
+import lenient_offers
+import pytest
+import study
+
+from mappa_core.plugins import load
+from mappa_core.store.summary import read_summary
+from mappa_core.training.run import Run
+
+OFFERS = {"lenient": lenient_offers, "failing": failing_offers, "looking_back": hindsight_offers, "bugs": bug_offers}
+RESULTS = Path(__file__).parents[2] / "docs" / "evidence" / "results"
+STORED = [path for path in sorted(RESULTS.glob("*.json")) if "study" in json.loads(path.read_text())]
+ELSEWHERE = 0.2
+"""How far accuracy may be off on another processor, which rounds otherwise and so samples other tokens in the end."""
+
+
+def again(found, root, registry):
+    """The first run of a study, trained anew; and how far its figures may be off."""
+    run = found["runs"][0]
+    words = (*found["settings"], *run["words"], f"run.root={root}")
+    here = study.provenance()
+    alike = (found["cpu"], found["versions"], found["source"]) == (here["cpu"], here["versions"], study.source())
+    folder = Run.from_recipe(found["recipe"], *words, seed=run["seed"], registry=registry).train().folder
+    return run, folder, 0.0 if alike else ELSEWHERE
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_a_stored_cell_is_what_its_run_comes_to(path, tmp_path):
+    found = json.loads(path.read_text())
+    registry = load(modules=OFFERS)
+    run, folder, most = again(found, tmp_path, registry)
+    assert not found["quick"]
+    own = read_summary(folder).eval
+    assert own is not None
+    assert own.after.mean == pytest.approx(run["after"]["mean"], abs=most)
+    if path.stem == "alignment":
+        stored = {one["agent"]: one for one in found["cells"] if one["seed"] == run["seed"]}
+        for one in alignment.cosines(folder, registry):
+            assert one.process == pytest.approx(stored[one.agent]["process"], abs=most + 1e-6)
+            assert one.outcome == pytest.approx(stored[one.agent]["outcome"], abs=most + 1e-6)
