@@ -78,8 +78,9 @@ cluster: .venv-cluster/.installed | bubblewrap
 	.venv-cluster/bin/mappa train --plugin mathchat seed=$(SEED) engine.use=cluster \
 		train.correction.kind=truncate train.iterations=3 eval.problems=32 $(ARGS)
 
+# Three on two cores: tests wait for processes about as often as they compute.
 test: .venv/.test lint | chromium
-	.venv/bin/pytest --numprocesses=2 --dist=worksteal
+	.venv/bin/pytest --numprocesses=3 --dist=worksteal
 
 test-cluster: .venv-cluster/.installed | bubblewrap
 	.venv-cluster/bin/pytest tests_cluster

@@ -337,7 +337,7 @@ run.train()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_run_that_is_killed_again_and_again_learns_from_everything_once(registry, tmp_path):
     recipe = tmp_path / "tiny.yaml"
     options = "engine.options={max_staleness: 2, straggler_share: 0.4, action_ms: 10, update_ms: 30}"

@@ -84,6 +84,7 @@ async def test_many_processes_share_one_limit_of_cpu_time(arena):
     assert "CPU time" in result.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["stops", "stubborn"])
 async def test_who_does_not_end_is_ended(arena, name):
     result = await arena.attack(name, wall_s=3.0)
@@ -151,6 +152,7 @@ async def test_two_programs_at_once_and_one_after_them_do_not_meet(arena):
     arena.assert_nothing_escaped()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preload", [[], ["numpy", "json", "random"]], ids=["bare", "preloaded"])
 async def test_no_state_goes_from_one_program_to_another(bait, nothing_left, open_tool, make_arena, preload):
     arena = make_arena(await open_tool(workers=4, preload=preload))
