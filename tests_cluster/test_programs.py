@@ -35,14 +35,14 @@ def runs(folder: Path) -> list[str]:
     return [run["status"] for run in json.loads((folder / "sweep.json").read_text())["runs"]]
 
 
-async def test_runs_of_a_sweep_are_trained_by_other_processes(sweep, tmp_path):
+async def test_a_run_of_a_sweep_is_trained_by_another_process(sweep, tmp_path):
     folder = tmp_path / "sweep"
-    first = sweep("--folder", str(folder), "--plugin", "mathchat", "--seeds", "0,1", "--jobs", "2", *PLAIN)
+    first = sweep("--folder", str(folder), "--plugin", "mathchat", "--seeds", "3", *PLAIN)
     output, errors = await asyncio.to_thread(first.communicate)
     assert first.returncode == 0, errors
-    assert runs(folder) == ["done", "done"]
+    assert runs(folder) == ["done"]
     assert len(json.loads(output)["compared"]["arms"]) == 1
-    assert {read_summary(folder / f"arm1-s{seed}").status for seed in (0, 1)} == {"done"}
+    assert read_summary(folder / "arm1-s3").status == "done"
 
 
 async def test_a_sweep_that_is_stopped_leaves_no_program_and_goes_on(sweep, tmp_path):
