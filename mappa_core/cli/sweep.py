@@ -62,9 +62,12 @@ def command(
     """
     import msgspec
 
+    from mappa_core.engine.cluster.installed import check_installed
     from mappa_core.studies.sweep import load, swept
     from mappa_core.view.sweep import write_sweep
 
+    if ray is not None:
+        check_installed("--ray", ["ray"])
     if resume is None:
         folder, sweep = _begun(asked, vary, seeds, folder)
     else:
@@ -81,7 +84,7 @@ def command(
 
     try:
         done = asyncio.run(_run(folder.resolve(), sweep, changed, jobs=jobs, ray=ray, cpus=cpus, gpus=gpus))
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit, ConfigError):
         click.echo(f"nothing is lost; go on with: mappa sweep --resume {folder}", err=True)
         raise
     found = swept(folder, done)

@@ -124,6 +124,13 @@ def test_wrong_input_writes_nothing(doubles, tmp_path, capsys):
     assert "--resume" in capsys.readouterr().err
 
 
+def test_without_ray_nothing_is_begun_on_it(doubles, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("mappa_core.engine.cluster.installed.release", lambda library: None)
+    assert main(["sweep", "--folder", str(tmp_path / "sweep"), "--ray", "auto", *SHORT]) == 2
+    assert "--ray cannot start here (ray: not installed)" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "sweep").exists()
+
+
 def test_a_folder_with_a_run_is_gone_on_with_and_one_without_is_begun(tmp_path):
     from mappa_core.studies.sweep import Sweep, SweepArm, here
 

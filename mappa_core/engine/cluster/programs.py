@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from mappa_core.engine.cluster.fleet import Actor, Fleet, Slot
-from mappa_core.engine.cluster.installed import check_installed
 from mappa_core.errors import ConfigError, EngineLost
 
 RESERVE_S = 120.0
@@ -77,8 +76,7 @@ class Programs:
     @classmethod
     async def open(cls, address: str, folder: Path, *, jobs: int, cpus: int, gpus: float) -> Programs:
         """Reserve `jobs` shares of so many CPUs and GPUs each, spread over the machines of the Ray at `address` (auto
-        or HOST:PORT). Raises ConfigError where Ray is not installed, is not there, or has too little that is free."""
-        check_installed("--ray", ["ray"])
+        or HOST:PORT). Raises ConfigError where there is no Ray, or too little is free."""
         share = {"CPU": float(cpus), **({"GPU": gpus} if gpus else {})}
         fleet = await Fleet.open(address, asked="--ray")
         try:
