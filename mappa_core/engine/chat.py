@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -19,6 +19,8 @@ _SAID = "Answered."
 """Stands for any answer where the template is asked how it ends one."""
 _TAIL = 16
 """Prompt tokens that are looked at to see whether the template opened a think tag: a tag is a few tokens at most."""
+_MARK = "\U0010fffd"
+"""Fences the numbers that stand for control tokens while a template is rendered: a character without a meaning."""
 
 
 class Chat:
@@ -38,14 +40,22 @@ class Chat:
         name = found.group(1) if found else "think"
         self._think = (f"<{name}>", f"</{name}>")
         self._calls = "<tool_call>" in template
+        controls = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+        longest_first = sorted([*controls, _MARK], key=len, reverse=True)
+        self._control = re.compile("|".join(map(re.escape, longest_first)))
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Int32:
-        """Prompt tokens (P,). `kwargs` go to the template as they are. A template that knows no tools ignores them."""
+        """Prompt tokens (P,). `kwargs` go to the template as they are. A template that knows no tools ignores them.
+
+        Control tokens come from the template alone: `<|im_end|>` in what an agent, a tool or a task wrote is spelt out
+        in ordinary ones, so no text can end its own message and speak as somebody else.
+        """
+        written, spelt = self._without_controls([message_dict(message) for message in messages])
         try:
             text = self.tokenizer.apply_chat_template(
-                [message_dict(message) for message in messages],
+                written,
                 tools=[tool_schema(tool) for tool in tools] or None,
                 add_generation_prompt=True,
                 tokenize=False,
@@ -53,7 +63,25 @@ class Chat:
             )
         except jinja2.TemplateError as error:
             raise ModelError(f"{self._where}: its chat template refuses these messages: {error}") from error
-        return np.asarray(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int32)
+        parts = re.split(f"{_MARK}([0-9]+){_MARK}", text)
+        parts[1::2] = [spelt[int(number)] for number in parts[1::2]]
+        tokens = [self._tokenize(part, spell=at % 2 == 1) for at, part in enumerate(parts)]
+        return np.concatenate([np.asarray(part, dtype=np.int32) for part in tokens])
+
+    def _without_controls(self, messages: list[dict[str, Any]]) -> tuple[Any, list[str]]:
+        """(`messages` with fenced numbers in place of what looks like a control token, what each number stands for)."""
+        numbers: dict[str, int] = {}
+
+        def fenced(found: re.Match[str]) -> str:
+            return f"{_MARK}{numbers.setdefault(found.group(), len(numbers))}{_MARK}"
+
+        return _map_text(messages, lambda text: self._control.sub(fenced, text)), list(numbers)
+
+    def _tokenize(self, text: str, *, spell: bool = False) -> list[int]:
+        """The tokens of `text`; with `spell`, what looks like a control token is spelt out in ordinary ones."""
+        encoding = self.tokenizer(text, add_special_tokens=False, split_special_tokens=spell, verbose=False)
+        found: list[int] = encoding["input_ids"]
+        return found
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of `tokens` to the byte: special tokens are kept and no space is tidied away."""
@@ -66,7 +94,7 @@ class Chat:
         What looks like a control token (`<|im_end|>`) is spelt out. None where the tokens would not decode to `text`,
         or a control token cannot be kept out. Raises ModelError where the template ends no answer with a stop.
         """
-        found = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+        found = self._tokenize(text, spell=True)
         if not set(found).isdisjoint({*self.tokenizer.all_special_ids, *stops}) or self.decode(found) != text:
             return None
         return np.asarray([*found, self._end(stops)], dtype=np.int32)
@@ -79,7 +107,7 @@ class Chat:
         except jinja2.TemplateError as error:
             raise ModelError(f"{self._where}: its chat template refuses an answer: {error}") from error
         _, said, rest = text.rpartition(_SAID)
-        tokens = self.tokenizer(rest, add_special_tokens=False, verbose=False)["input_ids"] if said else []
+        tokens = self._tokenize(rest) if said else []
         end: int | None = next((token for token in tokens if token in stops), None)
         if end is None:
             raise ModelError(
@@ -136,6 +164,15 @@ def _parse_call(body: str, *, closed: bool) -> ToolCall:
     if not isinstance(call.get("arguments"), dict):
         return ToolCall(name=call["name"], error='the call\'s "arguments" are not a JSON object')
     return ToolCall(name=call["name"], arguments=call["arguments"])
+
+
+def _map_text(value: Any, change: Callable[[str], str]) -> Any:
+    """JSON's `value` with `change` done to every text in it but the names of fields."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _map_text(one, change) for key, one in value.items()}
+    return [_map_text(one, change) for one in value] if isinstance(value, list) else value
 
 
 def message_dict(message: Message) -> dict[str, Any]:
