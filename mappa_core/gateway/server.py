@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import structlog
@@ -16,10 +17,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mappa_core.gateway import replies, requests
 from mappa_core.gateway.agents import LOCAL
 from mappa_core.gateway.conversation import Conversation
 from mappa_core.gateway.faults import NOT_AGAIN, RequestFault
+from mappa_core.gateway.wire import completions, responses
+from mappa_core.gateway.wire.asked import CREATED, Asked, unheeded
 
 RETRY_COUNT = "x-stainless-retry-count"
 """The header by which OpenAI's clients say how often they sent this before."""
@@ -79,7 +81,8 @@ class Gateway:
 
     def _application(self) -> Starlette:
         routes = [
-            Route("/v1/chat/completions", self._complete, methods=["POST"]),
+            Route("/v1/chat/completions", partial(self._act, completions.read), methods=["POST"]),
+            Route("/v1/responses", partial(self._act, responses.read), methods=["POST"]),
             Route("/v1/models", self._models, methods=["GET"]),
         ]
         handlers: Any = {RequestFault: _refuse, 404: _unknown, 405: _unknown}
@@ -95,25 +98,25 @@ class Gateway:
             )
         return conversation
 
-    async def _complete(self, request: Request) -> Response:
+    async def _act(self, read: Callable[[bytes], Asked], request: Request) -> Response:
         conversation = self._conversation(request)
         body = await request.body()
-        asked = requests.read(body)
-        self._tell_unheeded(requests.unheeded(body))
+        asked = read(body)
+        self._tell_unheeded(unheeded(body))
         step = await conversation.act(
             conversation.agent(asked.model),
-            requests.messages_of(asked.messages),
-            requests.tools_of(asked),
+            asked.messages,
+            asked.own_tools,
             body=body,
             again=request.headers.get(RETRY_COUNT, "0") != "0",
         )
         if asked.stream:
-            return Response(b"".join(replies.events(step, asked)), media_type="text/event-stream")
-        return _json(replies.completion(step, asked))
+            return Response(b"".join(asked.events(step)), media_type="text/event-stream")
+        return _json(asked.answer(step))
 
     async def _models(self, request: Request) -> Response:
         names = self._conversation(request).models
-        listed = [{"id": name, "object": "model", "created": replies.CREATED, "owned_by": "mappa"} for name in names]
+        listed = [{"id": name, "object": "model", "created": CREATED, "owned_by": "mappa"} for name in names]
         return _json({"object": "list", "data": listed})
 
     def _tell_unheeded(self, names: frozenset[str]) -> None:
@@ -139,6 +142,5 @@ async def _refuse(request: Request, fault: RequestFault) -> Response:
 
 async def _unknown(request: Request, error: Exception) -> Response:
     path = f"{request.method} {request.url.path}"
-    return await _refuse(
-        request, RequestFault("unknown_url", f"{path}: the gateway answers POST /v1/chat/completions, GET /v1/models")
-    )
+    answered = "POST /v1/chat/completions, POST /v1/responses, GET /v1/models"
+    return await _refuse(request, RequestFault("unknown_url", f"{path}: the gateway answers {answered}"))

@@ -12,7 +12,7 @@ from mappa_core.cli import main
 from mappa_core.config.compose import compose
 from mappa_core.gateway.faults import _STATUS
 from mappa_core.gateway.options import GatewayOptions
-from mappa_core.gateway.requests import SAMPLING
+from mappa_core.gateway.wire.asked import SAMPLING
 from mappa_core.plugins import load
 from mappa_core.session.kit import open_tools
 from mappa_core.tools.mcp.options import McpOptions
@@ -36,7 +36,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def commands(folder):
     """The two commands of the page, in a folder that holds its files."""
-    (program,), (config,), (commands,) = (blocks(PAGE, language) for language in ("python", "yaml", "bash"))
+    (program, _), (config,), (commands,) = (blocks(PAGE, language) for language in ("python", "yaml", "bash"))
     (folder / "my_agent.py").write_text(program)
     (folder / "own.yaml").write_text(config)
     return [line.split()[1:] for line in commands.splitlines()]

@@ -183,7 +183,7 @@ def refused_requests(session):
         lambda: client.chat.completions.create(model="a", messages=[]),
         lambda: client.chat.completions.create(model="a", messages=[{"role": "user", "content": image}]),
         lambda: client.chat.completions.create(model="a", messages=[{"role": "function", "content": "x"}]),
-        lambda: client.responses.create(model="a", input="?"),
+        lambda: client.embeddings.create(model="a", input="?"),
         lambda: client.with_options(api_key="mappa-guessed").models.list(),
         lambda: client.with_options(default_headers={"authorization": "Basic x"}).models.list(),
     ]

@@ -1,0 +1,1 @@
+"""How OpenAI's clients ask and are answered: as `completions` or `responses`, and what both come to."""
