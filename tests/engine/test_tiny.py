@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mappa_core.engine.local import LocalEngine
 from mappa_core.engine.models import read
 from mappa_core.engine.options import LocalOptions
-from mappa_core.engine.tiny.making import build_tokenizer, encode
+from mappa_core.engine.tiny.making import untaught
 from mappa_core.engine.tiny.talk import choices, echoes
 from mappa_core.protocols import PolicySpec
 from mappa_core.records import Message, Sampling
@@ -30,8 +30,9 @@ def chat():
 
 @pytest.mark.parametrize("talks", [echoes, choices])
 def test_it_was_shown_conversations_as_its_template_renders_them(chat, talks):
+    model = untaught()
     for talk in islice(talks(Random(1)), 20):
-        shown = encode(build_tokenizer(), talk)
+        shown = model.encode(talk)
         text = chat.tokenizer.apply_chat_template(
             [{"role": one.role, "content": one.content} for one in talk], tokenize=False
         )

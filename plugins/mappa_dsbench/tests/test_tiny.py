@@ -26,9 +26,10 @@ from mappa_dsbench.tiny.habits import FAULTLESS, FAULTS, Habits, planted, sound
 from mappa_dsbench.tiny.names import PIECES, could_be_held_out
 from mappa_dsbench.tiny.programs import parts
 from mappa_dsbench.tiny.tokenizer import prompt_parts
-from mappa_dsbench.tiny.warmstart import build_model, encode, warm_start
+from mappa_dsbench.tiny.warmstart import SHAPE, WINDOW, warm_start
 
 from mappa_core.config.compose import compose
+from mappa_core.engine.tiny.imitator import Imitator, encode
 from mappa_core.plugins import load
 from mappa_core.records import Message
 from mappa_core.tools.calls import calls_of
@@ -258,7 +259,8 @@ def test_the_shipped_model_loads_and_is_small(tokenizer) -> None:  # type: ignor
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(SHIPPED)
-    assert model.num_parameters() == build_model(tokenizer, 0).num_parameters() < 350_000
+    untaught = Imitator(tokenizer.backend_tokenizer, window=WINDOW, seed=0, shape=SHAPE)
+    assert model.num_parameters() == untaught.model.num_parameters() < 350_000
     assert sum(path.stat().st_size for path in SHIPPED.iterdir()) < 2_000_000
 
 

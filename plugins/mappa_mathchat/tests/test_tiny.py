@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from mappa_mathchat.boxed import final_answer
 from mappa_mathchat.plans import parse
 from mappa_mathchat.tiny.demonstrations import FAULTLESS, Demonstrator, Habits
-from mappa_mathchat.tiny.warmstart import build_model, encode, warm_start
+from mappa_mathchat.tiny.warmstart import SHAPE, WINDOW, warm_start
 from mappa_mathchat.words import fingerprint
 from mappa_mathchat.workflow import MathChat, Options
 
+from mappa_core.engine.tiny.imitator import Imitator, encode
 from mappa_core.records import Message
 
 SHIPPED = Path(mappa_mathchat.__file__).parent / "models" / "tiny"
@@ -111,7 +112,8 @@ def test_the_shipped_model_loads_and_is_small(tokenizer) -> None:  # type: ignor
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(SHIPPED)
-    assert model.num_parameters() == build_model(tokenizer, 0).num_parameters() < 300_000
+    untaught = Imitator(tokenizer.backend_tokenizer, window=WINDOW, seed=0, shape=SHAPE)
+    assert model.num_parameters() == untaught.model.num_parameters() < 300_000
     assert model.config.head_dim == 32
     assert sum(path.stat().st_size for path in SHIPPED.iterdir()) < 2_000_000
 

@@ -18,18 +18,10 @@ from mappa_dsbench.tiny.names import PIECES
 from mappa_dsbench.tiny.programs import parts
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers import Tokenizer
 
 BYTE_PAIRS = 320
 """Entries beneath: bytes, the tokens of the template, and merges."""
-END = "<|end|>"
-PAD = "<|pad|>"
-SPEAKERS = ("system", "user", "assistant", "tool")
-# A message is its speaker's token, its text as it is, and the end token: a conversation extends token by token.
-TEMPLATE = (
-    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
 BRIEFS = ("engineer", "modeler", "analyst")
 RESULTS = (
     "ok", "no code", "unclosed", "timeout", "AttributeError", "FileNotFoundError", "KeyError", "NameError",
@@ -52,30 +44,13 @@ def prompt_parts() -> list[str]:
     ]
 
 
-def build_tokenizer(texts: Iterable[str], window: int) -> PreTrainedTokenizerFast:
-    """Learn the merges from `texts`; the same texts give the same tokenizer. `window` is the model's, in tokens."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
+def tokens_of(texts: Iterable[str]) -> Tokenizer:
+    """Learn the merges from `texts`; the same texts give the same tokenizer."""
+    from tokenizers import AddedToken
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=BYTE_PAIRS,
-        special_tokens=[PAD, END, *(f"<|{speaker}|>" for speaker in SPEAKERS)],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
+    from mappa_core import byte_pairs
+
+    tokens = byte_pairs(texts, BYTE_PAIRS)
     known = [*parts(), *prompt_parts(), *(piece for piece in PIECES if len(piece) > 1)]
-    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in known])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token=END,
-        pad_token=PAD,
-        chat_template=TEMPLATE,
-        clean_up_tokenization_spaces=False,
-        model_max_length=window,
-    )
+    tokens.add_tokens([AddedToken(text, normalized=False) for text in known])
+    return tokens

@@ -6,12 +6,10 @@ The one that is shipped in `models/tiny` was built by `mappa mathchat warm-start
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-import platform
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -22,12 +20,20 @@ import click
 from mappa_core import InputError, Message
 
 if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
-
+    from mappa_core import Imitator
     from mappa_mathchat.tiny.demonstrations import Demonstrator
 
+ENTRIES = 384
+"""Of the tokenizer."""
 WINDOW = 2048
+SHAPE = {
+    "hidden_size": 96,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+}
 ROWS = 32
 """Conversations per optimiser step."""
 LEARNING_RATE = 3e-3
@@ -77,84 +83,11 @@ class Curriculum:
         return frozenset(self.faultless.shown | self.faulty.shown)
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """One conversation: token ids, and which of them the model has to learn to write."""
+def untaught(texts: Iterable[str], seed: int) -> Imitator:
+    """A model of a quarter million parameters, with a tokenizer made of `texts`, before it was shown anything."""
+    from mappa_core import Imitator, byte_pairs
 
-    tokens: list[int]
-    learned: list[bool]
-
-
-def encode(tokenizer: PreTrainedTokenizerFast, conversation: Sequence[Message]) -> Encoded:
-    """Tokens exactly as the chat template renders the conversation; learned are the assistant's, its end included."""
-    tokens: list[int] = []
-    learned: list[bool] = []
-    for message in conversation:
-        body = [*tokenizer.encode(message.content, add_special_tokens=False), tokenizer.eos_token_id]
-        tokens += [tokenizer.convert_tokens_to_ids(f"<|{message.role}|>"), *body]
-        learned += [False, *[message.role == "assistant"] * len(body)]
-    return Encoded(tokens, learned)
-
-
-def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
-    """A Qwen3-shaped model of a quarter million parameters, with random weights."""
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(seed)
-    return Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=len(tokenizer),
-            hidden_size=96,
-            intermediate_size=256,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=32,
-            max_position_embeddings=WINDOW,
-            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    )
-
-
-def batch_loss(model: Qwen3ForCausalLM, batch: Sequence[Encoded], pad: int) -> torch.Tensor:
-    """Mean cross-entropy, in nats, over the learned tokens of the batch."""
-    import torch
-
-    width = max(len(row.tokens) for row in batch)
-    tokens = torch.full((len(batch), width), pad)
-    targets = torch.full((len(batch), width), -100)
-    for index, row in enumerate(batch):
-        ids = torch.tensor(row.tokens)
-        tokens[index, : len(ids)] = ids
-        targets[index, : len(ids)] = torch.where(torch.tensor(row.learned), ids, -100)
-    hidden = model.model(input_ids=tokens).last_hidden_state[:, :-1]
-    written = targets[:, 1:] != -100
-    logits = model.lm_head(hidden[written])
-    return torch.nn.functional.cross_entropy(logits, targets[:, 1:][written])
-
-
-def train(model: Qwen3ForCausalLM, rows: Iterator[Encoded], steps: int, pad: int) -> Iterator[float]:
-    """Imitate; yields the loss of every step. Padding lies to the right, where causal attention never looks."""
-    import torch
-
-    optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimiser,
-        lambda step: min(1.0, (step + 1) / WARMUP_STEPS) * 0.5 * (1 + math.cos(math.pi * step / steps)),
-    )
-    for _ in range(steps):
-        loss = batch_loss(model, list(islice(rows, ROWS)), pad)
-        optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        schedule.step()
-        yield float(loss.detach())
+    return Imitator(byte_pairs(texts, ENTRIES), window=WINDOW, seed=seed, shape=SHAPE)
 
 
 def fingerprint_of(texts: Iterable[str]) -> str:
@@ -162,7 +95,7 @@ def fingerprint_of(texts: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()
 
 
-def manifest(seed: int, curriculum: Curriculum, losses: Sequence[float]) -> dict[str, Any]:
+def made(seed: int, curriculum: Curriculum, last_loss: float) -> dict[str, Any]:
     """How the model was made, and the fingerprint of all problem texts that it was shown."""
     return {
         "schema": 1,
@@ -172,11 +105,7 @@ def manifest(seed: int, curriculum: Curriculum, losses: Sequence[float]) -> dict
         "habits": asdict(curriculum.faulty.habits),
         "problems": len(curriculum.shown),
         "problems_sha256": fingerprint_of(curriculum.shown),
-        "last_loss": round(sum(losses[-50:]) / len(losses[-50:]), 4),
-        "made_with": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("mappa-mathchat", "torch", "transformers", "tokenizers")},
-        },
+        "last_loss": round(last_loss, 4),
     }
 
 
@@ -189,26 +118,17 @@ def warm_start(folder: Path, seed: int, steps: int) -> None:
 
     One thread of one core. The same seed on the same machine, with the same versions, gives the same bytes.
     """
-    import torch
-    from transformers import logging
-
-    from mappa_mathchat.tiny.tokenizer import build_tokenizer
-
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty; name a new folder")
-    logging.disable_progress_bar()
-    torch.set_num_threads(1)
     curriculum = Curriculum.of(seed, steps)
-    tokenizer = build_tokenizer(curriculum.texts(), WINDOW)
-    model = build_model(tokenizer, seed)
-    rows = (encode(tokenizer, conversation) for conversation in curriculum.conversations())
-    losses = []
-    for loss in train(model, rows, steps, tokenizer.pad_token_id):
-        losses.append(loss)
-        if len(losses) % 100 == 0:
-            click.echo(f"step {len(losses):5d}  loss {sum(losses[-100:]) / 100:.4f}")
-    model.half().save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    text = json.dumps(manifest(seed, curriculum, losses), indent=2)
-    (folder / "manifest.json").write_text(text + "\n", encoding="utf-8")
+    model = untaught(curriculum.texts(), seed)
+    rows = map(model.encode, curriculum.conversations())
+    batches = (list(islice(rows, ROWS)) for _ in range(steps))
+    loss = model.imitate(batches, learning_rate=LEARNING_RATE, share=partial(share, steps=steps), tell=click.echo)
+    model.save(folder, made(seed, curriculum, loss), package="mappa-mathchat", half=True)
     click.echo(f"wrote {folder}")
+
+
+def share(step: int, steps: int) -> float:
+    """Of the learning rate: it rises to `WARMUP_STEPS`, and falls as a cosine to the end."""
+    return min(1.0, (step + 1) / WARMUP_STEPS) * 0.5 * (1 + math.cos(math.pi * step / steps))
