@@ -39,7 +39,7 @@ from mappa_core.engine.cluster.samplers import remote
 from mappa_core.engine.cluster.samplers.pool import SamplerPool
 from mappa_core.engine.cluster.samplers.server import SamplerServer
 from mappa_core.engine.cluster.samplers.values import Setup
-from mappa_core.engine.cluster.sync.buckets import Arrivals, Bucket
+from mappa_core.engine.cluster.sync.buckets import Arrival, Arrivals, Bucket
 from mappa_core.engine.cluster.sync.probe import Limit
 from mappa_core.engine.cluster.sync.publisher import Publisher, Route
 from mappa_core.engine.models import tensor_names
@@ -57,7 +57,7 @@ class Server(SamplerServer):
 
     def keep(self, *buckets: Bucket) -> None:
         """Copy these tensors into this process."""
-        self.kept = [(name, tensor.clone()) for name, tensor in Arrivals(TIED).tensors(buckets)]
+        self.kept = [(name, tensor.clone()) for name, tensor in Arrivals(TIED).tensors(map(Arrival.of, buckets))]
         self.room = [(tensor, torch.zeros_like(tensor)) for name, tensor in self.kept if name not in TIED.values()]
 
     def reload(self) -> float:

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa_core.engine.cluster.sync import direct, gpu, probe
-from mappa_core.engine.cluster.sync.buckets import Arrivals, fill, tensors
+from mappa_core.engine.cluster.sync.buckets import BUCKET_BYTES, Arrival, Arrivals, fill, tensors
 from mappa_core.engine.cluster.sync.publisher import Publisher, Route
 from mappa_core.engine.cluster.sync.receipt import Received, Sent, check, check_sent
-from mappa_core.engine.cluster.sync.sending import Sending
+from mappa_core.engine.cluster.sync.sending import Sending, in_sending_order
 from mappa_core.errors import ActorLost, SyncError
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int8]
@@ -40,7 +40,7 @@ def test_what_goes_into_buckets_comes_out_of_them(wanted, size):
         bucket.data.flags.writeable = False
         assert len(bucket.data) <= max(size, 64) + 64 or len(bucket.names) == 1
     arrivals = Arrivals({})
-    arrived = list(arrivals.tensors(buckets))
+    arrived = list(arrivals.tensors(map(Arrival.of, buckets)))
     assert [name for name, _ in arrived] == [name for name, _ in sent]
     for (_, one), (_, other) in zip(sent, arrived, strict=True):
         assert one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
@@ -70,9 +70,21 @@ def test_a_tensor_is_copied_before_the_next_is_asked_for():
 def test_a_flipped_bit_changes_the_checksum(place, bit):
     (bucket,) = fill([("a", torch.arange(100.0))])
     bucket.data[place] ^= 1 << bit
-    arrivals = Arrivals({})
-    list(arrivals.tensors([bucket]))
-    assert arrivals.checksums != list(bucket.checksums)
+    assert Arrival.of(bucket).checksums != bucket.checksums
+
+
+def test_the_first_bucket_is_small():
+    sent = [(f"t{index}", torch.zeros(1 << 18)) for index in range(40)]  # a MiB each
+    assert [len(bucket.names) for bucket in fill(sent)] == [4, 30, 6]
+
+
+def test_large_tensors_are_sent_in_the_middle():
+    large, bucket = BUCKET_BYTES + 1, BUCKET_BYTES
+    assert in_sending_order([large, 1, 2, 3, 4], lambda size: size) == [1, 2, large, 3, 4]
+    assert in_sending_order([large, bucket, bucket], lambda size: size) == [bucket, large, bucket]
+    assert in_sending_order([3, 2, 1], lambda size: size) == [3, 2, 1]
+    assert in_sending_order([large], lambda size: size) == [large]
+    assert in_sending_order([], lambda size: size) == []
 
 
 def test_the_checksum_covers_dtype_and_shape():
@@ -93,7 +105,7 @@ def weights(value: float = 0.0) -> dict[str, torch.Tensor]:
 
 def transfer(change=lambda bucket: bucket):
     sending, arrivals = Sending("solver", 7, weights().items(), 100), Arrivals(TIED)
-    list(arrivals.tensors(change(bucket) for bucket in iter(sending.take, None)))
+    list(arrivals.tensors(Arrival.of(change(bucket)) for bucket in iter(sending.take, None)))
     return sending.sent(), Received(
         names=tuple(arrivals.names), checksums=tuple(arrivals.checksums), version=7, seconds=0.0
     )
@@ -277,7 +289,7 @@ class Engine:
         if self.broken[:1] == ["program"]:
             self.broken.pop(0)
             raise AssertionError("a wrong shape")
-        loaded = dict(self.arrivals.tensors(self.buckets))
+        loaded = dict(self.arrivals.tensors(map(Arrival.of, self.buckets)))
         if self.broken[:1] != ["stale"]:
             self.held, self.version = loaded, self.label
         names, checksums = tuple(self.arrivals.names), tuple(self.arrivals.checksums)

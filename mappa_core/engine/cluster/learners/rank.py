@@ -22,7 +22,7 @@ from mappa_core.engine.cluster.learners.settings import deepspeed_settings
 from mappa_core.engine.cluster.sync import gpu
 from mappa_core.engine.cluster.sync.buckets import Bucket
 from mappa_core.engine.cluster.sync.receipt import Sent
-from mappa_core.engine.cluster.sync.sending import Sending
+from mappa_core.engine.cluster.sync.sending import Sending, in_sending_order
 from mappa_core.engine.learning.forward import Scorer
 from mappa_core.engine.learning.layout import Batch, Layout, pad
 from mappa_core.engine.learning.scoring import Scores, score
@@ -193,6 +193,7 @@ class LearnerRank:
         dtype = getattr(torch, self._task.dtype)
         shapes = self._shapes[policy].items()
         metas = [gpu.Meta(name, dtype, shape) for name, shape in shapes if not name.startswith(VALUE_HEAD)]
+        metas = in_sending_order(metas, lambda one: one.bytes)
         self._senders[policy] = gpu.Sender(
             transport,
             policy,

@@ -23,6 +23,7 @@ from deepspeed.utils import (
 from torch import Tensor
 
 from mappa_core.engine.cluster.learners.joining import summed
+from mappa_core.engine.cluster.sync.sending import in_sending_order
 from mappa_core.engine.learning.forward import Predictions, Scorer
 from mappa_core.engine.learning.layout import Batch
 
@@ -95,11 +96,11 @@ class ZeroLearner:
         return summed(sums)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The weights as the model computes with them, in the model's order, a value head's last; tied ones once.
+        """The weights as the model computes with them, tied ones once: in the order of sending.
 
         A tensor holds until the next is asked for: sharded ones are gathered some at a time.
         """
-        named = list(self._scorer.weights().items())
+        named = in_sending_order(self._scorer.weights().items(), lambda one: _bytes(one[1]))
         if self._stage != 3:
             yield from ((name, one.detach()) for name, one in named)
             return
@@ -219,12 +220,18 @@ class ZeroLearner:
         return padded.narrow(0, size * self.rank, size)
 
 
+def _bytes(parameter: torch.nn.Parameter) -> int:
+    """Of the whole parameter, also where this rank holds a part of it."""
+    shape = getattr(parameter, "ds_shape", parameter.shape)
+    return math.prod(shape) * parameter.element_size()
+
+
 def _parts(named: Iterable[tuple[str, torch.nn.Parameter]]) -> Iterator[list[tuple[str, torch.nn.Parameter]]]:
     """Parameters in order, as many together as are gathered at a time."""
     part: list[tuple[str, torch.nn.Parameter]] = []
     size = 0
     for name, one in named:
-        own = math.prod(one.ds_shape) * one.element_size()  # type: ignore[attr-defined]
+        own = _bytes(one)
         if part and size + own > _GATHER_BYTES:
             yield part
             part, size = [], 0

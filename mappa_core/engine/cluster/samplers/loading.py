@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from mappa_core.engine.cluster.sync.buckets import Bucket
+from mappa_core.engine.cluster.sync.buckets import Arrival, Bucket
 from mappa_core.errors import EngineError
 
 _LOOK_S = 0.1
@@ -24,12 +24,13 @@ class Feed:
     outcome: Future[Any]
 
     def __init__(self) -> None:
-        self._queue: queue.Queue[Bucket | None] = queue.Queue(maxsize=_AHEAD)
+        self._queue: queue.Queue[Arrival | None] = queue.Queue(maxsize=_AHEAD)
         self._given_up = False
 
     def take(self, bucket: Bucket) -> None:
-        """Pass a bucket on, once there is room for it. Raises what the load failed with."""
-        self._put(bucket)
+        """Pass a bucket on, once there is room for it; its checksums are taken here, beside the load. Raises what the
+        load failed with."""
+        self._put(Arrival.of(bucket))
 
     def end(self) -> Any:
         """Nothing more comes: the load's result. Raises what it failed with."""
@@ -47,17 +48,17 @@ class Feed:
             break
         self.outcome.exception()
 
-    def buckets(self) -> Iterator[Bucket]:
+    def arrivals(self) -> Iterator[Arrival]:
         """What was taken, in order, to its end."""
-        while (bucket := self._queue.get()) is not None:
-            yield bucket
+        while (arrival := self._queue.get()) is not None:
+            yield arrival
         if self._given_up:
             raise EngineError("weights were not sent to their end")
 
-    def _put(self, bucket: Bucket | None) -> None:
+    def _put(self, arrival: Arrival | None) -> None:
         while not self.outcome.done():
             try:
-                self._queue.put(bucket, timeout=_LOOK_S)
+                self._queue.put(arrival, timeout=_LOOK_S)
             except queue.Full:
                 continue
             return

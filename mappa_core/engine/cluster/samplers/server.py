@@ -141,7 +141,7 @@ class SamplerServer:
     def _load(self, feed: Feed, version: int) -> Received:
         begun = time.perf_counter()
         arrivals = Arrivals(self._setup.tied)
-        self._core.reload(arrivals.tensors(feed.buckets()))
+        self._core.reload(arrivals.tensors(feed.arrivals()))
         self._transferred(version)
         return self._received(arrivals, self._core.version, begun)
 
@@ -157,7 +157,7 @@ class SamplerServer:
             begun = time.perf_counter()
             arrivals = Arrivals({})
             folder = Path(tempfile.mkdtemp(dir=self._folder))
-            tensors = {name: tensor.clone() for name, tensor in arrivals.tensors(feed.buckets())}
+            tensors = {name: tensor.clone() for name, tensor in arrivals.tensors(feed.arrivals())}
             save_file(tensors, folder / "adapter_model.safetensors")
             (folder / "adapter_config.json").write_text(json.dumps(dict(adapter)))
             self._stepping.run(self._core.stage, policy, version, str(folder))

@@ -17,6 +17,8 @@ Named = tuple[str, Tensor]
 BUCKET_BYTES = 30 << 20
 """Small enough that the allocator gives the memory of one bucket to the next (malloc does below 32 MB), so that no page
 is touched for the first time again and again; large enough that what a bucket costs beside its bytes does not count."""
+FIRST_BYTES = 4 << 20
+"""The first bucket is small, so that engines begin to load while the next is filled."""
 _ALIGNMENT = 64
 
 
@@ -36,14 +38,15 @@ class Bucket:
 
 
 def fill(tensors: Iterable[Named], bucket_bytes: int = BUCKET_BYTES) -> Iterator[Bucket]:
-    """Copy tensors, in order, into buckets of at most `bucket_bytes`; a tensor that is larger has one of its own.
+    """Copy tensors, in order, into buckets of at most `bucket_bytes`, the first of `FIRST_BYTES`; a tensor that is
+    larger has one of its own.
 
     Every tensor is copied before the next is asked for, so that one gathered for this alone may be let go of.
     """
-    filling = _Filling(bucket_bytes)
+    filling = _Filling(min(FIRST_BYTES, bucket_bytes))
     for name, tensor in tensors:
         size = tensor.numel() * tensor.element_size()
-        if filling.names and filling.end + size > bucket_bytes:
+        if filling.names and filling.end + size > filling.size:
             yield filling.bucket()
             filling = _Filling(bucket_bytes)
         filling.add(name, tensor, size)
@@ -57,14 +60,14 @@ class _Filling:
     def __init__(self, size: int) -> None:
         self.names: list[str] = []
         self.end = 0
-        self._size = size
+        self.size = size
         self._data = np.empty(0, dtype=np.uint8)
         self._layout: list[tuple[str, tuple[int, ...], int]] = []
         self._checksums: list[str] = []
 
     def add(self, name: str, tensor: Tensor, size: int) -> None:
         if not self.names:
-            self._data = np.empty(max(self._size, size), dtype=np.uint8)
+            self._data = np.empty(max(self.size, size), dtype=np.uint8)
         dtype, shape, offset = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), self.end
         place = torch.from_numpy(self._data[offset : offset + size])
         place.view(tensor.dtype).view(shape).copy_(tensor.detach())
@@ -95,8 +98,21 @@ def tensors(bucket: Bucket) -> Iterator[Named]:
         yield name, whole[place].view(getattr(torch, dtype)).view(shape)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Arrival:
+    """A bucket at a sampler, with the checksums of its tensors as they lie here."""
+
+    bucket: Bucket
+    checksums: tuple[str, ...]
+
+    @classmethod
+    def of(cls, bucket: Bucket) -> Arrival:
+        found = tuple(_checksum(bucket.data[place], dtype, shape) for _, dtype, shape, place in _places(bucket))
+        return cls(bucket=bucket, checksums=found)
+
+
 class Arrivals:
-    """Buckets as they reach a sampler: gives their tensors, and remembers names and checksums as they lie here."""
+    """What reached a sampler: gives the tensors, and remembers names and checksums in the order of loading."""
 
     def __init__(self, tied: Mapping[str, str]) -> None:
         """`tied`: a name that shares the tensor of another, by that other's name. vLLM is sent both: it packs the
@@ -105,11 +121,10 @@ class Arrivals:
         self.checksums: list[str] = []
         self._tied = tied
 
-    def tensors(self, buckets: Iterable[Bucket]) -> Iterator[Named]:
-        """Every tensor with its name, a tied one twice. Its checksum is taken just before it is given."""
-        for bucket in buckets:
-            for (name, tensor), (_, dtype, shape, place) in zip(tensors(bucket), _places(bucket), strict=True):
-                checksum = _checksum(bucket.data[place], dtype, shape)
+    def tensors(self, arrivals: Iterable[Arrival]) -> Iterator[Named]:
+        """Every tensor with its name, a tied one twice."""
+        for arrival in arrivals:
+            for (name, tensor), checksum in zip(tensors(arrival.bucket), arrival.checksums, strict=True):
                 for one in (name, *([self._tied[name]] if name in self._tied else [])):
                     self.names.append(one)
                     self.checksums.append(checksum)

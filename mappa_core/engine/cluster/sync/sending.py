@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import accumulate
+from typing import TypeVar
 
 from mappa_core.engine.cluster.sync.buckets import BUCKET_BYTES, Bucket, Named, fill
 from mappa_core.engine.cluster.sync.receipt import Sent
+
+T = TypeVar("T")
+
+
+def in_sending_order(tensors: Iterable[T], size: Callable[[T], int]) -> list[T]:
+    """In their order, but those larger than a bucket in the middle: while one is filled in, engines load what came
+    before it, and while they load it, what comes after is filled in. `size` in bytes."""
+    known = [(one, size(one)) for one in tensors]
+    large = [one for one, size in known if size > BUCKET_BYTES]
+    small = [(one, size) for one, size in known if size <= BUCKET_BYTES]
+    ends = list(accumulate(size for _, size in small))
+    half = sum(2 * end <= ends[-1] for end in ends)
+    others = [one for one, _ in small]
+    return [*others[:half], *large, *others[half:]]
 
 
 class Sending:
