@@ -1,4 +1,4 @@
-"""Trackers of Mappa: TensorBoard, Weights & Biases, MLflow and OpenTelemetry. Each imports its library when a run
+"""Trackers of Mappa: TensorBoard, Weights & Biases, MLflow, OpenTelemetry and Ray. Each imports its library when a run
 asks for it, and none of the others."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mappa_core import Offer, hookimpl
-from mappa_trackers.options import MlflowOptions, OtelOptions, TensorBoardOptions, WandbOptions
+from mappa_trackers.options import MlflowOptions, OtelOptions, RayOptions, TensorBoardOptions, WandbOptions
 
 if TYPE_CHECKING:
     from mappa_core import Tracker
@@ -19,6 +19,7 @@ def mappa_trackers() -> Iterable[Offer[Tracker]]:
     yield Offer("wandb", _wandb, WandbOptions)
     yield Offer("mlflow", _mlflow, MlflowOptions)
     yield Offer("otel", _otel, OtelOptions)
+    yield Offer("ray", _ray, RayOptions)
 
 
 def _tensorboard(options: TensorBoardOptions) -> Tracker:
@@ -43,3 +44,9 @@ def _otel(options: OtelOptions) -> Tracker:
     from mappa_trackers.spans import OtelTracker
 
     return OtelTracker(options)
+
+
+def _ray(options: RayOptions) -> Tracker:
+    from mappa_trackers.cluster import RayTracker
+
+    return RayTracker(options)

@@ -44,3 +44,8 @@ class OtelOptions:
     file: str | None = None
     content: bool = False
     service: str = "mappa"
+
+
+@dataclass(frozen=True)
+class RayOptions:
+    """There are none: where metrics are offered is a matter of the cluster."""
