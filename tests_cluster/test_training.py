@@ -124,12 +124,12 @@ def undisturbed(tmp_path_factory):
 
 
 class Killer(threading.Thread):
-    """Kills processes of a role at random moments, one after the other, as soon as the run has recorded new ones."""
+    """Kills processes of a role one after the other, each at a random moment `within` seconds of the run's record."""
 
-    def __init__(self, folder: Path, role: str, times: int) -> None:
+    def __init__(self, folder: Path, role: str, times: int, *, within: float = 1.0) -> None:
         super().__init__(daemon=True)
         self.killed: list[int] = []
-        self._folder, self._role, self._times = folder, role, times
+        self._folder, self._role, self._times, self._within = folder, role, times, within
         self._random = np.random.default_rng(0)
 
     def run(self) -> None:
@@ -137,7 +137,7 @@ class Killer(threading.Thread):
             time.sleep(0.1)
             new = [pid for pid in self._pids() if pid not in self.killed]
             if new:
-                time.sleep(float(self._random.uniform(0.0, 1.0)))
+                time.sleep(float(self._random.uniform(0.0, self._within)))
                 victim = int(self._random.choice(new))
                 try:
                     os.kill(victim, signal.SIGKILL)
@@ -176,11 +176,17 @@ def test_a_killed_sampler_is_started_again_with_the_weights_of_now(undisturbed, 
 
 
 def test_a_killed_driver_goes_on_where_it_was(undisturbed, tmp_path):
+    folder = train_and_kill(tmp_path, "train.iterations=5", kills=3)
+    every_prompt_once(folder, 5)
+    assert_equal_to_the_bit(undisturbed, folder, 5)
+
+
+def train_and_kill(tmp_path: Path, *settings: str, kills: int) -> Path:
+    """The folder of a run whose driver was killed `kills` times, at random moments, and resumed to the end."""
     folder, random = tmp_path / "killed", np.random.default_rng(1)
-    words = [*SMALL, CLUSTER, ONE_POLICY, f"run.root={tmp_path}", "run.name=killed", "train.iterations=5"]
-    begin = [sys.executable, "-m", "mappa_core", "train", "--plugin", "mathchat", *words]
-    command = begin
-    for _ in range(3):
+    words = [*SMALL, CLUSTER, ONE_POLICY, f"run.root={tmp_path}", "run.name=killed", *settings]
+    command = [sys.executable, "-m", "mappa_core", "train", "--plugin", "mathchat", *words]
+    for _ in range(kills):
         driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         before = steps_in(folder)
         while driver.poll() is None and steps_in(folder) == before:
@@ -190,8 +196,7 @@ def test_a_killed_driver_goes_on_where_it_was(undisturbed, tmp_path):
         driver.wait()
         command = [sys.executable, "-m", "mappa_core", "train", "--resume", str(folder)]
     assert subprocess.run(command, stdout=subprocess.DEVNULL).returncode == 0
-    every_prompt_once(folder, 5)
-    assert_equal_to_the_bit(undisturbed, folder, 5)
+    return folder
 
 
 def steps_in(folder: Path) -> int:
@@ -248,15 +253,29 @@ def test_it_learns_as_the_local_engine_does(tmp_path):
     assert one.low < other.high and other.low < one.high
 
 
+THIRTY_KILLS = ("train.iterations=40", "train.max_restarts=30")
+
+
+@pytest.fixture(scope="module")
+def long_undisturbed(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("runs"), "undisturbed", *THIRTY_KILLS, ONE_POLICY).train().folder
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("role", ["learner", "sampler"])
-def test_thirty_kills_lose_nothing(role, tmp_path):
-    words = ("train.iterations=40", "train.max_restarts=30", ONE_POLICY)
-    undisturbed = run(tmp_path, "undisturbed", *words).train().folder
-    killer = Killer(tmp_path / "killed", role, 30)
+def test_thirty_kills_lose_nothing(long_undisturbed, role, tmp_path):
+    killer = Killer(tmp_path / "killed", role, 30, within=5.0)
     killer.start()
-    outcome = run(tmp_path, "killed", *words).train()
-    print(f"{len(killer.killed)} kills of a {role}")
+    outcome = run(tmp_path, "killed", *THIRTY_KILLS, ONE_POLICY).train()
+    assert len(killer.killed) == 30
     every_prompt_once(outcome.folder, 40)
-    assert_equal_to_the_bit(undisturbed, outcome.folder, 40)
+    assert_equal_to_the_bit(long_undisturbed, outcome.folder, 40)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_thirty_kills_of_the_driver_lose_nothing(long_undisturbed, tmp_path):
+    folder = train_and_kill(tmp_path, *THIRTY_KILLS, kills=30)
+    every_prompt_once(folder, 40)
+    assert_equal_to_the_bit(long_undisturbed, folder, 40)
