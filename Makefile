@@ -10,7 +10,7 @@ TRL_PIP := .venv-trl/bin/pip --disable-pip-version-check install --quiet --const
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help train cluster test test-cluster test-trl test-trackers dist test-dist docs gpu-smoke soak lint bench bubblewrap chromium clean
+.PHONY: help train cluster test test-cluster test-trl test-trackers test-evidence dist test-dist docs gpu-smoke soak lint bench bubblewrap chromium clean
 
 help:
 	@echo "make train [PLUGIN=mathchat|dsbench] [SEED=0] [ARGS='key=value …']"
@@ -20,7 +20,8 @@ help:
 	@echo "make test                                  install, then run every check and test"
 	@echo "make test-cluster                          install, then run the tests of the cluster engine"
 	@echo "make test-trl                              install, then train on exported data with TRL"
-	@echo "make test-trackers                         install, then try trackers whose pins are not ours"
+	@echo "make test-trackers                         install, then try trackers and agents whose pins are not ours"
+	@echo "make test-evidence                         install, then make one figure of every study in docs/evidence anew"
 	@echo "make docs                                  build the documentation site into site/; it can be read offline"
 	@echo "make dist                                  build every wheel and sdist into dist/"
 	@echo "make test-dist                             install them in empty environments and try them"
@@ -95,15 +96,18 @@ test-cluster: .venv-cluster/.installed | bubblewrap
 test-trl: .venv-trl/.installed | bubblewrap
 	.venv-trl/bin/pytest tests_trl
 
-# MLflow and Weights & Biases resolve without our pins.
+# MLflow, Weights & Biases and the OpenAI Agents SDK resolve without our pins.
 .venv-trackers/.installed: requirements/trackers.txt pyproject.toml plugins/mappa_trackers/pyproject.toml | .venv/bin/pip
 	.venv/bin/python -m venv .venv-trackers
-	.venv-trackers/bin/pip --disable-pip-version-check install --quiet --editable . \
+	.venv-trackers/bin/pip --disable-pip-version-check install --quiet --editable '.[gateway]' \
 		--editable 'plugins/mappa_trackers[otel]' --requirement $<
 	@touch $@
 
 test-trackers: .venv-trackers/.installed
-	.venv-trackers/bin/pytest plugins/mappa_trackers
+	.venv-trackers/bin/pytest plugins/mappa_trackers tests/gateway/test_agents_sdk.py
+
+test-evidence: .venv/.test
+	.venv/bin/pytest --numprocesses=3 --dist=worksteal -m soak tests/evidence/test_recomputed.py
 
 .venv-docs/.installed: requirements/docs.txt constraints.txt | .venv/bin/pip
 	.venv/bin/python -m venv .venv-docs

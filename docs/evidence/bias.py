@@ -11,6 +11,11 @@ and no incentive. `plan` is worse than `fair`: the Solver comes to write such pl
 better than `plan`, and no different from `fair`. Were preferences harmless, `plan` would be as `fair`; were they
 harmful whatever agents can choose, `task` would be worse, too. (That `corrected` is better than `plan` was seen before,
 over three seeds of the same settings.)
+
+Claimed after these four had been run, and before the two arms `per task`: what made `task` worse is that advantages are
+whitened over an iteration, so that all that is done on a task that is not liked is below average. With a baseline of
+the task's own samples `task` makes no difference to `fair`. Were it the coach's preference itself that does harm, it
+would do so there, too.
 """
 
 from __future__ import annotations
@@ -22,17 +27,21 @@ from study import Asked, Study, Words, study_options
 
 WATCHED = "scale"
 COMMON = ("coach.use=lenient", "coach.strata=[plan]", "coach.drift.acknowledged=[]")
+PER_TASK = ("estimator.use=reinforce_plus_plus_baseline",)
 ARMS: dict[str, Words] = {
     "fair": (*COMMON, "coach.options.likes=nothing"),
     "task": (*COMMON, "coach.options.likes=task"),
     "plan": (*COMMON, "coach.options.likes=plan"),
     "corrected": (*COMMON, "coach.options.likes=plan", "coach.bias.correct=true"),
+    "fair, per task": (*COMMON, *PER_TASK, "coach.options.likes=nothing"),
+    "task, per task": (*COMMON, *PER_TASK, "coach.options.likes=task"),
 }
 CLAIMS = (
     Claim(one="task", other="fair", stratum=WATCHED, expected="no significant difference"),
     Claim(one="plan", other="fair", stratum=WATCHED, expected="worse"),
     Claim(one="corrected", other="plan", stratum=WATCHED, expected="better"),
     Claim(one="corrected", other="fair", stratum=WATCHED, expected="no significant difference"),
+    Claim(one="task, per task", other="fair, per task", stratum=WATCHED, expected="no significant difference"),
 )
 
 

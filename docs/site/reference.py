@@ -1,4 +1,5 @@
-"""Writes docs/reference/ from the code: `python docs/site/reference.py`. A test holds the pages against it."""
+"""Writes docs/reference/ from the code: `python docs/site/reference.py`, or with a folder's name to that folder. A test
+holds the pages against it."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import ast
 import importlib
 import inspect
 import re
+import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -372,7 +374,8 @@ def _docs_of(module: Any, owner: str | None = None) -> Mapping[str, str]:
 
 
 if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
+    target = Path(sys.argv[1]) if sys.argv[1:] else FOLDER
+    target.mkdir(exist_ok=True)
     for name, text in pages().items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
-        print(FOLDER / name)
+        (target / name).write_text(text, encoding="utf-8")
+        print(target / name)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mappa_core.evaluation.statistics import (
+    LEVEL,
     TINY,
     effective_clusters,
     numbered,
@@ -27,6 +28,8 @@ from mappa_core.records import Float64, Int64
 from mappa_core.store.summary import Interval
 
 Clusters = Sequence[Hashable] | None
+SMALLEST = 1e-100
+"""The smallest p-value; what would be smaller is given as this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +46,8 @@ class Difference:
 def mean_over_seeds(values: Float64, clusters: Clusters = None) -> Interval:
     """The mean of shares (seeds, problems) and its 95 % interval; of one seed that of `share_interval`.
 
-    Of several seeds it is Wilson's of `n = p (1 - p) / v` values with Student's t in place of the normal's quantile,
-    where `v` and the degrees of freedom are those of `_Spread`.
+    Of several seeds it is Wilson's of `n = p (1 - p) / v` values with `reach / sqrt(v)` in place of the normal's
+    quantile, where `v` and `reach` are those of `_Spread`.
     """
     if len(values) == 1:
         return share_interval(values[0], clusters)
@@ -55,7 +58,7 @@ def mean_over_seeds(values: Float64, clusters: Clusters = None) -> Interval:
     if spread.variance < TINY**2:
         effective = effective_clusters(numbers)
         return wilson(mean, effective) if mean in (0.0, 1.0) else Interval(mean=mean, low=mean, high=mean)
-    return wilson(mean, mean * (1 - mean) / spread.variance, t_quantile(spread.freedom))
+    return wilson(mean, mean * (1 - mean) / spread.variance, spread.reach() / math.sqrt(spread.variance))
 
 
 def difference_over_seeds(one: Float64, other: Float64, clusters: Clusters = None) -> Difference:
@@ -63,8 +66,8 @@ def difference_over_seeds(one: Float64, other: Float64, clusters: Clusters = Non
     problems. Seeds of the two arms are taken as independent; with one seed on a side it is `paired_gain` of the means
     over seeds.
 
-    The test is Student's: `|difference| / sqrt(v)` with the degrees of freedom of `_Spread`. Where all problems differ
-    by the same, so that there is no error to tell, `p` is that of all clusters' having one sign by chance.
+    `p` is the chance beyond which an interval no longer holds 0; of problems alone that is Student's test. Where all
+    problems differ by the same, so that there is no error to tell, it is that of one sign of all clusters by chance.
 
     Raises:
         ValueError: the two are not of the same number of problems.
@@ -78,7 +81,7 @@ def difference_over_seeds(one: Float64, other: Float64, clusters: Clusters = Non
         return Difference(interval=Interval(mean=float(gains.mean())), p=None, over_seeds=over_seeds)
     mean = float(gains.mean())
     if over_seeds:
-        reach = t_quantile(spread.freedom) * math.sqrt(spread.variance)
+        reach = spread.reach()
         interval = Interval(mean=mean, low=mean - reach, high=mean + reach)
     else:
         interval = paired_gain(other.mean(axis=0), one.mean(axis=0), clusters)
@@ -104,16 +107,19 @@ def cohens_h(one: float, other: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Spread:
-    """The variance of a mean over seeds and problems, or of a difference of two, and its degrees of freedom.
+    """The variance of a mean over seeds and problems, or of a difference of two, in its two parts.
 
-    `variance = v_p + max(0, sum_a (v_a - r_a))`: v_p is the cluster-robust variance over problems of the means over
-    seeds (CR2), v_a that over seeds of the mean of arm a, and r_a what chance alone, which v_p holds already, puts into
-    v_a (the variance of what is left of an arm without its effects of seeds and of problems; two-way clustering,
-    Cameron, Gelbach and Miller 2011). The degrees of freedom are Satterthwaite's (1946).
+    `problems` is the cluster-robust variance over problems of the means over seeds (CR2). `seeds = max(0, sum_a (v_a -
+    r_a))`: v_a is the variance over seeds of the mean of arm a, and r_a what chance alone, which `problems` holds
+    already, puts into v_a (the variance of what is left of an arm without its effects of seeds and of problems; two-way
+    clustering, Cameron, Gelbach and Miller 2011). Each has degrees of freedom of its own; those of seeds are
+    Satterthwaite's (1946) of the v_a.
     """
 
-    variance: float
-    freedom: float
+    problems: float
+    problem_freedom: float
+    seeds: float
+    seed_freedom: float
 
     @classmethod
     def of(cls, arms: Sequence[Float64], by_problem: Float64, numbers: Int64) -> _Spread | None:
@@ -122,12 +128,26 @@ class _Spread:
         freedom = effective_clusters(numbers) - 1
         if freedom < 1 - TINY:
             return None
-        problems = robust_error(by_problem, numbers) ** 2
         seeds = [float(arm.mean(axis=1).var(ddof=1)) / len(arm) for arm in arms]
-        chance = [_noise(arm, numbers) for arm in arms]
-        variance = problems + max(0.0, sum(seeds) - sum(chance))
-        unsure = problems**2 / freedom + sum(v**2 / (len(arm) - 1) for v, arm in zip(seeds, arms, strict=True))
-        return cls(variance=variance, freedom=max(1.0, variance**2 / unsure) if unsure > 0 else freedom)
+        unsure = sum(v**2 / (len(arm) - 1) for v, arm in zip(seeds, arms, strict=True))
+        return cls(
+            problems=robust_error(by_problem, numbers) ** 2,
+            problem_freedom=freedom,
+            seeds=max(0.0, sum(seeds) - sum(_noise(arm, numbers) for arm in arms)),
+            seed_freedom=sum(seeds) ** 2 / unsure if unsure > 0 else 1.0,
+        )
+
+    @property
+    def variance(self) -> float:
+        return self.problems + self.seeds
+
+    def reach(self, beyond: float = 1 - LEVEL) -> float:
+        """What the error is larger than with chance `beyond`: `sqrt(sum_k t_k^2 v_k)` over the two parts, each with the
+        quantile of its own degrees of freedom (Howe 1974). One number of degrees of freedom for both, as it is usual,
+        makes too much of three seeds where they happen to come out alike."""
+        of_problems = t_quantile(self.problem_freedom, beyond) ** 2 * self.problems
+        of_seeds = t_quantile(self.seed_freedom, beyond) ** 2 * self.seeds if self.seeds > 0 else 0.0
+        return math.sqrt(of_problems + of_seeds)
 
 
 def _noise(arm: Float64, numbers: Int64) -> float:
@@ -140,11 +160,19 @@ def _noise(arm: Float64, numbers: Int64) -> float:
 
 
 def _chance(mean: float, spread: _Spread, effective: float) -> float:
-    from scipy.special import stdtr
+    """The `beyond` at which `reach` is `|mean|`: from the smallest that is told apart up to 1."""
+    from scipy.optimize import brentq
 
+    if abs(mean) < TINY:
+        return 1.0
     if spread.variance < TINY**2:
-        return 1.0 if abs(mean) < TINY else float(2 ** (1 - effective))
-    return float(2 * stdtr(spread.freedom, -abs(mean) / math.sqrt(spread.variance)))
+        return float(2 ** (1 - effective))
+
+    def excess(log_beyond: float) -> float:
+        return spread.reach(math.exp(log_beyond)) - abs(mean)
+
+    least = math.log(SMALLEST)
+    return SMALLEST if excess(least) <= 0 else math.exp(brentq(excess, least, 0.0, xtol=1e-12))
 
 
 def _clusters(values: Float64, clusters: Clusters) -> Int64:

@@ -180,11 +180,11 @@ def _below(counts: Sequence[int], silent: int, size: int, most: int) -> dict[int
     return found
 
 
-def t_quantile(freedom: float) -> float:
-    """The t that a Student variable of so many degrees of freedom stays within, on both sides, with chance 0.95."""
+def t_quantile(freedom: float, beyond: float = 1 - LEVEL) -> float:
+    """The t that a Student variable of so many degrees of freedom is beyond, on either side, with chance `beyond`."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, (1 + LEVEL) / 2))
+    return -float(stdtrit(freedom, beyond / 2))
 
 
 def drawn_clusters(random: np.random.Generator, draws: int, count: int) -> Float64:

@@ -57,7 +57,8 @@ def test_too_few_clusters_are_no_test():
 
 
 def by_hand(one, other):
-    """Variance and degrees of freedom of a difference, problems standing for themselves, straight from the formula."""
+    """The mean of a difference and its two variances, each with its degrees of freedom, problems standing for
+    themselves: straight from the formula."""
     (s, n), (u, _) = one.shape, other.shape
     gains = one.mean(axis=0) - other.mean(axis=0)
     problems = gains.var(ddof=1) / n
@@ -67,23 +68,27 @@ def by_hand(one, other):
         left = [[arm[i, j] - arm[i].mean() - arm[:, j].mean() + arm.mean() for j in range(n)] for i in range(len(arm))]
         mean_square = sum(x * x for row in left for x in row) / ((len(arm) - 1) * (n - 1))
         chance += mean_square / (len(arm) * n)
-    variance = problems + max(0.0, sum(seeds) - chance)
-    unsure = problems**2 / (n - 1) + seeds[0] ** 2 / (s - 1) + seeds[1] ** 2 / (u - 1)
-    return gains.mean(), variance, variance**2 / unsure
+    unsure = seeds[0] ** 2 / (s - 1) + seeds[1] ** 2 / (u - 1)
+    return gains.mean(), (problems, n - 1), (max(0.0, sum(seeds) - chance), sum(seeds) ** 2 / unsure)
 
 
 def test_a_difference_over_seeds_by_hand():
     random = np.random.default_rng(2)
     one = (random.random((3, 20)) < np.array([[0.4], [0.9], [0.7]])).astype(float)
     other = (random.random((4, 20)) < np.array([[0.2], [0.4], [0.3], [0.5]])).astype(float)
-    mean, variance, freedom = by_hand(one, other)
+    mean, *parts = by_hand(one, other)
     found = difference_over_seeds(one, other)
-    reach = stats.t.ppf(0.975, freedom) * math.sqrt(variance)
+
+    def reach_beyond(chance):
+        return math.sqrt(sum(stats.t.isf(chance / 2, freedom) ** 2 * variance for variance, freedom in parts))
+
+    reach = reach_beyond(0.05)
     assert found.over_seeds
     assert (found.interval.mean, found.interval.low, found.interval.high) == pytest.approx(
         (mean, mean - reach, mean + reach)
     )
-    assert found.p == pytest.approx(2 * stats.t.sf(abs(mean) / math.sqrt(variance), freedom))
+    assert parts[1][0] > 0.0
+    assert reach_beyond(found.p) == pytest.approx(mean)
     alone = difference_over_seeds(one[:1], other[:1])
     assert found.interval.high - found.interval.low != alone.interval.high - alone.interval.low
 
