@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from mappa_core.defaults.rows import read_rows as read_rows
     from mappa_core.defaults.tasks import HuggingFaceOptions as HuggingFaceOptions
     from mappa_core.defaults.tasks import dataset_rows as dataset_rows
+    from mappa_core.engine.tiny.imitator import Encoded as Encoded
+    from mappa_core.engine.tiny.imitator import Imitator as Imitator
+    from mappa_core.engine.tiny.imitator import byte_pairs as byte_pairs
     from mappa_core.errors import CallError as CallError
     from mappa_core.errors import CallFault as CallFault
     from mappa_core.errors import CoachError as CoachError
@@ -118,6 +121,8 @@ _ROOMS = {
         decode_answer error_in stop_of token_count token_sum""",
     "config.schema": """
         Use""",
+    "engine.tiny.imitator": """
+        Encoded Imitator byte_pairs""",
     "errors": """
         MappaError InputError ConfigError PluginError TaskError ModelError RunError
         RolloutError PromptTooLong ToolError CoachError CallError CallFault WorkflowError ReplayError EngineError

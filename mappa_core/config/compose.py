@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any, cast
 
@@ -148,6 +148,7 @@ def choices_of(config: RunConfig) -> Iterator[tuple[str, Kind, Chosen]]:
     yield from ((f"trackers.{index}", "trackers", use) for index, use in enumerate(config.trackers))
 
 
+@cache
 def _defaults() -> Node:
     return annotate(OmegaConf.to_container(OmegaConf.structured(RunConfig)), DEFAULT)
 

@@ -112,7 +112,11 @@ def _lines(node: Node, indent: str = "") -> Iterator[tuple[str, str | None]]:
 
 
 def _parse(text: str, source: str) -> Node:
-    loader = _Loader(text)
+    try:
+        loader = _Loader(text)
+    except yaml.reader.ReaderError as error:
+        number = text.count("\n", 0, error.position) + 1
+        raise ConfigError(f"{source}:{number}: not valid YAML: the character {chr(error.character)!r}") from error
     try:
         root = loader.get_single_node()
         return Node(None, source) if root is None else _node(loader, root, source, root.start_mark.line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, fields, is_dataclass
+from functools import cache
 from types import NoneType
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
@@ -19,10 +20,16 @@ from mappa_core.errors import ConfigError
 def typed(schema: type, node: Node, key: str = "") -> DictConfig:
     """The settings of `node` on the defaults of dataclass `schema`; `key` is where they stand. Raises ConfigError."""
     try:
-        return cast(DictConfig, OmegaConf.merge(OmegaConf.structured(schema), _by_field(schema, node).plain))
+        return cast(DictConfig, OmegaConf.merge(_frame(schema), _by_field(schema, node).plain))
     except (OmegaConfBaseException, TypeError, ValueError) as error:
         reason = _find(schema, node, key) or f"{key or 'settings'}: {error} (set by {node.origin})"
         raise ConfigError(reason) from error
+
+
+@cache
+def _frame(schema: type) -> DictConfig:
+    """The defaults of `schema`; merging copies them."""
+    return cast(DictConfig, OmegaConf.structured(schema))
 
 
 def require(settings: DictConfig, key: str = "") -> None:
@@ -52,7 +59,7 @@ def _find(schema: type, node: Node, key: str) -> str | None:
 
 def _accepts(schema: type, name: str, node: Node) -> bool:
     try:
-        OmegaConf.merge(OmegaConf.structured(schema), _by_field(schema, Node({name: node}, node.origin)).plain)
+        OmegaConf.merge(_frame(schema), _by_field(schema, Node({name: node}, node.origin)).plain)
     except (OmegaConfBaseException, TypeError):
         return False
     return True

@@ -234,6 +234,7 @@ def test_a_word_that_is_no_setting_is_refused(tiny, word):
     [
         ("train: [1\nseed: 2\n", ":2: not valid YAML: expected ',' or ']'"),
         ("train:\n\titerations: 3\n", ":2: not valid YAML: found character"),
+        ("seed: 1\nrun: {root: a\x01b}\n", ":2: not valid YAML: the character '\\x01'"),
         ("- 1\n", ":1: settings are a mapping"),
         ("seed: 1\nseed: 2\n", "mine.yaml:2: 'seed' is set twice, first at "),
         ("coach:\n  options: {model: '${oc.env:HOME}'}\n", ":2: '${oc.env:HOME}': settings are written out"),

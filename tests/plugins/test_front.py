@@ -43,6 +43,7 @@ PROMISED = """
     CoachError CallError CallFault WorkflowError ReplayError EngineError GuardStop
     Use Cassette Provider Request Secret fault_of_status retry_after one_line
     LoopBound environment_without decode_answer error_in stop_of token_count token_sum
+    Imitator Encoded byte_pairs
 """
 
 

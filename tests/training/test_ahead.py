@@ -287,7 +287,7 @@ class Cutter:
         return counted
 
 
-@settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(
     staleness=st.integers(0, 3),
     share=st.sampled_from([0.0, 0.4, 0.7]),
