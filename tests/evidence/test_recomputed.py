@@ -18,8 +18,12 @@ from mappa_core.training.run import Run
 OFFERS = {"lenient": lenient_offers, "failing": failing_offers, "looking_back": hindsight_offers, "bugs": bug_offers}
 RESULTS = Path(__file__).parents[2] / "docs" / "evidence" / "results"
 STORED = [path for path in sorted(RESULTS.glob("*.json")) if "study" in json.loads(path.read_text())]
-ELSEWHERE = 0.2
-"""How far accuracy may be off on another processor, which rounds otherwise and so samples other tokens in the end."""
+ELSEWHERE = 0.35
+"""How far accuracy may be off on another processor, which rounds otherwise and so samples other tokens in the end.
+
+Seeds of an arm computed here end up to 0.28 apart. Untrained weights have had no time to.
+"""
+UNTRAINED = 0.05
 
 
 def again(found, root, registry):
@@ -41,7 +45,8 @@ def test_a_stored_cell_is_what_its_run_comes_to(path, tmp_path):
     run, folder, most = again(found, tmp_path, registry)
     assert not found["quick"]
     own = read_summary(folder).eval
-    assert own is not None
+    assert own is not None and own.before is not None
+    assert own.before.mean == pytest.approx(run["before"]["mean"], abs=min(most, UNTRAINED))
     assert own.after.mean == pytest.approx(run["after"]["mean"], abs=most)
     if path.stem == "alignment":
         stored = {one["agent"]: one for one in found["cells"] if one["seed"] == run["seed"]}
