@@ -18,6 +18,9 @@ from safetensors.numpy import load_file
 from mappa_core import Reader
 from mappa_core.training.run import Run
 
+# Every test starts all processes anew, some four times: minutes where a machine has other work, too.
+pytestmark = pytest.mark.timeout(900)
+
 SMALL = (
     "train.prompts=8",
     "eval.problems=16",
