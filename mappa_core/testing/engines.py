@@ -17,7 +17,7 @@ from mappa_core.credit.experience import build
 from mappa_core.errors import PromptTooLong
 from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import Engine, Loss, PolicySpec, Rewards
-from mappa_core.records import Completion, Int32, Message, Sampling, Step, Task, Trajectory
+from mappa_core.records import Completion, Float32, Int32, Message, Sampling, Step, Task, Trajectory
 
 AGENT, POLICY = "solo", "default"
 PROMPTS = ("Say one of these.\n- pear\n- stone", "- seven", "Two words", "- a\n- b\n- c")
@@ -46,10 +46,12 @@ class EngineContract:
 
     @pytest.fixture
     async def opened(self) -> AsyncIterator[Open]:
-        """Engines that are closed in the end."""
+        """Engines one after the other, as a device may have room for one: each closes the one before."""
         engines: list[Engine] = []
 
         async def open_engine() -> Engine:
+            for one in engines:
+                await one.close()
             engines.append(self.engine())
             await engines[-1].open([PolicySpec(name=POLICY, model=self.model)], self.train, seed=0)
             return engines[-1]
@@ -100,10 +102,11 @@ class EngineContract:
     async def test_the_same_seeds_give_the_same(self, opened: Open) -> None:
         """An engine that calls itself `deterministic` gives bit-equal completions to equal requests in equal
         batches."""
-        one, two = await opened(), await opened()
-        if not one.deterministic:
+        engine = await opened()
+        if not engine.deterministic:
             pytest.skip("this engine does not promise it")
-        for first, second in zip(await _sampled(one), await _sampled(two), strict=True):
+        found = await _sampled(engine)
+        for first, second in zip(found, await _sampled(await opened()), strict=True):
             assert (first.text, _bits(first)) == (second.text, _bits(second))
 
     async def test_the_learner_scores_what_was_sampled_as_the_sampler_did(self, opened: Open) -> None:
@@ -132,37 +135,39 @@ class EngineContract:
 
     async def test_an_action_without_reward_changes_nothing(self, opened: Open) -> None:
         """Rows of weight 0 carry no gradient. Multiply by the weight, and leave their tokens out of every mean."""
-        whole, part = await opened(), await opened()
-        experience = await _experience(whole, rewards=(1.0, None))
+        engine = await opened()
+        experience = await _experience(engine, rewards=(1.0, None))
         told = experience.token_weight > 0
-        wild = np.where(told, experience.row_of_token + 1.0, 1e3)
-        none = np.where(told, experience.row_of_token + 1.0, 0.0)
-        for engine, advantages in ((whole, wild), (part, none)):
-            await engine.update(await engine.score(experience), _advantages(advantages), self.loss(), 0.0)
-            await engine.publish()
-        one, two = await whole.score(experience), await part.score(experience)
-        assert one.old_logprobs is not None and two.old_logprobs is not None
-        assert np.abs(one.old_logprobs - two.old_logprobs).max() <= self.tolerance
+        wild, none = (_advantages(np.where(told, experience.row_of_token + 1.0, untold)) for untold in (1e3, 0.0))
+        _, one = await self._updated(engine, experience, wild, 0.0)
+        _, two = await self._updated(await opened(), experience, none, 0.0)
+        assert np.abs(one - two).max() <= self.tolerance
 
     async def test_a_checkpoint_brings_everything_back(self, opened: Open, tmp_path: Path) -> None:
         """A fresh engine that loads what was saved has its weights, its optimiser and its version: it scores the same,
         and learns the same from the same."""
-        engine, fresh = await opened(), await opened()
+        engine = await opened()
         experience = await engine.score(await _experience(engine))
         advantages = _advantages(experience.row_of_token + 1.0)
         await engine.update(experience, advantages, self.loss(), 0.0)
         await engine.publish()
         await engine.save(tmp_path / "checkpoint")
+        version, kept = await self._updated(engine, experience, advantages, 0.25)
+        fresh = await opened()
         await fresh.load(tmp_path / "checkpoint")
-        scores = []
-        for one in (engine, fresh):
-            await one.update(await one.score(experience), advantages, self.loss(), 0.25)
-            receipt = (await one.publish())[POLICY]
-            scores.append((receipt.version, (await one.score(experience)).old_logprobs))
-        (version, kept), (again, loaded) = scores
+        again, loaded = await self._updated(fresh, experience, advantages, 0.25)
         assert again > 1 and version == 2, "the version counts on after a checkpoint"
-        assert loaded is not None and kept is not None
         np.testing.assert_allclose(loaded, kept, atol=self.tolerance)
+
+    async def _updated(
+        self, engine: Engine, experience: Experience, advantages: Advantages, progress: float
+    ) -> tuple[int, Float32]:
+        """The version after an update that was published, and what it has made of the log-probabilities."""
+        await engine.update(await engine.score(experience), advantages, self.loss(), progress)
+        receipt = (await engine.publish())[POLICY]
+        scored = (await engine.score(experience)).old_logprobs
+        assert scored is not None
+        return receipt.version, scored
 
 
 async def _sampled(engine: Engine) -> Sequence[Completion]:
