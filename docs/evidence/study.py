@@ -219,10 +219,14 @@ def _git(*words: str) -> str | None:
 
 
 def cpu_model() -> str:
-    """What the processor calls itself."""
+    """What the processor calls itself, with its numbers: virtual machines give processors of several kinds one name."""
     cpus = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*:\s*(.+)$", cpus.read_text(), re.MULTILINE) if cpus.is_file() else None
-    return found.group(1) if found else platform.processor() or platform.machine()
+    said = cpus.read_text() if cpus.is_file() else ""
+    first = dict(re.findall(r"^([^:\t]+?)\s*:\s*(.+)$", said.split("\n\n")[0], re.MULTILINE))
+    if "model name" not in first:
+        return platform.processor() or platform.machine()
+    numbers = [f"{name} {first[name]}" for name in ("cpu family", "model", "stepping") if name in first]
+    return ", ".join((first["model name"], *numbers))
 
 
 def source() -> str:
