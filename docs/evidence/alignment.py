@@ -27,7 +27,6 @@ from arms import table
 from claims import Standing
 from study import Asked, Study, study_options
 
-from mappa_core.cli.progress import share
 from mappa_core.config.compose import restore
 from mappa_core.config.schema import RunConfig
 from mappa_core.credit.experience import build
@@ -238,7 +237,7 @@ def main(asked: Asked) -> None:
             ("agent", "seed", "process", "outcome", "in the limit", "halves of outcome", "silent"), map(_cells, found)
         )
     )
-    click.echo("\nCosine of one batch, over seeds, in per cent:\n")
+    click.echo("\nCosine of one batch, with 95 % intervals over seeds:\n")
     click.echo(table(("agent", "process", "outcome", "process - outcome", "more, as claimed"), map(_row, rows)))
     study.finish(study.write(cells=found, claims=rows))
 
@@ -249,7 +248,12 @@ def _cells(one: Cosines) -> tuple[str, ...]:
 
 
 def _row(row: Row) -> tuple[str, ...]:
-    return row.agent, share(row.process), share(row.outcome), share(row.more, sign=True), row.standing
+    return row.agent, _cosine(row.process), _cosine(row.outcome), _cosine(row.more, "+.3f"), row.standing
+
+
+def _cosine(one: Interval, spec: str = ".3f") -> str:
+    bounds = "" if one.low is None or one.high is None else f" [{one.low:{spec}}, {one.high:{spec}}]"
+    return f"{one.mean:{spec}}{bounds}"
 
 
 if __name__ == "__main__":
