@@ -15,9 +15,9 @@ import numpy as np
 from mappa_core.cli.progress import evaluation_line
 from mappa_core.errors import InputError
 from mappa_core.evaluation.heldout import Evaluation
-from mappa_core.evaluation.statistics import mean_interval
+from mappa_core.evaluation.statistics import mean_interval, paired_gain
 from mappa_core.plugins import Registry
-from mappa_core.records import Float64
+from mappa_core.records import Float64, Int64
 from mappa_core.store.summary import Interval
 from mappa_core.training.listener import Silent
 from mappa_core.training.run import Run, Trained
@@ -97,12 +97,17 @@ def figures(runs: Sequence[Trained]) -> Figures:
         return Figures(before=own.before, after=own.after, gain=own.gain)
     before = np.array([run.evaluations[0].by_problem for run in runs])  # (seeds, problems)
     after = np.array([run.evaluations[-1].by_problem for run in runs])
-    return Figures(before=_over_problems(before), after=_over_problems(after), gain=_over_problems(after - before))
+    problems = np.broadcast_to(np.arange(before.shape[1]), before.shape)
+    known = np.isfinite(before) & np.isfinite(after)
+    return Figures(
+        before=_over_problems(before, problems),
+        after=_over_problems(after, problems),
+        gain=paired_gain(before[known], after[known], clusters=problems[known].tolist()),
+    )
 
 
-def _over_problems(values: Float64) -> Interval:
+def _over_problems(values: Float64, problems: Int64) -> Interval:
     known = np.isfinite(values)
-    problems = np.broadcast_to(np.arange(values.shape[1]), values.shape)
     return mean_interval(values[known], clusters=problems[known].tolist())
 
 

@@ -25,7 +25,7 @@ from mappa_dsbench.reports.unlearned import Unlearned, unlearned
 from mappa_core.cli.progress import share
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.evaluation.once import evaluate_once
-from mappa_core.evaluation.statistics import mean_interval, share_interval
+from mappa_core.evaluation.statistics import paired_gain, share_interval
 from mappa_core.plugins import Registry, load
 from mappa_core.records import Float64
 from mappa_core.store.summary import Interval
@@ -105,29 +105,31 @@ def rows_of(arm: str, seed: int | None, runs: Sequence[Trained]) -> Iterator[Row
                 arm=arm,
                 seed=seed,
                 measure=f"{measure}, {name}" if name else measure,
-                before=over_clusters(before, lambda one: one.by_problem, share_interval),
-                after=over_clusters(after, lambda one: one.by_problem, share_interval),
+                before=share_of(before),
+                after=share_of(after),
                 gain=gain_of(before, after),
                 seconds=taken,
             )
 
 
-def over_clusters(
-    evaluations: Sequence[Evaluation],
-    values: Callable[[Evaluation], Float64],
-    interval: Callable[..., Interval] = mean_interval,
-) -> Interval:
-    """Mean over problems and runs; runs share the problems, and problems of one data set are one cluster."""
-    flat = np.concatenate([values(one) for one in evaluations])
-    clusters = np.concatenate([one.clusters or one.problems for one in evaluations])
-    known = np.isfinite(flat)
-    return interval(flat[known], clusters=clusters[known].tolist())
+def share_of(evaluations: Sequence[Evaluation]) -> Interval:
+    """The mean over problems and runs; runs share the problems, and problems of one data set are one cluster."""
+    values, clusters = over_runs(evaluations)
+    known = np.isfinite(values)
+    return share_interval(values[known], clusters=clusters[known].tolist())
 
 
 def gain_of(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> Interval:
     """Paired on the same problems of the same run."""
-    then = {id(now): old for now, old in zip(after, before, strict=True)}
-    return over_clusters(after, lambda now: now.by_problem - then[id(now)].by_problem)
+    (then, clusters), (now, _) = over_runs(before), over_runs(after)
+    known = np.isfinite(then) & np.isfinite(now)
+    return paired_gain(then[known], now[known], clusters=clusters[known].tolist())
+
+
+def over_runs(evaluations: Sequence[Evaluation]) -> tuple[Float64, np.ndarray]:
+    """The values of all problems of all runs in a row, and the clusters that they are of."""
+    values = np.concatenate([one.by_problem for one in evaluations])
+    return values, np.concatenate([one.clusters or one.problems for one in evaluations])
 
 
 def stopped(found: Sequence[Unlearned]) -> Iterator[tuple[str, ...]]:

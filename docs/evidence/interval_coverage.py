@@ -59,6 +59,7 @@ CASES = (
     Case(what="compare", share=0.5, gain=0.0),
     Case(what="compare", share=0.5, gain=1.0),
     Case(what="compare", share=0.1, gain=1.0),
+    Case(what="compare", share=0.02, gain=1.0),
     Case(what="compare", share=0.5, gain=0.0, seeds=3),
     Case(what="compare", share=0.5, gain=1.0, seeds=3),
     Case(what="compare", share=0.1, gain=1.0, seeds=5),

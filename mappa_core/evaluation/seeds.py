@@ -8,7 +8,7 @@ nothing to tell the second from: its intervals speak of other problems alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +17,8 @@ from mappa_core.evaluation.statistics import (
     LEVEL,
     TINY,
     effective_clusters,
+    gain_reach,
     numbered,
-    paired_gain,
     robust_error,
     share_interval,
     t_quantile,
@@ -47,18 +47,23 @@ def mean_over_seeds(values: Float64, clusters: Clusters = None) -> Interval:
     """The mean of shares (seeds, problems) and its 95 % interval; of one seed that of `share_interval`.
 
     Of several seeds it is Wilson's of `n = p (1 - p) / v` values with `reach / sqrt(v)` in place of the normal's
-    quantile, where `v` and `reach` are those of `_Spread`.
+    quantile. v is the cluster-robust variance (CR2) of the mean over problems and that over seeds (`_Seeds`) together,
+    and `reach` is `sqrt(t_p^2 v_p + t_s^2 v_s)`, each with the quantile of its own degrees of freedom (Howe 1974). One
+    number of degrees of freedom for both, as it is usual, makes too much of three seeds that happen to come out alike.
     """
     if len(values) == 1:
         return share_interval(values[0], clusters)
     mean, numbers = float(values.mean()), _clusters(values, clusters)
-    spread = _Spread.of([values], values.mean(axis=0), numbers)
-    if spread is None:
+    effective = effective_clusters(numbers)
+    if effective < 2 - TINY:
         return Interval(mean=mean)
-    if spread.variance < TINY**2:
-        effective = effective_clusters(numbers)
+    seeds = _Seeds.of([values], numbers)
+    error = robust_error(values.mean(axis=0), numbers)
+    spread = math.hypot(error, math.sqrt(seeds.variance))
+    if spread < TINY:
         return wilson(mean, effective) if mean in (0.0, 1.0) else Interval(mean=mean, low=mean, high=mean)
-    return wilson(mean, mean * (1 - mean) / spread.variance, spread.reach() / math.sqrt(spread.variance))
+    reach = math.hypot(t_quantile(effective - 1) * error, seeds.reach())
+    return wilson(mean, mean * (1 - mean) / spread**2, reach / spread)
 
 
 def difference_over_seeds(one: Float64, other: Float64, clusters: Clusters = None) -> Difference:
@@ -66,7 +71,8 @@ def difference_over_seeds(one: Float64, other: Float64, clusters: Clusters = Non
     problems. Seeds of the two arms are taken as independent; with one seed on a side it is `paired_gain` of the means
     over seeds.
 
-    `p` is the chance beyond which an interval no longer holds 0; of problems alone that is Student's test. Where all
+    The interval reaches `sqrt(g^2 + s^2)` to either side, where g is what that of the means over seeds reaches there
+    (`gain_reach`), and s what seeds add (`_Seeds`). `p` is the chance beyond which it no longer holds 0. Where all
     problems differ by the same, so that there is no error to tell, it is that of one sign of all clusters by chance.
 
     Raises:
@@ -74,18 +80,23 @@ def difference_over_seeds(one: Float64, other: Float64, clusters: Clusters = Non
     """
     if one.shape[1] != other.shape[1]:
         raise ValueError(f"a difference is paired: {one.shape[1]} problems against {other.shape[1]}")
-    gains = one.mean(axis=0) - other.mean(axis=0)
+    now, then = one.mean(axis=0), other.mean(axis=0)
+    mean = float((now - then).mean())
     over_seeds, numbers = min(len(one), len(other)) > 1, _clusters(one, clusters)
-    spread = _Spread.of([one, other] if over_seeds else [], gains, numbers)
-    if spread is None:
-        return Difference(interval=Interval(mean=float(gains.mean())), p=None, over_seeds=over_seeds)
-    mean = float(gains.mean())
-    if over_seeds:
-        reach = spread.reach()
-        interval = Interval(mean=mean, low=mean - reach, high=mean + reach)
-    else:
-        interval = paired_gain(other.mean(axis=0), one.mean(axis=0), clusters)
-    return Difference(interval=interval, p=_chance(mean, spread, effective_clusters(numbers)), over_seeds=over_seeds)
+    effective = effective_clusters(numbers)
+    if effective < 2 - TINY:
+        return Difference(interval=Interval(mean=mean), p=None, over_seeds=over_seeds)
+    seeds = _Seeds.of([one, other] if over_seeds else [], numbers)
+
+    def reach(beyond: float) -> tuple[float, float]:
+        below, above = gain_reach(then, now, numbers, beyond)
+        return math.hypot(below, seeds.reach(beyond)), math.hypot(above, seeds.reach(beyond))
+
+    below, above = reach(1 - LEVEL)
+    interval = Interval(mean=mean, low=mean - below, high=mean + above)
+    if max(below, above) < TINY and abs(mean) >= TINY:
+        return Difference(interval=interval, p=2 ** (1 - effective), over_seeds=over_seeds)
+    return Difference(interval=interval, p=_chance(mean, reach), over_seeds=over_seeds)
 
 
 def holm(chances: Sequence[float]) -> list[float]:
@@ -106,48 +117,31 @@ def cohens_h(one: float, other: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Spread:
-    """The variance of a mean over seeds and problems, or of a difference of two, in its two parts.
+class _Seeds:
+    """What seeds add to the variance of a mean, or of a difference of two: `max(0, sum_a (v_a - r_a))`.
 
-    `problems` is the cluster-robust variance over problems of the means over seeds (CR2). `seeds = max(0, sum_a (v_a -
-    r_a))`: v_a is the variance over seeds of the mean of arm a, and r_a what chance alone, which `problems` holds
-    already, puts into v_a (the variance of what is left of an arm without its effects of seeds and of problems; two-way
-    clustering, Cameron, Gelbach and Miller 2011). Each has degrees of freedom of its own; those of seeds are
-    Satterthwaite's (1946) of the v_a.
+    v_a is the variance over seeds of the mean of arm a, and r_a what chance alone, which is in the variance over
+    problems already, puts into v_a (the variance of what is left of an arm without its effects of seeds and of
+    problems; two-way clustering, Cameron, Gelbach and Miller 2011). Its degrees of freedom are Satterthwaite's (1946)
+    of the v_a.
     """
 
-    problems: float
-    problem_freedom: float
-    seeds: float
-    seed_freedom: float
+    variance: float
+    freedom: float
 
     @classmethod
-    def of(cls, arms: Sequence[Float64], by_problem: Float64, numbers: Int64) -> _Spread | None:
-        """`arms` (seeds, problems) each have several seeds, `by_problem` (problems,) is what their mean, or the
-        difference of their means, is over. None: there are too few clusters to tell."""
-        freedom = effective_clusters(numbers) - 1
-        if freedom < 1 - TINY:
-            return None
-        seeds = [float(arm.mean(axis=1).var(ddof=1)) / len(arm) for arm in arms]
-        unsure = sum(v**2 / (len(arm) - 1) for v, arm in zip(seeds, arms, strict=True))
+    def of(cls, arms: Sequence[Float64], numbers: Int64) -> _Seeds:
+        """`arms` (seeds, problems) each have several seeds."""
+        found = [float(arm.mean(axis=1).var(ddof=1)) / len(arm) for arm in arms]
+        unsure = sum(v**2 / (len(arm) - 1) for v, arm in zip(found, arms, strict=True))
         return cls(
-            problems=robust_error(by_problem, numbers) ** 2,
-            problem_freedom=freedom,
-            seeds=max(0.0, sum(seeds) - sum(_noise(arm, numbers) for arm in arms)),
-            seed_freedom=sum(seeds) ** 2 / unsure if unsure > 0 else 1.0,
+            variance=max(0.0, sum(found) - sum(_noise(arm, numbers) for arm in arms)),
+            freedom=sum(found) ** 2 / unsure if unsure > 0 else 1.0,
         )
 
-    @property
-    def variance(self) -> float:
-        return self.problems + self.seeds
-
     def reach(self, beyond: float = 1 - LEVEL) -> float:
-        """What the error is larger than with chance `beyond`: `sqrt(sum_k t_k^2 v_k)` over the two parts, each with the
-        quantile of its own degrees of freedom (Howe 1974). One number of degrees of freedom for both, as it is usual,
-        makes too much of three seeds where they happen to come out alike."""
-        of_problems = t_quantile(self.problem_freedom, beyond) ** 2 * self.problems
-        of_seeds = t_quantile(self.seed_freedom, beyond) ** 2 * self.seeds if self.seeds > 0 else 0.0
-        return math.sqrt(of_problems + of_seeds)
+        """What an error by seeds alone is larger than with chance `beyond`."""
+        return t_quantile(self.freedom, beyond) * math.sqrt(self.variance) if self.variance > 0 else 0.0
 
 
 def _noise(arm: Float64, numbers: Int64) -> float:
@@ -159,17 +153,16 @@ def _noise(arm: Float64, numbers: Int64) -> float:
     return float((sums**2 / (1 - share)).sum() / (1 - 1 / len(arm)) / arm.size**2)
 
 
-def _chance(mean: float, spread: _Spread, effective: float) -> float:
-    """The `beyond` at which `reach` is `|mean|`: from the smallest that is told apart up to 1."""
+def _chance(mean: float, reach: Callable[[float], tuple[float, float]]) -> float:
+    """The `beyond` at which an interval reaches from `mean` to 0: from the smallest that is told apart up to 1."""
     from scipy.optimize import brentq
 
     if abs(mean) < TINY:
         return 1.0
-    if spread.variance < TINY**2:
-        return float(2 ** (1 - effective))
 
     def excess(log_beyond: float) -> float:
-        return spread.reach(math.exp(log_beyond)) - abs(mean)
+        below, above = reach(math.exp(log_beyond))
+        return (below if mean > 0 else above) - abs(mean)
 
     least = math.log(SMALLEST)
     return SMALLEST if excess(least) <= 0 else math.exp(brentq(excess, least, 0.0, xtol=1e-12))

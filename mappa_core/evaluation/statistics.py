@@ -80,13 +80,12 @@ def share_interval(values: ArrayLike, clusters: Sequence[Hashable] | None = None
     if effective < 2 - TINY:
         return Interval(mean=mean)
     error = robust_error(shares, numbers)
-    if error < TINY:
-        return wilson(mean, effective) if mean in (0.0, 1.0) else Interval(mean=mean, low=mean, high=mean)
-    if int(numbers.max()) + 1 in MANY:
+    if error >= TINY and int(numbers.max()) + 1 in MANY:
         low, high = _studentised(shares, numbers, error)
         if math.isfinite(low) and math.isfinite(high):
             return Interval(mean=mean, low=max(0.0, mean - high * error), high=min(1.0, mean - low * error))
-    return wilson(mean, mean * (1 - mean) / error**2, t_quantile(effective - 1))
+    low, high = _bounds(shares, numbers)
+    return Interval(mean=mean, low=low, high=high)
 
 
 def mean_interval(values: ArrayLike, clusters: Sequence[Hashable] | None = None) -> Interval:
@@ -113,10 +112,8 @@ def mean_interval(values: ArrayLike, clusters: Sequence[Hashable] | None = None)
 
 
 def paired_gain(before: ArrayLike, after: ArrayLike, clusters: Sequence[Hashable] | None = None) -> Interval:
-    """The mean of `after - before` (n,) over problems, both in the same order of problems, with Student's interval of
-    the differences: what the problems differ in by themselves does not widen it. `clusters` are as in `mean_interval`.
-
-    Where all differences are equal the interval has no width: the sample then shows no variation to go by.
+    """The mean of `after - before` (n,) over problems, shares from 0 to 1 both and in the same order of problems, with
+    the interval of `gain_reach`. `clusters` are as in `mean_interval`.
 
     Raises:
         ValueError: the two are not of the same number of problems.
@@ -124,7 +121,42 @@ def paired_gain(before: ArrayLike, after: ArrayLike, clusters: Sequence[Hashable
     then, now = _known(before), _known(after)
     if len(then) != len(now):
         raise ValueError(f"a gain is paired: {len(then)} problems before, {len(now)} after")
-    return mean_interval(now - then, clusters=range(len(now)) if clusters is None else clusters)
+    numbers = numbered(range(len(now)) if clusters is None else clusters, len(now))
+    mean = float((now - then).mean())
+    if effective_clusters(numbers) < 2 - TINY:
+        return Interval(mean=mean)
+    below, above = gain_reach(then, now, numbers)
+    return Interval(mean=mean, low=mean - below, high=mean + above)
+
+
+def gain_reach(before: Float64, after: Float64, numbers: Int64, beyond: float = 1 - LEVEL) -> tuple[float, float]:
+    """How far the interval of the mean of `after - before` (n,) reaches below it and above it; its error is larger with
+    chance `beyond`. What the problems differ in by themselves does not widen it. `numbers` are the clusters.
+
+    - Fewer than 30 clusters: `sqrt(x^2 - 2 r x y + y^2)`, below with x what the interval of `after` reaches below its
+      mean and y what that of `before` reaches above its own, above the other way round (Newcombe 1998, method 10; Zou
+      and Donner 2008). The two intervals are Wilson's, as in `share_interval`; r is the cluster-robust correlation of
+      the two means, 0 of two clusters, which tell none. Student's interval would be far too short where one of the two
+      is near 0 or 1.
+    - 30 and more: Student's interval of the differences. It has no width where all of them are equal: the sample then
+      shows no variation to go by.
+    """
+    error, count = robust_error(after - before, numbers), int(numbers.max()) + 1
+    if count >= MANY.start:
+        reach = t_quantile(effective_clusters(numbers) - 1, beyond) * error
+        return reach, reach
+    (then_low, then_high), (now_low, now_high) = (_bounds(shares, numbers, beyond) for shares in (before, after))
+    then, now = float(before.mean()), float(after.mean())
+    errors = robust_error(before, numbers), robust_error(after, numbers)
+    together = sum(one**2 for one in errors) - error**2
+    told = min(errors) >= TINY and count > 2
+    r = min(1.0, max(-1.0, together / (2 * math.prod(errors)))) if told else 0.0
+    return _apart(now - now_low, then_high - then, r), _apart(now_high - now, then - then_low, r)
+
+
+def _apart(one: float, other: float, r: float) -> float:
+    """The length of the difference of two reaches with the correlation `r`."""
+    return math.sqrt(max(0.0, one**2 - 2 * r * one * other + other**2))
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -219,10 +251,27 @@ def _studentised(values: Float64, numbers: Int64, error: float) -> tuple[float, 
 def wilson(p: float, n: float, z: float = Z) -> Interval:
     """Wilson's interval of a share `p` of `n` independent values, which need not be a whole number; `z` is the quantile
     that it goes by."""
+    low, high = _wilson_bounds(p, n, z)
+    return Interval(mean=p, low=low, high=high)
+
+
+def _wilson_bounds(p: float, n: float, z: float) -> tuple[float, float]:
     centre = (p + z**2 / (2 * n)) / (1 + z**2 / n)
     reach = z * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
     # At a share of 0 or 1 a bound equals it, but for a last bit that rounding may put on the wrong side.
-    return Interval(mean=p, low=min(p, max(0.0, centre - reach)), high=max(p, min(1.0, centre + reach)))
+    return min(p, max(0.0, centre - reach)), max(p, min(1.0, centre + reach))
+
+
+def _bounds(shares: Float64, numbers: Int64, beyond: float = 1 - LEVEL) -> tuple[float, float]:
+    """The bounds of a mean of shares (n,) in few clusters, as `share_interval` says, which it is beyond with chance
+    `beyond`."""
+    mean, effective = float(shares.mean()), effective_clusters(numbers)
+    error = robust_error(shares, numbers)
+    if error >= TINY:
+        return _wilson_bounds(mean, mean * (1 - mean) / error**2, t_quantile(effective - 1, beyond))
+    if mean in (0.0, 1.0):
+        return _wilson_bounds(mean, effective, -NormalDist().inv_cdf(beyond / 2))
+    return mean, mean
 
 
 def numbered(clusters: Sequence[Hashable], n: int) -> Int64:

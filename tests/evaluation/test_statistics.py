@@ -18,6 +18,7 @@ from mappa_core.evaluation.statistics import (
     proportion,
     share_interval,
     t_quantile,
+    wilson,
 )
 
 ratings = st.lists(st.floats(-100, 100), min_size=2, max_size=20)
@@ -250,28 +251,59 @@ def test_shares_that_are_all_alike_are_worth_one_problem_a_cluster() -> None:
 # paired_gain
 
 
-def test_a_gain_is_paired_on_the_same_problems() -> None:
-    before, after = [0.0, 1.0, 0.0, 1.0], [0.25, 1.25, 0.75, 1.75]
+def test_a_gain_over_many_problems_is_students_of_the_differences() -> None:
+    before, after = np.tile([0.0, 1.0, 0.0], 10), np.tile([0.25, 1.0, 0.75], 10)
     found = paired_gain(before, after)
-    reach = 3.182446 * np.std([0.25, 0.25, 0.75, 0.75], ddof=1) / 2
-    assert (found.mean, found.low, found.high) == pytest.approx((0.5, 0.5 - reach, 0.5 + reach), abs=1e-5)
+    assert found == mean_interval(after - before, clusters=range(30))
+    assert paired_gain(before, before) == Interval(mean=0.0, low=0.0, high=0.0)
 
 
-def test_a_gain_of_zeros_and_ones_is_a_difference_and_no_proportion() -> None:
+def test_a_gain_over_few_problems_by_hand() -> None:
     found = paired_gain([0, 0, 0, 0], [1, 0, 1, 0])
-    assert found == mean_interval([1, 0, 1, 0], clusters=range(4))
-    assert found.low < 0.0
+    # Before: none of 4, and no error: Wilson's upper bound is (z^2 / 4) / (1 + z^2 / 4) with z^2 = 3.841459.
+    # After: half, with standard error sqrt(4 / 4 / (1 - 1 / 4)) / 4, which 3 values have; t^2 = 10.12796.
+    before, after = 0.489900, 0.439168
+    assert found.mean == 0.5
+    assert found.low == pytest.approx(0.5 - math.hypot(before, after), abs=1e-5)
+    assert found.high == pytest.approx(0.5 + after, abs=1e-5)
 
 
-def test_no_change_at_all_is_a_gain_of_0_without_width() -> None:
-    assert paired_gain([0.0, 1.0, 1.0], [0.0, 1.0, 1.0]) == Interval(mean=0.0, low=0.0, high=0.0)
+few = st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), min_size=3, max_size=12)
 
 
-def test_a_gain_over_problems_of_a_few_clusters_is_that_of_the_clusters() -> None:
+@given(few, st.data())
+def test_a_gain_over_few_problems_is_newcombes(before: list[float], data: st.DataObject) -> None:
+    after = data.draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=len(before), max_size=len(before)))
+    found, n = paired_gain(before, after), len(before)
+    assert found.low is not None and found.high is not None
+
+    def bounds(values: list[float]) -> tuple[float, float, float]:
+        p, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(n)
+        if error == 0:
+            score = proportion([p] * n) if p in (0.0, 1.0) else Interval(mean=p, low=p, high=p)
+        else:
+            score = wilson(p, p * (1 - p) / error**2, t_quantile(n - 1))
+        assert score.low is not None and score.high is not None
+        return p, p - score.low, score.high - p
+
+    (then, then_below, then_above), (now, now_below, now_above) = bounds(before), bounds(after)
+    r = float(np.corrcoef(before, after)[0, 1]) if np.ptp(before) > 0 and np.ptp(after) > 0 else 0.0
+    below = now_below**2 - 2 * r * now_below * then_above + then_above**2
+    above = now_above**2 - 2 * r * now_above * then_below + then_below**2
+    assert found.low == pytest.approx(now - then - math.sqrt(max(0.0, below)), abs=1e-6)
+    assert found.high == pytest.approx(now - then + math.sqrt(max(0.0, above)), abs=1e-6)
+    assert -1.0 - 1e-9 <= found.low <= found.mean <= found.high <= 1.0 + 1e-9
+    turned = paired_gain(after, before)
+    assert (turned.low, turned.high) == pytest.approx((-found.high, -found.low), abs=1e-9)
+
+
+def test_two_clusters_tell_no_correlation() -> None:
     found = paired_gain([0.0, 0.5, 0.25, 0.0], [1.0, 1.0, 0.25, 0.5], clusters="aabb")
-    # Gains 1, .5 | 0, .5 with mean .5: residuals sum to .5 and -.5, so sqrt(2 * .5) / 4 with one degree of freedom.
-    assert (found.mean, found.high - found.mean) == pytest.approx((0.5, 12.706205 / 4))
-    assert found == paired_gain([0, 0, 0, 0], [1.0, 0.5, 0.0, 0.5], clusters="xxyy")
+    before = share_interval([0.0, 0.5, 0.25, 0.0], clusters="aabb")
+    after = share_interval([1.0, 1.0, 0.25, 0.5], clusters="aabb")
+    assert before.low is not None and before.high is not None and after.low is not None and after.high is not None
+    assert found.low == pytest.approx(0.5 - math.hypot(after.mean - after.low, before.high - before.mean))
+    assert found.high == pytest.approx(0.5 + math.hypot(after.high - after.mean, before.mean - before.low))
 
 
 def test_a_gain_of_other_problems_is_refused() -> None:
