@@ -29,12 +29,12 @@ from measure import print_result
 
 from mappa_core.experience import Advantages, Experience
 from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import Registry, load
+from mappa_core.plugins import Registry, load_plugins
 from mappa_core.protocols import Coach, Loss, PolicySpec, Split, Stage, TaskSource, Workflow
 from mappa_core.records import Completion, Message, Role, Sampling, Scene, Task, Verdict, VersionSpan
 from mappa_core.testing import ScriptedEngine, ScriptedSampler
 from mappa_core.training import Run
-from mappa_core.training.listener import Silent
+from mappa_core.training.listener import NullListener
 from mappa_core.training.report import IterationReport
 
 MEDIAN_S, SIGMA = 0.060, 1.0
@@ -148,7 +148,7 @@ class Plugin:
         return {"tiny": self._recipe}
 
 
-class Watch(Silent):
+class Watch(NullListener):
     """Seconds from the first training rollout to the end of the last iteration."""
 
     def __init__(self) -> None:
@@ -157,11 +157,11 @@ class Watch(Silent):
         self.stale: list[float] = []
         self.late = 0
 
-    def collecting(self, split: Split, done: int, rollouts: int) -> None:
+    def on_rollouts_start(self, split: Split, done: int, rollouts: int) -> None:
         if split == "train" and self.started is None:
             self.started = time.perf_counter()
 
-    def iteration_finished(self, report: IterationReport) -> None:
+    def on_iteration_end(self, report: IterationReport) -> None:
         self.ended = time.perf_counter()
         self.stale.append(report.staleness["staleness_mean"])
         self.late += report.late
@@ -185,7 +185,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mappa-bench-") as root:
         recipe = Path(root) / "tiny.yaml"
         recipe.write_text(RECIPE)
-        registry = load(only=(), modules={"bench": Plugin(recipe)})
+        registry = load_plugins(only=(), modules={"bench": Plugin(recipe)})
         for place in range(arguments.rounds):
             taken = {}
             for arm in list(ARMS) if place % 2 else reversed(ARMS):

@@ -26,13 +26,13 @@ import torch
 from mappa_mathchat import words
 from mappa_mathchat.briefing import Contribution
 from mappa_mathchat.coach import RuleCoach, RuleOptions
-from mappa_mathchat.workflow import CODER, MathChat, Options, needs_another_try
+from mappa_mathchat.workflow import CODER, MathChat, MathChatOptions, needs_another_try
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mappa_core.records import Completion, Message, Scene, Step, Task, ToolLimits, ToolResult
-from mappa_core.tools.calls import PYTHON, calls_of
+from mappa_core.tools.calls import PYTHON, parse_calls
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
 from mappa_core.tools.workspace import FolderWorkspace
@@ -115,7 +115,7 @@ class Team:
         package, _, path = recipe.policies.default.model.removeprefix("package:").partition("/")
         folder, python = Path(str(files(package))) / path, recipe.tools.python
         self.recipe = recipe
-        self.chat = MathChat(Options(**vars(recipe.workflow.options)))
+        self.chat = MathChat(MathChatOptions(**vars(recipe.workflow.options)))
         self.coach = RuleCoach(RuleOptions())
         self.tool = PythonTool(PythonOptions(**vars(python.options)))
         self.limits = ToolLimits(
@@ -138,7 +138,7 @@ class Team:
             rollouts = [Rollout(task, Path(name, str(number))) for number, task in enumerate(tasks)]
             for agent in self.chat.agents:
                 for rollout in rollouts:
-                    opening = self.chat.opening(agent, rollout.task.prompt, rollout.contributions)
+                    opening = self.chat.build_prompt(agent, rollout.task.prompt, rollout.contributions)
                     rollout.messages = [Message(role="user", content=opening)]
                 acting = rollouts
                 for _ in range(self.recipe.workflow.options.coder_turns if agent == CODER else 1):
@@ -181,7 +181,7 @@ class Team:
     async def follow(self, agent: str, rollout: Rollout, completion: Completion) -> None:
         """Run the programs of an action, and hand it on."""
         reply = Message(role="assistant", content=completion.text)
-        calls = calls_of(reply, (PYTHON,)) if agent == CODER else ()
+        calls = parse_calls(reply, (PYTHON,)) if agent == CODER else ()
         results = []
         for call in calls:
             if call.error is None:
@@ -200,7 +200,7 @@ class Team:
             completion=completion,
             results=tuple(results),
         )
-        printed = self.chat.briefing.results(calls, results)
+        printed = self.chat.prompts.render_results(calls, results)
         rollout.messages += [reply, Message(role="user", content=printed)]
         rollout.steps.append(step)
         rollout.contributions.append(Contribution(agent=agent, text=completion.text, results=printed))
@@ -230,7 +230,7 @@ class Team:
 async def run(recipe: SimpleNamespace) -> None:
     torch.manual_seed(recipe.seed)
     torch.set_num_threads(recipe.engine.options.threads)
-    source = words.WordProblems(words.Options(**vars(recipe.tasks.options)))
+    source = words.WordProblems(words.WordOptions(**vars(recipe.tasks.options)))
     tasks, held_out = source.load("train"), source.load("eval")[: recipe.eval.problems]
     order = np.random.default_rng([recipe.seed, 0]).permutation(len(tasks))
     team, prompts = Team(recipe), recipe.train.prompts

@@ -39,13 +39,13 @@ from measure import cpu_seconds, median_interval, print_result
 from numpy.typing import NDArray
 from scenes import VERDICTS, of_mathchat
 
-from mappa_core.coaching.offers import coach_of
-from mappa_core.coaching.question import Questions
-from mappa_core.coaching.verdicts import Form
-from mappa_core.evaluation.asking import Asking, ask
+from mappa_core.coaching.offers import llm_coach_offer
+from mappa_core.coaching.question import PromptBuilder
+from mappa_core.coaching.verdicts import ReplySchema
+from mappa_core.evaluation.asking import JudgingLimits, judge_actions
 from mappa_core.records import Scene
-from mappa_core.rollout.team import Judge
-from mappa_core.store.cassette import VerdictFile, open_cassette
+from mappa_core.rollout.team import NamedCoach
+from mappa_core.store.cassette import CassetteFile, open_cassette
 
 HERE = Path(__file__).resolve().parent
 PEER_PYTHON = HERE.parent / ".venv-bench" / "bin" / "python"
@@ -68,19 +68,19 @@ Taken = NDArray[np.float64]
 class Mappa:
     """Our side: a coach for so many calls at once."""
 
-    offer = coach_of(next(iter(mappa_transports())))
+    offer = llm_coach_offer(next(iter(mappa_transports())))
 
     def __init__(self, runner: asyncio.Runner, scenes: Sequence[Scene], url: str, at_once: int) -> None:
         self._runner = runner
         self._scenes = scenes
-        self._asking = Asking(concurrency=at_once, timeout_s=120.0)
+        self._asking = JudgingLimits(concurrency=at_once, timeout_s=120.0)
         self.options = self.offer.options()
         self.options.model, self.options.base_url, self.options.api_key_env = "judge", url, None
         self.options.limits.concurrency = at_once
         self._coach = self.offer.build(self.options)
 
-    def record(self, cassette: VerdictFile) -> None:
-        self._coach.keep_on(cassette)
+    def record(self, cassette: CassetteFile) -> None:
+        self._coach.use_cassette(cassette)
 
     def warm_up(self) -> None:
         self._runner.run(self._judge(self._scenes[:WARM_UP]))
@@ -91,8 +91,8 @@ class Mappa:
         return np.array([time.perf_counter() - wall, cpu_seconds() - cpu])
 
     async def _judge(self, scenes: Sequence[Scene]) -> None:
-        judge, shown = Judge(name="openai", coach=self._coach), [[scene] for scene in scenes]
-        given = await ask(judge, shown, self._asking, review=False, keep=lambda verdict: verdict)
+        judge, shown = NamedCoach(name="openai", coach=self._coach), [[scene] for scene in scenes]
+        given = await judge_actions(judge, shown, self._asking, review=False, finalize=lambda verdict: verdict)
         lost = [verdict.error for (verdict,) in given if verdict.status != "scored"]
         assert not lost, f"{len(lost)} verdicts were lost, the first by {lost[0]}"
 
@@ -131,9 +131,9 @@ def start(python: str, script: str) -> subprocess.Popen[str]:
 
 async def exam(scenes: Sequence[Scene], ours: Mappa) -> Mapping[str, Any]:
     """What the rivals are asked: the questions of our side (see `peers/fan_out.py`)."""
-    questions = Questions(ours.options)
-    asked = [(await questions.about(scene)).messages for scene in scenes]
-    schema = Form(agents=tuple(scenes[0].team)).schema
+    questions = PromptBuilder(ours.options)
+    asked = [(await questions.build(scene)).messages for scene in scenes]
+    schema = ReplySchema(agents=tuple(scenes[0].team)).json_schema
     form = {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema, "strict": True}}
     return {
         "url": ours.options.base_url,

@@ -28,7 +28,7 @@ from measure import print_result
 from torch import Tensor
 
 from mappa_core.credit.estimators import ReinforcePlusPlus, ReinforcePlusPlusOptions
-from mappa_core.credit.ragged import offsets_of
+from mappa_core.credit.ragged import lengths_to_offsets
 from mappa_core.experience import Experience
 from mappa_core.records import Float32
 
@@ -63,7 +63,7 @@ def experience(seed: int = 0) -> Experience:
         reward=random.uniform(0.0, 1.0, ROWS).astype(np.float32),
         weight=np.ones(ROWS, np.float32),
         tokens=np.zeros(TOKENS, np.int32),
-        offsets=offsets_of(lengths),
+        offsets=lengths_to_offsets(lengths),
         version=np.zeros(TOKENS, np.int32),
         logprobs=old,
         prompt_tokens=zeros,

@@ -18,8 +18,8 @@ from measure import print_result
 
 from mappa_core.protocols import Coach, Stage, Workflow
 from mappa_core.records import Completion, Message, Role, Sampling, Scene, Task, Verdict
-from mappa_core.rollout.collector import Collector
-from mappa_core.rollout.team import Job, Judge, Team
+from mappa_core.rollout.collector import RolloutCollector
+from mappa_core.rollout.team import Job, NamedCoach, Team
 from mappa_core.store import Store
 from mappa_core.testing import ScriptedSampler
 
@@ -70,14 +70,14 @@ async def seconds(*, in_line: bool) -> float:
         sampling=dict.fromkeys(AGENTS, Sampling()),
         tools={},
         limits={},
-        judges=dict.fromkeys(AGENTS, Judge(name="pondering", coach=Pondering())),
+        coach_of=dict.fromkeys(AGENTS, NamedCoach(name="pondering", coach=Pondering())),
     )
     jobs = [Job(task=Task(id=f"{n}", prompt="go"), split="train", iteration=0, sample=0) for n in range(EPISODES)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.db"
         Store.create(path)
         store = Store(path)
-        collector = Collector(team, recorder=store, archive=Path(folder), concurrency=EPISODES, waves=False)
+        collector = RolloutCollector(team, recorder=store, archive=Path(folder), concurrency=EPISODES, waves=False)
         started = time.perf_counter()
         trajectories = await collector.collect(jobs)
         elapsed = time.perf_counter() - started

@@ -35,8 +35,8 @@ from numpy.typing import NDArray
 
 from mappa_core.protocols import Stage, Workflow, Workspace
 from mappa_core.records import Message, Role, Sampling, Task, ToolLimits, ToolResult, ToolSpec
-from mappa_core.rollout.collector import Collector
-from mappa_core.rollout.team import Job, Judge, Team
+from mappa_core.rollout.collector import RolloutCollector
+from mappa_core.rollout.team import Job, NamedCoach, Team
 from mappa_core.store import Store
 from mappa_core.testing import FixedCoach, ScriptedSampler
 
@@ -117,7 +117,7 @@ def _reply(turn: Mapping[str, str | None]) -> str:
 
 
 def team() -> Team:
-    judge = Judge(name="fixed", coach=FixedCoach(7.0))
+    judge = NamedCoach(name="fixed", coach=FixedCoach(7.0))
     return Team(
         workflow=Chain(),
         policy_of={agent: agent for agent in EPISODE},
@@ -125,7 +125,7 @@ def team() -> Team:
         sampling=dict.fromkeys(EPISODE, Sampling()),
         tools={"python": InstantPython()},
         limits={"python": ToolLimits()},
-        judges=dict.fromkeys(EPISODE, judge),
+        coach_of=dict.fromkeys(EPISODE, judge),
     )
 
 
@@ -133,7 +133,7 @@ async def play(problems: list[str], store: Store, archive: Path, iteration: int)
     """One iteration of training's collection."""
     tasks = [Task(id=str(number), prompt=problem, reference="30") for number, problem in enumerate(problems)]
     jobs = [Job(task=task, split="train", iteration=iteration, sample=0) for task in tasks]
-    collector = Collector(team(), recorder=store, archive=archive, concurrency=EPISODES, waves=True)
+    collector = RolloutCollector(team(), recorder=store, archive=archive, concurrency=EPISODES, waves=True)
     trajectories = await collector.collect(jobs)
     scored = [verdict for trajectory in trajectories for verdict in trajectory.verdicts if verdict.status == "scored"]
     assert len(scored) == EPISODES * ACTIONS, [trajectory.error for trajectory in trajectories]

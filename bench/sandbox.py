@@ -1,7 +1,7 @@
 """What the cage costs, and what starting warm saves.
 
-(a) Programs that import pandas and scikit-learn, fit a model and write a file, two at a time: from a warden that has
-    imported both (its start included), against the same programs in the same cage that import for themselves.
+(a) Programs that import pandas and scikit-learn, fit a model and write a file, two at a time: from a fork server that
+    has imported both (its start included), against the same programs in the same cage that import for themselves.
 (b) `print(1)` in the cage, without any preload, against a plain `python -c "print(1)"`, one at a time and in turns.
 
 The ratio is (a): programs a second, warm by cold, median over rounds that take turns, and a 95 % bootstrap interval.
@@ -93,7 +93,7 @@ def _print_plain() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--warm", type=int, default=300, help="programs a round from the preloaded warden")
+    parser.add_argument("--warm", type=int, default=300, help="programs a round from the preloaded fork server")
     parser.add_argument("--cold", type=int, default=12, help="programs a round that import for themselves")
     parser.add_argument("--prints", type=int, default=100)
     parser.add_argument("--cage", default="auto")

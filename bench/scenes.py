@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout
 from typing import Any
 
-from mappa_mathchat.workflow import MathChat, Options
+from mappa_mathchat.workflow import MathChat, MathChatOptions
 
 from mappa_core.protocols import Workspace
 from mappa_core.records import Scene, Task, ToolLimits, ToolResult, ToolSpec
-from mappa_core.rollout.scenes import scenes
+from mappa_core.rollout.scenes import live_scenes
 from mappa_core.testing import play
 
 TEAMS, ACTIONS = 128, 4
@@ -111,14 +111,14 @@ class HerePython:
 
 async def of_mathchat() -> list[Scene]:
     """Every action of `TEAMS` teams, each on a problem of its own, as its coach sees it live."""
-    workflow, found = MathChat(Options()), []
+    workflow, found = MathChat(MathChatOptions()), []
     for number in range(TEAMS):
         known = {"n": number, **_solved(number + 20)}
         task = Task(id=f"{number}", prompt=PROBLEM.format(**known), reference=str(known["answer"]))
         replies = [text.format(**known) for text in (PLAN, WRONG, RIGHT, ANSWER)]
         trajectory = await play(workflow, task, replies, tools={"python": HerePython()})
         assert trajectory.error is None and len(trajectory.steps) == ACTIONS, trajectory.error
-        found += scenes(trajectory, workflow.agents, reference_for=())
+        found += live_scenes(trajectory, workflow.agents, reference_for=())
     await workflow.close()
     return found
 

@@ -83,15 +83,15 @@ def fill(root: Path, name: str, steps: int, *, seed: int = 0, done: Callable[[in
 
 def record(folder: RunFolder, trajectory: Trajectory, *, split: str = "train") -> None:
     """Write one as it happens: each step, then its verdicts, then the end."""
-    folder.store.begin(split, trajectory.id, trajectory.task, trajectory.sample, trajectory.iteration)
+    folder.store.begin_trajectory(split, trajectory.id, trajectory.task, trajectory.sample, trajectory.iteration)
     by_step: dict[str, list[Verdict]] = {}
     for verdict in trajectory.verdicts:
         by_step.setdefault(verdict.step, []).append(verdict)
     for step in trajectory.steps:
-        folder.store.step(trajectory.id, step)
+        folder.store.record_step(trajectory.id, step)
         for verdict in by_step.get(step.id, ()):
-            folder.store.verdict(verdict)
-    folder.store.end(trajectory)
+            folder.store.record_verdict(verdict)
+    folder.store.end_trajectory(trajectory)
 
 
 def iteration_of(seed: int, iteration: int, rollouts: int = ROLLOUTS) -> Iterator[Trajectory]:
@@ -214,21 +214,23 @@ def _prose(random: Random, words: int) -> str:
 
 def _close_iteration(folder: RunFolder, seed: int, done: int) -> None:
     random = Random(f"{seed}/metrics/{done}")
-    folder.store.iteration(done, dict(_metrics(random, done)))
+    folder.store.record_iteration(done, dict(_metrics(random, done)))
     if done % 10 == 1:
         mean = 0.3 + 0.4 * (1 - 1 / (1 + done / 20))
         found = Interval(mean=mean, low=mean - 0.08, high=mean + 0.08)
-        folder.store.event("evaluation", part="reported", iteration=done, metric="correct", interval=found, figures={})
+        folder.store.record_event(
+            "evaluation", part="reported", iteration=done, metric="correct", interval=found, figures={}
+        )
     if done % 25 == 2:
         gap = Gap(
             phase="live", agent="coder", stratifier="task", stratum="regression", against="the others",
             actions=(900, 1800), points=Interval(mean=0.9, low=0.4, high=1.4), growth=Interval(mean=0.02), now=1.1,
         )  # fmt: skip
-        folder.store.event("drift", iteration=done, alarms=(Alarm(kind="level", gap=gap),))
+        folder.store.record_event("drift", iteration=done, alarms=(Alarm(kind="level", gap=gap),))
         warning = HealthWarning(
             rule="entropy", policy="coder", value=0.2, limit=0.3, says="entropy is 20% of what it was", do="lower it"
         )
-        folder.store.event("health", iteration=done, warnings=(warning,))
+        folder.store.record_event("health", iteration=done, warnings=(warning,))
 
 
 def _metrics(random: Random, done: int) -> Iterator[tuple[str, float]]:

@@ -33,15 +33,15 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, logging
 
 from mappa_core.config.schema import TrainSection
-from mappa_core.engine.cluster.fleet import Fleet
-from mappa_core.engine.cluster.learners import LearnerGroup, Task
+from mappa_core.engine.cluster.fleet import RayActors
+from mappa_core.engine.cluster.learners import LearnerConfig, LearnerGroup
 from mappa_core.engine.cluster.samplers import remote
 from mappa_core.engine.cluster.samplers.pool import SamplerPool
 from mappa_core.engine.cluster.samplers.server import SamplerServer
-from mappa_core.engine.cluster.samplers.values import Setup
-from mappa_core.engine.cluster.sync.buckets import Arrival, Arrivals, Bucket
-from mappa_core.engine.cluster.sync.probe import Limit
-from mappa_core.engine.cluster.sync.publisher import Publisher, Route
+from mappa_core.engine.cluster.samplers.values import SamplerConfig
+from mappa_core.engine.cluster.sync.buckets import Bucket, ReceivedBucket, ReceivedTensors
+from mappa_core.engine.cluster.sync.probe import ProbeLimit
+from mappa_core.engine.cluster.sync.publisher import Publisher, WeightRoute
 from mappa_core.engine.models import tensor_names
 from mappa_core.engine.options import ClusterOptions
 from mappa_core.protocols import PolicySpec
@@ -57,16 +57,18 @@ class Server(SamplerServer):
 
     def keep(self, *buckets: Bucket) -> None:
         """Copy these tensors into this process."""
-        self.kept = [(name, tensor.clone()) for name, tensor in Arrivals(TIED).tensors(map(Arrival.of, buckets))]
+        self.kept = [
+            (name, tensor.clone()) for name, tensor in ReceivedTensors(TIED).tensors(map(ReceivedBucket.of, buckets))
+        ]
         self.room = [(tensor, torch.zeros_like(tensor)) for name, tensor in self.kept if name not in TIED.values()]
 
     def reload(self) -> float:
         """Seconds in which vLLM loads them."""
-        return self._stepping.run(_timed, self._core.reload, self.kept)
+        return self._step_loop.run(_timed, self._vllm.reload_weights, self.kept)
 
     def copy(self) -> float:
         """Seconds in which the same bytes are copied to memory that is in use already."""
-        return self._stepping.run(_timed, _copy, self.room)
+        return self._step_loop.run(_timed, _copy, self.room)
 
 
 def _timed(work, *arguments) -> float:
@@ -102,10 +104,10 @@ def write_model(folder: Path, hidden: int, layers: int, vocabulary: int) -> tupl
     return str(folder), model.num_parameters()
 
 
-async def compare(fleet: Fleet, model: str, rounds: int) -> np.ndarray:
+async def compare(ray_actors: RayActors, model: str, rounds: int) -> np.ndarray:
     """Seconds of each round (rounds, 4): a publish with its probe, one without, a load, a copy."""
     options = ClusterOptions(zero=2)
-    task = Task(
+    task = LearnerConfig(
         specs=(PolicySpec(name="policy", model=model),),
         train=TrainSection(),
         options=options,
@@ -113,32 +115,38 @@ async def compare(fleet: Fleet, model: str, rounds: int) -> np.ndarray:
         gpu=False,
         seed=0,
     )
-    setup = Setup(
+    setup = SamplerConfig(
         model=model, device="cpu", dtype="float32", window=WINDOW, kv_cache_bytes=64 << 20, max_batch=16, tied=TIED
     )
     deadlines = remote.Deadlines(start_s=options.start_s, sync_s=options.sync_s, call_s=options.call_s)
-    group = await LearnerGroup.open("learners", fleet, task, slots=[None])
+    group = await LearnerGroup.open("learners", ray_actors, task, slots=[None])
     pool = SamplerPool(
-        fleet, setup, [remote.Seat()], name="policy", full=True, deadlines=deadlines, refresh=lambda name: nothing()
+        ray_actors,
+        setup,
+        [remote.EngineResources()],
+        name="policy",
+        full=True,
+        deadlines=deadlines,
+        refresh=lambda name: nothing(),
     )
     await pool.open()
-    route = Route(
+    route = WeightRoute(
         policy="policy",
         learners=group,
         samplers=pool,
         tensors=tensor_names(model),
         tied=TIED,
-        limit=Limit.of("float32", None),
+        probe_limit=ProbeLimit.of("float32", None),
         vocabulary=setup.window,
         window=WINDOW,
     )
     verified, handed = (
-        Publisher([one], seed=0, deadline_s=options.sync_s) for one in (route, replace(route, limit=None))
+        Publisher([one], seed=0, deadline_s=options.sync_s) for one in (route, replace(route, probe_limit=None))
     )
     (engine,) = pool.engines
 
     async def there(method: str, *arguments: object) -> float:
-        return await fleet.ask(engine.actor.call(method, *arguments), deadline_s=options.sync_s, what=method)
+        return await ray_actors.wait_for(engine.actor.call(method, *arguments), deadline_s=options.sync_s, what=method)
 
     await there("keep", *[bucket async for bucket in group.weights("policy", 0)])
     found = []
@@ -179,18 +187,18 @@ def main() -> None:
 
 async def compare_all(folder: Path, rounds: int) -> np.ndarray:
     """The ratios of the last model."""
-    fleet = await Fleet.open(cpus=8, gpus=0, store_mb=500, deadline_s=240)
+    ray_actors = await RayActors.open(cpus=8, gpus=0, store_mb=500, deadline_s=240)
     try:
         for name, shape in SHAPES.items():
             model, parameters = write_model(folder / name.replace(" ", "-"), *shape)
-            seconds = await compare(fleet, model, rounds)
+            seconds = await compare(ray_actors, model, rounds)
             verified, handed, load, copy = np.median(seconds, axis=0)
             print(f"{parameters / 1e6:.0f} M parameters ({name}), {rounds} rounds; medians")
             print(f"  publish {handed:7.3f} s, with its probe {verified:.3f} s ({verified / load:.2f} x a load)")
             print(f"  load    {load:7.3f} s")
             print(f"  copy    {copy:7.3f} s: a publish is {handed / copy:.0f} x, a load {load / copy:.0f} x a copy")
     finally:
-        await fleet.close()
+        await ray_actors.close()
     return seconds[:, 1] / seconds[:, 2]
 
 

@@ -28,7 +28,7 @@ from measure import median_interval, print_result
 from numpy.typing import NDArray
 
 from mappa_core.config.compose import compose
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 
 BARE = Path(__file__).resolve().parent / "bare_train.py"
 KNOWN = {
@@ -62,7 +62,7 @@ class Taken:
 
 def recipe(words: Sequence[str]) -> str:
     """The recipe that both follow, as the bare script reads it."""
-    composed = compose(load(), plugin="mathchat", words=words)
+    composed = compose(load_plugins(), plugin="mathchat", overrides=words)
     for key, known in KNOWN.items():
         chosen = composed.settings.at(key)
         if chosen is None or chosen.plain != known:

@@ -26,13 +26,13 @@ from stores import fill
 
 from mappa_core.store.reader import Reader
 from mappa_core.view.web.app import create_app
-from mappa_core.view.web.runs import Runs
+from mappa_core.view.web.runs import RunFolders
 
 SHORT = 1_000
 
 
 def client_of(run: Path) -> TestClient:
-    client = TestClient(create_app(Runs([run]), token="bench"), base_url="http://127.0.0.1")
+    client = TestClient(create_app(RunFolders([run]), token="bench"), base_url="http://127.0.0.1")
     client.get("/?token=bench")
     return client
 

@@ -28,7 +28,7 @@ from stores import ROLLOUTS, fill, trajectory
 from mappa_core.records import Verdict
 from mappa_core.store.folder import RunFolder
 from mappa_core.view.web.app import create_app
-from mappa_core.view.web.runs import Runs
+from mappa_core.view.web.runs import RunFolders
 
 POLL_S = 3.0
 
@@ -37,7 +37,7 @@ def poll(
     run: Path, one: str, readers: int, polls: Event, ends: Event, answered: Synchronized[int], wrong: Synchronized[int]
 ) -> None:
     """Ask for all pages as open browsers do, for as long as `polls` is set."""
-    client = TestClient(create_app(Runs([run]), token="bench"), base_url="http://127.0.0.1")
+    client = TestClient(create_app(RunFolders([run]), token="bench"), base_url="http://127.0.0.1")
     client.get("/?token=bench")
     here = f"/runs/{run.name}"
     pages = [
@@ -64,18 +64,18 @@ def commits(folder: RunFolder, block: int, rollouts: int) -> list[float]:
         by_step: dict[str, list[Verdict]] = {}
         for verdict in one.verdicts:
             by_step.setdefault(verdict.step, []).append(verdict)
-        store.begin("train", one.id, one.task, one.sample, one.iteration)
+        store.begin_trajectory("train", one.id, one.task, one.sample, one.iteration)
         for step in one.steps:
             started = time.perf_counter()
-            store.step(one.id, step)
+            store.record_step(one.id, step)
             taken.append(time.perf_counter() - started)
             for verdict in by_step.get(step.id, ()):
                 started = time.perf_counter()
-                store.verdict(verdict)
+                store.record_verdict(verdict)
                 taken.append(time.perf_counter() - started)
             time.sleep(0.002)
         started = time.perf_counter()
-        store.end(one)
+        store.end_trajectory(one)
         taken.append(time.perf_counter() - started)
     return taken
 

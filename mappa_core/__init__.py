@@ -1,5 +1,5 @@
-"""What a plugin or a notebook imports. Names are fetched from their rooms when they are first used, so that
-`import mappa_core` costs nothing."""
+"""Public API for plugins and notebooks. Names are imported from their modules on first use, so that `import mappa_core`
+is fast."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from mappa_core.protocols import Loss as Loss
     from mappa_core.protocols import LossRows as LossRows
     from mappa_core.protocols import PolicySpec as PolicySpec
+    from mappa_core.protocols import ProgramRun as ProgramRun
     from mappa_core.protocols import Provider as Provider
-    from mappa_core.protocols import Ran as Ran
     from mappa_core.protocols import Reply as Reply
     from mappa_core.protocols import Request as Request
     from mappa_core.protocols import Rewards as Rewards
@@ -105,7 +105,7 @@ if TYPE_CHECKING:
     from mappa_core.tools.cut import cut_middle as cut_middle
     from mappa_core.tools.python.exchange import PROGRAM_ENVIRONMENT as PROGRAM_ENVIRONMENT
     from mappa_core.tools.python.exchange import PYTHON_SPEC as PYTHON_SPEC
-    from mappa_core.tools.python.exchange import program_order as program_order
+    from mappa_core.tools.python.exchange import program_job as program_job
     from mappa_core.tools.python.exchange import program_result as program_result
     from mappa_core.tools.python.exchange import program_runner as program_runner
     from mappa_core.training.run import Run as Run
@@ -132,7 +132,7 @@ _ROOMS = {
     "hookspecs": """
         NoOptions Offer hookimpl""",
     "protocols": """
-        Bench Cassette Coach Ending Engine Estimator Loss LossRows PolicySpec Provider Ran Reply Request Rewards
+        Bench Cassette Coach Ending Engine Estimator Loss LossRows PolicySpec Provider ProgramRun Reply Request Rewards
         Sampler Sandboxed Shaper Split Stage TaskSource Tool Toolbox TrackedRun Tracker Transport Workflow Workspace""",
     "records": """
         MAX_SCORE NOBODY Breach Completion Failure FileChange Inspection Message Role Sampling Sandbox Scene Step Task
@@ -148,7 +148,7 @@ _ROOMS = {
     "tools.cut": """
         SMALLEST_LIMIT cut_middle""",
     "tools.python.exchange": """
-        PROGRAM_ENVIRONMENT PYTHON_SPEC program_order program_result program_runner""",
+        PROGRAM_ENVIRONMENT PYTHON_SPEC program_job program_result program_runner""",
     "training.run": """
         Run""",
 }

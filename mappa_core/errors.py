@@ -1,27 +1,27 @@
 """Every error Mappa raises on purpose.
 
     MappaError
-    ├── InputError            what the user gave is wrong: one message, exit code 2, nothing half-written
+    ├── InputError            invalid user input: one message, exit code 2, nothing half-written
     │   ├── ConfigError       a recipe, a config file or a `key=value`
     │   ├── PluginError       a plugin that is unknown, broken or clashes with another
     │   ├── TaskError         a task file or a row in it
     │   ├── ModelError        a model folder, its tokenizer or its chat template
     │   └── RunError          a run folder: exists, locked, of a newer schema, not writable
-    ├── RolloutError          recorded on the trajectory as a Failure; its siblings go on
+    ├── RolloutError          recorded on the trajectory as a Failure; its siblings continue
     │   ├── PromptTooLong     a prompt that does not fit the policy's window (never cut in silence)
-    │   ├── ToolError         the machinery of a tool failed (a program that fails is a ToolResult)
-    │   ├── CoachError        the machinery of a coach failed (becomes a `failed` verdict)
-    │   ├── CallError         a provider did not answer a call; `kind` says why
+    │   ├── ToolError         the infrastructure of a tool failed (a program that fails is a ToolResult)
+    │   ├── CoachError        the infrastructure of a coach failed (becomes a `failed` verdict)
+    │   ├── CallError         a provider call failed; `kind` says why
     │   └── WorkflowError     the workflow's own code raised
-    ├── ReplayError           a workflow asked for something else than what was recorded
-    ├── EngineError           the engine cannot go on; the run resumes from its last checkpoint
-    │   ├── SyncError         samplers could not be given the learner's weights, or hold others
-    │   └── EngineLost        a process of the engine is gone or hangs: nothing is wrong with the run itself
+    ├── ReplayError           a replayed workflow diverged from its record
+    ├── EngineError           the engine cannot continue; the run resumes from its last checkpoint
+    │   ├── SyncError         new weights did not reach a sampler, or not as the learner sent them
+    │   └── EngineLost        an engine process died or hangs; the run itself is sound
     │       ├── ActorLost     it died, or its node did
-    │       └── ActorLate     it is there and does not answer in time
+    │       └── ActorTimeout  it did not answer in time
     └── GuardStop             a guard stopped the run after writing a checkpoint: exit code 3
 
-Authors of plugins raise ordinary exceptions: the stage names them at the boundary.
+Plugin authors raise ordinary exceptions; the stage wraps them at the boundary.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ CallFault = Literal[
     "rate_limit", "overloaded", "server", "timeout", "connection", "garbled",
     "key", "quota", "model", "request", "schema", "too_long", "spend", "breaker",
 ]  # fmt: skip
-"""Why a provider did not answer.
+"""Why a provider call failed.
 
-Passing, worth another try: `rate_limit` (429), `overloaded` (503, 529), `server` (other 5xx), `timeout`, `connection`,
-`garbled` (an answer that is none: HTML, broken JSON, no reply in it).
-Lasting, never tried again: `key` (401, 403), `quota` (nothing left to spend there), `model` (404), `request` (400,
-422), `schema` (the server cannot do this structured output), `too_long` (413, or beyond the model's window).
-Ours: `spend` (`coach.spend_usd` is reached), `breaker` (the provider failed so often that it is left alone a while).
+Transient, retried: `rate_limit` (429), `overloaded` (503, 529), `server` (other 5xx), `timeout`, `connection`,
+`garbled` (not a valid response: HTML, broken JSON, no reply in it).
+Permanent, never retried: `key` (401, 403), `quota` (exhausted at the provider), `model` (404), `request` (400, 422),
+`schema` (this structured output is not supported), `too_long` (413, or beyond the model's window).
+Raised by Mappa: `spend` (`coach.spend_usd` is reached), `breaker` (circuit breaker open after repeated failures).
 """
 
 
@@ -47,7 +47,7 @@ class MappaError(Exception):
 
 
 class InputError(MappaError, ValueError):
-    """What the user gave is wrong. The message says what, where and what to do."""
+    """Invalid user input. The message says what is wrong, where, and what to do."""
 
 
 class ConfigError(InputError):
@@ -67,28 +67,28 @@ class ModelError(InputError):
 
 
 class RunError(InputError):
-    """A run folder cannot be used as asked."""
+    """A run folder cannot be used as requested."""
 
 
 class RolloutError(MappaError):
-    """A trajectory could not be finished; it is recorded as a Failure. Its steps so far keep their verdicts."""
+    """A trajectory could not be finished; it is recorded as a Failure. The steps so far keep their verdicts."""
 
 
 class PromptTooLong(RolloutError):
-    """A prompt and the tokens to be sampled do not fit the policy's window."""
+    """The prompt plus the tokens to sample exceed the policy's context window."""
 
 
 class ToolError(RolloutError):
-    """The machinery of a tool failed: nobody's fault, so no agent is scored for it."""
+    """The infrastructure of a tool failed: no agent is at fault, so none is scored for it."""
 
 
 class CoachError(RolloutError):
-    """The machinery of a coach failed: the verdict is `failed`, the trajectory goes on."""
+    """The infrastructure of a coach failed: the verdict is `failed`, the trajectory continues."""
 
 
 class CallError(RolloutError):
-    """A provider did not answer a call. `retry_after_s` is how many seconds it asked to be left alone, None where it
-    did not say. The message holds no key."""
+    """A provider call failed. `retry_after_s` is the wait in seconds that the provider asked for, None if it named
+    none. The message contains no API key."""
 
     def __init__(self, kind: CallFault, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(f"{kind}: {message}")
@@ -105,7 +105,7 @@ class ReplayError(MappaError):
 
 
 class EngineError(MappaError):
-    """The engine cannot go on."""
+    """The engine cannot continue."""
 
 
 class SyncError(EngineError):
@@ -113,8 +113,8 @@ class SyncError(EngineError):
 
 
 class EngineLost(EngineError):
-    """A process of the engine is gone or hangs: the same work can be done again by another. `actor` names it; None:
-    not one actor alone."""
+    """An engine process died or hangs; another process can repeat the same work. `actor` names it; None if more than
+    one actor is affected."""
 
     def __init__(self, message: str, *, actor: str | None = None) -> None:
         super().__init__(message)
@@ -125,8 +125,8 @@ class ActorLost(EngineLost):
     """An actor died, was killed, or went with its node. The message says how it ended."""
 
 
-class ActorLate(EngineLost):
-    """An actor did not answer in time, or shows no sign of life. It may still be there: whoever started it ends it."""
+class ActorTimeout(EngineLost):
+    """An actor did not answer in time or sends no heartbeat. It may still be running; its owner has to stop it."""
 
 
 class GuardStop(MappaError):

@@ -1,7 +1,7 @@
-"""The nouns of learning: the actions of one iteration as arrays, and what is made of them.
+"""Training data types: the actions of one iteration as arrays, their advantages, and publish receipts.
 
 Shapes: R rows (a row is an action), N sampled tokens over all rows; D demonstrations, M tokens over all of them.
-Log-probabilities are nats. Missing is NaN or None, never a number.
+Log-probabilities are nats. Missing values are NaN or None, never a number.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from mappa_core.records import Bool, Float32, Int32, Int64
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Demonstrations:
-    """Better actions in full, which nobody sampled, ragged. Demonstration d stands where the action of a row stands:
-    after that row's prompt come tokens[offsets[d]:offsets[d+1]], the last of which ends it."""
+    """Ragged array of complete better actions that no policy sampled. Demonstration d replaces the action of its row:
+    tokens[offsets[d]:offsets[d+1]] follow the prompt of that row and end with the end-of-turn token."""
 
     row: Int32  # (D,) of the Experience, ascending
     tokens: Int32  # (M,)
@@ -27,10 +27,10 @@ class Demonstrations:
 class Experience:
     """One iteration of all agents, ragged: one row per action of a trained policy, in canonical order.
 
-    Row r samples tokens[offsets[r]:offsets[r+1]] after prompt_tokens[prompt_offsets[r]:prompt_offsets[r+1]].
+    Row r holds the sampled tokens[offsets[r]:offsets[r+1]] after prompt_tokens[prompt_offsets[r]:prompt_offsets[r+1]].
     Names (agents, policies, trajectories, tasks, strata) are stored once; rows hold indices into them.
-    A row whose reward is missing has reward NaN and weight 0: it carries no gradient, enters no baseline and no
-    normaliser. Optional columns are None, never zeros.
+    A row without a reward has reward NaN and weight 0: it contributes to no gradient, baseline or normaliser.
+    Absent optional columns are None, never zeros.
     """
 
     agents: tuple[str, ...]
@@ -44,14 +44,14 @@ class Experience:
     policy: Int32  # (R,)
     trajectory: Int32  # (R,)
     task: Int32  # (R,)
-    group: Int32  # (R,) rows of one (task, agent, turn): the siblings a group baseline compares
+    group: Int32  # (R,) group of the (task, agent, turn): the siblings that a group baseline compares
     stratum: Int32  # (R,)
-    position: Int32  # (R,) place among all actions of the trajectory
-    turn: Int32  # (R,) place among the agent's own actions
+    position: Int32  # (R,) index among all actions of the trajectory
+    turn: Int32  # (R,) index among the agent's own actions
     truncated: Bool  # (R,)
     temperature: Float32  # (R,)
-    outcome: Float32  # (R,) the workflow's main metric, NaN where the trajectory has none
-    reward: Float32  # (R,) NaN where missing
+    outcome: Float32  # (R,) the workflow's main metric, NaN if the trajectory has none
+    reward: Float32  # (R,) NaN if missing
     weight: Float32  # (R,)
 
     tokens: Int32  # (N,)
@@ -61,7 +61,7 @@ class Experience:
     prompt_tokens: Int32
     prompt_offsets: Int64  # (R+1,)
 
-    old_logprobs: Float32 | None = None  # (N,) of the learner, before the update
+    old_logprobs: Float32 | None = None  # (N,) of the learner before the update
     ref_logprobs: Float32 | None = None  # (N,)
     values: Float32 | None = None  # (N,)
     finished: Bool | None = None  # (R,) whether the row's trajectory ended without an error
@@ -70,23 +70,24 @@ class Experience:
 
     @property
     def lengths(self) -> Int64:
-        """Sampled tokens per row, (R,)."""
+        """Number of sampled tokens per row, (R,)."""
         return np.diff(self.offsets)
 
     @property
     def row_of_token(self) -> Int64:
-        """The row of every sampled token, (N,)."""
+        """Row index of every sampled token, (N,)."""
         return np.repeat(np.arange(len(self.reward)), self.lengths)
 
     @property
     def token_weight(self) -> Float32:
-        """The weight of every sampled token, (N,)."""
+        """Row weight of every sampled token, (N,)."""
         return self.weight[self.row_of_token]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Advantages:
-    """What an estimator returns: an advantage per sampled token and, for estimators with a value head, its targets."""
+    """Output of an estimator: an advantage per sampled token and, for estimators with a value head, the value
+    targets."""
 
     advantages: Float32  # (N,), 0 on rows of weight 0
     value_targets: Float32 | None = None  # (N,)
@@ -94,8 +95,9 @@ class Advantages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """Proof of a publish: the version, a checksum of the weights that the sampler now holds, and the probe: the
-    largest absolute difference in nats of sampler and learner log-probabilities on the same tokens (None: no probe)."""
+    """Verified publish of new weights: the version, a checksum of the weights that the sampler now holds, and the
+    probe, which is the largest absolute difference in nats between sampler and learner log-probabilities on the same
+    tokens (None if no probe was made)."""
 
     version: int
     checksum: str

@@ -1,5 +1,5 @@
-"""The doors. Hooks offer, recipes choose, objects work: every hook is plain, called once at start, and hands over
-offers. Nothing per action goes through a hook."""
+"""Plugin hooks. A hook returns offers, a recipe chooses among them, and the objects they build do the work. Every hook
+is a synchronous function that is called once at start; nothing per action goes through a hook."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     )
 
 T = TypeVar("T")
-API = 1
-"""Raised only by a breaking change. New hooks, new arguments, new defaulted fields are minor."""
+PLUGIN_API_VERSION = 1
+"""Incremented only by a breaking change. New hooks, new arguments and new fields with defaults are minor changes."""
 
 hookspec = pluggy.HookspecMarker("mappa")
 hookimpl = pluggy.HookimplMarker("mappa")
@@ -37,18 +37,19 @@ hookimpl = pluggy.HookimplMarker("mappa")
 
 @dataclass(frozen=True)
 class NoOptions:
-    """The options of an offer that has none."""
+    """Options of an offer that takes none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer(Generic[T]):
-    """Something a recipe can choose by `use: name`. `options` is a dataclass: schema, defaults and documentation of
-    `options:`; `build` gets an instance of it and returns the object. Heavy imports belong inside `build`.
+    """Component that a recipe selects with `use: name`. `options` is a dataclass: the schema, defaults and
+    documentation of `options:`. `build` takes an instance of it and returns the object; heavy imports belong inside
+    `build`.
 
-    Options of an offer that is `composite` may hold choices of other offers of its kind (fields of type `Use`, or
-    lists of them); its `build` gets a second argument that builds one of them.
+    The options of a `composite` offer may choose other offers of the same kind (fields of type `Use` or lists of them);
+    its `build` takes a second argument, a function that builds one of them.
 
-    `values` marks an estimator that reads `Experience.values`: the policies it serves must have a value head.
+    `values` marks an estimator that reads `Experience.values`: the policies it trains must have a value head.
     """
 
     name: str
@@ -60,17 +61,17 @@ class Offer(Generic[T]):
 
 @hookspec
 def mappa_tasks() -> Iterable[Offer[TaskSource]]:
-    """Offer sources of tasks."""
+    """Offer task sources."""
 
 
 @hookspec
 def mappa_workflows() -> Iterable[Offer[Workflow]]:
-    """Offer workflows: who acts, in which order, seeing what."""
+    """Offer workflows: which agent acts when, and what it sees."""
 
 
 @hookspec
 def mappa_tools() -> Iterable[Offer[Tool | Toolbox]]:
-    """Offer tools that agents can call, and boxes of tools that are found where they are; a code executor is the tool
+    """Offer tools that agents can call, and toolboxes whose tools are discovered at start; a code executor is the tool
     `python`."""
 
 
@@ -81,12 +82,12 @@ def mappa_coaches() -> Iterable[Offer[Coach]]:
 
 @hookspec
 def mappa_transports() -> Iterable[Offer[Transport]]:
-    """Offer providers of a coach's or a policy's completions."""
+    """Offer LLM providers for coaches and for policies behind an API."""
 
 
 @hookspec
 def mappa_shapers() -> Iterable[Offer[Shaper]]:
-    """Offer shapers: verdicts to rewards, chained in the recipe's order."""
+    """Offer reward shapers, which a recipe chains in its order."""
 
 
 @hookspec
@@ -101,12 +102,12 @@ def mappa_losses() -> Iterable[Offer[Loss]]:
 
 @hookspec
 def mappa_engines() -> Iterable[Offer[Engine]]:
-    """Offer engines."""
+    """Offer training engines."""
 
 
 @hookspec
 def mappa_trackers() -> Iterable[Offer[Tracker]]:
-    """Offer trackers of metrics."""
+    """Offer experiment trackers."""
 
 
 @hookspec

@@ -1,7 +1,7 @@
-"""The nouns: frozen values that know nothing of storage, plugins or torch.
+"""Frozen record types, independent of storage, plugins and torch.
 
-Shapes: P prompt tokens, T sampled tokens of one action.
-Scores are points from 0 to 10; log-probabilities are nats; durations are seconds. Missing is None, never a number.
+Shapes: P prompt tokens, T sampled tokens of one action. Scores are points from 0 to 10; log-probabilities are nats;
+durations are seconds. Missing values are None, never a number.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MAX_SCORE = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One problem. `reference` is the truth and is never shown to an agent; `files` maps a name to a read-only path.
+    """One problem. `reference` is the ground truth, never shown to an agent; `files` maps names to read-only paths.
 
-    Tasks of one `cluster` (cut from one data set) are no independent evidence: intervals count clusters. None: the
-    task stands for itself.
+    Tasks of one `cluster` (made from one data set) are not independent: confidence intervals count clusters. None: the
+    task is a cluster of its own.
     """
 
     id: str
@@ -44,18 +44,19 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A call that an action makes: a fenced block or a native call of the model's template."""
+    """Tool call made by an action: a fenced block or a native call of the model's chat template."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     id: str | None = None
     error: str | None = None
-    """Why the call cannot be run (unclosed block, arguments that are not JSON); such a call is answered, not run."""
+    """Why the call cannot be run (unclosed block, arguments that are not JSON); the agent gets this error as the
+    result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One chat message. `reasoning` is think text, kept for training and cut from what others see."""
+    """One chat message. `reasoning` is the think text, kept for training and hidden from other agents."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
@@ -67,7 +68,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec:
-    """A tool as a model sees it: `schema` is the JSON schema of its arguments."""
+    """Tool as described to a model: `schema` is the JSON schema of its arguments."""
 
     name: str
     description: str
@@ -76,7 +77,7 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionSpan:
-    """Sampled tokens [start, end) came from version `version` of the policy (updates so far)."""
+    """Policy version (number of updates) that sampled the tokens [start, end)."""
 
     version: int
     start: int
@@ -85,8 +86,9 @@ class VersionSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What `calls` calls of a provider took. `prompt_tokens` include the `cached_tokens`, `completion_tokens` the
-    `thinking_tokens`; None where the provider does not say, `usd` None where the price is unknown."""
+    """Token usage and cost of `calls` provider calls. `prompt_tokens` include `cached_tokens`, `completion_tokens`
+    include `thinking_tokens`. Counts are None if the provider does not report them, `usd` is None if the price is
+    unknown."""
 
     calls: int
     prompt_tokens: int | None = None
@@ -96,30 +98,30 @@ class Usage:
     usd: float | None = None
 
     def __add__(self, other: Usage) -> Usage:
-        """Both together; a figure that one of them does not know is unknown."""
+        """Sum of both; a field that is None in either is None."""
         return Usage(
             calls=self.calls + other.calls,
-            prompt_tokens=_both(self.prompt_tokens, other.prompt_tokens),
-            completion_tokens=_both(self.completion_tokens, other.completion_tokens),
-            cached_tokens=_both(self.cached_tokens, other.cached_tokens),
-            thinking_tokens=_both(self.thinking_tokens, other.thinking_tokens),
-            usd=_both(self.usd, other.usd),
+            prompt_tokens=_add_known(self.prompt_tokens, other.prompt_tokens),
+            completion_tokens=_add_known(self.completion_tokens, other.completion_tokens),
+            cached_tokens=_add_known(self.cached_tokens, other.cached_tokens),
+            thinking_tokens=_add_known(self.thinking_tokens, other.thinking_tokens),
+            usd=_add_known(self.usd, other.usd),
         )
 
 
-Amount = TypeVar("Amount", int, float)
+_Number = TypeVar("_Number", int, float)
 
 
-def _both(one: Amount | None, other: Amount | None) -> Amount | None:
+def _add_known(one: _Number | None, other: _Number | None) -> _Number | None:
     return None if one is None or other is None else one + other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Completion:
-    """What a sampler returned, never re-encoded: what was sampled is what is trained.
+    """Output of a sampler. Its tokens are trained on as they are, never re-encoded.
 
-    `text` is `tokens` decoded, without the stop token. `logprobs` are nats of the temperature-scaled distribution.
-    Arrays are None for policies behind an API, whose rows never enter an Experience; `usage` is None for all others.
+    `text` is the decoded `tokens` without the stop token. `logprobs` are nats of the temperature-scaled distribution.
+    Arrays are None for policies behind an API, which are never part of an Experience; `usage` is None for all others.
     """
 
     text: str
@@ -135,7 +137,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
-    """What one action did to one file of the workspace. `size` in bytes; sha256 and size are None once deleted."""
+    """Change of one workspace file by one action. `size` is in bytes; sha256 and size are None for a deleted file."""
 
     path: str
     kind: Literal["created", "changed", "deleted"]
@@ -145,10 +147,10 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What a tool answered. A program that fails is a result (`error`); a sandbox that fails is a ToolError.
+    """Result of a tool call. A program that fails is a result (`error`); a sandbox that fails raises ToolError.
 
-    `sandbox` names where a program ran, None for tools that run none. `attempts` counts how often the call was made:
-    all but the last were lost by the tool's machinery.
+    `sandbox` names the sandbox that ran the program, None for tools that run no programs. `attempts` counts how often
+    the call was made: all but the last attempt failed in the tool's infrastructure.
     """
 
     tool: str
@@ -165,10 +167,10 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
-    """A hand-off contract that was not kept, checked by machine: `path` is not there, or it is and cannot be used.
+    """Violated file contract, checked by code: the file at `path` is missing or cannot be used.
 
-    What is broken is found by the workflow's `inspect`; `reason` is its word for the kind of fault (`columns`), empty
-    where the file is missing.
+    Core reports missing files, the workflow's `inspect` reports broken ones; `reason` is its label for the kind of
+    fault (`columns`), empty for a missing file.
     """
 
     agent: str
@@ -180,11 +182,11 @@ class Breach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What a workflow's `inspect` found in the files that an agent leaves.
+    """Result of a workflow's `inspect` on the files of an agent.
 
-    `over`: the agent has met its contract and says that it is done, so that its turns end here. `breaches` are files
-    that cannot be used. `findings` are sentences for the coach, in which only names from the workflow or the task
-    stand; `facts` are JSON values for coaches that compute.
+    `over`: the agent has met its contract and says that it is done, which ends its turns. `breaches` are files that
+    cannot be used. `findings` are sentences for the coach that contain only names from the workflow or the task;
+    `facts` are JSON values for coaches that compute scores.
     """
 
     over: bool
@@ -197,10 +199,10 @@ class Inspection:
 class Step:
     """One action of one agent: the unit of credit. It holds no verdict; verdicts refer to it by `id`.
 
-    `reply` is the completion as a message (think text apart, native calls parsed): what is passed on.
-    `calls` are the calls that were made of it, `results` their answers, in order. `inspection` is what the workflow
-    found in the files after it, None where it did not look. `tools` names the run's tools that it could call;
-    `own_tools` are those that the workflow answers itself: their calls stand in `reply` alone.
+    `reply` is the completion as a message (think text separated, native calls parsed), as other agents see it.
+    `calls` are the tool calls that were run, `results` their results in the same order. `inspection` is the workflow's
+    inspection of the files after the action, None if there was none. `tools` names the run's tools that were available;
+    `own_tools` are answered by the workflow itself: their calls appear only in `reply`.
     """
 
     id: str
@@ -222,21 +224,21 @@ class Step:
 
     @property
     def truncated(self) -> bool:
-        """Whether the action ended at its token limit and not by its own stop."""
+        """Whether the action hit its token limit instead of stopping by itself."""
         return self.completion.finish == "length"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A coach's judgement of one step: added, never changed. `score` is points 0-10, and None unless `scored`.
+    """A coach's judgement of one step, immutable. `score` is in points 0-10, and None unless `status` is `scored`.
 
-    A coach writes the judgement with `scored`, `abstained` or `failed`; the stage fills in who, whom and when.
-    `blame` names the agent at fault, `nobody`, or None where the coach does not say. `correction` is a better action in
-    full. `raw_score` is the score before it was corrected for bias, None where nothing was corrected.
+    A coach creates it with `scored`, `abstained` or `failed`; the stage fills in step, coach, phase and time.
+    `blame` names the agent at fault, `nobody`, or None if the coach names no one. `correction` is a complete better
+    action. `raw_score` is the score before bias correction, None if it was not corrected.
 
-    So that it can be explained years later: `question` is the content address of all that was asked (template, model,
-    schema, evidence), `template_hash`, `model` (as the provider names what answered), `seed` and `raw_reply` are of the
-    call that gave the score. A verdict that is `replayed` comes from a cassette: its `usage` was paid once, not again.
+    For reproducibility: `question` is the content address of the full request (template, model, schema, evidence);
+    `template_hash`, `model` (the name that the provider reported), `seed` and `raw_reply` belong to the call that gave
+    the score. A `replayed` verdict comes from a cassette: its `usage` was paid when it was recorded, not again.
     """
 
     status: Literal["scored", "abstained", "failed"]
@@ -270,23 +272,23 @@ class Verdict:
     def scored(
         cls, score: float, reasoning: str, *, blame: str | None = None, correction: str | None = None
     ) -> Verdict:
-        """A judgement of `score` points (0-10)."""
+        """Create a verdict of `score` points (0-10)."""
         return cls(status="scored", score=float(score), reasoning=reasoning, blame=blame, correction=correction)
 
     @classmethod
     def abstained(cls, reasoning: str) -> Verdict:
-        """The coach looked and will not judge: no score, no gradient."""
+        """Create the verdict of a coach that declines to judge: no score, no gradient."""
         return cls(status="abstained", reasoning=reasoning)
 
     @classmethod
     def failed(cls, error: str) -> Verdict:
-        """The coach could not judge: no score, no gradient, counted against `coach.max_missing`."""
+        """Create the verdict of a coach that failed: no score, no gradient, counted against `coach.max_missing`."""
         return cls(status="failed", error=error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a trajectory ended early: the type of the error, its message and the step it happened at."""
+    """Why a trajectory ended early: the error type, its message and the step at which it occurred."""
 
     kind: str
     message: str
@@ -295,7 +297,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counterfactual:
-    """What came of a trajectory whose action at `position` was replaced, the `number`-th time, from there on live."""
+    """Outcome of the `number`-th counterfactual rollout: the action at `position` replaced, all later ones sampled
+    anew."""
 
     position: int
     number: int
@@ -305,8 +308,8 @@ class Counterfactual:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trajectory:
-    """One rollout: the steps of all agents in order, their verdicts and the outcome. Never empty and silent:
-    one that could not be finished carries `error` and the steps so far."""
+    """One rollout: the steps of all agents in order, their verdicts and the outcome. A trajectory that could not be
+    finished has `error` and the steps so far."""
 
     id: str
     task: Task
@@ -322,8 +325,8 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """An agent's part in a workflow: what it is for (shown to the coach) and its contract of files. `rubric` is the
-    Markdown template by which a coach judges it, None for the general one."""
+    """An agent's role in a workflow: its purpose (shown to the coach) and its file contract. `rubric` is the Markdown
+    template that a coach judges it by, None for the default one."""
 
     brief: str
     needs: tuple[str, ...] = ()
@@ -333,10 +336,10 @@ class Role:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scene:
-    """All that a coach may see of one step. `task.reference` is None unless the recipe shows it for this agent
-    (`coach.reference_for`), and so is `truth`: what the workflow tells of the truth about this action, in words, where
-    the reference is not to be read as it is. `later` and `outcome` are None unless the coach judges in hindsight.
-    `team` holds the roles of all agents by name."""
+    """Everything that a coach may see of one step. `task.reference` is None unless the recipe shows it for this agent
+    (`coach.reference_for`). The same holds for `truth`, the workflow's description of the ground truth for this action,
+    used if the raw reference is not meant to be read. `later` and `outcome` are None unless the coach judges in
+    hindsight. `team` holds the roles of all agents by name."""
 
     task: Task
     role: Role
@@ -350,7 +353,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How to sample one action. `top_p` 1 and `top_k` 0 leave the distribution whole, as training needs it."""
+    """Sampling parameters of one action. `top_p` 1 and `top_k` 0 disable truncation, as training requires."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -361,10 +364,10 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolLimits:
-    """What one call of a tool may use.
+    """Resource limits of one tool call.
 
-    Seconds of wall and CPU time; bytes of memory, of one file and of each stream of output; processes and threads at
-    once; bytes and number of the files that it leaves. A program counts together with all that it starts.
+    Seconds of wall and CPU time; bytes of memory, of one file and of each output stream; concurrent processes and
+    threads; total bytes and number of the files that it leaves. Child processes count towards the limits.
     """
 
     wall_s: float = 30.0
@@ -379,8 +382,8 @@ class ToolLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """Where a tool runs programs, as a program that ran there showed. `name` stands in every ToolResult; `warnings` say
-    what is not kept from programs."""
+    """Sandbox that runs a tool's programs, verified by a probe program. `name` appears in every ToolResult; `warnings`
+    list the protections that it lacks."""
 
     name: str
     detail: str = ""
@@ -389,8 +392,7 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A process that an engine works in, for the record of who sampled and who learned. `versions` are of the libraries
-    that it works with, those that are not installed left out."""
+    """Engine process, as recorded with a run. `versions` are those of its installed libraries."""
 
     role: str
     pid: int

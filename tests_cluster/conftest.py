@@ -16,7 +16,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, logging
 
-from mappa_core.engine.cluster.fleet import Fleet
+from mappa_core.engine.cluster.fleet import RayActors
 
 CPUS = 64
 """What the session's Ray hands out: more than the machine has, as actors of tests take turns."""
@@ -34,10 +34,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def fleet() -> Iterator[Fleet]:
+def ray_actors() -> Iterator[RayActors]:
     """One Ray for all tests. A test ends the actors that it starts."""
     before = set(psutil.Process().children(recursive=True))
-    one = asyncio.run(Fleet.open(cpus=CPUS, gpus=0, store_mb=200, deadline_s=240))
+    one = asyncio.run(RayActors.open(cpus=CPUS, gpus=0, store_mb=200, deadline_s=240))
     yield one
     asyncio.run(one.close())
     assert set(psutil.Process().children(recursive=True)) <= before

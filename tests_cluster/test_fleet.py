@@ -21,8 +21,8 @@ import pytest
 import ray
 from structlog.contextvars import bound_contextvars, get_contextvars
 
-from mappa_core.engine.cluster.fleet import Actor, Fleet
-from mappa_core.errors import ActorLate, ActorLost, ConfigError, ModelError
+from mappa_core.engine.cluster.fleet import Actor, RayActors
+from mappa_core.errors import ActorLost, ActorTimeout, ConfigError, ModelError
 
 CANARY = "canary-5d1f"
 KEYS = ("OPENAI_API_KEY", "GOOGLE_API_KEY", "HF_TOKEN", "VLLM_API_KEY", "ACME_PASSWORD", "MY_OWN_VARIABLE")
@@ -62,66 +62,68 @@ class Clerk:
 
 
 @pytest.fixture
-async def hire(fleet: Fleet) -> AsyncIterator[Callable[..., Any]]:
+async def hire(ray_actors: RayActors) -> AsyncIterator[Callable[..., Any]]:
     """Start a clerk that the test's end ends."""
     hired: list[Actor] = []
 
     async def start(*args: Any, **kwargs: Any) -> Actor:
         options = {"name": f"clerk{len(hired)}", "role": "clerk", "deadline_s": 120.0}
-        hired.append(await fleet.start(Clerk, *args, **{**options, **kwargs}))
+        hired.append(await ray_actors.start(Clerk, *args, **{**options, **kwargs}))
         return hired[-1]
 
     yield start
     for actor in hired:
-        if actor in fleet.actors:
-            await fleet.end(actor)
+        if actor in ray_actors.members:
+            await ray_actors.end(actor)
 
 
-async def test_lines_of_an_actors_log_bear_the_fields_of_the_call(fleet, hire):
+async def test_lines_of_an_actors_log_bear_the_fields_of_the_call(ray_actors, hire):
     clerk = await hire()
     with bound_contextvars(run="first", iteration=3):
         during = clerk.call("context")
     after = clerk.call("context")
-    fields = [await fleet.ask(one, deadline_s=60, what="say") for one in (during, after)]
+    fields = [await ray_actors.wait_for(one, deadline_s=60, what="say") for one in (during, after)]
     assert fields == [{"run": "first", "iteration": 3, "actor": clerk.name}, {"actor": clerk.name}]
 
 
-async def test_actors_are_processes_that_are_asked_in_order(fleet, hire):
+async def test_actors_are_processes_that_are_asked_in_order(ray_actors, hire):
     one, other = await asyncio.gather(hire(10, libraries=("ray", "vllm")), hire(20))
     assert len({os.getpid(), one.process.pid, other.process.pid}) == 3
     assert one.process.versions.keys() == {"ray", "vllm"}
-    assert await fleet.ask(one.call("add", fleet.put(5)), deadline_s=60, what="add") == 15
+    assert await ray_actors.wait_for(one.call("add", ray_actors.put(5)), deadline_s=60, what="add") == 15
     calls = [actor.call("add", number) for number in (1, 2) for actor in (one, other)]
-    assert await fleet.ask(calls, deadline_s=60, what="add") == [16, 21, 18, 23]
+    assert await ray_actors.wait_for(calls, deadline_s=60, what="add") == [16, 21, 18, 23]
 
 
-async def test_what_an_actors_program_raises_is_raised_here_with_its_traceback(fleet, hire):
+async def test_what_an_actors_program_raises_is_raised_here_with_its_traceback(ray_actors, hire):
     actor = await hire()
     with pytest.raises(KeyError, match="a bug of its own") as raised:
-        await fleet.ask(actor.call("fail"), deadline_s=60, what="fail")
+        await ray_actors.wait_for(actor.call("fail"), deadline_s=60, what="fail")
     assert "in fail\n    raise KeyError" in "".join(raised.value.__notes__)
     with pytest.raises(RuntimeError, match="OSError") as raised:
-        await fleet.ask(actor.call("fail_unpicklably"), deadline_s=60, what="fail")
+        await ray_actors.wait_for(actor.call("fail_unpicklably"), deadline_s=60, what="fail")
     assert "in fail_unpicklably" in "".join(raised.value.__notes__)
-    assert await fleet.ask(actor.call("add", 1), deadline_s=60, what="add") == 1
+    assert await ray_actors.wait_for(actor.call("add", 1), deadline_s=60, what="add") == 1
 
 
-async def test_one_failure_among_several_ends_the_wait(fleet, hire):
+async def test_one_failure_among_several_ends_the_wait(ray_actors, hire):
     slow, broken = await hire(), await hire()
     with pytest.raises(KeyError):
-        await fleet.ask([slow.call("sleep", 600), broken.call("fail")], deadline_s=600, what="work")
+        await ray_actors.wait_for([slow.call("sleep", 600), broken.call("fail")], deadline_s=600, what="work")
 
 
-async def test_an_actor_that_cannot_be_made_leaves_no_process(fleet, hire):
-    before = set(fleet.actors)
+async def test_an_actor_that_cannot_be_made_leaves_no_process(ray_actors, hire):
+    before = set(ray_actors.members)
     with pytest.raises(ModelError, match="it has no tokenizer"):
         await hire(model="acme")
-    assert set(fleet.actors) == before
+    assert set(ray_actors.members) == before
 
 
-async def test_a_killed_actor_is_lost_at_once_for_all_that_wait_for_it(fleet, hire):
+async def test_a_killed_actor_is_lost_at_once_for_all_that_wait_for_it(ray_actors, hire):
     actor = await hire()
-    waiting = [asyncio.ensure_future(fleet.ask(actor.call("sleep", 600), deadline_s=600, what="rest")) for _ in "ab"]
+    waiting = [
+        asyncio.ensure_future(ray_actors.wait_for(actor.call("sleep", 600), deadline_s=600, what="rest")) for _ in "ab"
+    ]
     await asyncio.sleep(0.2)
     os.kill(actor.process.pid, signal.SIGKILL)
     for wait in waiting:
@@ -129,52 +131,52 @@ async def test_a_killed_actor_is_lost_at_once_for_all_that_wait_for_it(fleet, hi
             await wait
         assert lost.value.actor == "clerk0"
     with pytest.raises(ActorLost):
-        await fleet.ask(actor.call("add", 1), deadline_s=60, what="add")
+        await ray_actors.wait_for(actor.call("add", 1), deadline_s=60, what="add")
 
 
-async def test_the_last_words_of_an_actor_are_told(fleet, hire):
+async def test_the_last_words_of_an_actor_are_told(ray_actors, hire):
     actor = await hire()
     with pytest.raises(ActorLost, match="Its last words:\nthe disk is full"):
-        await fleet.ask(actor.call("speak_and_die"), deadline_s=60, what="speak")
+        await ray_actors.wait_for(actor.call("speak_and_die"), deadline_s=60, what="speak")
 
 
-async def test_a_late_answer_is_named_and_the_actor_can_be_asked_again(fleet, hire):
+async def test_a_late_answer_is_named_and_the_actor_can_be_asked_again(ray_actors, hire):
     quick, slow = await hire(), await hire()
     calls = [quick.call("sleep", 0), slow.call("sleep", 3)]
-    with pytest.raises(ActorLate, match=r"the actor clerk1 .* did not rest within 0.5 s") as late:
-        await fleet.ask(calls, deadline_s=0.5, what="rest")
+    with pytest.raises(ActorTimeout, match=r"the actor clerk1 .* did not rest within 0.5 s") as late:
+        await ray_actors.wait_for(calls, deadline_s=0.5, what="rest")
     assert late.value.actor == "clerk1"
-    assert await fleet.ask(slow.call("add", 1), deadline_s=60, what="add") == 1
+    assert await ray_actors.wait_for(slow.call("add", 1), deadline_s=60, what="add") == 1
 
 
-async def test_a_hung_actor_is_told_from_a_busy_one_and_can_be_ended(fleet, hire, monkeypatch):
-    monkeypatch.setattr("mappa_core.engine.cluster.fleet.fleet.BEAT_S", 1.0)
-    monkeypatch.setattr(fleet, "_silent_s", 6.0)
+async def test_a_hung_actor_is_told_from_a_busy_one_and_can_be_ended(ray_actors, hire, monkeypatch):
+    monkeypatch.setattr("mappa_core.engine.cluster.fleet.fleet.HEARTBEAT_S", 1.0)
+    monkeypatch.setattr(ray_actors, "_max_silence_s", 6.0)
     busy, hung = await hire(), await hire()
     work = busy.call("sleep", 12)
     os.kill(hung.process.pid, signal.SIGSTOP)
-    with pytest.raises(ActorLate, match=r"clerk1 .* gave no sign of life"):
-        await fleet.ask(hung.call("add", 1), deadline_s=120, what="add")
-    assert await fleet.ask(work, deadline_s=60, what="work") == 12
-    await fleet.end(hung)
+    with pytest.raises(ActorTimeout, match=r"clerk1 .* gave no sign of life"):
+        await ray_actors.wait_for(hung.call("add", 1), deadline_s=120, what="add")
+    assert await ray_actors.wait_for(work, deadline_s=60, what="work") == 12
+    await ray_actors.end(hung)
     assert not psutil.pid_exists(hung.process.pid)
 
 
-async def test_shares_are_reserved_and_what_cannot_fit_is_refused_with_the_numbers(fleet, hire):
-    slots = await fleet.reserve([{"CPU": 1}, {"CPU": 1}], deadline_s=60)
+async def test_shares_are_reserved_and_what_cannot_fit_is_refused_with_the_numbers(ray_actors, hire):
+    slots = await ray_actors.reserve([{"CPU": 1}, {"CPU": 1}], deadline_s=60)
     assert [slot.index for slot in slots] == [0, 1]
     held = await hire(slot=slots[1], cpus=1)
     with pytest.raises(ConfigError, match=r"65 CPU of 64.*Wanted, each on one machine: 65 x \(1 CPU\)"):
-        await fleet.reserve([{"CPU": 1}] * 65, deadline_s=60)
+        await ray_actors.reserve([{"CPU": 1}] * 65, deadline_s=60)
     with pytest.raises(ConfigError, match=r"within 1 s. Wanted, each on one machine: 64 x \(1 CPU\). Free: \d+ CPU"):
-        await fleet.reserve([{"CPU": 1}] * 64, deadline_s=1)
-    await fleet.end(held)
-    await fleet.free(slots)
+        await ray_actors.reserve([{"CPU": 1}] * 64, deadline_s=1)
+    await ray_actors.end(held)
+    await ray_actors.free(slots)
 
 
-async def test_an_actor_gets_its_own_variables(fleet, hire):
+async def test_an_actor_gets_its_own_variables(ray_actors, hire):
     actor = await hire(environment={"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
-    seen = await fleet.ask(actor.call("environment"), deadline_s=60, what="look")
+    seen = await ray_actors.wait_for(actor.call("environment"), deadline_s=60, what="look")
     assert seen["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert seen["OMP_NUM_THREADS"] == "1"
     assert (seen["RAY_USAGE_STATS_ENABLED"], seen["VLLM_NO_USAGE_STATS"]) == ("0", "1")
@@ -183,7 +185,7 @@ async def test_an_actor_gets_its_own_variables(fleet, hire):
 DRIVER = """
 import asyncio, json, sys, time
 from pathlib import Path
-from mappa_core.engine.cluster.fleet import Fleet
+from mappa_core.engine.cluster.fleet import RayActors
 from mappa_core.errors import EngineLost
 class Clerk:
     def __init__(self):
@@ -192,14 +194,14 @@ class Clerk:
         time.sleep(600)
 async def main():
     for _ in "ab":
-        fleet = await Fleet.open(cpus=4, gpus=0, store_mb=100, deadline_s=240, logs=Path(sys.argv[1]))
-        clerks = [await fleet.start(Clerk, name=name, role="clerk", deadline_s=120) for name in "ab"]
+        ray_actors = await RayActors.open(cpus=4, gpus=0, store_mb=100, deadline_s=240, logs=Path(sys.argv[1]))
+        clerks = [await ray_actors.start(Clerk, name=name, role="clerk", deadline_s=120) for name in "ab"]
         call = clerks[0].call("rest")
         print(json.dumps([clerk.process.pid for clerk in clerks]), flush=True)
         try:
-            await fleet.ask(call, deadline_s=600, what="rest")
+            await ray_actors.wait_for(call, deadline_s=600, what="rest")
         except EngineLost as lost:
-            await fleet.close()
+            await ray_actors.close()
             print(json.dumps([type(lost).__name__]), flush=True)
 asyncio.run(main())
 """
@@ -207,7 +209,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def driver(tmp_path: Path):
-    """A driver of its own that opens a fleet again when it lost one; its environment has keys in it."""
+    """A driver of its own that opens a ray_actors again when it lost one; its environment has keys in it."""
     environment = {**os.environ, **dict.fromkeys(KEYS, CANARY), "TMPDIR": str(tmp_path)}
     (tmp_path / "driver.py").write_text(DRIVER)
     program = [sys.executable, str(tmp_path / "driver.py"), str(tmp_path / "logs")]
@@ -240,23 +242,23 @@ async def test_no_key_reaches_a_process_and_no_process_is_left_of_a_broken_ray_o
 
 GUEST = """
 import asyncio, sys
-from mappa_core.engine.cluster.fleet import Fleet
+from mappa_core.engine.cluster.fleet import RayActors
 class Clerk:
     def look(self):
         import os, mappa_core, mappa_mathchat
         return mappa_core.__file__, mappa_mathchat.__file__, dict(os.environ)
 async def main():
-    fleet = await Fleet.open(sys.argv[1], deadline_s=120)
-    clerk = await fleet.start(Clerk, name="guest", role="clerk", deadline_s=200)
-    core, plugin, seen = await fleet.ask(clerk.call("look"), deadline_s=60, what="look")
+    ray_actors = await RayActors.open(sys.argv[1], deadline_s=120)
+    clerk = await ray_actors.start(Clerk, name="guest", role="clerk", deadline_s=200)
+    core, plugin, seen = await ray_actors.wait_for(clerk.call("look"), deadline_s=60, what="look")
     assert "py_modules_files" in core and "py_modules_files" in plugin, (core, plugin)
     assert seen["NCCL_DEBUG"] == "WARN" and sys.argv[2] not in str(seen), seen
-    await fleet.close()
+    await ray_actors.close()
 asyncio.run(main())
 """
 
 
-async def test_a_running_ray_is_sent_the_packages_and_left_running(fleet, hire, tmp_path):
+async def test_a_running_ray_is_sent_the_packages_and_left_running(ray_actors, hire, tmp_path):
     (tmp_path / "guest.py").write_text(GUEST)
     address = ray.get_runtime_context().gcs_address
     environment = {**os.environ, **dict.fromkeys(KEYS, CANARY), "NCCL_DEBUG": "WARN"}
@@ -265,20 +267,20 @@ async def test_a_running_ray_is_sent_the_packages_and_left_running(fleet, hire, 
     run = {"env": environment, "cwd": tmp_path, "capture_output": True, "text": True}
     done = await asyncio.to_thread(subprocess.run, program, **run)
     assert done.returncode == 0, done.stderr
-    assert await fleet.ask((await hire(1)).call("add", 1), deadline_s=60, what="add") == 2
+    assert await ray_actors.wait_for((await hire(1)).call("add", 1), deadline_s=60, what="add") == 2
 
 
 TERMINATED = """
 import asyncio, os, signal, sys
-from mappa_core.engine.cluster.fleet import Fleet
+from mappa_core.engine.cluster.fleet import RayActors
 
 async def main():
-    fleet = await Fleet.open(sys.argv[1], deadline_s=200)
+    ray_actors = await RayActors.open(sys.argv[1], deadline_s=200)
     try:
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(100)
     finally:
-        await fleet.close()
+        await ray_actors.close()
         print("closed")
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -286,7 +288,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_driver_that_is_asked_to_end_closes_everything_first(fleet, tmp_path):
+async def test_a_driver_that_is_asked_to_end_closes_everything_first(ray_actors, tmp_path):
     command = [sys.executable, "-c", TERMINATED, ray.get_runtime_context().gcs_address]
     done = await asyncio.to_thread(subprocess.run, command, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (143, "closed\n"), done.stderr
@@ -300,7 +302,8 @@ async def test_a_driver_that_is_asked_to_end_closes_everything_first(fleet, tmp_
     ],
 )
 async def test_an_address_without_a_ray_is_refused_at_once(address, said):
-    program = f"import asyncio\nfrom mappa_core.engine.cluster.fleet import Fleet\nasyncio.run(Fleet.open({address!r}))"
+    imports = "import asyncio\nfrom mappa_core.engine.cluster.fleet import RayActors"
+    program = f"{imports}\nasyncio.run(RayActors.open({address!r}))"
     done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 1
     assert f"ConfigError: engine.options.address is {address!r}" in done.stderr

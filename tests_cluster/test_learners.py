@@ -16,11 +16,11 @@ from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
 from mappa_core.config.schema import SupervisedSection, TrainSection
-from mappa_core.engine.cluster.fleet import Fleet
-from mappa_core.engine.cluster.learners import LearnerGroup, Task
+from mappa_core.engine.cluster.fleet import RayActors
+from mappa_core.engine.cluster.learners import LearnerConfig, LearnerGroup
 from mappa_core.engine.cluster.learners.rank import LearnerRank
-from mappa_core.engine.cluster.sync.buckets import tensors
-from mappa_core.engine.learning.scoring import scored
+from mappa_core.engine.cluster.sync.buckets import bucket_tensors
+from mappa_core.engine.learning.scoring import merge_scores
 from mappa_core.engine.local import LocalEngine
 from mappa_core.engine.losses import PPOLoss
 from mappa_core.engine.models import tensor_names
@@ -118,17 +118,17 @@ def specs(model: str) -> tuple[PolicySpec, ...]:
     )
 
 
-def task(model: str, *, train: TrainSection = TRAIN, dtype: str = "float32", **options) -> Task:
+def task(model: str, *, train: TrainSection = TRAIN, dtype: str = "float32", **options) -> LearnerConfig:
     chosen = ClusterOptions(packed_tokens=48, call_s=120.0, start_s=240.0, sync_s=60.0, **options)
-    return Task(specs=specs(model), train=train, options=chosen, dtype=dtype, gpu=False, seed=3)
+    return LearnerConfig(specs=specs(model), train=train, options=chosen, dtype=dtype, gpu=False, seed=3)
 
 
 class Alone:
     """One rank in this process, asked as a group is."""
 
-    def __init__(self, given: Task) -> None:
+    def __init__(self, given: LearnerConfig) -> None:
         self._rank = LearnerRank(given, rank=0, ranks=1)
-        self._rank.open(self._rank.meeting())
+        self._rank.open(self._rank.new_rendezvous())
 
     async def score(self, experience):
         return self._rank.score(experience)
@@ -150,8 +150,8 @@ def two_ranks(zero: int):
     """A fixture: a group of two ranks under that stage of ZeRO, for all tests of the file."""
 
     @pytest.fixture(scope="module", name=f"zero{zero}")
-    def fixture(fleet: Fleet, qwen3: str) -> Iterator[LearnerGroup]:
-        opening = LearnerGroup.open(f"zero{zero}", fleet, task(qwen3, zero=zero), slots=[None] * 2)
+    def fixture(ray_actors: RayActors, qwen3: str) -> Iterator[LearnerGroup]:
+        opening = LearnerGroup.open(f"zero{zero}", ray_actors, task(qwen3, zero=zero), slots=[None] * 2)
         group = asyncio.run(opening)
         yield group
         asyncio.run(group.close())
@@ -187,7 +187,7 @@ async def iterate(learners, experience: Experience, number: int, given: Advantag
     """One iteration, on an embedded engine or on learners; the metrics and what was scored."""
     known = await learners.score(experience)
     if not isinstance(known, Experience):
-        known = scored(experience, known)
+        known = merge_scores(experience, known)
     return await learners.update(known, given or advantages(known), LOSS, number / 10), known
 
 
@@ -263,7 +263,7 @@ async def test_a_step_that_is_not_finite_moves_nothing_on_any_rank(group, start,
     await iterate(group, ITERATIONS[1], 1)
     await group.save(tmp_path / "before")
     probe = [np.arange(3, 30, dtype=np.int32)]
-    before = [await group._all("logprobs", name, probe, what="answer") for name in POLICIES]
+    before = [await group._call_all("logprobs", name, probe, what="answer") for name in POLICIES]
     given = advantages(ITERATIONS[0])
     for policy in (0, 1):
         live = np.flatnonzero(
@@ -276,7 +276,7 @@ async def test_a_step_that_is_not_finite_moves_nothing_on_any_rank(group, start,
     await group.save(tmp_path / "after")
     for file in ("weights", "optimiser"):
         assert apart(held(tmp_path / "before", file), held(tmp_path / "after", file)) == 0.0
-    after = [await group._all("logprobs", name, probe, what="answer") for name in POLICIES]
+    after = [await group._call_all("logprobs", name, probe, what="answer") for name in POLICIES]
     np.testing.assert_array_equal(np.array(before), np.array(after))
     # What was forgotten is not in the next step either.
     await iterate(group, ITERATIONS[2], 3)
@@ -292,7 +292,7 @@ async def test_a_checkpoint_goes_on_on_other_ranks_under_other_sharding_and_in_t
 ):
     await zero2.load(start)
     await iterate(zero2, ITERATIONS[1], 1)
-    zero2.advance()
+    zero2.advance_versions()
     await zero2.save(tmp_path / "kept")
     embedded = await local(qwen3)
     others = {"alone": Alone(task(qwen3, zero=3)), "zero3": zero3, "embedded": embedded}
@@ -331,11 +331,11 @@ async def test_weights_are_handed_on_whole_and_a_probe_is_answered(group, qwen3,
     await iterate(group, ITERATIONS[1], 1)
     await group.save(tmp_path / "kept")
     sent = {}
-    for name, version in group.advance().items():
+    for name, version in group.advance_versions().items():
         found = {}
         async for reference in group.weights(name, version):
-            found |= {key: one.clone().numpy() for key, one in tensors(ray.get(reference))}
-        told = await group.sent(name)
+            found |= {key: one.clone().numpy() for key, one in bucket_tensors(ray.get(reference))}
+        told = await group.sent_record(name)
         assert (told.version, told.names) == (version, tuple(found))
         sent |= {f"{name}/{key}": one for key, one in found.items()}
     kept = {name: one for name, one in held(tmp_path / "kept").items() if "value_head" not in name}
@@ -391,7 +391,7 @@ async def test_optimiser_states_on_the_host_change_nothing(qwen3, start, tmp_pat
 
 async def test_ranks_are_processes_of_their_own_and_one_that_is_killed_is_named(zero2):
     # The last test: its group is of no use any more.
-    processes = zero2.about()
+    processes = zero2.processes()
     assert len({os.getpid(), *(one.pid for one in processes)}) == 3
     assert {one.role for one in processes} == {"learner"}
     assert all({"torch", "deepspeed", "ray"} <= one.versions.keys() for one in processes)

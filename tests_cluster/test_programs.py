@@ -20,7 +20,7 @@ PLAIN = ("train.iterations=1", "train.prompts=2", "train.samples=1", "eval.probl
 
 
 @pytest.fixture
-def sweep(fleet, tmp_path):
+def sweep(ray_actors, tmp_path):
     """Starts `mappa sweep` with these words, on the session's Ray, in a program of its own."""
     address = ray.get_runtime_context().gcs_address
 

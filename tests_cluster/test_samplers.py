@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from mappa_core.engine.cluster.samplers.pool import SamplerPool
-from mappa_core.engine.cluster.samplers.remote import Deadlines, Seat
+from mappa_core.engine.cluster.samplers.remote import Deadlines, EngineResources
 from mappa_core.engine.cluster.samplers.sampler import ClusterSampler
-from mappa_core.engine.cluster.samplers.values import Setup
-from mappa_core.engine.cluster.sync.buckets import fill
-from mappa_core.engine.models import read
+from mappa_core.engine.cluster.samplers.values import SamplerConfig
+from mappa_core.engine.cluster.sync.buckets import fill_buckets
+from mappa_core.engine.models import read_model_info
 from mappa_core.errors import EngineError, PromptTooLong
 from mappa_core.records import Sampling
 
@@ -34,8 +34,8 @@ EXACT = 1e-4
 class Side:
     """What the learners' side of a publish does here: it has the tensors, and hands them over."""
 
-    def __init__(self, fleet) -> None:
-        self.fleet = fleet
+    def __init__(self, ray_actors) -> None:
+        self.ray_actors = ray_actors
         self.pool: SamplerPool
         self.current: dict[str, tuple[int, Mapping[str, torch.Tensor], dict | None]] = {}
 
@@ -47,17 +47,17 @@ class Side:
     async def load(self, engine, policy, version, tensors, adapter=None):
         if adapter is None:
             await engine.pause()
-        await engine.begin(policy, version, adapter)
-        for bucket in fill(tensors.items(), 1 << 15):
-            await engine.take(self.fleet.put(bucket))
-        return await engine.finish()
+        await engine.begin_load(policy, version, adapter)
+        for bucket in fill_buckets(tensors.items(), 1 << 15):
+            await engine.load_bucket(self.ray_actors.put(bucket))
+        return await engine.finish_load()
 
     async def deliver(self, engine, policy) -> None:
         version, tensors, adapter = self.current[policy]
         received = await self.load(engine, policy, version, tensors, adapter)
         assert received.version == version
         assert set(tensors) <= set(received.names)
-        await engine.admit(policy, version)
+        await engine.activate(policy, version)
 
     async def refresh(self, name) -> None:
         (engine,) = [one for one in self.pool.engines if one.name == name]
@@ -68,29 +68,35 @@ class Side:
 DEADLINES = Deadlines(start_s=300, sync_s=120, call_s=300)
 
 
-async def open_pool(fleet, setup, *, name, engines, full) -> Side:
-    side = Side(fleet)
+async def open_pool(ray_actors, setup, *, name, engines, full) -> Side:
+    side = Side(ray_actors)
     side.pool = SamplerPool(
-        fleet, setup, [Seat(cpus=1)] * engines, name=name, full=full, deadlines=DEADLINES, refresh=side.refresh
+        ray_actors,
+        setup,
+        [EngineResources(cpus=1)] * engines,
+        name=name,
+        full=full,
+        deadlines=DEADLINES,
+        refresh=side.refresh,
     )
     await side.pool.open()
     return side
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def side(fleet, qwen3):
+async def side(ray_actors, qwen3):
     """Two engines of the tied model, each wave apart."""
-    setup = Setup(
+    setup = SamplerConfig(
         model=qwen3,
         device="cpu",
         dtype="float32",
         window=WINDOW,
         kv_cache_bytes=64 << 20,
         max_batch=64,
-        apart=True,
+        isolate_waves=True,
         tied=TIED,
     )
-    one = await open_pool(fleet, setup, name="solver", engines=2, full=True)
+    one = await open_pool(ray_actors, setup, name="solver", engines=2, full=True)
     one.current["solver"] = 0, load_file(f"{qwen3}/model.safetensors"), None
     yield one
     await one.pool.close()
@@ -107,7 +113,7 @@ async def sampler(side, qwen3) -> ClusterSampler:
     """The sampler with the weights of the folder."""
     if side.current["solver"][0] != 0:
         await side.publish("solver", 0, load_file(f"{qwen3}/model.safetensors"))
-    return ClusterSampler("solver", read(qwen3), side.pool, window=WINDOW, template_kwargs={})
+    return ClusterSampler("solver", read_model_info(qwen3), side.pool, window=WINDOW, template_kwargs={})
 
 
 def prompts(count, seed=0, length=60):
@@ -235,7 +241,7 @@ async def test_nothing_is_sampled_between_a_load_and_its_admission(side, sampler
     assert received.names[:2] == ("model.embed_tokens.weight", "lm_head.weight")
     with pytest.raises(EngineError, match="version 1"):
         await engine.logprobs("solver", 0, probe)
-    await engine.admit("solver", 1)
+    await engine.activate("solver", 1)
     side.current["solver"] = 1, tensors, None
     await side.deliver(other, "solver")
     assert (await tasks[0]).versions[-1].version == 1
@@ -246,11 +252,11 @@ async def test_weights_that_break_off_are_not_used_until_they_came_whole(side, s
     engine = side.pool.engines[0]
     tensors = load_file(f"{newer}/model.safetensors")
     await engine.pause()
-    await engine.begin("solver", 1, None)
-    buckets = [side.fleet.put(bucket) for bucket in fill(tensors.items(), 1 << 15)]
+    await engine.begin_load("solver", 1, None)
+    buckets = [side.ray_actors.put(bucket) for bucket in fill_buckets(tensors.items(), 1 << 15)]
     for bucket in buckets[:cut]:
-        await engine.take(bucket)
-    for refused in (engine.resume(), engine.admit("solver", 1), engine.logprobs("solver", 1, prompts(1))):
+        await engine.load_bucket(bucket)
+    for refused in (engine.resume(), engine.activate("solver", 1), engine.logprobs("solver", 1, prompts(1))):
         with pytest.raises(EngineError, match="did not arrive whole"):
             await refused
     await side.publish("solver", 1, tensors)
@@ -326,26 +332,26 @@ def adapters(tmp_path_factory, llama):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def lora(fleet, llama):
+async def lora(ray_actors, llama):
     """One engine of a base and room for adapters on it; `base` is a policy of the base itself."""
-    setup = Setup(
+    setup = SamplerConfig(
         model=llama,
         device="cpu",
         dtype="float32",
         window=WINDOW,
         kv_cache_bytes=64 << 20,
         max_batch=64,
-        policies=AGENTS,
+        adapter_policies=AGENTS,
         lora_rank=4,
-        adapters=4,
+        max_adapters=4,
     )
-    one = await open_pool(fleet, setup, name="team", engines=1, full=False)
+    one = await open_pool(ray_actors, setup, name="team", engines=1, full=False)
     yield one
     await one.pool.close()
 
 
 async def test_three_adapters_and_their_base_are_served_at_once(lora, llama, adapters):
-    reading = read(llama)
+    reading = read_model_info(llama)
     samplers = {
         name: ClusterSampler(name, reading, lora.pool, window=WINDOW, template_kwargs={}) for name in (*AGENTS, "base")
     }
@@ -368,7 +374,7 @@ async def test_three_adapters_and_their_base_are_served_at_once(lora, llama, ada
 
 
 async def test_a_request_under_way_keeps_its_adapter_while_a_newer_one_is_taken_up(lora, llama, adapters):
-    sampler = ClusterSampler("solver", read(llama), lora.pool, window=WINDOW, template_kwargs={})
+    sampler = ClusterSampler("solver", read_model_info(llama), lora.pool, window=WINDOW, template_kwargs={})
     (old, config, merged), (new, _, newly) = adapters["solver"], adapters["writer"]
     await lora.publish("solver", 4, old, config)
     prompt = prompts(1, seed=4)[0]
@@ -386,7 +392,7 @@ async def test_a_request_under_way_keeps_its_adapter_while_a_newer_one_is_taken_
 
 
 async def test_an_engine_that_is_lost_comes_back_with_its_adapters(lora, llama, adapters):
-    sampler = ClusterSampler("critic", read(llama), lora.pool, window=WINDOW, template_kwargs={})
+    sampler = ClusterSampler("critic", read_model_info(llama), lora.pool, window=WINDOW, template_kwargs={})
     tensors, config, merged = adapters["critic"]
     await lora.publish("critic", 6, tensors, config)
     waiting = [

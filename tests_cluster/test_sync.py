@@ -12,17 +12,17 @@ import pytest_asyncio
 import ray
 
 from mappa_core.config.schema import TrainSection
-from mappa_core.engine.adapters import PREFIX, SIDES, described
+from mappa_core.engine.adapters import LORA_MATRICES, PEFT_PREFIX, adapter_config
 from mappa_core.engine.cluster.learners.group import LearnerGroup
-from mappa_core.engine.cluster.learners.rank import Task
+from mappa_core.engine.cluster.learners.rank import LearnerConfig
 from mappa_core.engine.cluster.samplers.pool import SamplerPool
-from mappa_core.engine.cluster.samplers.remote import Deadlines, Seat
-from mappa_core.engine.cluster.samplers.values import Setup
-from mappa_core.engine.cluster.sync.buckets import fill, tensors
-from mappa_core.engine.cluster.sync.probe import Limit
-from mappa_core.engine.cluster.sync.publisher import Publisher, Route
-from mappa_core.engine.cluster.sync.receipt import Received
-from mappa_core.engine.learning.scoring import scored
+from mappa_core.engine.cluster.samplers.remote import Deadlines, EngineResources
+from mappa_core.engine.cluster.samplers.values import SamplerConfig
+from mappa_core.engine.cluster.sync.buckets import bucket_tensors, fill_buckets
+from mappa_core.engine.cluster.sync.probe import ProbeLimit
+from mappa_core.engine.cluster.sync.publisher import Publisher, WeightRoute
+from mappa_core.engine.cluster.sync.receipt import ReceivedWeights
+from mappa_core.engine.learning.scoring import merge_scores
 from mappa_core.engine.losses import PPOLoss
 from mappa_core.engine.models import tensor_names
 from mappa_core.engine.options import ClusterOptions, PPOOptions
@@ -85,7 +85,7 @@ class Both:
     def __init__(self, group: LearnerGroup, model: str, dtype: str) -> None:
         self.group, self.model, self.dtype = group, model, dtype
         self.pools: dict[str, SamplerPool] = {}
-        self.routes: dict[str, Route] = {}
+        self.routes: dict[str, WeightRoute] = {}
 
     def publisher(self, *, deadline_s: float = 120.0, **changes) -> Publisher:
         routes = [replace(route, **changes) for route in self.routes.values()]
@@ -94,15 +94,17 @@ class Both:
     async def learn(self, seed: int) -> Experience:
         """One iteration's update, on random advantages, that moves the weights by far more than a probe lets pass."""
         bare = experience_of(self.group.policies, seed)
-        experience = scored(bare, await self.group.score(bare))
+        experience = merge_scores(bare, await self.group.score(bare))
         random = np.random.default_rng(seed)
         advantages = Advantages(advantages=random.normal(size=len(bare.tokens)).astype(np.float32))
         await self.group.update(experience, advantages, PPOLoss(PPOOptions()), 0.0)
         return experience
 
 
-async def open_both(fleet, model: str, specs: tuple[PolicySpec, ...], *, dtype: str, ranks: int, zero: int) -> Both:
-    task = Task(
+async def open_both(
+    ray_actors, model: str, specs: tuple[PolicySpec, ...], *, dtype: str, ranks: int, zero: int
+) -> Both:
+    task = LearnerConfig(
         specs=specs,
         train=TrainSection(iterations=10, learning_rate=3e-3),
         options=ClusterOptions(zero=zero, start_s=300, sync_s=120, call_s=300),
@@ -110,10 +112,10 @@ async def open_both(fleet, model: str, specs: tuple[PolicySpec, ...], *, dtype: 
         gpu=False,
         seed=0,
     )
-    both = Both(await LearnerGroup.open(f"learners-{dtype}", fleet, task, slots=[None] * ranks), model, dtype)
+    both = Both(await LearnerGroup.open(f"learners-{dtype}", ray_actors, task, slots=[None] * ranks), model, dtype)
     for spec in specs:
         lora = spec.kind == "lora"
-        setup = Setup(
+        setup = SamplerConfig(
             model=model,
             device="cpu",
             dtype=dtype,
@@ -121,28 +123,28 @@ async def open_both(fleet, model: str, specs: tuple[PolicySpec, ...], *, dtype: 
             kv_cache_bytes=32 << 20,
             max_batch=16,
             tied=TIED,
-            policies=(spec.name,) if lora else (),
+            adapter_policies=(spec.name,) if lora else (),
             lora_rank=LORA.rank if lora else 0,
-            adapters=2 if lora else 0,
+            max_adapters=2 if lora else 0,
         )
         pool = SamplerPool(
-            fleet,
+            ray_actors,
             setup,
-            [Seat()],
+            [EngineResources()],
             name=f"{spec.name}-{dtype}",
             full=not lora,
             deadlines=DEADLINES,
             refresh=lambda engine: both.publisher().refresh(engine, dict(both.group.versions)),
         )
         both.pools[spec.name] = pool
-        both.routes[spec.name] = Route(
+        both.routes[spec.name] = WeightRoute(
             policy=spec.name,
             learners=both.group,
             samplers=pool,
             tensors=_adapter_names(model) if lora else tensor_names(model),
             tied={} if lora else TIED,
-            adapter=described(LORA, TARGETS, base=model) if lora else None,
-            limit=Limit.of(dtype, None),
+            adapter=adapter_config(LORA, TARGETS, base=model) if lora else None,
+            probe_limit=ProbeLimit.of(dtype, None),
             vocabulary=259,
             window=WINDOW,
         )
@@ -152,7 +154,7 @@ async def open_both(fleet, model: str, specs: tuple[PolicySpec, ...], *, dtype: 
 
 def _adapter_names(model: str) -> frozenset[str]:
     layers = [name.removesuffix(".weight") for name in tensor_names(model) if name.split(".")[-2] in TARGETS]
-    return frozenset(f"{PREFIX}{layer}.{side}.weight" for layer in layers for side in SIDES)
+    return frozenset(f"{PEFT_PREFIX}{layer}.{side}.weight" for layer in layers for side in LORA_MATRICES)
 
 
 async def close(both: Both) -> None:
@@ -162,13 +164,13 @@ async def close(both: Both) -> None:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def exact(fleet, qwen3):
+async def exact(ray_actors, qwen3):
     """Float32, ZeRO-3 over two ranks: a policy of its own weights, and one that is an adapter."""
     specs = (
         PolicySpec(name="solver", model=qwen3),
         PolicySpec(name="critic", model=qwen3, kind="lora", lora=LORA),
     )
-    both = await open_both(fleet, qwen3, specs, dtype="float32", ranks=2, zero=3)
+    both = await open_both(ray_actors, qwen3, specs, dtype="float32", ranks=2, zero=3)
     yield both
     await close(both)
 
@@ -182,8 +184,8 @@ async def test_every_publish_brings_the_learners_weights(exact):
     publisher = exact.publisher()
     checksums = set()
     for seed in range(3):
-        publisher.remember(await exact.learn(seed))
-        versions = exact.group.advance()
+        publisher.take_probes_from(await exact.learn(seed))
+        versions = exact.group.advance_versions()
         receipts = await publisher.publish(versions)
         assert {policy: receipt.version for policy, receipt in receipts.items()} == versions
         assert all(0 < receipt.probe < 1e-4 for receipt in receipts.values())
@@ -207,19 +209,19 @@ class Proxy:
 class Stale(Proxy):
     """Says that it loaded what it was sent, and did not."""
 
-    async def begin(self, policy, version, adapter) -> None:
+    async def begin_load(self, policy, version, adapter) -> None:
         self.label, self.names, self.checksums = version, [], []
 
-    async def take(self, bucket) -> None:
+    async def load_bucket(self, bucket) -> None:
         found = ray.get(bucket)
         for name, checksum in zip(found.names, found.checksums, strict=True):
             for one in (name, *([TIED[name]] if name in TIED else [])):
                 self.names.append(one)
                 self.checksums.append(checksum)
 
-    async def finish(self) -> Received:
+    async def finish_load(self) -> ReceivedWeights:
         names, checksums = tuple(self.names), tuple(self.checksums)
-        return Received(names=names, checksums=checksums, version=self.label, seconds=0.0)
+        return ReceivedWeights(names=names, checksums=checksums, version=self.label, seconds=0.0)
 
     async def logprobs(self, policy, version, sequences):
         return await self._engine.logprobs(policy, version - 1, sequences)
@@ -228,17 +230,21 @@ class Stale(Proxy):
 class Lossy(Proxy):
     """Loses one tensor on the way."""
 
-    async def take(self, bucket) -> None:
-        kept = [(name, one) for name, one in tensors(ray.get(bucket)) if not name.endswith("1.self_attn.q_proj.weight")]
-        for part in fill(kept):
-            await self._engine.take(ray.put(part))
+    async def load_bucket(self, bucket) -> None:
+        kept = [
+            (name, one)
+            for name, one in bucket_tensors(ray.get(bucket))
+            if not name.endswith("1.self_attn.q_proj.weight")
+        ]
+        for part in fill_buckets(kept):
+            await self._engine.load_bucket(ray.put(part))
 
 
 class Pool:
     def __init__(self, *engines) -> None:
         self.engines = engines
 
-    async def mend(self) -> None:
+    async def restart_lost(self) -> None:
         pass
 
 
@@ -246,7 +252,7 @@ async def caught(both: Both, engine: Proxy, match: str) -> None:
     """The error of this iteration's publish through `engine`; nothing is sampled before a whole one."""
     await both.learn(7)
     publisher = Publisher([replace(both.routes["solver"], samplers=Pool(engine))], seed=0, deadline_s=60)
-    version = both.group.advance()["solver"]
+    version = both.group.advance_versions()["solver"]
     with pytest.raises(SyncError, match=match):
         await publisher.publish({"solver": version})
     answer = asyncio.ensure_future(sample(both, "solver"))
@@ -269,14 +275,16 @@ async def test_a_missing_tensor_is_caught_in_the_same_iteration(exact):
     )
 
 
-async def test_rounded_weights_differ_by_little_in_the_mean(fleet, tmp_path):
+async def test_rounded_weights_differ_by_little_in_the_mean(ray_actors, tmp_path):
     model = write_model(tmp_path / "model", "qwen3", spread=0.1)
-    both = await open_both(fleet, model, (PolicySpec(name="solver", model=model),), dtype="bfloat16", ranks=1, zero=1)
+    both = await open_both(
+        ray_actors, model, (PolicySpec(name="solver", model=model),), dtype="bfloat16", ranks=1, zero=1
+    )
     try:
         publisher = both.publisher()
         for seed in range(2):
-            publisher.remember(await both.learn(seed))
-            receipts = await publisher.publish(both.group.advance())
+            publisher.take_probes_from(await both.learn(seed))
+            receipts = await publisher.publish(both.group.advance_versions())
             assert receipts["solver"].probe < 1.0
     finally:
         await close(both)
@@ -289,6 +297,6 @@ async def test_a_publish_to_an_engine_that_hangs_ends_in_time(exact):
     os.kill(pid, signal.SIGSTOP)
     begun = time.monotonic()
     with pytest.raises(EngineError, match=rf"within 4 s .*still waited for: engine '{engine.name}'"):
-        await exact.publisher(deadline_s=4.0).publish(exact.group.advance())
+        await exact.publisher(deadline_s=4.0).publish(exact.group.advance_versions())
     assert time.monotonic() - begun < 60
     os.kill(pid, signal.SIGCONT)

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mappa_core.engine.cluster.samplers.values import Setup
+from mappa_core.engine.cluster.samplers.values import SamplerConfig
 from mappa_core.engine.cluster.sync import gpu
 
 WEIGHTS = {"embed": torch.zeros(4, 2, dtype=torch.bfloat16), "norm": torch.zeros(2, dtype=torch.bfloat16)}
-METAS = [gpu.Meta(name, one.dtype, tuple(one.shape)) for name, one in WEIGHTS.items()]
-MEETING = gpu.Meeting(host="10.0.0.1", port=4242, workers=(2, 1))
+METAS = [gpu.TensorMeta(name, one.dtype, tuple(one.shape)) for name, one in WEIGHTS.items()]
+RENDEZVOUS = gpu.TransferRendezvous(host="10.0.0.1", port=4242, workers=(2, 1))
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def sender(monkeypatch, calls):
         def call(method, arguments):
             calls.append((method, arguments))
 
-        source = gpu.Source(metas, WEIGHTS.items)
-        return gpu.Sender(transport, "solver", rank=rank, source=source, call=call, meeting=MEETING)
+        source = gpu.WeightSource(metas, WEIGHTS.items)
+        return gpu.GpuSender(transport, "solver", rank=rank, source=source, call=call, rendezvous=RENDEZVOUS)
 
     return make
 
@@ -108,13 +108,13 @@ def test_ipc_sends_packed_and_needs_no_ranks(sender, monkeypatch, calls):
     one = sender("ipc")
     assert calls == [("init_weight_transfer_engine", [{"init_info": {"packed": True}}] * 2)]
     taken = []
-    taker = gpu.Taker(lambda method, arguments: taken.append(method), taken.append)
+    taker = gpu.GpuReceiver(lambda method, arguments: taken.append(method), taken.append)
     calls.clear()
     one.send(6)
     for method, arguments in [call for call in calls if not isinstance(call, str)]:
-        taker.take(method, arguments[0])
+        taker.handle_call(method, arguments[0])
     assert taken == ["start_weight_update", "update_weights", "finish_weight_update", 6]
-    assert (taker.received().names, taker.received().version) == (("embed", "norm"), 6)
+    assert (taker.received_record().names, taker.received_record().version) == (("embed", "norm"), 6)
 
 
 def test_workers_of_vllm_have_these_methods():
@@ -126,10 +126,10 @@ def test_workers_of_vllm_have_these_methods():
 
 @pytest.mark.parametrize("transport", ["nccl", "ipc"])
 def test_the_sampler_asks_vllm_for_the_transport(transport):
-    from mappa_core.engine.cluster.samplers.core import _arguments
+    from mappa_core.engine.cluster.samplers.core import _engine_args
 
-    setup = Setup(
+    setup = SamplerConfig(
         model="m", device="cuda", dtype="bfloat16", window=64, kv_cache_bytes=1 << 20, max_batch=1, transport=transport
     )
-    assert _arguments(setup).weight_transfer_config.backend == transport
-    assert _arguments(replace(setup, transport="store")).weight_transfer_config is None
+    assert _engine_args(setup).weight_transfer_config.backend == transport
+    assert _engine_args(replace(setup, transport="store")).weight_transfer_config is None

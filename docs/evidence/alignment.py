@@ -29,13 +29,13 @@ from study import Asked, Study, study_options
 
 from mappa_core.config.compose import restore
 from mappa_core.config.schema import RunConfig
-from mappa_core.credit.experience import build
-from mappa_core.credit.rewards import rewards
-from mappa_core.engine.learning.layout import Layout
-from mappa_core.engine.learning.scoring import score, scored
-from mappa_core.engine.learning.update import Update
+from mappa_core.credit.experience import build_experience
+from mappa_core.credit.rewards import compute_rewards
+from mappa_core.engine.learning.layout import BatchLayout
+from mappa_core.engine.learning.scoring import merge_scores, score_policy
+from mappa_core.engine.learning.update import PolicyUpdate
 from mappa_core.engine.local.learner import LocalLearner
-from mappa_core.engine.local.models import load_source
+from mappa_core.engine.local.models import load_model
 from mappa_core.engine.local.policy import Policy
 from mappa_core.errors import ConfigError
 from mappa_core.evaluation.statistics import mean_interval
@@ -43,7 +43,7 @@ from mappa_core.experience import Experience
 from mappa_core.plugins import Registry
 from mappa_core.records import Float32, Trajectory
 from mappa_core.session.opening import build_estimator
-from mappa_core.session.policies import policies_of, policy_specs
+from mappa_core.session.policies import assign_policies, build_policy_specs
 from mappa_core.store.folder import CONFIG
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import Interval
@@ -104,7 +104,7 @@ class Still(LocalLearner):
     def step(self, learning_rate: float) -> None:
         parts = [one.grad.flatten() for one in self._policy.model.parameters() if one.grad is not None]
         self.gradient = torch.cat(parts).numpy()
-        self.discard()
+        self.zero_grad()
 
 
 class Gradients:
@@ -113,14 +113,14 @@ class Gradients:
     def __init__(self, config: RunConfig, registry: Registry) -> None:
         self._config, self._registry = config, registry
         self._workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
-        self._policy_of = policies_of(config, tuple(self._workflow.agents))
+        self._policy_of = assign_policies(config, tuple(self._workflow.agents))
         self._estimator = build_estimator(config, registry)
         self._loss = registry.build("losses", config.loss.use, config.loss.options)
-        self._layout = Layout("padded", config.train.micro_tokens)
+        self._layout = BatchLayout("padded", config.train.micro_tokens)
         self._policies = [
             Policy(spec, source, copy.deepcopy(source.model), config.train, seed=config.seed)
-            for spec in policy_specs(config, self._policy_of.values())
-            for source in [load_source(spec.model, device=CPU, dtype=torch.float32)]
+            for spec in build_policy_specs(config, self._policy_of.values())
+            for source in [load_model(spec.model, device=CPU, dtype=torch.float32)]
         ]
 
     @property
@@ -132,8 +132,8 @@ class Gradients:
         known: Experience | None = None
         found: dict[str, dict[str, Float32]] = {}
         for arm, shapers in arms.items():
-            given = [rewards(one, self._config.coach.reward, shapers) for one in trajectories]
-            experience = build(
+            given = [compute_rewards(one, self._config.coach.reward, shapers) for one in trajectories]
+            experience = build_experience(
                 trajectories,
                 given,
                 policies=self._policy_of,
@@ -148,7 +148,7 @@ class Gradients:
 
     def _scored(self, experience: Experience) -> Experience:
         parts = [
-            score(
+            score_policy(
                 policy.name,
                 LocalLearner(policy, _optimiser(policy)).forward,
                 policy.reference,
@@ -158,11 +158,13 @@ class Gradients:
             )
             for policy in self._policies
         ]
-        return scored(experience, parts)
+        return merge_scores(experience, parts)
 
     def _gradient(self, policy: Policy, experience: Experience, advantages: Any) -> Float32:
         learner = Still(policy, _optimiser(policy))
-        Update(learner, experience, advantages, self._loss, self._config.train, layout=self._layout).run(0.0, seed=0)
+        PolicyUpdate(learner, experience, advantages, self._loss, self._config.train, layout=self._layout).run(
+            0.0, seed=0
+        )
         return learner.gradient
 
 

@@ -19,8 +19,8 @@ from mappa_core.evaluation.statistics import mean_interval, paired_gain
 from mappa_core.plugins import Registry
 from mappa_core.records import Float64, Int64
 from mappa_core.store.summary import Interval
-from mappa_core.training.listener import Silent
-from mappa_core.training.run import Run, Trained
+from mappa_core.training.listener import NullListener
+from mappa_core.training.run import Run, TrainResult
 
 RECIPE = "mathchat/tiny"
 
@@ -34,13 +34,13 @@ class Figures:
     gain: Interval
 
 
-class Evaluations(Silent):
+class Evaluations(NullListener):
     """Says every evaluation on standard error."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def evaluated(self, evaluation: Evaluation) -> None:
+    def on_evaluation_end(self, evaluation: Evaluation) -> None:
         click.echo(f"{self._name}: {evaluation_line(evaluation)}", err=True)
 
 
@@ -72,20 +72,20 @@ def numbers(context: click.Context, parameter: click.Parameter, text: str) -> tu
         raise click.BadParameter(f"{text!r} is not a list of whole numbers such as 0,1,2") from None
 
 
-def train(name: str, seed: int, settings: Sequence[str], registry: Registry, recipe: str = RECIPE) -> Trained:
+def train(name: str, seed: int, settings: Sequence[str], registry: Registry, recipe: str = RECIPE) -> TrainResult:
     """Train a recipe, changed by `settings`."""
     run = Run.from_recipe(recipe, *settings, seed=seed, registry=registry)
     return run.train(Evaluations(f"{name}, seed {seed}"))
 
 
-def seconds(run: Trained) -> float:
+def seconds(run: TrainResult) -> float:
     """Wall time of a run."""
     wall = run.summary.seconds.wall
     assert wall is not None  # a run that ended was timed
     return wall
 
 
-def figures(runs: Sequence[Trained]) -> Figures:
+def figures(runs: Sequence[TrainResult]) -> Figures:
     """The figures of one arm over its runs, one per seed; of a single run those that it printed itself.
 
     Seeds share the held-out problems, so the values of one problem are one cluster. The intervals speak of other

@@ -13,8 +13,8 @@ import numpy as np
 
 from mappa_core import Advantages, Engine, Estimator, Experience, Offer, hookimpl
 from mappa_core.credit.estimators import ReinforcePlusPlus, ReinforcePlusPlusOptions
-from mappa_core.credit.estimators.rows import Rows, spread, whitened
-from mappa_core.credit.ragged import offsets_of
+from mappa_core.credit.estimators.rows import ActiveRows, scatter_to_tokens, whiten
+from mappa_core.credit.ragged import lengths_to_offsets
 from mappa_core.engine.options import LocalOptions
 from mappa_core.records import Int64
 
@@ -40,13 +40,13 @@ class WhitenedTwice:
 
     def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
         returns = self._estimator(experience, {})[0].advantages
-        rows = Rows.of(experience)
+        rows = ActiveRows.from_experience(experience)
         rank = ranks_of(experience, self._ranks)
         once = returns.astype(np.float64)
         for number in range(self._ranks):
-            own = Rows.at(experience, rows.index[rank[rows.index] == number])
-            once[own.tokens] = whitened(experience, own, once[own.tokens], "policy")
-        return spread(experience, rows, whitened(experience, rows, once[rows.tokens], "policy")), state
+            own = ActiveRows.from_indices(experience, rows.index[rank[rows.index] == number])
+            once[own.tokens] = whiten(experience, own, once[own.tokens], "policy")
+        return scatter_to_tokens(experience, rows, whiten(experience, rows, once[rows.tokens], "policy")), state
 
 
 def ranks_of(experience: Experience, ranks: int) -> Int64:
@@ -69,7 +69,7 @@ def with_wrong_prompts(experience: Experience) -> Experience:
             prompts.append(experience.tokens[slice(*experience.offsets[before : before + 2])])
     lengths = np.array([len(prompt) for prompt in prompts], dtype=np.int64)
     joined = np.concatenate([np.empty(0, np.int32), *prompts], dtype=np.int32)
-    return replace(experience, prompt_tokens=joined, prompt_offsets=offsets_of(lengths))
+    return replace(experience, prompt_tokens=joined, prompt_offsets=lengths_to_offsets(lengths))
 
 
 def _wrong_prompt(options: LocalOptions) -> LocalEngine:

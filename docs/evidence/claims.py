@@ -18,15 +18,15 @@ import click
 from arms import table
 from study import Study
 
-from mappa_core.cli.progress import share
+from mappa_core.cli.progress import format_share
 from mappa_core.evaluation.seeds import holm
-from mappa_core.studies.compare import Finding, Pair, compare
-from mappa_core.studies.results import Result, read_result
+from mappa_core.studies.compare import PairComparison, PairFinding, compare_arms
+from mappa_core.studies.results import RunResult, read_result
 
 MARGIN = 0.1
 """Accuracy (a share) below which a difference is called small."""
 Standing = Literal["held", "not held", "open"]
-Runs = Mapping[str, Sequence[Result]]
+Runs = Mapping[str, Sequence[RunResult]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Claim:
 
     one: str
     other: str
-    expected: Finding
+    expected: PairFinding
     stratum: str | None = None
 
 
@@ -44,7 +44,7 @@ class Judged:
     """A claim, the comparison that was made for it, and whether it held."""
 
     claim: Claim
-    pair: Pair
+    pair: PairComparison
     standing: Standing
 
     @property
@@ -53,20 +53,20 @@ class Judged:
         where = "all" if claim.stratum is None else claim.stratum
         p = "-" if pair.p_adjusted is None else f"{pair.p_adjusted:.3f}"
         found = "cannot be told" if pair.finding is None else pair.finding
-        difference = share(pair.difference, sign=True)
+        difference = format_share(pair.difference, sign=True)
         return f"{claim.one} - {claim.other}", where, difference, p, found, claim.expected, self.standing
 
 
-def results(runs: Mapping[str, Sequence[Path]]) -> dict[str, list[Result]]:
+def results(runs: Mapping[str, Sequence[Path]]) -> dict[str, list[RunResult]]:
     """What every run reports, by arm."""
     return {arm: [read_result(folder) for folder in folders] for arm, folders in runs.items()}
 
 
-def restricted(result: Result, problems: frozenset[str]) -> Result:
+def restricted(result: RunResult, problems: frozenset[str]) -> RunResult:
     """The result on some of its problems alone."""
     evaluation = result.evaluation
     marked = replace(evaluation, strata=tuple(str(name in problems) for name in evaluation.problems))
-    chosen = marked.within(str(True))
+    chosen = marked.for_stratum(str(True))
     strata = dict(zip(evaluation.problems, evaluation.strata, strict=True))
     return replace(
         result,
@@ -75,11 +75,11 @@ def restricted(result: Result, problems: frozenset[str]) -> Result:
     )
 
 
-def within(result: Result, stratum: str | None) -> Result:
+def within(result: RunResult, stratum: str | None) -> RunResult:
     """The result on the problems of a stratum, or on all of them."""
     if stratum is None:
         return result
-    return restricted(result, frozenset(result.evaluation.within(stratum).problems))
+    return restricted(result, frozenset(result.evaluation.for_stratum(stratum).problems))
 
 
 def judged(claims: Sequence[Claim], runs: Runs) -> tuple[Judged, ...]:
@@ -98,12 +98,12 @@ def judged(claims: Sequence[Claim], runs: Runs) -> tuple[Judged, ...]:
     )
 
 
-def _pair(claim: Claim, runs: Runs) -> Pair:
+def _pair(claim: Claim, runs: Runs) -> PairComparison:
     arms = {name: [within(result, claim.stratum) for result in runs[name]] for name in (claim.other, claim.one)}
-    return compare(arms, against=claim.other).pairs[0]
+    return compare_arms(arms, against=claim.other).pairs[0]
 
 
-def standing(claim: Claim, pair: Pair) -> Standing:
+def standing(claim: Claim, pair: PairComparison) -> Standing:
     """Whether a claim held: see the head of this module."""
     low, high = pair.difference.low, pair.difference.high
     if pair.finding is None or low is None or high is None or not pair.over_seeds:
@@ -121,12 +121,12 @@ def rows(runs: Runs, strata: Sequence[str | None] = (None,)) -> Iterator[tuple[s
     for arm in runs:
         for stratum in strata:
             shown = [within(result, stratum) for result in runs[arm]]
-            mean = compare({arm: shown}).arms[0].mean
+            mean = compare_arms({arm: shown}).arms[0].mean
             by_seed = ", ".join(share_of(result) for result in shown)
-            yield arm, "all" if stratum is None else stratum, share(mean), by_seed
+            yield arm, "all" if stratum is None else stratum, format_share(mean), by_seed
 
 
-def share_of(result: Result) -> str:
+def share_of(result: RunResult) -> str:
     """The accuracy of one run, in per cent."""
     found = result.evaluation.interval
     return "-" if found is None else f"{100 * found.mean:.1f}"
@@ -148,8 +148,8 @@ def report(study: Study, runs: Mapping[str, Sequence[Path]], claims: Sequence[Cl
     study.finish(study.write(cells=cells, claims=verdicts, **further))
 
 
-def _cell(group: Sequence[Result]) -> dict[str, object]:
+def _cell(group: Sequence[RunResult]) -> dict[str, object]:
     return {
-        "mean": compare({"arm": group}).arms[0].mean,
+        "mean": compare_arms({"arm": group}).arms[0].mean,
         "by_seed": {result.seed: result.evaluation.interval for result in group},
     }

@@ -14,8 +14,8 @@ import click
 import control_offers
 from arms import Figures, evidence_options, figures, seconds, table, train, write
 
-from mappa_core.cli.progress import share
-from mappa_core.plugins import load
+from mappa_core.cli.progress import format_share
+from mappa_core.plugins import load_plugins
 
 ARMS: Mapping[str, Callable[[int], tuple[str, ...]]] = {
     "permuted": lambda seed: ("estimator.use=permuted", f"estimator.options.seed={seed}"),
@@ -39,14 +39,14 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         shown = self.figures
         seed = "all" if self.seed is None else str(self.seed)
-        gain = share(shown.gain, sign=True)
-        return self.arm, seed, share(shown.before), share(shown.after), gain, f"{self.seconds:.0f}"
+        gain = format_share(shown.gain, sign=True)
+        return self.arm, seed, format_share(shown.before), format_share(shown.after), gain, f"{self.seconds:.0f}"
 
 
 @click.command(help=__doc__)
 @evidence_options
 def main(seeds: tuple[int, ...], out: Path | None, settings: tuple[str, ...]) -> None:
-    registry = load(modules={"controls": control_offers})
+    registry = load_plugins(modules={"controls": control_offers})
     rows: list[Row] = []
     for arm, changes in ARMS.items():
         runs = [train(arm, seed, (*changes(seed), *settings), registry) for seed in seeds]

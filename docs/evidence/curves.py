@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mappa_core.evaluation.heldout import Evaluation, graded
+from mappa_core.evaluation.heldout import Evaluation, build_evaluation
 from mappa_core.records import Float64, Int64
-from mappa_core.session.parts import chooses
+from mappa_core.session.parts import in_selection_split
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import Interval, read_summary
 
@@ -130,8 +130,10 @@ def evaluations(run: Path, *, choosing: bool) -> Iterator[Evaluation]:
         # A run that was gone on with tells those that it had once more.
         metrics = {int(event.body["iteration"]): event.body["metric"] for event in reader.events("evaluation")}
         for iteration, metric in sorted(metrics.items()):
-            played = [one for one in reader.outcomes("eval", iteration) if chooses(one.task, CHOOSING) == choosing]
-            yield graded(played, metric=metric, iteration=iteration)
+            played = [
+                one for one in reader.outcomes("eval", iteration) if in_selection_split(one.task, CHOOSING) == choosing
+            ]
+            yield build_evaluation(played, metric=metric, iteration=iteration)
 
 
 def reported_problems(run: Path) -> frozenset[str]:

@@ -16,8 +16,8 @@ import click
 import numpy as np
 from arms import table, write
 
-from mappa_core.coaching.drift import KINDS, DriftMonitor
-from mappa_core.coaching.gaps import Actions, cluster_of
+from mappa_core.coaching.drift import ALARM_KINDS, DriftMonitor
+from mappa_core.coaching.gaps import ActionColumns, task_cluster
 from mappa_core.config.schema import DriftSection
 from mappa_core.records import Float64, Int64, Phase
 
@@ -143,13 +143,13 @@ def first_alarms(case: Case, rng: np.random.Generator, epochs: int) -> tuple[int
     agents = [f"agent {number}" for number in range(case.agents)]
     acknowledged = [f"{agent}/task" for agent in agents] if case.acknowledged else []
     monitor = DriftMonitor(DriftSection(acknowledged=acknowledged), ["task"], metric="right")
-    first = dict.fromkeys(KINDS, EPOCHS)
+    first = dict.fromkeys(ALARM_KINDS, EPOCHS)
     effect, iteration = rng.normal(0, TASK, len(STRATA)), 0
     for epoch in range(epochs):
         effect = rng.normal(0, TASK, len(STRATA)) if case.fresh else effect
         for tasks in np.array_split(rng.permutation(len(STRATA)), case.iterations):
             columns = played(case, agents, epoch, tasks, effect, rng)
-            for alarm in monitor.observe_actions(columns, iteration).alarms:
+            for alarm in monitor.observe_columns(columns, iteration).alarms:
                 first[alarm.kind] = min(first[alarm.kind], epoch)
             iteration += 1
     return tuple(first.values())
@@ -157,7 +157,7 @@ def first_alarms(case: Case, rng: np.random.Generator, epochs: int) -> tuple[int
 
 def played(
     case: Case, agents: Sequence[str], epoch: int, tasks: Int64, effect: Float64, rng: np.random.Generator
-) -> dict[tuple[Phase, str], Actions]:
+) -> dict[tuple[Phase, str], ActionColumns]:
     """The scored actions of one iteration, by phase and agent."""
     trajectory = np.repeat(tasks, SAMPLES)
     task = np.repeat(trajectory, ACTIONS)
@@ -168,14 +168,14 @@ def played(
         outcome = np.repeat(rng.random(len(trajectory)) < chance, ACTIONS).astype(float)
     common = 5 + effect[task] + case.rise * epoch / (EPOCHS - 1) + MERIT * np.nan_to_num(outcome)
     names = [f"{epoch if case.fresh else 0}/{number}" for number in range(len(STRATA))]
-    cluster = np.array([cluster_of(name) for name in names])[task]
-    columns: dict[tuple[Phase, str], Actions] = {}
+    cluster = np.array([task_cluster(name) for name in names])[task]
+    columns: dict[tuple[Phase, str], ActionColumns] = {}
     for number, agent in enumerate(agents):
         gap = case.gap(epoch) if number < case.with_gap else 0.0
         points = common + gap * favoured + rng.normal(0, 1, len(task)) * np.where(favoured, *case.noise)
         if case.whole:
             points = np.clip(np.round(points), 0, 10)
-        columns["live", agent] = Actions(
+        columns["live", agent] = ActionColumns(
             points=points,
             outcome=outcome,
             cluster=cluster,
@@ -212,14 +212,14 @@ def main(simulations: int, seed: int, out: Path | None) -> None:
 def curves(found: Sequence[Result]) -> Iterator[tuple[str, ...]]:
     """Two rows a case: level and widening."""
     for one in found:
-        for kind, curve in zip(KINDS, one.curves, strict=True):
-            name, both = (one.case.name, f"{100 * one.any:.1f}") if kind == KINDS[0] else ("", "")
+        for kind, curve in zip(ALARM_KINDS, one.curves, strict=True):
+            name, both = (one.case.name, f"{100 * one.any:.1f}") if kind == ALARM_KINDS[0] else ("", "")
             yield name, kind, *(f"{100 * share:.1f}" for share in curve), both
 
 
 def document(one: Result) -> dict[str, object]:
     """The figures of a case as JSON values."""
-    return {"case": one.case.name, **dict(zip(KINDS, one.curves.tolist(), strict=True)), "any": one.any}
+    return {"case": one.case.name, **dict(zip(ALARM_KINDS, one.curves.tolist(), strict=True)), "any": one.any}
 
 
 if __name__ == "__main__":

@@ -20,16 +20,16 @@ import click
 import control_offers
 import numpy as np
 from arms import evidence_options, seconds, table, train, write
-from mappa_dsbench.reports.unlearned import Unlearned, unlearned
+from mappa_dsbench.reports.unlearned import FaultComparison, compare_faults
 
-from mappa_core.cli.progress import share
+from mappa_core.cli.progress import format_share
 from mappa_core.evaluation.heldout import Evaluation
-from mappa_core.evaluation.once import evaluate_once
+from mappa_core.evaluation.once import evaluate_standalone
 from mappa_core.evaluation.statistics import paired_gain, share_interval
-from mappa_core.plugins import Registry, load
+from mappa_core.plugins import Registry, load_plugins
 from mappa_core.records import Float64
 from mappa_core.store.summary import Interval
-from mappa_core.training.run import Run, Trained
+from mappa_core.training.run import Run, TrainResult
 
 RECIPE = "dsbench/tiny"
 ARMS: Mapping[str, Callable[[int], tuple[str, ...]]] = {
@@ -57,7 +57,7 @@ class Row:
     @property
     def cells(self) -> tuple[str, ...]:
         seed = "all" if self.seed is None else str(self.seed)
-        shares = share(self.before), share(self.after), share(self.gain, sign=True)
+        shares = format_share(self.before), format_share(self.after), format_share(self.gain, sign=True)
         return self.arm, seed, self.measure, *shares, f"{self.seconds:.0f}"
 
 
@@ -66,23 +66,23 @@ class Row:
 @click.option("--greedy", is_flag=True, help="Also evaluate the untrained team at temperature 0.")
 @evidence_options
 def main(arms: str, greedy: bool, seeds: tuple[int, ...], out: Path | None, settings: tuple[str, ...]) -> None:
-    registry = load(modules={"controls": control_offers})
+    registry = load_plugins(modules={"controls": control_offers})
     rows: list[Row] = []
-    habits: dict[str, dict[int, Unlearned]] = {}
+    habits: dict[str, dict[int, FaultComparison]] = {}
     for arm in _chosen(arms):
         runs = [train(arm, seed, (*ARMS[arm](seed), *settings), registry, RECIPE) for seed in seeds]
         for seed, run in zip(seeds, runs, strict=True):
             rows += rows_of(arm, seed, [run])
         if len(runs) > 1:
             rows += rows_of(arm, None, runs)
-        habits[arm] = {seed: unlearned(run.folder) for seed, run in zip(seeds, runs, strict=True)}
+        habits[arm] = {seed: compare_faults(run.folder) for seed, run in zip(seeds, runs, strict=True)}
     click.echo(table(HEADER, [row.cells for row in rows]))
     for arm, by_seed in habits.items():
         click.echo()
         click.echo(table((arm, "before", "after"), stopped(list(by_seed.values()))))
     untrained = greedy_success(registry, settings) if greedy else None
     if greedy:
-        click.echo(f"\ngreedy success before training: {share(untrained)}")
+        click.echo(f"\ngreedy success before training: {format_share(untrained)}")
     write(out, {"settings": settings, "rows": rows, "unlearned": habits, "greedy": untrained})
 
 
@@ -93,14 +93,14 @@ def _chosen(text: str) -> list[str]:
     return names
 
 
-def rows_of(arm: str, seed: int | None, runs: Sequence[Trained]) -> Iterator[Row]:
+def rows_of(arm: str, seed: int | None, runs: Sequence[TrainResult]) -> Iterator[Row]:
     """The rows of one run, or of all runs of an arm together: success over all and by stratum, fair scores."""
     taken = sum(map(seconds, runs))
     first, last = ([run.evaluations[place] for run in runs] for place in (0, -1))
     for measure in first[0].measures:
-        then, now = ([one.of(measure) for one in side] for side in (first, last))
+        then, now = ([one.with_metric(measure) for one in side] for side in (first, last))
         for name in ("", *then[0].by_stratum()):
-            before, after = ([one.within(name) if name else one for one in side] for side in (then, now))
+            before, after = ([one.for_stratum(name) if name else one for one in side] for side in (then, now))
             yield Row(
                 arm=arm,
                 seed=seed,
@@ -132,7 +132,7 @@ def over_runs(evaluations: Sequence[Evaluation]) -> tuple[Float64, np.ndarray]:
     return values, np.concatenate([one.clusters or one.problems for one in evaluations])
 
 
-def stopped(found: Sequence[Unlearned]) -> Iterator[tuple[str, ...]]:
+def stopped(found: Sequence[FaultComparison]) -> Iterator[tuple[str, ...]]:
     """Rows of faults, over all runs of an arm."""
     for place, agent in enumerate(found[0].agents):
         own = [one.agents[place] for one in found]
@@ -153,7 +153,7 @@ def stopped(found: Sequence[Unlearned]) -> Iterator[tuple[str, ...]]:
 def greedy_success(registry: Registry, settings: Sequence[str]) -> Interval | None:
     """The success of the untrained team at temperature 0."""
     composed = Run.from_recipe(RECIPE, *settings, "eval.temperature=0", "eval.samples=1", registry=registry).composed
-    return asyncio.run(evaluate_once(composed, registry)).evaluation.interval
+    return asyncio.run(evaluate_standalone(composed, registry)).evaluation.interval
 
 
 if __name__ == "__main__":

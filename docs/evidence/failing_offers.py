@@ -50,11 +50,11 @@ class Failing(Coach):
     def providers(self) -> tuple[Provider, ...]:
         return self._coach.providers
 
-    def keep_on(self, cassette: Cassette) -> None:
-        self._coach.keep_on(cassette)
+    def use_cassette(self, cassette: Cassette) -> None:
+        self._coach.use_cassette(cassette)
 
-    def equip(self, bench: Bench) -> None:
-        self._coach.equip(bench)
+    def set_bench(self, bench: Bench) -> None:
+        self._coach.set_bench(bench)
 
     def learn(self, trajectories: Sequence[Trajectory]) -> None:
         self._coach.learn(trajectories)

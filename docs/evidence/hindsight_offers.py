@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from mappa_mathchat.boxed import final_answer
+from mappa_mathchat.boxed import extract_final_answer
 from mappa_mathchat.coach import RuleCoach, RuleOptions
-from mappa_mathchat.plans import parse
+from mappa_mathchat.plans import parse_plan
 from mappa_mathchat.workflow import CODER, SOLVER
 
 from mappa_core import Coach, Offer, Scene, Verdict, hookimpl
@@ -47,14 +47,14 @@ def inferred(scene: Scene) -> str | None:
     if scene.later is None or scene.outcome is None:
         raise ValueError("the coach looking_back judges in hindsight alone: name it in coach.hindsight.use")
     last = (scene.later or (scene.step,))[-1]
-    answer = final_answer(last.reply.content)
+    answer = extract_final_answer(last.reply.content)
     if scene.step.agent == CODER or answer is None:
         return None
     if scene.outcome[METRIC] == 1.0:
         return answer
     if scene.step.agent != SOLVER:
         return REFUTED
-    plan = parse(scene.step.reply.content)
+    plan = parse_plan(scene.step.reply.content)
     return REFUTED if plan is not None and str(plan.value) == answer else None
 
 

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 
 import click
 from arms import RECIPE, Figures, evidence_options, figures, seconds, table, train, write
-from mappa_mathchat.tiny.warmstart import Curriculum, fingerprint_of
-from mappa_mathchat.words import fingerprint
+from mappa_mathchat.tiny.warmstart import Curriculum, hash_problem_texts
+from mappa_mathchat.words import fingerprint_text
 
-from mappa_core.cli.progress import share
-from mappa_core.config.compose import Composed
-from mappa_core.evaluation.once import evaluate_once
-from mappa_core.plugins import Registry, load
+from mappa_core.cli.progress import format_share
+from mappa_core.config.compose import ComposedConfig
+from mappa_core.evaluation.once import evaluate_standalone
+from mappa_core.plugins import Registry, load_plugins
 from mappa_core.records import Completion, Step
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import Interval
-from mappa_core.training.run import Run, Trained
+from mappa_core.training.run import Run, TrainResult
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -43,7 +43,13 @@ class Row:
     @property
     def cells(self) -> tuple[str, ...]:
         shown, seed = self.figures, "all" if self.seed is None else str(self.seed)
-        return seed, share(shown.before), share(shown.after), share(shown.gain, sign=True), f"{self.seconds:.0f}"
+        return (
+            seed,
+            format_share(shown.before),
+            format_share(shown.after),
+            format_share(shown.gain, sign=True),
+            f"{self.seconds:.0f}",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +82,12 @@ class Programs:
 @click.command(help=__doc__)
 @evidence_options
 def main(seeds: tuple[int, ...], out: Path | None, settings: tuple[str, ...]) -> None:
-    registry = load()
+    registry = load_plugins()
     runs = [train("tiny", seed, settings, registry) for seed in seeds]
     rows = [Row(seed=seed, figures=figures([run]), seconds=seconds(run)) for seed, run in zip(seeds, runs, strict=True)]
     rows.append(Row(seed=None, figures=figures(runs), seconds=sum(map(seconds, runs))))
     greedy = Run.from_recipe(RECIPE, *settings, "eval.temperature=0", registry=registry).composed
-    accuracy = asyncio.run(evaluate_once(greedy, registry)).evaluation.interval
+    accuracy = asyncio.run(evaluate_standalone(greedy, registry)).evaluation.interval
     model = model_folder(greedy)
     warm_start = warm_start_of(model, greedy, registry)
     programs = programs_of(model, runs)
@@ -93,7 +99,7 @@ def main(seeds: tuple[int, ...], out: Path | None, settings: tuple[str, ...]) ->
 
 def no_toy(greedy: Interval | None, warm_start: WarmStart, programs: Programs) -> Iterator[tuple[str, str]]:
     """Rows of the second table."""
-    yield "greedy accuracy before training", share(greedy)
+    yield "greedy accuracy before training", format_share(greedy)
     recorded = "as" if warm_start.as_recorded else "NOT as"
     yield (
         "held-out texts in the warm-start data",
@@ -107,14 +113,14 @@ def no_toy(greedy: Interval | None, warm_start: WarmStart, programs: Programs) -
     yield "programs that are not byte for byte in the decoded text", f"{programs.altered} of {programs.all:,}"
 
 
-def model_folder(composed: Composed) -> Path:
+def model_folder(composed: ComposedConfig) -> Path:
     """Where the model lies that all three agents start from."""
-    from mappa_core.engine.places import locate
+    from mappa_core.engine.places import resolve_model_path
 
-    return Path(locate(composed.config.policies["default"].model))
+    return Path(resolve_model_path(composed.config.policies["default"].model))
 
 
-def warm_start_of(model: Path, composed: Composed, registry: Registry) -> WarmStart:
+def warm_start_of(model: Path, composed: ComposedConfig, registry: Registry) -> WarmStart:
     """Write the warm start's texts again and look for the held-out ones among them, by hash."""
     manifest = json.loads((model / "manifest.json").read_text("utf-8"))
     curriculum = Curriculum.of(manifest["seed"], manifest["steps"])
@@ -122,17 +128,17 @@ def warm_start_of(model: Path, composed: Composed, registry: Registry) -> WarmSt
         for _ in written:
             pass  # writing fills in what was shown
     texts = curriculum.shown | curriculum.sample.shown
-    hashes = {fingerprint(text) for text in texts}
+    hashes = {fingerprint_text(text) for text in texts}
     tasks = registry.build("tasks", composed.config.tasks.use, composed.config.tasks.options).load("eval")
     return WarmStart(
         problems=len(texts),
-        as_recorded=fingerprint_of(curriculum.shown) == manifest["problems_sha256"],
+        as_recorded=hash_problem_texts(curriculum.shown) == manifest["problems_sha256"],
         held_out=len(tasks),
-        found=sum(fingerprint(task.prompt) in hashes for task in tasks),
+        found=sum(fingerprint_text(task.prompt) in hashes for task in tasks),
     )
 
 
-def programs_of(model: Path, runs: Sequence[Trained]) -> Programs:
+def programs_of(model: Path, runs: Sequence[TrainResult]) -> Programs:
     """Read the programs of `runs` back from their stores."""
     from transformers import AutoTokenizer
 

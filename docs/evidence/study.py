@@ -27,13 +27,21 @@ from typing import Any
 import click
 from arms import RECIPE, numbers, write
 
-from mappa_core.cli.sweep import progress
+from mappa_core.cli.sweep import run_status_line
 from mappa_core.config.schema import RunConfig
 from mappa_core.errors import InputError
-from mappa_core.plugins import GROUP, load
+from mappa_core.plugins import ENTRY_POINT_GROUP, load_plugins
 from mappa_core.store.summary import read_summary
-from mappa_core.studies.sweep import Running, Sweep, SweepArm, SweepRun, begin, here, save
-from mappa_core.studies.sweep import load as load_sweep
+from mappa_core.studies.sweep import (
+    Sweep,
+    SweepArm,
+    SweepRun,
+    SweepRunner,
+    create_sweep,
+    launch_locally,
+    load_sweep,
+    save_sweep,
+)
 from mappa_core.training.run import Run
 
 HERE = Path(__file__).parent
@@ -102,7 +110,7 @@ class Study:
 
     def __post_init__(self) -> None:
         self._started = perf_counter()
-        self.registry = load(modules=self.offers)
+        self.registry = load_plugins(modules=self.offers)
         self._composed = Run.from_recipe(self.recipe, *self.asked.settings, registry=self.registry).composed
         self.source = source()
         settings = hashlib.sha256(f"{self._composed.recipe_hash} {self.source}".encode()).hexdigest()
@@ -138,7 +146,7 @@ class Study:
         """The sweep in the study's folder, with the arms and runs that it lacked, and without those that were begun
         and are not asked for now."""
         if not self.folder.exists():
-            return begin(self.folder, self._composed, self.registry, arms=arms, seeds=seeds)
+            return create_sweep(self.folder, self._composed, self.registry, arms=arms, seeds=seeds)
         known = load_sweep(self.folder)
         new = [arm for arm in arms if arm not in known.arms]
         for arm in new:
@@ -149,17 +157,17 @@ class Study:
             folder = _folder(arm, seed)
             there.setdefault(folder, SweepRun(arm=arm.name, seed=seed, folder=folder))
         sweep = replace(known, arms=(*known.arms, *new), runs=tuple(there.values()))
-        save(self.folder, sweep)
+        save_sweep(self.folder, sweep)
         return sweep
 
     async def _run(self, sweep: Sweep) -> None:
         def changed(now: Sweep, run: SweepRun) -> None:
-            click.echo(progress(now, run), err=True)
+            click.echo(run_status_line(now, run), err=True)
 
-        running = Running(self.folder, sweep, jobs=self.asked.jobs, changed=changed, launch=here)
+        running = SweepRunner(self.folder, sweep, jobs=self.asked.jobs, on_change=changed, launch=launch_locally)
         with installed(self.folder / "plugins", self.offers):
             done = await running.run()
-        if failed := done.at("failed"):
+        if failed := done.runs_with_status("failed"):
             told = "\n".join(f"  {run.folder}: {run.error}" for run in failed)
             raise Failed(
                 f"{len(failed)} of {len(done.runs)} runs did not come to their end:\n{told}\nTry again: what "
@@ -247,7 +255,7 @@ def installed(folder: Path, offers: Mapping[str, ModuleType]) -> Iterator[None]:
     package.mkdir(parents=True, exist_ok=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: mappa-evidence\nVersion: 0\n")
     points = "".join(f"{name} = {module.__name__}\n" for name, module in offers.items())
-    (package / "entry_points.txt").write_text(f"[{GROUP}]\n{points}")
+    (package / "entry_points.txt").write_text(f"[{ENTRY_POINT_GROUP}]\n{points}")
     before = os.environ.get("PYTHONPATH")
     places = [str(folder.resolve()), str(HERE), *([before] if before else [])]
     os.environ["PYTHONPATH"] = os.pathsep.join(places)

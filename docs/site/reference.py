@@ -21,8 +21,8 @@ import click
 
 import mappa_core
 from mappa_core import errors, hookspecs, protocols, records
-from mappa_core.config.schema import KEY, RunConfig, Use
-from mappa_core.plugins import HOOKED, NOUNS, Registry, load
+from mappa_core.config.schema import SETTING_KEY, RunConfig, Use
+from mappa_core.plugins import KIND_NAMES, KINDS_WITH_HOOK, Registry, load_plugins
 from mappa_core.store import folder, schema
 from mappa_core.store.schema import Database
 
@@ -31,13 +31,13 @@ FOLDER = Path(__file__).parents[1] / "reference"
 OWN = ("anthropic", "dsbench", "gemini", "mathchat", "openai", "sandboxfusion", "trackers")
 """The project's own plugins; what else is installed has pages of its own."""
 WIDTH = 100
-HELP = front.front.context_settings["help_option_names"]
+HELP = front.cli.context_settings["help_option_names"]
 MADE = "<!-- Made from the code by docs/site/reference.py: change it there. -->"
 
 
 def pages() -> Mapping[str, str]:
     """Every page of the reference by the name of its file."""
-    registry = load(only=OWN)
+    registry = load_plugins(only=OWN)
     if registry.broken:
         raise SystemExit(f"install all of the project's plugins first: {', '.join(registry.broken)} cannot be loaded")
     made = {
@@ -106,7 +106,7 @@ def _section(hint: Any) -> type | None:
 def offers_page(registry: Registry) -> str:
     """Everything that core and its own plugins offer, with options."""
     parts = ["# Offers", _OFFERS_INTRO]
-    for kind, noun in NOUNS.items():
+    for kind, noun in KIND_NAMES.items():
         parts.append(f"## {noun.capitalize()}: `{_CHOSEN[kind]}`")
         for plugin in registry.plugins.values():
             for name, offer in plugin.offers[kind].items():
@@ -143,7 +143,7 @@ _CHOSEN = {
 def hooks_page() -> str:
     """The doors, what must be handed over at each, and the values that pass through."""
     parts = ["# Hooks and protocols", _HOOKS_INTRO, "## What a hook hands over", _source(hookspecs.Offer)]
-    for kind in HOOKED:
+    for kind in KINDS_WITH_HOOK:
         hook = getattr(hookspecs, f"mappa_{kind}")
         parts += [f"## `mappa_{kind}`", _doc(hook)]
         names = re.findall(r"[A-Z]\w+", str(inspect.signature(hook).return_annotation).partition("Offer[")[2])
@@ -180,9 +180,9 @@ def _source(shown: Any) -> str:
 def cli_page(registry: Registry) -> str:
     """What `--help` says of every command of core and of its own plugins."""
     parts = ["# Commands", _CLI_INTRO]
-    root = click.Context(front.front, info_name="mappa")
+    root = click.Context(front.cli, info_name="mappa")
     for name in front.COMMANDS:
-        parts += _help(front.front.get_command(root, name), f"mappa {name}", root)
+        parts += _help(front.cli.get_command(root, name), f"mappa {name}", root)
     for plugin in registry.plugins.values():
         for command in plugin.commands:
             parts += _help(command, f"mappa {plugin.name} {command.name}", root)
@@ -210,7 +210,7 @@ def exit_page() -> str:
     """Exit codes, and the errors behind them."""
     rows = re.findall(r"^([\d, ]+?)  +(.+)$", inspect.getdoc(front) or "", re.MULTILINE)
     table = ["| code | means |", "|---|---|", *(f"| {code} | {means} |" for code, means in rows)]
-    tree = (inspect.getdoc(errors) or "").partition("\n\n")[2].partition("\n\nAuthors")[0]
+    tree = (inspect.getdoc(errors) or "").partition("\n\n")[2].partition("\n\nPlugin authors")[0]
     faults = _docs_of(errors)["CallFault"].partition("\n\n")[2]
     return "\n\n".join(
         (
@@ -221,7 +221,7 @@ def exit_page() -> str:
             "What Mappa raises on purpose, most of it importable from `mappa_core`. Any other exception is a bug, and "
             "keeps its traceback; one in a plugin's own code is named by the part of the run that it came from.",
             f"```text\n{textwrap.dedent(tree)}\n```",
-            "## Why a provider did not answer",
+            "## Why a provider call failed",
             "`CallError.kind` is one of these. " + faults,
         )
     )
@@ -298,7 +298,7 @@ def _table(section: type, shown: Sequence[Field[Any]], place: str = "") -> str:
 
 
 def _name(field: Field[Any]) -> str:
-    return str(field.metadata.get(KEY, field.name))
+    return str(field.metadata.get(SETTING_KEY, field.name))
 
 
 def _default(field: Field[Any]) -> str:

@@ -1,1 +1,1 @@
-"""Calls of providers: limits, another try, prices, and policies behind an API."""
+"""API calls to model providers: rate limits, retries, prices, and policies behind an API."""

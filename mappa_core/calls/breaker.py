@@ -1,52 +1,52 @@
-"""Leave a provider alone that fails again and again."""
+"""Circuit breaker: stops calls to a provider that keeps failing."""
 
 from __future__ import annotations
 
 from mappa_core.errors import CallError
 
 
-class Breaker:
+class CircuitBreaker:
     """A circuit breaker over all calls of one provider. Times are seconds of the event loop's clock.
 
-    Closed, everyone may call. After `failures` in a row it is open: nobody may for `rest_s`. Then it is half open: one
-    call may, as a probe, and its answer closes the breaker; until then the next probe is `rest_s` away, so that one
-    that is never answered cannot hold it open.
+    Closed: all calls pass. After `failures` consecutive failures it opens: no call passes for `rest_s`. Then it is
+    half-open: one call passes as a probe, and any answer to it closes the breaker. Until then a new probe passes every
+    `rest_s`, so that an unanswered probe cannot keep the breaker open.
     """
 
     def __init__(self, name: str, *, failures: int, rest_s: float) -> None:
         self._name = name
-        self._most = failures
+        self._max_failures = failures
         self._rest_s = rest_s
-        self._row = 0
+        self._consecutive_failures = 0
         self._opened_by: CallError | None = None
         self._open_until: float | None = None
 
     def check(self, now: float) -> None:
-        """Raise CallError `breaker` where nobody may call now."""
+        """Raise CallError `breaker` while the breaker is open."""
         if self._open_until is not None and now < self._open_until:
-            # The same words until it closes: reasons are counted by their text.
+            # The text is the same until the breaker closes: reasons are counted by their text.
             raise CallError(
                 "breaker",
-                f"{self._name} failed {self._most} times in a row and is left alone, but for one call every "
+                f"{self._name} failed {self._max_failures} times in a row and is left alone, but for one call every "
                 f"{self._rest_s:g} s. The last of these times: {self._opened_by}",
                 retry_after_s=self._open_until - now,
             )
 
-    def enter(self, now: float) -> None:
-        """A call goes out now, as the probe where the breaker is half open. Raises like `check`."""
+    def begin_call(self, now: float) -> None:
+        """Record that a call is sent now, as the probe if the breaker is half-open. Raises like `check`."""
         self.check(now)
         if self._open_until is not None:
             self._open_until = now + self._rest_s
 
-    def answered(self) -> None:
-        """The provider is there, whatever it answered."""
-        self._row = 0
+    def record_success(self) -> None:
+        """Record that the provider answered, whatever the answer."""
+        self._consecutive_failures = 0
         self._open_until = None
 
-    def failed(self, fault: CallError, now: float) -> None:
-        """A call found the provider unable to answer."""
-        self._row += 1
-        if self._row == self._most:
+    def record_failure(self, fault: CallError, now: float) -> None:
+        """Record a call that the provider was unable to answer."""
+        self._consecutive_failures += 1
+        if self._consecutive_failures == self._max_failures:
             self._opened_by = fault
-        if self._row >= self._most:
+        if self._consecutive_failures >= self._max_failures:
             self._open_until = now + self._rest_s

@@ -1,4 +1,4 @@
-"""For authors of transports: the client of an official SDK, bound to one event loop and kept from the environment."""
+"""For authors of transports: SDK clients bound to one event loop and isolated from environment variables."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-Client = TypeVar("Client")
+ClientT = TypeVar("ClientT")
 
 
-class LoopBound(Generic[Client]):
-    """A client that is made at its first use and belongs to the event loop of that use until it is closed; then it is
-    made anew. The connections of SDKs fail in many ways in a second loop: here one error says what is wrong."""
+class LoopBound(Generic[ClientT]):
+    """A client that is created at its first use and bound to that event loop until it is closed; the next use creates
+    a new one. SDK connections fail in obscure ways in a second event loop: here one error says what is wrong."""
 
-    def __init__(self, connect: Callable[[], Client], close: Callable[[Client], Awaitable[None]]) -> None:
-        """`connect` makes a client, inside of its event loop; `close` releases the connections of one."""
+    def __init__(self, connect: Callable[[], ClientT], close: Callable[[ClientT], Awaitable[None]]) -> None:
+        """`connect` creates a client, inside its event loop; `close` releases the connections of a client."""
         self._connect = connect
         self._close = close
-        self._open: tuple[Client, asyncio.AbstractEventLoop] | None = None
+        self._open: tuple[ClientT, asyncio.AbstractEventLoop] | None = None
 
-    def get(self) -> Client:
-        """The client, made now where there is none.
+    def get(self) -> ClientT:
+        """Return the client; create it if there is none.
 
         Raises:
-            RuntimeError: it is open in another event loop, or there is no event loop.
+            RuntimeError: the client is open in another event loop, or no event loop is running.
         """
         loop = asyncio.get_running_loop()
         if self._open is None:
@@ -36,7 +36,7 @@ class LoopBound(Generic[Client]):
         return client
 
     async def close(self) -> None:
-        """Release the connections of the client, where there is one."""
+        """Release the connections of the client, if there is one."""
         if self._open is not None:
             (client, _), self._open = self._open, None
             await self._close(client)
@@ -44,8 +44,8 @@ class LoopBound(Generic[Client]):
 
 @contextmanager
 def environment_without(*variables: str) -> Iterator[None]:
-    """Hide environment variables that an SDK obeys whatever it is told. They are hidden from the whole process: only
-    make the client inside, and await nothing there."""
+    """Hide environment variables that an SDK reads even if it is given explicit arguments. They are hidden from the
+    whole process: only create the client inside, and await nothing there."""
     hidden = {name: os.environ.pop(name) for name in variables if name in os.environ}
     try:
         yield

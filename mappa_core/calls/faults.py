@@ -1,4 +1,4 @@
-"""For authors of transports: why there is no reply, when to ask again, and a key that does not show."""
+"""For authors of transports: faults of HTTP statuses, Retry-After headers, and API keys that are never printed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from urllib.parse import quote
 
 from mappa_core.errors import CallFault, ConfigError
 
-_FAULT_OF: Mapping[int, CallFault] = {
+_FAULT_BY_STATUS: Mapping[int, CallFault] = {
     401: "key",
     402: "quota",
     403: "key",
     404: "model",
     408: "timeout",
-    409: "server",  # a conflict with another request there; all official clients try again
+    409: "server",  # a conflict with another request; all official clients retry
     410: "model",
     413: "too_long",
     429: "rate_limit",
@@ -29,19 +29,19 @@ _FAULT_OF: Mapping[int, CallFault] = {
 
 
 def fault_of_status(status: int) -> CallFault:
-    """The fault of an HTTP status, as far as it tells; the body may know better (a 429 that means `quota`, a 400 that
-    means `schema` or `too_long`). A status below 300 is none of an error: the answer is `garbled`."""
-    if status in _FAULT_OF:
-        return _FAULT_OF[status]
+    """Return the fault of an HTTP status. The body may be more specific (a 429 that means `quota`, a 400 that means
+    `schema` or `too_long`). A status below 300 is no error status: the answer is `garbled`."""
+    if status in _FAULT_BY_STATUS:
+        return _FAULT_BY_STATUS[status]
     if 300 <= status < 500:
         return "request"
     return "server" if 500 <= status < 600 else "garbled"
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a reply asks to be left alone: `retry-after-ms`, else `retry-after` as seconds or as an HTTP date
-    (RFC 9110, 10.2.3), by the server's own clock where it sends `date`. None where it says nothing that can be read; 0
-    for what is past."""
+    """Return the seconds to wait that a reply asks for: `retry-after-ms`, else `retry-after` as seconds or as an HTTP
+    date (RFC 9110, 10.2.3), by the server's clock if it sends `date`. None without a valid header; 0 for a time in the
+    past."""
     found = {name.lower(): value.strip() for name, value in headers.items()}
     seconds = _number(found.get("retry-after-ms"), scale=1e-3)
     if seconds is None:
@@ -65,19 +65,19 @@ def _date(text: str | None) -> datetime | None:
         date = None if text is None else parsedate_to_datetime(text)
     except (ValueError, OverflowError):
         return None
-    # HTTP dates are in UTC, and the parser leaves the zone out where it stands as -0000 or not at all.
+    # HTTP dates are in UTC; the parser returns no time zone for -0000 or a missing zone.
     return date.replace(tzinfo=UTC) if date is not None and date.tzinfo is None else date
 
 
 def one_line(text: str, limit: int = 500) -> str:
-    """`text` in one line of at most `limit` characters: for messages of errors, which may quote whole pages. Where a
-    key may stand in it, `Secret.hide` does the same without the key."""
+    """Return `text` as one line of at most `limit` characters, for error messages, which may quote whole pages. If the
+    text may contain a key, use `Secret.hide`."""
     line = " ".join(text.split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 class Secret:
-    """The value of a key. It shows only as its name, cannot be pickled or copied, and is had by `reveal` alone."""
+    """The value of an API key. It prints as its name, cannot be pickled or copied, and is read by `reveal` only."""
 
     __slots__ = ("_name", "_value")
 
@@ -89,11 +89,12 @@ class Secret:
 
     @classmethod
     def from_env(cls, variable: str, owner: str) -> Secret:
-        """The value of an environment variable, without the white space around it. `owner` says in messages who needs
+        """Read an environment variable and strip the white space around its value. `owner` says in messages who needs
         it (`the coach gemini`).
 
         Raises:
-            ConfigError: there is none, it is empty, or it cannot be sent in a header. No message holds a value.
+            ConfigError: the variable is unset or empty, or its value cannot be sent in a header. No message holds a
+                value.
         """
         if not os.environ.get(variable, "").strip():
             if not re.fullmatch(r"[A-Z][A-Z0-9_]*", variable):  # perhaps the key itself
@@ -105,17 +106,17 @@ class Secret:
         return secret
 
     def reveal(self) -> str:
-        """The value, for the client that sends it and nobody else."""
+        """Return the value. Only for the client that sends it."""
         return self._value
 
     def hide(self, text: str, limit: int = 500) -> str:
-        """`text` in one line of at most `limit` characters, without the value, also where it is percent-encoded (as
-        in an URL): for messages of errors, which may quote what was sent."""
+        """Return `text` as one line of at most `limit` characters with the value masked, also where it is
+        percent-encoded (as in a URL), for error messages, which may quote the request."""
         forms = "|".join(re.escape(form) for form in (self._value, quote(self._value, safe="")))
         return one_line(re.sub(forms, lambda _: f"[{self._name}]", text, flags=re.IGNORECASE), limit)
 
     def scrub(self, text: str) -> str:
-        """`text` without the value, and otherwise as it is: for answers, which are read and kept."""
+        """Return `text` with the value masked and otherwise unchanged, for answers, which are parsed and stored."""
         return text.replace(self._value, f"[{self._name}]")
 
     def __repr__(self) -> str:

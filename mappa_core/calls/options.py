@@ -1,19 +1,19 @@
-"""What a recipe may set about the calls of one provider."""
+"""Options of the calls to one provider."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, make_dataclass
 
-from mappa_core.config.checks import Rule, above, at_least
+from mappa_core.config.checks import ValueRule, above, at_least
 from mappa_core.errors import ConfigError, PluginError
 
 
 @dataclass
 class Price:
-    """US dollars per million tokens. `cached` is of prompt tokens that the provider had in its cache."""
+    """US dollars per million tokens. `cached` is the price of prompt tokens from the provider's cache."""
 
-    input: float = "???"  # type: ignore[assignment]  # OmegaConf's mark of a value that has to be given
+    input: float = "???"  # type: ignore[assignment]  # OmegaConf's marker of a required value
     output: float = "???"  # type: ignore[assignment]
     cached: float | None = None
     """None: the same as `input`."""
@@ -22,32 +22,32 @@ class Price:
 @dataclass
 class CallLimits:
     concurrency: int = 64
-    """Most calls at once; less for a while after the provider said that it is too much."""
+    """Maximum number of concurrent calls; lowered for a while after the provider reports overload."""
     requests_per_minute: float | None = None
-    """So many may go at once, then as many as that leaves room for."""
+    """Token bucket: a burst of this many, then this rate."""
     tokens_per_minute: float | None = None
-    """Prompt and completion tokens; a call waits by an estimate, which is put right when the reply is there."""
+    """Prompt and completion tokens; a call waits by an estimate, which is corrected when the reply arrives."""
     attempts: int = 4
-    """Calls for one reply, the first one included, where a fault may pass."""
+    """Calls for one reply, including the first, if the fault is retryable."""
     timeout_s: float = 60.0
-    """Seconds that one call may take in all."""
+    """Timeout of one call in seconds."""
     longest_wait_s: float = 60.0
-    """Seconds to wait for another try at most; where the provider asks for more, the call fails."""
+    """Maximum seconds to wait before a retry; if the provider asks for more, the call fails."""
     breaker_failures: int = 16
-    """Failures in a row, over all calls, after which the provider is left alone."""
+    """Consecutive failures, over all calls, after which the circuit breaker opens."""
     breaker_rest_s: float = 30.0
-    """For so many seconds; then one call tries."""
+    """Seconds for which it stays open; then one call probes."""
 
 
 @dataclass
 class ApiPolicyOptions:
-    """What core adds to the options of a transport where it is a policy."""
+    """Options that core adds to those of a transport that is used as a policy."""
 
     send_temperature: bool = False
-    """Send the temperature of the recipe; some models refuse any. False: the provider's own."""
+    """Send the temperature of the recipe; some models refuse any. False: the provider's default."""
     limits: CallLimits = field(default_factory=CallLimits)
     price: Price | None = None
-    """None: unknown, and shown as unknown."""
+    """None: unknown, and reported as unknown."""
 
 
 _LIMITS = (
@@ -58,26 +58,26 @@ _LIMITS = (
 _PRICE = (at_least(0, "input", "output", "cached"),)
 
 
-def check(name: str, limits: CallLimits, price: Price | None) -> None:
-    """Raise ConfigError where a limit or a price of the provider `name` makes no sense."""
+def check_limits(name: str, limits: CallLimits, price: Price | None) -> None:
+    """Raise ConfigError if a limit or a price of the provider `name` is invalid."""
     _check(f"{name}: limits", limits, _LIMITS)
     if price is not None:
         _check(f"{name}: price", price, _PRICE)
 
 
-def _check(section: str, values: CallLimits | Price, rules: Iterable[Rule]) -> None:
+def _check(section: str, values: CallLimits | Price, rules: Iterable[ValueRule]) -> None:
     for rule in rules:
         for key in rule.keys:
             value = getattr(values, key)
             if value is not None and not rule.accepts(value):
-                raise ConfigError(f"{section}.{key}: must be {rule.words}, not {value!r}")
+                raise ConfigError(f"{section}.{key}: must be {rule.requirement}, not {value!r}")
 
 
-def merged(added: type, options: type) -> type:
-    """One dataclass with the fields of `options`, of a transport, and those that core adds.
+def merge_options(added: type, options: type) -> type:
+    """Build one dataclass with the fields of a transport's `options` and those that core adds.
 
     Raises:
-        PluginError: a field is in both, or `options` is frozen, so that nothing can be added to it.
+        PluginError: a field is in both, or `options` is frozen and cannot be extended.
     """
     if not fields(options):
         return added

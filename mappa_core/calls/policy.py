@@ -1,4 +1,4 @@
-"""Policies behind an API: agents without weights here, played by a provider's model."""
+"""Policies behind an API: agents played by a provider's model, without local weights."""
 
 from __future__ import annotations
 
@@ -7,63 +7,64 @@ import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from mappa_core.calls.caller import Caller
-from mappa_core.calls.options import ApiPolicyOptions, merged
-from mappa_core.calls.thinking import split_thought
+from mappa_core.calls.caller import ProviderClient
+from mappa_core.calls.options import ApiPolicyOptions, merge_options
+from mappa_core.calls.thinking import split_reasoning
 from mappa_core.errors import CallError, ConfigError, PromptTooLong
 from mappa_core.hookspecs import Offer
 from mappa_core.protocols import Provider, Request, Transport
 from mappa_core.records import Completion, Finish, Message, Sampling, ToolSpec
 
-FENCED = "python"
-"""The tool that is called by writing a fenced block, which any model can."""
-SEEDS = 2**31
-"""Seeds are sent modulo this: more bits than 31 are an error for some providers."""
+FENCED_TOOL = "python"
+"""The tool that is called by a fenced code block, which any model can write."""
+SEED_MODULUS = 2**31
+"""Seeds are sent modulo this: some providers refuse more than 31 bits."""
 
 _FINISH: dict[Literal["end", "length", "blocked"], Finish] = {"end": "stop", "length": "length", "blocked": "abort"}
 
 
-def policy_of(offer: Offer[Transport]) -> Offer[ApiPolicy]:
-    """The policy behind an API that core makes of a transport, under its name."""
+def api_policy_offer(offer: Offer[Transport]) -> Offer[ApiPolicy]:
+    """Build the offer of an API policy from a transport, under the same name."""
 
     def build(options: Any) -> ApiPolicy:
-        caller = Caller(offer.build(options), name=offer.name, limits=options.limits, price=options.price)
+        caller = ProviderClient(offer.build(options), name=offer.name, limits=options.limits, price=options.price)
         return ApiPolicy(caller, options)
 
-    return Offer(offer.name, build, merged(ApiPolicyOptions, offer.options))
+    return Offer(offer.name, build, merge_options(ApiPolicyOptions, offer.options))
 
 
 class ApiPolicy:
-    """Samples actions of a provider's model. Nothing of it is trained: there are no tokens and no log-probabilities."""
+    """Samples actions from a provider's model. It is not trained: there are no tokens and no log-probabilities."""
 
-    def __init__(self, caller: Caller, options: ApiPolicyOptions) -> None:
+    def __init__(self, caller: ProviderClient, options: ApiPolicyOptions) -> None:
         self._caller = caller
         self._options = options
 
     @property
     def provider(self) -> Provider:
-        """Who is asked."""
+        """The provider that is called."""
         return self._caller.provider
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> tuple[Message, ...]:
-        """`messages` as every provider takes them: one of role `system` at most, then `user` and `assistant` in turn.
+        """Convert `messages` to the form that every provider accepts: at most one `system` message, then `user` and
+        `assistant` alternating.
 
-        What stands together of one role is joined, a later system message becomes the user's, what is empty is left
-        out. Results of tools become text of the user, calls text of the assistant, under a line that says so; think
-        text stays out. The tool `python` is called by a fenced block, of which the workflow's own prompt tells.
+        Consecutive messages of one role are joined, a later system message becomes a user message, empty messages are
+        dropped. Tool results become user text and tool calls assistant text, each under a line that says so; reasoning
+        text is dropped. The tool `python` is called by a fenced block, which the workflow's own prompt explains.
 
         Raises:
-            ConfigError: another tool is offered, which would have to be called natively.
+            ConfigError: another tool is offered, which would need native tool calls.
         """
-        native = [tool.name for tool in tools if tool.name != FENCED]
+        native = [tool.name for tool in tools if tool.name != FENCED_TOOL]
         if native:
             raise ConfigError(
-                f"a policy behind an API calls only {FENCED}, by a fenced block, and the workflow offers it "
+                f"a policy behind an API calls only {FENCED_TOOL}, by a fenced block, and the workflow offers it "
                 f"{', '.join(native)}: give that agent a policy of kind full or frozen"
             )
         turns: list[Message] = []
         for message in messages:
-            turn = _as_turn(message, begins=not turns or turns[-1].role == "system")
+            turn = _as_turn(message, at_start=not turns or turns[-1].role == "system")
             if not turn.content.strip():
                 continue
             if turns and turns[-1].role == turn.role:
@@ -72,12 +73,12 @@ class ApiPolicy:
         return tuple(turns)
 
     async def sample(self, prompt: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """Sample one action. A reply that the provider blocked is an action without text, finished by `abort`.
+        """Sample one action. A reply that the provider blocked is an action without text and with finish `abort`.
 
         Raises:
             CallError: there is no reply.
-            PromptTooLong: prompt and `max_tokens` exceed the model's window.
-            ConfigError: `sampling` cuts the distribution, which not every provider can.
+            PromptTooLong: prompt and `max_tokens` exceed the model's context window.
+            ConfigError: `sampling` truncates the distribution, which not every provider supports.
         """
         if sampling.top_p != 1.0 or sampling.top_k != 0:
             raise ConfigError(
@@ -88,7 +89,7 @@ class ApiPolicy:
             messages=prompt,
             max_tokens=sampling.max_tokens,
             temperature=sampling.temperature if self._options.send_temperature else None,
-            seed=sampling.seed % SEEDS,
+            seed=sampling.seed % SEED_MODULUS,
             timeout_s=self._options.limits.timeout_s,
         )
         started = time.perf_counter()
@@ -104,18 +105,18 @@ class ApiPolicy:
             tokens=None,
             logprobs=None,
             finish=_FINISH[reply.stop],
-            temperature=1.0 if request.temperature is None else request.temperature,  # 1.0 is the providers' own
+            temperature=1.0 if request.temperature is None else request.temperature,  # 1.0 is the providers' default
             usage=reply.usage,
             seconds=time.perf_counter() - started,
         )
 
     def reply(self, completion: Completion) -> Message:
-        """The completion as an assistant message, think text apart."""
-        thought, said = split_thought(completion.text)
-        return Message(role="assistant", content=said, reasoning=thought)
+        """Return the completion as an assistant message with its reasoning text split off."""
+        reasoning, content = split_reasoning(completion.text)
+        return Message(role="assistant", content=content, reasoning=reasoning)
 
     def encode(self, text: str) -> None:
-        """None: tokens are the provider's own affair."""
+        """Return None: the provider's tokens are not known."""
         return
 
     async def close(self) -> None:
@@ -123,13 +124,13 @@ class ApiPolicy:
         await self._caller.close()
 
 
-def _as_turn(message: Message, *, begins: bool) -> Message:
-    """`message` as one of role system, user or assistant that has only text. `begins`: nothing but system messages
-    stands before it."""
+def _as_turn(message: Message, *, at_start: bool) -> Message:
+    """Convert `message` to a text-only message of role system, user or assistant. `at_start`: only system messages
+    precede it."""
     if message.role == "tool":
         source = "a tool" if message.name is None else f"the tool {message.name}"
         return Message(role="user", content=f"Result of {source}:\n\n{message.content}")
-    if message.role == "system" and not begins:
+    if message.role == "system" and not at_start:
         return Message(role="user", content=message.content)
     calls = (f"Call of the tool {call.name}:\n\n{json.dumps(dict(call.arguments))}" for call in message.tool_calls)
     return Message(role=message.role, content="\n\n".join(part for part in (message.content, *calls) if part.strip()))

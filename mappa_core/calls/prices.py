@@ -1,4 +1,4 @@
-"""What calls cost."""
+"""Prices of calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MILLION = 1_000_000
 
 
 def cost(usage: Usage, price: Price | None) -> float | None:
-    """US dollars for the tokens of `usage`; None where the price or a number of tokens that it needs is unknown."""
+    """Return the price of `usage` in US dollars; None if the price or a needed token count is unknown."""
     prompt, completion, cached = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
     if price is None or prompt is None or completion is None:
         return None

@@ -1,4 +1,4 @@
-"""What a run has spent, and its cap."""
+"""Spend of a run, and its cap."""
 
 from __future__ import annotations
 
@@ -7,46 +7,46 @@ from mappa_core.records import Usage
 
 
 class Ledger:
-    """Adds up what coaches and policies behind an API cost, in US dollars. A run that is resumed begins by adding what
-    it had spent."""
+    """Sums the cost of coaches and of policies behind an API, in US dollars. A resumed run starts by adding its
+    previous spend."""
 
     def __init__(self, cap_usd: float | None) -> None:
         self._cap = cap_usd
-        self._known = 0.0
-        self._dearest: float | None = None
-        self._unknown = 0
+        self._priced_usd = 0.0
+        self._max_call_usd: float | None = None
+        self._unpriced_calls = 0
 
     def add(self, usage: Usage | None) -> None:
-        """Count what a verdict or a completion took; None: nobody was asked for it."""
+        """Add the usage of a verdict or a completion; None: no provider was called."""
         if usage is None:
             return
-        calls = max(1, usage.calls)  # a call for several verdicts is counted with one of them
+        calls = max(1, usage.calls)  # a call for several verdicts is counted once, with one of them
         if usage.usd is None:
-            self._unknown += calls
+            self._unpriced_calls += calls
             return
-        self._known += usage.usd
-        self._dearest = max(self._dearest or 0.0, usage.usd / calls)
+        self._priced_usd += usage.usd
+        self._max_call_usd = max(self._max_call_usd or 0.0, usage.usd / calls)
 
     @property
     def spent(self) -> float | None:
-        """US dollars so far; None once the cost of anything is unknown."""
-        return None if self._unknown else self._known
+        """US dollars so far; None once the cost of any call is unknown."""
+        return None if self._unpriced_calls else self._priced_usd
 
     def check(self) -> None:
-        """Raise CallError `spend` where the cap is reached, or cannot be kept because no cost is known at all.
+        """Raise CallError `spend` if the cap is reached, or cannot be enforced because no cost is known at all.
 
-        So that an odd reply without usage neither ends a run nor is free, a call of unknown cost counts here, and only
-        here, as much as the dearest that is known.
+        A call of unknown cost counts, in this check only, as much as the most expensive known call: so an occasional
+        reply without usage neither ends a run nor is free.
         """
         if self._cap is None:
             return
-        if self._unknown and self._dearest is None:
+        if self._unpriced_calls and self._max_call_usd is None:
             raise CallError(
                 "spend",
                 f"coach.spend_usd={self._cap:g} cannot be kept: what the calls took is not known, as their provider "
                 "does not say it. Leave coach.spend_usd out, or ask another provider",
             )
-        spent = self._known + self._unknown * (self._dearest or 0.0)
+        spent = self._priced_usd + self._unpriced_calls * (self._max_call_usd or 0.0)
         if spent >= self._cap:
-            how = ", with every call of unknown cost taken for the dearest" if self._unknown else ""
+            how = ", with every call of unknown cost taken for the dearest" if self._unpriced_calls else ""
             raise CallError("spend", f"coach.spend_usd={self._cap:g} is reached{how}")

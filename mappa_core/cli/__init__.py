@@ -1,4 +1,4 @@
-"""The command `mappa`: one file a command, imported when it is asked for."""
+"""The command line `mappa`: one module per command, imported on first use."""
 
 from mappa_core.cli.main import main
 

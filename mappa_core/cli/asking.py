@@ -1,4 +1,4 @@
-"""Say to whom data will be sent and where programs will run, before they are."""
+"""Announce which providers will receive data and where programs will run, before a command starts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
     from mappa_core.protocols import Provider
     from mappa_core.records import Sandbox
-    from mappa_core.rollout.counterfactual import Extra
+    from mappa_core.rollout.counterfactual import CounterfactualBound
 
 
-def announce(console: Console, providers: Sequence[Provider]) -> None:
-    """A line per provider; nothing where nobody outside is asked."""
+def announce_providers(console: Console, providers: Sequence[Provider]) -> None:
+    """Print a line per provider; nothing without external providers."""
     for provider in providers:
         price = "" if provider.priced else "; the price of its tokens is unknown"
         console.print(
@@ -26,7 +26,7 @@ def announce(console: Console, providers: Sequence[Provider]) -> None:
 
 
 def announce_sandboxes(console: Console, sandboxes: Mapping[str, Sandbox], *, quiet: bool = False) -> None:
-    """A line per tool that runs programs, and one per warning; `quiet`: the warnings alone."""
+    """Print a line per tool that runs programs, and one per warning; with `quiet` only the warnings."""
     for tool, sandbox in sandboxes.items():
         if not quiet:
             detail = f" ({sandbox.detail})" if sandbox.detail else ""
@@ -37,8 +37,8 @@ def announce_sandboxes(console: Console, sandboxes: Mapping[str, Sandbox], *, qu
             console.print(text, style="yellow", soft_wrap=True, highlight=False, markup=False)
 
 
-def announce_extra(console: Console, extra: Extra) -> None:
-    """A line on what counterfactual rollouts add to every iteration."""
+def announce_counterfactuals(console: Console, extra: CounterfactualBound) -> None:
+    """Print a line on the counterfactual rollouts added to every iteration."""
     if extra.rollouts is None or extra.actions is None or extra.tokens is None:
         bound = "how many is not known, as the workflow does not say how often its agents act at most"
     else:

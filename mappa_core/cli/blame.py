@@ -1,4 +1,4 @@
-"""What `mappa coach eval --against counterfactual` prints."""
+"""Output of `mappa coach eval --against counterfactual`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mappa_core.cli.verdicts import columns, figure, show_reasons
-from mappa_core.evaluation.blame import BlameCertificate, Blaming
+from mappa_core.cli.verdicts import format_estimate, make_table, show_reasons
+from mappa_core.evaluation.blame import BlameEvaluation, BlameMetrics
 
 
-def as_document(certificate: BlameCertificate) -> str:
-    """A certificate as one JSON object: shares are 0-1, gains in the unit of the outcome, null what is not known."""
+def blame_json(certificate: BlameEvaluation) -> str:
+    """Encode an evaluation as one JSON object: shares are 0-1, gains in the unit of the outcome, unknown values
+    null."""
     return msgspec.json.encode(msgspec.to_builtins(certificate)).decode()
 
 
-def show(console: Console, certificate: BlameCertificate) -> None:
-    """Print everything that was found."""
+def show_blame(console: Console, certificate: BlameEvaluation) -> None:
+    """Print the whole evaluation."""
     for line in _facts(certificate):
         console.print(line, soft_wrap=True, highlight=False)
-    console.print(_found(certificate))
+    console.print(_results_table(certificate))
     for coach in certificate.coaches:
         if coach.unsettled or coach.counts.reasons:
             console.print(f"\n{escape(coach.name)}, not compared:", highlight=False)
@@ -31,7 +32,7 @@ def show(console: Console, certificate: BlameCertificate) -> None:
         show_reasons(console, coach.counts)
 
 
-def _facts(certificate: BlameCertificate) -> Iterator[str]:
+def _facts(certificate: BlameEvaluation) -> Iterator[str]:
     yield (
         f"{certificate.actions:,} actions with a credit, of {certificate.trajectories:,} trajectories; "
         f"in {certificate.guilty:,} of them another action helps"
@@ -44,21 +45,21 @@ def _facts(certificate: BlameCertificate) -> Iterator[str]:
     yield "intervals are of 95 %, by drawing tasks"
 
 
-def _found(certificate: BlameCertificate) -> Table:
-    table = columns("", "", "of", "", text=2)
+def _results_table(certificate: BlameEvaluation) -> Table:
+    table = make_table("", "", "of", "", text=2)
     for coach in certificate.coaches:
         for place, (what, count, value) in enumerate(_rows(coach)):
             table.add_row("" if place else escape(coach.name), what, count, value)
     return table
 
 
-def _rows(coach: Blaming) -> Iterator[tuple[str, str, str]]:
-    """What is said, of how many trajectories, actions or scores, and the figure."""
+def _rows(coach: BlameMetrics) -> Iterator[tuple[str, str, str]]:
+    """Rows of label, number of trajectories, actions or scores, and value."""
     for what, pick in (("lowest score", coach.lowest), ("blamed agent", coach.blamed)):
-        yield f"{what} is guilty", f"{pick.trajectories:,}", figure(pick.agreement)
-        yield "  a pick at random", "", figure(pick.chance)
-        yield "  beyond that", "", figure(pick.beyond, "+z.2f")
-    yield "another than the blamed action helps", f"{coach.blamed_actions:,}", figure(coach.raises)
-    yield "  gain of the outcome", "", figure(coach.gain, "+z.2f")
-    yield "  beyond that of actions not blamed", "", figure(coach.beyond, "+z.2f")
-    yield "ranks of score and credit", f"{coach.counts.scored:,}", figure(coach.spearman, "+z.2f")
+        yield f"{what} is guilty", f"{pick.trajectories:,}", format_estimate(pick.agreement)
+        yield "  a pick at random", "", format_estimate(pick.chance)
+        yield "  beyond that", "", format_estimate(pick.beyond, "+z.2f")
+    yield "another than the blamed action helps", f"{coach.blamed_actions:,}", format_estimate(coach.raises)
+    yield "  gain of the outcome", "", format_estimate(coach.gain, "+z.2f")
+    yield "  beyond that of actions not blamed", "", format_estimate(coach.beyond, "+z.2f")
+    yield "ranks of score and credit", f"{coach.counts.scored:,}", format_estimate(coach.spearman, "+z.2f")

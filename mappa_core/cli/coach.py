@@ -1,4 +1,4 @@
-"""`mappa coach`: what the scores of coaches are worth."""
+"""`mappa coach`: evaluate coaches on actions with known truth."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from mappa_core.cli.asking import announce
+from mappa_core.cli.asking import announce_providers
 from mappa_core.cli.options import load_registry
-from mappa_core.config.compose import options_of
-from mappa_core.config.text import read_words
+from mappa_core.config.compose import build_options
+from mappa_core.config.text import parse_overrides
 from mappa_core.errors import ConfigError
-from mappa_core.plugins import Registry, choices
+from mappa_core.plugins import Registry, did_you_mean
 
 if TYPE_CHECKING:
-    from mappa_core.cli.verdicts import Bar
-    from mappa_core.evaluation.asking import Asking
-    from mappa_core.evaluation.blame import BlameCertificate
-    from mappa_core.evaluation.certify import Certificate
-    from mappa_core.evaluation.labelled import Against, Labels
-    from mappa_core.rollout.team import Judge
+    from mappa_core.cli.verdicts import VerdictBar
+    from mappa_core.evaluation.asking import JudgingLimits
+    from mappa_core.evaluation.blame import BlameEvaluation
+    from mappa_core.evaluation.certify import CoachEvaluation
+    from mappa_core.evaluation.labelled import LabelledSet, LabelSource
+    from mappa_core.rollout.team import NamedCoach
 
-SECONDS = click.FloatRange(min=0.0, min_open=True)
+POSITIVE_SECONDS = click.FloatRange(min=0.0, min_open=True)
 
 
 @click.group("coach")
@@ -37,8 +37,8 @@ def command() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """A coach to be certified: its name in the report, its offer, and the offer's options."""
+class CoachChoice:
+    """A coach to evaluate: its name in the report, its offer, and the offer's options."""
 
     name: str
     offer: str
@@ -64,17 +64,19 @@ class Choice:
 @click.option(
     "--concurrency", metavar="N", type=click.IntRange(1), default=64, show_default=True, help="Asked at once."
 )
-@click.option("--timeout", metavar="S", type=SECONDS, default=120.0, show_default=True, help="Seconds for a verdict.")
+@click.option(
+    "--timeout", metavar="S", type=POSITIVE_SECONDS, default=120.0, show_default=True, help="Seconds for a verdict."
+)
 @click.option("--save", metavar="FILE", type=click.Path(path_type=Path), help="Also write the labelled actions.")
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.argument("settings", nargs=-1, metavar="[NAME.KEY=VALUE]...")
-def evaluate(
+def eval_command(
     coaches: Sequence[str],
     runs: Sequence[Path],
     file: Path | None,
     agents: Sequence[str],
-    against: Against,
+    against: LabelSource,
     repeats: int,
     limit: int | None,
     concurrency: int,
@@ -97,42 +99,45 @@ def evaluate(
     counterfactual a coach's blame is held against that.
     """
     from mappa_core.cli import blame, certificate
-    from mappa_core.cli.verdicts import counting_verdicts
-    from mappa_core.evaluation.asking import Asking
-    from mappa_core.evaluation.labelled import save_labels
+    from mappa_core.cli.verdicts import verdict_bar
+    from mappa_core.evaluation.asking import JudgingLimits
+    from mappa_core.evaluation.labelled import write_labels
 
     if bool(runs) == bool(file):
         raise ConfigError("name the labelled actions with --run RUN (one or more) or with --file FILE")
     if against == "counterfactual" and repeats > 1:
         raise ConfigError("--against counterfactual compares one verdict of each action: leave --repeats out")
     registry = load_registry()
-    chosen = chosen_coaches(registry, coaches, settings)
-    labels = asyncio.run(_labels(registry, runs, file, limit, against))
+    chosen = parse_coaches(registry, coaches, settings)
+    labels = asyncio.run(_read_labels(registry, runs, file, limit, against))
     if agents:
-        labels = labels.of(agents)
+        labels = labels.for_agents(agents)
     if save is not None:
-        save_labels(save, labels)
+        write_labels(save, labels)
     errors = Console(stderr=True)
-    asking = Asking(concurrency=concurrency, timeout_s=timeout)
-    with counting_verdicts(errors, quiet=quiet or as_json) as bar:
-        bar.starting(len(chosen) * repeats * len(labels.actions))
+    asking = JudgingLimits(concurrency=concurrency, timeout_s=timeout)
+    with verdict_bar(errors, quiet=quiet or as_json) as bar:
+        bar.start(len(chosen) * repeats * len(labels.actions))
         if against == "counterfactual":
-            blaming = asyncio.run(_blaming(registry, chosen, labels, asking, errors, bar))
-            document, show = blame.as_document(blaming), partial(blame.show, certificate=blaming)
+            blaming = asyncio.run(_evaluate_blame(registry, chosen, labels, asking, errors, bar))
+            document, show = blame.blame_json(blaming), partial(blame.show_blame, certificate=blaming)
         else:
-            certified = asyncio.run(_certified(registry, chosen, labels, asking, repeats, errors, bar))
-            document, show = certificate.as_document(certified), partial(certificate.show, certificate=certified)
+            certified = asyncio.run(_evaluate_coaches(registry, chosen, labels, asking, repeats, errors, bar))
+            document, show = (
+                certificate.coach_evaluation_json(certified),
+                partial(certificate.show_coach_evaluation, certificate=certified),
+            )
     if as_json:
         click.echo(document)
     else:
         show(Console())
 
 
-def chosen_coaches(registry: Registry, coaches: Sequence[str], settings: Sequence[str]) -> list[Choice]:
-    """The coaches that `--coach` names with the options that `NAME.key=value` words give.
+def parse_coaches(registry: Registry, coaches: Sequence[str], settings: Sequence[str]) -> list[CoachChoice]:
+    """Parse the coaches of `--coach` with their options from `NAME.key=value` words.
 
     Raises:
-        ConfigError, PluginError: a name occurs twice, an offer or an option is unknown, or a word is of no coach.
+        ConfigError, PluginError: a name occurs twice, an offer or option is unknown, or an option belongs to no coach.
     """
     offers: dict[str, str] = {}
     for word in coaches:
@@ -143,59 +148,70 @@ def chosen_coaches(registry: Registry, coaches: Sequence[str], settings: Sequenc
         if "." in name:
             raise ConfigError(f"--coach {word}: {name!r} has a dot in it; give it a name: --coach NAME={offer}")
         offers[name] = offer
-    tree = read_words(settings)
+    tree = parse_overrides(settings)
     for name in tree.fields:
         if name not in offers:
-            raise ConfigError(f"{name}: no --coach is named so, and options are NAME.key=value.{choices(name, offers)}")
+            raise ConfigError(
+                f"{name}: no --coach is named so, and options are NAME.key=value.{did_you_mean(name, offers)}"
+            )
     return [
-        Choice(name=name, offer=offer, options=options_of(registry, "coaches", offer, tree, name))
+        CoachChoice(name=name, offer=offer, options=build_options(registry, "coaches", offer, tree, name))
         for name, offer in offers.items()
     ]
 
 
-async def _labels(
-    registry: Registry, runs: Sequence[Path], file: Path | None, limit: int | None, against: Against
-) -> Labels:
-    from mappa_core.evaluation.labelled import labels_of_file, labels_of_runs
+async def _read_labels(
+    registry: Registry, runs: Sequence[Path], file: Path | None, limit: int | None, against: LabelSource
+) -> LabelledSet:
+    from mappa_core.evaluation.labelled import label_runs, read_labels
 
     if file is not None:
-        return labels_of_file(file, limit)
-    return await labels_of_runs(registry, runs, limit, against=against)
+        return read_labels(file, limit)
+    return await label_runs(registry, runs, limit, label_source=against)
 
 
 @asynccontextmanager
-async def _built(registry: Registry, chosen: Sequence[Choice], errors: Console) -> AsyncIterator[list[Judge]]:
-    """The coaches, announced, for as long as they are asked."""
-    from mappa_core.rollout.team import Judge
+async def _open_coaches(
+    registry: Registry, chosen: Sequence[CoachChoice], errors: Console
+) -> AsyncIterator[list[NamedCoach]]:
+    """Build and announce the coaches; closes them at the end of the context."""
+    from mappa_core.rollout.team import NamedCoach
 
     async with AsyncExitStack() as stack:
         judges = []
-        for one in chosen:
-            judges.append(Judge(name=one.name, coach=registry.build("coaches", one.offer, one.options)))
+        for choice in chosen:
+            judges.append(NamedCoach(name=choice.name, coach=registry.build("coaches", choice.offer, choice.options)))
             stack.push_async_callback(judges[-1].coach.close)
-        announce(errors, list(dict.fromkeys(provider for judge in judges for provider in judge.coach.providers)))
+        announce_providers(
+            errors, list(dict.fromkeys(provider for judge in judges for provider in judge.coach.providers))
+        )
         yield judges
 
 
-async def _blaming(
-    registry: Registry, chosen: Sequence[Choice], labels: Labels, asking: Asking, errors: Console, bar: Bar
-) -> BlameCertificate:
-    from mappa_core.evaluation.blame import certify_blame
-
-    async with _built(registry, chosen, errors) as judges:
-        return await certify_blame(judges, labels, asking, judged=bar.judged)
-
-
-async def _certified(
+async def _evaluate_blame(
     registry: Registry,
-    chosen: Sequence[Choice],
-    labels: Labels,
-    asking: Asking,
+    chosen: Sequence[CoachChoice],
+    labels: LabelledSet,
+    asking: JudgingLimits,
+    errors: Console,
+    bar: VerdictBar,
+) -> BlameEvaluation:
+    from mappa_core.evaluation.blame import evaluate_blame
+
+    async with _open_coaches(registry, chosen, errors) as judges:
+        return await evaluate_blame(judges, labels, asking, on_verdict=bar.advance)
+
+
+async def _evaluate_coaches(
+    registry: Registry,
+    chosen: Sequence[CoachChoice],
+    labels: LabelledSet,
+    asking: JudgingLimits,
     repeats: int,
     errors: Console,
-    bar: Bar,
-) -> Certificate:
-    from mappa_core.evaluation.certify import certify
+    bar: VerdictBar,
+) -> CoachEvaluation:
+    from mappa_core.evaluation.certify import evaluate_coaches
 
-    async with _built(registry, chosen, errors) as judges:
-        return await certify(judges, labels, asking, repeats=repeats, judged=bar.judged)
+    async with _open_coaches(registry, chosen, errors) as judges:
+        return await evaluate_coaches(judges, labels, asking, repeats=repeats, on_verdict=bar.advance)

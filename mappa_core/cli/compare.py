@@ -1,4 +1,4 @@
-"""`mappa compare`: which of several settings is better, and whether that can be told."""
+"""`mappa compare`: compare settings, and test whether their difference is significant."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rich.table import Table
 from mappa_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mappa_core.studies.compare import Compared, Pair
-    from mappa_core.studies.results import Result
+    from mappa_core.studies.compare import Comparison, PairComparison
+    from mappa_core.studies.results import RunResult
 
-_COLUMN = 24
-"""Characters of the longest name of an arm that tables show."""
+_MAX_NAME_CHARACTERS = 24
+"""Maximum characters of an arm's name in tables."""
 
 
 @click.command("compare")
@@ -54,56 +54,56 @@ def command(
     """
     import msgspec
 
-    from mappa_core.studies.compare import compare
-    from mappa_core.studies.results import arms_of
+    from mappa_core.studies.compare import compare_arms
+    from mappa_core.studies.results import group_by_arm
 
     if bool(runs) == bool(arms) or (arms and by):
         raise ConfigError("name the runs, and how they are grouped by --by KEY; or name groups by --arm NAME=RUN")
-    groups = _named(arms, root) if arms else arms_of([_result(run, root) for run in runs], by)
+    groups = _read_arms(arms, root) if arms else group_by_arm([_read_run(run, root) for run in runs], by)
     if len(groups) < 2:
         raise ConfigError(
             "there is but one setting to compare: the runs differ in nothing but their seeds. Name groups of them by "
             "--arm NAME=RUN, or the setting that makes the difference by --by KEY"
         )
-    compared = compare(groups, measure=measure, against=against)
+    compared = compare_arms(groups, measure=measure, against=against)
     if as_json:
-        click.echo(msgspec.json.encode(as_document(compared)).decode())
+        click.echo(msgspec.json.encode(comparison_json(compared)).decode())
     else:
-        show(Console(), compared, notes(compared))
+        show_comparison(Console(), compared, comparison_notes(compared))
 
 
-def _named(arms: Sequence[str], root: Path) -> dict[str, list[Result]]:
-    groups: dict[str, list[Result]] = {}
+def _read_arms(arms: Sequence[str], root: Path) -> dict[str, list[RunResult]]:
+    groups: dict[str, list[RunResult]] = {}
     for word in arms:
         name, equals, run = word.partition("=")
         if not (name and equals and run):
             raise ConfigError(f"--arm {word}: write NAME=RUN, for example --arm new=runs/second")
-        groups.setdefault(name, []).append(_result(run, root))
+        groups.setdefault(name, []).append(_read_run(run, root))
     return groups
 
 
-def _result(run: str, root: Path) -> Result:
+def _read_run(run: str, root: Path) -> RunResult:
     from mappa_core.studies.results import read_result
 
     folder = Path(run)
     return read_result(folder if folder.is_dir() or not (root / run).is_dir() else root / run)
 
 
-def as_document(compared: Compared) -> dict[str, Any]:
-    """A comparison as JSON values, with what is found of each pair in words; shares are 0-1."""
+def comparison_json(compared: Comparison) -> dict[str, Any]:
+    """Convert a comparison to JSON values, with the finding of each pair in words; shares are 0-1."""
     import msgspec
 
     document: dict[str, Any] = msgspec.to_builtins(compared)
-    for pair, found in zip(document["pairs"], compared.pairs, strict=True):
-        pair["finding"] = found.finding
+    for document_pair, pair in zip(document["pairs"], compared.pairs, strict=True):
+        document_pair["finding"] = pair.finding
     return document
 
 
-def show(console: Console, compared: Compared, told: Sequence[str]) -> None:
-    """The arms, the differences between them, and in words what they say and do not say."""
-    from mappa_core.cli.progress import counted, share
+def show_comparison(console: Console, compared: Comparison, notes: Sequence[str]) -> None:
+    """Print the arms, the differences between them, and in words what follows from them and what does not."""
+    from mappa_core.cli.progress import format_problem_count, format_share
 
-    problems = counted(compared.problems, compared.clusters)
+    problems = format_problem_count(compared.problems, compared.clusters)
     console.print(
         f"held-out {compared.measure}, {problems}, {compared.samples} samples of each, 95 % intervals",
         style="bold", highlight=False, soft_wrap=True,
@@ -117,19 +117,19 @@ def show(console: Console, compared: Compared, told: Sequence[str]) -> None:
         table.add_column(name, justify="left" if name == "arm" else "right", overflow="fold")
     for arm in compared.arms:
         lost = f" ({arm.lost} problems lost)" if arm.lost else ""
-        table.add_row(escape(labels[arm.name]), ", ".join(map(str, arm.seeds)), share(arm.mean) + lost)
+        table.add_row(escape(labels[arm.name]), ", ".join(map(str, arm.seeds)), format_share(arm.mean) + lost)
     console.print(table)
     if compared.pairs:
         console.print(_differences(compared, labels))
     for pair in compared.pairs:
-        console.print(sentence(pair, labels), highlight=False, markup=False, soft_wrap=True)
-    for note in told:
+        console.print(pair_sentence(pair, labels), highlight=False, markup=False, soft_wrap=True)
+    for note in notes:
         console.print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
 def _labels(names: Sequence[str]) -> dict[str, str]:
-    """What tables call the arms: their names, or letters where one is too long to stand in a column."""
-    if max(map(len, names)) <= _COLUMN:
+    """Labels of the arms in tables: their names, or letters if a name is too long for a column."""
+    if max(map(len, names)) <= _MAX_NAME_CHARACTERS:
         return {name: name for name in names}
     return dict(zip(names, _letters(), strict=False))
 
@@ -138,8 +138,8 @@ def _letters() -> Iterator[str]:
     return map("".join, chain.from_iterable(product(ascii_uppercase, repeat=length) for length in count(1)))
 
 
-def _differences(compared: Compared, labels: Mapping[str, str]) -> Table:
-    from mappa_core.cli.progress import share
+def _differences(compared: Comparison, labels: Mapping[str, str]) -> Table:
+    from mappa_core.cli.progress import format_share
 
     table = Table(box=None, header_style="dim")
     for name in ("", "difference", "p", "p, all tests", "h", "better", "worse", "same"):
@@ -147,17 +147,17 @@ def _differences(compared: Compared, labels: Mapping[str, str]) -> Table:
     for pair in compared.pairs:
         table.add_row(
             escape(f"{labels[pair.one]} - {labels[pair.other]}"),
-            share(pair.difference, sign=True),
-            _chance(pair.p),
-            _chance(pair.p_adjusted),
+            format_share(pair.difference, sign=True),
+            _format_p(pair.p),
+            _format_p(pair.p_adjusted),
             f"{pair.h:+.2f}",
             *map(str, (pair.wins, pair.losses, pair.ties)),
         )
     return table
 
 
-def sentence(pair: Pair, labels: Mapping[str, str]) -> str:
-    """What one pair says."""
+def pair_sentence(pair: PairComparison, labels: Mapping[str, str]) -> str:
+    """Describe the finding of one pair."""
     one, other = labels[pair.one], labels[pair.other]
     if pair.finding is None:
         return f"{one}, {other}: too few clusters of problems to tell"
@@ -166,17 +166,17 @@ def sentence(pair: Pair, labels: Mapping[str, str]) -> str:
     return f"{one} is {pair.finding} than {other}"
 
 
-def notes(compared: Compared) -> list[str]:
-    """What the figures stand on, and what they do not say."""
+def comparison_notes(compared: Comparison) -> list[str]:
+    """Notes on the basis of the figures, and on their limits."""
     tests = len(compared.pairs)
-    found = [f"p of all tests: adjusted for {tests} comparisons (Holm); significant below 0.05."] if tests > 1 else []
+    lines = [f"p of all tests: adjusted for {tests} comparisons (Holm); significant below 0.05."] if tests > 1 else []
     if not all(pair.over_seeds for pair in compared.pairs):
-        found.append("Where an arm has one seed, figures speak of other problems, not of other seeds.")
-    found += [f"pooled in one arm: {key} of {', '.join(values)}" for key, values in compared.pooled.items()]
-    return found
+        lines.append("Where an arm has one seed, figures speak of other problems, not of other seeds.")
+    lines += [f"pooled in one arm: {key} of {', '.join(values)}" for key, values in compared.pooled.items()]
+    return lines
 
 
-def _chance(p: float | None) -> str:
+def _format_p(p: float | None) -> str:
     if p is None:
         return "-"
     return "<0.0001" if p < 1e-4 else f"{p:.4f}"

@@ -1,12 +1,12 @@
-"""`mappa completion`: what a shell needs to complete commands, options and names."""
+"""`mappa completion`: print the script by which a shell completes commands, options and names."""
 
 from __future__ import annotations
 
 import click
 from click.shell_completion import get_completion_class
 
-VARIABLE = "_MAPPA_COMPLETE"
-"""What the script sets when it asks `mappa` how a line may go on; the name that click derives from the program's."""
+COMPLETION_VARIABLE = "_MAPPA_COMPLETE"
+"""Environment variable by which the script requests completions; click derives its name from the program's."""
 
 
 @click.command("completion")
@@ -22,4 +22,4 @@ def command(ctx: click.Context, shell: str) -> None:
     """
     completion = get_completion_class(shell)
     assert completion is not None
-    click.echo(completion(ctx.find_root().command, {}, "mappa", VARIABLE).source())
+    click.echo(completion(ctx.find_root().command, {}, "mappa", COMPLETION_VARIABLE).source())

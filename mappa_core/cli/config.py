@@ -1,4 +1,4 @@
-"""`mappa config`: every setting of a run, with its value and who set it."""
+"""`mappa config`: show every setting of a run, with its value and origin."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import json
 
 import click
 
-from mappa_core.cli.options import Asked, load_registry, recipe_options
-from mappa_core.config.compose import Composed
+from mappa_core.cli.options import ConfigArguments, load_registry, recipe_options
+from mappa_core.config.compose import ComposedConfig
 
 
 @click.command("config")
 @recipe_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(asked: Asked, as_json: bool) -> None:
+def command(arguments: ConfigArguments, as_json: bool) -> None:
     """Show every setting of a run, its value and who set it."""
-    composed = asked.compose(load_registry())
+    composed = arguments.compose(load_registry())
     if as_json:
         click.echo(json.dumps(_document(composed), ensure_ascii=False))
         return
-    _show(composed.yaml())
-    for one in composed.absent:
+    _show(composed.to_yaml())
+    for one in composed.missing_offers:
         click.secho(f"not installed: {one.key}.use: {one.reason}", fg="yellow", err=True)
 
 
-def _document(composed: Composed) -> dict[str, object]:
+def _document(composed: ComposedConfig) -> dict[str, object]:
     return {
         "plugin": composed.plugin,
         "recipe": composed.recipe,
         "recipe_hash": composed.recipe_hash,
         "config": composed.document,
         "origins": composed.origins,
-        "not_installed": {one.key: one.reason for one in composed.absent},
+        "not_installed": {one.key: one.reason for one in composed.missing_offers},
     }
 
 

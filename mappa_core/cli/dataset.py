@@ -1,4 +1,4 @@
-"""`mappa export --to sft|dpo|kto`: its options, and what it prints."""
+"""`mappa export --to sft|dpo|kto`: options and output."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _SCORE = click.FloatRange(0.0, MAX_SCORE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetAsked:
-    """The options of data sets, as they were given."""
+class DatasetArguments:
+    """Command-line options of data sets; None or () if not given."""
 
     source: Any
     gap: float | None
@@ -36,20 +36,20 @@ class DatasetAsked:
     iterations: str | None
 
     @property
-    def given(self) -> str:
-        """The names of those that were."""
+    def given_options(self) -> str:
+        """Names of the options that were given."""
         names = {"strata": "stratum"}
-        found = (one.name for one in fields(self) if getattr(self, one.name) not in (None, ()))
-        return ", ".join(f"--{names.get(name, name).replace('_', '-')}" for name in found)
+        given = (field.name for field in fields(self) if getattr(self, field.name) not in (None, ()))
+        return ", ".join(f"--{names.get(name, name).replace('_', '-')}" for name in given)
 
 
 def dataset_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of data sets; it receives them as `asked`."""
+    """Add the options of data sets to a command; it receives them as `arguments`."""
 
     @wraps(function)
-    def command(**given: Any) -> None:
-        own = {one.name: given.pop(one.name) for one in fields(DatasetAsked)}
-        function(asked=DatasetAsked(**own), **given)
+    def command(**values: Any) -> None:
+        own = {field.name: values.pop(field.name) for field in fields(DatasetArguments)}
+        function(arguments=DatasetArguments(**own), **values)
 
     decorators = (
         click.option(
@@ -78,26 +78,28 @@ def dataset_options(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def write_dataset(run: str, out: Path, form: Any, agents: Sequence[str], asked: DatasetAsked) -> None:
-    """Write what was asked for, and say what it holds and what it lacks."""
+def write_dataset(run: str, out: Path, form: Any, agents: Sequence[str], arguments: DatasetArguments) -> None:
+    """Write the data set, and print the number of examples and of actions left out."""
     from rich.console import Console
 
-    from mappa_core.studies.dataset import Filters, Order, export_dataset
+    from mappa_core.studies.dataset import ExportRequest, Filters, export_dataset
 
     if "@" in run and not Path(run).is_dir():
         raise RunError(f"{run}: --to {form} takes actions of a whole run; name the run folder, and --iterations")
     filters = Filters(
-        split=asked.split or "train",
-        phase=asked.phase or "live",
+        split=arguments.split or "train",
+        phase=arguments.phase or "live",
         agents=tuple(agents),
-        strata=tuple(_stratum(one) for one in asked.strata),
-        min_score=asked.min_score,
-        max_score=asked.max_score,
-        blame=asked.blame,
-        iterations=_iterations(asked.iterations),
+        strata=tuple(_stratum(one) for one in arguments.strata),
+        min_score=arguments.min_score,
+        max_score=arguments.max_score,
+        blame=arguments.blame,
+        iterations=_iterations(arguments.iterations),
     )
-    order = Order(form=form, filters=filters, source=asked.source, gap=asked.gap, threshold=asked.threshold)
-    exported = asyncio.run(export_dataset(load_registry(), Path(run), out, order))
+    request = ExportRequest(
+        form=form, filters=filters, source=arguments.source, gap=arguments.gap, threshold=arguments.threshold
+    )
+    exported = asyncio.run(export_dataset(load_registry(), Path(run), out, request))
     console = Console()
     for agent, count in exported.examples.items():
         left = ", ".join(f"{number:,} {why}" for why, number in exported.left_out.get(agent, {}).items())
@@ -113,8 +115,8 @@ def _stratum(text: str) -> tuple[str, str]:
 def _iterations(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
-    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
-    first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if last < first:
         raise ConfigError(f"--iterations {text}: write A-B, the first and the last iteration from 0, as in 10-19")
     return first, last

@@ -1,4 +1,4 @@
-"""What a finished run prints."""
+"""Output of a finished run."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from mappa_core.cli.progress import agents_table, counted, number, tool_faults
-from mappa_core.cli.results import chosen, gains_table, show_warnings
+from mappa_core.cli.progress import agents_table, describe_tool_faults, format_or_dash, format_problem_count
+from mappa_core.cli.results import gains_table, selection_sentence, show_warnings
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import CoachSummary, Summary
-from mappa_core.training.run import Trained
-from mappa_core.view.health import warnings_of
+from mappa_core.training.run import TrainResult
+from mappa_core.view.health import read_warnings
 
 
-def show(console: Console, trained: Trained) -> None:
-    """Before and after, the agents, where everything lies, and what to try next."""
+def show_run_result(console: Console, trained: TrainResult) -> None:
+    """Print results before and after training, the agents, the paths of the run, and a next command."""
     summary = trained.summary
     if summary.eval is not None:
-        count = counted(summary.eval.n, summary.eval.clusters)
+        count = format_problem_count(summary.eval.n, summary.eval.clusters)
         console.print(f"held-out {summary.eval.metric}, {count}, 95 % intervals", style="bold", highlight=False)
         console.print(gains_table(summary.eval))
         if summary.eval.selection is not None:
-            console.print(chosen(summary.eval.selection), soft_wrap=True, highlight=False)
+            console.print(selection_sentence(summary.eval.selection), soft_wrap=True, highlight=False)
     console.print("agents in the last iteration", style="bold")
     console.print(agents_table(summary.agents))
     failed = f", {summary.coach.failed} failed" if summary.coach.failed else ""
     console.print(
         f"{summary.iterations} iterations, {summary.coach.verdicts:,} verdicts{failed}{_cost(summary.coach)}, "
-        f"{number(summary.seconds.wall, '.0f')} s wall, {number(summary.seconds.cpu, '.0f')} s CPU",
+        f"{format_or_dash(summary.seconds.wall, '.0f')} s wall, {format_or_dash(summary.seconds.cpu, '.0f')} s CPU",
         highlight=False,
     )
-    if faults := tool_faults(summary.tools.lost, summary.tools.attempts_again):
+    if faults := describe_tool_faults(summary.tools.lost, summary.tools.attempts_again):
         console.print(", ".join(faults), style="yellow", highlight=False)
     with Reader(trained.folder) as reader:
-        show_warnings(console, warnings_of(reader))
+        show_warnings(console, read_warnings(reader))
     console.print(f"report   {trained.folder / 'report.html'}", soft_wrap=True, highlight=False)
     console.print(f"next     mappa runs show {trained.folder}", soft_wrap=True, highlight=False)
 
@@ -46,6 +46,6 @@ def _cost(coach: CoachSummary) -> str:
     return f", coach ${coach.usd:.2f}" if coach.usd else ""
 
 
-def as_json(folder: Path, summary: Summary) -> str:
-    """The summary and the folder it lies in as one JSON object."""
+def run_result_json(folder: Path, summary: Summary) -> str:
+    """Encode the summary and its folder as one JSON object."""
     return msgspec.json.encode({"folder": str(folder), **msgspec.to_builtins(summary)}).decode()

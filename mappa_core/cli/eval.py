@@ -1,4 +1,4 @@
-"""`mappa eval`: play and grade tasks without training."""
+"""`mappa eval`: run and grade tasks without training."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from mappa_core.cli.options import Asked, load_registry, recipe_options
+from mappa_core.cli.options import ConfigArguments, load_registry, recipe_options
 from mappa_core.config.compose import restore
 from mappa_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from mappa_core.evaluation.heldout import Evaluation
-    from mappa_core.evaluation.once import Evaluated
+    from mappa_core.evaluation.once import StandaloneEvaluation
 
 
 @click.command("eval")
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(
-    asked: Asked,
+    arguments: ConfigArguments,
     run: Path | None,
     checkpoint: int | None,
     pass_at: Sequence[int],
@@ -45,70 +45,72 @@ def command(
     """
     from rich.console import Console
 
-    from mappa_core.cli.asking import announce, announce_sandboxes
-    from mappa_core.cli.progress import counting
+    from mappa_core.cli.asking import announce_providers, announce_sandboxes
+    from mappa_core.cli.progress import rollout_bar
     from mappa_core.cli.results import show_evaluation
-    from mappa_core.evaluation.once import evaluate_once
-    from mappa_core.store.folder import CONFIG, checkpoints_of
+    from mappa_core.evaluation.once import evaluate_standalone
+    from mappa_core.store.folder import CONFIG, open_checkpoints
 
     registry = load_registry()
     loaded = None
     if run is None:
         if checkpoint is not None:
             raise ConfigError("--checkpoint N is one of a run: name it with --run RUN")
-        composed = asked.compose(registry)
+        composed = arguments.compose(registry)
     else:
-        _refuse_other_choices(asked)
-        composed = restore(registry, run / CONFIG, ("run.name=null", *asked.words))
-        checkpoints = checkpoints_of(run, composed.config.checkpoint.url)
-        loaded = checkpoints.last() if checkpoint is None else checkpoints.load(checkpoint)
-    asked_at = {"pass": pass_at, "avg": avg_at, "majority": majority_at}
-    for what, sizes in asked_at.items():
+        _refuse_other_choices(arguments)
+        composed = restore(registry, run / CONFIG, ("run.name=null", *arguments.words))
+        checkpoints = open_checkpoints(run, composed.config.checkpoint.url)
+        loaded = checkpoints.load_latest() if checkpoint is None else checkpoints.load(checkpoint)
+    sizes_by_metric = {"pass": pass_at, "avg": avg_at, "majority": majority_at}
+    for what, sizes in sizes_by_metric.items():
         if not all(1 <= k <= composed.config.eval.samples for k in sizes):
             raise ConfigError(f"--{what}-at {max(sizes)} needs eval.samples={max(sizes)} or more, and to be 1 or more")
     errors = Console(stderr=True)
-    with counting(errors, quiet=quiet or as_json) as progress:
+    with rollout_bar(errors, quiet=quiet or as_json) as progress:
         evaluated = asyncio.run(
-            evaluate_once(
+            evaluate_standalone(
                 composed,
                 registry,
                 checkpoint=loaded,
-                asking=lambda providers: announce(errors, providers),
-                sandboxed=lambda sandboxes: announce_sandboxes(errors, sandboxes, quiet=quiet or as_json),
-                starting=progress.starting,
-                finished=progress.rollout_finished,
+                on_providers=lambda providers: announce_providers(errors, providers),
+                on_sandboxes=lambda sandboxes: announce_sandboxes(errors, sandboxes, quiet=quiet or as_json),
+                on_start=progress.start,
+                on_trajectory=progress.on_rollout_end,
             )
         )
     if as_json:
-        click.echo(msgspec.json.encode(as_document(evaluated, asked_at)).decode())
+        click.echo(msgspec.json.encode(standalone_evaluation_json(evaluated, sizes_by_metric)).decode())
         return
     console = Console()
     show_evaluation(console, evaluated.evaluation)
-    for what, sizes in asked_at.items():
+    for what, sizes in sizes_by_metric.items():
         for k in sizes:
-            console.print(_several(evaluated.evaluation, what, k), highlight=False)
+            console.print(_samples_line(evaluated.evaluation, what, k), highlight=False)
     console.print(f"trajectories: mappa runs show {evaluated.folder}", soft_wrap=True, highlight=False)
 
 
-def _several(evaluation: Evaluation, what: str, k: int) -> str:
-    """A line on several samples of a problem."""
-    fair, raw = at(evaluation, what, k), at(evaluation.raw, what, k)
+def _samples_line(evaluation: Evaluation, what: str, k: int) -> str:
+    """Format a metric over several samples of a problem as one line."""
+    fair, raw = metric_at(evaluation, what, k), metric_at(evaluation.raw, what, k)
     if what == "majority" and evaluation.answers is None:
         return f"{what}@{k} - (no final answers of this workflow can be compared)"
     return f"{what}@{k} {'-' if fair is None else f'{fair:.1%}'} fair, {'-' if raw is None else f'{raw:.1%}'} raw"
 
 
-def at(evaluation: Evaluation, what: str, k: int) -> float | None:
-    """pass@k, avg@k or majority@k; None where no problem has k samples, or there are no answers to count."""
+def metric_at(evaluation: Evaluation, what: str, k: int) -> float | None:
+    """Compute pass@k, avg@k or majority@k; None if no problem has k samples, or there are no answers to count."""
     try:
-        found: float | None = getattr(evaluation, f"{what}_at")(k)
+        value: float | None = getattr(evaluation, f"{what}_at")(k)
     except ValueError:
         return None
-    return found
+    return value
 
 
-def as_document(evaluated: Evaluated, asked_at: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """An evaluation as JSON values; shares are 0-1."""
+def standalone_evaluation_json(
+    evaluated: StandaloneEvaluation, sizes_by_metric: Mapping[str, Sequence[int]]
+) -> dict[str, Any]:
+    """Convert an evaluation to JSON values; shares are 0-1."""
     from mappa_core.cli import results
 
     evaluation = evaluated.evaluation
@@ -117,13 +119,19 @@ def as_document(evaluated: Evaluated, asked_at: Mapping[str, Sequence[int]]) -> 
         "metric": evaluation.metric,
         "iteration": evaluation.iteration,
         "rollouts": int(evaluation.values.size),
-        **{f"{what}_at": {str(k): at(evaluation, what, k) for k in sizes} for what, sizes in asked_at.items()},
-        "raw": {f"{what}_at": {str(k): at(evaluation.raw, what, k) for k in sizes} for what, sizes in asked_at.items()},
+        **{
+            f"{what}_at": {str(k): metric_at(evaluation, what, k) for k in sizes}
+            for what, sizes in sizes_by_metric.items()
+        },
+        "raw": {
+            f"{what}_at": {str(k): metric_at(evaluation.raw, what, k) for k in sizes}
+            for what, sizes in sizes_by_metric.items()
+        },
         "not_finished": dict(evaluation.failures),
-        **results.as_document(evaluation),
+        **results.evaluation_json(evaluation),
     }
 
 
-def _refuse_other_choices(asked: Asked) -> None:
-    if asked.plugin or asked.recipe or asked.config_files:
+def _refuse_other_choices(arguments: ConfigArguments) -> None:
+    if arguments.plugin or arguments.recipe or arguments.config_files:
         raise ConfigError("--run takes the run's own config: leave out --plugin, --recipe and --config")

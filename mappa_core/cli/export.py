@@ -1,4 +1,4 @@
-"""`mappa export`: agents of a run as model folders, or their actions as data sets, that everything else can load."""
+"""`mappa export`: write agents of a run as model folders, or their actions as data sets, for other libraries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mappa_core.cli.dataset import DatasetAsked, dataset_options, write_dataset
+from mappa_core.cli.dataset import DatasetArguments, dataset_options, write_dataset
 from mappa_core.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 )
 @dataset_options
 def command(
-    run: str, form: str, out: Path, agents: Sequence[str], merged: bool, dtype: str | None, asked: DatasetAsked
+    run: str, form: str, out: Path, agents: Sequence[str], merged: bool, dtype: str | None, arguments: DatasetArguments
 ) -> None:
     """Write the agents of a run as model folders (hf), or what they did as data for fine-tuning (sft, dpo, kto).
 
@@ -45,25 +45,25 @@ def command(
     folder unless --merged. Others: RUN is a run folder, DIR gets a Parquet file an agent in the columns that TRL reads.
     """
     if form == "hf":
-        if given := asked.given:
+        if given := arguments.given_options:
             raise ConfigError(f"{given}: that is for data sets, --to sft, dpo or kto")
-        _models(run, out, agents, merged, dtype)
+        _export_models(run, out, agents, merged, dtype)
     elif merged or dtype is not None:
         raise ConfigError("--merged and --dtype are for models, --to hf")
     else:
-        write_dataset(run, out, form, agents, asked)
+        write_dataset(run, out, form, agents, arguments)
 
 
-def _models(run: str, out: Path, agents: Sequence[str], merged: bool, dtype: str | None) -> None:
+def _export_models(run: str, out: Path, agents: Sequence[str], merged: bool, dtype: str | None) -> None:
     from rich.console import Console
 
     from mappa_core.engine.export import export
     from mappa_core.store.checkpoint import POLICIES
-    from mappa_core.store.naming import find
+    from mappa_core.store.naming import resolve_checkpoint
 
-    named = find(run if "@" in run else f"{run}@last", root=Path("runs"))
+    named = resolve_checkpoint(run if "@" in run else f"{run}@last", root=Path("runs"))
     manifest = named.checkpoint.manifest
-    chosen = _chosen(manifest, agents, named.policy, run)
+    chosen = _select_policies(manifest, agents, named.policy, run)
     for agent in chosen:
         if (out / agent).exists():
             raise RunError(f"{out / agent} exists already: choose another --out, or remove it")
@@ -83,8 +83,8 @@ def _models(run: str, out: Path, agents: Sequence[str], merged: bool, dtype: str
         console.print(f"{agent}  {out / agent}  ({what})", markup=False, highlight=False, soft_wrap=True)
 
 
-def _chosen(manifest: Manifest, agents: Sequence[str], policy: str | None, run: str) -> dict[str, str]:
-    """The policy of each agent that is asked for."""
+def _select_policies(manifest: Manifest, agents: Sequence[str], policy: str | None, run: str) -> dict[str, str]:
+    """Select the policy of each requested agent."""
     if not manifest.policies:
         raise RunError(f"{run}: this checkpoint does not say which policies it holds, so none can be exported")
     for name in agents:

@@ -1,4 +1,4 @@
-"""`mappa gateway`: try an agent that was written elsewhere."""
+"""`mappa gateway`: try an external agent."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import click
 
-from mappa_core.cli.options import Asked, load_registry, recipe_options
+from mappa_core.cli.options import ConfigArguments, load_registry, recipe_options
 from mappa_core.errors import ConfigError
 
-RECIPE = "core/gateway"
+GATEWAY_RECIPE = "core/gateway"
 
 
 @click.command("gateway")
 @recipe_options
 @click.option("--tasks", "count", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="How many.")
-def command(asked: Asked, count: int) -> None:
+def command(arguments: ConfigArguments, count: int) -> None:
     """Play tasks with an agent of your own; show what became of its requests. Trains nothing.
 
     The agent is a function or a command that speaks to an OpenAI-compatible server: workflow.options.function or
@@ -25,15 +25,15 @@ def command(asked: Asked, count: int) -> None:
     """
     from rich.console import Console
 
-    from mappa_core.cli.asking import announce
+    from mappa_core.cli.asking import announce_providers
     from mappa_core.cli.results import show_evaluation
     from mappa_core.cli.runs import show_trajectory
-    from mappa_core.evaluation.once import evaluate_once
+    from mappa_core.evaluation.once import evaluate_standalone
 
     registry = load_registry()
-    if asked.plugin is None and asked.recipe is None:
-        asked = replace(asked, recipe=RECIPE)
-    composed = asked.compose(registry, f"eval.problems={count}")
+    if arguments.plugin is None and arguments.recipe is None:
+        arguments = replace(arguments, recipe=GATEWAY_RECIPE)
+    composed = arguments.compose(registry, f"eval.problems={count}")
     if composed.config.workflow.use != "gateway":
         raise ConfigError(
             f"recipe {composed.full_name} plays the workflow {composed.config.workflow.use}: add workflow.use=gateway, "
@@ -41,12 +41,12 @@ def command(asked: Asked, count: int) -> None:
         )
     console, errors = Console(), Console(stderr=True)
     evaluated = asyncio.run(
-        evaluate_once(
+        evaluate_standalone(
             composed,
             registry,
             purpose="gateway",
-            asking=lambda providers: announce(errors, providers),
-            finished=lambda trajectory: show_trajectory(console, trajectory),
+            on_providers=lambda providers: announce_providers(errors, providers),
+            on_trajectory=lambda trajectory: show_trajectory(console, trajectory),
         )
     )
     console.rule()

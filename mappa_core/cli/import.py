@@ -1,4 +1,4 @@
-"""`mappa import`: a log of another framework made into a run."""
+"""`mappa import`: convert a log of another framework to a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mappa_core.cli.options import load_registry
 from mappa_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mappa_core.studies.importing import Format, Imported
+    from mappa_core.studies.importing import Format, ImportResult
 
 
 @click.command("import")
@@ -58,11 +58,11 @@ def command(
       mappa import chats.jsonl --agent "planner=Splits the task." --outcome result.solved
       mappa recoach runs/x --coach gemini model=…
     """
-    from mappa_core.studies.importing import Mapped, import_file
+    from mappa_core.studies.importing import LogMapping, import_file
 
-    mapped = Mapped(
+    mapping = LogMapping(
         agents=_pairs(agents, "--agent", value_may_lack=True),
-        unnamed=unnamed,
+        default_agent=unnamed,
         messages=messages,
         prompt=prompt,
         task_id=task_id,
@@ -71,42 +71,44 @@ def command(
         cluster=cluster,
         outcomes=_pairs([one if "=" in one else f"correct={one}" for one in outcomes], "--outcome"),
     )
-    made = import_file(load_registry(), file, mapped, root=root, name=name, file_format=file_format)
+    imported = import_file(load_registry(), file, mapping, root=root, name=name, file_format=file_format)
     if as_json:
-        click.echo(msgspec.json.encode(msgspec.to_builtins(made, enc_hook=str)).decode())
+        click.echo(msgspec.json.encode(msgspec.to_builtins(imported, enc_hook=str)).decode())
     else:
-        show(Console(), made)
+        show_import(Console(), imported)
 
 
 def _pairs(words: Sequence[str], option: str, *, value_may_lack: bool = False) -> dict[str, str]:
-    """NAME=VALUE words as a mapping. Raises ConfigError for one without a name, or a name that comes twice."""
-    found: dict[str, str] = {}
+    """Parse NAME=VALUE words. Raises ConfigError for a word without a name, or a duplicate name."""
+    pairs: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not name or (equals and not value) or (not equals and not value_may_lack):
             raise ConfigError(f"{option} {word}: write NAME=VALUE")
-        if name in found:
+        if name in pairs:
             raise ConfigError(f"{option} {word}: {name} is named already")
-        found[name] = value
-    return found
+        pairs[name] = value
+    return pairs
 
 
-def show(console: Console, made: Imported) -> None:
-    """What there is now, and what to do with it."""
-    actions = ", ".join(f"{agent} {count}" for agent, count in made.agents.items())
+def show_import(console: Console, imported: ImportResult) -> None:
+    """Print what was imported, and a next command."""
+    actions = ", ".join(f"{agent} {count}" for agent, count in imported.agents.items())
     console.print(
-        f"{made.trajectories} rollouts of {made.tasks} tasks from {made.format}; actions: {actions}",
+        f"{imported.trajectories} rollouts of {imported.tasks} tasks from {imported.format}; actions: {actions}",
         markup=False,
         highlight=False,
         soft_wrap=True,
     )
-    if made.measured < made.trajectories:
+    if imported.measured < imported.trajectories:
         console.print(
-            f"{made.trajectories - made.measured} rollouts have no outcome `correct`: name its key with --outcome, "
-            "or judge them by a coach alone",
+            f"{imported.trajectories - imported.measured} rollouts have no outcome `correct`: name its key with "
+            "--outcome, or judge them by a coach alone",
             style="yellow",
             highlight=False,
             soft_wrap=True,
         )
-    console.print(f"run      {made.folder}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"next     mappa recoach {made.folder} --coach OFFER", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"run      {imported.folder}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"next     mappa recoach {imported.folder} --coach OFFER", markup=False, highlight=False, soft_wrap=True
+    )

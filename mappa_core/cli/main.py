@@ -1,4 +1,4 @@
-"""The front of the command line: finds commands, and turns errors and signals into messages and exit codes.
+"""Entry point of the command line: finds commands, and converts errors and signals to messages and exit codes.
 
 0  done
 1  a bug: the traceback is shown
@@ -47,74 +47,74 @@ COMMANDS = (
     "doctor",
     "completion",
 )
-"""Core's commands in the order of `--help`; each is `command` in the module of its name."""
+"""Core's commands in the order of `--help`; each is `command` in the module of that name."""
 
-INPUT, GUARD, INTERRUPTED, TERMINATED = 2, 3, 130, 143
+EXIT_INPUT, EXIT_GUARD, EXIT_INTERRUPTED, EXIT_TERMINATED = 2, 3, 130, 143
 
 
-class Front(click.Group):
-    """Core's commands, and a group of commands for every plugin. Help imports no plugin."""
+class MappaGroup(click.Group):
+    """Core's commands, and a group of commands per plugin. Help imports no plugin."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS, *plugins(ctx)]
+        return [*COMMANDS, *plugin_entry_points(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
             return _core_command(cmd_name)
-        return _plugin_group(cmd_name) if cmd_name in plugins(ctx) else None
+        return _plugin_group(cmd_name) if cmd_name in plugin_entry_points(ctx) else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            from mappa_core.plugins import choices
+            from mappa_core.plugins import did_you_mean
 
-            ctx.fail(f"No such command {args[0]!r}.{choices(args[0], self.list_commands(ctx))}")
+            ctx.fail(f"No such command {args[0]!r}.{did_you_mean(args[0], self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        # Names alone: whoever presses Tab does not wait until every command is imported.
+        # Names only, so that completion does not import every command.
         names = [CompletionItem(name) for name in self.list_commands(ctx) if name.startswith(incomplete)]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, _core_command(name).get_short_help_str(formatter.width)) for name in COMMANDS])
-        if rows := [(name, _summary(point)) for name, point in plugins(ctx).items()]:
+        if rows := [(name, _summary(point)) for name, point in plugin_entry_points(ctx).items()]:
             with formatter.section("Plugins (mappa PLUGIN --help lists the commands of one)"):
                 formatter.write_dl(rows)
 
 
-@click.command(cls=Front, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.command(cls=MappaGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.option("--block", metavar="PLUGIN", multiple=True, help="Leave an installed plugin out; may be repeated.")
 @click.version_option(package_name="mappa-core", prog_name="mappa")
-def front(block: Sequence[str]) -> None:
+def cli(block: Sequence[str]) -> None:
     """Train teams of LLM agents on a coach's verdict of every single action."""
-    # Standard output is for results, which scripts may read; which stream is standard error is asked at every line.
+    # Standard output is for results, which scripts may read; standard error is looked up anew for every line.
     structlog.configure(logger_factory=lambda *names: structlog.PrintLogger(sys.stderr))
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     try:
-        with _terminable():
-            code = front.main(args=args, prog_name="mappa", standalone_mode=False)
+        with _sigterm_as_exit():
+            code = cli.main(args=args, prog_name="mappa", standalone_mode=False)
             return code if isinstance(code, int) else 0
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except InputError as error:
-        _say("Error", str(error))
-        return INPUT
+        _print_error("Error", str(error))
+        return EXIT_INPUT
     except GuardStop as stop:
-        _say("Stopped", str(stop))
-        return GUARD
+        _print_error("Stopped", str(stop))
+        return EXIT_GUARD
     except (click.Abort, KeyboardInterrupt):
-        _say("Interrupted", "")
-        return INTERRUPTED
+        _print_error("Interrupted", "")
+        return EXIT_INTERRUPTED
 
 
-def _say(title: str, message: str) -> None:
+def _print_error(title: str, message: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -125,8 +125,8 @@ def _say(title: str, message: str) -> None:
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM unwinds the stack like an exit, so that everything open is closed."""
+def _sigterm_as_exit() -> Iterator[None]:
+    """Let SIGTERM unwind the stack like an exit, so that all resources are closed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -138,25 +138,25 @@ def _terminable() -> Iterator[None]:
 
 
 def _exit_terminated(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(TERMINATED)
+    raise SystemExit(EXIT_TERMINATED)
 
 
 def _core_command(name: str) -> click.Command:
     return cast(click.Command, importlib.import_module(f"mappa_core.cli.{name}").command)
 
 
-def blocked(ctx: click.Context | None = None) -> tuple[str, ...]:
-    """Plugins that the user leaves out; none as long as the options are not read, as in `--help`. While a shell
-    completes a line no context is the current one."""
+def blocked_plugins(ctx: click.Context | None = None) -> tuple[str, ...]:
+    """Plugins that the user leaves out with `--block`; none before the options are parsed, as in `--help`. During shell
+    completion there is no current context, so pass one."""
     params = (ctx or click.get_current_context()).find_root().params
     return cast(tuple[str, ...], params["block"]) if "block" in params else ()
 
 
-def plugins(ctx: click.Context) -> dict[str, EntryPoint]:
-    """Installed plugins by name, none of them imported; those that are left out, or named as a command is, excepted."""
-    from mappa_core.plugins import installed
+def plugin_entry_points(ctx: click.Context) -> dict[str, EntryPoint]:
+    """Entry points of installed plugins by name, not imported; without blocked ones and those named like a command."""
+    from mappa_core.plugins import find_entry_points
 
-    return {point.name: point for point in installed(blocked(ctx)) if point.name not in COMMANDS}
+    return {point.name: point for point in find_entry_points(blocked_plugins(ctx)) if point.name not in COMMANDS}
 
 
 def _summary(point: EntryPoint) -> str:
@@ -164,8 +164,8 @@ def _summary(point: EntryPoint) -> str:
 
 
 def _plugin_group(name: str) -> click.Group:
-    from mappa_core.plugins import load
+    from mappa_core.plugins import load_plugins
 
-    plugin = load(only=(name,)).plugin(name)
+    plugin = load_plugins(only=(name,)).plugin(name)
     none = "" if plugin.commands else " It has no commands."
     return click.Group(name, commands=plugin.commands, help=f"Commands of the plugin {name} ({plugin.package}).{none}")

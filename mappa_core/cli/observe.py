@@ -1,4 +1,4 @@
-"""`mappa observe`: watch a team through its coach, without training it."""
+"""`mappa observe`: diagnose a team by its coach's verdicts, without training."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mappa_core.cli.asking import announce, announce_sandboxes
-from mappa_core.cli.options import Asked, load_registry, recipe_options
+from mappa_core.cli.asking import announce_providers, announce_sandboxes
+from mappa_core.cli.options import ConfigArguments, load_registry, recipe_options
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import Split
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from mappa_core.studies.handoffs import Handoff
     from mappa_core.studies.observe import AgentDiagnosis, Diagnosis
 
-MOST_REASONS = 3
-"""Reasons that are named of a file that was broken."""
+MAX_FILE_REASONS = 3
+"""Maximum reasons listed for a broken file."""
 
 
 @click.command("observe")
@@ -38,7 +38,7 @@ MOST_REASONS = 3
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(
     run: str | None,
-    asked: Asked,
+    arguments: ConfigArguments,
     split: Split | None,
     iteration: int | None,
     examples: int,
@@ -53,50 +53,53 @@ def command(
     torch.
     """
     if run is not None and "=" in run and not Path(run).exists():
-        asked, run = replace(asked, settings=(run, *asked.settings)), None
+        arguments, run = replace(arguments, settings=(run, *arguments.settings)), None
     if run is None:
         if split is not None or iteration is not None:
             raise ConfigError("--split and --iteration choose from what is recorded: name a RUN with them")
-        diagnosis = _played(asked, examples, quiet=quiet or as_json)
+        diagnosis = _observe_recipe(arguments, examples, quiet=quiet or as_json)
     else:
-        diagnosis = _recorded(asked, Path(run), split, iteration, examples)
+        diagnosis = _observe_run(arguments, Path(run), split, iteration, examples)
     if as_json:
-        click.echo(as_document(diagnosis))
+        click.echo(diagnosis_json(diagnosis))
     else:
-        show(Console(), diagnosis)
+        show_diagnosis(Console(), diagnosis)
 
 
-def _recorded(asked: Asked, folder: Path, split: Split | None, iteration: int | None, examples: int) -> Diagnosis:
+def _observe_run(
+    arguments: ConfigArguments, folder: Path, split: Split | None, iteration: int | None, examples: int
+) -> Diagnosis:
     from mappa_core.studies.observe import observe_run
 
-    if asked.plugin or asked.recipe or asked.config_files or asked.words:
+    if arguments.plugin or arguments.recipe or arguments.config_files or arguments.words:
         raise ConfigError("observing a RUN plays nothing: leave out --plugin, --recipe, --config, --name and settings")
     return asyncio.run(observe_run(load_registry(), folder, split=split, iteration=iteration, examples=examples))
 
 
-def _played(asked: Asked, examples: int, *, quiet: bool) -> Diagnosis:
-    from mappa_core.cli.progress import counting
+def _observe_recipe(arguments: ConfigArguments, examples: int, *, quiet: bool) -> Diagnosis:
+    from mappa_core.cli.progress import rollout_bar
     from mappa_core.studies.observe import observe
 
     registry = load_registry()
-    composed = asked.compose(registry, "eval.coach=true")
+    composed = arguments.compose(registry, "eval.coach=true")
     errors = Console(stderr=True)
-    with counting(errors, quiet=quiet) as progress:
+    with rollout_bar(errors, quiet=quiet) as progress:
         return asyncio.run(
             observe(
                 composed,
                 registry,
                 examples=examples,
-                asking=lambda providers: announce(errors, providers),
-                sandboxed=lambda sandboxes: announce_sandboxes(errors, sandboxes, quiet=quiet),
-                starting=progress.starting,
-                finished=progress.rollout_finished,
+                on_providers=lambda providers: announce_providers(errors, providers),
+                on_sandboxes=lambda sandboxes: announce_sandboxes(errors, sandboxes, quiet=quiet),
+                on_start=progress.start,
+                on_trajectory=progress.on_rollout_end,
             )
         )
 
 
-def show(console: Console, diagnosis: Diagnosis) -> None:
-    """Who fails, how often, what was handed on, and the lowest actions of each agent with the coach's words."""
+def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
+    """Print which agents fail and how often, the hand-offs, and each agent's lowest actions with the coach's
+    reasoning."""
     from mappa_core.cli.results import show_evaluation
 
     kind = "held-out" if diagnosis.split == "eval" else "training rollouts"
@@ -116,8 +119,8 @@ def show(console: Console, diagnosis: Diagnosis) -> None:
         for example in agent.examples:
             console.print(f"[bold]{example.score:g}[/]  {escape(example.step)}  {escape(agent.agent)}", highlight=False)
             console.print(f"   {example.reasoning}", markup=False, highlight=False, soft_wrap=True)
-    _reasons(console, "rollouts ended early", diagnosis.failures)
-    _reasons(console, "verdicts have no score", diagnosis.coach.reasons)
+    _show_reasons(console, "rollouts ended early", diagnosis.failures)
+    _show_reasons(console, "verdicts have no score", diagnosis.coach.reasons)
     if diagnosis.coach.total.usage is not None:
         usd = diagnosis.coach.total.usd
         cost = "an unknown amount" if usd is None else f"${usd:.4f}"
@@ -125,8 +128,8 @@ def show(console: Console, diagnosis: Diagnosis) -> None:
     console.print(f"next     mappa runs trace {diagnosis.folder} ID", soft_wrap=True, highlight=False)
 
 
-def _reasons(console: Console, what: str, counts: Mapping[str, int]) -> None:
-    """How many, and the reasons that are met most often."""
+def _show_reasons(console: Console, what: str, counts: Mapping[str, int]) -> None:
+    """Print the count, and the most frequent reasons."""
     if not counts:
         return
     console.print(f"{sum(counts.values())} {what}:", style="yellow", highlight=False)
@@ -135,7 +138,7 @@ def _reasons(console: Console, what: str, counts: Mapping[str, int]) -> None:
 
 
 def _table(diagnosis: Diagnosis) -> Table:
-    from mappa_core.studies.observe import LOW
+    from mappa_core.studies.observe import LOW_SCORE
 
     table = Table(box=None, header_style="dim")
     columns: dict[str, Callable[[AgentDiagnosis], str]] = {
@@ -144,10 +147,10 @@ def _table(diagnosis: Diagnosis) -> Table:
     }
     if diagnosis.coach.total.verdicts:
         columns["score"] = lambda agent: _score(agent.score)
-        columns[f"below {LOW:g}"] = lambda agent: _of(agent.low, agent.scored)
-        columns["to blame"] = lambda agent: _of(agent.blamed, diagnosis.unsuccessful)
+        columns[f"below {LOW_SCORE:g}"] = lambda agent: _format_count_of(agent.low, agent.scored)
+        columns["to blame"] = lambda agent: _format_count_of(agent.blamed, diagnosis.unsuccessful)
     if any(agent.tool_calls for agent in diagnosis.agents):
-        columns["tools failed"] = lambda agent: _of(agent.tool_failures, agent.tool_calls)
+        columns["tools failed"] = lambda agent: _format_count_of(agent.tool_failures, agent.tool_calls)
     for name in columns:
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for agent in diagnosis.agents:
@@ -161,46 +164,46 @@ def _score(score: Interval | None) -> str:
     return f"{score.mean:.1f}" if score.high is None else f"{score.mean:.1f} ± {score.high - score.mean:.1f}"
 
 
-def _of(count: int, whole: int) -> str:
+def _format_count_of(count: int, whole: int) -> str:
     return f"{count} of {whole}" if whole else "-"
 
 
 def _show_handoffs(console: Console, diagnosis: Diagnosis) -> None:
-    """A row per file of the contract: how it fared, and what that came to. Then who it is from and for, and why it
-    could not be used."""
-    from mappa_core.cli.progress import percent
+    """Print a row per file of the contract: its state and its effect on the metric. Then its makers and users, and why
+    it could not be used."""
+    from mappa_core.cli.progress import format_percent
 
     metric = escape(diagnosis.evaluation.metric)
     table = Table(box=None, header_style="dim")
     for name in ("hand-off", "due", "made", "missing", "broken", f"{metric} if fine", "if not", "first"):
         table.add_column(name, justify="left" if name == "hand-off" else "right")
-    for one in diagnosis.handoffs:
+    for handoff in diagnosis.handoffs:
         table.add_row(
-            escape(one.path),
-            *map(str, (one.rollouts, one.made, one.missing, one.broken)),
-            f"{percent(one.metric_fine)} of {one.fine}",
-            f"{percent(one.metric_flawed)} of {one.missing + one.broken}",
-            str(one.failed_first),
+            escape(handoff.path),
+            *map(str, (handoff.rollouts, handoff.made, handoff.missing, handoff.broken)),
+            f"{format_percent(handoff.metric_fine)} of {handoff.fine}",
+            f"{format_percent(handoff.metric_flawed)} of {handoff.missing + handoff.broken}",
+            str(handoff.failed_first),
         )
     console.print(table)
-    for one in diagnosis.handoffs:
-        console.print(f" {_way(one)}", markup=False, highlight=False, soft_wrap=True)
+    for handoff in diagnosis.handoffs:
+        console.print(f" {_describe_handoff(handoff)}", markup=False, highlight=False, soft_wrap=True)
     console.print(" first: rollouts that did not succeed, in which this file was flawed before any other", style="dim")
 
 
-def _way(handoff: Handoff) -> str:
-    """From whom to whom a file goes, who made it instead, and why it could not be used."""
+def _describe_handoff(handoff: Handoff) -> str:
+    """Describe who makes a file and who needs it, who made it instead, and why it could not be used."""
     way = f"{', '.join(handoff.makers) or 'nobody'} -> {', '.join(handoff.needed_by) or 'the outcome'}"
     others = {agent: count for agent, count in handoff.made_by.items() if agent not in handoff.makers}
-    told = [f"made by {agent} in {count}" for agent, count in others.items()]
-    often = sorted(handoff.reasons.items(), key=lambda item: (-item[1], item[0]))[:MOST_REASONS]
+    details = [f"made by {agent} in {count}" for agent, count in others.items()]
+    often = sorted(handoff.reasons.items(), key=lambda item: (-item[1], item[0]))[:MAX_FILE_REASONS]
     if often:
-        told.append(f"broken: {', '.join(f'{reason} {count}' for reason, count in often)}")
-    return "; ".join((f"{handoff.path}: {way}", *told))
+        details.append(f"broken: {', '.join(f'{reason} {count}' for reason, count in often)}")
+    return "; ".join((f"{handoff.path}: {way}", *details))
 
 
-def as_document(diagnosis: Diagnosis) -> str:
-    """A diagnosis as one JSON object; shares are 0-1, scores points 0-10."""
+def diagnosis_json(diagnosis: Diagnosis) -> str:
+    """Encode a diagnosis as one JSON object; shares are 0-1, scores points 0-10."""
     from mappa_core.cli import results
 
     evaluation = diagnosis.evaluation
@@ -214,7 +217,7 @@ def as_document(diagnosis: Diagnosis) -> str:
             "unsuccessful": diagnosis.unsuccessful,
             "blamed_nobody": diagnosis.blamed_nobody,
             "ended_early": dict(diagnosis.failures),
-            **results.as_document(evaluation),
+            **results.evaluation_json(evaluation),
             "agents": {agent.agent: agent for agent in diagnosis.agents},
             "handoffs": diagnosis.handoffs,
             "coach": diagnosis.coach,

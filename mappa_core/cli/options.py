@@ -1,4 +1,4 @@
-"""What several commands ask for: plugins, and the config that a recipe, config files and `key=value` words make."""
+"""Options shared by commands: plugins, and the config composed of a recipe, config files and `key=value` words."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 import click
 
-from mappa_core.cli.main import blocked, plugins
-from mappa_core.config.compose import Composed, compose
-from mappa_core.plugins import Registry, load
+from mappa_core.cli.main import blocked_plugins, plugin_entry_points
+from mappa_core.config.compose import ComposedConfig, compose
+from mappa_core.plugins import Registry, load_plugins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What the user asked for on the command line."""
+class ConfigArguments:
+    """Command-line arguments that choose a config."""
 
     plugin: str | None
     recipe: str | None
@@ -28,16 +28,16 @@ class Asked:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The `key=value` words, those that options stand for included."""
+        """The `key=value` words, including those of options."""
         return self.settings if self.name is None else (*self.settings, f"run.name={json.dumps(self.name)}")
 
-    def compose(self, registry: Registry, *words: str) -> Composed:
-        """Compose the config that was asked for; `words` are what the command itself sets, below the user's own."""
+    def compose(self, registry: Registry, *words: str) -> ComposedConfig:
+        """Compose the config; `words` are settings of the command itself, which the user's override."""
         return compose(registry, self.plugin, self.recipe, self.config_files, (*words, *self.words))
 
 
 def recipe_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that choose a config; it receives them as `asked`."""
+    """Add the options that choose a config to a command; it receives them as `arguments`."""
 
     @wraps(function)
     def command(
@@ -49,8 +49,10 @@ def recipe_options(function: Callable[..., None]) -> Callable[..., None]:
         name: str | None,
         **others: Any,
     ) -> None:
-        asked = Asked(plugin=plugin, recipe=recipe, config_files=config_files, settings=settings, name=name)
-        function(asked=asked, **others)
+        arguments = ConfigArguments(
+            plugin=plugin, recipe=recipe, config_files=config_files, settings=settings, name=name
+        )
+        function(arguments=arguments, **others)
 
     decorators = (
         click.option("--plugin", metavar="NAME", shell_complete=_plugin_names, help="Plugin whose recipe is used."),
@@ -72,9 +74,9 @@ def recipe_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _plugin_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in plugins(ctx) if name.startswith(incomplete)]
+    return [name for name in plugin_entry_points(ctx) if name.startswith(incomplete)]
 
 
 def load_registry() -> Registry:
-    """Core and all installed plugins but those that `mappa --block` leaves out."""
-    return load(block=blocked())
+    """Load core and all installed plugins except those left out with `mappa --block`."""
+    return load_plugins(block=blocked_plugins())

@@ -1,4 +1,4 @@
-"""`mappa plan`: what a recipe is going to take, before anything starts."""
+"""`mappa plan`: estimate the resources of a recipe, before anything starts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mappa_core.cli.options import Asked, load_registry, recipe_options
-from mappa_core.engine.footprint import gigabytes
+from mappa_core.cli.options import ConfigArguments, load_registry, recipe_options
+from mappa_core.engine.footprint import format_bytes
 from mappa_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from mappa_core.engine.cluster.placement import Resources
-    from mappa_core.engine.footprint import Parts
-    from mappa_core.studies.plan import Amount, Judged, Plan, Work
+    from mappa_core.engine.footprint import MemoryParts
+    from mappa_core.studies.plan import CoachAssignment, PlannedAmount, RunPlan, Workload
 
 GB = 1_000_000_000
-FIGURES = {
+WORKLOAD_LABELS = {
     "trajectories": "trajectories",
     "actions": "actions",
     "sampled_tokens": "tokens sampled",
@@ -53,25 +53,30 @@ FIGURES = {
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(
-    asked: Asked, gpus: int | None, gpu_memory: float | None, nodes: int, previous: Path | None, as_json: bool
+    arguments: ConfigArguments,
+    gpus: int | None,
+    gpu_memory: float | None,
+    nodes: int,
+    previous: Path | None,
+    as_json: bool,
 ) -> None:
     """Show what a recipe takes: memory, tokens, calls, money, time. Starts nothing.
 
     It needs no key. Without --from RUN most figures are bounds by the recipe, and time is not known.
     """
-    from mappa_core.studies.plan import plan
+    from mappa_core.studies.plan import plan_run
 
     registry = load_registry()
     resources = _resources(gpus, gpu_memory, nodes)
-    planned = asyncio.run(plan(asked.compose(registry), registry, resources, previous=previous))
+    planned = asyncio.run(plan_run(arguments.compose(registry), registry, resources, previous=previous))
     if as_json:
-        click.echo(msgspec.json.encode(as_document(planned)).decode())
+        click.echo(msgspec.json.encode(plan_json(planned)).decode())
     else:
-        show(Console(), planned)
+        show_plan(Console(), planned)
 
 
 def _resources(gpus: int | None, gpu_memory: float | None, nodes: int) -> Resources:
-    """The nodes that are asked for; without GPUs they have as many CPUs as this machine."""
+    """Resources of the requested nodes; without GPUs they have as many CPUs as this machine."""
     from mappa_core.engine.cluster.placement import Node, Resources
 
     if (gpus is None) != (gpu_memory is None):
@@ -80,13 +85,13 @@ def _resources(gpus: int | None, gpu_memory: float | None, nodes: int) -> Resour
     return Resources(nodes=tuple(replace(node, host=f"node{number}") for number in range(1, nodes + 1)))
 
 
-def show(console: Console, planned: Plan) -> None:
-    """Who plays and who judges, what it takes of memory, and what it comes to."""
+def show_plan(console: Console, planned: RunPlan) -> None:
+    """Print agents and coaches, memory, work, cost and time."""
     console.print(f"[bold]{escape(planned.recipe)}[/]", highlight=False)
     console.print(_team(planned))
     _show_memory(console, planned)
     console.print(_work(planned))
-    hours = "not known" if planned.hours is None else f"about {_clock(planned.hours.value)}"
+    hours = "not known" if planned.hours is None else f"about {_format_hours(planned.hours.value)}"
     console.print(
         f"the run: {_count(planned.iterations, 'iteration')}, {_count(planned.evaluations, 'evaluation')}; cost "
         f"{_number(planned.run.usd, '$,.2f')}; wall time {hours}",
@@ -96,55 +101,57 @@ def show(console: Console, planned: Plan) -> None:
         console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
-def _team(planned: Plan) -> Table:
-    """A row for every agent; policies are named where they are not simply the agents'."""
-    named = any(player.policy != player.agent for player in planned.players)
+def _team(planned: RunPlan) -> Table:
+    """Build a table with a row per agent; policies are shown if their names differ from the agents'."""
+    named = any(player.policy != player.agent for player in planned.agents)
     rows = [("agent", *(["policy"] if named else []), "kind", "model", "judged by")]
-    for player in planned.players:
-        judges = ", ".join(_judge(one) for one in planned.judged if player.agent in one.agents)
+    for player in planned.agents:
+        judges = ", ".join(_judge(one) for one in planned.coaches if player.agent in one.agents)
         policy = [player.policy] if named else []
         rows.append((player.agent, *policy, player.kind, player.model, judges or "nobody"))
     return _plain(rows)
 
 
-def _judge(one: Judged) -> str:
+def _judge(one: CoachAssignment) -> str:
     when = "" if one.phase == "live" else ", in hindsight"
     if one.asks is None:
         return f"{one.coach} (what it asks is not known){when}"
-    asked = ", ".join(f"{asked.name} {asked.model}".rstrip() for asked in one.asks)
+    providers = ", ".join(f"{provider.name} {provider.model}".rstrip() for provider in one.asks)
     if len(one.asks) == 1:
-        return f"{asked}{when}"
-    return f"{one.coach} of {asked}{when}" if asked else f"{one.coach}{when}"
+        return f"{providers}{when}"
+    return f"{one.coach} of {providers}{when}" if providers else f"{one.coach}{when}"
 
 
-def _show_memory(console: Console, planned: Plan) -> None:
-    from mappa_core.engine.cluster.placement.showing import memory, parts, rows
+def _show_memory(console: Console, planned: RunPlan) -> None:
+    from mappa_core.engine.cluster.placement.showing import memory_lines, memory_rows, placement_rows
 
-    found = planned.memory
-    if found.unknown is not None:
-        console.print(f"memory is not known: {found.unknown}", style="yellow", highlight=False, soft_wrap=True)
-    elif found.local is not None:
-        console.print(_local(found.local))
-    elif found.placement is not None:
-        console.print(_plain(rows(found.placement)))
-        console.print(_plain(memory(found.placement)))
-        for line in parts(found.placement):
+    memory = planned.memory
+    if memory.unknown is not None:
+        console.print(f"memory is not known: {memory.unknown}", style="yellow", highlight=False, soft_wrap=True)
+    elif memory.local is not None:
+        console.print(_local(memory.local))
+    elif memory.placement is not None:
+        console.print(_plain(placement_rows(memory.placement)))
+        console.print(_plain(memory_rows(memory.placement)))
+        for line in memory_lines(memory.placement):
             console.print(line, markup=False, highlight=False)
-        for host, size in found.placement.host_bytes.items():
-            console.print(f"memory of {host} itself: {gigabytes(size)}", markup=False, highlight=False)
-        for note in found.placement.notes:
+        for host, size in memory.placement.host_bytes.items():
+            console.print(f"memory of {host} itself: {format_bytes(size)}", markup=False, highlight=False)
+        for note in memory.placement.notes:
             console.print(note, style="yellow", highlight=False)
 
 
-def _local(found: Mapping[str, Parts]) -> Table:
-    """A column for every policy and for what they share, a row for every part."""
-    names = list(dict.fromkeys(part for parts in found.values() for part in parts))
-    cells = [(name, *(gigabytes(parts[name]) if name in parts else "" for parts in found.values())) for name in names]
+def _local(memory: Mapping[str, MemoryParts]) -> Table:
+    """Build a table with a column per policy and for shared memory, and a row per part."""
+    names = list(dict.fromkeys(part for parts in memory.values() for part in parts))
+    cells = [
+        (name, *(format_bytes(parts[name]) if name in parts else "" for parts in memory.values())) for name in names
+    ]
     return _plain(
         [
-            ("memory", *(who or "shared" for who in found)),
+            ("memory", *(who or "shared" for who in memory)),
             *cells,
-            ("in all", *(gigabytes(sum(parts.values())) for parts in found.values())),
+            ("in all", *(format_bytes(sum(parts.values())) for parts in memory.values())),
         ]
     )
 
@@ -158,13 +165,13 @@ def _plain(rows: Sequence[Sequence[str]]) -> Table:
     return table
 
 
-def _work(planned: Plan) -> Table:
-    """A row for every figure that is not nothing."""
-    from mappa_core.studies.plan import Work
+def _work(planned: RunPlan) -> Table:
+    """Build a table with a row per figure that is not zero."""
+    from mappa_core.studies.plan import Workload
 
     columns = {
         "one iteration": planned.iteration if planned.iterations else None,
-        "replayed": planned.counterfactual if planned.iterations and planned.counterfactual != Work() else None,
+        "replayed": planned.counterfactual if planned.iterations and planned.counterfactual != Workload() else None,
         "training": planned.iteration * planned.iterations if planned.iterations else None,
         "one evaluation": planned.evaluation,
         "the run": planned.run,
@@ -174,7 +181,7 @@ def _work(planned: Plan) -> Table:
     table.add_column("")
     for name in shown:
         table.add_column(name, justify="right")
-    for figure, label in FIGURES.items():
+    for figure, label in WORKLOAD_LABELS.items():
         amounts = [getattr(work, figure) for work in shown.values()]
         if any(amount is None or amount.value for amount in amounts):
             table.add_row(
@@ -183,7 +190,7 @@ def _work(planned: Plan) -> Table:
     return table
 
 
-def _number(amount: Amount | None, spec: str) -> str:
+def _number(amount: PlannedAmount | None, spec: str) -> str:
     if amount is None:
         return "not known"
     sign, spec = ("$", spec[1:]) if spec.startswith("$") else ("", spec)
@@ -194,21 +201,21 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _clock(hours: float) -> str:
+def _format_hours(hours: float) -> str:
     return f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min"
 
 
-def as_document(planned: Plan) -> dict[str, Any]:
-    """A plan as JSON values: memory in bytes, `at_most` where a figure is a bound, null where it is not known."""
-    from mappa_core.engine.cluster.placement.showing import document
+def plan_json(planned: RunPlan) -> dict[str, Any]:
+    """Convert a plan to JSON values: memory in bytes, `at_most` for bounds, null for unknown figures."""
+    from mappa_core.engine.cluster.placement.showing import placement_json
 
     memory = planned.memory
     return {
         "recipe": planned.recipe,
-        "agents": [asdict(player) for player in planned.players],
-        "coaches": [asdict(one) for one in planned.judged],
+        "agents": [asdict(player) for player in planned.agents],
+        "coaches": [asdict(one) for one in planned.coaches],
         "memory": {
-            "placement": None if memory.placement is None else document(memory.placement),
+            "placement": None if memory.placement is None else placement_json(memory.placement),
             "local": memory.local,
             "unknown": memory.unknown,
         },
@@ -223,9 +230,9 @@ def as_document(planned: Plan) -> dict[str, Any]:
     }
 
 
-def _figures(work: Work) -> dict[str, Any]:
+def _figures(work: Workload) -> dict[str, Any]:
     return {**{one.name: _figure(getattr(work, one.name)) for one in fields(work)}, "usd": _figure(work.usd)}
 
 
-def _figure(amount: Amount | None) -> dict[str, Any] | None:
+def _figure(amount: PlannedAmount | None) -> dict[str, Any] | None:
     return None if amount is None else {"value": amount.value, "at_most": amount.at_most}

@@ -1,4 +1,4 @@
-"""`mappa plugins`: what is installed, what it offers, and why something is broken."""
+"""`mappa plugins`: list installed plugins, their offers, and why a plugin is broken."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import click
 
 from mappa_core.cli.options import load_registry
-from mappa_core.plugins import Broken, Plugin, Registry
+from mappa_core.plugins import BrokenPlugin, Plugin, Registry
 
 
 @click.command("plugins")
@@ -26,7 +26,7 @@ def command(as_json: bool, tracebacks: bool) -> None:
 
 
 def _rows(plugin: Plugin) -> dict[str, list[str]]:
-    """What a plugin brings, by kind; kinds it brings nothing of are left out."""
+    """Offers, recipes and commands of a plugin, by kind; empty kinds are left out."""
     rows = {str(kind): sorted(offers) for kind, offers in plugin.offers.items()}
     rows["recipes"] = sorted(f"{plugin.name}/{name}" for name in plugin.recipes)
     rows["commands"] = sorted(f"mappa {plugin.name} {one.name}" for one in plugin.commands)
@@ -58,7 +58,7 @@ def _show(plugin: Plugin) -> None:
     click.echo()
 
 
-def _show_broken(broken: Broken, tracebacks: bool) -> None:
+def _show_broken(broken: BrokenPlugin, tracebacks: bool) -> None:
     click.echo(f"{click.style(broken.name, bold=True)}  {broken.package} {broken.version}")
     click.secho(f"  broken      {broken.reason}", fg="red")
     if tracebacks:

@@ -1,4 +1,4 @@
-"""`mappa recoach`: what another coach would have taught a run."""
+"""`mappa recoach`: judge a run with another coach, and compare the advantages."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mappa_core.cli.asking import announce
+from mappa_core.cli.asking import announce_providers
 from mappa_core.cli.options import load_registry
-from mappa_core.cli.progress import number, percent
-from mappa_core.cli.verdicts import columns, counting_verdicts, figure, show_reasons
+from mappa_core.cli.progress import format_or_dash, format_percent
+from mappa_core.cli.verdicts import format_estimate, make_table, show_reasons, verdict_bar
 from mappa_core.config.compose import restore
 from mappa_core.protocols import Split
 
 if TYPE_CHECKING:
-    from mappa_core.studies.advantages import Action, Change
-    from mappa_core.studies.recoach import Recoached
+    from mappa_core.studies.advantages import ActionAdvantages, AdvantageComparison
+    from mappa_core.studies.recoach import RecoachResult
 
 
 @click.command("recoach")
@@ -59,7 +59,7 @@ def command(
     own = (word if word.startswith("coach.") else f"coach.options.{word}" for word in settings)
     composed = restore(registry, run / CONFIG, (f"coach.use={json.dumps(coach)}", *own))
     errors = Console(stderr=True)
-    with counting_verdicts(errors, quiet=quiet or as_json) as bar:
+    with verdict_bar(errors, quiet=quiet or as_json) as bar:
         recoached = asyncio.run(
             recoach(
                 composed,
@@ -68,34 +68,34 @@ def command(
                 split=split,
                 iteration=iteration,
                 limit=limit,
-                announced=lambda providers: announce(errors, providers),
-                starting=bar.starting,
-                judged=bar.judged,
+                on_providers=lambda providers: announce_providers(errors, providers),
+                on_start=bar.start,
+                on_verdict=bar.advance,
             )
         )
     if as_json:
-        click.echo(as_document(recoached))
+        click.echo(recoach_json(recoached))
     else:
-        show(Console(), recoached)
+        show_recoach(Console(), recoached)
 
 
-def as_document(recoached: Recoached) -> str:
-    """What changed as one JSON object; shares are 0-1, null what is not known."""
+def recoach_json(recoached: RecoachResult) -> str:
+    """Encode the changes as one JSON object; shares are 0-1, unknown values null."""
     document: dict[str, Any] = msgspec.to_builtins(recoached, enc_hook=str)
     document |= {
         "overall": _change(recoached.overall),
         "by_agent": {agent: _change(change) for agent, change in recoached.by_agent.items()},
-        "by_iteration": {str(number): _change(change) for number, change in recoached.by_iteration.items()},
+        "by_iteration": {str(iteration): _change(change) for iteration, change in recoached.by_iteration.items()},
     }
     return msgspec.json.encode(document).decode()
 
 
-def _change(change: Change) -> Mapping[str, Any]:
+def _change(change: AdvantageComparison) -> Mapping[str, Any]:
     return {**msgspec.to_builtins(change), "flip_share": change.flip_share}
 
 
-def show(console: Console, recoached: Recoached) -> None:
-    """What became of the advantages: by agent, by iteration, and the actions that moved furthest."""
+def show_recoach(console: Console, recoached: RecoachResult) -> None:
+    """Print the changes of advantages: by agent, by iteration, and the actions with the largest changes."""
     _show_verdicts(console, recoached)
     if not recoached.overall.actions:
         console.print("no policy of this run learns: there are verdicts, and no advantages to compare", highlight=False)
@@ -104,7 +104,7 @@ def show(console: Console, recoached: Recoached) -> None:
     console.print("\n[bold]advantages[/]  [dim]of each action, before and after; intervals are of 95 %[/]")
     console.print(_changes("agent", {"all": recoached.overall, **recoached.by_agent}))
     if len(recoached.by_iteration) > 1:
-        console.print(_changes("iteration", {str(number): one for number, one in recoached.by_iteration.items()}))
+        console.print(_changes("iteration", {str(iteration): one for iteration, one in recoached.by_iteration.items()}))
     if not recoached.movers:
         console.print("no advantage moved")
         return
@@ -113,7 +113,7 @@ def show(console: Console, recoached: Recoached) -> None:
     console.print(f"next     mappa runs trace {recoached.folder} TRAJECTORY", soft_wrap=True, highlight=False)
 
 
-def _show_verdicts(console: Console, recoached: Recoached) -> None:
+def _show_verdicts(console: Console, recoached: RecoachResult) -> None:
     counts = recoached.counts
     cost = "; their cost is unknown" if recoached.usd is None else f" for ${recoached.usd:.4f}" if recoached.usd else ""
     replayed = f", {counts.replayed:,} of them from the cassette" if counts.replayed else ""
@@ -134,19 +134,19 @@ def _show_verdicts(console: Console, recoached: Recoached) -> None:
     show_reasons(console, counts)
 
 
-def _changes(title: str, changes: Mapping[str, Change]) -> Table:
-    table = columns(title, "actions", "unscored", "correlation", "signs flipped")
+def _changes(title: str, changes: Mapping[str, AdvantageComparison]) -> Table:
+    table = make_table(title, "actions", "unscored", "correlation", "signs flipped")
     for name, change in changes.items():
-        flips = f"{change.flips:,} ({percent(change.flip_share)})"
+        flips = f"{change.flips:,} ({format_percent(change.flip_share)})"
         missing = f"{change.missing_before:,} -> {change.missing_after:,}"
-        table.add_row(escape(name), f"{change.actions:,}", missing, figure(change.correlation, "+z.2f"), flips)
+        table.add_row(escape(name), f"{change.actions:,}", missing, format_estimate(change.correlation, "+z.2f"), flips)
     return table
 
 
-def _movers(actions: Sequence[Action]) -> Table:
-    table = columns("trajectory", "agent", "reward", "advantage", text=2)
+def _movers(actions: Sequence[ActionAdvantages]) -> Table:
+    table = make_table("trajectory", "agent", "reward", "advantage", text=2)
     for one in actions:
-        reward = f"{number(one.reward_before, '.2f')} -> {number(one.reward_after, '.2f')}"
-        advantage = f"{number(one.before, '+z.2f')} -> {number(one.after, '+z.2f')}"
+        reward = f"{format_or_dash(one.reward_before, '.2f')} -> {format_or_dash(one.reward_after, '.2f')}"
+        advantage = f"{format_or_dash(one.before, '+z.2f')} -> {format_or_dash(one.after, '+z.2f')}"
         table.add_row(escape(one.trajectory), escape(one.agent), reward, advantage)
     return table

@@ -1,4 +1,4 @@
-"""`mappa report`: the page on a run, and what its coach prefers."""
+"""`mappa report`: write the report page of a run, and print its results and the coach's gaps."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from mappa_core.store.summary import Interval, Summary
-    from mappa_core.view.drift import GapHistory, Watch
-    from mappa_core.view.health import Warned
+    from mappa_core.view.drift import DriftHistory, GapHistory
+    from mappa_core.view.health import RaisedWarning
 
 
 @click.command("report")
@@ -32,49 +32,49 @@ def command(runs: Sequence[Path], out: Path | None, audit: bool, as_json: bool) 
     """
     from mappa_core.store.reader import Reader
     from mappa_core.store.summary import read_summary
-    from mappa_core.view.drift import watch_of
-    from mappa_core.view.health import warnings_of
+    from mappa_core.view.drift import read_drift
+    from mappa_core.view.health import read_warnings
     from mappa_core.view.report import write_page, write_report
 
-    found = []
+    reports = []
     for folder in runs:
         with Reader(folder) as reader:
-            found.append((folder, watch_of(reader), warnings_of(reader), read_summary(folder)))
-    shared = None if out is None else write_page(out, [(one[0], one[-1]) for one in found], audit=audit)
-    for folder, watch, warnings, summary in found:
+            reports.append((folder, read_drift(reader), read_warnings(reader), read_summary(folder)))
+    shared = None if out is None else write_page(out, [(one[0], one[-1]) for one in reports], audit=audit)
+    for folder, drift, warnings, summary in reports:
         page = shared or write_report(folder, summary, audit=audit)
         if as_json:
-            click.echo(as_document(page, summary, watch, warnings))
+            click.echo(report_json(page, summary, drift, warnings))
         else:
-            show(Console(), folder, page, summary, watch, warnings)
+            show_report(Console(), folder, page, summary, drift, warnings)
 
 
-def show(
-    console: Console, folder: Path, page: Path, summary: Summary, watch: Watch, warnings: Sequence[Warned]
+def show_report(
+    console: Console, folder: Path, page: Path, summary: Summary, drift: DriftHistory, warnings: Sequence[RaisedWarning]
 ) -> None:
-    """What was learned, the coach's gaps and alarms, warnings of health, and where the page lies."""
-    from mappa_core.cli.progress import counted
-    from mappa_core.cli.results import chosen, gains_table, show_warnings
+    """Print the results, the coach's gaps and alarms, warnings of health, and the path of the page."""
+    from mappa_core.cli.progress import format_problem_count
+    from mappa_core.cli.results import gains_table, selection_sentence, show_warnings
 
     console.print(f"[bold]{escape(folder.resolve().name)}[/]  {summary.status}", highlight=False)
     if summary.eval is not None:
-        count = counted(summary.eval.n, summary.eval.clusters)
+        count = format_problem_count(summary.eval.n, summary.eval.clusters)
         console.print(f"held-out {summary.eval.metric}, {count}, 95 % intervals", highlight=False)
         console.print(gains_table(summary.eval))
         if summary.eval.selection is not None:
-            console.print(chosen(summary.eval.selection), soft_wrap=True, highlight=False)
-    if watch.gaps:
+            console.print(selection_sentence(summary.eval.selection), soft_wrap=True, highlight=False)
+    if drift.gaps:
         console.print("gaps of the coach between strata: points beyond the rest at equal outcome, 95 % intervals")
-        console.print(_gaps(watch.gaps))
-    for alarm in watch.alarms:
-        told = f"{alarm.kind} alarm after iteration {alarm.iteration}: {alarm.text}"
-        console.print(told, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        console.print(_gaps(drift.gaps))
+    for alarm in drift.alarms:
+        line = f"{alarm.kind} alarm after iteration {alarm.iteration}: {alarm.text}"
+        console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
     show_warnings(console, warnings)
     console.print(f"report   {page}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _gaps(gaps: Sequence[GapHistory]) -> Table:
-    from mappa_core.cli.progress import number
+    from mappa_core.cli.progress import format_or_dash
 
     table = Table(box=None, header_style="dim")
     for name in ("", "where", "gap", "per iteration", "alarms"):
@@ -84,7 +84,7 @@ def _gaps(gaps: Sequence[GapHistory]) -> Table:
             escape(gap.agent),
             escape(f"{gap.stratifier}: {gap.stratum}") + ("" if gap.phase == "live" else f" ({gap.phase})"),
             _points(gap.last),
-            number(gap.growth, "+.3f"),
+            format_or_dash(gap.growth, "+.3f"),
             ", ".join(kind for _, kind in gap.alarms) or "none",
         )
     return table
@@ -95,8 +95,9 @@ def _points(gap: Interval) -> str:
     return f"{gap.mean:+.2f}{bounds}"
 
 
-def as_document(page: Path, summary: Summary, watch: Watch, warnings: Sequence[Warned]) -> str:
-    """The summary of a run, where its page lies, the coach's gaps (points) and alarms, and warnings of health."""
+def report_json(page: Path, summary: Summary, drift: DriftHistory, warnings: Sequence[RaisedWarning]) -> str:
+    """Encode the summary of a run, the path of its page, the coach's gaps (points) and alarms, and warnings of
+    health."""
     health = msgspec.to_builtins(warnings)
-    document = {**msgspec.to_builtins(summary), "report": str(page), **msgspec.to_builtins(watch), "health": health}
+    document = {**msgspec.to_builtins(summary), "report": str(page), **msgspec.to_builtins(drift), "health": health}
     return msgspec.json.encode(document).decode()

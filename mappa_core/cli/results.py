@@ -1,4 +1,4 @@
-"""Held-out results as tables and documents: the metric and the further figures, over all tasks and by stratum."""
+"""Held-out results as tables and JSON: the metric and the further figures, over all tasks and by stratum."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mappa_core.cli.progress import evaluation_line, share
+from mappa_core.cli.progress import evaluation_line, format_share
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.store.summary import EvalSummary, FigureSummary, Interval, SelectionSummary, StratumSummary
-from mappa_core.view.health import Warned
+from mappa_core.view.health import RaisedWarning
 
 
 def show_evaluation(console: Console, evaluation: Evaluation, played: str | None = None) -> None:
-    """What was evaluated, in a line, and by stratum where there are several; `played` as in `evaluation_line`."""
+    """Print an evaluation as a line, and as a table if it has several strata; `played` as in `evaluation_line`."""
     console.print(evaluation_line(evaluation, played), soft_wrap=True, highlight=False)
     if evaluation.by_stratum():
         console.print(evaluation_table(evaluation))
 
 
 def evaluation_table(evaluation: Evaluation) -> Table:
-    """A row for all problems and for each stratum, a column for the metric and for each further figure."""
+    """Build a table with a row for all problems and per stratum, and a column for the metric and per further figure."""
     table = _table("", "problems", *evaluation.measures)
     for name, part in {"all": evaluation, **evaluation.by_stratum()}.items():
-        shares = (share(part.of(measure).interval) for measure in evaluation.measures)
+        shares = (format_share(part.with_metric(measure).interval) for measure in evaluation.measures)
         table.add_row(escape(name), str(len(part.problems)), *shares)
     return table
 
 
 def gains_table(results: EvalSummary) -> Table:
-    """Before, after and gain of the metric, then of each further figure: over all tasks, then by stratum."""
+    """Build a table of before, after and gain of the metric and each further figure: over all tasks and by stratum."""
     table = _table("", "before", "after", "gain")
     parts: dict[str, EvalSummary | StratumSummary] = {"all": results, **results.strata}
     for measure in (results.metric, *results.figures):
@@ -40,49 +40,49 @@ def gains_table(results: EvalSummary) -> Table:
             table.pad_edge = False
             table.add_row(f"[bold]{escape(measure)}[/]")
         for name, part in parts.items():
-            found = part if measure == results.metric else part.figures[measure]
-            table.add_row(escape(name), *_gain(found))
+            result = part if measure == results.metric else part.figures[measure]
+            table.add_row(escape(name), *_gain(result))
     return table
 
 
-def chosen(selection: SelectionSummary) -> str:
-    """How the weights were chosen that the column `after` is of, in a sentence."""
+def selection_sentence(selection: SelectionSummary) -> str:
+    """Describe in a sentence how the weights for the column `after` were chosen."""
     return (
         f"after: the weights of iteration {selection.iteration}, the best of {selection.evaluations} evaluations on "
         f"{selection.n} other tasks ({selection.value:.1%} there, which the choice makes too good)"
     )
 
 
-def show_warnings(console: Console, warnings: Sequence[Warned]) -> None:
-    """A line per warning of a policy's health."""
-    for one in warnings:
-        told = f"health, {one.rule}, after iteration {one.iteration}: {one.text}"
-        console.print(told, style="yellow", markup=False, highlight=False, soft_wrap=True)
+def show_warnings(console: Console, warnings: Sequence[RaisedWarning]) -> None:
+    """Print a line per warning of a policy's health."""
+    for warning in warnings:
+        line = f"health, {warning.rule}, after iteration {warning.iteration}: {warning.text}"
+        console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
-def as_document(evaluation: Evaluation) -> dict[str, Any]:
-    """An evaluation as JSON values: mean and bounds of the metric and of each further figure, and by stratum. Shares
-    are 0-1."""
-    strata = {name: _measured(evaluation.within(name)) for name in sorted(set(evaluation.strata))}
-    return {**_measured(evaluation), "strata": strata}
+def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
+    """Convert an evaluation to JSON values: mean and bounds of the metric and of each further figure, also by stratum.
+    Shares are 0-1."""
+    strata = {name: _measures_json(evaluation.for_stratum(name)) for name in sorted(set(evaluation.strata))}
+    return {**_measures_json(evaluation), "strata": strata}
 
 
-def _measured(evaluation: Evaluation) -> dict[str, Any]:
+def _measures_json(evaluation: Evaluation) -> dict[str, Any]:
     return {
         "problems": len(evaluation.problems),
         "clusters": evaluation.cluster_count,
         **_bounds(evaluation.interval),
-        "figures": {name: _bounds(evaluation.of(name).interval) for name in evaluation.figures},
+        "figures": {name: _bounds(evaluation.with_metric(name).interval) for name in evaluation.figures},
     }
 
 
 def _bounds(interval: Interval | None) -> Mapping[str, float | None]:
-    """mean, low and high; all null where every problem was lost."""
+    """Mean, low and high; all null if every problem was lost."""
     return {name: getattr(interval, name, None) for name in ("mean", "low", "high")}
 
 
-def _gain(found: EvalSummary | StratumSummary | FigureSummary) -> tuple[str, str, str]:
-    return share(found.before), share(found.after), share(found.gain, sign=True)
+def _gain(result: EvalSummary | StratumSummary | FigureSummary) -> tuple[str, str, str]:
+    return format_share(result.before), format_share(result.after), format_share(result.gain, sign=True)
 
 
 def _table(*names: str) -> Table:

@@ -1,4 +1,4 @@
-"""`mappa runs`: list runs, show one, and print a trajectory with every verdict."""
+"""`mappa runs`: list runs, show a run, and print a trajectory with all verdicts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mappa_core.cli.progress import share
+from mappa_core.cli.progress import format_share
 from mappa_core.errors import RunError
 from mappa_core.records import NOBODY, Step, ToolResult, Trajectory, Verdict
-from mappa_core.store.folder import run_folders
+from mappa_core.store.folder import list_run_folders
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import read_summary
 
@@ -29,7 +29,7 @@ def list_runs(root: Path) -> None:
     table = Table(box=None, header_style="bold")
     for name in ("run", "status", "iterations", "before", "after", "gain"):
         table.add_column(name, justify="left" if name in ("run", "status") else "right", overflow="fold")
-    for folder in run_folders(root):
+    for folder in list_run_folders(root):
         try:
             summary = read_summary(folder)
         except RunError:
@@ -37,9 +37,9 @@ def list_runs(root: Path) -> None:
             continue
         result = summary.eval
         cells = (result.before, result.after) if result else (None, None)
-        gain = share(result.gain, sign=True) if result else "-"
+        gain = format_share(result.gain, sign=True) if result else "-"
         table.add_row(
-            escape(folder.name), summary.status, str(summary.iterations), *(share(one) for one in cells), gain
+            escape(folder.name), summary.status, str(summary.iterations), *(format_share(one) for one in cells), gain
         )
     Console().print(table)
 
@@ -52,7 +52,7 @@ def list_runs(root: Path) -> None:
 @click.option("--iteration", type=int, help="Only trajectories of this iteration.")
 @click.option("--limit", type=int, default=20, show_default=True)
 @click.option("--offset", type=int, default=0, show_default=True)
-def show(folder: Path, split: str | None, iteration: int | None, limit: int, offset: int) -> None:
+def show_run(folder: Path, split: str | None, iteration: int | None, limit: int, offset: int) -> None:
     """Show a run: its coach's verdicts per agent and its trajectories (the newest iterations by --iteration)."""
     console = Console()
     with Reader(folder) as reader:
@@ -71,11 +71,11 @@ def show(folder: Path, split: str | None, iteration: int | None, limit: int, off
 @command.command("trace")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.argument("trajectory")
-def trace(folder: Path, trajectory: str) -> None:
+def trace_trajectory(folder: Path, trajectory: str) -> None:
     """Print one trajectory: what each agent saw and wrote, what its tools answered, and the verdicts."""
     with Reader(folder) as reader:
-        found = reader.trajectory(trajectory)
-    show_trajectory(Console(), found)
+        shown = reader.trajectory(trajectory)
+    show_trajectory(Console(), shown)
 
 
 def show_trajectory(console: Console, trajectory: Trajectory) -> None:
@@ -101,36 +101,36 @@ def _show_step(console: Console, step: Step, verdicts: list[Verdict]) -> None:
         _block(console, "thought", step.reply.reasoning)
     _block(console, "wrote" + (" (cut off at its token limit)" if step.truncated else ""), step.completion.text)
     for result in step.results:
-        _block(console, _answered(result), (result.stdout + result.stderr) or "(printed nothing)")
+        _block(console, _describe_result(result), (result.stdout + result.stderr) or "(printed nothing)")
         for change in result.files:
             size = "" if change.size is None else f", {change.size} bytes"
             console.print(f"{change.kind} {escape(change.path)}{size}", highlight=False)
     for breach in step.breaches:
-        said = ": ".join(escape(text) for text in (breach.reason, breach.detail) if text)
-        console.print(f"[yellow]{breach.kind}: {escape(breach.path)}[/] {said}", highlight=False)
+        details = ": ".join(escape(text) for text in (breach.reason, breach.detail) if text)
+        console.print(f"[yellow]{breach.kind}: {escape(breach.path)}[/] {details}", highlight=False)
     for verdict in verdicts:
-        _block(console, headline(verdict), verdict.error or verdict.reasoning)
+        _block(console, verdict_headline(verdict), verdict.error or verdict.reasoning)
         if verdict.correction:
             _block(console, "better", verdict.correction)
 
 
-def _answered(result: ToolResult) -> str:
-    """Which tool answered what, where its program ran, and how often it had to be called."""
+def _describe_result(result: ToolResult) -> str:
+    """Describe a tool result: the tool, its status, where its program ran, and the number of attempts."""
     where = "" if result.sandbox is None else f", in {result.sandbox}"
     again = "" if result.attempts == 1 else f", in attempt {result.attempts}"
     return f"{result.tool}: {result.status}{where}{again}"
 
 
-def headline(verdict: Verdict) -> str:
-    """Who said what of whom, and how it came about."""
-    said = verdict.status if verdict.score is None else f"{verdict.score:g} of 10"
+def verdict_headline(verdict: Verdict) -> str:
+    """Describe a verdict: coach, score, agent, and how it was obtained."""
+    result = verdict.status if verdict.score is None else f"{verdict.score:g} of 10"
     notes = [
         "in hindsight" if verdict.phase == "after" else "asked again" if verdict.phase == "again" else "",
         "" if verdict.raw_score is None else f"{verdict.raw_score:g} before correction for bias",
         "from the cassette" if verdict.replayed else "",
         "" if verdict.blame in (None, NOBODY) else f"to blame: {verdict.blame}",
     ]
-    return ", ".join((f"{verdict.coach}: {said}", *(note for note in notes if note)))
+    return ", ".join((f"{verdict.coach}: {result}", *(note for note in notes if note)))
 
 
 def _block(console: Console, title: str, text: str) -> None:

@@ -1,4 +1,4 @@
-"""`mappa sandbox`: programs in the sandbox of a run, without the run."""
+"""`mappa sandbox`: run programs in the sandbox of a run, without a run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mappa_core.cli.options import Asked, load_registry
+from mappa_core.cli.options import ConfigArguments, load_registry
 from mappa_core.config.schema import ToolSection
 from mappa_core.errors import ConfigError, InputError, ToolError
-from mappa_core.plugins import Registry, choices
+from mappa_core.plugins import Registry, did_you_mean
 
 if TYPE_CHECKING:
     from mappa_core.records import Sandbox, ToolResult
@@ -41,7 +41,7 @@ def command() -> None:
 )
 @click.option("--tool", metavar="NAME", default=TOOL, show_default=True, help="The recipe's tool that runs programs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def run(
+def run_file(
     file: Path,
     arguments: Sequence[str],
     plugin: str | None,
@@ -56,8 +56,8 @@ def run(
 
     code = _text(file)
     registry = load_registry()
-    asked = Asked(plugin=plugin, recipe=recipe, config_files=config_files, settings=(), name=None)
-    section = _section(asked, registry, tool)
+    config_arguments = ConfigArguments(plugin=plugin, recipe=recipe, config_files=config_files, settings=(), name=None)
+    section = _section(config_arguments, registry, tool)
     try:
         sandbox, result = asyncio.run(_run(registry, section, code, arguments))
     except ToolError as error:
@@ -75,14 +75,14 @@ def _text(file: Path) -> str:
         raise InputError(f"cannot read the program {file}: {error}") from error
 
 
-def _section(asked: Asked, registry: Registry, name: str) -> ToolSection:
-    if asked.plugin is None and not asked.config_files:
+def _section(config_arguments: ConfigArguments, registry: Registry, name: str) -> ToolSection:
+    if config_arguments.plugin is None and not config_arguments.config_files:
         if name != TOOL:
             raise ConfigError(f"--tool {name} is one of a recipe: name it with --plugin")
         return ToolSection(use=TOOL, options=registry.offer("tools", TOOL).options())
-    tools = asked.compose(registry).config.tools
+    tools = config_arguments.compose(registry).config.tools
     if name not in tools:
-        raise ConfigError(f"--tool {name}: the recipe has no such tool.{choices(name, tools)}")
+        raise ConfigError(f"--tool {name}: the recipe has no such tool.{did_you_mean(name, tools)}")
     return tools[name]
 
 
@@ -90,7 +90,7 @@ async def _run(
     registry: Registry, section: ToolSection, code: str, arguments: Sequence[str]
 ) -> tuple[Sandbox, ToolResult]:
     from mappa_core.protocols import Sandboxed
-    from mappa_core.session.kit import limits_of
+    from mappa_core.session.kit import to_tool_limits
     from mappa_core.tools.workspace import FolderWorkspace
 
     tool = registry.build("tools", section.use, section.options)
@@ -99,13 +99,13 @@ async def _run(
             raise ConfigError(f"the tool {section.use} runs no programs")
         sandbox = await tool.open()
         with tempfile.TemporaryDirectory(prefix="mappa-work-") as folder:
-            return sandbox, await tool.run(code, arguments, FolderWorkspace(Path(folder)), limits_of(section))
+            return sandbox, await tool.run(code, arguments, FolderWorkspace(Path(folder)), to_tool_limits(section))
     finally:
         await tool.close()
 
 
 def _show(sandbox: Sandbox, result: ToolResult) -> None:
-    """The program's output where it wrote it, and what became of it on standard error."""
+    """Print the program's output to the streams it was written to, and its result to standard error."""
     click.echo(result.stdout, nl=False)
     click.echo(result.stderr, nl=False, err=True)
     ending = result.status if result.exit_code is None else f"{result.status}, exit code {result.exit_code}"

@@ -1,4 +1,4 @@
-"""`mappa sweep`: seeds times settings, each a run of its own, and what they come to together."""
+"""`mappa sweep`: train every combination of settings and seeds as a run, and compare them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from mappa_core.cli.main import blocked
-from mappa_core.cli.options import Asked, load_registry, recipe_options
+from mappa_core.cli.main import blocked_plugins
+from mappa_core.cli.options import ConfigArguments, load_registry, recipe_options
 from mappa_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mappa_core.studies.sweep import Sweep, SweepRun, Swept
+    from mappa_core.studies.sweep import Sweep, SweepResult, SweepRun
 
-FAILED = 2
-"""The exit code where a run of the sweep failed."""
+EXIT_RUN_FAILED = 2
+"""Exit code if a run of the sweep failed."""
 
 
 @click.command("sweep")
@@ -38,7 +38,7 @@ FAILED = 2
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(
-    asked: Asked,
+    arguments: ConfigArguments,
     vary: Sequence[str],
     seeds: str | None,
     folder: Path | None,
@@ -63,38 +63,38 @@ def command(
     import msgspec
 
     from mappa_core.engine.cluster.installed import check_installed
-    from mappa_core.studies.sweep import load, swept
-    from mappa_core.view.sweep import write_sweep
+    from mappa_core.studies.sweep import collect_results, load_sweep
+    from mappa_core.view.sweep import write_sweep_page
 
     if ray is not None:
         check_installed("--ray", ["ray"])
     if resume is None:
-        folder, sweep = _begun(asked, vary, seeds, folder)
+        folder, sweep = _create_sweep(arguments, vary, seeds, folder)
     else:
-        if vary or seeds or folder or asked.plugin or asked.recipe or asked.config_files or asked.words:
+        if vary or seeds or folder or arguments.plugin or arguments.recipe or arguments.config_files or arguments.words:
             raise ConfigError(
                 "--resume goes on with what the sweep began with: leave everything out but --jobs and --ray"
             )
-        folder, sweep = resume, load(resume)
+        folder, sweep = resume, load_sweep(resume)
     errors = Console(stderr=True)
 
     def changed(now: Sweep, run: SweepRun) -> None:
         if not (quiet or as_json):
-            errors.print(progress(now, run), highlight=False, markup=False, soft_wrap=True)
+            errors.print(run_status_line(now, run), highlight=False, markup=False, soft_wrap=True)
 
     try:
         done = asyncio.run(_run(folder.resolve(), sweep, changed, jobs=jobs, ray=ray, cpus=cpus, gpus=gpus))
     except (KeyboardInterrupt, SystemExit, ConfigError):
         click.echo(f"nothing is lost; go on with: mappa sweep --resume {folder}", err=True)
         raise
-    found = swept(folder, done)
-    page = write_sweep(folder, found, told(found))
+    results = collect_results(folder, done)
+    page = write_sweep_page(folder, results, sweep_notes(results))
     if as_json:
-        click.echo(msgspec.json.encode(as_document(folder, found)).decode())
+        click.echo(msgspec.json.encode(sweep_json(folder, results)).decode())
     else:
-        show(Console(), found, page)
-    if done.at("failed"):
-        raise click.exceptions.Exit(FAILED)
+        show_sweep(Console(), results, page)
+    if done.runs_with_status("failed"):
+        raise click.exceptions.Exit(EXIT_RUN_FAILED)
 
 
 async def _run(
@@ -107,34 +107,36 @@ async def _run(
     cpus: int,
     gpus: float,
 ) -> Sweep:
-    """Run what is not done, here or on a Ray."""
-    from mappa_core.studies.sweep import Running, here
+    """Run what is not done yet, on this machine or on Ray."""
+    from mappa_core.studies.sweep import SweepRunner, launch_locally
 
     if ray is None:
-        return await Running(folder, sweep, jobs=jobs, changed=changed, launch=here).run()
-    from mappa_core.engine.cluster.programs import Programs
+        return await SweepRunner(folder, sweep, jobs=jobs, on_change=changed, launch=launch_locally).run()
+    from mappa_core.engine.cluster.programs import SubprocessJobs
 
-    programs = await Programs.open(ray, folder, jobs=jobs, cpus=cpus, gpus=gpus)
+    programs = await SubprocessJobs.open(ray, folder, jobs=jobs, cpus=cpus, gpus=gpus)
     try:
-        return await Running(folder, sweep, jobs=jobs, changed=changed, launch=programs.run).run()
+        return await SweepRunner(folder, sweep, jobs=jobs, on_change=changed, launch=programs.run).run()
     finally:
         await programs.close()
 
 
-def _begun(asked: Asked, vary: Sequence[str], seeds: str | None, folder: Path | None) -> tuple[Path, Sweep]:
-    """Compose, check and write down a new sweep."""
-    from mappa_core.store.folder import new_name
-    from mappa_core.studies.sweep import arms_of, begin
+def _create_sweep(
+    arguments: ConfigArguments, vary: Sequence[str], seeds: str | None, folder: Path | None
+) -> tuple[Path, Sweep]:
+    """Compose, check and create a new sweep."""
+    from mappa_core.store.folder import new_run_name
+    from mappa_core.studies.sweep import create_sweep, expand_grid
 
-    if asked.name is not None:
+    if arguments.name is not None:
         raise ConfigError("--name names one run; name the folder of a sweep with --folder DIR")
     registry = load_registry()
-    composed = asked.compose(registry)
+    composed = arguments.compose(registry)
     if folder is None:
-        folder = Path(composed.config.run.root) / f"sweep-{new_name(composed.plugin, composed.recipe)}"
+        folder = Path(composed.config.run.root) / f"sweep-{new_run_name(composed.plugin, composed.recipe)}"
     numbers = _seeds(seeds) if seeds else (composed.config.seed,)
-    arms = arms_of(vary)
-    return folder, begin(folder, composed, registry, arms=arms, seeds=numbers, blocked=blocked())
+    arms = expand_grid(vary)
+    return folder, create_sweep(folder, composed, registry, arms=arms, seeds=numbers, blocked=blocked_plugins())
 
 
 def _seeds(text: str) -> tuple[int, ...]:
@@ -144,57 +146,57 @@ def _seeds(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def progress(sweep: Sweep, run: SweepRun) -> str:
-    """A line on a run that started or ended."""
-    done = f"{len(sweep.at('done'))} of {len(sweep.runs)} done"
+def run_status_line(sweep: Sweep, run: SweepRun) -> str:
+    """Format the status of a run that started or ended as one line."""
+    done = f"{len(sweep.runs_with_status('done'))} of {len(sweep.runs)} done"
     error = "" if run.error is None else f": {run.error}"
     return f"{run.folder} ({sweep.setting(run)}, seed {run.seed}) {run.status}{error}  [{done}]"
 
 
-def told(found: Swept) -> list[str]:
-    """What the figures stand on, and which setting is chosen by what."""
-    from mappa_core.cli.compare import notes
+def sweep_notes(results: SweepResult) -> list[str]:
+    """Notes on the basis of the figures, and on the chosen setting."""
+    from mappa_core.cli.compare import comparison_notes
 
-    if found.compared is None:
+    if results.compared is None:
         return []
-    lines = notes(found.compared)
-    if len(found.compared.arms) < 2:
+    lines = comparison_notes(results.compared)
+    if len(results.compared.arms) < 2:
         return lines
-    if found.chosen is None:
+    if results.chosen is None:
         return [
             *lines,
             "No setting is named the best: the tasks that are reported must not choose it. checkpoint.best=true sets "
             "tasks apart for that.",
         ]
-    name, mean = found.chosen
+    name, mean = results.chosen
     return [*lines, f"Chosen on other tasks, with a mean of {mean:.1%} there: {name}. Its figures are those above."]
 
 
-def show(console: Console, found: Swept, page: Path) -> None:
-    """The arms, what is between them, what failed, and where everything lies."""
+def show_sweep(console: Console, results: SweepResult, page: Path) -> None:
+    """Print the arms, their differences, failed runs, and the path of the report."""
     from mappa_core.cli import compare
 
-    if found.compared is not None:
-        compare.show(console, found.compared, told(found))
-    for run in found.sweep.at("failed"):
-        line = f"failed   {run.folder} ({found.sweep.setting(run)}, seed {run.seed}): {run.error}"
+    if results.compared is not None:
+        compare.show_comparison(console, results.compared, sweep_notes(results))
+    for run in results.sweep.runs_with_status("failed"):
+        line = f"failed   {run.folder} ({results.sweep.setting(run)}, seed {run.seed}): {run.error}"
         console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
-    if found.sweep.at("failed"):
+    if results.sweep.runs_with_status("failed"):
         again = f"again    mappa sweep --resume {page.parent}"
         console.print(again, highlight=False, markup=False, soft_wrap=True)
     console.print(f"report   {page}", highlight=False, markup=False, soft_wrap=True)
 
 
-def as_document(folder: Path, found: Swept) -> dict[str, Any]:
-    """A sweep as JSON values: how every run stands, the comparison (null before a run is done), and what was chosen."""
+def sweep_json(folder: Path, results: SweepResult) -> dict[str, Any]:
+    """Convert a sweep to JSON values: status of every run, the comparison (null before a run is done), the choice."""
     import msgspec
 
     from mappa_core.cli import compare
 
-    chosen = None if found.chosen is None else {"setting": found.chosen[0], "selection_mean": found.chosen[1]}
+    chosen = None if results.chosen is None else {"setting": results.chosen[0], "selection_mean": results.chosen[1]}
     return {
         "folder": str(folder),
-        **msgspec.to_builtins(found.sweep),
-        "compared": None if found.compared is None else compare.as_document(found.compared),
+        **msgspec.to_builtins(results.sweep),
+        "compared": None if results.compared is None else compare.comparison_json(results.compared),
         "chosen": chosen,
     }

@@ -1,4 +1,4 @@
-"""`mappa train`: train a team, or go on with a run."""
+"""`mappa train`: train a team, or resume a run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from mappa_core.cli.options import Asked, load_registry, recipe_options
-from mappa_core.config.compose import Composed
+from mappa_core.cli.options import ConfigArguments, load_registry, recipe_options
+from mappa_core.config.compose import ComposedConfig
 from mappa_core.errors import ConfigError, GuardStop
 from mappa_core.plugins import Registry
 
@@ -18,7 +18,7 @@ from mappa_core.plugins import Registry
 @click.option("--dry-run", is_flag=True, help="Check the config, the tasks and the models; train nothing.")
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end and nothing else.")
-def command(asked: Asked, resume: Path | None, dry_run: bool, quiet: bool, as_json: bool) -> None:
+def command(arguments: ConfigArguments, resume: Path | None, dry_run: bool, quiet: bool, as_json: bool) -> None:
     """Train a team of agents on a coach's verdict of every action."""
     from rich.console import Console
 
@@ -28,18 +28,18 @@ def command(asked: Asked, resume: Path | None, dry_run: bool, quiet: bool, as_js
 
     registry = load_registry()
     if resume is None:
-        run = Run(asked.compose(registry), registry)
+        run = Run(arguments.compose(registry), registry)
     else:
-        _refuse_other_choices(asked)
-        run = Run.resume(resume, *asked.words, registry=registry)
+        _refuse_other_choices(arguments)
+        run = Run.resume(resume, *arguments.words, registry=registry)
     console = Console(stderr=as_json, quiet=quiet and not as_json)
     if not as_json and not quiet:
-        console.print(first_line(run.composed, registry), soft_wrap=True, highlight=False)
+        console.print(recipe_line(run.composed, registry), soft_wrap=True, highlight=False)
     if dry_run:
         Console().print(run.check(), highlight=False)
         return
     try:
-        with progress.listening(console, run.composed.config.train.iterations, quiet=quiet or as_json) as listener:
+        with progress.open_listener(console, run.composed.config.train.iterations, quiet=quiet or as_json) as listener:
             trained = run.train(listener)
     except (GuardStop, KeyboardInterrupt, SystemExit):
         if run.folder is not None:
@@ -47,19 +47,19 @@ def command(asked: Asked, resume: Path | None, dry_run: bool, quiet: bool, as_js
         raise
     write_report(trained.folder, trained.summary)
     if as_json:
-        click.echo(ending.as_json(trained.folder, trained.summary))
+        click.echo(ending.run_result_json(trained.folder, trained.summary))
     else:
-        ending.show(Console(), trained)
+        ending.show_run_result(Console(), trained)
 
 
-def first_line(composed: Composed, registry: Registry) -> str:
-    """Which recipe runs and how to get another."""
+def recipe_line(composed: ComposedConfig, registry: Registry) -> str:
+    """Name the recipe of the run, and the other recipes of its plugin."""
     others = [name for name in registry.plugin(composed.plugin).recipes if name != composed.recipe]
     return f"{composed.full_name} (others by --recipe: {', '.join(sorted(others)) or 'none'})"
 
 
-def _refuse_other_choices(asked: Asked) -> None:
-    if asked.plugin or asked.recipe or asked.config_files or asked.name:
+def _refuse_other_choices(arguments: ConfigArguments) -> None:
+    if arguments.plugin or arguments.recipe or arguments.config_files or arguments.name:
         raise ConfigError(
             "--resume goes on with the run's own config: leave out --plugin, --recipe, --config and --name"
         )

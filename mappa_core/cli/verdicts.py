@@ -1,4 +1,4 @@
-"""What commands that ask coaches about recorded actions print alike."""
+"""Output shared by commands that judge recorded actions."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from mappa_core.evaluation.agreement import Estimate
-    from mappa_core.evaluation.certificate import Counts
+    from mappa_core.evaluation.certificate import VerdictCounts
     from mappa_core.records import Verdict
 
-REASONS = 5
-"""Reasons that are told of each coach."""
+MAX_SHOWN_REASONS = 5
+"""Maximum reasons shown per coach."""
 
 
-class Bar:
-    """A bar of verdicts."""
+class VerdictBar:
+    """A progress bar of verdicts."""
 
     def __init__(self, bars: Progress) -> None:
         self._bars = bars
         self._task = bars.add_task("verdicts", total=None)
 
-    def starting(self, verdicts: int) -> None:
+    def start(self, verdicts: int) -> None:
         self._bars.update(self._task, total=verdicts)
 
-    def judged(self, verdict: Verdict) -> None:
+    def advance(self, verdict: Verdict) -> None:
         self._bars.advance(self._task)
 
 
 @contextmanager
-def counting_verdicts(console: Console, *, quiet: bool) -> Iterator[Bar]:
-    """A bar on a terminal; nothing elsewhere."""
+def verdict_bar(console: Console, *, quiet: bool) -> Iterator[VerdictBar]:
+    """A progress bar on a terminal; nothing elsewhere."""
     with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bars:
-        yield Bar(bars)
+        yield VerdictBar(bars)
 
 
-def columns(*names: str, text: int = 1) -> Table:
-    """A table whose first columns, `text` many, hold words, and the others numbers."""
+def make_table(*names: str, text: int = 1) -> Table:
+    """Build an empty table: the first `text` columns are for text, the others for numbers."""
     table = Table(box=None, header_style="dim", pad_edge=False)
     for place, name in enumerate(names):
         words = place < text
@@ -49,8 +49,8 @@ def columns(*names: str, text: int = 1) -> Table:
     return table
 
 
-def figure(value: Estimate | None, spec: str = ".2f", unit: float = 1.0) -> str:
-    """A figure with its 95 % interval."""
+def format_estimate(value: Estimate | None, spec: str = ".2f", unit: float = 1.0) -> str:
+    """Format an estimate with its 95 % interval."""
     if value is None:
         return "-"
     text = format(unit * value.value, spec)
@@ -59,11 +59,11 @@ def figure(value: Estimate | None, spec: str = ".2f", unit: float = 1.0) -> str:
     return f"{text} [{unit * value.low:{spec}}, {unit * value.high:{spec}}]"
 
 
-def show_reasons(console: Console, counts: Counts) -> None:
-    """Why scores are missing, the most frequent reasons first."""
+def show_reasons(console: Console, counts: VerdictCounts) -> None:
+    """Print why scores are missing, the most frequent reasons first."""
     reasons = list(counts.reasons.items())
-    for reason, times in reasons[:REASONS]:
+    for reason, times in reasons[:MAX_SHOWN_REASONS]:
         console.print(f"{times:7,} x {reason}", markup=False, highlight=False, soft_wrap=True)
-    if len(reasons) > REASONS:
-        rest = sum(times for _, times in reasons[REASONS:])
-        console.print(f"{rest:7,} x {len(reasons) - REASONS} other reasons", highlight=False)
+    if len(reasons) > MAX_SHOWN_REASONS:
+        rest = sum(times for _, times in reasons[MAX_SHOWN_REASONS:])
+        console.print(f"{rest:7,} x {len(reasons) - MAX_SHOWN_REASONS} other reasons", highlight=False)

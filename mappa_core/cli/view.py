@@ -1,4 +1,4 @@
-"""`mappa view`: pages on runs in the browser, live while they train."""
+"""`mappa view`: show runs in the browser, live while they train."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def command(runs: Sequence[Path], port: int, opens: bool) -> None:
         if error.name not in ("starlette", "uvicorn"):
             raise
         raise ConfigError("mappa view needs what comes with: pip install 'mappa-core[view]'") from error
-    from mappa_core.view.web.runs import Runs
+    from mappa_core.view.web.runs import RunFolders
 
     console = Console()
 
@@ -38,4 +38,4 @@ def command(runs: Sequence[Path], port: int, opens: bool) -> None:
         if opens:
             click.launch(address)
 
-    serve(Runs(runs or [Path("runs")]), port=port, announce=announce)
+    serve(RunFolders(runs or [Path("runs")]), port=port, announce=announce)

@@ -1,1 +1,1 @@
-"""Coaching by models: what a coach is shown, what it is asked, and what becomes of its answer."""
+"""LLM coaches: evidence, prompts, reply parsing, ensembles, bias correction and drift monitoring."""

@@ -1,4 +1,4 @@
-"""Correction of a coach's preferences: what it gives some strata more of at equal outcome is taken off again."""
+"""Bias correction: subtracts a coach's preferences among strata at equal outcome from its scores."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from typing import Any
 
 import numpy as np
 
-from mappa_core.coaching.gaps import Actions, beyond, explained_by, judged_actions
+from mappa_core.coaching.gaps import ActionColumns, projection_basis, residual, scored_action_columns
 from mappa_core.config.schema import BiasSection
 from mappa_core.protocols import Bench, Cassette, Coach, Provider
 from mappa_core.records import MAX_SCORE, Float64, Phase, Scene, Trajectory, Verdict
 
-Name = tuple[str, str]
-"""A stratifier and one of its strata."""
+StratumName = tuple[str, str]
+"""(stratifier, stratum)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Offsets:
-    """What raw scores of one agent's actions say of S strata, of all stratifiers together.
+class OffsetModel:
+    """Regression of one agent's raw scores on S strata, of all stratifiers together, as sufficient statistics.
 
     The model is additive: `score = mean of the iteration + slope * outcome + offset of each stratum of the action +
-    noise`. In every iteration what it and the outcome explain is taken out of scores and of membership; the sums of
+    noise`. In every iteration scores and membership are residualized on the iteration and the outcome; the sums of
     their products decay from one iteration to the next.
     """
 
-    names: tuple[Name, ...] = ()
+    names: tuple[StratumName, ...] = ()
     products: Float64 = field(default_factory=lambda: np.zeros((0, 0)))  # (S, S) membership by membership
     moments: Float64 = field(default_factory=lambda: np.zeros(0))  # (S,) membership by score
     actions: Float64 = field(default_factory=lambda: np.zeros(0))  # (S,) how many there were
 
-    def decayed(self, decay: float) -> Offsets:
-        """The same, counting less."""
+    def with_decay(self, decay: float) -> OffsetModel:
+        """Return the model with its statistics multiplied by `decay`."""
         return replace(self, products=decay * self.products, moments=decay * self.moments, actions=decay * self.actions)
 
-    def with_actions(self, actions: Actions) -> Offsets:
-        """The offsets after `actions` of one iteration.
+    def with_actions(self, actions: ActionColumns) -> OffsetModel:
+        """Return the model after the `actions` of another iteration.
 
-        Actions whose outcome is not known are left out: among them a hard stratum cannot be told from one that the
-        coach dislikes. One that has no stratum of a stratifier tells nothing of that stratifier.
+        Actions with unknown outcome are left out: without it a hard stratum cannot be distinguished from one that the
+        coach scores too low. An action without a stratum of a stratifier has no effect on that stratifier.
         """
-        known = actions.where(np.isfinite(actions.outcome))
+        known = actions.select(np.isfinite(actions.outcome))
         found = {
             (stratifier, str(stratum))
             for stratifier, strata in known.strata.items()
@@ -50,46 +50,46 @@ class Offsets:
         }
         if not found:
             return self
-        wider = self._with_names(sorted(found - set(self.names)))
-        member = np.column_stack([known.strata[one] == stratum for one, stratum in wider.names]).astype(np.float64)
-        basis = explained_by(known.outcome, *(known.lack(stratifier) for stratifier in known.strata))
-        rest = beyond(member, basis)
+        wider = self._with_strata(sorted(found - set(self.names)))
+        membership = np.column_stack([known.strata[one] == stratum for one, stratum in wider.names]).astype(np.float64)
+        basis = projection_basis(known.outcome, *(known.missing_stratum(stratifier) for stratifier in known.strata))
+        rest = residual(membership, basis)
         return replace(
             wider,
             products=wider.products + rest.T @ rest,
-            moments=wider.moments + rest.T @ beyond(known.points, basis),
-            actions=wider.actions + member.sum(axis=0),
+            moments=wider.moments + rest.T @ residual(known.points, basis),
+            actions=wider.actions + membership.sum(axis=0),
         )
 
-    def _with_names(self, names: Sequence[Name]) -> Offsets:
+    def _with_strata(self, names: Sequence[StratumName]) -> OffsetModel:
         more = (0, len(names))
-        return Offsets(
+        return OffsetModel(
             names=(*self.names, *names),
             products=np.pad(self.products, (more, more)),
             moments=np.pad(self.moments, more),
             actions=np.pad(self.actions, more),
         )
 
-    def fitted(self, shrink: float) -> dict[Name, float]:
-        """Points by which scores of a stratum are too high, by name; weighted by actions, those of a stratifier average
-        to zero.
+    def fit(self, shrink: float) -> dict[StratumName, float]:
+        """Fit the offset of every stratum: the points by which its scores are too high. Weighted by actions, the
+        offsets of a stratifier average to zero.
 
-        All stratifiers are fitted at once, each stratum for what the others leave, so that strata that often occur
-        together are not corrected twice for the same points. `shrink` is the ridge: the fit is that of offsets that
-        vary at random (Henderson's best linear unbiased prediction) where noise has `shrink` times their variance.
+        All strata are fitted jointly, so that strata that often occur together are not corrected twice for the same
+        points. `shrink` is the ridge strength in pseudo-actions: the fit is Henderson's best linear unbiased prediction
+        of random offsets if the noise has `shrink` times their variance.
         """
         ridge = shrink * np.eye(len(self.names))
         offsets, *_ = np.linalg.lstsq(self.products + ridge, self.moments, rcond=None)
-        fitted = dict(zip(self.names, offsets.tolist(), strict=True))
+        fit = dict(zip(self.names, offsets.tolist(), strict=True))
         weight = dict(zip(self.names, self.actions.tolist(), strict=True))
         means = {}
         for stratifier in {name[0] for name in self.names}:
             own = [name for name in self.names if name[0] == stratifier]
-            means[stratifier] = sum(weight[one] * fitted[one] for one in own) / sum(weight[one] for one in own)
-        return {name: fitted[name] - means[name[0]] for name in self.names}
+            means[stratifier] = sum(weight[one] * fit[one] for one in own) / sum(weight[one] for one in own)
+        return {name: fit[name] - means[name[0]] for name in self.names}
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """Return the statistics as JSON values."""
         return {
             "names": [list(name) for name in self.names],
             "products": self.products.tolist(),
@@ -98,8 +98,8 @@ class Offsets:
         }
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Offsets:
-        """What `state_dict` gave."""
+    def from_state(cls, state: Mapping[str, Any]) -> OffsetModel:
+        """Restore a model from `state_dict`."""
         names = tuple((stratifier, stratum) for stratifier, stratum in state["names"])
         return cls(
             names=names,
@@ -109,13 +109,13 @@ class Offsets:
         )
 
 
-class Debiased(Coach):
-    """A coach whose preferences among strata are taken off its scores, while it is `active`.
+class BiasCorrectedCoach(Coach):
+    """Wraps a coach and, while `active`, subtracts its preferences among strata from its scores.
 
-    What it prefers is learned from its raw scores once an iteration, active or not, for every agent and every
-    stratifier of `strata`, live verdicts and those in hindsight apart. Only what the outcome (`metric`) does not
-    explain counts as preference, so that right actions keep what they earn and hard tasks stay hard. A score moves by
-    at most `options.most` points and stays within 0 and 10; `raw_score` keeps what the coach gave.
+    The preferences are learned from the raw scores once an iteration, active or not, for every agent and every
+    stratifier of `strata`, separately for live verdicts and those in hindsight. Only score differences that the outcome
+    (`metric`) does not explain count as preference, so that right actions keep their scores and hard tasks stay hard. A
+    score moves by at most `options.most` points and stays within 0 and 10; `raw_score` keeps the coach's own score.
     """
 
     def __init__(self, coach: Coach, options: BiasSection, *, strata: Sequence[str], metric: str, active: bool) -> None:
@@ -124,21 +124,21 @@ class Debiased(Coach):
         self._strata = tuple(strata)
         self._metric = metric
         self._active = active
-        self._offsets: dict[tuple[Phase, str], Offsets] = {}
-        self._fitted: Mapping[tuple[Phase, str], Mapping[Name, float]] = {}
+        self._offsets: dict[tuple[Phase, str], OffsetModel] = {}
+        self._fitted: Mapping[tuple[Phase, str], Mapping[StratumName, float]] = {}
 
     def activate(self) -> None:
-        """Correct from now on."""
+        """Start to correct scores."""
         self._active = True
 
     async def score(self, scene: Scene) -> Verdict:
-        return self._corrected(scene, await self._coach.score(scene))
+        return self._correct(scene, await self._coach.score(scene))
 
     async def review(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
         verdicts = await self._coach.review(scenes)
-        return [self._corrected(scene, verdict) for scene, verdict in zip(scenes, verdicts, strict=True)]
+        return [self._correct(scene, verdict) for scene, verdict in zip(scenes, verdicts, strict=True)]
 
-    def _corrected(self, scene: Scene, verdict: Verdict) -> Verdict:
+    def _correct(self, scene: Scene, verdict: Verdict) -> Verdict:
         phase: Phase = "live" if scene.later is None else "after"
         bias = self.bias(phase, scene.step.agent, scene.step.strata)
         if not self._active or verdict.score is None or bias == 0:
@@ -147,10 +147,10 @@ class Debiased(Coach):
         return replace(verdict, score=min(max(raw - bias, 0.0), MAX_SCORE), raw_score=raw)
 
     def bias(self, phase: Phase, agent: str, strata: Mapping[str, str]) -> float:
-        """Points by which a score of such an action is too high, as far as is known: the sum over its strata. A stratum
-        that was not met yet counts as no preference."""
-        fitted = self._fitted.get((phase, agent), {})
-        total = sum(fitted[name] for name in strata.items() if name in fitted)
+        """Return the points by which a score of such an action is too high: the sum of its strata's offsets, 0 for an
+        unknown stratum, clipped to `options.most`."""
+        fit = self._fitted.get((phase, agent), {})
+        total = sum(fit[name] for name in strata.items() if name in fit)
         return min(max(total, -self._options.most), self._options.most)
 
     @property
@@ -161,22 +161,22 @@ class Debiased(Coach):
     def providers(self) -> tuple[Provider, ...]:
         return self._coach.providers
 
-    def keep_on(self, cassette: Cassette) -> None:
-        self._coach.keep_on(cassette)
+    def use_cassette(self, cassette: Cassette) -> None:
+        self._coach.use_cassette(cassette)
 
-    def equip(self, bench: Bench) -> None:
-        self._coach.equip(bench)
+    def set_bench(self, bench: Bench) -> None:
+        self._coach.set_bench(bench)
 
     def learn(self, trajectories: Sequence[Trajectory]) -> None:
         self._coach.learn(trajectories)
-        columns = judged_actions(trajectories, strata=self._strata, metric=self._metric)
-        decayed = {key: offsets.decayed(self._options.decay) for key, offsets in self._offsets.items()}
-        new = {key: decayed.get(key, Offsets()).with_actions(actions) for key, actions in columns.items()}
-        self._offsets = {**decayed, **new}
+        columns = scored_action_columns(trajectories, strata=self._strata, metric=self._metric)
+        with_decay = {key: offsets.with_decay(self._options.decay) for key, offsets in self._offsets.items()}
+        new = {key: with_decay.get(key, OffsetModel()).with_actions(actions) for key, actions in columns.items()}
+        self._offsets = {**with_decay, **new}
         self._fit()
 
     def _fit(self) -> None:
-        self._fitted = {key: offsets.fitted(self._options.shrink) for key, offsets in self._offsets.items()}
+        self._fitted = {key: offsets.fit(self._options.shrink) for key, offsets in self._offsets.items()}
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -188,7 +188,7 @@ class Debiased(Coach):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._coach.load_state_dict(state["coach"])
         self._active = self._active or state["active"]
-        self._offsets = {(phase, agent): Offsets.from_state(found) for phase, agent, found in state["offsets"]}
+        self._offsets = {(phase, agent): OffsetModel.from_state(found) for phase, agent, found in state["offsets"]}
         self._fit()
 
     async def close(self) -> None:

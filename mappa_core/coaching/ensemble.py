@@ -1,4 +1,4 @@
-"""Several coaches as one: every member judges every action, and one score is made of theirs."""
+"""Ensemble of coaches: every member judges every action, and their scores are combined."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ from mappa_core.errors import ConfigError
 from mappa_core.protocols import Bench, Cassette, Coach, Provider
 from mappa_core.records import Scene, Trajectory, Verdict
 
-COMBINE = ("mean", "median", "trimmed_mean", "min", "weighted")
+COMBINE_METHODS = ("mean", "median", "trimmed_mean", "min", "weighted")
 
 
 def build_ensemble(options: EnsembleOptions, build: Callable[[Use], Coach]) -> Ensemble:
-    """The ensemble of `options`, its coaches built by `build`. Raises ConfigError where the options make no sense."""
+    """Build the ensemble of `options`, each coach by `build`. Raises ConfigError for invalid options."""
     _check(options)
     weights = options.weights or [1.0] * len(options.members)
     members = [
         Member(name=name, coach=build(use), weight=weight)
-        for name, use, weight in zip(_names(options.members), options.members, weights, strict=True)
+        for name, use, weight in zip(_unique_names(options.members), options.members, weights, strict=True)
     ]
-    dear = options.escalate_to
+    escalation = options.escalate_to
     return Ensemble(
         members,
         combine=options.combine,
         at_least=options.at_least,
         max_spread=options.max_spread,
-        escalate_to=None if dear is None else Member(name=dear.use, coach=build(dear)),
+        escalate_to=None if escalation is None else Member(name=escalation.use, coach=build(escalation)),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Member:
-    """A coach under its name in an ensemble. `weight` counts where scores are combined by weight."""
+    """A named coach of an ensemble. `weight` applies to the combination `weighted`."""
 
     name: str
     coach: Coach
     weight: float = 1.0
 
     async def score(self, scene: Scene) -> Verdict:
-        """The coach's verdict, signed with its name. This is the boundary of members: what one raises is its own
-        `failed` verdict, and the others stand."""
-        (verdict,) = await self._signed(_one(self.coach, scene), 1)
+        """Return the coach's verdict under the member's name. An exception of a member becomes its `failed` verdict and
+        does not affect the others."""
+        (verdict,) = await self._with_name(_score_one(self.coach, scene), 1)
         return verdict
 
     async def review(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
-        """The coach's verdicts, asked for together in hindsight and where it judges by trajectory."""
+        """Return the coach's verdicts; one call for all in hindsight or if the coach judges by trajectory."""
         if self.coach.by_trajectory or any(scene.later is not None for scene in scenes):
-            return await self._signed(self.coach.review(scenes), len(scenes))
+            return await self._with_name(self.coach.review(scenes), len(scenes))
         return await asyncio.gather(*(self.score(scene) for scene in scenes))
 
-    async def _signed(self, asking: Awaitable[Sequence[Verdict]], count: int) -> Sequence[Verdict]:
+    async def _with_name(self, asking: Awaitable[Sequence[Verdict]], count: int) -> Sequence[Verdict]:
         try:
             verdicts = await asking
             if len(verdicts) != count:
@@ -69,15 +69,14 @@ class Member:
 
 
 class Ensemble(Coach):
-    """Asks all members at once and combines their scores.
+    """Asks all members concurrently and combines their scores.
 
-    Its verdicts hold those of the members, so that disagreement can be seen. What stands beside the score is theirs:
-    the blame that most of those who scored give (none where two are given as often), the first correction, and as
-    `usage` what was paid this time.
+    Its verdicts hold those of the members, so that disagreement is visible. They take the most frequent blame of the
+    members that scored (none in a tie), the first correction, and as `usage` what was paid this time.
 
-    Where the highest and the lowest score are more than `max_spread` points apart, `escalate_to` is asked and decides
+    If the highest and the lowest score are more than `max_spread` points apart, `escalate_to` is asked and decides
     alone; without it the verdict is `abstained`. With fewer than `at_least` scores the verdict is `failed`, or
-    `abstained` where all members abstain.
+    `abstained` if all members abstain.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class Ensemble(Coach):
         max_spread: float | None = None,
         escalate_to: Member | None = None,
     ) -> None:
-        """`combine` is one of COMBINE, `at_least` 1 or more."""
+        """`combine` is one of COMBINE_METHODS, `at_least` 1 or more."""
         self._members = tuple(members)
         self._combine = combine
         self._at_least = at_least
@@ -106,27 +105,27 @@ class Ensemble(Coach):
 
     @property
     def by_trajectory(self) -> bool:
-        """Whether one of the members judges by trajectory; the others are then asked late as well."""
+        """Whether any member judges by trajectory; the others are then asked after the trajectory as well."""
         return any(member.coach.by_trajectory for member in self._members)
 
     @property
     def providers(self) -> tuple[Provider, ...]:
         return tuple(dict.fromkeys(provider for _, coach in self._coaches() for provider in coach.providers))
 
-    def keep_on(self, cassette: Cassette) -> None:
+    def use_cassette(self, cassette: Cassette) -> None:
         for _, coach in self._coaches():
-            coach.keep_on(cassette)
+            coach.use_cassette(cassette)
 
-    def equip(self, bench: Bench) -> None:
+    def set_bench(self, bench: Bench) -> None:
         for _, coach in self._coaches():
-            coach.equip(bench)
+            coach.set_bench(bench)
 
     def learn(self, trajectories: Sequence[Trajectory]) -> None:
         for _, coach in self._coaches():
             coach.learn(trajectories)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of each coach by its place and name."""
+        """Return the state of each coach by its position and name."""
         return {key: coach.state_dict() for key, coach in self._coaches()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -143,47 +142,48 @@ class Ensemble(Coach):
         if self._escalate_to is not None:
             yield f"escalate_to.{self._escalate_to.name}", self._escalate_to.coach
 
-    async def _verdict(self, scene: Scene, given: Sequence[Verdict]) -> Verdict:
-        """One verdict of those that the members gave, in their order."""
+    async def _verdict(self, scene: Scene, verdicts: Sequence[Verdict]) -> Verdict:
+        """Combine the verdicts of the members, which are in their order."""
         scored = [
             (one.score, member.weight)
-            for one, member in zip(given, self._members, strict=True)
+            for one, member in zip(verdicts, self._members, strict=True)
             if one.score is not None
         ]
         if len(scored) < self._at_least:
-            return _holding(self._too_few(given, len(scored)), given)
+            return _with_members(self._too_few(verdicts, len(scored)), verdicts)
         scores, weights = zip(*scored, strict=True)
         spread = max(scores) - min(scores)
         if self._max_spread is not None and spread > self._max_spread:
-            return await self._disputed(scene, given, spread)
+            return await self._resolve_dispute(scene, verdicts, spread)
         verdict = Verdict.scored(
-            combined(scores, self._combine, weights),
-            f"{self._combine} of {_account(given)}\n{_reasons(given)}",
-            blame=_blame(given),
-            correction=next((one.correction for one in given if one.correction is not None), None),
+            combine_scores(scores, self._combine, weights),
+            f"{self._combine} of {_summarize(verdicts)}\n{_reasons(verdicts)}",
+            blame=_majority_blame(verdicts),
+            correction=next((one.correction for one in verdicts if one.correction is not None), None),
         )
-        return _holding(verdict, given)
+        return _with_members(verdict, verdicts)
 
-    def _too_few(self, given: Sequence[Verdict], count: int) -> Verdict:
-        why = f"{count} of {len(given)} members scored, {self._at_least} must: {_account(given)}\n{_reasons(given)}"
-        if all(one.status == "abstained" for one in given):
+    def _too_few(self, verdicts: Sequence[Verdict], count: int) -> Verdict:
+        scored = f"{count} of {len(verdicts)} members scored, {self._at_least} must"
+        why = f"{scored}: {_summarize(verdicts)}\n{_reasons(verdicts)}"
+        if all(one.status == "abstained" for one in verdicts):
             return Verdict.abstained(why)
         return Verdict.failed(why)
 
-    async def _disputed(self, scene: Scene, given: Sequence[Verdict], spread: float) -> Verdict:
-        why = f"members are {spread:g} points apart: {_account(given)}"
+    async def _resolve_dispute(self, scene: Scene, verdicts: Sequence[Verdict], spread: float) -> Verdict:
+        why = f"members are {spread:g} points apart: {_summarize(verdicts)}"
         if self._escalate_to is None:
-            return _holding(Verdict.abstained(f"{why}\n{_reasons(given)}"), given)
+            return _with_members(Verdict.abstained(f"{why}\n{_reasons(verdicts)}"), verdicts)
         decided = await self._escalate_to.score(scene)
         verdict = replace(decided, coach="", reasoning=f"{why}; {self._escalate_to.name} decides\n{decided.reasoning}")
-        return _holding(verdict, (*given, decided))
+        return _with_members(verdict, (*verdicts, decided))
 
 
-def combined(scores: Sequence[float], combine: str, weights: Sequence[float]) -> float:
-    """One score (points, 0-10) of at least one; `weights` above 0, one per score, count for `weighted` alone.
+def combine_scores(scores: Sequence[float], combine: str, weights: Sequence[float]) -> float:
+    """Combine one or more scores (points, 0-10); `weights` above 0, one per score, apply to `weighted` only.
 
     `trimmed_mean` is the mean without the highest and the lowest fifth of the scores, rounded down but at least one at
-    each end; of one or two scores it is their mean. `weighted` divides by the weights that are there.
+    each end; for one or two scores it is their mean. `weighted` divides by the sum of the given weights.
     """
     match combine:
         case "mean":
@@ -199,46 +199,46 @@ def combined(scores: Sequence[float], combine: str, weights: Sequence[float]) ->
             score = fmean(scores, weights)
         case _:
             raise ValueError(f"no way to combine scores is called {combine!r}")
-    # A mean lies between them; its rounding may not.
+    # Rounding may move a mean outside the range of the scores.
     return min(max(score, min(scores)), max(scores))
 
 
-def _blame(given: Sequence[Verdict]) -> str | None:
-    counts = Counter(one.blame for one in given if one.score is not None and one.blame is not None).most_common(2)
+def _majority_blame(verdicts: Sequence[Verdict]) -> str | None:
+    counts = Counter(one.blame for one in verdicts if one.score is not None and one.blame is not None).most_common(2)
     if not counts or (len(counts) == 2 and counts[0][1] == counts[1][1]):
         return None
     return counts[0][0]
 
 
-def _account(given: Sequence[Verdict]) -> str:
-    """What each member said, in a line."""
-    return ", ".join(f"{one.coach} {one.status if one.score is None else f'{one.score:g}'}" for one in given)
+def _summarize(verdicts: Sequence[Verdict]) -> str:
+    """Summarize the members' scores in one line."""
+    return ", ".join(f"{one.coach} {one.status if one.score is None else f'{one.score:g}'}" for one in verdicts)
 
 
-def _reasons(given: Sequence[Verdict]) -> str:
-    return "\n".join(f"{one.coach}: {one.error or one.reasoning}" for one in given)
+def _reasons(verdicts: Sequence[Verdict]) -> str:
+    return "\n".join(f"{one.coach}: {one.error or one.reasoning}" for one in verdicts)
 
 
-def _holding(verdict: Verdict, given: Sequence[Verdict]) -> Verdict:
-    """`verdict` with those it was made of and what they cost: of members that were replayed nothing is paid now, and
-    where all were, the verdict is as they are."""
-    asked = [one for one in given if one.usage is not None]
+def _with_members(verdict: Verdict, verdicts: Sequence[Verdict]) -> Verdict:
+    """Add the members' verdicts and their usage to `verdict`. Replayed members cost nothing now; if all were replayed,
+    so is the verdict."""
+    asked = [one for one in verdicts if one.usage is not None]
     paid = [one for one in asked if not one.replayed]
     usages = [one.usage for one in paid or asked if one.usage is not None]
     return replace(
         verdict,
-        members=tuple(given),
+        members=tuple(verdicts),
         usage=sum(usages[1:], usages[0]) if usages else None,
         replayed=bool(asked) and not paid,
     )
 
 
-async def _one(coach: Coach, scene: Scene) -> Sequence[Verdict]:
+async def _score_one(coach: Coach, scene: Scene) -> Sequence[Verdict]:
     return (await coach.score(scene),)
 
 
-def _names(members: Sequence[Use]) -> Iterator[str]:
-    """The names of the members, told apart where two are of one offer."""
+def _unique_names(members: Sequence[Use]) -> Iterator[str]:
+    """Yield a unique name per member, numbered if an offer occurs twice."""
     seen: Counter[str] = Counter()
     for member in members:
         seen[member.use] += 1
@@ -255,8 +255,8 @@ def _check(options: EnsembleOptions) -> None:
                 f"ensemble: members {o.members.index(member)} and {place} are the same {member.use}, asked the same: "
                 "on a cassette the second repeats the first. Give each a model, a rubric or a seed of its own"
             )
-    if o.combine not in COMBINE:
-        raise ConfigError(f"ensemble: combine is {o.combine!r}; it must be one of {', '.join(COMBINE)}")
+    if o.combine not in COMBINE_METHODS:
+        raise ConfigError(f"ensemble: combine is {o.combine!r}; it must be one of {', '.join(COMBINE_METHODS)}")
     if (o.combine == "weighted") != bool(o.weights):
         raise ConfigError("ensemble: weights go with combine=weighted, and it with weights")
     if o.weights and (len(o.weights) != count or not all(0.0 < weight < math.inf for weight in o.weights)):

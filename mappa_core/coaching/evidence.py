@@ -1,9 +1,8 @@
-"""What a coach is shown of an action: the Scene as a list of exhibits.
+"""Evidence about an action: the Scene as a list of exhibits for a coach.
 
-An exhibit has a title in our words and, where there is something to show, data: whatever an agent, a program, a tool or
-the task wrote, as it was written. How much of it fits, and the fences around it, are for `budget` and `fences`. Nothing
-that differs between two runs of the same action is shown: no ids, no times. Neither are strata, so that the coach has
-no label to favour.
+An exhibit has a title in our words and optionally data: the text of an agent, a program, a tool or the task, unchanged.
+`budget` cuts it and `fences` delimits it. Exhibits contain nothing that differs between two runs of the same action: no
+ids, no times. They contain no strata either, so that the coach has no label to favour.
 """
 
 from __future__ import annotations
@@ -13,90 +12,90 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mappa_core.coaching.fences import plain, quoted
-from mappa_core.coaching.findings import looked_into, named, of_step, of_team
+from mappa_core.coaching.fences import quote_name, sanitize_name
+from mappa_core.coaching.findings import inspection_lines, step_findings, step_name, team_findings
 from mappa_core.records import FileChange, Role, Scene, Step, Task, ToolCall, ToolResult
-from mappa_core.tools.workspace import lineage
+from mappa_core.tools.workspace import file_lineage
 
-Kind = Literal[
+ExhibitKind = Literal[
     "fact", "earlier", "later", "shown", "answered", "task", "files", "thought", "called", "found", "truth", "wrote"
 ]  # fmt: skip
-"""What an exhibit is of, which decides when it is cut."""
+"""The kind of an exhibit, which determines when it is cut."""
 
-BEGINNING = 600
-"""Characters of what another action wrote that are shown in short."""
-LAST_LINE = 300
-WORTH_NAMING = 200
-"""Characters of a text from which on it is not shown a second time."""
-OUTCOMES = {"ok": "ended well", "error": "failed", "timeout": "was stopped at its limit of time"}
+EXCERPT_CHARACTERS = 600
+"""Characters of another action's reply that are shown."""
+ERROR_LINE_CHARACTERS = 300
+MIN_REFERENCE_CHARACTERS = 200
+"""Minimum characters of a text to be replaced by a reference when it repeats."""
+STATUS_TEXT = {"ok": "ended well", "error": "failed", "timeout": "was stopped at its limit of time"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Exhibit:
-    """A piece of evidence. `data` is None where the title says all. `name` says in our words what was cut or left out;
-    exhibits of one kind and name, one after the other, are left out together."""
+    """A piece of evidence. `data` is None if the title is sufficient. `name` is listed if it is cut or left out;
+    adjacent exhibits of one kind and name are left out together."""
 
-    kind: Kind
+    kind: ExhibitKind
     title: str
     data: str | None = None
     name: str = ""
 
 
-class _Told:
-    """Longer texts that the evidence holds already, by the name that stands for them where they come again."""
+class _ShownTexts:
+    """Longer texts that the evidence already contains, with the reference that replaces their repetitions."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
 
     def add(self, text: str, name: str) -> None:
-        if len(text := text.strip()) >= WORTH_NAMING:
+        if len(text := text.strip()) >= MIN_REFERENCE_CHARACTERS:
             self._names.setdefault(text, f"[as above: {name}]")
 
-    def without(self, text: str) -> str:
-        """`text` with the name of every text that it repeats, the longest ones first."""
-        for told in sorted(self._names, key=len, reverse=True):
-            text = text.replace(told, self._names[told])
+    def abbreviate(self, text: str) -> str:
+        """Replace every known text in `text` by its reference, the longest first."""
+        for shown_texts in sorted(self._names, key=len, reverse=True):
+            text = text.replace(shown_texts, self._names[shown_texts])
         return text
 
 
-def of_action(scene: Scene) -> tuple[Exhibit, ...]:
-    """The evidence about `scene.step`."""
-    step, told = scene.step, _Told()
+def action_exhibits(scene: Scene) -> tuple[Exhibit, ...]:
+    """Return the evidence about `scene.step`."""
+    step, shown_texts = scene.step, _ShownTexts()
     steps, later = (*scene.earlier, step), scene.later or ()
-    of_all = of_team(_team(scene), scene.task.files, steps, later, over=scene.later is not None)
+    of_all = team_findings(_team(scene), scene.task.files, steps, later, is_over=scene.later is not None)
     return (
-        *_task(scene.task, told),
-        *_in_short("# Earlier actions, in short", scene.earlier, "earlier"),
-        _fact(f"# The action to judge: {named(step)}"),
-        *_in_full(step, scene.earlier, told, ""),
-        *_checked((*of_step(step), *of_all)),
-        *_found(step, ""),
+        *_task(scene.task, shown_texts),
+        *_briefs("# Earlier actions, in short", scene.earlier, "earlier"),
+        _fact(f"# The action to judge: {step_name(step)}"),
+        *_full_exhibits(step, scene.earlier, shown_texts, ""),
+        *_checks((*step_findings(step), *of_all)),
+        *_inspection_exhibits(step, ""),
         *_truth(scene),
-        *_in_short("# Later actions, in short", later, "later"),
+        *_briefs("# Later actions, in short", later, "later"),
         *_outcome(scene.outcome),
     )
 
 
-def of_actions(scenes: Sequence[Scene]) -> tuple[Exhibit, ...]:
-    """The evidence about the steps of `scenes`, all of one trajectory, in order: what they share stands there once. The
-    actions to judge are numbered from 1; those in between that are not to be judged are there in short."""
-    last, told = scenes[-1], _Told()
-    steps, over = (*last.earlier, last.step, *(last.later or ())), last.later is not None
+def trajectory_exhibits(scenes: Sequence[Scene]) -> tuple[Exhibit, ...]:
+    """Return the evidence about the steps of `scenes`, all of one trajectory, in order; shared parts occur once. The
+    actions to judge are numbered from 1; actions in between that are not to be judged are abridged."""
+    last, shown_texts = scenes[-1], _ShownTexts()
+    steps, is_over = (*last.earlier, last.step, *(last.later or ())), last.later is not None
     numbers = {scene.step.id: number for number, scene in enumerate(scenes, 1)}
-    exhibits = [*_task(last.task, told)]
+    exhibits = [*_task(last.task, shown_texts)]
     for place, step in enumerate(steps):
         if step.id in numbers:
             number = numbers[step.id]
-            exhibits.append(_fact(f"# Action {number}, to judge: {named(step)}"))
-            exhibits += _in_full(step, steps[:place], told, f"action {number}: ")
-            exhibits += _checked(of_step(step))
-            exhibits += _found(step, f"action {number}: ")
-            exhibits += _told_of(scenes[number - 1], number)
-            _remember(step, told, number)
+            exhibits.append(_fact(f"# Action {number}, to judge: {step_name(step)}"))
+            exhibits += _full_exhibits(step, steps[:place], shown_texts, f"action {number}: ")
+            exhibits += _checks(step_findings(step))
+            exhibits += _inspection_exhibits(step, f"action {number}: ")
+            exhibits += _action_truth(scenes[number - 1], number)
+            _add_shown_texts(step, shown_texts, number)
         else:
-            exhibits += _in_short("# An action not to judge, in short", (step,), "earlier")
-    at_end = of_team(_team(last), last.task.files, steps, over=over)
-    exhibits += _checked(at_end, "# Checked by machine, after the last action")
+            exhibits += _briefs("# An action not to judge, in short", (step,), "earlier")
+    at_end = team_findings(_team(last), last.task.files, steps, is_over=is_over)
+    exhibits += _checks(at_end, "# Checked by machine, after the last action")
     shown = () if any(scene.truth is not None for scene in scenes) else _truth(last)
     return (*exhibits, *shown, *_outcome(last.outcome))
 
@@ -109,49 +108,49 @@ def _fact(title: str) -> Exhibit:
     return Exhibit(kind="fact", title=title)
 
 
-def _task(task: Task, told: _Told) -> Iterator[Exhibit]:
-    told.add(task.prompt, "the task")
+def _task(task: Task, shown_texts: _ShownTexts) -> Iterator[Exhibit]:
+    shown_texts.add(task.prompt, "the task")
     yield Exhibit(kind="task", title="# The task", data=task.prompt.rstrip(), name="the task")
     if task.files:
-        names = "\n".join(quoted(name) for name in task.files)
+        names = "\n".join(quote_name(name) for name in task.files)
         yield Exhibit(kind="files", title="It came with files:", data=names, name="the files of the task")
 
 
-def _in_full(step: Step, earlier: Sequence[Step], told: _Told, where: str) -> Iterator[Exhibit]:
-    yield from _shown(step, told, where)
-    yield from _wrote(step, where)
-    yield from _answered(step, where)
-    yield from _files(step, earlier, where)
+def _full_exhibits(step: Step, earlier: Sequence[Step], shown_texts: _ShownTexts, prefix: str) -> Iterator[Exhibit]:
+    yield from _prompt_exhibits(step, shown_texts, prefix)
+    yield from _reply_exhibits(step, prefix)
+    yield from _tool_exhibits(step, prefix)
+    yield from _file_exhibits(step, earlier, prefix)
 
 
-def _remember(step: Step, told: _Told, number: int) -> None:
-    """What of an action need not be shown again with the actions after it."""
+def _add_shown_texts(step: Step, shown_texts: _ShownTexts, number: int) -> None:
+    """Add the texts of an action, so that later actions refer to them."""
     for place, message in enumerate(step.messages, 1):
-        told.add(message.content, f"message {place} of action {number}")
-    told.add(step.reply.content, f"what action {number} wrote")
+        shown_texts.add(message.content, f"message {place} of action {number}")
+    shown_texts.add(step.reply.content, f"what action {number} wrote")
     for place, result in enumerate(step.results, 1):
-        told.add(result.stdout, f"standard output of call {place} of action {number}")
+        shown_texts.add(result.stdout, f"standard output of call {place} of action {number}")
 
 
-def _shown(step: Step, told: _Told, where: str) -> Iterator[Exhibit]:
+def _prompt_exhibits(step: Step, shown_texts: _ShownTexts, prefix: str) -> Iterator[Exhibit]:
     yield _fact("## What it was shown")
     for place, message in enumerate(step.messages, 1):
-        name = f"{where}message {place} of what it was shown"
+        name = f"{prefix}message {place} of what it was shown"
         title = f"Message {place} of {len(step.messages)}, from {message.role}:"
         if message.content.strip() or not message.tool_calls:
-            yield Exhibit(kind="shown", title=title, data=told.without(message.content.rstrip()), name=name)
+            yield Exhibit(kind="shown", title=title, data=shown_texts.abbreviate(message.content.rstrip()), name=name)
         for call in message.tool_calls:
             yield Exhibit(kind="shown", title=f"A call in message {place}:", data=_arguments(call), name=name)
 
 
-def _wrote(step: Step, where: str) -> Iterator[Exhibit]:
+def _reply_exhibits(step: Step, prefix: str) -> Iterator[Exhibit]:
     heading, reply = "## What it wrote\n\n", step.reply
     if reply.reasoning:
-        title, name = f"{heading}Its thinking, which nobody else is shown:", f"{where}its thinking"
+        title, name = f"{heading}Its thinking, which nobody else is shown:", f"{prefix}its thinking"
         yield Exhibit(kind="thought", title=title, data=reply.reasoning.rstrip(), name=name)
         heading = ""
     if reply.content.strip():
-        title, name = f"{heading}Its reply:", f"{where}its reply"
+        title, name = f"{heading}Its reply:", f"{prefix}its reply"
         yield Exhibit(kind="wrote", title=title, data=reply.content.rstrip(), name=name)
     else:
         yield _fact(f"{heading}Its reply is empty.")
@@ -167,41 +166,41 @@ def _ending(step: Step) -> str:
     return ""
 
 
-def _answered(step: Step, where: str) -> Iterator[Exhibit]:
+def _tool_exhibits(step: Step, prefix: str) -> Iterator[Exhibit]:
     heading = "## What its tools answered\n\n"
     own = [call for call in step.reply.tool_calls if call not in step.calls] if step.own_tools else []
     for place, call in enumerate(own, 1):
         which = f"call {place} of {len(own)} of its own program"
         yield _fact(f"{heading}{which.capitalize()}: the answer stands in what the agent is shown next.")
-        yield Exhibit(kind="called", title="What was called:", data=_arguments(call), name=f"{where}{which}")
+        yield Exhibit(kind="called", title="What was called:", data=_arguments(call), name=f"{prefix}{which}")
         heading = ""
     if not step.calls and not own:
-        tools = ", ".join(plain(tool) for tool in (*step.tools, *(spec.name for spec in step.own_tools)))
+        tools = ", ".join(sanitize_name(tool) for tool in (*step.tools, *(spec.name for spec in step.own_tools)))
         yield _fact(heading + (f"It made no calls; it could call {tools}." if tools else "It had no tools."))
     for place, (call, result) in enumerate(zip(step.calls, step.results, strict=True), 1):
         which = f"call {place} of {len(step.calls)}"
-        tool = f", of {plain(call.name)}" if call.name in step.tools else ""
-        yield _fact(f"{heading}{which.capitalize()}{tool}: {_ended(call, result)}.")
+        tool = f", of {sanitize_name(call.name)}" if call.name in step.tools else ""
+        yield _fact(f"{heading}{which.capitalize()}{tool}: {_call_outcome(call, result)}.")
         heading = ""
-        if not (tool and _stands_in(call, step.reply.content)):
-            yield Exhibit(kind="called", title="What was called:", data=_arguments(call), name=f"{where}{which}")
+        if not (tool and _is_in_reply(call, step.reply.content)):
+            yield Exhibit(kind="called", title="What was called:", data=_arguments(call), name=f"{prefix}{which}")
         for stream, text in (("standard output", result.stdout), ("standard error", result.stderr)):
             if text.strip():
-                name = f"{where}{stream} of {which}"
+                name = f"{prefix}{stream} of {which}"
                 yield Exhibit(kind="answered", title=f"Its {stream}:", data=text.rstrip(), name=name)
 
 
-def _ended(call: ToolCall, result: ToolResult) -> str:
+def _call_outcome(call: ToolCall, result: ToolResult) -> str:
     if call.error is not None:
         return "it was not run"
     code = "" if result.exit_code is None else f", exit code {result.exit_code}"
     silent = "" if result.stdout.strip() or result.stderr.strip() else ", and printed nothing"
     part = "; its tool kept only part of what it printed" if result.truncated else ""
-    return f"it {OUTCOMES[result.status]}{code}{silent}{part}"
+    return f"it {STATUS_TEXT[result.status]}{code}{silent}{part}"
 
 
-def _stands_in(call: ToolCall, reply: str) -> bool:
-    """Whether all that was called can be read in the reply, as fenced code can."""
+def _is_in_reply(call: ToolCall, reply: str) -> bool:
+    """Whether the reply contains all arguments of the call, as with fenced code."""
     return all(isinstance(value, str) and value in reply for value in call.arguments.values())
 
 
@@ -210,39 +209,39 @@ def _arguments(call: ToolCall) -> str:
     return json.dumps(called, ensure_ascii=False, default=str)
 
 
-def _files(step: Step, earlier: Sequence[Step], where: str) -> Iterator[Exhibit]:
-    done = "\n".join(_done(step))
+def _file_exhibits(step: Step, earlier: Sequence[Step], prefix: str) -> Iterator[Exhibit]:
+    done = "\n".join(_file_changes(step))
     if not step.files:
         left = "" if done else ", and it wrote none"
         yield _fact(f"## Files\n\nNone were there when it began{left}.")
     else:
-        history, steps = lineage(earlier), {one.id: one for one in earlier}
-        lines = [f"{quoted(path)}: {_origin(path, history.get(path, ()), steps)}" for path in step.files]
+        history, steps = file_lineage(earlier), {one.id: one for one in earlier}
+        lines = [f"{quote_name(path)}: {_file_history(path, history.get(path, ()), steps)}" for path in step.files]
         yield _fact("## Files")
-        name = f"{where}the files there when it began"
+        name = f"{prefix}the files there when it began"
         yield Exhibit(kind="files", title="There when it began:", data="\n".join(lines), name=name)
         if not done:
             yield _fact("It changed none, and wrote none.")
     if done:
-        yield Exhibit(kind="files", title="What it did to files:", data=done, name=f"{where}what it did to files")
+        yield Exhibit(kind="files", title="What it did to files:", data=done, name=f"{prefix}what it did to files")
 
 
-def _origin(path: str, history: Sequence[tuple[str, FileChange]], steps: Mapping[str, Step]) -> str:
+def _file_history(path: str, history: Sequence[tuple[str, FileChange]], steps: Mapping[str, Step]) -> str:
     changes = []
     for identity, change in history:
         step = steps[identity]
         if change.kind == "created" and path in step.files:
             changes.append(f"there before the first call of a tool{_size(change)}")
         else:
-            changes.append(f"{change.kind} by {named(step)}{_size(change)}")
+            changes.append(f"{change.kind} by {step_name(step)}{_size(change)}")
     return ", ".join(changes) or "there from the start"
 
 
-def _done(step: Step) -> list[str]:
-    """What the calls of a step did to files, in order. A tool that looks for the first time also finds what was there
-    before; that is not the step's doing."""
+def _file_changes(step: Step) -> list[str]:
+    """Describe the file changes by the calls of a step, in order. A tool's first scan also reports files that existed
+    before; these are no changes of the step."""
     return [
-        f"{change.kind} {quoted(change.path)}{_size(change)}"
+        f"{change.kind} {quote_name(change.path)}{_size(change)}"
         for result in step.results
         for change in result.files
         if change.kind != "created" or change.path not in step.files
@@ -253,38 +252,38 @@ def _size(change: FileChange) -> str:
     return "" if change.size is None else f" ({change.size} bytes)"
 
 
-def _in_short(heading: str, steps: Sequence[Step], kind: Kind) -> Iterator[Exhibit]:
+def _briefs(heading: str, steps: Sequence[Step], kind: ExhibitKind) -> Iterator[Exhibit]:
     if steps:
         yield _fact(heading)
     for step in steps:
-        yield from _short(step, kind)
+        yield from _brief(step, kind)
 
 
-def _short(step: Step, kind: Kind) -> Iterator[Exhibit]:
-    name, text = named(step), step.reply.content.strip()
+def _brief(step: Step, kind: ExhibitKind) -> Iterator[Exhibit]:
+    name, text = step_name(step), step.reply.content.strip()
     calls = zip(step.calls, step.results, strict=True)
-    ends = [f"Call {place}: {_ended(call, result)}." for place, (call, result) in enumerate(calls, 1)]
-    facts = [fact for fact in (*ends, _ending(step), *of_step(step)) if fact]
+    ends = [f"Call {place}: {_call_outcome(call, result)}." for place, (call, result) in enumerate(calls, 1)]
+    facts = [fact for fact in (*ends, _ending(step), *step_findings(step)) if fact]
     yield Exhibit(kind=kind, title="\n".join((f"## {name}", *facts)), name=name)
     if text:
-        part = "" if len(text) <= BEGINNING else f" (the first {BEGINNING} of {len(text)} characters)"
-        yield Exhibit(kind=kind, title=f"Its reply{part}:", data=text[:BEGINNING], name=name)
+        part = "" if len(text) <= EXCERPT_CHARACTERS else f" (the first {EXCERPT_CHARACTERS} of {len(text)} characters)"
+        yield Exhibit(kind=kind, title=f"Its reply{part}:", data=text[:EXCERPT_CHARACTERS], name=name)
     for place, result in enumerate(step.results, 1):
         if result.status != "ok" and (error := result.stderr.rstrip()):
-            last = error[-LAST_LINE:].splitlines()[-1]
+            last = error[-ERROR_LINE_CHARACTERS:].splitlines()[-1]
             yield Exhibit(kind=kind, title=f"The end of standard error of call {place}:", data=last, name=name)
-    if done := _done(step):
+    if done := _file_changes(step):
         yield Exhibit(kind=kind, title="What it did to files:", data="\n".join(done), name=name)
 
 
-def _checked(findings: Sequence[str], heading: str = "## Checked by machine") -> Iterator[Exhibit]:
+def _checks(findings: Sequence[str], heading: str = "## Checked by machine") -> Iterator[Exhibit]:
     if findings:
         yield _fact("\n".join((heading, *(f"- {finding}" for finding in findings))))
 
 
-def _found(step: Step, where: str) -> Iterator[Exhibit]:
-    if lines := looked_into(step):
-        name = f"{where}what was found in the files"
+def _inspection_exhibits(step: Step, prefix: str) -> Iterator[Exhibit]:
+    if lines := inspection_lines(step):
+        name = f"{prefix}what was found in the files"
         yield Exhibit(kind="found", title="What was found in the files:", data="\n".join(lines), name=name)
 
 
@@ -294,8 +293,8 @@ def _truth(scene: Scene) -> Iterator[Exhibit]:
         yield Exhibit(kind="truth", title="# The truth", data=truth, name="the truth")
 
 
-def _told_of(scene: Scene, number: int) -> Iterator[Exhibit]:
-    """What is told of the truth about one action of several."""
+def _action_truth(scene: Scene, number: int) -> Iterator[Exhibit]:
+    """Show the truth about one of several actions."""
     if scene.truth is not None:
         title, name = f"## The truth about action {number}", f"the truth about action {number}"
         yield Exhibit(kind="truth", title=title, data=scene.truth, name=name)
@@ -303,5 +302,5 @@ def _told_of(scene: Scene, number: int) -> Iterator[Exhibit]:
 
 def _outcome(outcome: Mapping[str, float] | None) -> Iterator[Exhibit]:
     if outcome is not None:
-        lines = (f"- {plain(name)}: {value:g}" for name, value in outcome.items())
+        lines = (f"- {sanitize_name(name)}: {value:g}" for name, value in outcome.items())
         yield _fact("\n".join(("# The outcome", *lines)))

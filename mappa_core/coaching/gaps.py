@@ -1,4 +1,4 @@
-"""What scores differ by between strata at equal outcome: the statistics of bias and drift, with tasks as clusters.
+"""Score differences between strata at equal outcome, with tasks as clusters: the statistics of bias and drift.
 
 Shapes: n scored actions of one agent in one iteration, C = CLUSTERS. Gaps are points.
 """
@@ -18,49 +18,49 @@ from mappa_core.records import Bool, Float64, Int64, Phase, Step, Trajectory
 
 Strings = NDArray[np.object_]
 
-CLUSTERS = 256
-"""A cluster is a task or, beyond some dozens of tasks, a few: however long a run, its sums stay this short."""
-CONFIDENCE = 0.95
-TINY = 1e-9
-"""What is smaller is rounding."""
+CLUSTER_COUNT = 256
+"""Tasks are hashed into this many clusters, which bounds the size of the sums however long a run is."""
+_CONFIDENCE_LEVEL = 0.95
+_TINY = 1e-9
+"""Smaller values are rounding errors."""
 
 
-def cluster_of(task: str) -> int:
-    """The cluster of a task, by its id, the same in every process."""
-    return int.from_bytes(hashlib.blake2b(task.encode(), digest_size=8).digest()) % CLUSTERS
+def task_cluster(task: str) -> int:
+    """Return the cluster of a task id, the same in every process."""
+    return int.from_bytes(hashlib.blake2b(task.encode(), digest_size=8).digest()) % CLUSTER_COUNT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Actions:
+class ActionColumns:
     """The scored actions of one agent in one iteration, as columns."""
 
     points: Float64  # (n,) raw score
-    outcome: Float64  # (n,) of the trajectory, NaN where it is not known
+    outcome: Float64  # (n,) of the trajectory, NaN if unknown
     cluster: Int64  # (n,)
-    tokens: Float64  # (n,) sampled, NaN where a provider does not say
-    strata: Mapping[str, Strings] = field(default_factory=dict)  # stratifier -> (n,), None where an action has none
+    tokens: Float64  # (n,) sampled, NaN if the provider does not report them
+    strata: Mapping[str, Strings] = field(default_factory=dict)  # stratifier -> (n,), None for an action without one
 
-    def where(self, chosen: Bool) -> Actions:
-        """The actions that are `chosen` (n,)."""
-        return Actions(
-            points=self.points[chosen],
-            outcome=self.outcome[chosen],
-            cluster=self.cluster[chosen],
-            tokens=self.tokens[chosen],
-            strata={stratifier: names[chosen] for stratifier, names in self.strata.items()},
+    def select(self, mask: Bool) -> ActionColumns:
+        """Return the actions of a `mask` (n,)."""
+        return ActionColumns(
+            points=self.points[mask],
+            outcome=self.outcome[mask],
+            cluster=self.cluster[mask],
+            tokens=self.tokens[mask],
+            strata={stratifier: names[mask] for stratifier, names in self.strata.items()},
         )
 
-    def lack(self, stratifier: str) -> Bool:
-        """Which actions (n,) have no stratum of `stratifier`."""
+    def missing_stratum(self, stratifier: str) -> Bool:
+        """Return the mask (n,) of the actions without a stratum of `stratifier`."""
         return np.array([stratum is None for stratum in self.strata[stratifier]], dtype=np.bool_)
 
 
-def judged_actions(
+def scored_action_columns(
     trajectories: Sequence[Trajectory], *, strata: Sequence[str], metric: str
-) -> dict[tuple[Phase, str], Actions]:
-    """The scored actions of every agent by phase of their verdicts, with their scores before any correction.
+) -> dict[tuple[Phase, str], ActionColumns]:
+    """Collect the scored actions of every agent by phase of their verdicts, with scores before any correction.
 
-    Of several verdicts of one phase the one added last counts, as in the reward. `metric` names the outcome.
+    Of several verdicts of one phase the last one counts, as in the reward. `metric` names the outcome.
     """
     rows: dict[tuple[Phase, str], list[tuple[Step, Trajectory, float]]] = {}
     for trajectory in trajectories:
@@ -74,11 +74,11 @@ def judged_actions(
     return {key: _columns(found, strata, metric) for key, found in rows.items()}
 
 
-def _columns(rows: Sequence[tuple[Step, Trajectory, float]], strata: Sequence[str], metric: str) -> Actions:
-    return Actions(
+def _columns(rows: Sequence[tuple[Step, Trajectory, float]], strata: Sequence[str], metric: str) -> ActionColumns:
+    return ActionColumns(
         points=np.array([points for _, _, points in rows]),
         outcome=np.array([trajectory.outcome.get(metric, math.nan) for _, trajectory, _ in rows]),
-        cluster=np.array([cluster_of(trajectory.task.id) for _, trajectory, _ in rows], dtype=np.int64),
+        cluster=np.array([task_cluster(trajectory.task.id) for _, trajectory, _ in rows], dtype=np.int64),
         tokens=np.array([_tokens(step) for step, _, _ in rows]),
         strata={name: np.array([step.strata.get(name) for step, _, _ in rows], dtype=object) for name in strata},
     )
@@ -88,13 +88,13 @@ def _tokens(step: Step) -> float:
     completion = step.completion
     if completion.tokens is not None:
         return float(len(completion.tokens))
-    said = None if completion.usage is None else completion.usage.completion_tokens
-    return math.nan if said is None else float(said)
+    count = None if completion.usage is None else completion.usage.completion_tokens
+    return math.nan if count is None else float(count)
 
 
-def explained_by(outcome: Float64, *others: NDArray[Any]) -> Float64:
-    """Orthonormal columns (n, r) that span what the iteration, the outcome and `others` (n,) explain: a mean of the
-    actions whose outcome is known, a slope on it, and a mean of the actions whose outcome is not."""
+def projection_basis(outcome: Float64, *others: NDArray[Any]) -> Float64:
+    """Return orthonormal columns (n, r) that span the nuisance regressors: an intercept and a slope on the outcome for
+    actions with a known outcome, an intercept for the other actions, and `others` (n,)."""
     known = np.isfinite(outcome)
     slope = np.zeros(len(outcome))
     if known.any():
@@ -102,42 +102,42 @@ def explained_by(outcome: Float64, *others: NDArray[Any]) -> Float64:
         slope /= max(np.abs(slope).max(), np.finfo(np.float64).tiny)
     columns = np.column_stack([known, slope, ~known, *others]).astype(np.float64)
     left, singular, _ = np.linalg.svd(columns, full_matrices=False)
-    basis: Float64 = left[:, singular > TINY * math.sqrt(len(outcome))]
+    basis: Float64 = left[:, singular > _TINY * math.sqrt(len(outcome))]
     return basis
 
 
-def beyond(values: Float64, basis: Float64) -> Float64:
-    """What `basis` leaves unexplained of `values`, (n,) or (n, k)."""
+def residual(values: Float64, basis: Float64) -> Float64:
+    """Return the residuals of `values`, (n,) or (n, k), after projection on `basis`."""
     rest: Float64 = values - basis @ (basis.T @ values)
     return rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """A number with its standard error and the degrees of freedom that the error has."""
+class SlopeEstimate:
+    """An estimate with its standard error and the degrees of freedom of that error."""
 
     value: float
-    error: float
-    freedom: float
+    standard_error: float
+    degrees_of_freedom: float
 
     @property
     def information(self) -> float:
-        """The inverse of the squared error."""
-        return self.error**-2
+        """The inverse of the squared standard error."""
+        return self.standard_error**-2
 
     @property
     def z(self) -> float:
-        """The normal deviate that is as improbable as value / error is by Student's distribution."""
+        """The normal deviate with the tail probability of value / standard error under Student's distribution."""
         from scipy.special import ndtri, stdtr
 
-        return float(-ndtri(stdtr(self.freedom, -abs(self.value) / self.error)))
+        return float(-ndtri(stdtr(self.degrees_of_freedom, -abs(self.value) / self.standard_error)))
 
     @property
-    def reach(self) -> float:
+    def half_width(self) -> float:
         """Half the width of the 95 % interval."""
         from scipy.special import stdtrit
 
-        return float(stdtrit(self.freedom, (1 + CONFIDENCE) / 2)) * self.error
+        return float(stdtrit(self.degrees_of_freedom, (1 + _CONFIDENCE_LEVEL) / 2)) * self.standard_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -145,28 +145,28 @@ class Contrast:
     """The gap between one stratum and the rest over all iterations so far, and its growth, as sums by cluster.
 
     The model is `points = mean of the iteration given the outcome + gap * inside + growth * inside * clock + task +
-    noise`. In every iteration what it and the outcome explain is taken out of points and of membership, which leaves a
-    regression of the one on the other (Frisch and Waugh 1933); the errors are robust to whatever the actions on a task
-    have in common, in one iteration and over all. A cluster's part in an iteration is divided by `sqrt(1 - leverage)`,
-    as in HC2, for what taking out has taken from its noise.
+    noise`. In every iteration points and membership are residualized on the iteration and the outcome, which leaves a
+    regression of the one residual on the other (Frisch and Waugh 1933); the standard errors are cluster-robust, by
+    task, within and across iterations. A cluster's part in an iteration is divided by `sqrt(1 - leverage)`, as in HC2,
+    to correct for the variance that residualizing removes.
 
-    `sums` columns are x y, x y c, x x, x x c, x x c c for membership x, points y and clock c.
+    The columns of `sums` are x y, x y c, x x, x x c, x x c c for membership x, points y and clock c.
     """
 
-    sums: Float64 = field(default_factory=lambda: np.zeros((CLUSTERS, 5)))  # (C, 5)
+    sums: Float64 = field(default_factory=lambda: np.zeros((CLUSTER_COUNT, 5)))  # (C, 5)
     inside: int = 0
     outside: int = 0
 
-    def with_actions(self, actions: Actions, inside: Bool, clock: float) -> Contrast:
-        """The contrast after an iteration: `inside` (n,) tells which actions are in the stratum."""
-        basis = explained_by(actions.outcome)
-        x = beyond(inside.astype(np.float64), basis)
-        y = beyond(actions.points, basis)
-        squares = np.bincount(actions.cluster, x * x, CLUSTERS)
-        explained = sum(np.bincount(actions.cluster, x * column, CLUSTERS) ** 2 for column in basis.T)
-        leverage = np.divide(explained, squares, out=np.zeros(CLUSTERS), where=squares > 0)
-        weight = 1 / np.sqrt(np.maximum(1 - leverage, TINY))
-        xy, xx = weight * np.bincount(actions.cluster, x * y, CLUSTERS), weight * squares
+    def with_actions(self, actions: ActionColumns, inside: Bool, clock: float) -> Contrast:
+        """Return the contrast after another iteration; `inside` (n,) is the mask of the actions in the stratum."""
+        basis = projection_basis(actions.outcome)
+        x = residual(inside.astype(np.float64), basis)
+        y = residual(actions.points, basis)
+        squares = np.bincount(actions.cluster, x * x, CLUSTER_COUNT)
+        explained = sum(np.bincount(actions.cluster, x * column, CLUSTER_COUNT) ** 2 for column in basis.T)
+        leverage = np.divide(explained, squares, out=np.zeros(CLUSTER_COUNT), where=squares > 0)
+        weight = 1 / np.sqrt(np.maximum(1 - leverage, _TINY))
+        xy, xx = weight * np.bincount(actions.cluster, x * y, CLUSTER_COUNT), weight * squares
         new = np.column_stack([xy, xy * clock, xx, xx * clock, xx * clock**2])
         members = int(inside.sum())
         return replace(
@@ -177,34 +177,34 @@ class Contrast:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The sums as JSON values, of the clusters that have any."""
+        """Return the sums of non-empty clusters as JSON values."""
         found = np.flatnonzero(self.sums.any(axis=1))
         sums = {str(cluster): self.sums[cluster].tolist() for cluster in found}
         return {"sums": sums, "inside": self.inside, "outside": self.outside}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Contrast:
-        """What `state_dict` gave."""
-        sums = np.zeros((CLUSTERS, 5))
+        """Restore a contrast from `state_dict`."""
+        sums = np.zeros((CLUSTER_COUNT, 5))
         for cluster, row in state["sums"].items():
             sums[int(cluster)] = row
         return cls(sums=sums, inside=state["inside"], outside=state["outside"])
 
     @property
     def clock(self) -> float:
-        """When, on average, what is known of the gap was learned."""
+        """The weighted mean time of the evidence on the gap."""
         _, _, xx, xxc, _ = self.sums.sum(axis=0)
         return float(xxc / xx)
 
     @property
-    def gap(self) -> Estimate | None:
-        """The gap, averaged over iterations; None where there is nothing to tell it from."""
+    def gap(self) -> SlopeEstimate | None:
+        """The gap, averaged over iterations; None if there is too little data."""
         xy, _, xx, _, _ = self.sums.T
         return _estimate(xy, xx)
 
     @property
-    def growth(self) -> Estimate | None:
-        """Points by which the gap grows in one tick of the clock; None where there is nothing to tell it from."""
+    def growth(self) -> SlopeEstimate | None:
+        """Growth of the gap in points per tick of the clock; None if there is too little data."""
         gap = self.gap
         if gap is None:
             return None
@@ -213,21 +213,21 @@ class Contrast:
         return _estimate(xyc - middle * xy - gap.value * (xxc - middle * xx), xxcc - 2 * middle * xxc + middle**2 * xx)
 
 
-def _estimate(products: Float64, squares: Float64) -> Estimate | None:
-    """A slope from its sums by cluster, (C,): sum of `products` over sum of `squares`. None where there is but one
-    cluster to tell it from.
+def _estimate(products: Float64, squares: Float64) -> SlopeEstimate | None:
+    """Estimate a slope from sums by cluster, (C,): sum of `products` over sum of `squares`. None if there is only one
+    cluster.
 
-    The variance is the sum over clusters of their squared residual products, each divided by one less its share of the
+    The variance is the sum over clusters of their squared residual products, each divided by one minus its share of the
     squares (HC2). The degrees of freedom are the effective number of clusters (Carter, Schnepel and Steigerwald 2017,
-    for errors that are alike), less one. For two groups of like clusters both are close to Welch's.
+    for homoskedastic errors), minus one. For two groups of equal clusters both are close to Welch's.
     """
     total = float(squares.sum())
-    if total < TINY:
+    if total < _TINY:
         return None
     value, share = float(products.sum()) / total, squares / total
     effective = 1 / float(share @ share)
-    if effective < 1 + TINY:
+    if effective < 1 + _TINY:
         return None
     residual = products - value * squares
-    error = math.sqrt((residual**2 / (1 - share)).sum()) / total
-    return Estimate(value=value, error=max(error, TINY), freedom=effective - 1)
+    standard_error = math.sqrt((residual**2 / (1 - share)).sum()) / total
+    return SlopeEstimate(value=value, standard_error=max(standard_error, _TINY), degrees_of_freedom=effective - 1)

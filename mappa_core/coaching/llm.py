@@ -1,4 +1,4 @@
-"""A coach that asks a model, whoever provides it: question, cassette, call, parser, one repair."""
+"""LLM coach for any provider: prompt, cassette, call, reply parser, one repair attempt."""
 
 from __future__ import annotations
 
@@ -10,51 +10,53 @@ from functools import lru_cache
 
 import structlog
 
-from mappa_core.calls.caller import Caller
+from mappa_core.calls.caller import ProviderClient
 from mappa_core.coaching.options import LLMCoachOptions
-from mappa_core.coaching.question import Question, Questions
-from mappa_core.coaching.sharing import Shared
-from mappa_core.coaching.verdicts import BadReply, Form, Found
+from mappa_core.coaching.question import CoachPrompt, PromptBuilder
+from mappa_core.coaching.sharing import SingleFlight
+from mappa_core.coaching.verdicts import BadReply, ParsedVerdict, ReplySchema
 from mappa_core.errors import CallError, CoachError
-from mappa_core.protocols import Answer, Cassette, Coach, Provider, Reply, Request
+from mappa_core.protocols import Cassette, Coach, Provider, Reply, ReplyFormat, Request
 from mappa_core.records import Scene, Usage, Verdict
 
 log = structlog.get_logger()
 
 
 class LLMCoach(Coach):
-    """Judges by one call of a model for an action (`score`), or for several of one trajectory (`review`).
+    """Judges one action (`score`) or several actions of one trajectory (`review`) by one model call.
 
-    A reply that does not fit is sent back once, with the whole evidence. One that was cut off is not: it would be cut
-    off at the same limit. What the provider or the model will not answer is `abstained`. Where a server cannot do the
-    schema, the coach asks for JSON from then on; the parser is the same.
+    An invalid reply is sent back once, with the whole evidence. A truncated reply is not: it would be truncated at the
+    same limit. A refusal of the provider or the model is an `abstained` verdict. If a server does not support the
+    schema, the coach requests plain JSON from then on; the parser is the same.
 
-    With a cassette a question is asked once: equal questions at one time share a call, later ones are replayed. Without
-    one every question is asked anew, so that a coach can be compared with itself.
+    With a cassette every prompt is sent once: equal concurrent prompts share a call, later ones are replayed. Without a
+    cassette every prompt is sent anew, so that a coach can be compared with itself.
     """
 
-    def __init__(self, caller: Caller, questions: Questions, options: LLMCoachOptions, *, settings: str = "") -> None:
-        """`settings` stands for all else that decides how the model answers: another text, other addresses."""
+    def __init__(
+        self, caller: ProviderClient, prompt_builder: PromptBuilder, options: LLMCoachOptions, *, settings: str = ""
+    ) -> None:
+        """`settings` identifies all other settings that affect the answers: it is part of the cassette addresses."""
         self._caller = caller
-        self._questions = questions
+        self._prompt_builder = prompt_builder
         self._options = options
-        self._answer: Answer = "schema"
+        self._answer: ReplyFormat = "schema"
         self._cassette: Cassette | None = None
-        self._shared: Shared[dict[int, Verdict]] = Shared()
+        self._single_flight: SingleFlight[dict[int, Verdict]] = SingleFlight()
         who = caller.provider
         how = (who.name, who.model, options.temperature, options.seed, options.max_tokens, settings)
-        self._asked_how = json.dumps(how)
+        self._settings_key = json.dumps(how)
 
     async def score(self, scene: Scene) -> Verdict:
-        (verdict,) = await self._judge(await self._questions.about(scene), self._form(scene))
+        (verdict,) = await self._judge(await self._prompt_builder.build(scene), self._reply_schema_for(scene))
         return verdict
 
     async def review(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
-        """Judge all `scenes` by one call; what it cost is shared out evenly, in parts that add up to it."""
+        """Judge all `scenes` by one call; its usage is split evenly, in parts that add up to it."""
         if not scenes:
             return ()
-        form = replace(self._form(*scenes), actions=len(scenes))
-        return await self._judge(await self._questions.about_all(scenes), form)
+        reply_schema = replace(self._reply_schema_for(*scenes), actions=len(scenes))
+        return await self._judge(await self._prompt_builder.build_for_trajectory(scenes), reply_schema)
 
     @property
     def by_trajectory(self) -> bool:
@@ -64,33 +66,33 @@ class LLMCoach(Coach):
     def providers(self) -> tuple[Provider, ...]:
         return (self._caller.provider,)
 
-    def keep_on(self, cassette: Cassette) -> None:
+    def use_cassette(self, cassette: Cassette) -> None:
         self._cassette = cassette
 
     async def close(self) -> None:
         await self._caller.close()
 
-    def _form(self, *scenes: Scene) -> Form:
+    def _reply_schema_for(self, *scenes: Scene) -> ReplySchema:
         agents = (agent for scene in scenes for agent in (*scene.team, scene.step.agent))
-        return Form(agents=tuple(dict.fromkeys(agents)), correction=self._options.correction)
+        return ReplySchema(agents=tuple(dict.fromkeys(agents)), correction=self._options.correction)
 
-    async def _judge(self, question: Question, form: Form) -> list[Verdict]:
-        addresses = self._addresses(question, form)
-        kept = {place: verdict for place, at in enumerate(addresses) if (verdict := self._kept(at)) is not None}
-        wanted = {place: address for place, address in enumerate(addresses) if place not in kept}
-        given = {**await self._asked(question, form, wanted), **kept} if wanted else kept
-        return [given[place] for place in range(form.count)]
+    async def _judge(self, prompt: CoachPrompt, reply_schema: ReplySchema) -> list[Verdict]:
+        addresses = self._cassette_addresses(prompt, reply_schema)
+        replayed = {place: verdict for place, at in enumerate(addresses) if (verdict := self._replay(at)) is not None}
+        missing = {place: address for place, address in enumerate(addresses) if place not in replayed}
+        verdicts = {**await self._ask_once(prompt, reply_schema, missing), **replayed} if missing else replayed
+        return [verdicts[place] for place in range(reply_schema.count)]
 
-    def _addresses(self, question: Question, form: Form) -> list[str]:
-        """Where the verdicts are kept: by all that decides the reply but how the server is made to give JSON, which a
-        coach may learn only as it goes."""
-        decides = "\n".join((question.address, self._asked_how, _schema_text(form)))
-        address = hashlib.sha256(decides.encode()).hexdigest()
-        if form.actions is None:
+    def _cassette_addresses(self, prompt: CoachPrompt, reply_schema: ReplySchema) -> list[str]:
+        """Return the cassette address of each verdict: a hash of all that affects the reply, except how JSON is
+        enforced, which the coach may only learn from the server's answers."""
+        settings = "\n".join((prompt.address, self._settings_key, _schema_text(reply_schema)))
+        address = hashlib.sha256(settings.encode()).hexdigest()
+        if reply_schema.actions is None:
             return [address]
-        return [f"{address}/{number}" for number in range(1, form.actions + 1)]
+        return [f"{address}/{number}" for number in range(1, reply_schema.actions + 1)]
 
-    def _kept(self, address: str) -> Verdict | None:
+    def _replay(self, address: str) -> Verdict | None:
         if self._cassette is None:
             return None
         try:
@@ -99,47 +101,51 @@ class LLMCoach(Coach):
             return Verdict.failed(str(error))
         return None if verdict is None else replace(verdict, replayed=True)
 
-    async def _asked(self, question: Question, form: Form, wanted: Mapping[int, str]) -> dict[int, Verdict]:
-        """New verdicts on the actions at the places of `wanted`, which says where each is kept."""
+    async def _ask_once(
+        self, prompt: CoachPrompt, reply_schema: ReplySchema, missing: Mapping[int, str]
+    ) -> dict[int, Verdict]:
+        """Return new verdicts on the actions of `missing` (index -> cassette address); concurrent calls are shared."""
         if self._cassette is None:
-            return await self._ask(question, form, wanted)
-        key = next(iter(wanted.values()))
-        given, paid = await self._shared.call(key, lambda: self._ask(question, form, wanted))
-        return {place: replace(verdict, replayed=True) for place, verdict in given.items()} if paid else given
+            return await self._ask(prompt, reply_schema, missing)
+        key = next(iter(missing.values()))
+        verdicts, paid = await self._single_flight.call(key, lambda: self._ask(prompt, reply_schema, missing))
+        return {place: replace(verdict, replayed=True) for place, verdict in verdicts.items()} if paid else verdicts
 
-    async def _ask(self, question: Question, form: Form, wanted: Mapping[int, str]) -> dict[int, Verdict]:
-        readings = [await self._read(question, form)]
-        first = readings[0]
+    async def _ask(
+        self, prompt: CoachPrompt, reply_schema: ReplySchema, missing: Mapping[int, str]
+    ) -> dict[int, Verdict]:
+        replies = [await self._call(prompt, reply_schema)]
+        first = replies[0]
         if first.reply is not None and first.problem:
-            again = self._questions.again(question, first.reply.text, first.problem)
-            readings.append(await self._read(again, form))
-        usages = _shares(_total(readings), len(wanted))
-        given = {}
-        for (place, address), usage in zip(wanted.items(), usages, strict=True):
-            verdict, reply = _settled(readings, place)
-            given[place] = replace(
+            repair = self._prompt_builder.build_repair(prompt, first.reply.text, first.problem)
+            replies.append(await self._call(repair, reply_schema))
+        usages = _split_usage(_total_usage(replies), len(missing))
+        verdicts = {}
+        for (place, address), usage in zip(missing.items(), usages, strict=True):
+            verdict, reply = _choose_verdict(replies, place)
+            verdicts[place] = replace(
                 verdict,
                 usage=usage,
                 question=address,
-                template_hash=question.template_hash,
+                template_hash=prompt.template_hash,
                 model=None if reply is None else reply.model,
                 seed=self._options.seed,
                 raw_reply=None if reply is None else reply.raw,
             )
-            if self._cassette is not None and given[place].status != "failed":
-                self._cassette.put(address, given[place])
-        return given
+            if self._cassette is not None and verdicts[place].status != "failed":
+                self._cassette.put(address, verdicts[place])
+        return verdicts
 
-    async def _read(self, question: Question, form: Form) -> _Reading:
-        """Make one call and read its reply."""
+    async def _call(self, prompt: CoachPrompt, reply_schema: ReplySchema) -> _ParsedReply:
+        """Make one call and parse its reply."""
         try:
-            reply = await self._complete(question, form)
+            reply = await self._complete(prompt, reply_schema)
         except CallError as error:
-            return _Reading(found=(Verdict.failed(str(error)),) * form.count)
-        return _Reading(found=self._found(reply, form), reply=reply)
+            return _ParsedReply(outcomes=(Verdict.failed(str(error)),) * reply_schema.count)
+        return _ParsedReply(outcomes=self._parse_reply(reply, reply_schema), reply=reply)
 
-    async def _complete(self, question: Question, form: Form) -> Reply:
-        request = self._request(question, form, self._answer)
+    async def _complete(self, prompt: CoachPrompt, reply_schema: ReplySchema) -> Reply:
+        request = self._request(prompt, reply_schema, self._answer)
         try:
             return await self._caller.complete(request)
         except CallError as error:
@@ -148,70 +154,72 @@ class LLMCoach(Coach):
             if self._answer == "schema":
                 self._answer = "json"
                 log.warning("coach.without_schema", coach=self._caller.provider.name, reason=str(error))
-        return await self._caller.complete(self._request(question, form, "json"))
+        return await self._caller.complete(self._request(prompt, reply_schema, "json"))
 
-    def _request(self, question: Question, form: Form, answer: Answer) -> Request:
+    def _request(self, prompt: CoachPrompt, reply_schema: ReplySchema, answer: ReplyFormat) -> Request:
         o = self._options
         return Request(
-            messages=question.messages,
+            messages=prompt.messages,
             answer=answer,
-            schema=form.schema if answer == "schema" else None,
+            schema=reply_schema.json_schema if answer == "schema" else None,
             max_tokens=o.max_tokens,
             temperature=o.temperature,
             seed=o.seed,
-            cache_key=question.template_hash,
+            cache_key=prompt.template_hash,
             timeout_s=o.limits.timeout_s,
         )
 
-    def _found(self, reply: Reply, form: Form) -> tuple[Found, ...]:
-        """What a reply says of each action."""
+    def _parse_reply(self, reply: Reply, reply_schema: ReplySchema) -> tuple[ParsedVerdict, ...]:
+        """Parse a reply into a verdict or an error for each action."""
         if reply.stop == "blocked":
             why = f"{self._caller.provider.name} would not answer: {reply.detail or 'no reason was given'}"
-            return (Verdict.abstained(why),) * form.count
+            return (Verdict.abstained(why),) * reply_schema.count
         if reply.stop == "length":
             limit = f"{self._options.max_tokens} tokens (max_tokens), thinking included"
-            return (Verdict.failed(f"the reply was cut off at its limit of {limit}"),) * form.count
+            return (Verdict.failed(f"the reply was cut off at its limit of {limit}"),) * reply_schema.count
         try:
-            return form.parse(reply.text)
+            return reply_schema.parse(reply.text)
         except BadReply as error:
-            return (error,) * form.count
+            return (error,) * reply_schema.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
-    """What one call came to, for each action; `reply` is None where the call failed."""
+class _ParsedReply:
+    """The outcome of one call for each action; `reply` is None if the call failed."""
 
-    found: tuple[Found, ...]
+    outcomes: tuple[ParsedVerdict, ...]
     reply: Reply | None = None
 
     @property
     def problem(self) -> str:
-        """What is wrong with the reply, empty where nothing is."""
-        return "; ".join(dict.fromkeys(str(one) for one in self.found if isinstance(one, BadReply)))
+        """What is wrong with the reply; empty if it is valid."""
+        return "; ".join(dict.fromkeys(str(one) for one in self.outcomes if isinstance(one, BadReply)))
 
 
-def _settled(readings: Sequence[_Reading], place: int) -> tuple[Verdict, Reply | None]:
-    """The verdict on the action at `place`, of the first reply that gives one, else of the last that should have; and
-    the reply that explains it."""
-    reading = next((one for one in readings if isinstance(one.found[place], Verdict)), readings[-1])
-    found = reading.found[place]
-    verdict = found if isinstance(found, Verdict) else Verdict.failed(f"no reply fits, also when sent back: {found}")
-    return verdict, reading.reply or readings[0].reply
+def _choose_verdict(replies: Sequence[_ParsedReply], place: int) -> tuple[Verdict, Reply | None]:
+    """Return the verdict on the action at `place`, from the first reply that has one, else the error of the last reply;
+    and the reply that it comes from."""
+    parsed = next((one for one in replies if isinstance(one.outcomes[place], Verdict)), replies[-1])
+    outcome = parsed.outcomes[place]
+    verdict = (
+        outcome if isinstance(outcome, Verdict) else Verdict.failed(f"no reply fits, also when sent back: {outcome}")
+    )
+    return verdict, parsed.reply or replies[0].reply
 
 
 @lru_cache(maxsize=256)
-def _schema_text(form: Form) -> str:
-    return json.dumps(form.schema)
+def _schema_text(reply_schema: ReplySchema) -> str:
+    return json.dumps(reply_schema.json_schema)
 
 
-def _total(readings: Sequence[_Reading]) -> Usage | None:
-    """What all replies took; None where there was none."""
-    usages = [reading.reply.usage or Usage(calls=1) for reading in readings if reading.reply is not None]
+def _total_usage(replies: Sequence[_ParsedReply]) -> Usage | None:
+    """Sum the usage of all replies; None without any reply."""
+    usages = [parsed.reply.usage or Usage(calls=1) for parsed in replies if parsed.reply is not None]
     return sum(usages[1:], usages[0]) if usages else None
 
 
-def _shares(usage: Usage | None, count: int) -> Sequence[Usage | None]:
-    """`usage` in `count` parts that add up to it: whole numbers as even as they go, the larger parts first."""
+def _split_usage(usage: Usage | None, count: int) -> Sequence[Usage | None]:
+    """Split `usage` into `count` parts that add up to it: integers as even as possible, the larger parts first."""
     if usage is None or count == 1:
         return (usage,) * count
     return [
@@ -228,7 +236,7 @@ def _shares(usage: Usage | None, count: int) -> Sequence[Usage | None]:
 
 
 def _share(amount: int, place: int, count: int) -> int:
-    # By Hermite's identity these add up to the amount.
+    # By Hermite's identity the shares add up to the amount.
     return (amount + count - 1 - place) // count
 
 

@@ -1,61 +1,89 @@
-"""Looking again and again without crying wolf: the bar of a test that is repeated while evidence comes in."""
+"""Group-sequential test with alpha spending."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 
-from mappa_core.coaching.gaps import Estimate
+from mappa_core.coaching.gaps import SlopeEstimate
 from mappa_core.records import Float64
 
-WORTH = 1.02
-"""Growth of information that is worth a new bar."""
-NEVER = 12.0
-"""A normal deviate that is as good as impossible (1e-33): the bar where nothing was spent yet."""
-NODES = 128
+MIN_INFORMATION_GROWTH = 1.02
+"""Growth factor of information from which a new critical value is computed."""
+MAX_CRITICAL_VALUE = 12.0
+"""A normal deviate of negligible probability (1e-33): the critical value before any alpha is spent."""
+QUADRATURE_NODES = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looks:
+class SequentialTest:
     """A two-sided test of one parameter, repeated over the iterations of a run.
 
-    `alpha` is the chance that it ever finds what is not there. It is spent as information (1 / squared error) comes in,
-    `alpha * (1 - 1 / sqrt(1 + information * scale**2))` in all so far (alpha spending: Lan and DeMets 1983), so neither
-    the number of looks nor the length of the run has to be known. `scale` is the size, in the parameter's own unit,
-    that the test is tuned to: three tenths are spent by the time that the error is as small.
+    `alpha` is the chance of any false positive over all analyses. It is spent as information (1 / squared standard
+    error) accumulates, `alpha * (1 - 1 / sqrt(1 + information * scale**2))` in total so far (alpha spending: Lan and
+    DeMets 1983), so neither the number of analyses nor the length of the run has to be known. `scale` is the effect
+    size, in the unit of the parameter, that the test is tuned to: 30 % of alpha is spent when the standard error has
+    come down to it.
 
-    What a look may spend sets its `bar` z: P(|Z| >= z and |Z'| < bar of the look before) for normal deviates whose
-    correlation is the square root of the ratio of their informations, as it is for efficient estimates. Summed over all
-    bars this bounds the chance that one of them is passed (Hunter 1976, Worsley 1982). A new bar is set when
-    information has grown by a fiftieth. Until then the old one stands, which adds less to the chance than `alpha` has
-    to spare.
+    The alpha that an analysis may spend sets its critical value z: P(|Z| >= z and |Z'| < previous critical value) for
+    normal deviates whose correlation is the square root of the ratio of their informations, as it is for efficient
+    estimates. The sum over all analyses bounds the chance that any critical value is exceeded (Hunter 1976, Worsley
+    1982). A new critical value is computed when information has grown by 2 %. Until then the old one is used, which
+    adds less to the chance than `alpha` has to spare.
     """
 
     alpha: float
     scale: float
     information: float = 0.0
-    bar: float = NEVER
-    passed: bool = False
-    """Whether the last look passed its bar."""
+    critical_value: float = MAX_CRITICAL_VALUE
+    significant: bool = False
+    """Whether the last estimate reached its critical value."""
 
-    def after(self, estimate: Estimate) -> Looks:
-        """The test after a look at `estimate`."""
+    def update(self, estimate: SlopeEstimate) -> SequentialTest:
+        """Return the test after an analysis of `estimate`."""
         information = estimate.information
-        if information < WORTH * self.information:
-            return replace(self, passed=estimate.z >= self.bar)
-        spend = self._spent(information) - self._spent(self.information)
-        bar = bar_of(spend, correlation=math.sqrt(self.information / information), last=self.bar)
-        return replace(self, information=information, bar=bar, passed=estimate.z >= bar)
+        if information < MIN_INFORMATION_GROWTH * self.information:
+            return replace(self, significant=estimate.z >= self.critical_value)
+        spend = self._spent_alpha(information) - self._spent_alpha(self.information)
+        critical_value = solve_critical_value(
+            spend, correlation=math.sqrt(self.information / information), last=self.critical_value
+        )
+        return replace(
+            self, information=information, critical_value=critical_value, significant=estimate.z >= critical_value
+        )
 
-    def _spent(self, information: float) -> float:
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as JSON values, under the keys that checkpoints hold."""
+        return {
+            "alpha": self.alpha,
+            "scale": self.scale,
+            "information": self.information,
+            "bar": self.critical_value,
+            "passed": self.significant,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> SequentialTest:
+        """Restore a test from `state_dict`."""
+        return cls(
+            alpha=state["alpha"],
+            scale=state["scale"],
+            information=state["information"],
+            critical_value=state["bar"],
+            significant=state["passed"],
+        )
+
+    def _spent_alpha(self, information: float) -> float:
         return self.alpha * (1 - 1 / math.sqrt(1 + information * self.scale**2))
 
 
-def bar_of(spend: float, *, correlation: float, last: float) -> float:
-    """The z for which P(|Z| >= z and |Z'| < last) is `spend`, Z and Z' being normal deviates of that `correlation`."""
+def solve_critical_value(spend: float, *, correlation: float, last: float) -> float:
+    """Solve P(|Z| >= z and |Z'| < last) = `spend` for z, where Z and Z' are normal deviates with this `correlation`."""
     from scipy.optimize import brentq
     from scipy.special import ndtr
 
@@ -63,11 +91,13 @@ def bar_of(spend: float, *, correlation: float, last: float) -> float:
     before = last * nodes
     density = 2 * last * weights * np.exp(-(before**2) / 2) / math.sqrt(2 * math.pi)
     rest = math.sqrt(1 - correlation**2)
-    return float(brentq(lambda z: density @ ndtr((correlation * before - z) / rest) - spend, 0.0, NEVER, xtol=1e-6))
+    return float(
+        brentq(lambda z: density @ ndtr((correlation * before - z) / rest) - spend, 0.0, MAX_CRITICAL_VALUE, xtol=1e-6)
+    )
 
 
 @cache
 def _quadrature() -> tuple[Float64, Float64]:
-    """Nodes and weights of Gauss and Legendre on [-1, 1]."""
-    nodes, weights = np.polynomial.legendre.leggauss(NODES)
+    """Nodes and weights of Gauss-Legendre quadrature on [-1, 1]."""
+    nodes, weights = np.polynomial.legendre.leggauss(QUADRATURE_NODES)
     return nodes, weights

@@ -1,4 +1,4 @@
-"""What a recipe may set about coaches of core."""
+"""Options of the coaches of core."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from mappa_core.config.schema import Use
 
 @dataclass
 class LLMCoachOptions:
-    """What core adds to the options of a transport where it is a coach."""
+    """Options that core adds to those of a transport that is used as a coach."""
 
     rubrics: str | None = None
-    """Folder with a Markdown template per agent (AGENT.md); what it lacks comes from the workflow, else from core."""
+    """Folder with a Markdown template per agent (AGENT.md); missing ones come from the workflow, else from core."""
     batch: str = "step"
-    """step: one call per action, as soon as it is done | trajectory: one call for all actions, when the last is done"""
+    """step: one call per action, as soon as it is done | trajectory: one call for all actions, after the last"""
     correction: bool = False
-    """Also ask for a better action in full, where an action scores low."""
+    """Also ask for a better action in full if an action scores low."""
     budget: int = 24_000
-    """Tokens of evidence at most; what is cut, and in which order, is said in the evidence."""
+    """Maximum tokens of evidence; the prompt lists what was cut."""
     max_tokens: int = 4096
-    """Tokens of a reply at most, thinking included."""
+    """Maximum tokens of a reply, including reasoning."""
     temperature: float | None = None
-    """None: the provider's own; some models refuse any."""
+    """None: the provider's default; some models refuse any."""
     seed: int | None = None
     limits: CallLimits = field(default_factory=CallLimits)
     price: Price | None = None
-    """None: unknown, and shown as unknown."""
+    """None: unknown, and reported as unknown."""
 
 
 @dataclass
@@ -39,8 +39,8 @@ class EnsembleOptions:
     weights: list[float] = field(default_factory=list)
     """One per member, for `weighted`."""
     at_least: int = 1
-    """Members that must have scored; below that the verdict has no score."""
+    """Minimum number of members with a score; with fewer the verdict has no score."""
     max_spread: float | None = None
     """Points between the highest and the lowest score above which the members disagree; None: never."""
     escalate_to: Use | None = None
-    """Who is asked where they disagree; None: the verdict abstains."""
+    """Coach that decides if the members disagree; None: the verdict abstains."""

@@ -1,10 +1,10 @@
-"""Rubrics: by what an agent's actions are judged, as Markdown templates.
+"""Rubrics: the criteria for an agent's actions, as Markdown templates.
 
-Of an agent it is the file AGENT.md in the folder of `coach.options.rubrics`, else the rubric of its role in the
-workflow, else core's general one. All are jinja2 in a sandbox. They know `agent` (its name), `role` (with `brief`,
-`needs` and `produces`), `team` (the roles of all agents by name), `hindsight` (whether the outcome is known), `truth`
-(whether the truth is shown) and `correction` (whether a better action is asked for). A template may include others of
-its folder, and core's `general.md`.
+An agent's rubric is the file AGENT.md in the folder of `coach.options.rubrics`, else the rubric of its role in the
+workflow, else core's general one. All are sandboxed jinja2 templates. Their variables are `agent` (its name), `role`
+(with `brief`, `needs` and `produces`), `team` (the roles of all agents by name), `hindsight` (whether the outcome is
+known), `truth` (whether the truth is shown) and `correction` (whether a better action is asked for). A template may
+include others of its folder, and core's `general.md`.
 """
 
 from __future__ import annotations
@@ -30,45 +30,47 @@ from jinja2.sandbox import SandboxedEnvironment
 from mappa_core.errors import ConfigError
 from mappa_core.records import Role
 
-PROMPTS = Path(__file__).parent / "prompts"
-GENERAL = "general.md"
-KNOWN = frozenset({"agent", "role", "team", "hindsight", "truth", "correction"})
+PROMPT_FOLDER = Path(__file__).parent / "prompts"
+GENERAL_RUBRIC = "general.md"
+TEMPLATE_VARIABLES = frozenset({"agent", "role", "team", "hindsight", "truth", "correction"})
 
 
 class Rubrics:
     """The rubrics of a coach. Templates are read and compiled once."""
 
     def __init__(self, folder: str | None) -> None:
-        """Raises ConfigError where `folder` holds no templates, or one of them is wrong."""
+        """Raises ConfigError if `folder` holds no templates, or one of them is invalid."""
         own = Path(folder) if folder is not None else None
-        self._environment = environment(*([own] if own else []), PROMPTS)
-        self._own = _read(own, self._environment) if own else {}
-        self._general = compiled(
-            self._environment, (PROMPTS / GENERAL).read_text(encoding="utf-8"), str(PROMPTS / GENERAL)
+        self._environment = create_prompt_environment(*([own] if own else []), PROMPT_FOLDER)
+        self._own = _read_templates(own, self._environment) if own else {}
+        self._general = compile_template(
+            self._environment,
+            (PROMPT_FOLDER / GENERAL_RUBRIC).read_text(encoding="utf-8"),
+            str(PROMPT_FOLDER / GENERAL_RUBRIC),
         )
-        self._of_roles: dict[str, Template] = {}
+        self._by_source: dict[str, Template] = {}
 
-    def text(self, agent: str, role: Role, **known: Any) -> str:
-        """The rubric of `agent`; `known` is what templates know besides `agent` and `role`.
+    def render(self, agent: str, role: Role, **variables: Any) -> str:
+        """Render the rubric of `agent`; `variables` are the template variables besides `agent` and `role`.
 
         Raises:
-            ConfigError: the template is wrong.
+            ConfigError: the template is invalid.
         """
-        return rendered(self._template(agent, role), agent=agent, role=role, **known)
+        return render_template(self._template(agent, role), agent=agent, role=role, **variables)
 
     def _template(self, agent: str, role: Role) -> Template:
         if agent in self._own:
             return self._own[agent]
         if role.rubric is None:
             return self._general
-        if role.rubric not in self._of_roles:
+        if role.rubric not in self._by_source:
             where = f"the workflow's rubric of {agent}"
-            self._of_roles[role.rubric] = compiled(self._environment, role.rubric, where)
-        return self._of_roles[role.rubric]
+            self._by_source[role.rubric] = compile_template(self._environment, role.rubric, where)
+        return self._by_source[role.rubric]
 
 
-def environment(*folders: Path) -> Environment:
-    """Templates of `folders`, the first one first, in a sandbox."""
+def create_prompt_environment(*folders: Path) -> Environment:
+    """Create a sandboxed template environment that searches `folders` in order."""
     return SandboxedEnvironment(
         loader=ChoiceLoader([FileSystemLoader(folder) for folder in folders]),
         undefined=StrictUndefined,
@@ -78,48 +80,50 @@ def environment(*folders: Path) -> Environment:
     )
 
 
-def compiled(environment: Environment, source: str, where: str) -> Template:
-    """A template from its source; `where` is the file, or whatever says where it comes from.
+def compile_template(environment: Environment, source: str, where: str) -> Template:
+    """Compile a template; `where` names its file or origin in error messages.
 
     Raises:
-        ConfigError: it does not parse, or uses a name that no rubric knows.
+        ConfigError: it does not parse, or uses an unknown variable.
     """
     try:
         tree = environment.parse(source, filename=where)
     except TemplateError as error:
         raise ConfigError(f"{where}:{getattr(error, 'lineno', 1)}: {error.message}") from error
-    unknown = meta.find_undeclared_variables(tree) - KNOWN
+    unknown = meta.find_undeclared_variables(tree) - TEMPLATE_VARIABLES
     for name in tree.find_all(nodes.Name):
         if name.name in unknown:
-            raise ConfigError(f"{where}:{name.lineno}: no {name.name!r} here; there are {', '.join(sorted(KNOWN))}")
+            raise ConfigError(
+                f"{where}:{name.lineno}: no {name.name!r} here; there are {', '.join(sorted(TEMPLATE_VARIABLES))}"
+            )
     code = environment.compile(source, filename=where)
     return Template.from_code(environment, code, environment.make_globals(None))
 
 
-def rendered(template: Template, **known: Any) -> str:
-    """The text of a template.
+def render_template(template: Template, **variables: Any) -> str:
+    """Render a template with `variables`.
 
     Raises:
-        ConfigError: it cannot be rendered with what is `known`.
+        ConfigError: it cannot be rendered with them.
     """
     try:
-        return template.render(**known).strip()
-    except Exception as error:  # the boundary of templates: whatever is wrong in one is wrong with what the user gave
+        return template.render(**variables).strip()
+    except Exception as error:  # any error in a template is an error of the user's input
         what = f"there is no template {error}" if isinstance(error, TemplateNotFound) else str(error)
-        raise ConfigError(f"{_place(error) or template.filename}: {what}") from error
+        raise ConfigError(f"{_error_location(error) or template.filename}: {what}") from error
 
 
-def _read(folder: Path, environment: Environment) -> Mapping[str, Template]:
+def _read_templates(folder: Path, environment: Environment) -> Mapping[str, Template]:
     if not folder.is_dir():
         raise ConfigError(f"coach.options.rubrics: there is no folder {folder}")
     files = sorted(folder.glob("*.md"))
     if not files:
         raise ConfigError(f"coach.options.rubrics: {folder} holds no template; a rubric is a file AGENT.md")
-    return {path.stem: compiled(environment, path.read_text(encoding="utf-8"), str(path)) for path in files}
+    return {path.stem: compile_template(environment, path.read_text(encoding="utf-8"), str(path)) for path in files}
 
 
-def _place(error: BaseException) -> str | None:
-    """File and line of the template that an error comes from; jinja2 puts them into the traceback."""
+def _error_location(error: BaseException) -> str | None:
+    """Return file and line of the template that raised an error; jinja2 puts them into the traceback."""
     places = [
         f"{frame.filename}:{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""Asking once for what several ask for at the same time."""
+"""Single-flight calls: concurrent tasks with equal keys share one call."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class Shared(Generic[T]):
-    """Calls under way, by key. A call belongs to all who wait for it: it goes on while one of them waits, and is
-    cancelled with the last."""
+class SingleFlight(Generic[T]):
+    """Calls in flight, by key. A call runs as long as any task waits for it, and is cancelled with the last waiter."""
 
     def __init__(self) -> None:
         self._under_way: dict[str, _Call[T]] = {}
 
     async def call(self, key: str, start: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T, bool]:
-        """What the call under `key` gives, and whether somebody else was given it before. What it raises, all get."""
+        """Return the result of the call under `key`, and whether another waiter got it first. Its exception goes to all
+        waiters."""
         call = self._under_way.get(key)
         if call is None:
             call = self._under_way[key] = _Call(asyncio.create_task(start()))
@@ -30,7 +30,7 @@ class Shared(Generic[T]):
         finally:
             call.waiting -= 1
             if not call.waiting:
-                # Who asks from now on begins a call of its own: this one is over, or will be.
+                # Later tasks start a call of their own: this one is over, or will be.
                 del self._under_way[key]
                 call.task.cancel()
 

@@ -1,8 +1,8 @@
-"""What a coach is asked to answer with: portable JSON schemas, and the one parser of replies.
+"""Reply format of LLM coaches: portable JSON schemas, and the parser of replies.
 
-A reply is a JSON object that fits, alone or in one Markdown code fence, or it is a BadReply: nothing is searched for in
-prose or in think text, nothing is rounded, clipped or filled in. A coach that cannot judge says so with the score null
-and a reason: it abstains. Without that way out it would have to make up a number.
+A reply is a valid JSON object, alone or in one Markdown code fence, or it is a BadReply: the parser searches neither
+prose nor reasoning text, and rounds, clips or fills in nothing. A coach that cannot judge abstains by a null score and
+a reason; otherwise it would have to make up a number.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from mappa_core.calls.thinking import split_thought
+from mappa_core.calls.thinking import split_reasoning
 from mappa_core.errors import CoachError
 from mappa_core.records import MAX_SCORE, NOBODY, Verdict
 
 
 class BadReply(CoachError):
-    """A reply is not what was asked for.
+    """A reply does not match its schema.
 
-    The message is in our own words and quotes nothing: it goes back to the coach outside of any fence, and what stands
-    in a reply may have been put there by an agent.
+    The message quotes nothing of the reply: it is sent back to the coach outside of any fence, and text in a reply may
+    originate from an agent.
     """
 
 
-Found = Verdict | BadReply
-"""What a reply says of one action, or what is wrong with it."""
+ParsedVerdict = Verdict | BadReply
+"""The verdict on one action, or what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
-    """What a reply has to be: the judgement of one action or, where `actions` is set, of each of that many actions,
-    numbered from 1. `agents` are those who may be blamed; `correction` asks for a better action in full."""
+class ReplySchema:
+    """The required form of a reply: the judgement of one action or, if `actions` is set, of that many actions,
+    numbered from 1. `agents` may be blamed; `correction` asks for a better action in full."""
 
     agents: tuple[str, ...]
     correction: bool = False
@@ -42,47 +42,47 @@ class Form:
 
     @property
     def count(self) -> int:
-        """Verdicts that a reply gives."""
+        """Number of verdicts in a reply."""
         return 1 if self.actions is None else self.actions
 
     @property
-    def schema(self) -> Mapping[str, Any]:
-        """JSON schema in the portable form: objects with every key required and no other, what may be missing as an
-        `anyOf` with null, and no bounds, which are for the parser to check. It is shared and not to be changed."""
+    def json_schema(self) -> Mapping[str, Any]:
+        """Portable JSON schema: all keys required, no others allowed, optional values as `anyOf` with null, and no
+        bounds, which the parser checks. The object is shared and must not be modified."""
         return _schema(self.agents, self.correction, self.actions is not None)
 
-    def parse(self, text: str) -> tuple[Found, ...]:
-        """What `text` says of each action, in order. An action that is missing, judged twice or judged in a way that
-        does not fit fails alone.
+    def parse(self, text: str) -> tuple[ParsedVerdict, ...]:
+        """Parse the verdicts on all actions, in order. An action that is missing, duplicated or judged invalidly fails
+        alone.
 
         Raises:
-            BadReply: the reply as a whole does not fit.
+            BadReply: the reply as a whole is invalid.
         """
-        reply = _answer_in(text)
+        reply = _extract_json(text)
         if self.actions is None:
-            return (self._verdict(reply, ()),)
+            return (self._parse_verdict(reply, ()),)
         _check_object(reply, ("actions",))
         entries: dict[int, list[Any]] = {number: [] for number in range(1, self.actions + 1)}
         for entry in _list(reply["actions"]):
-            entries[self._number(entry)].append(entry)
-        return tuple(self._found(number, same) for number, same in entries.items())
+            entries[self._action_number(entry)].append(entry)
+        return tuple(self._parse_entry(number, same) for number, same in entries.items())
 
-    def _number(self, entry: Any) -> int:
+    def _action_number(self, entry: Any) -> int:
         number = entry.get("action") if isinstance(entry, dict) else None
         if type(number) is not int or not 1 <= number <= self.count:
             raise BadReply(f"every entry of `actions` must have an `action`, a whole number from 1 to {self.count}")
         return number
 
-    def _found(self, number: int, entries: Sequence[Any]) -> Found:
+    def _parse_entry(self, number: int, entries: Sequence[Any]) -> ParsedVerdict:
         if len(entries) != 1:
             return BadReply(f"action {number} is judged twice" if entries else f"action {number} is missing")
         try:
-            return self._verdict(entries[0], ("action",))
+            return self._parse_verdict(entries[0], ("action",))
         except BadReply as error:
             return BadReply(f"action {number}: {error}")
 
-    def _verdict(self, entry: Any, further: tuple[str, ...]) -> Verdict:
-        _check_object(entry, (*further, *_keys(self.correction)))
+    def _parse_verdict(self, entry: Any, extra_keys: tuple[str, ...]) -> Verdict:
+        _check_object(entry, (*extra_keys, *_keys(self.correction)))
         if not _is_text(entry["reasoning"]) or not entry["reasoning"].strip():
             raise BadReply("`reasoning` must be text that is not empty")
         to_blame = (*self.agents, NOBODY)
@@ -102,7 +102,7 @@ class Form:
 
 
 def _keys(correction: bool) -> tuple[str, ...]:
-    """The keys of a judgement in the order of writing: reasons come before the number that they are to lead to."""
+    """Return the keys of a judgement in the order of generation: the reasoning comes before the score."""
     return ("reasoning", "blame", "score", *(("correction",) if correction else ()))
 
 
@@ -132,37 +132,37 @@ def _or_null(schema: Mapping[str, Any], description: str) -> dict[str, Any]:
     return {"anyOf": [schema, {"type": "null"}], "description": description}
 
 
-class _Doubled(dict[str, Any]):
-    """An object with a key that occurs twice: it does not say which of both holds."""
+class _DuplicateKeys(dict[str, Any]):
+    """A JSON object with a duplicate key, which is ambiguous."""
 
 
-def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    return found if len(found) == len(pairs) else _Doubled(found)
+    return found if len(found) == len(pairs) else _DuplicateKeys(found)
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_pairs)
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys)
 _FENCE = re.compile(r"(`{3,})(?:json)?[ \t\r]*\n(.*)\n\1", re.DOTALL | re.IGNORECASE)
 
 
-def _answer_in(text: str) -> Any:
-    """The JSON that `text` is, or that follows its think text. Not the other way round: a reply that quotes a think tag
-    in a string is no thought."""
+def _extract_json(text: str) -> Any:
+    """Parse `text` as JSON, else the text after its reasoning: in this order, as a valid reply may quote a reasoning
+    tag in a string."""
     try:
-        return _decoded(_unfenced(text))
+        return _decode(_strip_fence(text))
     except BadReply:
-        thought, said = split_thought(text)
-        if thought is None:
+        reasoning, rest = split_reasoning(text)
+        if reasoning is None:
             raise
-    return _decoded(_unfenced(said))
+    return _decode(_strip_fence(rest))
 
 
-def _unfenced(text: str) -> str:
+def _strip_fence(text: str) -> str:
     fenced = _FENCE.fullmatch(text.strip())
     return fenced[2] if fenced else text
 
 
-def _decoded(text: str) -> Any:
+def _decode(text: str) -> Any:
     if not text.strip():
         raise BadReply("it is empty")
     try:
@@ -177,7 +177,7 @@ def _decoded(text: str) -> Any:
 def _check_object(value: Any, keys: tuple[str, ...]) -> None:
     if not isinstance(value, dict):
         raise BadReply(f"there must be a JSON object with the keys {', '.join(keys)}")
-    if isinstance(value, _Doubled):
+    if isinstance(value, _DuplicateKeys):
         raise BadReply("a key occurs twice")
     if missing := [key for key in keys if key not in value]:
         raise BadReply(f"the key `{missing[0]}` is missing")
@@ -192,7 +192,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _is_text(value: Any) -> bool:
-    """Whether it is a string that can be written anywhere: JSON can also hold halves of characters."""
+    """Whether `value` is a string that can be encoded: JSON may hold unpaired surrogates."""
     if not isinstance(value, str):
         return False
     try:
@@ -205,7 +205,7 @@ def _is_text(value: Any) -> bool:
 def _score(value: Any) -> float | None:
     if value is None:
         return None
-    # By type, for True is an int; NaN, which Python reads, lies in no interval.
+    # By exact type, as True is an int; NaN, which Python parses, is in no interval.
     if type(value) not in (int, float) or not 0 <= value <= MAX_SCORE:
         raise BadReply(f"`score` must be a number from 0 to {MAX_SCORE:g}, or null where the action cannot be judged")
     return float(value)

@@ -1,4 +1,4 @@
-"""What differs between two configs, and which of it a resumed run may change."""
+"""Differences between two configs, and which of them a resumed run may have."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from mappa_core.config.compose import Composed
-from mappa_core.config.layers import Node, leaves
+from mappa_core.config.compose import ComposedConfig
+from mappa_core.config.layers import SettingsNode, iter_leaves
 from mappa_core.errors import ConfigError
 
-FREE_ON_RESUME = (
+ALLOWED_ON_RESUME = (
     "run",
     "train.iterations",
     "train.health",
@@ -29,31 +29,31 @@ FREE_ON_RESUME = (
     "coach.cassette",
     "coach.drift",
 )
-"""Keys (`*` is any name), with all below them, that do not decide what was recorded so far."""
+"""Keys (`*` matches any name), including everything below them, that do not affect what was recorded so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One value that differs; None stands also for a key that is not there and for what is empty."""
+    """One value that differs; None also means a missing key or an empty list or mapping."""
 
     key: str
     old: Any
     new: Any
     origin: str
-    """Who set the new value."""
+    """Origin of the new value."""
 
     @property
-    def free_on_resume(self) -> bool:
+    def allowed_on_resume(self) -> bool:
         """Whether a resumed run may make this change."""
-        return any(fnmatchcase(self.key, free) or fnmatchcase(self.key, f"{free}.*") for free in FREE_ON_RESUME)
+        return any(fnmatchcase(self.key, free) or fnmatchcase(self.key, f"{free}.*") for free in ALLOWED_ON_RESUME)
 
     def __str__(self) -> str:
         return f"{self.key}: {self.old!r} -> {self.new!r} ({self.origin})"
 
 
-def difference(old: Composed, new: Composed) -> tuple[Change, ...]:
-    """Every value that differs, in the order of the config."""
-    before, after = dict(leaves(old.settings)), dict(leaves(new.settings))
+def diff_configs(old: ComposedConfig, new: ComposedConfig) -> tuple[Change, ...]:
+    """List all values that differ, in the order of the config."""
+    before, after = dict(iter_leaves(old.settings)), dict(iter_leaves(new.settings))
     changes = []
     for key in dict.fromkeys((*before, *after)):
         was, now = before.get(key), after.get(key)
@@ -62,17 +62,17 @@ def difference(old: Composed, new: Composed) -> tuple[Change, ...]:
     return tuple(changes)
 
 
-def refuse_on_resume(old: Composed, new: Composed) -> None:
-    """Raise ConfigError where `new` changes what a resumed run cannot change, showing the difference."""
-    refused = [change for change in difference(old, new) if not change.free_on_resume]
+def check_resume_changes(old: ComposedConfig, new: ComposedConfig) -> None:
+    """Raise ConfigError with the differences if `new` changes a value that a resumed run must keep."""
+    refused = [change for change in diff_configs(old, new) if not change.allowed_on_resume]
     if refused:
         listed = "\n".join(f"  {change}" for change in refused)
         raise ConfigError(
-            f"a resumed run may change only {', '.join(FREE_ON_RESUME)}. This differs:\n{listed}\n"
+            f"a resumed run may change only {', '.join(ALLOWED_ON_RESUME)}. This differs:\n{listed}\n"
             "Start a new run for it (leave --resume out)."
         )
 
 
-def _value(leaf: Node | None) -> Any:
-    """What stands at a leaf; an empty list or mapping is as much as none."""
+def _value(leaf: SettingsNode | None) -> Any:
+    """Plain value of a leaf; None for an empty list or mapping."""
     return None if leaf is None or leaf.content in ((), {}) else leaf.plain

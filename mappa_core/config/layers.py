@@ -1,7 +1,7 @@
-"""Layers of settings: trees that remember, for every value, who set it and where.
+"""Layered settings: trees that store the origin of every value.
 
-A layer is laid over the ones below it: mappings merge, everything else replaces, lists included. Choosing another `use`
-starts its `options` afresh, since they belong to the offer that was chosen before.
+A higher layer overrides the lower ones: mappings merge, everything else replaces, lists included. Choosing another
+`use` discards the lower layers' `options`, which belong to the offer chosen before.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-DEFAULT = "default"
+DEFAULT_ORIGIN = "default"
 
-Content = Mapping[str, "Node"] | tuple["Node", ...] | str | int | float | bool | None
+Content = Mapping[str, "SettingsNode"] | tuple["SettingsNode", ...] | str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """A value and its origin: `default`, `command line`, or a source and a line."""
+class SettingsNode:
+    """Value and its origin: `default`, `command line`, or a source with a line number."""
 
     content: Content
     origin: str
 
     @property
-    def fields(self) -> Mapping[str, Node]:
-        """The entries of a mapping; none where this is no mapping."""
+    def fields(self) -> Mapping[str, SettingsNode]:
+        """Entries of a mapping; empty if this is not a mapping."""
         return self.content if isinstance(self.content, Mapping) else {}
 
     @property
     def plain(self) -> Any:
-        """The value without its origins: dicts, lists and scalars."""
+        """Value without origins: dicts, lists and scalars."""
         if isinstance(self.content, Mapping):
             return {name: child.plain for name, child in self.content.items()}
         if isinstance(self.content, tuple):
             return [child.plain for child in self.content]
         return self.content
 
-    def at(self, key: str) -> Node | None:
-        """The node at a dotted key, items of a list being numbered from 0; None where there is none."""
-        node: Node | None = self
+    def at(self, key: str) -> SettingsNode | None:
+        """Return the node at a dotted key, with list indices from 0, or None if there is none."""
+        node: SettingsNode | None = self
         for part in key.split("."):
             if node is None:
                 return None
@@ -48,17 +48,17 @@ class Node:
         return node
 
 
-def annotate(value: Any, origin: str) -> Node:
-    """A plain value as a tree that has one origin throughout."""
+def with_origin(value: Any, origin: str) -> SettingsNode:
+    """Convert a plain value to a tree with one origin for all nodes."""
     if isinstance(value, Mapping):
-        return Node({str(name): annotate(child, origin) for name, child in value.items()}, origin)
+        return SettingsNode({str(name): with_origin(child, origin) for name, child in value.items()}, origin)
     if isinstance(value, list | tuple):
-        return Node(tuple(annotate(child, origin) for child in value), origin)
-    return Node(value, origin)
+        return SettingsNode(tuple(with_origin(child, origin) for child in value), origin)
+    return SettingsNode(value, origin)
 
 
-def merge(low: Node, high: Node, *, keep_options: bool = False) -> Node:
-    """Lay `high` over `low`. `keep_options` is for parts of one layer, whose `use` and `options` belong together."""
+def merge(low: SettingsNode, high: SettingsNode, *, keep_options: bool = False) -> SettingsNode:
+    """Merge `high` over `low`. `keep_options` is for parts of one layer, whose `use` and `options` belong together."""
     if not isinstance(low.content, Mapping) or not isinstance(high.content, Mapping):
         return high
     fields = dict(low.content)
@@ -67,33 +67,33 @@ def merge(low: Node, high: Node, *, keep_options: bool = False) -> Node:
         fields.pop("options", None)
     for name, child in high.content.items():
         fields[name] = merge(fields[name], child, keep_options=keep_options) if name in fields else child
-    return Node(fields, high.origin)
+    return SettingsNode(fields, high.origin)
 
 
-def attribute(value: Any, sources: Node | None) -> Node:
-    """A plain resolved value as a tree, each part with the origin it has in `sources`, or else `default`."""
-    origin = DEFAULT if sources is None else sources.origin
+def copy_origins(value: Any, sources: SettingsNode | None) -> SettingsNode:
+    """Convert a plain resolved value to a tree with the origins of `sources`, or `default` where it has none."""
+    origin = DEFAULT_ORIGIN if sources is None else sources.origin
     if isinstance(value, Mapping):
         known = sources.fields if sources is not None else {}
-        return Node({name: attribute(child, known.get(name)) for name, child in value.items()}, origin)
+        return SettingsNode({name: copy_origins(child, known.get(name)) for name, child in value.items()}, origin)
     if isinstance(value, list | tuple):
         items = sources.content if sources is not None and isinstance(sources.content, tuple) else ()
-        return Node(tuple(attribute(child, item) for child, item in zip_longest(value, items)), origin)
-    return Node(value, origin)
+        return SettingsNode(tuple(copy_origins(child, item) for child, item in zip_longest(value, items)), origin)
+    return SettingsNode(value, origin)
 
 
-def is_leaf(node: Node) -> bool:
-    """Whether a node is written on one line: a scalar, something empty, or a list of scalars."""
+def is_leaf(node: SettingsNode) -> bool:
+    """Whether a node is written on one line: a scalar, an empty value, or a list of scalars."""
     if isinstance(node.content, tuple):
         return all(is_leaf(item) and not isinstance(item.content, Mapping) for item in node.content)
     return not isinstance(node.content, Mapping) or not node.content
 
 
-def leaves(node: Node, key: str = "") -> Iterator[tuple[str, Node]]:
-    """Every leaf with its dotted key, in order."""
+def iter_leaves(node: SettingsNode, key: str = "") -> Iterator[tuple[str, SettingsNode]]:
+    """Iterate over all leaves with their dotted keys, in order."""
     if is_leaf(node):
         yield key, node
         return
     inside = enumerate(node.content) if isinstance(node.content, tuple) else node.fields.items()
     for name, child in inside:
-        yield from leaves(child, f"{key}.{name}" if key else str(name))
+        yield from iter_leaves(child, f"{key}.{name}" if key else str(name))

@@ -1,17 +1,17 @@
-"""The schema of a run: every key that a recipe, a config file or `key=value` may set, its default and its meaning."""
+"""Schema of a run's config: every key that a recipe, a config file or `key=value` may set, its default and meaning."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-KEY = "key"
-"""In the metadata of a field: how settings name it, where its own name cannot be that (a keyword of Python)."""
+SETTING_KEY = "key"
+"""Metadata entry of a field with its key in settings, for keys that are Python keywords."""
 
 
 @dataclass
 class Use:
-    """A choice of one offer: `use` names it, `options` are checked against the offer's own dataclass."""
+    """Choice of one offer: `use` names it, `options` are validated against the offer's options dataclass."""
 
     use: str = "???"
     options: Any = field(default_factory=dict)
@@ -20,9 +20,9 @@ class Use:
 @dataclass
 class RunSection:
     name: str | None = None
-    """Name of the run folder; None makes one of plugin, recipe, time and four hex digits."""
+    """Name of the run folder; None: generated from plugin, recipe, time and four hex digits."""
     root: str = "runs"
-    """Folder that holds run folders."""
+    """Parent folder of run folders."""
 
 
 @dataclass
@@ -31,15 +31,15 @@ class SamplingSection:
     top_p: float = 1.0
     top_k: int = 0
     max_tokens: int = 256
-    """Tokens one action may sample."""
+    """Maximum number of sampled tokens per action."""
     concurrency: int = 256
-    """Trajectories under way at once."""
+    """Maximum number of concurrent trajectories."""
 
 
 @dataclass
 class AgentSection:
     policy: str | None = None
-    """Name of the agent's policy; None: one of its own, named like the agent."""
+    """Name of the agent's policy; None: a policy of its own, named after the agent."""
     max_tokens: int | None = None
     temperature: float | None = None
 
@@ -48,11 +48,11 @@ class AgentSection:
 class LoraSection:
     rank: int = 16
     alpha: float = 32.0
-    """What the adapter adds is multiplied by alpha / rank."""
+    """The adapter's output is multiplied by alpha / rank."""
     rslora: bool = False
     """Multiply by alpha / sqrt(rank) instead."""
     targets: list[str] | None = None
-    """Layers with an adapter, by the last part of their names (q_proj); None: all linear ones but the output head."""
+    """Adapted layers, by the last part of their names (q_proj); None: all linear layers except the output head."""
 
 
 @dataclass
@@ -60,13 +60,13 @@ class PolicySection:
     model: str | None = None
     """A Hugging Face id, a folder, or `package:NAME/PATH` for a folder inside an installed package."""
     kind: str = "full"
-    """`full`: own weights, trained. `lora`: an adapter of its own, trained on `model`, which its adapters share.
-    `frozen`: `model` as it is. `api`: none here; `use` names who is asked."""
+    """`full`: all weights are trained. `lora`: an adapter on `model` is trained; adapters share the base weights.
+    `frozen`: `model` without training. `api`: no weights; `use` names the provider."""
     lora: LoraSection = field(default_factory=LoraSection)
     """The adapter of a `lora` policy."""
-    start: str | None = field(default=None, metadata={KEY: "from"})
-    """Start with the weights of another run: RUN@best, RUN@last or RUN@ITERATION; RUN/POLICY@… where the policy has
-    another name there. RUN is a run folder, a name in `run.root`, or a URL that `checkpoint.url` led to."""
+    start: str | None = field(default=None, metadata={SETTING_KEY: "from"})
+    """Initialise from the weights of another run: RUN@best, RUN@last or RUN@ITERATION; RUN/POLICY@… if the policy has
+    another name there. RUN is a run folder, a name in `run.root`, or a URL below `checkpoint.url`."""
     use: str | None = None
     """The provider of an `api` policy (openai, gemini, anthropic, …)."""
     options: Any = field(default_factory=dict)
@@ -77,18 +77,18 @@ class PolicySection:
 
 @dataclass
 class LimitsSection:
-    """What one call of a tool may use, together with all that it starts."""
+    """Resource limits of one tool call, child processes included."""
 
     wall_s: float = 30.0
     cpu_s: float = 30.0
     memory_mb: int = 1024
     file_mb: int = 64
-    """Size of one file."""
+    """Maximum size of one file."""
     output_kb: int = 64
     processes: int = 64
-    """Processes and threads at once."""
+    """Maximum number of concurrent processes and threads."""
     workspace_mb: int = 512
-    """Size of all files that a trajectory's agents may leave."""
+    """Maximum total size of the files that a trajectory's agents leave."""
     workspace_files: int = 10000
 
 
@@ -98,47 +98,48 @@ class ToolSection:
     options: Any = field(default_factory=dict)
     limits: LimitsSection = field(default_factory=LimitsSection)
     retries: int = 2
-    """How often the calls of an action are made again, in a workspace as it was before them, where the tool's machinery
-    failed."""
+    """How often the calls of an action are retried, in the workspace as it was before them, if the tool's
+    infrastructure failed."""
 
 
 @dataclass
 class CassetteSection:
-    """Verdicts kept by what was asked, so that nothing is paid twice."""
+    """Store of verdicts by request, so that no call is paid for twice."""
 
     mode: str = "auto"
-    """off | record (ask, and keep) | replay (never ask: what is not there fails) | auto (ask for what is not there)"""
+    """off | record (call, and store) | replay (never call: a missing verdict fails) | auto (call only for missing
+    ones)"""
     path: str | None = None
-    """A file that runs may share; None: `cassette.db` in the run folder."""
+    """File, which several runs may share; None: `cassette.db` in the run folder."""
 
 
 @dataclass
 class BiasSection:
-    """Correction of a coach's preferences: what scores differ by between strata at equal outcome."""
+    """Correction of coach bias: score differences between strata at equal outcome."""
 
     correct: bool = False
-    """Correct from the first iteration on that has something to learn from."""
+    """Correct from the first iteration that has data to estimate the bias from."""
     decay: float = 0.9
-    """Weight of an iteration against the next one."""
+    """Weight of an iteration relative to the next one."""
     shrink: float = 20.0
-    """Actions' worth of doubt: of the gap between two strata with that many actions each, half is taken off."""
+    """Ridge strength in pseudo-actions: halves the estimated gap between two strata with that many actions each."""
     most: float = 3.0
-    """Points beyond which no score is moved."""
+    """Maximum correction of a score in points."""
 
 
 @dataclass
 class DriftSection:
-    """Watch over the coach's gaps between strata. An alarm is answered with `warn`, `correct` (from then on) or `pause`
-    (stop with a checkpoint)."""
+    """Monitoring of the coach's score gaps between strata. The response to an alarm is `warn`, `correct` (from then on)
+    or `pause` (stop with a checkpoint)."""
 
     level: str = "warn"
-    """When a gap is there that was not acknowledged."""
+    """Response to a gap that was not acknowledged."""
     widening: str = "warn"
-    """When a gap grows, acknowledged or not."""
+    """Response to a growing gap, acknowledged or not."""
     acknowledged: list[str] = field(default_factory=list)
-    """Gaps that are known and wanted, as `AGENT/STRATIFIER`."""
+    """Known and accepted gaps, as `AGENT/STRATIFIER`."""
     least: float = 0.25
-    """Points below which a gap, or what it has grown by, is left alone however certain it is."""
+    """Points below which a gap, or its growth, raises no alarm even if it is significant."""
 
 
 @dataclass
@@ -146,43 +147,43 @@ class CoachSection:
     use: str = "???"
     options: Any = field(default_factory=dict)
     by_agent: dict[str, Use] = field(default_factory=dict)
-    """Another coach for the agents named here."""
+    """Coaches of individual agents, by agent."""
     reference_for: list[str] = field(default_factory=list)
-    """Agents whose coach is shown the truth. Agents never see it."""
+    """Agents whose coach is shown the ground truth. Agents themselves never see it."""
     max_missing: float = 0.1
-    """Share of an iteration's actions without a verdict beyond which the run stops with a checkpoint."""
+    """Share of an iteration's actions without a verdict above which the run stops with a checkpoint."""
     reward: dict[str, float] = field(default_factory=lambda: {"live": 1.0})
     """Weight of each phase's verdicts in the reward."""
     timeout_s: float = 120.0
-    """Seconds one verdict may take before it counts as failed."""
+    """Seconds after which a verdict counts as failed."""
     hindsight: Use | None = None
-    """The coach that judges all actions of a trajectory once its outcome is known; its verdicts are those of phase
-    `after` in `reward`."""
+    """Coach that judges all actions of a trajectory once its outcome is known; its verdicts have the phase `after` in
+    `reward`."""
     spend_usd: float | None = None
-    """What coaches and `api` policies may cost in all; then the run stops with a checkpoint. None: no cap."""
+    """Maximum total cost of coaches and `api` policies, at which the run stops with a checkpoint. None: no limit."""
     cassette: CassetteSection = field(default_factory=CassetteSection)
     strata: list[str] = field(default_factory=lambda: ["task"])
-    """Stratifiers that the coach's bias is looked for in: `task`, and those that the workflow offers."""
+    """Stratifiers by which the coach's bias is estimated: `task` and those of the workflow."""
     bias: BiasSection = field(default_factory=BiasSection)
     drift: DriftSection = field(default_factory=DriftSection)
 
 
 @dataclass
 class CounterfactualSection:
-    """What an action was worth: the outcome less that of the same trajectory with another action in its place, from
-    where the team plays on. The shaper `difference` reads it."""
+    """Counterfactual credit of an action: the outcome minus that of the same trajectory with the action replaced and
+    all later actions sampled anew. The shaper `difference` reads it."""
 
     use: str = "none"
-    """none | sibling (of another trajectory of the task: same agent, turn and prompt) | resample (what the policy
-    samples now) | default (a text)"""
+    """none | sibling (action of another trajectory of the task with the same agent, turn and prompt) | resample (a new
+    sample of the policy) | default (a fixed text)"""
     samples: int = 1
-    """Rollouts per action, with `sibling` at most as many as there are siblings. `default` has one."""
+    """Rollouts per action; `sibling` has at most one per sibling, `default` has one."""
     agents: list[str] = field(default_factory=list)
-    """Whose actions are replaced; none named: everyone's."""
+    """Agents whose actions are replaced; empty: all agents."""
     share: float = 1.0
-    """Share of the trajectories whose actions are replaced, drawn by name."""
+    """Share of the trajectories whose actions are replaced, a function of seed and ids."""
     texts: dict[str, str] = field(default_factory=dict)
-    """What an agent says by `default`, in place of the workflow's own `default_actions`."""
+    """Default action per agent, overriding the workflow's `default_actions`."""
 
 
 @dataclass
@@ -202,44 +203,45 @@ class CorrectionSection:
     """Importance weights between the log-probabilities of samplers and learners, on the policy loss."""
 
     kind: str = "truncate"
-    """truncate (at the cap) | mask (0 above the cap and below the floor) | none. Figures are shown in any case."""
+    """truncate (at the cap) | mask (0 above the cap and below the floor) | none. Metrics are logged in any case."""
     level: str = "token"
-    """token | sequence: weights of tokens, or of whole actions (the product over their tokens)."""
+    """token | sequence: one weight per token, or per action (the product over its tokens)."""
     cap: float = 2.0
     floor: float | None = None
-    """Weight below which `mask` gives 0; null: the inverse of the cap."""
+    """Weight below which `mask` sets 0; null: the inverse of the cap."""
 
 
 @dataclass
 class SupervisedSection:
-    """A supervised term beside the policy loss, on the actions that a coach would rather have seen
-    (`coach.options.correction`): `weight` times the mean of -log p over their tokens in an optimiser step."""
+    """Supervised loss term in addition to the policy loss, on the coach's corrections (`coach.options.correction`):
+    `weight` times the mean of -log p over their tokens in an optimiser step."""
 
     weight: float = 0.0
-    """0: none."""
+    """0: no supervised term."""
     max_score: float = 4.0
-    """Only where the verdict's score is at most this (points, 0-10)."""
+    """Use a correction only if the verdict's score is at most this (points, 0-10)."""
     truth: bool = True
-    """Also what coaches wrote who were shown the truth (`coach.reference_for`): it may hold the truth."""
+    """Also use corrections of coaches that were shown the ground truth (`coach.reference_for`), which may contain
+    it."""
 
 
 @dataclass
 class HealthSection:
-    """Limits beyond which a policy's figures raise a warning, by their median over five iterations. null: no such
-    warning. None of them stops a run."""
+    """Limits on a policy's metrics, by their median over five iterations, beyond which a warning is raised. null: no
+    warning. No limit stops a run."""
 
     entropy: float | None = 0.02
-    """Least share of its entropy at the start."""
+    """Minimum entropy as a share of the initial entropy."""
     grad_norm: float | None = 3.0
-    """Largest norm of the gradient in two iterations running, in multiples of the median of those before."""
+    """Maximum gradient norm in two consecutive iterations, in multiples of the median of the earlier ones."""
     clip_share: float | None = 0.3
-    """Largest share of tokens that the loss clips."""
+    """Maximum share of tokens that the loss clips."""
     ess: float | None = 0.3
-    """Least effective sample size of the importance weights, as a share of the sample."""
+    """Minimum effective sample size of the importance weights, as a share of the sample."""
     kl: float | None = 0.5
-    """Largest divergence from the reference, nats per token."""
+    """Maximum KL divergence from the reference policy in nats per token."""
     equal_groups: float | None = 0.95
-    """Largest share of groups of siblings whose rewards are all equal."""
+    """Maximum share of sibling groups whose rewards are all equal."""
 
 
 @dataclass
@@ -248,7 +250,7 @@ class TrainSection:
     prompts: int = 16
     """Tasks per iteration."""
     stratified: bool = False
-    """Give every iteration its share of every stratum of tasks, as close to it as whole numbers allow."""
+    """Sample every stratum of tasks in proportion to its size in every iteration, up to rounding."""
     samples: int = 2
     """Trajectories per task."""
     epochs: int = 1
@@ -256,56 +258,59 @@ class TrainSection:
     minibatch_rows: int | None = None
     """Rows per optimiser step; None: all rows of a policy in one step."""
     micro_tokens: int = 16384
-    """Token budget of one forward and backward pass; changes memory and speed, never the gradient."""
+    """Token budget of one forward and backward pass; affects memory and speed, never the gradient."""
     learning_rate: float = 1e-6
     schedule: str = "constant"
     """constant | linear | cosine, over the whole run"""
     warmup_iterations: int = 0
     min_lr_share: float = 0.0
-    """Where `linear` and `cosine` end, as a share of learning_rate."""
+    """Final learning rate of `linear` and `cosine`, as a share of learning_rate."""
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.0
     grad_clip: float = 1.0
-    """Norm to which a policy's gradient is clipped."""
+    """Maximum norm to which a policy's gradient is clipped."""
     mean: str = "token"
-    """token | sequence | fixed: what the loss of a step is a mean over. Every token counts the same, or every action
-    does, or each action's sum is divided by `mean_length`."""
+    """token | sequence | fixed: how a step's loss is averaged. Every token has the same weight, or every action has, or
+    the sum over each action is divided by `mean_length`."""
     mean_length: int | None = None
-    """Tokens that `mean: fixed` divides by, whatever the actions' lengths; usually `sampling.max_tokens`."""
+    """Number of tokens that `mean: fixed` divides by, independent of the actions' lengths; usually
+    `sampling.max_tokens`."""
     entropy_coef: float = 0.0
-    """Weight of the mean entropy of the policy's distributions over the next token, which is taken off the loss."""
+    """Weight of the entropy bonus: the mean entropy of the next-token distributions, subtracted from the loss."""
     value_coef: float = 0.5
-    """Weight of the value loss, where a policy has a value head."""
+    """Weight of the value loss of policies with a value head."""
     value_clip: float | None = None
-    """How far a value moves from what it was before the update until its loss has no gradient; None: no bound."""
+    """Clip range of values around their predictions before the update, beyond which there is no gradient; None: no
+    clipping."""
     correction: CorrectionSection = field(default_factory=CorrectionSection)
     supervised: SupervisedSection = field(default_factory=SupervisedSection)
     health: HealthSection = field(default_factory=HealthSection)
     max_lost: float = 0.25
-    """Share of an iteration's trajectories lost to failures of tools beyond which the run stops with a checkpoint."""
+    """Share of an iteration's trajectories lost to tool failures above which the run stops with a checkpoint."""
     max_skipped: int = 3
-    """Optimiser steps of one policy in a row, skipped as loss or gradient was not finite, at which the run stops with a
-    checkpoint."""
+    """Consecutive optimiser steps of one policy, skipped for a non-finite loss or gradient, at which the run stops with
+    a checkpoint."""
     max_restarts: int = 2
-    """How often a run that lost a process of its engine goes on from its last checkpoint before it ends."""
+    """How often a run resumes from its last checkpoint after losing an engine process before it ends."""
 
 
 @dataclass
 class EvalSection:
     problems: int | None = None
-    """Tasks per evaluation, the first ones of the split; None: all of them."""
+    """Tasks per evaluation, the first ones of the split; None: all tasks."""
     samples: int = 1
     every: int = 0
-    """Evaluate every so many iterations between start and end; 0: only before and after."""
+    """Iterations between evaluations during training; 0: evaluate only before and after."""
     split: str = "eval"
-    """Tasks that are evaluated on: eval | train."""
+    """Split of the evaluation tasks: eval | train."""
     temperature: float = 1.0
-    """0 is greedy."""
+    """0: greedy decoding."""
     coach: bool = False
-    """Also ask the coach during evaluation. Accuracy never depends on it."""
+    """Also call the coach during evaluation. Accuracy never depends on it."""
     selection: float | None = 0.5
-    """Where `checkpoint.best` is on: share of the tasks, by hash, that the best checkpoint is chosen on; the others are
-    what is reported, before training and of that checkpoint. null: it is chosen on all of them, and not reported."""
+    """With `checkpoint.best`: share of the tasks, by hash, on which the best checkpoint is selected; the other tasks
+    give the reported result, before training and of that checkpoint. null: it is selected on all tasks, and not
+    reported."""
 
 
 @dataclass
@@ -313,47 +318,47 @@ class CheckpointSection:
     every: int = 10
     """Iterations between checkpoints; one is always written at the end."""
     keep: int = 2
-    """Latest checkpoints that stay."""
+    """Number of latest checkpoints to keep."""
     best: bool = False
-    """Also keep one of the best evaluation so far, for RUN@best (see `eval.selection`)."""
+    """Also keep the checkpoint of the best evaluation so far, for RUN@best (see `eval.selection`)."""
     url: str | None = None
-    """Folder elsewhere (s3://…, gs://…, file://…) that every checkpoint is copied to, under the name of the run."""
+    """Remote folder (s3://…, gs://…, file://…) that every checkpoint is copied to, under the name of the run."""
 
 
 @dataclass
 class StoreSection:
     scratch: str | None = None
-    """Local folder for the live database when the run folder is on a network file system."""
+    """Local folder for the live database if the run folder is on a network file system."""
 
 
 @dataclass
 class RunConfig:
-    """Everything that decides a run."""
+    """Complete config of a run."""
 
     seed: int = 0
-    """Decides all that is drawn: the order of tasks, every sample, what adapters start with."""
+    """Seed of all randomness: the order of tasks, every sample, the initialisation of adapters."""
     run: RunSection = field(default_factory=RunSection)
     tasks: Use = field(default_factory=Use)
-    """Where tasks come from."""
+    """Task source."""
     workflow: Use = field(default_factory=Use)
-    """Who acts, in which order, seeing what."""
+    """Workflow: which agent acts when, and what it sees."""
     agents: dict[str, AgentSection] = field(default_factory=dict)
     policies: dict[str, PolicySection] = field(default_factory=dict)
-    """By name; `default` is what a policy that is not named gets."""
+    """By name; `default` applies to policies that are not named."""
     sampling: SamplingSection = field(default_factory=SamplingSection)
     tools: dict[str, ToolSection] = field(default_factory=dict)
     coach: CoachSection = field(default_factory=CoachSection)
     credit: CreditSection = field(default_factory=CreditSection)
     shapers: list[Use] = field(default_factory=list)
-    """Verdicts to rewards, one after the other."""
+    """Reward shapers, applied in order."""
     estimator: EstimatorSection = field(default_factory=EstimatorSection)
     loss: Use = field(default_factory=lambda: Use(use="ppo"))
-    """What is minimised per token."""
+    """Policy loss per token."""
     train: TrainSection = field(default_factory=TrainSection)
     engine: Use = field(default_factory=lambda: Use(use="local"))
-    """Where policies sample and learn."""
+    """Engine in which policies sample and learn."""
     eval: EvalSection = field(default_factory=EvalSection)
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
     store: StoreSection = field(default_factory=StoreSection)
     trackers: list[Use] = field(default_factory=list)
-    """Where figures go beside the run folder."""
+    """Experiment trackers that metrics are logged to, besides the run folder."""

@@ -1,6 +1,6 @@
-"""Settings as text: YAML with file and line of every value, and `key=value` words.
+"""Read and write settings: YAML with the file and line of every value, and `key=value` overrides.
 
-Plain scalars are those of YAML 1.2: `1e-6` is a number; `no`, `on`, `007` and dates are text.
+Plain scalars follow YAML 1.2: `1e-6` is a number; `no`, `on`, `007` and dates are text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import yaml
 
-from mappa_core.config.layers import Content, Node, annotate, is_leaf, merge
+from mappa_core.config.layers import Content, SettingsNode, is_leaf, merge, with_origin
 from mappa_core.errors import ConfigError
 
 COMMAND_LINE = "command line"
@@ -37,7 +37,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes text that YAML 1.1 or 1.2 would read as something else, and writes all text on one line."""
+    """Dumper that quotes text which YAML 1.1 or 1.2 would read as another type, and writes all text on one line."""
 
 
 def _quote_breaks(dumper: _Dumper, text: str) -> yaml.Node:
@@ -50,68 +50,68 @@ for _name, _pattern, _first in _PLAIN:
     _Dumper.add_implicit_resolver(_TAG + _name, _pattern, _first)
 
 
-def read_yaml(text: str, source: str) -> Node:
+def parse_yaml(text: str, source: str) -> SettingsNode:
     """Parse a mapping of settings; origins are `source:line`. Raises ConfigError with file and line."""
     node = _parse(text, source)
     if node.content is None:
-        return Node({}, source)
+        return SettingsNode({}, source)
     if not isinstance(node.content, Mapping):
         raise ConfigError(f"{node.origin}: settings are a mapping, for example `train: {{iterations: 3}}`")
     return node
 
 
-def read_words(words: Sequence[str]) -> Node:
-    """Parse `key=value` words, whose values are YAML. A later word wins over an earlier one."""
-    tree = Node({}, COMMAND_LINE)
-    for word in words:
-        key, equals, text = word.partition("=")
+def parse_overrides(overrides: Sequence[str]) -> SettingsNode:
+    """Parse `key=value` overrides, whose values are YAML. Later overrides win over earlier ones."""
+    tree = SettingsNode({}, COMMAND_LINE)
+    for override in overrides:
+        key, equals, text = override.partition("=")
         parts = key.split(".")
         if not equals or not all(parts):
-            raise ConfigError(f"{word!r} on the {COMMAND_LINE}: write key=value, for example train.iterations=3")
-        node = annotate(_parse(text, f"{word!r} on the {COMMAND_LINE}").plain, COMMAND_LINE)
+            raise ConfigError(f"{override!r} on the {COMMAND_LINE}: write key=value, for example train.iterations=3")
+        node = with_origin(_parse(text, f"{override!r} on the {COMMAND_LINE}").plain, COMMAND_LINE)
         for part in reversed(parts):
-            node = Node({part: node}, COMMAND_LINE)
+            node = SettingsNode({part: node}, COMMAND_LINE)
         tree = merge(tree, node, keep_options=True)
     return tree
 
 
-def write_yaml(settings: Node) -> str:
-    """A tree as YAML, one value a line with its origin as a comment; `read_origins` finds them again."""
+def format_yaml(settings: SettingsNode) -> str:
+    """Format a tree as YAML, one value per line with its origin as a comment, which `parse_origins` reads back."""
     lines = list(_lines(settings))
     width = min(_COMMENT_COLUMN, max((len(text) for text, origin in lines if origin), default=0))
     return "".join(f"{text:<{width}}{_COMMENT}{origin}\n" if origin else f"{text}\n" for text, origin in lines)
 
 
-def read_origins(text: str) -> Mapping[int, str]:
-    """The origins in what `write_yaml` wrote, by line from 1."""
+def parse_origins(text: str) -> Mapping[int, str]:
+    """Parse the origins in the output of `format_yaml`, by line number from 1."""
     lines = enumerate(text.split("\n"), start=1)
     return {number: line.rpartition(_COMMENT)[2] for number, line in lines if _COMMENT in line}
 
 
-def scalar(value: Any) -> str:
-    """A leaf as one line of YAML."""
+def format_scalar(value: Any) -> str:
+    """Format a leaf as one line of YAML."""
     text: str = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=math.inf, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def _lines(node: Node, indent: str = "") -> Iterator[tuple[str, str | None]]:
-    """Lines of a mapping or a list, each with its origin where it holds a value."""
+def _lines(node: SettingsNode, indent: str = "") -> Iterator[tuple[str, str | None]]:
+    """Format a mapping or a list as lines, each with its origin if it holds a value."""
     if isinstance(node.content, tuple):
         for item in node.content:
-            inner = [(scalar(item.plain), item.origin)] if is_leaf(item) else list(_lines(item, indent + "  "))
+            inner = [(format_scalar(item.plain), item.origin)] if is_leaf(item) else list(_lines(item, indent + "  "))
             (text, origin), *rest = inner
             yield f"{indent}- {text.removeprefix(indent + '  ')}", origin
             yield from rest
         return
     for name, child in node.fields.items():
         if is_leaf(child):
-            yield f"{indent}{scalar(name)}: {scalar(child.plain)}", child.origin
+            yield f"{indent}{format_scalar(name)}: {format_scalar(child.plain)}", child.origin
         else:
-            yield f"{indent}{scalar(name)}:", None
+            yield f"{indent}{format_scalar(name)}:", None
             yield from _lines(child, indent + "  ")
 
 
-def _parse(text: str, source: str) -> Node:
+def _parse(text: str, source: str) -> SettingsNode:
     try:
         loader = _Loader(text)
     except yaml.reader.ReaderError as error:
@@ -119,7 +119,7 @@ def _parse(text: str, source: str) -> Node:
         raise ConfigError(f"{source}:{number}: not valid YAML: the character {chr(error.character)!r}") from error
     try:
         root = loader.get_single_node()
-        return Node(None, source) if root is None else _node(loader, root, source, root.start_mark.line)
+        return SettingsNode(None, source) if root is None else _node(loader, root, source, root.start_mark.line)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{source}{line}: not valid YAML: {error.problem}") from error
@@ -129,23 +129,23 @@ def _parse(text: str, source: str) -> Node:
         loader.dispose()
 
 
-def _node(loader: _Loader, raw: yaml.Node, source: str, line: int) -> Node:
+def _node(loader: _Loader, raw: yaml.Node, source: str, line: int) -> SettingsNode:
     origin = f"{source}:{line + 1}"
     if isinstance(raw, yaml.SequenceNode):
-        return Node(tuple(_node(loader, item, source, item.start_mark.line) for item in raw.value), origin)
+        return SettingsNode(tuple(_node(loader, item, source, item.start_mark.line) for item in raw.value), origin)
     if isinstance(raw, yaml.MappingNode):
-        return Node(_fields(loader, raw, source), origin)
+        return SettingsNode(_fields(loader, raw, source), origin)
     value = loader.construct_object(raw)
     if isinstance(value, str) and INTERPOLATION in value:
         raise ConfigError(
             f"{origin}: {value!r}: settings are written out, {INTERPOLATION}…}} is not replaced. "
             "A secret is given by the name of its environment variable."
         )
-    return Node(cast(Content, value), origin)
+    return SettingsNode(cast(Content, value), origin)
 
 
-def _fields(loader: _Loader, raw: yaml.MappingNode, source: str) -> Mapping[str, Node]:
-    fields: dict[str, Node] = {}
+def _fields(loader: _Loader, raw: yaml.MappingNode, source: str) -> Mapping[str, SettingsNode]:
+    fields: dict[str, SettingsNode] = {}
     for key, item in raw.value:
         name, line = str(loader.construct_object(key)), key.start_mark.line
         if name in fields:

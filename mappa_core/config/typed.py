@@ -1,4 +1,4 @@
-"""Check plain settings against dataclasses. OmegaConf decides; what it refuses is traced to key, layer and line."""
+"""Validate plain settings against dataclasses with OmegaConf; errors name the key, layer and line."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from typing import Any, cast, get_args, get_origin, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mappa_core.config.layers import Node
-from mappa_core.config.schema import KEY
+from mappa_core.config.layers import SettingsNode
+from mappa_core.config.schema import SETTING_KEY
 from mappa_core.errors import ConfigError
 
 
-def typed(schema: type, node: Node, key: str = "") -> DictConfig:
-    """The settings of `node` on the defaults of dataclass `schema`; `key` is where they stand. Raises ConfigError."""
+def validate(schema: type, node: SettingsNode, key: str = "") -> DictConfig:
+    """Merge the settings of `node`, located at `key`, into the defaults of dataclass `schema`. Raises ConfigError."""
     try:
-        return cast(DictConfig, OmegaConf.merge(_frame(schema), _by_field(schema, node).plain))
+        return cast(DictConfig, OmegaConf.merge(_schema_defaults(schema), _keys_to_fields(schema, node).plain))
     except (OmegaConfBaseException, TypeError, ValueError) as error:
-        reason = _find(schema, node, key) or f"{key or 'settings'}: {error} (set by {node.origin})"
+        reason = _first_error(schema, node, key) or f"{key or 'settings'}: {error} (set by {node.origin})"
         raise ConfigError(reason) from error
 
 
 @cache
-def _frame(schema: type) -> DictConfig:
-    """The defaults of `schema`; merging copies them."""
+def _schema_defaults(schema: type) -> DictConfig:
+    """Defaults of `schema`, cached: merging copies them."""
     return cast(DictConfig, OmegaConf.structured(schema))
 
 
-def require(settings: DictConfig, key: str = "") -> None:
-    """Raise ConfigError where mandatory settings have no value, naming all of them."""
+def require_values(settings: DictConfig, key: str = "") -> None:
+    """Raise ConfigError that lists all mandatory settings without a value."""
     missing = sorted(_join(key, name) for name in OmegaConf.missing_keys(settings))
     if missing:
         raise ConfigError(f"{', '.join(missing)}: no value; give one in a config file or as {missing[0]}=VALUE")
 
 
-def _find(schema: type, node: Node, key: str) -> str | None:
-    """What is wrong with `node`, in words."""
+def _first_error(schema: type, node: SettingsNode, key: str) -> str | None:
+    """Describe the first error in `node`, None if there is none."""
     hints = _hints(schema)
     if not isinstance(node.content, Mapping):
         names = ", ".join(hints)
@@ -50,56 +50,58 @@ def _find(schema: type, node: Node, key: str) -> str | None:
         if name not in hints:
             return f"{here}: not a setting (set by {child.origin}).{_suggest(key, name, list(hints))}"
         for inner, item, place in _sections(hints[name], child, here):
-            if problem := _find(inner, item, place):
+            if problem := _first_error(inner, item, place):
                 return problem
         if not _accepts(schema, name, child):
-            return f"{here}: {child.plain!r} is not {_words(hints[name])} (set by {child.origin})"
+            return f"{here}: {child.plain!r} is not {_describe_type(hints[name])} (set by {child.origin})"
     return None
 
 
-def _accepts(schema: type, name: str, node: Node) -> bool:
+def _accepts(schema: type, name: str, node: SettingsNode) -> bool:
     try:
-        OmegaConf.merge(_frame(schema), _by_field(schema, Node({name: node}, node.origin)).plain)
+        OmegaConf.merge(
+            _schema_defaults(schema), _keys_to_fields(schema, SettingsNode({name: node}, node.origin)).plain
+        )
     except (OmegaConfBaseException, TypeError):
         return False
     return True
 
 
-def by_key(value: Any, plain: Any) -> Any:
-    """`plain`, the values of a config `value`, with sections by the keys of settings in place of names of fields."""
+def fields_to_keys(value: Any, plain: Any) -> Any:
+    """Rename the field names in `plain`, the plain values of a config `value`, to setting keys."""
     if is_dataclass(value):
-        return {_key(field): by_key(getattr(value, field.name), plain[field.name]) for field in fields(value)}
+        return {_key(field): fields_to_keys(getattr(value, field.name), plain[field.name]) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {name: by_key(child, plain[name]) for name, child in value.items()}
+        return {name: fields_to_keys(child, plain[name]) for name, child in value.items()}
     if isinstance(value, list | tuple):
-        return [by_key(child, item) for child, item in zip(value, plain, strict=True)]
+        return [fields_to_keys(child, item) for child, item in zip(value, plain, strict=True)]
     return plain
 
 
-def _by_field(schema: type, node: Node) -> Node:
-    """`node` with sections by the names of fields in place of the keys of settings."""
+def _keys_to_fields(schema: type, node: SettingsNode) -> SettingsNode:
+    """Rename the setting keys in `node` to field names."""
     if not isinstance(node.content, Mapping):
         return node
     hints, names = _hints(schema), {_key(field): field.name for field in fields(schema)}
     if hidden := node.content.keys() & (set(names.values()) - names.keys()):
         raise ValueError(f"{', '.join(hidden)}: not a setting")
-    inside = {names.get(key, key): _inside(hints.get(key), child) for key, child in node.content.items()}
-    return Node(inside, node.origin)
+    inside = {names.get(key, key): _rename_nested(hints.get(key), child) for key, child in node.content.items()}
+    return SettingsNode(inside, node.origin)
 
 
-def _inside(hint: Any, node: Node) -> Node:
+def _rename_nested(hint: Any, node: SettingsNode) -> SettingsNode:
     section, content = _section(hint), node.content
     if section is None:
         return node
     if isinstance(content, tuple):
-        return Node(tuple(_by_field(section, item) for item in content), node.origin)
+        return SettingsNode(tuple(_keys_to_fields(section, item) for item in content), node.origin)
     if get_origin(hint) is dict and isinstance(content, Mapping):
-        return Node({name: _by_field(section, item) for name, item in content.items()}, node.origin)
-    return _by_field(section, node)
+        return SettingsNode({name: _keys_to_fields(section, item) for name, item in content.items()}, node.origin)
+    return _keys_to_fields(section, node)
 
 
-def _sections(hint: Any, node: Node, key: str) -> Iterator[tuple[type, Node, str]]:
-    """The dataclasses inside a field of type `hint`, each with its settings and its key."""
+def _sections(hint: Any, node: SettingsNode, key: str) -> Iterator[tuple[type, SettingsNode, str]]:
+    """Iterate over the dataclasses in a field of type `hint`, each with its settings and key."""
     section = _section(hint)
     if section is None:
         return
@@ -112,17 +114,17 @@ def _sections(hint: Any, node: Node, key: str) -> Iterator[tuple[type, Node, str
 
 
 def _section(hint: Any) -> type | None:
-    """The dataclass inside a field of type `hint`."""
+    """Dataclass in a field of type `hint`, None if there is none."""
     options = [option for option in get_args(hint) or (hint,) if option is not NoneType]
     return cast(type, options[-1]) if options and is_dataclass(options[-1]) else None
 
 
 def _key(field: Field[Any]) -> str:
-    return cast(str, field.metadata.get(KEY, field.name))
+    return cast(str, field.metadata.get(SETTING_KEY, field.name))
 
 
 def _hints(schema: type) -> dict[str, Any]:
-    """The type of every setting, by its key."""
+    """Type of every setting by key."""
     hints = get_type_hints(schema)
     return {_key(field): hints[field.name] for field in fields(schema)}
 
@@ -134,22 +136,24 @@ def _suggest(key: str, name: str, known: list[str]) -> str:
     return f" Known here: {', '.join(known)}." if known else " There are no settings here."
 
 
-def _words(hint: Any) -> str:
-    """A type in words for a message."""
+def _describe_type(hint: Any) -> str:
+    """Describe a type for an error message."""
     simple = {int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: "null"}
     if hint in simple:
         return simple[hint]
     arguments = get_args(hint)
     if get_origin(hint) is list:
-        return f"a list of {_words(arguments[0]).removeprefix('a ')}s"
+        return f"a list of {_describe_type(arguments[0]).removeprefix('a ')}s"
     if get_origin(hint) is dict:
-        return f"a mapping whose values are each {_words(arguments[1])}"
+        return f"a mapping whose values are each {_describe_type(arguments[1])}"
     if get_origin(hint) is tuple:
-        return f"a list of {len(arguments)} values: {', '.join(_words(argument) for argument in arguments)}"
+        return f"a list of {len(arguments)} values: {', '.join(_describe_type(argument) for argument in arguments)}"
     if is_dataclass(hint):
         return "a section"
     if arguments:
-        return " or ".join(repr(argument) if isinstance(argument, str) else _words(argument) for argument in arguments)
+        return " or ".join(
+            repr(argument) if isinstance(argument, str) else _describe_type(argument) for argument in arguments
+        )
     return f"a {getattr(hint, '__name__', hint)}"
 
 

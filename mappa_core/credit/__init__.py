@@ -1,1 +1,1 @@
-"""From verdicts to advantages: rewards, shapers, the experience of an iteration, estimators. Numpy only."""
+"""Credit assignment from verdicts to advantages: rewards, shapers, experience and estimators. Numpy only."""

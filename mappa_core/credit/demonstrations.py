@@ -1,4 +1,4 @@
-"""Corrections of coaches as demonstrations: the better actions that a supervised term learns from."""
+"""Demonstrations from coaches' corrections, for the supervised loss term."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from dataclasses import dataclass
 import numpy as np
 
 from mappa_core.config.schema import SupervisedSection
-from mappa_core.credit.ragged import offsets_of
+from mappa_core.credit.ragged import lengths_to_offsets
 from mappa_core.experience import Demonstrations, Experience
 from mappa_core.records import Int32, Step, Trajectory, Verdict
 
 Encode = Callable[[str, str], Int32 | None]
-"""Policy and text to the tokens of an action, as `Sampler.encode` gives them."""
+"""Maps policy and text to the tokens of an action, as `Sampler.encode` does."""
 
 USED = "used"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Corrected:
-    """The demonstrations of an iteration. `counts` says what became of every correction: `used`, or why it was not.
+class CollectedDemonstrations:
+    """Demonstrations of an iteration. `counts` holds the number of corrections that were `used`, or skipped by reason.
 
-    `no_row` (the policy is not trained), `no_reward` (the row has weight 0), `score` (above `max_score`), `truth` (its
-    coach saw the truth, and that is not wanted), `same` (it is what the agent wrote), `thinking` (the agent thinks
-    before it acts, a correction does not), `unwritable` (by the policy, to the letter), `too_long` (for the agent).
+    Reasons: `no_row` (the policy is not trained), `no_reward` (the row has weight 0), `score` (above `max_score`),
+    `truth` (the coach saw the ground truth, which the settings exclude), `same` (identical to the action), `thinking`
+    (the agent thinks before it acts, a correction does not), `unwritable` (the policy cannot reproduce the text
+    exactly), `too_long` (for the agent).
     """
 
     demonstrations: Demonstrations
     counts: Mapping[str, int]
 
 
-def corrections(
+def collect_demonstrations(
     experience: Experience,
     trajectories: Sequence[Trajectory],
     phases: Mapping[str, float],
@@ -41,39 +42,41 @@ def corrections(
     encode: Encode,
     max_tokens: Mapping[str, int],
     saw_truth: Collection[str],
-) -> Corrected:
-    """What verdicts would rather have seen, in place of the rows of `experience`.
+) -> CollectedDemonstrations:
+    """Collect the corrections of verdicts as demonstrations for the rows of `experience`.
 
-    The verdicts are those that rewards are made of: in each phase of non-zero weight the one added last. A correction
-    is taken whole or not at all: what is longer than an action of its agent may be is left out, never cut. As an action
-    of that length fits the window after this prompt, so does every demonstration.
+    The verdicts are those that count for rewards: the last one of each phase of non-zero weight. A correction longer
+    than the agent's token limit is skipped, never truncated. As an action of that length fits the window after this
+    prompt, so does every demonstration.
 
     Args:
         phases: `coach.reward`.
-        max_tokens: what an action of each agent may sample, with the token that ends it.
-        saw_truth: agents whose coach was shown the truth.
+        max_tokens: token limit of an action by agent, including the end-of-turn token.
+        saw_truth: agents whose coach was shown the ground truth.
     """
     rows = {step: row for row, step in enumerate(experience.steps)}
     counts = Counter({USED: 0})
-    found: dict[int, list[Int32]] = {}
-    for step, verdict in _corrected(trajectories, phases):
+    by_row: dict[int, list[Int32]] = {}
+    for step, verdict in _iter_corrections(trajectories, phases):
         row = rows.get(step.id)
         if row is None:
             counts["no_row"] += 1
-        elif why := _unwanted(verdict, step, experience.weight[row] > 0, settings, saw_truth):
-            counts[why] += 1
+        elif reason := _reason_to_skip(verdict, step, experience.weight[row] > 0, settings, saw_truth):
+            counts[reason] += 1
         elif (tokens := encode(step.policy, str(verdict.correction))) is None:
             counts["unwritable"] += 1
         elif len(tokens) > max_tokens[step.agent]:
             counts["too_long"] += 1
         else:
             counts[USED] += 1
-            found.setdefault(row, []).append(tokens)
-    return Corrected(demonstrations=_ragged(found), counts=dict(counts))
+            by_row.setdefault(row, []).append(tokens)
+    return CollectedDemonstrations(demonstrations=_to_ragged(by_row), counts=dict(counts))
 
 
-def _corrected(trajectories: Sequence[Trajectory], phases: Mapping[str, float]) -> Iterator[tuple[Step, Verdict]]:
-    """Steps with a verdict that counts and says what would have been better."""
+def _iter_corrections(
+    trajectories: Sequence[Trajectory], phases: Mapping[str, float]
+) -> Iterator[tuple[Step, Verdict]]:
+    """Iterate over steps with a counting verdict that contains a correction; equal corrections of a step count once."""
     for trajectory in trajectories:
         last = {(verdict.step, str(verdict.phase)): verdict for verdict in trajectory.verdicts}
         for step in trajectory.steps:
@@ -82,11 +85,11 @@ def _corrected(trajectories: Sequence[Trajectory], phases: Mapping[str, float]) 
             yield from ((step, verdict) for verdict in wanted.values())
 
 
-def _unwanted(
-    verdict: Verdict, step: Step, counts: bool, settings: SupervisedSection, saw_truth: Collection[str]
+def _reason_to_skip(
+    verdict: Verdict, step: Step, has_weight: bool, settings: SupervisedSection, saw_truth: Collection[str]
 ) -> str | None:
-    """Why a correction is not learned from, however it is written. `counts`: the action's row does."""
-    if not counts:
+    """Return why a correction is not used, None if it may be. `has_weight`: the action's row has weight above 0."""
+    if not has_weight:
         return "no_reward"
     if verdict.score is None or verdict.score > settings.max_score:
         return "score"
@@ -97,11 +100,11 @@ def _unwanted(
     return "thinking" if step.reply.reasoning is not None else None
 
 
-def _ragged(found: Mapping[int, Sequence[Int32]]) -> Demonstrations:
-    """Demonstrations by row, in order of rows."""
-    of_row = [(row, tokens) for row in sorted(found) for tokens in found[row]]
+def _to_ragged(by_row: Mapping[int, Sequence[Int32]]) -> Demonstrations:
+    """Convert demonstrations by row to a ragged array, in order of rows."""
+    pairs = [(row, tokens) for row in sorted(by_row) for tokens in by_row[row]]
     return Demonstrations(
-        row=np.array([row for row, _ in of_row], dtype=np.int32),
-        tokens=np.concatenate([np.empty(0, np.int32), *(tokens for _, tokens in of_row)], dtype=np.int32),
-        offsets=offsets_of(np.array([len(tokens) for _, tokens in of_row], dtype=np.int64)),
+        row=np.array([row for row, _ in pairs], dtype=np.int32),
+        tokens=np.concatenate([np.empty(0, np.int32), *(tokens for _, tokens in pairs)], dtype=np.int32),
+        offsets=lengths_to_offsets(np.array([len(tokens) for _, tokens in pairs], dtype=np.int64)),
     )

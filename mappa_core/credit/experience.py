@@ -1,4 +1,4 @@
-"""The experience of one iteration: every action of a trained policy as a row, ragged, in canonical order."""
+"""Build the experience of one iteration: one row per action of a trained policy, ragged, in canonical order."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mappa_core.credit.ragged import offsets_of, places
+from mappa_core.credit.ragged import element_indices, lengths_to_offsets
 from mappa_core.experience import Demonstrations, Experience
 from mappa_core.protocols import Rewards
 from mappa_core.records import Int32, Int64, Step, Trajectory
 
 K = TypeVar("K")
-Number = TypeVar("Number", bound=np.generic)
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 _PER_TOKEN = frozenset({"tokens", "version", "logprobs", "old_logprobs", "ref_logprobs", "values"})
 
 
-def build(
+def build_experience(
     trajectories: Sequence[Trajectory],
     rewards: Sequence[Rewards],
     policies: Mapping[str, str],
     trained: Collection[str],
     metric: str,
 ) -> Experience:
-    """One row per action of a trained policy, sorted by trajectory id and then by position.
+    """Build one row per action of a trained policy, sorted by trajectory id and then by position.
 
     Args:
         rewards: one tuple per trajectory, one reward per step; None gives reward NaN and weight 0.
         policies: agent -> policy.
-        trained: the policies that learn; actions of others, and actions without tokens (policies behind an API), are
-            left out.
-        metric: key of the outcome that becomes the column `outcome`; NaN where a trajectory lacks it.
+        trained: the trained policies; actions of other policies and actions without tokens (policies behind an API)
+            are left out.
+        metric: outcome key of the column `outcome`, which is NaN for trajectories without it.
 
-    The steps of a trajectory that ended in an error count like others where they have rewards: they were taken, and
-    what went wrong later is not theirs. No rows at all is an experience too.
+    Steps with rewards of a trajectory that ended in an error are included: they were taken before it. An experience
+    without rows is valid.
 
     Raises:
-        ValueError: the records contradict each other (a bug of a sampler, a shaper or the caller).
+        ValueError: the records are inconsistent (a bug in a sampler, a shaper or the caller).
     """
     agents = tuple(agent for agent, policy in policies.items() if policy in trained)
     names = tuple(dict.fromkeys(policies[agent] for agent in agents))
@@ -49,14 +49,14 @@ def build(
     steps = [step for _, step, _ in rows]
     tokens = [_tokens(step) for step in steps]
     prompts = [_prompt(step) for step in steps]
-    played, trajectory = _numbered([trajectory.id for trajectory, _, _ in rows])
-    tasks, task = _numbered([trajectory.task.id for trajectory, _, _ in rows])
-    strata, stratum = _numbered([trajectory.task.stratum for trajectory, _, _ in rows])
-    _, group = _numbered([(trajectory.task.id, step.agent, step.turn) for trajectory, step, _ in rows])
+    trajectory_ids, trajectory = _number_keys([trajectory.id for trajectory, _, _ in rows])
+    tasks, task = _number_keys([trajectory.task.id for trajectory, _, _ in rows])
+    strata, stratum = _number_keys([trajectory.task.stratum for trajectory, _, _ in rows])
+    _, group = _number_keys([(trajectory.task.id, step.agent, step.turn) for trajectory, step, _ in rows])
     return Experience(
         agents=agents,
         policies=names,
-        trajectories=played,
+        trajectories=trajectory_ids,
         tasks=tasks,
         strata=strata,
         steps=tuple(step.id for step in steps),
@@ -73,37 +73,37 @@ def build(
         outcome=np.array([_outcome(trajectory, metric) for trajectory, _, _ in rows], dtype=np.float32),
         reward=np.array([math.nan if points is None else points for _, _, points in rows], dtype=np.float32),
         weight=np.array([points is not None for _, _, points in rows], dtype=np.float32),
-        tokens=_joined(tokens, np.int32),
+        tokens=_concatenate(tokens, np.int32),
         offsets=_offsets(tokens),
-        version=_joined([_versions(step) for step in steps], np.int32),
-        logprobs=_joined([_logprobs(step) for step in steps], np.float32),
-        prompt_tokens=_joined(prompts, np.int32),
+        version=_concatenate([_versions(step) for step in steps], np.int32),
+        logprobs=_concatenate([_logprobs(step) for step in steps], np.float32),
+        prompt_tokens=_concatenate(prompts, np.int32),
         prompt_offsets=_offsets(prompts),
         finished=np.array([trajectory.error is None for trajectory, _, _ in rows], dtype=np.bool_),
     )
 
 
-def take(experience: Experience, rows: Int64) -> Experience:
-    """The experience that holds `rows` alone, each at most once, in the order given. Names, and the numbers that stand
-    for them, stay."""
-    tokens = places(experience.offsets, rows)
+def select_rows(experience: Experience, rows: Int64) -> Experience:
+    """Return the experience of the distinct `rows`, in the given order. Names and the indices into them are
+    unchanged."""
+    tokens = element_indices(experience.offsets, rows)
     columns: dict[str, object] = {
         "steps": tuple(experience.steps[row] for row in rows),
-        "offsets": offsets_of(experience.lengths[rows]),
-        "prompt_tokens": experience.prompt_tokens[places(experience.prompt_offsets, rows)],
-        "prompt_offsets": offsets_of(np.diff(experience.prompt_offsets)[rows]),
+        "offsets": lengths_to_offsets(experience.lengths[rows]),
+        "prompt_tokens": experience.prompt_tokens[element_indices(experience.prompt_offsets, rows)],
+        "prompt_offsets": lengths_to_offsets(np.diff(experience.prompt_offsets)[rows]),
     }
     for column in fields(Experience):
         values = getattr(experience, column.name)
         if column.name not in columns and isinstance(values, np.ndarray):
             columns[column.name] = values[tokens if column.name in _PER_TOKEN else rows]
     if experience.demonstrations is not None:
-        columns["demonstrations"] = _of_rows(experience.demonstrations, rows)
+        columns["demonstrations"] = _select_demonstrations(experience.demonstrations, rows)
     return replace(experience, **columns)  # type: ignore[arg-type]
 
 
-def _of_rows(given: Demonstrations, rows: Int64) -> Demonstrations:
-    """The demonstrations of `rows`, whose numbers become their places in it."""
+def _select_demonstrations(given: Demonstrations, rows: Int64) -> Demonstrations:
+    """Return the demonstrations of `rows`, renumbered by their positions in `rows`."""
     order = np.argsort(rows)
     place = np.searchsorted(rows, given.row, sorter=order)
     known = place < len(rows)
@@ -112,15 +112,15 @@ def _of_rows(given: Demonstrations, rows: Int64) -> Demonstrations:
     chosen = chosen[np.argsort(order[place[chosen]], kind="stable")]
     return Demonstrations(
         row=order[place[chosen]].astype(np.int32),
-        tokens=given.tokens[places(given.offsets, chosen)],
-        offsets=offsets_of(np.diff(given.offsets)[chosen]),
+        tokens=given.tokens[element_indices(given.offsets, chosen)],
+        offsets=lengths_to_offsets(np.diff(given.offsets)[chosen]),
     )
 
 
 def _rows(
     trajectories: Sequence[Trajectory], rewards: Sequence[Rewards], agents: tuple[str, ...], policies: Mapping[str, str]
 ) -> Iterator[tuple[Trajectory, Step, float | None]]:
-    """The actions that become rows, in canonical order."""
+    """Iterate over the actions that become rows, in canonical order."""
     if len({trajectory.id for trajectory in trajectories}) != len(trajectories):
         raise ValueError("two trajectories of one iteration have the same id")
     for trajectory, given in sorted(zip(trajectories, rewards, strict=True), key=lambda pair: pair[0].id):
@@ -156,7 +156,7 @@ def _logprobs(step: Step) -> NDArray[np.float32]:
 
 
 def _versions(step: Step) -> Int32:
-    """The policy's version at every sampled token; the spans must tile the action."""
+    """Return the policy version of every sampled token; the spans must tile the action."""
     spans = step.completion.versions
     edges = [0, *chain.from_iterable((span.start, span.end) for span in spans), len(_tokens(step))]
     if edges[::2] != edges[1::2]:
@@ -168,16 +168,16 @@ def _outcome(trajectory: Trajectory, metric: str) -> float:
     return trajectory.outcome.get(metric, math.nan)
 
 
-def _numbered(keys: Sequence[K]) -> tuple[tuple[K, ...], Int32]:
-    """The distinct keys in the order of their first appearance, and the number of each key."""
+def _number_keys(keys: Sequence[K]) -> tuple[tuple[K, ...], Int32]:
+    """Return the distinct keys in order of first appearance, and the index of each key among them."""
     numbers: dict[K, int] = {}
     index = [numbers.setdefault(key, len(numbers)) for key in keys]
     return tuple(numbers), np.array(index, dtype=np.int32)
 
 
-def _joined(arrays: Sequence[NDArray[Number]], dtype: type[Number]) -> NDArray[Number]:
+def _concatenate(arrays: Sequence[NDArray[_Scalar]], dtype: type[_Scalar]) -> NDArray[_Scalar]:
     return np.concatenate([np.empty(0, dtype), *arrays], dtype=dtype)
 
 
 def _offsets(arrays: Sequence[Int32]) -> Int64:
-    return offsets_of(np.array([len(array) for array in arrays], dtype=np.int64))
+    return lengths_to_offsets(np.array([len(array) for array in arrays], dtype=np.int64))

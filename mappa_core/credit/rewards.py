@@ -1,4 +1,4 @@
-"""Verdicts to rewards: one number per action, or None where the judgement it needs is missing."""
+"""Compute rewards from verdicts: one number per action, or None if a required verdict is missing."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from mappa_core.protocols import Rewards, Shaper
 from mappa_core.records import Phase, Trajectory, Verdict
 
 
-def rewards(trajectory: Trajectory, phases: Mapping[str, float], shapers: Sequence[Shaper]) -> Rewards:
-    """One reward per step of `trajectory`, in the order of its steps.
+def compute_rewards(trajectory: Trajectory, phases: Mapping[str, float], shapers: Sequence[Shaper]) -> Rewards:
+    """Compute one reward per step of `trajectory`, in the order of its steps.
 
-    A step starts with the sum of its verdicts' scores (0-10 points), each times the weight of its phase in `phases`
-    (`coach.reward`); of several verdicts of one phase the one added last counts. A step that has no scored verdict in
-    some phase of non-zero weight starts with None, and so does every step where no phase has a weight. The shapers then
-    run in their order.
+    The initial reward of a step is the sum of its verdicts' scores (0-10 points), weighted by phase with `phases`
+    (`coach.reward`); of several verdicts of one phase the last one counts. It is None if any phase of non-zero weight
+    has no scored verdict, or if no phase has a weight. The shapers are then applied in order.
 
     Raises:
-        ConfigError: `phases` names no phase of a verdict.
+        ConfigError: `phases` has an unknown phase.
         ValueError: a shaper did not return one reward per step.
     """
     unknown = sorted(set(phases) - set(get_args(Phase)))
@@ -27,7 +26,7 @@ def rewards(trajectory: Trajectory, phases: Mapping[str, float], shapers: Sequen
         raise ConfigError(f"coach.reward: {unknown[0]!r} is not a phase; the phases are {', '.join(get_args(Phase))}")
     last = {(verdict.step, str(verdict.phase)): verdict for verdict in trajectory.verdicts}
     counted = {phase: weight for phase, weight in phases.items() if weight != 0}
-    result: Rewards = tuple(_points(step.id, counted, last) for step in trajectory.steps)
+    result: Rewards = tuple(_weighted_score(step.id, counted, last) for step in trajectory.steps)
     for shaper in shapers:
         result = tuple(shaper(trajectory, result))
         if len(result) != len(trajectory.steps):
@@ -35,8 +34,8 @@ def rewards(trajectory: Trajectory, phases: Mapping[str, float], shapers: Sequen
     return result
 
 
-def _points(step: str, weights: Mapping[str, float], last: Mapping[tuple[str, str], Verdict]) -> float | None:
-    """The weighted sum of the step's verdicts, None where one is missing or there is nothing to add up."""
+def _weighted_score(step: str, weights: Mapping[str, float], last: Mapping[tuple[str, str], Verdict]) -> float | None:
+    """Return the weighted sum of the step's scores, None if one is missing or there are no weights."""
     total = None
     for phase, weight in weights.items():
         verdict = last.get((step, phase))

@@ -1,7 +1,7 @@
-"""Rows joined into the sequences that a learner computes on.
+"""Merge rows into training sequences.
 
-A row is the unit of credit, not of compute: where an action's prompt goes on from an earlier prompt and action of the
-same policy, one causal forward pass over the longer sequence gives the log-probabilities of both.
+A row is the unit of credit, not of compute: if an action's prompt extends an earlier prompt and action of the same
+policy, one causal forward pass over the longer sequence gives the log-probabilities of both.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mappa_core.credit.ragged import places
+from mappa_core.credit.ragged import element_indices
 from mappa_core.experience import Experience
 from mappa_core.records import Int32, Int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Segment:
-    """One sequence for one forward pass; only its `targets` are trained."""
+class TrainingSequence:
+    """Sequence for one forward pass; only its `targets` are trained."""
 
-    tokens: Int32  # (L,) prompt and actions, with whatever was put between them
+    tokens: Int32  # (L,) prompt and actions, with the tokens between them
     targets: Int64  # (n,) index in `tokens` of each sampled token, ascending
     source: Int64  # (n,) index of the same token on the experience's N axis
 
 
-def segments(experience: Experience, rows: Int64 | None = None) -> tuple[Segment, ...]:
-    """The sequences that hold every sampled token of `rows` (default: all rows) exactly once.
+def build_sequences(experience: Experience, rows: Int64 | None = None) -> tuple[TrainingSequence, ...]:
+    """Build sequences that contain every sampled token of `rows` (default: all rows) exactly once.
 
-    Rows of one policy and trajectory are joined where the prompt of the later one begins with the prompt and the action
-    of the earlier one, token for token; any other row is a sequence of its own. Sequences come in the order of their
-    first rows. `rows` is a set: order and repeats do not matter.
+    Rows of one policy and trajectory are merged if the prompt of the later row begins with the prompt and action of the
+    earlier one, token for token; any other row becomes a sequence of its own. Sequences are in the order of their first
+    rows. `rows` is treated as a set: order and duplicates do not matter.
     """
     chosen = np.arange(len(experience.reward)) if rows is None else np.unique(rows)
     chains: list[list[int]] = []
@@ -42,7 +42,7 @@ def segments(experience: Experience, rows: Int64 | None = None) -> tuple[Segment
         else:
             siblings.append([row])
             chains.append(siblings[-1])
-    return tuple(_segment(experience, chain) for chain in chains)
+    return tuple(_build_sequence(experience, chain) for chain in chains)
 
 
 def _prompt(experience: Experience, row: int) -> Int32:
@@ -58,7 +58,7 @@ def _end(experience: Experience, row: int) -> int:
 
 
 def _continues(experience: Experience, earlier: int, later: int) -> bool:
-    """Whether the later row's prompt begins with all of the earlier row."""
+    """Whether the later row's prompt begins with the earlier row's prompt and action."""
     before, action, prompt = _prompt(experience, earlier), _action(experience, earlier), _prompt(experience, later)
     end = len(before) + len(action)
     return (
@@ -68,12 +68,12 @@ def _continues(experience: Experience, earlier: int, later: int) -> bool:
     )
 
 
-def _segment(experience: Experience, chain: list[int]) -> Segment:
+def _build_sequence(experience: Experience, chain: list[int]) -> TrainingSequence:
     rows = np.array(chain, dtype=np.int64)
     lengths = experience.lengths[rows]
-    source = places(experience.offsets, rows)
-    # An action lies as far into the sequence as its own prompt is long, whatever row of the chain it comes from.
+    source = element_indices(experience.offsets, rows)
+    # An action starts in the sequence at the length of its own prompt, for every row of the chain.
     starts = np.diff(experience.prompt_offsets)[rows]
     targets = source + np.repeat(starts - experience.offsets[rows], lengths)
     tokens = np.concatenate([_prompt(experience, chain[-1]), _action(experience, chain[-1])])
-    return Segment(tokens=tokens, targets=targets, source=source)
+    return TrainingSequence(tokens=tokens, targets=targets, source=source)

@@ -1,7 +1,7 @@
-"""Shapers: rewards of one trajectory to rewards, chained in a recipe's order.
+"""Reward shapers, which transform the rewards of one trajectory and are chained in a recipe's order.
 
-They start from a coach's points (0-10). A missing reward is None and stays None, unless the formula of a shaper does
-not need it.
+The initial rewards are a coach's points (0-10). A missing reward is None and stays None unless the shaper's formula
+does not use it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from mappa_core.credit.counterfactual import credit_of
+from mappa_core.credit.counterfactual import counterfactual_credit
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import Rewards
 from mappa_core.records import MAX_SCORE, Step, Trajectory
@@ -19,20 +19,20 @@ from mappa_core.records import MAX_SCORE, Step, Trajectory
 
 @dataclass
 class ScaleOptions:
-    """Maps source_low..source_high to low..high in a straight line; values outside go on along the line."""
+    """Maps source_low..source_high linearly to low..high; values outside are extrapolated."""
 
     source_low: float = 0.0
-    """A reward that becomes `low`; a coach's worst score is 0 points."""
+    """Reward that is mapped to `low`; a coach's worst score is 0 points."""
     source_high: float = MAX_SCORE
-    """A reward that becomes `high`; a coach's best score is 10 points."""
+    """Reward that is mapped to `high`; a coach's best score is 10 points."""
     low: float = 0.0
-    """What source_low becomes."""
+    """New value of source_low."""
     high: float = 1.0
-    """What source_high becomes."""
+    """New value of source_high."""
 
 
-class Scale:
-    """The same preferences in another range: `low + (r - source_low) * (high - low) / (source_high - source_low)`."""
+class ScaleShaper:
+    """Linear rescaling: `low + (r - source_low) * (high - low) / (source_high - source_low)`."""
 
     def __init__(self, options: ScaleOptions) -> None:
         if options.source_low == options.source_high:
@@ -47,7 +47,7 @@ class Scale:
 
 @dataclass
 class OutcomeOptions:
-    """Gives every action the trajectory's outcome, whatever the coach said: the outcome-only arm."""
+    """Gives every action the trajectory's outcome and ignores the coach: the outcome-only baseline."""
 
     metric: str = "correct"
     """Key of the outcome; the workflow's main metric."""
@@ -55,8 +55,8 @@ class OutcomeOptions:
     """Factor from the outcome's unit to the reward's."""
 
 
-class Outcome:
-    """`r := scale * outcome` for every action, None for all where the trajectory has no such outcome."""
+class OutcomeShaper:
+    """`r := scale * outcome` for every action, None for all if the trajectory has no such outcome."""
 
     def __init__(self, options: OutcomeOptions) -> None:
         self._options = options
@@ -79,10 +79,10 @@ class OutcomeMixOptions:
     """Factor of the outcome."""
 
 
-class OutcomeMix:
+class OutcomeMixShaper:
     """`r := process_weight * r + outcome_weight * outcome`.
 
-    A missing reward stays missing. Where the trajectory lacks the outcome all are missing, unless outcome_weight is 0.
+    A missing reward stays missing. If the trajectory lacks the outcome, all are missing unless outcome_weight is 0.
     """
 
     def __init__(self, options: OutcomeMixOptions) -> None:
@@ -108,11 +108,11 @@ class DifferenceOptions:
     """Factor of the action's own reward, which is added. Bring it to the outcome's range with `scale` first."""
 
 
-class Difference:
-    """`r := weight * credit + process_weight * r`, where credit is the outcome less the mean outcome of counterfactual
-    rollouts (see `credit_of`).
+class DifferenceShaper:
+    """`r := weight * credit + process_weight * r`, where credit is the outcome minus the mean outcome of counterfactual
+    rollouts (see `counterfactual_credit`).
 
-    None where the credit is missing, and where `r` is, unless process_weight is 0.
+    None if the credit is missing, or if `r` is and process_weight is not 0.
     """
 
     def __init__(self, options: DifferenceOptions) -> None:
@@ -123,14 +123,14 @@ class Difference:
         return tuple(self._reward(trajectory, step, reward) for step, reward in pairs)
 
     def _reward(self, trajectory: Trajectory, step: Step, reward: float | None) -> float | None:
-        o, credit = self._options, credit_of(trajectory, step.position, self._options.metric).value
+        o, credit = self._options, counterfactual_credit(trajectory, step.position, self._options.metric).value
         own = 0.0 if o.process_weight == 0 else reward
         return None if credit is None or own is None else o.weight * credit + o.process_weight * own
 
 
 @dataclass
 class ReturnToGoOptions:
-    """Lets the rewards of later actions flow back to earlier ones."""
+    """Adds the discounted rewards of later actions to earlier ones."""
 
     gamma: float = 1.0
     """Discount per action, 0 to 1."""
@@ -138,12 +138,12 @@ class ReturnToGoOptions:
     """`agents`: all later actions of the trajectory; `own`: the later actions of the same agent."""
 
 
-class ReturnToGo:
-    """`G_k = r_k + gamma * G_next(k)` over the actions of a trajectory in their order.
+class ReturnToGoShaper:
+    """`G_k = r_k + gamma * G_next(k)` over the actions of a trajectory in order.
 
-    A return that would need a missing reward is missing. So, unless gamma is 0, are all returns of a trajectory that
-    ended in an error: the actions that were still to come are the missing ones. So where verdicts are missing, actions
-    with little to come keep their return more often than those with much: a bias towards short trajectories.
+    A return that includes a missing reward is missing. Unless gamma is 0, so are all returns of a trajectory that ended
+    in an error, since its remaining actions are missing. With missing verdicts, actions with few later actions thus
+    keep their return more often than those with many: a bias towards short trajectories.
     """
 
     def __init__(self, options: ReturnToGoOptions) -> None:
@@ -170,21 +170,22 @@ class ReturnToGo:
 
 @dataclass
 class LengthPenaltyOptions:
-    """Takes reward off actions that come close to the token limit."""
+    """Penalises actions that come close to the token limit."""
 
     limit: int
-    """Sampled tokens at which the whole penalty is taken; usually the agent's `max_tokens`."""
+    """Sampled tokens at which the full penalty applies; usually the agent's `max_tokens`."""
     buffer: int
     """Tokens before the limit over which the penalty grows from 0."""
     factor: float = 1.0
-    """The whole penalty, in the reward's unit."""
+    """Full penalty, in the reward's unit."""
 
 
-class LengthPenalty:
+class LengthPenaltyShaper:
     """Soft overlong punishment (DAPO, Yu et al. 2025, eq. 13): `r -= factor * excess / buffer` with
-    `excess = clip(tokens - (limit - buffer), 0, buffer)`, by the sampled tokens of each action on its own.
+    `excess = clip(tokens - (limit - buffer), 0, buffer)`, for the sampled tokens of each action.
 
-    Actions without tokens (policies behind an API) keep their reward: their length is not known, nor are they trained.
+    Actions without tokens (policies behind an API) keep their reward: their length is unknown, and they are not
+    trained.
     """
 
     def __init__(self, options: LengthPenaltyOptions) -> None:

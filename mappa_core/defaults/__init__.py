@@ -1,4 +1,4 @@
-"""Core's own offers, through the same doors as everyone's. Heavy imports wait inside `build`."""
+"""Core's own offers, through the same hooks as those of plugins. Heavy imports are deferred to `build`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mappa_core.credit import estimators, shapers
 from mappa_core.defaults.imported import ImportedCoach, ImportedOptions, ImportedWorkflow
 from mappa_core.defaults.tasks import FileOptions, FileTasks, HuggingFaceOptions, HuggingFaceTasks
 from mappa_core.engine.options import CISPOOptions, ClusterOptions, GSPOOptions, LocalOptions, PPOOptions
-from mappa_core.engine.process import release
+from mappa_core.engine.process import installed_version
 from mappa_core.errors import ConfigError
 from mappa_core.gateway.options import GatewayOptions
 from mappa_core.hookspecs import Offer, hookimpl
@@ -51,7 +51,7 @@ def mappa_recipes() -> Mapping[str, Traversable]:
 
 @hookimpl
 def mappa_workflows() -> Iterable[Offer[Workflow]]:
-    yield Offer("gateway", _gateway, GatewayOptions)
+    yield Offer("gateway", _build_gateway, GatewayOptions)
     yield Offer("imported", ImportedWorkflow, ImportedOptions)
 
 
@@ -59,23 +59,23 @@ def mappa_workflows() -> Iterable[Offer[Workflow]]:
 def mappa_tools() -> Iterable[Offer[Tool | Toolbox]]:
     yield Offer("python", PythonTool, PythonOptions)
     yield Offer("calculator", lambda options: Calculator())
-    yield Offer("mcp", _mcp, McpOptions)
+    yield Offer("mcp", _build_mcp, McpOptions)
 
 
 @hookimpl
 def mappa_coaches() -> Iterable[Offer[Coach]]:
-    yield Offer("ensemble", _ensemble, EnsembleOptions, composite=True)
+    yield Offer("ensemble", _build_ensemble, EnsembleOptions, composite=True)
     yield Offer("imported", ImportedCoach)
 
 
 @hookimpl
 def mappa_shapers() -> Iterable[Offer[Shaper]]:
-    yield Offer("scale", shapers.Scale, shapers.ScaleOptions)
-    yield Offer("outcome", shapers.Outcome, shapers.OutcomeOptions)
-    yield Offer("outcome_mix", shapers.OutcomeMix, shapers.OutcomeMixOptions)
-    yield Offer("difference", shapers.Difference, shapers.DifferenceOptions)
-    yield Offer("return_to_go", shapers.ReturnToGo, shapers.ReturnToGoOptions)
-    yield Offer("length_penalty", shapers.LengthPenalty, shapers.LengthPenaltyOptions)
+    yield Offer("scale", shapers.ScaleShaper, shapers.ScaleOptions)
+    yield Offer("outcome", shapers.OutcomeShaper, shapers.OutcomeOptions)
+    yield Offer("outcome_mix", shapers.OutcomeMixShaper, shapers.OutcomeMixOptions)
+    yield Offer("difference", shapers.DifferenceShaper, shapers.DifferenceOptions)
+    yield Offer("return_to_go", shapers.ReturnToGoShaper, shapers.ReturnToGoOptions)
+    yield Offer("length_penalty", shapers.LengthPenaltyShaper, shapers.LengthPenaltyOptions)
 
 
 @hookimpl
@@ -96,72 +96,72 @@ def mappa_estimators() -> Iterable[Offer[Estimator]]:
 
 @hookimpl
 def mappa_losses() -> Iterable[Offer[Loss]]:
-    yield Offer("ppo", _ppo, PPOOptions)
-    yield Offer("gspo", _gspo, GSPOOptions)
-    yield Offer("cispo", _cispo, CISPOOptions)
+    yield Offer("ppo", _build_ppo, PPOOptions)
+    yield Offer("gspo", _build_gspo, GSPOOptions)
+    yield Offer("cispo", _build_cispo, CISPOOptions)
 
 
 @hookimpl
 def mappa_engines() -> Iterable[Offer[Engine]]:
-    yield Offer("local", _local, LocalOptions)
-    yield Offer("cluster", _cluster, ClusterOptions)
+    yield Offer("local", _build_local, LocalOptions)
+    yield Offer("cluster", _build_cluster, ClusterOptions)
 
 
-def coach_of(offer: Offer[Transport]) -> Offer[Coach]:
-    """The coach that asks through the transport of `offer`."""
+def coach_from_transport(offer: Offer[Transport]) -> Offer[Coach]:
+    """Derive the offer of a coach from the offer of its transport."""
     from mappa_core.coaching import offers
 
-    return offers.coach_of(offer)
+    return offers.llm_coach_offer(offer)
 
 
-def policy_of(offer: Offer[Transport]) -> Offer[ApiPolicy]:
-    """The policy whose actions the provider of `offer` samples."""
+def policy_from_transport(offer: Offer[Transport]) -> Offer[ApiPolicy]:
+    """Derive the offer of a policy behind an API from the offer of its transport."""
     from mappa_core.calls import policy
 
-    return policy.policy_of(offer)
+    return policy.api_policy_offer(offer)
 
 
-def _gateway(options: GatewayOptions) -> Workflow:
-    if release("uvicorn") is None or release("starlette") is None:
+def _build_gateway(options: GatewayOptions) -> Workflow:
+    if installed_version("uvicorn") is None or installed_version("starlette") is None:
         raise ConfigError('workflow.use=gateway needs a server: pip install "mappa-core[gateway]"')
     from mappa_core.gateway.workflow import GatewayWorkflow
 
     return GatewayWorkflow(options)
 
 
-def _mcp(options: McpOptions) -> Toolbox:
-    if release("mcp") is None:
+def _build_mcp(options: McpOptions) -> Toolbox:
+    if installed_version("mcp") is None:
         raise ConfigError('tools.*.use=mcp needs the SDK of the protocol: pip install "mappa-core[mcp]"')
-    from mappa_core.tools.mcp.box import McpBox
+    from mappa_core.tools.mcp.box import McpToolbox
 
-    return McpBox(options)
+    return McpToolbox(options)
 
 
-def _ensemble(options: EnsembleOptions, build: Callable[[Use], Coach]) -> Coach:
+def _build_ensemble(options: EnsembleOptions, build: Callable[[Use], Coach]) -> Coach:
     from mappa_core.coaching.ensemble import build_ensemble
 
     return build_ensemble(options, build)
 
 
-def _ppo(options: PPOOptions) -> Loss:
+def _build_ppo(options: PPOOptions) -> Loss:
     from mappa_core.engine.losses import PPOLoss
 
     return PPOLoss(options)
 
 
-def _gspo(options: GSPOOptions) -> Loss:
+def _build_gspo(options: GSPOOptions) -> Loss:
     from mappa_core.engine.losses import GSPOLoss
 
     return GSPOLoss(options)
 
 
-def _cispo(options: CISPOOptions) -> Loss:
+def _build_cispo(options: CISPOOptions) -> Loss:
     from mappa_core.engine.losses import CISPOLoss
 
     return CISPOLoss(options)
 
 
-def _cluster(options: ClusterOptions) -> Engine:
+def _build_cluster(options: ClusterOptions) -> Engine:
     from mappa_core.engine.cluster.installed import check_installed
 
     check_installed()
@@ -170,7 +170,7 @@ def _cluster(options: ClusterOptions) -> Engine:
     return ClusterEngine(options)
 
 
-def _local(options: LocalOptions) -> Engine:
+def _build_local(options: LocalOptions) -> Engine:
     from mappa_core.engine.local import LocalEngine
 
     return LocalEngine(options)

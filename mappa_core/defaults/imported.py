@@ -1,5 +1,5 @@
-"""The workflow and the coach of a run whose actions were recorded elsewhere. The workflow says who the agents are, so
-that others can judge them, and plays nothing; the coach judges nothing."""
+"""Workflow and coach of an imported run, whose actions were recorded elsewhere. The workflow only describes the agents,
+so that other coaches can judge them; the coach judges nothing."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mappa_core.records import Role, Scene, Verdict
 @dataclass
 class ImportedOptions:
     agents: dict[str, str] = field(default_factory=dict)
-    """What each agent is for, by its name; the coach is told."""
+    """Purpose of each agent by name, which is shown to the coach."""
 
 
 class ImportedWorkflow(Workflow):
-    """Measured by the outcome `correct`, where the log that was imported has one."""
+    """Describes the agents of an imported run; its metric is the outcome `correct`, if the imported log has one."""
 
     def __init__(self, options: ImportedOptions) -> None:
         self.agents: Mapping[str, Role] = {
@@ -35,7 +35,7 @@ class ImportedWorkflow(Workflow):
 
 
 class ImportedCoach(Coach):
-    """Abstains: nobody has judged what was imported."""
+    """Abstains from every verdict: imported actions were not judged."""
 
     def __init__(self, options: NoOptions) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Rows of a file: JSON, JSON Lines, CSV and Parquet. Every complaint names the file and the place in it."""
+"""Read rows from JSON, JSON Lines, CSV and Parquet files. Every error names the file and the location in it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DATA_EXTRA = 'pip install "mappa-core[data]"'
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of one source, in order. `place(i)` says where row i stands, for people: `tasks.jsonl, line 3`."""
+    """Rows of one source, in order. `place(i)` describes the location of row i: `tasks.jsonl, line 3`."""
 
     rows: Sequence[Mapping[str, Any]]
     place: Callable[[int], str]
@@ -30,8 +30,8 @@ class Rows:
 def read_rows(path: str | Path, file_format: str = "auto") -> Rows:
     """Read a file of objects with named columns.
 
-    `auto` goes by the file's suffix, and for all but `.jsonl`, `.ndjson`, `.csv` and `.parquet` by its text: a JSON
-    list, or else one JSON object a line.
+    `auto` uses the file's suffix, and for any but `.jsonl`, `.ndjson`, `.csv` and `.parquet` its content: a JSON list,
+    or else one JSON object per line.
 
     Raises:
         TaskError: the file is missing, empty, a folder, unreadable or not of its format.
@@ -40,22 +40,22 @@ def read_rows(path: str | Path, file_format: str = "auto") -> Rows:
     path = Path(path).expanduser()
     if file_format not in ("auto", *FORMATS):
         raise ConfigError(f"format {file_format!r} is unknown; there are auto, {', '.join(FORMATS)}")
-    content = _content(path)
+    content = _read_bytes(path)
     if file_format == "auto":
         file_format = _BY_SUFFIX.get(path.suffix.lower(), "auto")
     if file_format == "parquet":
-        return _parquet(path)
-    text = _text(path, content)
+        return _parse_parquet(path)
+    text = _decode(path, content)
     if file_format == "auto":
-        file_format = "json" if not _starts_with_an_object_line(text) else "jsonl"
-    reader = {"json": _json, "jsonl": _json_lines, "csv": _csv}[file_format]
-    found = reader(path, text)
-    if not found.rows:
+        file_format = "json" if not _is_json_lines(text) else "jsonl"
+    reader = {"json": _parse_json, "jsonl": _parse_json_lines, "csv": _parse_csv}[file_format]
+    rows = reader(path, text)
+    if not rows.rows:
         raise TaskError(f"{path}: the file holds no rows")
-    return found
+    return rows
 
 
-def _content(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     if path.is_dir():
         raise TaskError(f"{path} is a folder; name the file in it")
     try:
@@ -69,7 +69,7 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def _text(path: Path, content: bytes) -> str:
+def _decode(path: Path, content: bytes) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -77,36 +77,38 @@ def _text(path: Path, content: bytes) -> str:
         raise TaskError(f"{path}: byte {error.start} (0x{byte:02x}) is not UTF-8; save the file as UTF-8") from None
 
 
-def _starts_with_an_object_line(text: str) -> bool:
+def _is_json_lines(text: str) -> bool:
     first, _, rest = text.lstrip().partition("\n")
     if not first.startswith("{"):
         return False
     try:
         json.loads(first)
     except json.JSONDecodeError:
-        return rest.lstrip().startswith("{")  # a list of objects never does; say which line is broken
+        return rest.lstrip().startswith("{")  # a list of objects never does; so report the broken line
     return True
 
 
-def _json(path: Path, text: str) -> Rows:
+def _parse_json(path: Path, text: str) -> Rows:
     try:
         rows = json.loads(text)
     except json.JSONDecodeError as error:
         raise TaskError(f"{path}, line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
     if not isinstance(rows, list):
-        raise TaskError(f"{path}: holds one JSON {_kind(rows)}; a list of objects, or one object a line, is needed")
+        raise TaskError(
+            f"{path}: holds one JSON {_json_type(rows)}; a list of objects, or one object a line, is needed"
+        )
 
     def place(index: int) -> str:
         return f"{path}, row {index + 1} (line {_line_of_element(text, index)})"
 
     for index, row in enumerate(rows):
         if not isinstance(row, dict):
-            raise TaskError(f"{place(index)}: a JSON {_kind(row)}, not an object with named columns")
+            raise TaskError(f"{place(index)}: a JSON {_json_type(row)}, not an object with named columns")
     return Rows(rows, place)
 
 
 def _line_of_element(text: str, index: int) -> int:
-    """The line on which element `index` of the JSON list `text` begins."""
+    """Return the line number on which element `index` of the JSON list `text` begins."""
     decoder, position = json.JSONDecoder(), text.index("[")
     for element in range(index + 1):
         position += 1  # past the bracket or the comma
@@ -116,7 +118,7 @@ def _line_of_element(text: str, index: int) -> int:
     return text.count("\n", 0, position) + 1
 
 
-def _json_lines(path: Path, text: str) -> Rows:
+def _parse_json_lines(path: Path, text: str) -> Rows:
     rows, lines = [], []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -126,19 +128,19 @@ def _json_lines(path: Path, text: str) -> Rows:
         except json.JSONDecodeError as error:
             raise TaskError(f"{path}, line {number}, column {error.colno}: not JSON: {error.msg}") from None
         if not isinstance(row, dict):
-            raise TaskError(f"{path}, line {number}: a JSON {_kind(row)}, not an object with named columns")
+            raise TaskError(f"{path}, line {number}: a JSON {_json_type(row)}, not an object with named columns")
         rows.append(row)
         lines.append(number)
     return Rows(rows, lambda index: f"{path}, line {lines[index]}")
 
 
-def _kind(value: object) -> str:
+def _json_type(value: object) -> str:
     kinds = {dict: "object", list: "list", str: "string", int: "number", float: "number", bool: "boolean"}
     return "null" if value is None else kinds[type(value)]
 
 
-def _csv(path: Path, text: str) -> Rows:
-    """Cells are text; an empty cell is None."""
+def _parse_csv(path: Path, text: str) -> Rows:
+    """Read CSV; cells are text, an empty cell is None."""
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     rows, lines = [], []
     try:
@@ -152,7 +154,7 @@ def _csv(path: Path, text: str) -> Rows:
     return Rows(rows, lambda index: f"{path}, line {lines[index]}")
 
 
-def _parquet(path: Path) -> Rows:
+def _parse_parquet(path: Path) -> Rows:
     try:
         import pyarrow
         import pyarrow.parquet

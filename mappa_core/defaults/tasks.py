@@ -1,4 +1,4 @@
-"""Tasks from files and from Hugging Face data sets: rows with columns for the prompt, the known answer and an id."""
+"""Task sources for files and Hugging Face data sets, whose rows have columns for the prompt, the answer and an id."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ BOXED_SUFFIX = "\n\nPlease reason step by step, and put your final answer within
 
 
 @dataclass
-class Columns:
-    """Which columns of a row make a task. All that are not named here and hold a plain value are kept in `meta`."""
+class TaskColumns:
+    """Mapping from the columns of a row to a task. All other columns with plain values are stored in `meta`."""
 
     prompt: str = "prompt"
-    """Column with the problem's text."""
+    """Column with the problem text."""
     reference: str | None = "answer"
-    """Column with the known answer: text, a number or null; null instead of a name: these tasks have no answers."""
+    """Column with the reference answer: text, a number or null. Set to null if the tasks have no answers."""
     id: str = "id"
-    """Column with the task's id; a row without one is named by its number."""
+    """Column with the task's id; a row without one is identified by its number."""
     stratum: str | None = None
     """Column whose value groups tasks in reports, bias statistics and sampling."""
     suffix: str = BOXED_SUFFIX
-    """Put after every prompt."""
+    """Text appended to every prompt."""
 
 
 @dataclass
-class FileOptions(Columns):
+class FileOptions(TaskColumns):
     path: str = "???"
-    """File with the training tasks; with no eval_path, also what is evaluated."""
+    """File with the training tasks; without eval_path also with the evaluation tasks."""
     eval_path: str | None = None
     """File with the held-out tasks."""
     format: str = "auto"
@@ -44,11 +44,11 @@ class FileOptions(Columns):
 
 
 @dataclass
-class HuggingFaceOptions(Columns):
+class HuggingFaceOptions(TaskColumns):
     path: str = "???"
-    """Id of a data set on the hub, or a folder with one."""
+    """Id of a data set on the Hugging Face hub, or a local folder."""
     name: str | None = None
-    """Configuration of the data set, where it has several."""
+    """Configuration of the data set, if it has several."""
     revision: str | None = None
     """Branch, tag or commit of the data set."""
     train_split: str = "train"
@@ -56,35 +56,36 @@ class HuggingFaceOptions(Columns):
 
 
 class FileTasks:
-    """Tasks of one or two files. With `path` alone both splits are that file: right for evaluating on a file, not a
-    held-out set for training."""
+    """Task source of one or two files. With only `path`, both splits use that file: suitable for evaluation on a file,
+    but not a held-out set for training."""
 
     def __init__(self, options: FileOptions) -> None:
         self._options = options
 
     def load(self, split: Split) -> Sequence[Task]:
-        """Raises TaskError, naming file and row, where the file cannot be used."""
+        """Load the tasks of a split. Raises TaskError with file and row if the file cannot be used."""
         options = self._options
         path = options.path if split == "train" or options.eval_path is None else options.eval_path
-        return tasks_of(read_rows(path, options.format), options, Path(path).stem)
+        return build_tasks(read_rows(path, options.format), options, Path(path).stem)
 
 
 class HuggingFaceTasks:
-    """Tasks of a data set that the `datasets` library loads, from the hub or from a folder."""
+    """Task source of a data set loaded by the `datasets` library, from the hub or a local folder."""
 
     def __init__(self, options: HuggingFaceOptions) -> None:
         self._options = options
 
     def load(self, split: Split) -> Sequence[Task]:
-        """Raises TaskError where the data set, the split or a row cannot be used, ConfigError without `datasets`."""
+        """Load the tasks of a split. Raises TaskError if the data set, the split or a row cannot be used, ConfigError
+        if `datasets` is not installed."""
         options = self._options
         name = options.train_split if split == "train" else options.eval_split
         rows = dataset_rows(options, name)
-        return tasks_of(rows, options, f"{Path(options.path).name}-{name}")
+        return build_tasks(rows, options, f"{Path(options.path).name}-{name}")
 
 
 def dataset_rows(options: HuggingFaceOptions, split: str) -> Rows:
-    """The rows of one split of a data set. Raises as HuggingFaceTasks.load does."""
+    """Load the rows of one split of a data set. Raises the errors of HuggingFaceTasks.load."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
     try:
@@ -95,39 +96,39 @@ def dataset_rows(options: HuggingFaceOptions, split: str) -> Rows:
     folder = Path(options.path).expanduser()
     path = str(folder) if folder.is_dir() else options.path
     try:
-        found = datasets.load_dataset(path, options.name, split=split, revision=options.revision)
+        dataset = datasets.load_dataset(path, options.name, split=split, revision=options.revision)
     except (datasets.exceptions.DatasetsError, OSError, ValueError) as error:
         raise TaskError(f"{where}, split {split}: {error}") from error
-    return Rows(found, lambda index: f"{where}, split {split}, row {index + 1}")
+    return Rows(dataset, lambda index: f"{where}, split {split}, row {index + 1}")
 
 
-def tasks_of(found: Rows, columns: Columns, source: str) -> tuple[Task, ...]:
-    """Rows to tasks; a row without an id is named `source` and its number.
+def build_tasks(rows: Rows, columns: TaskColumns, source: str) -> tuple[Task, ...]:
+    """Build tasks from rows; a row without an id gets `source` and its number as id.
 
     Raises:
         TaskError: a row has no usable prompt, answer, id or stratum, or an id occurs twice.
     """
     tasks: list[Task] = []
-    first: dict[str, int] = {}
-    for index, row in enumerate(found.rows):
+    index_by_id: dict[str, int] = {}
+    for index, row in enumerate(rows.rows):
         try:
             task = _task(row, columns, f"{source}-{index + 1}")
         except _BadRow as error:
-            raise TaskError(f"{found.place(index)}: {error}") from None
-        if task.id in first:
+            raise TaskError(f"{rows.place(index)}: {error}") from None
+        if task.id in index_by_id:
             raise TaskError(
-                f"{found.place(index)}: the id {task.id!r} is already that of {found.place(first[task.id])}"
+                f"{rows.place(index)}: the id {task.id!r} is already that of {rows.place(index_by_id[task.id])}"
             )
-        first[task.id] = index
+        index_by_id[task.id] = index
         tasks.append(task)
     return tuple(tasks)
 
 
 class _BadRow(Exception):
-    """What is wrong with a row; who reads the file adds where."""
+    """Error in a row; the caller adds the location."""
 
 
-def _task(row: Mapping[str, Any], columns: Columns, unnamed: str) -> Task:
+def _task(row: Mapping[str, Any], columns: TaskColumns, unnamed: str) -> Task:
     named = {columns.prompt, columns.reference, columns.id, columns.stratum}
     return Task(
         id=_id(row, columns.id) or unnamed,

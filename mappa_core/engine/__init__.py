@@ -1,1 +1,1 @@
-"""Models: chat templates, losses, samplers and learners. The only room that imports torch and transformers."""
+"""The training engine: chat templates, losses, samplers and learners. Alone imports torch and transformers."""

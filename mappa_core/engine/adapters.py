@@ -1,6 +1,6 @@
-"""LoRA: several adapters on one base module, and adapters as folders.
+"""LoRA adapters: several on one base model, and their folders on disk.
 
-Names of tensors are those that peft gives them in an adapter's folder, without the adapter's own name:
+Tensors are named as peft names them in an adapter's folder, without the adapter's own name:
 `base_model.model.NAME_OF_THE_LAYER.lora_A.weight`, and `lora_B` likewise.
 """
 
@@ -20,45 +20,45 @@ from torch import Tensor, nn
 from mappa_core.errors import ModelError
 from mappa_core.protocols import Lora
 
-PREFIX = "base_model.model."
-"""What peft puts before the names of a model's layers."""
-WEIGHTS = "adapter_model.safetensors"
-SIDES = ("lora_A", "lora_B")
-"""An adapter of a layer is the product of these two."""
+PEFT_PREFIX = "base_model.model."
+"""Prefix that peft puts before the names of a model's layers."""
+ADAPTER_FILE = "adapter_model.safetensors"
+LORA_MATRICES = ("lora_A", "lora_B")
+"""The two matrices whose product is the adapter of a layer."""
 _BASE = ".base_layer."
 
 
 class Adapters:
-    """The adapters of one causal language model, which computes with one of them, or with none, at a time.
+    """The adapters of one causal language model; at most one is active at a time.
 
-    Adapters are float32 whatever the base computes in, so that they are their own master weights. The base is frozen.
-    One thread may use the model at a time.
+    Adapters are float32 whatever dtype the base computes in, so they are their own master weights. The base is frozen.
+    Not thread-safe: one thread may use the model at a time.
     """
 
-    def __init__(self, model: Any, *, where: str) -> None:
+    def __init__(self, model: Any, *, model_name: str) -> None:
         self._model = model
-        self._where = where
+        self._model_name = model_name
         self._keys: dict[str, str] = {}  # peft has no dots in the names of adapters
         self._layers: dict[str, Any] = {}
         self._linear = _linear_layers(model)
         self._active: str | None = None
 
     def add(self, name: str, lora: Lora, *, seed: int) -> None:
-        """Give the base an adapter `name`, switched off. What it starts with hangs on `seed` and `name` alone.
+        """Add an adapter `name` to the base, inactive. Its initial weights depend on `seed` and `name` alone.
 
         Raises ModelError where the model has no layer of a name in `lora.targets`.
         """
         from peft import inject_adapter_in_model
         from peft.tuners.lora import LoraLayer
 
-        config = lora_config(lora, self._targets(lora), base=self._where)
+        config = lora_config(lora, self._targets(lora), base=self._model_name)
         key = self._keys[name] = f"adapter{len(self._keys)}"
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            # That the model has an adapter already is what this class is for.
+            # The warning is about a second adapter on one model, which is intended here.
             warnings.filterwarnings("ignore", message="Already found a `peft_config` attribute")
             inject_adapter_in_model(config, self._model, key)
         self._layers = {path: one for path, one in self._model.named_modules() if isinstance(one, LoraLayer)}
-        self._start(key, _generator(seed, name))
+        self._initialise(key, _generator(seed, name))
         self._model.requires_grad_(False)
         for parameter in (one for known in self._keys for one in self.parameters(known).values()):
             parameter.requires_grad_(True)
@@ -66,8 +66,8 @@ class Adapters:
 
     @contextmanager
     def active(self, name: str | None) -> Iterator[None]:
-        """Let the model compute with the adapter `name`; None: without any, as the base. A backward pass that computes
-        activations again belongs inside, too."""
+        """Activate the adapter `name` inside the context; None: no adapter, so the model is the base. Backward passes
+        that recompute activations must run inside, too."""
         before = self._active
         self._switch(name)
         try:
@@ -76,21 +76,21 @@ class Adapters:
             self._switch(before)
 
     def parameters(self, name: str) -> dict[str, nn.Parameter]:
-        """The weights of an adapter by peft's names, in the order of the layers."""
+        """Return the weights of an adapter by peft's names, in the order of the layers."""
         key = self._keys[name]
         return {
-            f"{PREFIX}{path}.{side}.weight": getattr(layer, side)[key].weight
+            f"{PEFT_PREFIX}{path}.{side}.weight": getattr(layer, side)[key].weight
             for path, layer in self._layers.items()
-            for side in SIDES
+            for side in LORA_MATRICES
             if key in getattr(layer, side)
         }
 
     def base(self) -> dict[str, Tensor]:
-        """The weights of the base by its own names, tied ones once."""
+        """Return the weights of the base by its own names, tied ones once."""
         return base_weights(self._model.named_parameters())
 
     def merged(self, name: str) -> dict[str, Tensor]:
-        """The weights of the base by its own names with an adapter added to them: a model that needs no adapter."""
+        """Return the weights of the base with an adapter merged into them, by the base's own names."""
         key = self._keys[name]
         added = {f"{path}.weight": one.get_delta_weight(key) for path, one in self._layers.items() if key in one.lora_A}
         return {path: one + added[path].to(one.dtype) if path in added else one for path, one in self.base().items()}
@@ -100,28 +100,28 @@ class Adapters:
         unknown = sorted(set(lora.targets or ()) - set(known))
         if unknown:
             raise ModelError(
-                f"{self._where}: lora.targets names {', '.join(unknown)}, and the model has no such layer that can "
-                f"have an adapter; it has {', '.join(known)}"
+                f"{self._model_name}: lora.targets names {', '.join(unknown)}, and the model has no such layer that "
+                f"can have an adapter; it has {', '.join(known)}"
             )
         return tuple(known) if lora.targets is None else lora.targets
 
     @torch.no_grad()
-    def _start(self, key: str, random: torch.Generator) -> None:
+    def _initialise(self, key: str, random: torch.Generator) -> None:
         for layer in self._layers.values():
             if key not in layer.lora_A:
                 continue
-            for side in SIDES:
+            for side in LORA_MATRICES:
                 linear = getattr(layer, side)[key]
                 linear.weight.data = linear.weight.data.float()
             down, up = layer.lora_A[key].weight, layer.lora_B[key].weight
-            # Drawn on the CPU, so that every device and every rank starts with the same numbers.
+            # Drawn on the CPU, so that every device and every rank starts with the same values.
             drawn = torch.empty(down.shape).uniform_(-1.0, 1.0, generator=random)
             down.copy_(drawn / down.shape[1] ** 0.5)
             up.zero_()
 
     def _switch(self, name: str | None) -> None:
-        # peft's own way to switch also turns gradients on and off, per parameter: too slow between two tokens, and
-        # unsafe where ranks share parameters.
+        # peft's own switch also toggles requires_grad of each parameter: too slow between two tokens, and unsafe
+        # where ranks share parameters.
         key = None if name is None else self._keys[name]
         for layer in self._layers.values():
             layer._disable_adapters = key is None
@@ -131,7 +131,7 @@ class Adapters:
 
 
 def lora_config(lora: Lora, targets: tuple[str, ...], *, base: str) -> Any:
-    """An adapter as peft describes it."""
+    """Build peft's configuration of an adapter."""
     from peft import LoraConfig
 
     return LoraConfig(
@@ -146,32 +146,34 @@ def lora_config(lora: Lora, targets: tuple[str, ...], *, base: str) -> Any:
     )
 
 
-def described(lora: Lora, targets: tuple[str, ...], *, base: str) -> dict[str, Any]:
-    """The adapter_config.json of an adapter, as JSON values."""
+def adapter_config(lora: Lora, targets: tuple[str, ...], *, base: str) -> dict[str, Any]:
+    """Return the adapter_config.json of an adapter, as JSON values."""
     config = lora_config(lora, targets, base=base)
     config.inference_mode = True
     return {name: sorted(one) if isinstance(one, set) else one for name, one in config.to_dict().items()}
 
 
-def write_folder(tensors: Mapping[str, Tensor], lora: Lora, folder: Path, *, base: str) -> None:
+def save_adapter(tensors: Mapping[str, Tensor], lora: Lora, folder: Path, *, base: str) -> None:
     """Write an adapter as peft and vLLM load it. `tensors` are by peft's names; `base` names its model."""
     targets = {name.rpartition(".lora_")[0].rpartition(".")[2] for name in tensors}
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: one.detach().cpu().contiguous() for name, one in tensors.items()}, folder / WEIGHTS)
+    save_file({name: one.detach().cpu().contiguous() for name, one in tensors.items()}, folder / ADAPTER_FILE)
     config = lora_config(lora, tuple(sorted(targets)), base=base)
     config.inference_mode = True
     config.save_pretrained(str(folder))
 
 
 def base_weights(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """Tensors of a model by its own names, those of adapters left out; without adapters, what was given."""
+    """Return a model's tensors by its own names, without those of adapters."""
     return {
-        name.replace(_BASE, "."): tensor for name, tensor in named if not any(f".{side}." in name for side in SIDES)
+        name.replace(_BASE, "."): tensor
+        for name, tensor in named
+        if not any(f".{side}." in name for side in LORA_MATRICES)
     }
 
 
 def _linear_layers(model: Any) -> tuple[str, ...]:
-    """Paths of the linear layers but the output head."""
+    """Return the paths of all linear layers except the output head."""
     head = model.get_output_embeddings()
     return tuple(path for path, one in model.named_modules() if isinstance(one, nn.Linear) and one is not head)
 

@@ -1,4 +1,4 @@
-"""What every sampler asks of a request before it is computed."""
+"""Checks of sampling requests, shared by all samplers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from mappa_core.errors import ConfigError, PromptTooLong
 from mappa_core.records import Int32, Sampling
 
 
-def check_request(prompt: Int32, sampling: Sampling, *, where: str, window: int) -> None:
-    """Raise PromptTooLong where prompt and max_tokens exceed the window of the model `where`, ConfigError where it
-    cannot be sampled so at all."""
+def check_request(prompt: Int32, sampling: Sampling, *, model_name: str, window: int) -> None:
+    """Raise PromptTooLong if prompt and max_tokens exceed the model's window, ConfigError if the sampling settings are
+    invalid."""
     if sampling.temperature < 0.0 or not 0.0 < sampling.top_p <= 1.0 or sampling.top_k < 0 or sampling.max_tokens < 1:
         raise ConfigError(
             f"sampling needs temperature >= 0, 0 < top_p <= 1, top_k >= 0 and max_tokens >= 1, not {sampling}"
@@ -18,5 +18,5 @@ def check_request(prompt: Int32, sampling: Sampling, *, where: str, window: int)
     if len(prompt) + sampling.max_tokens > window:
         raise PromptTooLong(
             f"a prompt of {len(prompt)} tokens and max_tokens={sampling.max_tokens} do not fit the window of "
-            f"{where}, {window} tokens"
+            f"{model_name}, {window} tokens"
         )

@@ -1,4 +1,4 @@
-"""Policies of a checkpoint as ordinary Hugging Face folders: no engine, no run and no GPU is needed."""
+"""Export policies of a checkpoint as Hugging Face folders, without an engine, a run or a GPU."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from mappa_core.engine.adapters import Adapters, write_folder
-from mappa_core.engine.checkpoint import VALUE_HEAD, WEIGHTS, start_weights
-from mappa_core.engine.models import Reading, from_place, read
-from mappa_core.engine.places import locate
+from mappa_core.engine.adapters import Adapters, save_adapter
+from mappa_core.engine.checkpoint import VALUE_HEAD_PREFIX, WEIGHTS_FILE, load_start_weights
+from mappa_core.engine.models import ModelInfo, load_pretrained, read_model_info
+from mappa_core.engine.places import resolve_model_path
 from mappa_core.errors import RunError
 from mappa_core.protocols import Lora
 
@@ -22,13 +22,13 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def export(folder: Path, out: Path, *, model: str, lora: Lora | None, merged: bool, dtype: str | None) -> None:
-    """Write the policy whose weights lie in `folder` of a checkpoint to `out`, whole or not at all.
+    """Export the policy whose weights are in the checkpoint's `folder` to `out`, atomically.
 
-    A `lora` policy is its adapter, as peft loads it, or with its model where `merged`; any other is a model with its
-    tokenizer. `dtype` is one of DTYPES, None for that of the model's own folder; adapters stay float32.
+    A `lora` policy becomes an adapter folder for peft, or a merged model if `merged`; any other a model with its
+    tokenizer. `dtype` is one of DTYPES, None for that of the base model; adapters stay float32.
 
     Raises:
-        RunError: `out` is there already, or the weights are not of `model`.
+        RunError: `out` exists already, or the weights do not match `model`.
         ModelError: `model` cannot be loaded.
     """
     if out.exists():
@@ -36,41 +36,46 @@ def export(folder: Path, out: Path, *, model: str, lora: Lora | None, merged: bo
     aside = out.with_name(f".{out.name}.{token_hex(4)}")
     try:
         if lora is not None and not merged:
-            tensors = {name: one for name, one in load_file(folder / WEIGHTS).items() if not _of_value_head(name)}
-            write_folder(tensors, lora, aside, base=locate(model))
+            tensors = {name: one for name, one in load_file(folder / WEIGHTS_FILE).items() if not _of_value_head(name)}
+            save_adapter(tensors, lora, aside, base=resolve_model_path(model))
         else:
-            reading = read(model)
-            _write_model(reading, folder, aside, lora=lora, dtype=dtype)
-            reading.chat.tokenizer.save_pretrained(aside)
+            model_info = read_model_info(model)
+            _write_model(model_info, folder, aside, lora=lora, dtype=dtype)
+            model_info.chat.tokenizer.save_pretrained(aside)
         aside.rename(out)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
 @torch.no_grad()
-def _write_model(reading: Reading, folder: Path, out: Path, *, lora: Lora | None, dtype: str | None) -> None:
-    own: Any = reading.config.dtype or torch.float32
-    model = from_place(
-        AutoModelForCausalLM, reading.place, reading.where, "weights", dtype=torch.float32, use_safetensors=True
+def _write_model(model_info: ModelInfo, folder: Path, out: Path, *, lora: Lora | None, dtype: str | None) -> None:
+    own: Any = model_info.config.dtype or torch.float32
+    model = load_pretrained(
+        AutoModelForCausalLM,
+        model_info.model_path,
+        model_info.model_name,
+        "weights",
+        dtype=torch.float32,
+        use_safetensors=True,
     )
     if lora is None:
         weights = dict(model.named_parameters())
-        _fill(weights, folder, reading.where)
+        _fill(weights, folder, model_info.model_name)
     else:
-        adapters = Adapters(model, where=reading.where)
+        adapters = Adapters(model, model_name=model_info.model_name)
         adapters.add("merged", lora, seed=0)
-        _fill(adapters.parameters("merged"), folder, reading.where)
+        _fill(adapters.parameters("merged"), folder, model_info.model_name)
         weights = adapters.merged("merged")
-    # Rounded once, from float32; the model itself is converted for what its config then says.
+    # Weights are rounded once, from float32; the model is converted so that its config names the dtype.
     model.to(own if dtype is None else DTYPES[dtype])
     model.save_pretrained(out, state_dict={name: one.to(model.dtype) for name, one in weights.items()})
 
 
-def _fill(parameters: dict[str, Any], folder: Path, where: str) -> None:
+def _fill(parameters: dict[str, Any], folder: Path, model_name: str) -> None:
     shapes = {name: one.shape for name, one in parameters.items()}
-    for name, one in start_weights(folder, shapes, where=where).items():
+    for name, one in load_start_weights(folder, shapes, model_name=model_name).items():
         parameters[name].copy_(one)
 
 
 def _of_value_head(name: str) -> bool:
-    return name.startswith(VALUE_HEAD)
+    return name.startswith(VALUE_HEAD_PREFIX)

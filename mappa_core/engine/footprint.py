@@ -1,7 +1,7 @@
-"""What models and their training take of memory, in bytes: arithmetic on shapes, for both engines.
+"""Memory estimates of models and their training, in bytes, computed from shapes for both engines.
 
-Weights, gradients and the optimiser are counted exactly. Activations, buffers and what CUDA takes by itself are
-estimates that no GPU has checked yet.
+Weights, gradients and optimiser states are exact. Activations, buffers and CUDA's own overhead are estimates that have
+not been checked on a GPU yet.
 """
 
 from __future__ import annotations
@@ -11,92 +11,94 @@ from typing import Literal
 
 from mappa_core.engine.shapes import ModelShape
 
-Part = Literal[
+MemoryPart = Literal[
     "weights", "gradients", "optimiser", "reference", "activations", "buffers", "kv cache", "workspace", "context"
 ]
-"""What memory is for. `optimiser` holds AdamW's moments and, of a model in bfloat16, its float32 masters."""
-Parts = dict[Part, int]
-Kept = Literal["all", "inputs", "nothing"]
+"""Purpose of memory. `optimiser` is AdamW's moments and, for a bfloat16 model, its float32 master weights."""
+MemoryParts = dict[MemoryPart, int]
+SavedActivations = Literal["all", "inputs", "nothing"]
 
-WIDTH: Mapping[str, int] = {"float32": 4, "bfloat16": 2}
-"""Bytes of a number."""
-FLOAT32 = 4
-MOMENTS = 2 * FLOAT32
-"""AdamW's two means of a number."""
-LOGITS_AT_ONCE = 1 << 25
-"""Logits that exist at a time; more tokens go through the head in chunks."""
+BYTES_PER_NUMBER: Mapping[str, int] = {"float32": 4, "bfloat16": 2}
+"""Bytes per number, by dtype."""
+FLOAT32_BYTES = 4
+ADAM_MOMENT_BYTES = 2 * FLOAT32_BYTES
+"""Bytes of AdamW's two moments per parameter."""
+MAX_LOGITS = 1 << 25
+"""Largest number of logits computed at once: 128 MiB in float32. More tokens go through the head in chunks."""
 _LOGIT_COPIES = 3
-"""Logits, their softmax and their gradient."""
+"""Copies held at once: logits, their softmax and their gradient."""
 
 
-def full(shape: ModelShape, dtype: str, *, zero: int = 0, ranks: int = 1) -> Parts:
-    """A model that is trained whole, on one of `ranks` ranks that share it by DeepSpeed's stage `zero`.
+def full_training_memory(shape: ModelShape, dtype: str, *, zero: int = 0, ranks: int = 1) -> MemoryParts:
+    """Compute the memory per rank of training all weights of a model, sharded over `ranks` by DeepSpeed's stage `zero`.
 
-    Gradients are added up in float32. A model in float32 is its own master; DeepSpeed's sharded stages hold a copy of
-    each rank's share all the same.
+    Gradients are accumulated in float32. A float32 model is its own master copy, but DeepSpeed's sharded stages still
+    hold a copy of each rank's shard.
     """
-    number, width = shape.parameters, WIDTH[dtype]
-    masters = FLOAT32 if width < FLOAT32 or zero >= 1 else 0
-    own_gradients = width if width < FLOAT32 and zero == 1 else 0
+    number, width = shape.parameters, BYTES_PER_NUMBER[dtype]
+    masters = FLOAT32_BYTES if width < FLOAT32_BYTES or zero >= 1 else 0
+    own_gradients = width if width < FLOAT32_BYTES and zero == 1 else 0
     return {
-        "weights": _shared(width * number, ranks if zero == 3 else 1),
-        "gradients": own_gradients * number + _shared(FLOAT32 * number, ranks if zero >= 2 else 1),
-        "optimiser": _shared((MOMENTS + masters) * number, ranks if zero >= 1 else 1),
+        "weights": _ceil_divide(width * number, ranks if zero == 3 else 1),
+        "gradients": own_gradients * number + _ceil_divide(FLOAT32_BYTES * number, ranks if zero >= 2 else 1),
+        "optimiser": _ceil_divide((ADAM_MOMENT_BYTES + masters) * number, ranks if zero >= 1 else 1),
     }
 
 
-def adapter(parameters: int) -> Parts:
-    """An adapter that is trained, on every rank: it is in float32 whatever its base is in."""
+def adapter_memory(parameters: int) -> MemoryParts:
+    """Compute the memory per rank of training an adapter, which is float32 whatever the dtype of its base."""
     return {
-        "weights": FLOAT32 * parameters,
-        "gradients": FLOAT32 * parameters,
-        "optimiser": MOMENTS * parameters,
+        "weights": FLOAT32_BYTES * parameters,
+        "gradients": FLOAT32_BYTES * parameters,
+        "optimiser": ADAM_MOMENT_BYTES * parameters,
     }
 
 
-def weights(shape: ModelShape, dtype: str, *, pieces: int = 1) -> int:
-    """A model that is not trained, one of `pieces` of it."""
-    return _shared(WIDTH[dtype] * shape.parameters, pieces)
+def weight_bytes(shape: ModelShape, dtype: str, *, pieces: int = 1) -> int:
+    """Compute the size of the weights of a frozen model, or of one of its `pieces`."""
+    return _ceil_divide(BYTES_PER_NUMBER[dtype] * shape.parameters, pieces)
 
 
-def kv_cache(shape: ModelShape, dtype: str, tokens: int) -> int:
-    """Keys and values of so many tokens."""
-    return WIDTH[dtype] * shape.kv_per_token * tokens
+def kv_cache_bytes(shape: ModelShape, dtype: str, tokens: int) -> int:
+    """Compute the size of the KV cache of so many tokens."""
+    return BYTES_PER_NUMBER[dtype] * shape.kv_per_token * tokens
 
 
-def activations(shape: ModelShape, dtype: str, tokens: int, *, kept: Kept = "all", mask: bool = False) -> int:
-    """What a pass over `tokens` holds beside weights: what its backward pass needs, and the logits of a chunk.
+def activation_bytes(
+    shape: ModelShape, dtype: str, tokens: int, *, saved: SavedActivations = "all", mask: bool = False
+) -> int:
+    """Compute the size of the activations of a pass over `tokens`, and of the logits of one chunk.
 
-    `kept`: what stays of every layer, its inputs alone where the rest is computed again, nothing where there is no
-    backward pass. With `mask` attention makes a mask of tokens by tokens.
+    `saved`: what each layer saves for the backward pass; only its `inputs` with gradient checkpointing, `nothing`
+    without a backward pass. With `mask`, attention builds a mask of tokens by tokens.
     """
-    width = WIDTH[dtype]
+    width = BYTES_PER_NUMBER[dtype]
     attention = 3 * (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     layer = tokens * (10 * shape.hidden + attention + 4 * shape.intermediate) * width
     inputs = tokens * shape.hidden * width
-    stays = {"all": shape.layers * layer, "inputs": shape.layers * inputs + layer, "nothing": layer}[kept]
-    logits = _LOGIT_COPIES * FLOAT32 * min(tokens * shape.vocabulary, max(LOGITS_AT_ONCE, shape.vocabulary))
-    return stays + logits + (tokens * tokens * width if mask else 0)
+    saved_bytes = {"all": shape.layers * layer, "inputs": shape.layers * inputs + layer, "nothing": layer}[saved]
+    logits = _LOGIT_COPIES * FLOAT32_BYTES * min(tokens * shape.vocabulary, max(MAX_LOGITS, shape.vocabulary))
+    return saved_bytes + logits + (tokens * tokens * width if mask else 0)
 
 
-def total(parts: Mapping[Part, int]) -> int:
-    """All parts together."""
+def total_bytes(parts: Mapping[MemoryPart, int]) -> int:
+    """Return the sum of all parts."""
     return sum(parts.values())
 
 
-def added(*several: Mapping[Part, int]) -> Parts:
-    """Parts of the same name together."""
-    sums: Parts = {}
+def add_parts(*several: Mapping[MemoryPart, int]) -> MemoryParts:
+    """Add up parts of the same name."""
+    sums: MemoryParts = {}
     for parts in several:
         for name, size in parts.items():
             sums[name] = sums[name] + size if name in sums else size
     return sums
 
 
-def gigabytes(size: float) -> str:
-    """Bytes in GB (10^9), or MB where that says more."""
+def format_bytes(size: float) -> str:
+    """Format a size in GB (10^9 bytes), or in MB below 1 GB."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
-def _shared(size: int, ranks: int) -> int:
+def _ceil_divide(size: int, ranks: int) -> int:
     return -(-size // ranks)

@@ -1,4 +1,4 @@
-"""Options of core's engines and losses; imports nothing heavy."""
+"""Options of the built-in engines and losses; imports nothing heavy."""
 
 from __future__ import annotations
 

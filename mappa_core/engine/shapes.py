@@ -1,4 +1,4 @@
-"""The shape of a model, read from its config.json and the headers of its safetensors files: no weights are loaded."""
+"""Shape of a model, read from its config.json and safetensors headers without loading weights."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mappa_core.engine.places import locate
+from mappa_core.engine.places import resolve_model_path
 from mappa_core.errors import ModelError
 from mappa_core.protocols import Lora
 
-Tensors = Mapping[str, tuple[int, ...]]
-"""Shapes by name."""
+TensorShapes = Mapping[str, tuple[int, ...]]
+"""Tensor shapes by name."""
 
 _HEADER_LENGTH_BYTES = 8
 _LONGEST_HEADER = 100 << 20
@@ -26,7 +26,7 @@ _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """What memory and work hang on. Counts are of numbers, not bytes; a tied output head is counted once."""
+    """Sizes that determine memory and compute. Counts are of numbers, not bytes; a tied output head is counted once."""
 
     model: str
     parameters: int
@@ -40,38 +40,38 @@ class ModelShape:
     window: int
     tied: bool
     largest: int
-    """Numbers of the largest tensor."""
+    """Size of the largest tensor."""
     linears: tuple[tuple[str, int], ...]
-    """Each linear layer of the decoder: the last part of its name, and inputs + outputs."""
+    """Each linear layer of the decoder: the last part of its name, and its input plus output features."""
 
     @property
     def kv_per_token(self) -> int:
-        """Numbers that a sampler keeps of one token."""
+        """Size of the KV cache per token."""
         return 2 * self.layers * self.kv_heads * self.head_dim
 
     def adapter(self, lora: Lora) -> int:
-        """Numbers of an adapter."""
+        """Return the number of parameters of an adapter."""
         return lora.rank * sum(width for name, width in self.linears if lora.targets is None or name in lora.targets)
 
 
 def read_shape(model: str) -> ModelShape:
-    """The shape of `model` (a Hugging Face id, a folder, or `package:NAME/PATH`).
+    """Read the shape of `model` (a Hugging Face id, a folder, or `package:NAME/PATH`).
 
-    Of an id the files in this machine's cache are read; where they are not there the hub is asked for config.json and
-    headers, a few kilobytes.
+    For an id, files in the local cache are read; if they are not cached, config.json and headers, a few kilobytes, are
+    fetched from the hub.
 
     Raises:
-        ModelError: there is no such model, or what it is cannot be read from its files.
+        ModelError: there is no such model, or its shape cannot be read from its files.
     """
-    place = locate(model)
+    place = resolve_model_path(model)
     folder = Path(place)
     if folder.is_dir():
-        return shape_of(model, _config(folder / "config.json", model), _tensors(folder, model))
-    return shape_of(model, *_of_hub(place))
+        return parse_shape(model, _config(folder / "config.json", model), _tensors(folder, model))
+    return parse_shape(model, *_of_hub(place))
 
 
-def shape_of(model: str, config: Mapping[str, Any], tensors: Tensors) -> ModelShape:
-    """The shape that a config.json and tensors tell. Raises ModelError where a size is missing."""
+def parse_shape(model: str, config: Mapping[str, Any], tensors: TensorShapes) -> ModelShape:
+    """Derive the shape from a config.json and tensor shapes. Raises ModelError if a size is missing."""
     text = config.get("text_config", config)
 
     def size(*names: str) -> int:
@@ -102,7 +102,7 @@ def shape_of(model: str, config: Mapping[str, Any], tensors: Tensors) -> ModelSh
     )
 
 
-def _linears(tensors: Tensors) -> Iterator[tuple[str, int]]:
+def _linears(tensors: TensorShapes) -> Iterator[tuple[str, int]]:
     for name, shape in tensors.items():
         found = _OF_A_LAYER.search(name)
         if found is not None and len(shape) == 2:
@@ -119,8 +119,8 @@ def _config(path: Path, model: str) -> Mapping[str, Any]:
     return config
 
 
-def _tensors(folder: Path, model: str) -> Tensors:
-    """Shapes of all tensors of a folder. Raises ModelError where a file of its index is missing."""
+def _tensors(folder: Path, model: str) -> TensorShapes:
+    """Read the shapes of all tensors of a folder. Raises ModelError if a file of its index is missing."""
     tensors: dict[str, tuple[int, ...]] = {}
     for path in _files(folder, model):
         tensors |= _header(path, model)
@@ -128,15 +128,15 @@ def _tensors(folder: Path, model: str) -> Tensors:
 
 
 def _files(folder: Path, model: str) -> list[Path]:
-    """Those that make up the model: a folder may hold the same weights in another form, too."""
+    """Return the files that make up the model: a folder may also hold the same weights in another format."""
     index, whole = folder / _INDEX, folder / _WHOLE
     if index.is_file():
         return [folder / name for name in sorted(set(_config(index, model)["weight_map"].values()))]
     return [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
 
 
-def _header(path: Path, model: str) -> Tensors:
-    """A safetensors file begins with the length of its header, eight bytes, and the header, JSON."""
+def _header(path: Path, model: str) -> TensorShapes:
+    """Read the header of a safetensors file: eight bytes of length, then JSON."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(_HEADER_LENGTH_BYTES), "little")
@@ -148,8 +148,8 @@ def _header(path: Path, model: str) -> Tensors:
         raise ModelError(f"{model}: {path} is no safetensors file, or damaged: {error}") from error
 
 
-def _of_hub(model: str) -> tuple[Mapping[str, Any], Tensors]:
-    """config.json and shapes of a model on the hub, from this machine's cache where all of it is there."""
+def _of_hub(model: str) -> tuple[Mapping[str, Any], TensorShapes]:
+    """Return config.json and tensor shapes of a model on the hub, from the local cache if all of it is there."""
     try:
         import huggingface_hub as hub
     except ModuleNotFoundError as error:
@@ -162,7 +162,7 @@ def _of_hub(model: str) -> tuple[Mapping[str, Any], Tensors]:
         if files and all(path.is_file() for path in files):
             return _config(Path(cached), model), _tensors(Path(cached).parent, model)
     try:
-        # Asked first, as without a network it fails at once, while a download is tried again for half a minute.
+        # Metadata comes first: without a network it fails at once, while a download is retried for half a minute.
         metadata = hub.get_safetensors_metadata(model).files_metadata
         config = hub.hf_hub_download(model, "config.json")
     except Exception as error:

@@ -1,1 +1,1 @@
-"""Held-out runs and what can be said of them."""
+"""Held-out evaluation, its statistics, and the evaluation of coaches."""

@@ -1,9 +1,9 @@
-"""Statistics of scores against truth, with bootstrap intervals that keep what belongs together together.
+"""Statistics of scores against truth, with cluster bootstrap intervals.
 
-A statistic is a function of weights, one per row. With all weights 1 it is the plain figure; drawing clusters with
-replacement gives every row the number of times that its cluster was drawn. So many draws are a few sums over a matrix,
-without any sorting, and they are the same as repeating the rows (ranks of ties are their mean). A statistic that is not
-defined, for lack of variation or of one of two classes, is NaN.
+A statistic is a function of weights, one per row. With all weights 1 it is the point estimate; in a bootstrap draw the
+weight of a row is how often its cluster was drawn. So many draws are a few sums over a matrix, without any sorting, and
+equal to repeating the rows (tied values have their mean rank). A statistic that is undefined, for lack of variation or
+of one of two classes, is NaN.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mappa_core.evaluation.statistics import DRAWS, LEVEL, SEED, drawn_clusters
+from mappa_core.evaluation.statistics import BOOTSTRAP_DRAWS, BOOTSTRAP_SEED, CONFIDENCE_LEVEL, draw_clusters
 from mappa_core.records import Float64, Int64
 
 Statistic = Callable[[Float64], Float64]
-"""Weights (draws, n), none below 0, to figures (draws,), NaN where not defined. There is at least one row."""
+"""Maps weights (draws, n), 0 or more, to values (draws,), NaN if undefined. There is at least one row."""
 
-MOSTLY = 0.95
-"""Share of the draws in which a statistic must be defined for its interval to be told."""
+MIN_DEFINED_SHARE = 0.95
+"""Minimum share of draws in which a statistic must be defined for an interval."""
 _BLOCK = 250_000
-"""Weights that are held at once: what fits a processor's cache is fastest."""
+"""Weights per block: blocks that fit the processor cache are fastest."""
 _TINY = 1e-12
-"""Share of a sum of squares below which a variance is rounding."""
+"""Share of a sum of squares below which a variance counts as rounding error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A figure and its 95 % interval, whose bounds are None where too little is there to tell them."""
+    """A point estimate and its 95 % interval; the bounds are None if there is too little data."""
 
     value: float
     low: float | None = None
@@ -39,8 +39,8 @@ class Estimate:
 
 
 def estimate(statistic: Statistic, clusters: ArrayLike) -> Estimate | None:
-    """The figure of `statistic` with the percentile interval of the cluster bootstrap (Davison and Hinkley 1997, 3.8),
-    None where it is not defined. `clusters` (n,) name what each row belongs to; whole clusters are drawn."""
+    """Estimate `statistic` with the percentile interval of the cluster bootstrap (Davison and Hinkley 1997, 3.8); None
+    if it is undefined. `clusters` (n,) are the clusters of the rows; whole clusters are drawn."""
     index = _levels(clusters)
     value = float(statistic(np.ones((1, len(index))))[0]) if len(index) else math.nan
     if not math.isfinite(value):
@@ -48,21 +48,21 @@ def estimate(statistic: Statistic, clusters: ArrayLike) -> Estimate | None:
     count = int(index.max()) + 1
     if count < 2:
         return Estimate(value=value)
-    random = np.random.default_rng(SEED)
+    random = np.random.default_rng(BOOTSTRAP_SEED)
     block = max(1, _BLOCK // len(index))
-    blocks = (min(block, DRAWS - done) for done in range(0, DRAWS, block))
-    figures = np.concatenate([statistic(drawn_clusters(random, draws, count)[:, index]) for draws in blocks])
+    blocks = (min(block, BOOTSTRAP_DRAWS - done) for done in range(0, BOOTSTRAP_DRAWS, block))
+    figures = np.concatenate([statistic(draw_clusters(random, draws, count)[:, index]) for draws in blocks])
     known = figures[np.isfinite(figures)]
-    if len(known) < MOSTLY * DRAWS:
+    if len(known) < MIN_DEFINED_SHARE * BOOTSTRAP_DRAWS:
         return Estimate(value=value)
-    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(known, [(1 - CONFIDENCE_LEVEL) / 2, (1 + CONFIDENCE_LEVEL) / 2])
     return Estimate(value=value, low=float(low), high=float(high))
 
 
 def auc(score: ArrayLike, positive: ArrayLike) -> Statistic:
-    """The chance that a positive row has a higher score than one that is not, ties counting half: the area under the
-    ROC curve (Mann and Whitney 1947; Hanley and McNeil 1982). `score` (n,), `positive` (n,) of bool."""
-    level, is_positive = _Groups(score), np.asarray(positive, dtype=np.bool_)
+    """Area under the ROC curve: the chance that a positive row has a higher score than a negative one, ties counting
+    half (Mann and Whitney 1947; Hanley and McNeil 1982). `score` (n,), `positive` (n,) of bool."""
+    level, is_positive = _TieGroups(score), np.asarray(positive, dtype=np.bool_)
 
     def statistic(weight: Float64) -> Float64:
         right, wrong = level.sums(weight * is_positive), level.sums(weight * ~is_positive)
@@ -73,8 +73,8 @@ def auc(score: ArrayLike, positive: ArrayLike) -> Statistic:
 
 
 def spearman(one: ArrayLike, other: ArrayLike) -> Statistic:
-    """Spearman's correlation of ranks (n,), ties having their mean rank."""
-    first, second = _Groups(one), _Groups(other)
+    """Spearman's rank correlation of two columns (n,); ties have their mean rank."""
+    first, second = _TieGroups(one), _TieGroups(other)
     return lambda weight: _correlation(first.midranks(weight), second.midranks(weight), weight)
 
 
@@ -85,16 +85,16 @@ def correlation(one: ArrayLike, other: ArrayLike) -> Statistic:
 
 
 def slope(score: ArrayLike, x: ArrayLike, cells: ArrayLike) -> Statistic:
-    """What `score` (n,) gains per unit of `x` (n,) among rows of the same cell: least squares with a constant for each
-    of `cells` (n,). Of an `x` of zeros and ones it is the mean difference within cells, each by how much it can tell.
+    """Slope of `score` (n,) on `x` (n,) within cells: least squares with an intercept for each of `cells` (n,). For a
+    binary `x` it is the mean difference within cells, weighted by their information.
     """
-    cell, points, places = _Groups(cells), np.asarray(score, dtype=np.float64), np.asarray(x, dtype=np.float64)
+    cell, points, places = _TieGroups(cells), np.asarray(score, dtype=np.float64), np.asarray(x, dtype=np.float64)
 
     def statistic(weight: Float64) -> Float64:
-        off = places - cell.means(places, weight)
-        spread = (weight * off**2).sum(axis=1)
+        deviation = places - cell.means(places, weight)
+        spread = (weight * deviation**2).sum(axis=1)
         varies = spread > _TINY * (weight @ places**2)
-        return _quotient((weight * off) @ points, np.where(varies, spread, 0.0))
+        return _quotient((weight * deviation) @ points, np.where(varies, spread, 0.0))
 
     return statistic
 
@@ -105,23 +105,23 @@ def ratio(numerator: ArrayLike, denominator: ArrayLike) -> Statistic:
     return lambda weight: _quotient(weight @ above, weight @ below)
 
 
-def difference(one: Statistic, other: Statistic) -> Statistic:
-    """By how much one statistic of the same rows is above another; drawn together, so that the interval is paired."""
+def paired_difference(one: Statistic, other: Statistic) -> Statistic:
+    """Difference of two statistics of the same rows; both use the same draws, so that the interval is paired."""
     return lambda weight: one(weight) - other(weight)
 
 
-def tenths(values: ArrayLike) -> Int64:
-    """Values (n,) in groups of equal value: the values themselves where there are ten or fewer, else tenths by rank."""
+def deciles(values: ArrayLike) -> Int64:
+    """Group values (n,): by value if there are at most ten distinct ones, else by decile of rank."""
     level = _levels(values)
     if level.max(initial=0) < 10:
         return level
-    ranks = _Groups(values).midranks(np.ones((1, len(level))))[0]
+    ranks = _TieGroups(values).midranks(np.ones((1, len(level))))[0]
     groups: Int64 = (10 * ranks / len(level)).astype(np.int64)
     return groups
 
 
-class _Groups:
-    """Rows of equal value, in the ascending order of the k values."""
+class _TieGroups:
+    """Rows grouped by equal value, in ascending order of the k values."""
 
     def __init__(self, values: ArrayLike) -> None:
         self._level = _levels(values)
@@ -129,25 +129,25 @@ class _Groups:
         self._starts = np.flatnonzero(np.diff(self._level[self._order], prepend=-1))
 
     def sums(self, weight: Float64) -> Float64:
-        """Weight of each group, (draws, k)."""
+        """Return the total weight of each group, (draws, k)."""
         sums: Float64 = np.add.reduceat(weight[:, self._order], self._starts, axis=1)
         return sums
 
     def midranks(self, weight: Float64) -> Float64:
-        """Weight below each row, half of that of its ties included, (draws, n): its mean rank, but for a constant."""
+        """Return the weight below each row plus half that of its ties, (draws, n): its mean rank, up to a constant."""
         total = self.sums(weight)
         ranks: Float64 = (np.cumsum(total, axis=1) - total / 2)[:, self._level]
         return ranks
 
     def means(self, values: Float64, weight: Float64) -> Float64:
-        """The mean over each row's group, (draws, n); 0 where the group has no weight."""
+        """Return the mean over each row's group, (draws, n); 0 for a group without weight."""
         sums, total = self.sums(weight * values), self.sums(weight)
         means: Float64 = np.divide(sums, total, out=np.zeros_like(sums), where=total > 0)[:, self._level]
         return means
 
 
 def _levels(values: ArrayLike) -> Int64:
-    """The place of each value (n,) among the distinct ones, ascending."""
+    """Return the index of each value (n,) among the sorted distinct values."""
     levels: Int64 = np.unique(np.asarray(values), return_inverse=True)[1]
     return levels
 
@@ -158,7 +158,7 @@ def _quotient(above: Float64, below: Float64) -> Float64:
 
 
 def _correlation(one: Float64, other: Float64, weight: Float64) -> Float64:
-    """Of columns (n,) or (draws, n)."""
+    """Return the weighted correlation of columns (n,) or (draws, n)."""
     total = weight.sum(axis=1, keepdims=True)
     weight = np.divide(weight, total, out=np.zeros_like(weight), where=total > 0)
     first, first_varies = _centred(one, weight)
@@ -168,6 +168,6 @@ def _correlation(one: Float64, other: Float64, weight: Float64) -> Float64:
 
 
 def _centred(values: Float64, weight: Float64) -> tuple[Float64, NDArray[np.bool_]]:
-    """Values less their mean, and whether they vary by more than rounding."""
+    """Return values minus their mean, and whether they vary by more than rounding errors."""
     centred = values - (weight * values).sum(axis=1, keepdims=True)
     return centred, (weight * centred**2).sum(axis=1) > _TINY * (weight * values**2).sum(axis=1)

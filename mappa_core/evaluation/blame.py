@@ -1,9 +1,8 @@
-"""Hold a coach's blame against what would have come of it: does another action in place of the blamed one help?
+"""Evaluation of a coach's blame against counterfactual credit: does replacing the blamed action help?
 
-The *gain* of an action is what its replacement adds to the outcome: its counterfactual credit with the sign turned. In
-a trajectory where any gain is above 0 the actions of the largest gain are the *guilty* ones. Every interval is of 95 %,
-from draws of whole tasks (or clusters of them): siblings stand in for each other, so that their credits are not
-independent.
+The *gain* of an action is the change of the outcome by its replacement: the negative of its counterfactual credit. In a
+trajectory with any gain above 0 the actions of the largest gain are *guilty*. All intervals are 95 %, from a bootstrap
+over tasks (or clusters of tasks): siblings replace each other, so their credits are not independent.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mappa_core.evaluation.agreement import Estimate, difference, estimate, ratio, spearman
-from mappa_core.evaluation.asking import Asking, ask
-from mappa_core.evaluation.certificate import Counts, counts_of
-from mappa_core.evaluation.labelled import Labelled, Labels
+from mappa_core.evaluation.agreement import Estimate, estimate, paired_difference, ratio, spearman
+from mappa_core.evaluation.asking import JudgingLimits, judge_actions
+from mappa_core.evaluation.certificate import VerdictCounts, count_verdicts
+from mappa_core.evaluation.labelled import LabelledAction, LabelledSet
 from mappa_core.records import NOBODY, Verdict
-from mappa_core.rollout.team import Judge
+from mappa_core.rollout.team import NamedCoach
 
-TINY = 1e-9
-"""A gain that is smaller is rounding."""
+_TINY = 1e-9
+"""Smaller gains are rounding errors."""
 NOT_ACTED = "blamed before it acted"
 NO_CREDIT = "blamed action without a credit"
 NO_SCORE = "no score in the trajectory"
@@ -30,9 +29,9 @@ NO_BLAME = "nobody blamed in the trajectory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pick:
-    """How often a coach picks a guilty one, over `trajectories` where somebody is guilty and it picks: the share of its
-    picks, that of picks at random, and the one less the other."""
+class PickRate:
+    """How often a coach picks a guilty action or agent, over the `trajectories` with a guilty action and a pick: the
+    share of its picks, that of random picks, and their difference."""
 
     trajectories: int
     agreement: Estimate | None
@@ -41,17 +40,17 @@ class Pick:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blaming:
-    """One coach. `spearman` is the correlation of ranks of score and credit; `lowest` picks the actions that it scored
-    lowest, `blamed` the agents that it blames. Of the `blamed_actions` (the last one of a blamed agent, when it was
-    blamed) `raises` is the share whose replacement raises the outcome, `gain` the mean gain and `beyond` that gain less
-    the mean of the actions that it does not blame. `unsettled` counts what could not be compared, by reason."""
+class BlameMetrics:
+    """Metrics of one coach. `spearman` is the rank correlation of score and credit; `lowest` picks the actions with the
+    lowest score, `blamed` the blamed agents. Of the `blamed_actions` (a blamed agent's last action before the blame)
+    `raises` is the share whose replacement raises the outcome, `gain` the mean gain, and `beyond` that gain minus the
+    mean gain of the other actions. `unsettled` counts what could not be compared, by reason."""
 
     name: str
-    counts: Counts
+    counts: VerdictCounts
     spearman: Estimate | None
-    lowest: Pick
-    blamed: Pick
+    lowest: PickRate
+    blamed: PickRate
     blamed_actions: int
     raises: Estimate | None
     gain: Estimate | None
@@ -60,8 +59,8 @@ class Blaming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlameCertificate:
-    """Coaches on the same `actions`, each of which has a credit. Somebody is guilty in `guilty` of the `trajectories`.
+class BlameEvaluation:
+    """Coaches on the same `actions`, each with a credit. `guilty` of the `trajectories` have a guilty action.
     `left_out` counts trajectories without an outcome and actions without a credit, by reason."""
 
     actions: int
@@ -69,32 +68,36 @@ class BlameCertificate:
     guilty: int
     truth_shown: tuple[str, ...]
     left_out: Mapping[str, int]
-    coaches: tuple[Blaming, ...]
+    coaches: tuple[BlameMetrics, ...]
 
 
-async def certify_blame(
-    judges: Sequence[Judge], labels: Labels, asking: Asking, *, judged: Callable[[Verdict], None] | None = None
-) -> BlameCertificate:
-    """Ask every coach about every action, whose label is its credit, one coach after another, and compare.
+async def evaluate_blame(
+    judges: Sequence[NamedCoach],
+    labels: LabelledSet,
+    limits: JudgingLimits,
+    *,
+    on_verdict: Callable[[Verdict], None] | None = None,
+) -> BlameEvaluation:
+    """Judge every action, labelled with its credit, by every coach, one coach after another, and compare.
 
     Args:
-        judged: called with every verdict.
+        on_verdict: called with every verdict.
     """
-    rows: dict[str, list[Labelled]] = {}
+    rows: dict[str, list[LabelledAction]] = {}
     for action in labels.actions:
         rows.setdefault(action.trajectory, []).append(action)
     shown = [[action.scene for action in one] for one in rows.values()]
 
-    def keep(verdict: Verdict) -> Verdict:
-        if judged is not None:
-            judged(verdict)
+    def record(verdict: Verdict) -> Verdict:
+        if on_verdict is not None:
+            on_verdict(verdict)
         return verdict
 
     found = []
     for judge in judges:
-        given = await ask(judge, shown, asking, review=judge.coach.by_trajectory, keep=keep)
-        found.append(blaming_of(judge.name, list(rows.values()), given))
-    return BlameCertificate(
+        given = await judge_actions(judge, shown, limits, review=judge.coach.by_trajectory, finalize=record)
+        found.append(compute_blame_metrics(judge.name, list(rows.values()), given))
+    return BlameEvaluation(
         actions=len(labels.actions),
         trajectories=len(rows),
         guilty=sum(bool(_guilty(one)) for one in rows.values()),
@@ -104,8 +107,10 @@ async def certify_blame(
     )
 
 
-def blaming_of(name: str, trajectories: Sequence[Sequence[Labelled]], verdicts: Sequence[Sequence[Verdict]]) -> Blaming:
-    """What the verdicts of one coach, in the order of the actions of `trajectories`, come to."""
+def compute_blame_metrics(
+    name: str, trajectories: Sequence[Sequence[LabelledAction]], verdicts: Sequence[Sequence[Verdict]]
+) -> BlameMetrics:
+    """Compute the metrics of one coach from its verdicts, in the order of the actions of `trajectories`."""
     unsettled = Counter[str]()
     lowest, blamed = list[tuple[str, float, float]](), list[tuple[str, float, float]]()
     rows: list[tuple[str, float, bool]] = []
@@ -116,35 +121,37 @@ def blaming_of(name: str, trajectories: Sequence[Sequence[Labelled]], verdicts: 
         targets = _blamed_actions(actions, given, unsettled)
         rows += [(task, -one.label, one.scene.step.id in targets) for one in actions]
         if guilty := _guilty(actions):
-            _pick_lowest(task, actions, given, guilty, lowest, unsettled)
-            _pick_blamed(task, actions, given, guilty, blamed, unsettled)
+            _add_lowest_pick(task, actions, given, guilty, lowest, unsettled)
+            _add_blame_pick(task, actions, given, guilty, blamed, unsettled)
     clusters = [task for task, _, _ in rows]
     gain = np.array([one for _, one, _ in rows])
     is_blamed = np.array([one for _, _, one in rows], dtype=np.float64)
     of_blamed, of_others = ratio(gain * is_blamed, is_blamed), ratio(gain * (1 - is_blamed), 1 - is_blamed)
     tasks, scores, labels = _columns(scored)
-    return Blaming(
+    return BlameMetrics(
         name=name,
-        counts=counts_of([verdict for given in verdicts for verdict in given]),
+        counts=count_verdicts([verdict for given in verdicts for verdict in given]),
         spearman=estimate(spearman(scores, labels), tasks),
-        lowest=_picked(lowest),
-        blamed=_picked(blamed),
+        lowest=_pick_rate(lowest),
+        blamed=_pick_rate(blamed),
         blamed_actions=int(is_blamed.sum()),
-        raises=estimate(ratio((gain > TINY) * is_blamed, is_blamed), clusters),
+        raises=estimate(ratio((gain > _TINY) * is_blamed, is_blamed), clusters),
         gain=estimate(of_blamed, clusters),
-        beyond=estimate(difference(of_blamed, of_others), clusters),
+        beyond=estimate(paired_difference(of_blamed, of_others), clusters),
         unsettled=unsettled,
     )
 
 
-def _guilty(actions: Sequence[Labelled]) -> frozenset[str]:
-    """The steps of the largest gain; none where no replacement raises the outcome."""
-    most = max(-one.label for one in actions)
-    return frozenset(one.scene.step.id for one in actions if most > TINY and -one.label > most - TINY)
+def _guilty(actions: Sequence[LabelledAction]) -> frozenset[str]:
+    """Return the steps of the largest gain; none if no replacement raises the outcome."""
+    max_gain = max(-one.label for one in actions)
+    return frozenset(one.scene.step.id for one in actions if max_gain > _TINY and -one.label > max_gain - _TINY)
 
 
-def _blamed_actions(actions: Sequence[Labelled], given: Sequence[Verdict], unsettled: Counter[str]) -> frozenset[str]:
-    """The steps that are blamed and have a credit."""
+def _blamed_actions(
+    actions: Sequence[LabelledAction], given: Sequence[Verdict], unsettled: Counter[str]
+) -> frozenset[str]:
+    """Return the blamed steps that have a credit."""
     credited = {one.scene.step.id for one in actions}
     found, without = set[str](), set[str]()
     for action, verdict in zip(actions, given, strict=True):
@@ -161,33 +168,33 @@ def _blamed_actions(actions: Sequence[Labelled], given: Sequence[Verdict], unset
     return frozenset(found)
 
 
-def _pick_lowest(
+def _add_lowest_pick(
     task: str,
-    actions: Sequence[Labelled],
+    actions: Sequence[LabelledAction],
     given: Sequence[Verdict],
     guilty: frozenset[str],
     picks: list[tuple[str, float, float]],
     unsettled: Counter[str],
 ) -> None:
-    """Add the share of the lowest-scored actions that are guilty, and that of all scored ones."""
+    """Add the guilty share of the lowest-scored actions, and that of all scored actions."""
     scores = {a.scene.step.id: v.score for a, v in zip(actions, given, strict=True) if v.score is not None}
     if not scores:
         unsettled[NO_SCORE] += 1
         return
-    least = min(scores.values())
-    lowest = [step for step, score in scores.items() if score <= least]
+    lowest_score = min(scores.values())
+    lowest = [step for step, score in scores.items() if score <= lowest_score]
     picks.append((task, _share(lowest, guilty), _share(scores, guilty)))
 
 
-def _pick_blamed(
+def _add_blame_pick(
     task: str,
-    actions: Sequence[Labelled],
+    actions: Sequence[LabelledAction],
     given: Sequence[Verdict],
     guilty: frozenset[str],
     picks: list[tuple[str, float, float]],
     unsettled: Counter[str],
 ) -> None:
-    """Add the share of the blames that name an agent of a guilty action, and that of all agents."""
+    """Add the share of blames that name an agent of a guilty action, and the share of such agents among all."""
     agent_of = {one.scene.step.id: one.scene.step.agent for one in actions}
     at_fault = frozenset(agent_of[step] for step in guilty)
     named = [verdict.blame for verdict in given if verdict.blame is not None and verdict.blame != NOBODY]
@@ -201,15 +208,15 @@ def _share(names: Sequence[str] | Mapping[str, float] | set[str], chosen: frozen
     return sum(name in chosen for name in names) / len(names)
 
 
-def _picked(picks: Sequence[tuple[str, float, float]]) -> Pick:
+def _pick_rate(picks: Sequence[tuple[str, float, float]]) -> PickRate:
     tasks, right, chance = _columns(picks)
     each = np.ones(len(picks))
     agreement, at_random = ratio(right, each), ratio(chance, each)
-    return Pick(
+    return PickRate(
         trajectories=len(picks),
         agreement=estimate(agreement, tasks),
         chance=estimate(at_random, tasks),
-        beyond=estimate(difference(agreement, at_random), tasks),
+        beyond=estimate(paired_difference(agreement, at_random), tasks),
     )
 
 
@@ -217,6 +224,6 @@ def _columns(rows: Sequence[tuple[str, float, float]]) -> tuple[list[str], list[
     return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
 
 
-def _cluster(action: Labelled) -> str:
+def _cluster(action: LabelledAction) -> str:
     task = action.scene.task
     return f"task {task.id}" if task.cluster is None else f"cluster {task.cluster}"

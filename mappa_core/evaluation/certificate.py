@@ -1,7 +1,6 @@
-"""What the scores of coaches are worth, from their verdicts on actions whose truth is known.
+"""Metrics of coaches from their verdicts on labelled actions.
 
-A missing verdict is left out wherever it would be needed, and counted; it is never made a number. Every interval is of
-95 %, from draws of whole trajectories.
+A missing verdict is excluded and counted, never imputed. All intervals are 95 %, from a bootstrap over trajectories.
 """
 
 from __future__ import annotations
@@ -20,31 +19,31 @@ from mappa_core.evaluation.agreement import (
     Estimate,
     Statistic,
     auc,
-    difference,
+    deciles,
     estimate,
+    paired_difference,
     ratio,
     slope,
     spearman,
-    tenths,
 )
-from mappa_core.evaluation.labelled import Labelled
+from mappa_core.evaluation.labelled import LabelledAction
 from mappa_core.protocols import Provider
 from mappa_core.records import Bool, Float64, Int64, Verdict
 
-RIGHT = 0.5
-"""An action whose label is above this counts as right."""
-SAME = 0.5
-"""Points that two scores may differ by and still say the same."""
+RIGHT_THRESHOLD = 0.5
+"""Actions with a label above this are right."""
+SAME_SCORE_POINTS = 0.5
+"""Maximum difference, in points, of two scores that count as equal."""
 
 Names = NDArray[np.str_]
-Finding = Literal["better", "worse", "no significant difference"]
+GainFinding = Literal["better", "worse", "no significant difference"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """How scores go with the truth, over `verdicts` scored ones on actions of `trajectories` trajectories. `auc` is the
-    chance that a right action scores above a wrong one, `spearman` the correlation of ranks of score and label; None
-    where all labels, or all scores, are the same."""
+    """Agreement of scores with the truth, over `verdicts` scored verdicts in `trajectories` trajectories. `auc` is the
+    chance that a right action scores above a wrong one, `spearman` the rank correlation of score and label; None if all
+    labels, or all scores, are equal."""
 
     verdicts: int
     trajectories: int
@@ -53,19 +52,19 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noise:
-    """What a coach says of the same action when it is asked again: the standard deviation within an action (points) and
-    the share of pairs of verdicts that are within SAME points of each other."""
+class RepeatNoise:
+    """Noise of repeated verdicts on the same action: the standard deviation within an action (points) and the share of
+    verdict pairs within SAME_SCORE_POINTS of each other."""
 
     sd: Estimate | None
     same: Estimate | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effects:
-    """Points by which a score differs between actions of one agent that are equally good, by what should not matter:
-    per doubling of the sampled text (in `unit`), per place later in the trajectory, and in a stratum against all others
-    of its stratifier. None where nothing varies."""
+class NuisanceEffects:
+    """Effects of irrelevant features on the score, in points, among equally good actions of one agent: per doubling of
+    the sampled text (in `unit`), per later position in the trajectory, and of a stratum against all others of its
+    stratifier. None without variation."""
 
     unit: Literal["tokens", "characters"]
     length: Estimate | None
@@ -74,8 +73,8 @@ class Effects:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """Verdicts by status, those looked up on a cassette (`replayed`), and why scores are missing, most frequent first;
+class VerdictCounts:
+    """Verdicts by status, those replayed from a cassette, and the reasons of missing scores, most frequent first;
     numbers in the reasons are masked by `#`."""
 
     verdicts: int
@@ -87,9 +86,9 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """Seconds until a verdict, and US dollars per 1,000 actions. `usd_per_1000` is None where the price is unknown or
-    nobody is asked; `unpriced` verdicts, of calls that did not say what they took, are left out of it."""
+class JudgingCost:
+    """Seconds per verdict, and US dollars per 1,000 actions. `usd_per_1000` is None if the price is unknown or no
+    provider is called; it excludes `unpriced` verdicts, of calls without usage."""
 
     providers: tuple[Provider, ...]
     median_s: float
@@ -99,22 +98,22 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoachCertificate:
-    """All that is said of one coach. `noise` is None where every action was judged once."""
+class CoachMetrics:
+    """Metrics of one coach. `noise` is None if every action was judged once."""
 
     name: str
     overall: Agreement
     by_agent: Mapping[str, Agreement]
-    noise: Noise | None
-    effects: Effects
-    counts: Counts
-    effort: Effort
+    noise: RepeatNoise | None
+    effects: NuisanceEffects
+    counts: VerdictCounts
+    effort: JudgingCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnsembleCertificate:
-    """The mean of all coaches, where all of them scored; `left_out` verdicts of it are missing because some did not.
-    `gain` is its AUC less that of its `best` member over the same verdicts, which were also what chose that member."""
+class EnsembleMetrics:
+    """Metrics of the mean of all coaches on actions that all of them scored; `left_out` verdicts are missing because
+    some did not. `gain` is its AUC minus that of the `best` member, which was selected on the same verdicts."""
 
     agreement: Agreement
     left_out: int
@@ -123,16 +122,16 @@ class EnsembleCertificate:
     gain: Estimate | None
 
     @property
-    def finding(self) -> Finding | None:
-        """Whether the ensemble beats its best member; None where that cannot be told."""
+    def finding(self) -> GainFinding | None:
+        """Whether the ensemble beats its best member; None if unknown."""
         if self.gain is None or self.gain.low is None or self.gain.high is None:
             return None
         return "better" if self.gain.low > 0 else "worse" if self.gain.high < 0 else "no significant difference"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Actions:
-    """Labelled actions as columns, (n,) each. Actions of one `cell` are of one agent and equally good."""
+class LabelledColumns:
+    """Labelled actions as columns, (n,) each. A `cell` holds equally good actions of one agent."""
 
     trajectory: Names
     agent: Names
@@ -143,11 +142,11 @@ class Actions:
     unit: Literal["tokens", "characters"]
     position: Float64
     strata: Mapping[str, Names]
-    """By stratifier; empty text where an action has none."""
+    """By stratifier; empty for an action without one."""
 
     @classmethod
-    def of(cls, actions: Sequence[Labelled]) -> Actions:
-        """The columns of one or more actions."""
+    def from_actions(cls, actions: Sequence[LabelledAction]) -> LabelledColumns:
+        """Build the columns of one or more actions."""
         steps = [action.scene.step for action in actions]
         label = np.array([action.label for action in actions], dtype=np.float64)
         tokens = [step.completion.tokens for step in steps]
@@ -158,8 +157,8 @@ class Actions:
             trajectory=np.array([action.trajectory for action in actions]),
             agent=np.array([step.agent for step in steps]),
             label=label,
-            right=label > RIGHT,
-            cell=np.array([f"{step.agent}/{level}" for step, level in zip(steps, tenths(label), strict=True)]),
+            right=label > RIGHT_THRESHOLD,
+            cell=np.array([f"{step.agent}/{level}" for step, level in zip(steps, deciles(label), strict=True)]),
             length=np.array(counted if in_tokens else [len(step.completion.text) for step in steps], dtype=np.float64),
             unit="tokens" if in_tokens else "characters",
             position=np.array([step.position for step in steps], dtype=np.float64),
@@ -170,62 +169,67 @@ class Actions:
         )
 
 
-def certificate_of(
-    name: str, actions: Actions, verdicts: Sequence[Sequence[Verdict]], providers: Sequence[Provider]
-) -> CoachCertificate:
-    """The certificate of one coach: `verdicts` holds each repeat's verdicts in the order of `actions`."""
-    scores = scores_of(verdicts)
-    rows = _Rows.of(scores, actions)
-    return CoachCertificate(
+def compute_coach_metrics(
+    name: str, actions: LabelledColumns, verdicts: Sequence[Sequence[Verdict]], providers: Sequence[Provider]
+) -> CoachMetrics:
+    """Compute the metrics of one coach: `verdicts` holds each repeat's verdicts in the order of `actions`."""
+    scores = score_matrix(verdicts)
+    rows = _ScoredRows.from_scores(scores, actions)
+    return CoachMetrics(
         name=name,
         overall=rows.agreement(),
-        by_agent={str(agent): rows.only(actions.agent == agent).agreement() for agent in dict.fromkeys(actions.agent)},
+        by_agent={
+            str(agent): rows.select(actions.agent == agent).agreement() for agent in dict.fromkeys(actions.agent)
+        },
         noise=_noise(scores, actions) if len(scores) > 1 else None,
         effects=rows.effects(),
-        counts=counts_of([verdict for repeat in verdicts for verdict in repeat]),
-        effort=_effort([verdict for repeat in verdicts for verdict in repeat], providers),
+        counts=count_verdicts([verdict for repeat in verdicts for verdict in repeat]),
+        effort=_judging_cost([verdict for repeat in verdicts for verdict in repeat], providers),
     )
 
 
-def ensemble_of(scores: Mapping[str, Float64], actions: Actions) -> EnsembleCertificate:
-    """The certificate of the mean of several coaches, each with its scores (repeats, n)."""
+def compute_ensemble_metrics(scores: Mapping[str, Float64], actions: LabelledColumns) -> EnsembleMetrics:
+    """Compute the metrics of the mean of several coaches, each with its scores (repeats, n)."""
     together = np.mean(list(scores.values()), axis=0)
-    rows = _Rows.of(together, actions)
-    members = {name: _Rows.of(np.where(np.isfinite(together), own, np.nan), actions) for name, own in scores.items()}
+    rows = _ScoredRows.from_scores(together, actions)
+    members = {
+        name: _ScoredRows.from_scores(np.where(np.isfinite(together), own, np.nan), actions)
+        for name, own in scores.items()
+    }
     alone = {name: one.estimate(one.auc) for name, one in members.items()}
     known = {name: one for name, one in alone.items() if one is not None}
     best = max(known, key=lambda name: known[name].value, default=None)
-    return EnsembleCertificate(
+    return EnsembleMetrics(
         agreement=rows.agreement(),
         left_out=int(np.any([np.isfinite(own) for own in scores.values()], axis=0).sum()) - len(rows.points),
         best=best,
         best_auc=known[best] if best else None,
-        gain=rows.estimate(difference(rows.auc, members[best].auc)) if best else None,
+        gain=rows.estimate(paired_difference(rows.auc, members[best].auc)) if best else None,
     )
 
 
-def scores_of(verdicts: Sequence[Sequence[Verdict]]) -> Float64:
-    """The scores of each repeat in points, (repeats, n), NaN where one is missing."""
+def score_matrix(verdicts: Sequence[Sequence[Verdict]]) -> Float64:
+    """Return the scores of each repeat in points, (repeats, n), NaN if missing."""
     return np.array([[math.nan if one.score is None else one.score for one in repeat] for repeat in verdicts])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Rows:
-    """The m verdicts of a coach that have a score: `points` (m,) on the action number `action` (m,)."""
+class _ScoredRows:
+    """The m scored verdicts of a coach: `points` (m,) on the actions with index `action` (m,)."""
 
     points: Float64
     action: Int64
-    actions: Actions
+    actions: LabelledColumns
 
     @classmethod
-    def of(cls, scores: Float64, actions: Actions) -> _Rows:
+    def from_scores(cls, scores: Float64, actions: LabelledColumns) -> _ScoredRows:
         repeat, action = np.nonzero(np.isfinite(scores))
         return cls(points=scores[repeat, action], action=action, actions=actions)
 
-    def only(self, which: Bool) -> _Rows:
-        """The rows of some actions; `which` is (n,)."""
+    def select(self, which: Bool) -> _ScoredRows:
+        """Return the rows of the actions of a mask `which` (n,)."""
         kept = which[self.action]
-        return _Rows(points=self.points[kept], action=self.action[kept], actions=self.actions)
+        return _ScoredRows(points=self.points[kept], action=self.action[kept], actions=self.actions)
 
     def estimate(self, statistic: Statistic) -> Estimate | None:
         return estimate(statistic, self.actions.trajectory[self.action])
@@ -242,41 +246,43 @@ class _Rows:
             spearman=self.estimate(spearman(self.points, self.actions.label[self.action])),
         )
 
-    def effects(self) -> Effects:
-        return Effects(
+    def effects(self) -> NuisanceEffects:
+        return NuisanceEffects(
             unit=self.actions.unit,
             length=self._effect(np.log2(np.maximum(self.actions.length, 1.0))),
             order=self._effect(self.actions.position),
-            strata={name: self._gaps(strata) for name, strata in self.actions.strata.items()},
+            strata={name: self._stratum_effects(strata) for name, strata in self.actions.strata.items()},
         )
 
-    def _gaps(self, strata: Names) -> dict[str, Estimate | None]:
-        inside = self.only(strata != "")
+    def _stratum_effects(self, strata: Names) -> dict[str, Estimate | None]:
+        inside = self.select(strata != "")
         return {str(one): inside._effect(strata == one) for one in np.unique(strata[strata != ""])}
 
     def _effect(self, x: Any) -> Estimate | None:
-        """Points per unit of `x` (n,) among actions of one agent that are equally good."""
+        """Estimate points per unit of `x` (n,) among equally good actions of one agent."""
         return self.estimate(slope(self.points, x[self.action], self.actions.cell[self.action]))
 
 
-def _noise(scores: Float64, actions: Actions) -> Noise:
-    """From scores (repeats, n); an action that was scored once says nothing."""
+def _noise(scores: Float64, actions: LabelledColumns) -> RepeatNoise:
+    """Compute the noise of scores (repeats, n); actions with one score are ignored."""
     times = np.isfinite(scores).sum(axis=0)
     centred = scores - np.nansum(scores, axis=0) / np.maximum(times, 1)
     squares = np.nansum(centred**2, axis=0)
     apart = np.abs(scores[:, None] - scores[None, :])[np.triu_indices(len(scores), k=1)]
     variance = ratio(squares, np.maximum(times - 1, 0))
-    return Noise(
+    return RepeatNoise(
         sd=estimate(lambda weight: np.sqrt(variance(weight)), actions.trajectory),
-        same=estimate(ratio((apart <= SAME).sum(axis=0), np.isfinite(apart).sum(axis=0)), actions.trajectory),
+        same=estimate(
+            ratio((apart <= SAME_SCORE_POINTS).sum(axis=0), np.isfinite(apart).sum(axis=0)), actions.trajectory
+        ),
     )
 
 
-def counts_of(verdicts: Sequence[Verdict]) -> Counts:
+def count_verdicts(verdicts: Sequence[Verdict]) -> VerdictCounts:
     """Count verdicts by status and reason."""
     status = Counter(verdict.status for verdict in verdicts)
-    reasons = Counter(_reason(verdict) for verdict in verdicts if verdict.score is None)
-    return Counts(
+    reasons = Counter(_missing_reason(verdict) for verdict in verdicts if verdict.score is None)
+    return VerdictCounts(
         verdicts=len(verdicts),
         scored=status["scored"],
         abstained=status["abstained"],
@@ -286,16 +292,16 @@ def counts_of(verdicts: Sequence[Verdict]) -> Counts:
     )
 
 
-def _reason(verdict: Verdict) -> str:
-    said = (verdict.error or verdict.reasoning).strip().partition("\n")[0]
-    return f"{verdict.status}: {re.sub(r'[0-9][0-9.,]*', '#', said)}"
+def _missing_reason(verdict: Verdict) -> str:
+    text = (verdict.error or verdict.reasoning).strip().partition("\n")[0]
+    return f"{verdict.status}: {re.sub(r'[0-9][0-9.,]*', '#', text)}"
 
 
-def _effort(verdicts: Sequence[Verdict], providers: Sequence[Provider]) -> Effort:
+def _judging_cost(verdicts: Sequence[Verdict], providers: Sequence[Provider]) -> JudgingCost:
     seconds = [verdict.seconds for verdict in verdicts]
     priced = [verdict.usage.usd for verdict in verdicts if verdict.usage is not None and verdict.usage.usd is not None]
     known = bool(priced) and all(provider.priced for provider in providers)
-    return Effort(
+    return JudgingCost(
         providers=tuple(providers),
         median_s=float(np.median(seconds)),
         p95_s=float(np.quantile(seconds, 0.95)),

@@ -1,4 +1,4 @@
-"""Play the held-out tasks and grade them by rule."""
+"""Evaluation on held-out tasks, graded by rule."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy as np
 from mappa_core.evaluation.statistics import majority_at_k, paired_gain, pass_at_k, share_interval
 from mappa_core.protocols import Split, Workflow
 from mappa_core.records import Bool, Float64, Int64, Task, Trajectory
-from mappa_core.rollout.collector import Collector, refuse_total_failure
-from mappa_core.rollout.lost import guard_lost, is_lost
-from mappa_core.rollout.resuming import Resumed
+from mappa_core.rollout.collector import RolloutCollector, raise_if_all_failed
+from mappa_core.rollout.lost import guard_tool_failures, is_tool_failure
+from mappa_core.rollout.resuming import ResumedIteration
 from mappa_core.rollout.team import Job, Recorder
-from mappa_core.session import Part, Session
+from mappa_core.session import EvalPart, Session
 from mappa_core.store.summary import Interval
 
 
@@ -26,14 +26,14 @@ class Evaluation:
     """Results on tasks after `iteration` updates.
 
     `values` (n problems, samples) holds the workflow's metric. A trajectory that the team did not finish (a prompt
-    that does not fit, a workflow that raised) counts 0, as a problem that was not solved; one that a tool's machinery
-    lost, or that was not played, is NaN and left out. `failures` counts both by kind.
+    that does not fit, a workflow that raised) counts 0, as an unsolved problem; a trajectory that was lost to a tool
+    failure, or not played, is NaN and left out. `failures` counts both by kind.
 
-    `finished` (n, samples) says which trajectories the team finished, and `answers` what their final answers were, in
-    the same order: None for one without an answer that can be compared.
+    `finished` (n, samples) says which trajectories the team finished, and `answers` holds their final answers in the
+    same order: None for one without a comparable answer.
 
-    `figures` holds the workflow's further figures in the same way, NaN also where a figure is not defined for the
-    problem. `clusters` names what problems have in common (a data set); None: every problem stands for itself.
+    `figures` holds the workflow's further metrics in the same way, NaN also if a metric is undefined for the problem.
+    `clusters` groups dependent problems (by data set); None: every problem is its own cluster.
     """
 
     iteration: int
@@ -44,20 +44,20 @@ class Evaluation:
     failures: Mapping[str, int]
     figures: Mapping[str, Float64] = field(default_factory=dict)
     clusters: tuple[str, ...] | None = None  # (n,)
-    part: Part = "all"
+    part: EvalPart = "all"
     finished: Bool | None = None  # (n, samples); None: all that have a value
     answers: tuple[tuple[str | None, ...], ...] | None = None  # (n, samples); None: the workflow has none to compare
 
     @property
     def raw(self) -> Evaluation:
-        """The same over finished trajectories alone: what the team came to where it did not fall over."""
+        """The evaluation over finished trajectories only."""
         if self.finished is None:
             return self
         return replace(self, values=np.where(self.finished, self.values, np.nan))
 
     @property
     def by_problem(self) -> Float64:
-        """Mean of each problem's samples, (n,); NaN where all were lost."""
+        """Mean of each problem's samples, (n,); NaN if all were lost."""
         known = np.isfinite(self.values)
         count = known.sum(axis=1)
         total = np.where(known, self.values, 0.0).sum(axis=1)
@@ -66,27 +66,27 @@ class Evaluation:
 
     @property
     def interval(self) -> Interval | None:
-        """Mean over problems with its 95 % interval by cluster; None where every problem was lost."""
+        """Mean over problems with its 95 % interval by cluster; None if every problem was lost."""
         means = self.by_problem
         known = np.isfinite(means)
         return share_interval(means[known], self._clusters_of(known)) if known.any() else None
 
     @property
     def cluster_count(self) -> int | None:
-        """How many clusters the problems come in; None where every problem stands for itself."""
+        """Number of clusters of problems; None if every problem is its own cluster."""
         return None if self.clusters is None else len(set(self.clusters))
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """The metric, and the further figures."""
+        """Names of the metric and the further figures."""
         return (self.metric, *self.figures)
 
-    def of(self, measure: str) -> Evaluation:
-        """The same evaluation with one of its `measures` as the metric."""
+    def with_metric(self, measure: str) -> Evaluation:
+        """Return the evaluation with one of its `measures` as the metric."""
         return self if measure == self.metric else replace(self, metric=measure, values=self.figures[measure])
 
-    def within(self, stratum: str) -> Evaluation:
-        """The same evaluation over the problems of one stratum."""
+    def for_stratum(self, stratum: str) -> Evaluation:
+        """Return the evaluation over the problems of one stratum."""
         chosen = [index for index, name in enumerate(self.strata) if name == stratum]
         return replace(
             self,
@@ -100,33 +100,33 @@ class Evaluation:
         )
 
     def by_stratum(self) -> dict[str, Evaluation]:
-        """The evaluation of every stratum by name; of none where there is but one."""
+        """Return the evaluation of every stratum by name; empty if there is only one."""
         names = sorted(set(self.strata))
-        return {name: self.within(name) for name in names} if len(names) > 1 else {}
+        return {name: self.for_stratum(name) for name in names} if len(names) > 1 else {}
 
-    def told(self) -> dict[str, Any]:
-        """What the event `evaluation` of a run says of it."""
+    def to_event(self) -> dict[str, Any]:
+        """Return the body of the event `evaluation`."""
         return {
             "part": self.part,
             "iteration": self.iteration,
             "metric": self.metric,
             "interval": self.interval,
-            "figures": {name: self.of(name).interval for name in self.figures},
+            "figures": {name: self.with_metric(name).interval for name in self.figures},
         }
 
     def metrics(self) -> dict[str, float]:
-        """The figures under flat names (`docs/metrics.md`): over all problems and by stratum."""
-        told: dict[str, float] = {"failed": sum(self.failures.values())}
+        """Return flat metrics (`docs/metrics.md`): over all problems and by stratum."""
+        metrics: dict[str, float] = {"failed": sum(self.failures.values())}
         for prefix, one in {"": self, **{f"stratum/{name}/": part for name, part in self.by_stratum().items()}}.items():
             for measure in one.measures:
                 name = "accuracy" if measure == self.metric else f"figure/{measure}"
-                told.update(_bounded(f"{prefix}{name}", one.of(measure).interval))
+                metrics.update(_bounded(f"{prefix}{name}", one.with_metric(measure).interval))
         split = "selection" if self.part == "selection" else "eval"
-        return {f"{split}/{name}": float(value) for name, value in told.items()}
+        return {f"{split}/{name}": float(value) for name, value in metrics.items()}
 
     def gain_over(self, before: Evaluation) -> Interval | None:
-        """Mean difference to `before` on the same problems, with its 95 % interval by cluster; None where none is in
-        both."""
+        """Return the mean difference to `before` on the same problems, with its 95 % interval by cluster; None if no
+        problem has values in both."""
         if self.problems != before.problems:
             raise ValueError("a gain is paired: both evaluations must be of the same problems")
         now, then = self.by_problem, before.by_problem
@@ -134,53 +134,53 @@ class Evaluation:
         return paired_gain(then[both], now[both], self._clusters_of(both)) if both.any() else None
 
     def _clusters_of(self, chosen: Bool) -> list[str] | None:
-        """The clusters of the problems that are `chosen` (n,)."""
+        """Return the clusters of the problems of a mask `chosen` (n,)."""
         if self.clusters is None:
             return None
         return [name for name, is_chosen in zip(self.clusters, chosen, strict=True) if is_chosen]
 
     def pass_at(self, k: int) -> float:
-        """Chance that at least one of k samples is right, unbiased from all samples (Chen et al., 2021).
+        """Return pass@k: the chance that at least one of k samples is right, unbiased (Chen et al. 2021).
 
         Raises:
             ValueError: no problem has k samples.
         """
         chances = []
-        for row in self._with(k):
-            right = self.values[row, self._known(row)] > 0.5
+        for row in self._problems_with(k):
+            right = self.values[row, self._valued_samples(row)] > 0.5
             chances.append(pass_at_k(len(right), int(right.sum()), k))
         return float(np.mean(chances))
 
     def avg_at(self, k: int) -> float:
-        """The mean of k samples of a problem, over the problems that have as many; from all samples, of which any k are
-        as good as others. Raises as `pass_at` does."""
-        return float(np.mean([self.values[row, self._known(row)].mean() for row in self._with(k)]))
+        """Return avg@k: the mean of k samples over the problems that have as many, estimated from all their samples.
+        Raises like `pass_at`."""
+        return float(np.mean([self.values[row, self._valued_samples(row)].mean() for row in self._problems_with(k)]))
 
     def majority_at(self, k: int) -> float | None:
-        """Chance that the most frequent final answer of k samples is right, from all samples (see `majority_at_k`);
-        None where the workflow has no answers that can be compared. Raises as `pass_at` does."""
+        """Return majority@k: the chance that the most frequent final answer of k samples is right, from all samples
+        (see `majority_at_k`); None if the workflow has no comparable answers. Raises like `pass_at`."""
         if self.answers is None:
             return None
         chances = []
-        for row in self._with(k):
-            own = self._known(row)
+        for row in self._problems_with(k):
+            own = self._valued_samples(row)
             chances.append(majority_at_k([self.answers[row][at] for at in own], self.values[row, own].tolist(), k))
         return float(np.mean(chances))
 
-    def _known(self, row: int) -> Int64:
-        """The samples of a problem that have a value."""
+    def _valued_samples(self, row: int) -> Int64:
+        """Return the samples of a problem that have a value."""
         return np.flatnonzero(np.isfinite(self.values[row]))
 
-    def _with(self, k: int) -> list[int]:
-        """The problems that have k samples or more."""
-        rows = [row for row in range(len(self.problems)) if len(self._known(row)) >= k]
+    def _problems_with(self, k: int) -> list[int]:
+        """Return the problems with at least k samples."""
+        rows = [row for row in range(len(self.problems)) if len(self._valued_samples(row)) >= k]
         if not rows:
             raise ValueError(f"@{k} needs at least {k} samples of a problem")
         return rows
 
 
 def _bounded(name: str, interval: Interval | None) -> dict[str, float]:
-    """A figure and the bounds that it has, by name."""
+    """Return a mean and its known bounds by name."""
     if interval is None:
         return {}
     found = {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
@@ -194,63 +194,66 @@ async def evaluate(
     archive: Path,
     iteration: int,
     tasks: Sequence[Task],
-    resumed: Resumed,
-    most_lost: float,
-    part: Part = "all",
-    finished: Callable[[Trajectory], None] | None = None,
+    resumed: ResumedIteration,
+    max_lost: float,
+    part: EvalPart = "all",
+    on_trajectory: Callable[[Trajectory], None] | None = None,
 ) -> Evaluation:
-    """Play every task `eval.samples` times with the weights as they are now. Where all of them have ended for good,
-    nothing is played; what was begun is replayed.
+    """Play every task `eval.samples` times with the current weights. Trajectories that a resumed run completed are
+    reused, and unfinished ones replayed; if all are complete, nothing is played.
+
+    Args:
+        on_trajectory: called with every finished trajectory.
 
     Raises:
-        GuardStop: tools lost more than the share `most_lost` of the trajectories, or all of them.
+        GuardStop: tool failures lost more than the share `max_lost` of the trajectories, or all of them.
     """
     split: Split = "eval"
-    collector = Collector(
+    collector = RolloutCollector(
         session.team_for(split),
         recorder=recorder,
         archive=archive,
         concurrency=session.config.sampling.concurrency,
         waves=session.deterministic,
-        finished=finished,
+        on_finish=on_trajectory,
     )
     samples = session.config.eval.samples
     jobs = [
         Job(task=task, split=split, iteration=iteration, sample=sample) for task in tasks for sample in range(samples)
     ]
-    ended = [trajectory for job in jobs if (trajectory := resumed.trajectory(job)) is not None]
-    trajectories: Sequence[Trajectory] = ended
-    if len(ended) < len(jobs):
+    done = [trajectory for job in jobs if (trajectory := resumed.trajectory(job)) is not None]
+    trajectories: Sequence[Trajectory] = done
+    if len(done) < len(jobs):
         trajectories = await collector.collect(jobs, resumed.replays, resample=resumed.resample)
-    refuse_total_failure(trajectories)
-    guard_lost(trajectories, f"the evaluation after {iteration} iterations", most=most_lost)
+    raise_if_all_failed(trajectories)
+    guard_tool_failures(trajectories, f"the evaluation after {iteration} iterations", max_share=max_lost)
     workflow = session.workflow
-    evaluation = graded(trajectories, metric=workflow.metric, figures=workflow.figures, iteration=iteration)
+    evaluation = build_evaluation(trajectories, metric=workflow.metric, figures=workflow.figures, iteration=iteration)
     return replace(evaluation, part=part, answers=_answers(trajectories, workflow, evaluation))
 
 
-def part_of(event: Mapping[str, Any]) -> Part:
-    """Which tasks an event `evaluation` of a run is of; those of runs that knew no parts are of all."""
-    part: Part = event.get("part", "all")
+def event_part(event: Mapping[str, Any]) -> EvalPart:
+    """Return which tasks an event `evaluation` covers; events of older runs without parts cover all."""
+    part: EvalPart = event.get("part", "all")
     return part
 
 
-def graded(
+def build_evaluation(
     trajectories: Sequence[Trajectory],
     *,
     metric: str,
     figures: Sequence[str] = (),
     iteration: int,
-    measured: bool = True,
+    require_metric: bool = True,
 ) -> Evaluation:
-    """The evaluation that `trajectories` make, in the order of their problems. `measured`: that a finished one lacks
-    the metric is a bug, which raises KeyError; in a log from elsewhere it is just not known."""
+    """Build the evaluation of `trajectories`, in the order of their problems. `require_metric`: a finished trajectory
+    without the metric is a bug and raises KeyError; without the flag, as for imported logs, its value is unknown."""
     samples: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         samples.setdefault(trajectory.task.id, []).append(trajectory)
     tasks = [one[0].task for one in samples.values()]
     for trajectory in trajectories:
-        if measured and trajectory.error is None and metric not in trajectory.outcome:
+        if require_metric and trajectory.error is None and metric not in trajectory.outcome:
             raise KeyError(f"the workflow finished {trajectory.id} without recording {metric!r}")
     return Evaluation(
         iteration=iteration,
@@ -275,31 +278,31 @@ def _finished(samples: Mapping[str, Sequence[Trajectory]]) -> Bool:
 def _answers(
     trajectories: Sequence[Trajectory], workflow: Workflow, evaluation: Evaluation
 ) -> tuple[tuple[str | None, ...], ...] | None:
-    """The final answers by problem and sample, as `values` has its grades; None where there is not one."""
-    said: dict[str, list[str | None]] = {problem: [] for problem in evaluation.problems}
+    """Return the final answers by problem and sample, as in `values`; None if there is no answer at all."""
+    answers: dict[str, list[str | None]] = {problem: [] for problem in evaluation.problems}
     for one in trajectories:
-        said[one.task.id].append(workflow.answer(one.steps) if one.error is None and one.steps else None)
-    if all(answer is None for row in said.values() for answer in row):
+        answers[one.task.id].append(workflow.answer(one.steps) if one.error is None and one.steps else None)
+    if all(answer is None for row in answers.values() for answer in row):
         return None
     width = evaluation.values.shape[1]
-    return tuple((*row, *[None] * (width - len(row))) for row in said.values())
+    return tuple((*row, *[None] * (width - len(row))) for row in answers.values())
 
 
 def _values(samples: Mapping[str, Sequence[Trajectory]], measure: str) -> Float64:
     values = np.full((len(samples), max(map(len, samples.values()))), np.nan)
     for row, trajectories in enumerate(samples.values()):
-        # A figure that finished trajectories of a task lack is not defined for it, so that nobody fell short of it.
+        # A figure that finished trajectories of a task lack is undefined for it, so unfinished ones do not count 0.
         undefined = any(one.error is None and measure not in one.outcome for one in trajectories)
         for column, one in enumerate(trajectories):
             if measure in one.outcome:
                 values[row, column] = one.outcome[measure]
-            elif not undefined and not is_lost(one.error):
+            elif not undefined and not is_tool_failure(one.error):
                 values[row, column] = 0.0
     return values
 
 
 def _clusters(tasks: Sequence[Task]) -> tuple[str, ...] | None:
-    """What the tasks have in common; a task without a cluster stands for itself. None where all do."""
+    """Return the clusters of the tasks; a task without one is its own cluster. None if no task has one."""
     if all(task.cluster is None for task in tasks):
         return None
     return tuple(f"task {task.id}" if task.cluster is None else f"cluster {task.cluster}" for task in tasks)

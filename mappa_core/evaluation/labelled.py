@@ -1,10 +1,11 @@
-"""Actions whose truth is known: those of recorded runs, and those of a file.
+"""Labelled actions, of recorded runs or from a file.
 
-The file is JSON Lines, one action a line, as `store.to_json` writes a Labelled and `mappa coach eval --save` a run's:
+The file is JSON Lines, one action a line, as `store.to_json` writes a LabelledAction, and
+`mappa coach eval --save` those of runs:
 
     {"scene": {"task": {…}, "role": {…}, "step": {…}, "team": {…}, "earlier": […]}, "label": 1.0, "trajectory": "…"}
 
-`scene` is all that the coach is shown, so the truth is in `scene.task.reference` only where it may see it.
+`scene` is all that the coach is shown, so `scene.task.reference` holds the truth only if the coach may see it.
 """
 
 from __future__ import annotations
@@ -21,30 +22,30 @@ from typing import Literal, TypeVar
 import msgspec
 
 from mappa_core.config.compose import restore
-from mappa_core.credit.counterfactual import Credit, credit_of
+from mappa_core.credit.counterfactual import Credit, counterfactual_credit
 from mappa_core.errors import ConfigError, InputError, RunError
-from mappa_core.plugins import Registry, choices
+from mappa_core.plugins import Registry, did_you_mean
 from mappa_core.protocols import Workflow
 from mappa_core.records import Scene, Trajectory
-from mappa_core.rollout.scenes import scenes, told
-from mappa_core.session import open_bench
+from mappa_core.rollout.scenes import live_scenes, with_truth
+from mappa_core.session import open_program_runner
 from mappa_core.store.codec import from_json, to_json
 from mappa_core.store.folder import CONFIG, FILES
 from mappa_core.store.reader import Reader, TrajectoryRow
 
 T = TypeVar("T")
-Against = Literal["outcome", "counterfactual"]
-"""What an action is labelled with: its trajectory's outcome, or its own counterfactual credit."""
+LabelSource = Literal["outcome", "counterfactual"]
+"""Source of an action's label: its trajectory's outcome, or its own counterfactual credit."""
 
-SEED = 0
-"""Of the draw of trajectories, so that a limit chooses the same ones every time."""
+_SEED = 0
+"""Fixed, so that a limit always samples the same trajectories."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Labelled:
-    """An action as its coach sees it, and how good it was: a `label` above 0.5 is a right one where it is an outcome,
-    and one above 0 where it is a credit. Actions of one `trajectory` are not independent of each other; the name is
-    unique over all runs."""
+class LabelledAction:
+    """An action as its coach sees it, and how good it was: it is right if its `label` is above 0.5 for an outcome, or
+    above 0 for a credit. Actions of one `trajectory` are not independent of each other; the name is unique over all
+    runs."""
 
     scene: Scene
     label: float
@@ -52,16 +53,16 @@ class Labelled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Labels:
-    """Labelled actions; `left_out` counts trajectories without an outcome, and actions without a credit where that is
-    the label, by reason."""
+class LabelledSet:
+    """Labelled actions; `left_out` counts trajectories without an outcome and, for labels by credit, actions without
+    one, by reason."""
 
-    actions: tuple[Labelled, ...]
+    actions: tuple[LabelledAction, ...]
     left_out: Mapping[str, int]
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """Whose actions these are, in the order of their first."""
+        """Agents of the actions, in order of first occurrence."""
         return tuple(dict.fromkeys(action.scene.step.agent for action in self.actions))
 
     @property
@@ -70,41 +71,40 @@ class Labels:
         shown = (one.scene.step.agent for one in self.actions if one.scene.task.reference is not None)
         return tuple(dict.fromkeys(shown))
 
-    def of(self, agents: Collection[str]) -> Labels:
-        """The actions of these agents alone.
+    def for_agents(self, agents: Collection[str]) -> LabelledSet:
+        """Return the actions of these agents only.
 
         Raises:
-            ConfigError: one of them has none.
+            ConfigError: one of them has no action.
         """
         for name in agents:
             if name not in self.agents:
-                raise ConfigError(f"--agent {name}: no labelled action is of it.{choices(name, self.agents)}")
+                raise ConfigError(f"--agent {name}: no labelled action is of it.{did_you_mean(name, self.agents)}")
         kept = tuple(action for action in self.actions if action.scene.step.agent in agents)
-        return Labels(actions=kept, left_out=self.left_out)
+        return LabelledSet(actions=kept, left_out=self.left_out)
 
 
-async def labels_of_runs(
-    registry: Registry, folders: Sequence[Path], limit: int | None = None, *, against: Against = "outcome"
-) -> Labels:
-    """The actions of the runs' trajectories that have an outcome; each is labelled with the workflow's metric of its
-    trajectory, or what of it counterfactual rollouts credit to the action, and shown as the run's own coach saw it
-    (`coach.reference_for`).
+async def label_runs(
+    registry: Registry, folders: Sequence[Path], limit: int | None = None, *, label_source: LabelSource = "outcome"
+) -> LabelledSet:
+    """Label the actions of the runs' trajectories that have an outcome with the workflow's metric of the trajectory, or
+    with their counterfactual credit of it. Scenes are as the run's own coach saw them (`coach.reference_for`).
 
     Args:
-        limit: trajectories at most, drawn from all of them.
+        limit: maximum number of trajectories, sampled from all of them.
 
     Raises:
         RunError, ConfigError, PluginError: a folder is no run, or its workflow is not installed.
     """
     with ExitStack() as stack:
         readers = {folder: stack.enter_context(Reader(folder)) for folder in dict.fromkeys(folders)}
-        rows = [(folder, row) for folder, reader in readers.items() for row in rows_of(reader)]
-        drawn = _drawn([(folder, row.id) for folder, row in rows if row.status == "done"], limit)
-        left_out = Counter(_why(row) for _, row in rows if row.status != "done")
-        actions: list[Labelled] = []
+        rows = [(folder, row) for folder, reader in readers.items() for row in list_trajectories(reader)]
+        drawn = _sample([(folder, row.id) for folder, row in rows if row.status == "done"], limit)
+        left_out = Counter(_exclusion_reason(row) for _, row in rows if row.status != "done")
+        actions: list[LabelledAction] = []
         for folder, reader in readers.items():
             chosen = [name for one, name in drawn if one == folder]
-            for action, why in await _labelled(registry, folder, reader, chosen, against):
+            for action, why in await _label_run(registry, folder, reader, chosen, label_source):
                 if action is None:
                     left_out[f"actions: {why}"] += 1
                 else:
@@ -116,11 +116,11 @@ async def labels_of_runs(
         )
     if not actions:
         raise RunError(f"no trajectory with an outcome in {', '.join(map(str, folders))}")
-    return Labels(actions=tuple(actions), left_out=left_out)
+    return LabelledSet(actions=tuple(actions), left_out=left_out)
 
 
-def labels_of_file(path: Path, limit: int | None = None) -> Labels:
-    """The labelled actions of a JSON Lines file; `limit` as in `labels_of_runs`.
+def read_labels(path: Path, limit: int | None = None) -> LabelledSet:
+    """Read the labelled actions of a JSON Lines file; `limit` as in `label_runs`.
 
     Raises:
         InputError: the file cannot be read, is empty, or a line is no labelled action; the message names file and line.
@@ -129,69 +129,71 @@ def labels_of_file(path: Path, limit: int | None = None) -> Labels:
         lines = path.read_bytes().splitlines()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    actions = [_of_line(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    actions = [
+        _parse_line(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()
+    ]
     if not actions:
         raise InputError(f"{path}: holds no labelled action; there is one JSON object a line")
-    chosen = set(_drawn(list(dict.fromkeys(action.trajectory for action in actions)), limit))
-    return Labels(actions=tuple(action for action in actions if action.trajectory in chosen), left_out={})
+    chosen = set(_sample(list(dict.fromkeys(action.trajectory for action in actions)), limit))
+    return LabelledSet(actions=tuple(action for action in actions if action.trajectory in chosen), left_out={})
 
 
-def save_labels(path: Path, labels: Labels) -> None:
-    """Write a file that `labels_of_file` reads. Raises InputError where it cannot be written."""
+def write_labels(path: Path, labels: LabelledSet) -> None:
+    """Write a file that `read_labels` reads. Raises InputError if it cannot be written."""
     try:
         path.write_bytes(b"".join(to_json(action) + b"\n" for action in labels.actions))
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def rows_of(reader: Reader, split: str | None = None, iteration: int | None = None) -> list[TrajectoryRow]:
-    """Every trajectory of a run, listed."""
+def list_trajectories(reader: Reader, split: str | None = None, iteration: int | None = None) -> list[TrajectoryRow]:
+    """List all trajectories of a run, optionally of one split and iteration."""
     return reader.trajectories(split, iteration, limit=sum(reader.counts(split, iteration).values()))
 
 
-def _why(row: TrajectoryRow) -> str:
+def _exclusion_reason(row: TrajectoryRow) -> str:
     return "not finished" if row.error is None else row.error.kind
 
 
-def _drawn(names: Sequence[T], limit: int | None) -> Sequence[T]:
-    """`limit` of the names at random, in their old order; all of them where there are no more."""
+def _sample(names: Sequence[T], limit: int | None) -> Sequence[T]:
+    """Sample `limit` of the names, in their order; all of them if there are no more."""
     if limit is None or limit >= len(names):
         return names
-    return [names[place] for place in sorted(Random(SEED).sample(range(len(names)), limit))]
+    return [names[place] for place in sorted(Random(_SEED).sample(range(len(names)), limit))]
 
 
-async def _labelled(
-    registry: Registry, folder: Path, reader: Reader, names: Sequence[str], against: Against
-) -> list[tuple[Labelled | None, str | None]]:
-    """Every action of the named trajectories of one run, or why it has no label."""
+async def _label_run(
+    registry: Registry, folder: Path, reader: Reader, names: Sequence[str], label_source: LabelSource
+) -> list[tuple[LabelledAction | None, str | None]]:
+    """Label every action of the named trajectories of one run, or say why it has no label."""
     config = restore(registry, folder / CONFIG).config
     workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
-    found: list[tuple[Labelled | None, str | None]] = []
+    found: list[tuple[LabelledAction | None, str | None]] = []
     try:
-        async with open_bench(config, registry, folder / FILES) as bench:
+        async with open_program_runner(config, registry, folder / FILES) as bench:
             for name in names:
                 trajectory = reader.trajectory(name)
-                for scene in scenes(trajectory, workflow.agents, reference_for=config.coach.reference_for):
-                    label = _label(trajectory, scene.step.position, workflow.metric, against)
+                for scene in live_scenes(trajectory, workflow.agents, reference_for=config.coach.reference_for):
+                    label = _label(trajectory, scene.step.position, workflow.metric, label_source)
                     if label.value is None:
-                        found.append((None, label.why))
+                        found.append((None, label.reason))
                         continue
-                    shown = await told(scene, workflow, bench)
-                    found.append((Labelled(scene=shown, label=label.value, trajectory=f"{folder}:{name}"), None))
+                    shown = await with_truth(scene, workflow, bench)
+                    found.append((LabelledAction(scene=shown, label=label.value, trajectory=f"{folder}:{name}"), None))
             return found
     finally:
         await workflow.close()
 
 
-def _label(trajectory: Trajectory, position: int, metric: str, against: Against) -> Credit:
-    if against == "counterfactual":
-        return credit_of(trajectory, position, metric)
+def _label(trajectory: Trajectory, position: int, metric: str, label_source: LabelSource) -> Credit:
+    if label_source == "counterfactual":
+        return counterfactual_credit(trajectory, position, metric)
     return Credit(value=trajectory.outcome[metric])
 
 
-def _of_line(line: bytes, where: str) -> Labelled:
+def _parse_line(line: bytes, where: str) -> LabelledAction:
     try:
-        action = from_json(Labelled, line)
+        action = from_json(LabelledAction, line)
     except (msgspec.DecodeError, ValueError, TypeError) as error:
         raise InputError(f"{where}: not a labelled action: {error}") from error
     if not math.isfinite(action.label):

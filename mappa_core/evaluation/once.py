@@ -1,4 +1,4 @@
-"""Evaluate a recipe's start models, or a checkpoint of a run, without training."""
+"""Standalone evaluation of a recipe's start models, or of a checkpoint, without training."""
 
 from __future__ import annotations
 
@@ -6,48 +6,50 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mappa_core.config.compose import Composed
+from mappa_core.config.compose import ComposedConfig
 from mappa_core.evaluation.heldout import Evaluation, evaluate
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Provider
 from mappa_core.records import Role, Sandbox, Trajectory
-from mappa_core.rollout.resuming import Resumed
-from mappa_core.session import coaches_in, keep_opened, open_session
+from mappa_core.rollout.resuming import ResumedIteration
+from mappa_core.session import attach_coaches, open_session, record_session_events
 from mappa_core.store.checkpoint import POLICIES, Checkpoint
 from mappa_core.store.folder import RunFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
-    """An evaluation, the run folder that holds its trajectories, and the roles of the agents that played."""
+class StandaloneEvaluation:
+    """An evaluation, the run folder with its trajectories, and the roles of the agents."""
 
     folder: Path
     evaluation: Evaluation
     roles: Mapping[str, Role]
 
 
-async def evaluate_once(
-    composed: Composed,
+async def evaluate_standalone(
+    composed: ComposedConfig,
     registry: Registry,
     *,
     purpose: str = "eval",
     checkpoint: Checkpoint | None = None,
-    finished: Callable[[Trajectory], None] | None = None,
-    starting: Callable[[int], None] | None = None,
-    asking: Callable[[Sequence[Provider]], None] | None = None,
-    sandboxed: Callable[[Mapping[str, Sandbox]], None] | None = None,
-) -> Evaluated:
-    """Play and grade the tasks of `eval.split`, into a run folder of its own. Those that `checkpoint.best` chooses the
-    best checkpoint on are left out, as in the run.
+    on_trajectory: Callable[[Trajectory], None] | None = None,
+    on_start: Callable[[int], None] | None = None,
+    on_providers: Callable[[Sequence[Provider]], None] | None = None,
+    on_sandboxes: Callable[[Mapping[str, Sandbox]], None] | None = None,
+) -> StandaloneEvaluation:
+    """Play and grade the tasks of `eval.split`, in a run folder of its own. Tasks on which `checkpoint.best` selects
+    the best checkpoint are left out, as in the run.
 
     Args:
-        purpose: ends the name of the folder.
+        purpose: suffix of the folder name.
         checkpoint: weights to load; None: the start models of the recipe.
-        finished: called with every finished trajectory; `starting` with their number, `asking` with everyone to whom
-            data will be sent, and `sandboxed` with where the tools run programs, before.
+        on_trajectory: called with every finished trajectory.
+        on_start: called with the number of trajectories, before the first.
+        on_providers: called with all providers that data will be sent to, before the first trajectory.
+        on_sandboxes: called with the sandboxes of the tools, before the first trajectory.
 
     Raises:
-        GuardStop: tools lost every trajectory; the folder holds them.
+        GuardStop: every trajectory was lost to tool failures; the folder holds them.
     """
     composed.require_installed()
     config = composed.config
@@ -56,34 +58,34 @@ async def evaluate_once(
     ) as session:
         parts = session.held_out()
         tasks, part = parts.report, parts.part
-        if asking is not None:
-            asking(session.providers)
-        if sandboxed is not None:
-            sandboxed(session.sandboxes)
+        if on_providers is not None:
+            on_providers(session.providers)
+        if on_sandboxes is not None:
+            on_sandboxes(session.sandboxes)
         iteration = 0
         if checkpoint is not None:
             await session.engine.load(checkpoint.path / POLICIES)
             iteration = checkpoint.manifest.iteration
-        if starting is not None:
-            starting(len(tasks) * config.eval.samples)
-        with _folder(composed, purpose) as folder, coaches_in(folder, session):
-            keep_opened(session, folder.store)
+        if on_start is not None:
+            on_start(len(tasks) * config.eval.samples)
+        with _folder(composed, purpose) as folder, attach_coaches(folder, session):
+            record_session_events(session, folder.store)
             evaluation = await evaluate(
                 session,
                 recorder=folder.store,
                 archive=folder.files,
                 iteration=iteration,
                 tasks=tasks,
-                resumed=Resumed(),
-                most_lost=1.0,
+                resumed=ResumedIteration(),
+                max_lost=1.0,
                 part=part,
-                finished=finished,
+                on_trajectory=on_trajectory,
             )
-            folder.store.event("evaluation", **evaluation.told())
-        return Evaluated(folder=folder.path, evaluation=evaluation, roles=session.workflow.agents)
+            folder.store.record_event("evaluation", **evaluation.to_event())
+        return StandaloneEvaluation(folder=folder.path, evaluation=evaluation, roles=session.workflow.agents)
 
 
-def _folder(composed: Composed, purpose: str) -> RunFolder:
+def _folder(composed: ComposedConfig, purpose: str) -> RunFolder:
     run = composed.config.run
     recipe = f"{composed.recipe}-{purpose}"
-    return RunFolder.create(Path(run.root), run.name, plugin=composed.plugin, recipe=recipe, config=composed.yaml())
+    return RunFolder.create(Path(run.root), run.name, plugin=composed.plugin, recipe=recipe, config=composed.to_yaml())

@@ -1,1 +1,1 @@
-"""Agents written elsewhere: a program with any OpenAI-compatible client plays on stage, and is trained unchanged."""
+"""External agents: a program that uses any OpenAI-compatible client acts in rollouts, and is trained unchanged."""

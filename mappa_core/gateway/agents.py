@@ -1,4 +1,4 @@
-"""The programs of agents: a function in a thread of its own, or a command in a process."""
+"""Launchers of external agents: a function in its own thread, or a command in its own process."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from mappa_core.records import Task
 from mappa_core.store.codec import to_json
 from mappa_core.tools.cut import cut_middle
 
-LAST_WORDS = 2000
-"""Characters of a command's standard error that the record of its failure holds."""
-LOCAL = "127.0.0.1"
+MAX_STDERR_CHARACTERS = 2000
+"""Maximum characters of a command's standard error in the record of its failure."""
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What an agent is given. `task` holds no truth. A client of `base_url` and `api_key` reaches the policies; `model`
-    names the agent where there are several. `seed` is the same in every replay of the trajectory: an agent that draws
-    should draw by it."""
+    """Input of an agent. `task` does not contain the truth. A client with `base_url` and `api_key` reaches the
+    policies; `model` names the agent if there are several. `seed` is the same in every replay of the trajectory: an
+    agent that uses random numbers should use this seed."""
 
     task: Task
     base_url: str
@@ -40,13 +40,13 @@ class Assignment:
     seed: int
 
 
-Start = Callable[[Assignment], Awaitable[str | None]]
-"""Runs an agent to its end: its answer, None where it gives none."""
+AgentLauncher = Callable[[Assignment], Awaitable[str | None]]
+"""Runs an agent until it ends; returns its answer, None if it gives none."""
 
 
-def named(name: str, where: str) -> Callable[..., Any]:
-    """The function `module:function`. Raises ConfigError where it cannot be had; `where` is the key that names it."""
-    # As a script would see it: programs of the user lie in the working directory.
+def import_function(name: str, where: str) -> Callable[..., Any]:
+    """Import `module:function`. Raises ConfigError if that fails; `where` is the config key that names it."""
+    # As for a script: the user's modules are in the working directory.
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     if ":" not in name:
@@ -60,18 +60,20 @@ def named(name: str, where: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def by_function(function: Callable[[Assignment], Any]) -> Start:
-    """Every call has a thread of its own, as an agent may block, and where actions go in waves all agents must be able
-    to ask at once. A thread cannot be ended: one that is given up is refused every further request."""
+def function_launcher(function: Callable[[Assignment], Any]) -> AgentLauncher:
+    """Run every call in its own thread, as an agent may block, and with actions in waves all agents must be able to
+    send requests at once. A thread cannot be killed: an abandoned one is refused every further request."""
 
     async def start(assignment: Assignment) -> str | None:
-        return _text(await _in_thread(lambda: _called(function, assignment), f"agent of {assignment.task.id}"))
+        return _check_answer(
+            await _run_in_thread(lambda: _call_agent(function, assignment), f"agent of {assignment.task.id}")
+        )
 
     return start
 
 
-def by_command(command: Sequence[str]) -> Start:
-    """Every trajectory has a process of its own, which is killed with all of its group when it ends or is given up."""
+def command_launcher(command: Sequence[str]) -> AgentLauncher:
+    """Run every trajectory in its own process, which is killed with its whole group when it ends or is abandoned."""
     if shutil.which(command[0]) is None:
         raise ConfigError(f"workflow.options.command: there is no program {command[0]!r}")
 
@@ -94,49 +96,49 @@ def by_command(command: Sequence[str]) -> Start:
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
         if process.returncode != 0:
-            said = cut_middle(errors.decode(errors="replace").strip(), LAST_WORDS)
-            raise WorkflowError(f"the agent's command ended with exit code {process.returncode}: {said}")
+            tail = cut_middle(errors.decode(errors="replace").strip(), MAX_STDERR_CHARACTERS)
+            raise WorkflowError(f"the agent's command ended with exit code {process.returncode}: {tail}")
         return printed.decode(errors="replace").strip() or None
 
     return start
 
 
-def _called(function: Callable[[Assignment], Any], assignment: Assignment) -> Any:
+def _call_agent(function: Callable[[Assignment], Any], assignment: Assignment) -> Any:
     try:
         result = function(assignment)
-        return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+        return asyncio.run(_await_result(result)) if inspect.isawaitable(result) else result
     except SystemExit as error:
         raise WorkflowError(f"the agent ended itself: SystemExit({error.code!r})") from error
 
 
-async def _awaited(result: Awaitable[Any]) -> Any:
+async def _await_result(result: Awaitable[Any]) -> Any:
     return await result
 
 
-async def _in_thread(work: Callable[[], Any], name: str) -> Any:
+async def _run_in_thread(work: Callable[[], Any], name: str) -> Any:
     done: concurrent.futures.Future[Any] = concurrent.futures.Future()
     done.set_running_or_notify_cancel()
 
     def run() -> None:
         try:
             done.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - the boundary of agents: handed over to whoever waits
+        except BaseException as error:  # noqa: BLE001 - the boundary of agents: passed on to the waiting caller
             done.set_exception(error)
 
-    # The end of this process does not wait for an agent that was given up.
+    # A daemon, so that the end of this process does not wait for an abandoned agent.
     threading.Thread(target=run, name=name, daemon=True).start()
     return await asyncio.wrap_future(done)
 
 
-def _text(answer: Any) -> str | None:
+def _check_answer(answer: Any) -> str | None:
     if answer is None or isinstance(answer, str):
         return answer
     raise TypeError(f"the agent returned {type(answer).__name__}, not text or None")
 
 
 def _environment(assignment: Assignment, task: Path) -> Mapping[str, str]:
-    """The user's own, with the way to the gateway: past any proxy."""
-    direct = ",".join(filter(None, (os.environ.get("NO_PROXY"), LOCAL)))
+    """The user's environment, with the address of the gateway, which bypasses any proxy."""
+    direct = ",".join(filter(None, (os.environ.get("NO_PROXY"), LOOPBACK)))
     return {
         **os.environ,
         "OPENAI_BASE_URL": assignment.base_url,

@@ -1,4 +1,4 @@
-"""What a request is refused with, as OpenAI's clients read it."""
+"""Errors of refused requests, in the format of OpenAI's clients."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _STATUS: dict[FaultCode, int] = {
     "context_length_exceeded": 400,
     "action_failed": 500,
 }
-# Clients would send the same again by themselves, as another action.
-NOT_AGAIN = {"x-should-retry": "false"}
+# Otherwise clients would retry by themselves, as another action.
+NO_RETRY_HEADERS = {"x-should-retry": "false"}
 
 
 class RequestFault(Exception):
-    """A request that becomes no action. `invalid_request` cannot be read, `unsupported` asks for what would make the
-    reply another than the sampler's; `action_failed` ends the trajectory, whose record says why."""
+    """A request that does not become an action. `invalid_request` cannot be parsed, `unsupported` asks for a reply that
+    the sampler would not give; `action_failed` ends the trajectory, whose record has the reason."""
 
     def __init__(self, code: FaultCode, message: str) -> None:
         super().__init__(message)
@@ -33,11 +33,11 @@ class RequestFault(Exception):
 
     @property
     def status(self) -> int:
-        """Of the HTTP answer."""
+        """Status code of the HTTP response."""
         return _STATUS[self.code]
 
     @property
     def body(self) -> dict[str, Any]:
-        """The JSON of the HTTP answer."""
+        """JSON body of the HTTP response."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         return {"error": {"message": str(self), "type": kind, "code": self.code, "param": None}}

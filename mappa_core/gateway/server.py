@@ -1,4 +1,4 @@
-"""The server on this machine that OpenAI's clients speak to. It listens on loopback alone; a key opens one session."""
+"""The local server for OpenAI clients. It listens on loopback only; each API key belongs to one session."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mappa_core.gateway.agents import LOCAL
-from mappa_core.gateway.conversation import Conversation
-from mappa_core.gateway.faults import NOT_AGAIN, RequestFault
+from mappa_core.gateway.agents import LOOPBACK
+from mappa_core.gateway.conversation import AgentSession
+from mappa_core.gateway.faults import NO_RETRY_HEADERS, RequestFault
 from mappa_core.gateway.wire import completions, responses
-from mappa_core.gateway.wire.asked import CREATED, Asked, unheeded
+from mappa_core.gateway.wire.asked import CREATED_AT, AgentRequest, ignored_settings
 
-RETRY_COUNT = "x-stainless-retry-count"
-"""The header by which OpenAI's clients say how often they sent this before."""
+RETRY_COUNT_HEADER = "x-stainless-retry-count"
+"""Header in which OpenAI's clients send the number of earlier attempts."""
 BACKLOG = 1024
 KEEP_ALIVE_S = 600
-GRACE_S = 2
+SHUTDOWN_GRACE_S = 2
 
 log = structlog.get_logger()
 
 
-class Gateway:
-    """Listens from `open` to `close`, in the event loop of both."""
+class GatewayServer:
+    """Listens from `open` to `close`, in the event loop that calls them."""
 
     def __init__(self) -> None:
-        self._conversations: dict[str, Conversation] = {}
-        self._told: set[str] = set()
-        self._server: _Embedded | None = None
+        self._sessions: dict[str, AgentSession] = {}
+        self._warned_settings: set[str] = set()
+        self._server: _EmbeddedServer | None = None
         self._serving: asyncio.Task[None] | None = None
         self.url = ""
-        """Where clients are pointed to (`base_url`); empty until it listens."""
+        """`base_url` for clients; empty until the server listens."""
 
     def open(self) -> None:
-        """Listen, where it does not yet."""
+        """Start to listen, if not listening yet."""
         if self._serving is not None:
             return
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.bind((LOCAL, 0))
+        listener.bind((LOOPBACK, 0))
         listener.listen(BACKLOG)
-        self.url = f"http://{LOCAL}:{listener.getsockname()[1]}/v1"
+        self.url = f"http://{LOOPBACK}:{listener.getsockname()[1]}/v1"
         config = uvicorn.Config(
             self._application(),
             log_config=None,
@@ -58,9 +58,9 @@ class Gateway:
             access_log=False,
             lifespan="off",
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=GRACE_S,
+            timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
         )
-        self._server = _Embedded(config)
+        self._server = _EmbeddedServer(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
 
     async def close(self) -> None:
@@ -71,62 +71,62 @@ class Gateway:
             self._server = self._serving = None
 
     @contextmanager
-    def door(self, conversation: Conversation) -> Iterator[None]:
-        """Let the key of `conversation` in."""
-        self._conversations[conversation.key] = conversation
+    def serve_session(self, session: AgentSession) -> Iterator[None]:
+        """Accept requests with the key of `session`."""
+        self._sessions[session.key] = session
         try:
             yield
         finally:
-            del self._conversations[conversation.key]
+            del self._sessions[session.key]
 
     def _application(self) -> Starlette:
         routes = [
-            Route("/v1/chat/completions", partial(self._act, completions.read), methods=["POST"]),
-            Route("/v1/responses", partial(self._act, responses.read), methods=["POST"]),
+            Route("/v1/chat/completions", partial(self._act, completions.parse_chat_request), methods=["POST"]),
+            Route("/v1/responses", partial(self._act, responses.parse_responses_request), methods=["POST"]),
             Route("/v1/models", self._models, methods=["GET"]),
         ]
-        handlers: Any = {RequestFault: _refuse, 404: _unknown, 405: _unknown}
+        handlers: Any = {RequestFault: _refuse, 404: _refuse_unknown_url, 405: _refuse_unknown_url}
         return Starlette(routes=routes, exception_handlers=handlers)
 
-    def _conversation(self, request: Request) -> Conversation:
+    def _session_for(self, request: Request) -> AgentSession:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        conversation = self._conversations.get(key.strip())
-        if scheme.lower() != "bearer" or conversation is None:
+        session = self._sessions.get(key.strip())
+        if scheme.lower() != "bearer" or session is None:
             raise RequestFault(
                 "invalid_api_key",
                 "no session has this API key, or it has ended: an agent is given a key for every task it plays",
             )
-        return conversation
+        return session
 
-    async def _act(self, read: Callable[[bytes], Asked], request: Request) -> Response:
-        conversation = self._conversation(request)
+    async def _act(self, parse: Callable[[bytes], AgentRequest], request: Request) -> Response:
+        session = self._session_for(request)
         body = await request.body()
-        asked = read(body)
-        self._tell_unheeded(unheeded(body))
-        step = await conversation.act(
-            conversation.agent(asked.model),
-            asked.messages,
-            asked.own_tools,
+        parsed = parse(body)
+        self._warn_ignored(ignored_settings(body))
+        step = await session.act(
+            session.agent_for(parsed.model),
+            parsed.messages,
+            parsed.own_tools,
             body=body,
-            again=request.headers.get(RETRY_COUNT, "0") != "0",
+            is_retry=request.headers.get(RETRY_COUNT_HEADER, "0") != "0",
         )
-        if asked.stream:
-            return Response(b"".join(asked.events(step)), media_type="text/event-stream")
-        return _json(asked.answer(step))
+        if parsed.stream:
+            return Response(b"".join(parsed.to_events(step)), media_type="text/event-stream")
+        return _json(parsed.to_json(step))
 
     async def _models(self, request: Request) -> Response:
-        names = self._conversation(request).models
-        listed = [{"id": name, "object": "model", "created": CREATED, "owned_by": "mappa"} for name in names]
+        names = self._session_for(request).models
+        listed = [{"id": name, "object": "model", "created": CREATED_AT, "owned_by": "mappa"} for name in names]
         return _json({"object": "list", "data": listed})
 
-    def _tell_unheeded(self, names: frozenset[str]) -> None:
-        if new := names - self._told:
-            self._told |= new
+    def _warn_ignored(self, names: frozenset[str]) -> None:
+        if new := names - self._warned_settings:
+            self._warned_settings |= new
             log.warning("gateway.unheeded", settings=sorted(new), why="the recipe says how actions are sampled")
 
 
-class _Embedded(uvicorn.Server):
-    """A server in somebody else's event loop: signals are not its own."""
+class _EmbeddedServer(uvicorn.Server):
+    """A server in the event loop of a caller, which handles signals itself."""
 
     def capture_signals(self) -> Any:
         return nullcontext()
@@ -137,10 +137,10 @@ def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) 
 
 
 async def _refuse(request: Request, fault: RequestFault) -> Response:
-    return _json(fault.body, fault.status, NOT_AGAIN)
+    return _json(fault.body, fault.status, NO_RETRY_HEADERS)
 
 
-async def _unknown(request: Request, error: Exception) -> Response:
+async def _refuse_unknown_url(request: Request, error: Exception) -> Response:
     path = f"{request.method} {request.url.path}"
     answered = "POST /v1/chat/completions, POST /v1/responses, GET /v1/models"
     return await _refuse(request, RequestFault("unknown_url", f"{path}: the gateway answers {answered}"))

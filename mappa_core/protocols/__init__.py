@@ -1,7 +1,7 @@
-"""The verbs: what offers must be able to do. Async where they wait, plain where they compute."""
+"""Interfaces that offers implement. Methods that wait are async, methods that compute are synchronous."""
 
 from mappa_core.protocols.acting import Bench as Bench
-from mappa_core.protocols.acting import Ran as Ran
+from mappa_core.protocols.acting import ProgramRun as ProgramRun
 from mappa_core.protocols.acting import Sandboxed as Sandboxed
 from mappa_core.protocols.acting import Split as Split
 from mappa_core.protocols.acting import Stage as Stage
@@ -10,11 +10,11 @@ from mappa_core.protocols.acting import Tool as Tool
 from mappa_core.protocols.acting import Toolbox as Toolbox
 from mappa_core.protocols.acting import Workflow as Workflow
 from mappa_core.protocols.acting import Workspace as Workspace
-from mappa_core.protocols.judging import Answer as Answer
 from mappa_core.protocols.judging import Cassette as Cassette
 from mappa_core.protocols.judging import Coach as Coach
 from mappa_core.protocols.judging import Provider as Provider
 from mappa_core.protocols.judging import Reply as Reply
+from mappa_core.protocols.judging import ReplyFormat as ReplyFormat
 from mappa_core.protocols.judging import Request as Request
 from mappa_core.protocols.judging import Transport as Transport
 from mappa_core.protocols.learning import Engine as Engine

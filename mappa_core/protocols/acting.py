@@ -1,4 +1,4 @@
-"""Who acts: tasks, workflows, stages, tools, and the places where programs run."""
+"""Interfaces for rollouts: task sources, workflows, stages, tools and workspaces."""
 
 from __future__ import annotations
 
@@ -28,83 +28,82 @@ Split = Literal["train", "eval"]
 
 
 class TaskSource(Protocol):
-    """Where tasks come from. `load` is called once per split; order and ids must be the same every time."""
+    """Source of tasks. `load` is called once per split; order and ids must be the same every time."""
 
     def load(self, split: Split) -> Sequence[Task]: ...
 
 
 class Workspace(Protocol):
-    """The folder of one trajectory, with the lineage of its files."""
+    """Working folder of one trajectory, which tracks changes of its files."""
 
     @property
     def path(self) -> Path: ...
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Relative paths of the files that are there now, those of the task included, sorted."""
+        """Sorted relative paths of all current files, the task's files included."""
 
     @property
     def inputs(self) -> Mapping[str, Path]:
-        """The files of the task by name. Each stands in the folder as a symbolic link to a file that must not be
-        written to."""
+        """The task's files by name. Each is a symbolic link in the folder to a file that must not be written."""
 
     def changes(self) -> tuple[FileChange, ...]:
-        """What happened to the files since the last call."""
+        """Return the file changes since the last call."""
 
-    def left_behind(self) -> tuple[str, ...]:
-        """What the last call of `changes` found that is no regular file and is not kept: `link.csv (symbolic link)`."""
+    def irregular_files(self) -> tuple[str, ...]:
+        """Return what the last call of `changes` skipped, as it is no regular file: `link.csv (symbolic link)`."""
 
 
 @runtime_checkable
 class Tool(Protocol):
-    """Something an agent can call. One instance serves all trajectories at once."""
+    """Tool that an agent can call. One instance serves all trajectories concurrently."""
 
     spec: ToolSpec
 
     async def call(self, arguments: Mapping[str, Any], workspace: Workspace, limits: ToolLimits) -> ToolResult:
-        """Run one call. A program that fails is a ToolResult; faults of the machinery raise ToolError."""
+        """Run one call. A program that fails is a ToolResult; infrastructure failures raise ToolError."""
 
     async def close(self) -> None: ...
 
 
 @runtime_checkable
 class Sandboxed(Protocol):
-    """What a tool that runs programs has beside a Tool's methods."""
+    """Additional methods of a Tool that runs programs."""
 
     async def open(self) -> Sandbox:
-        """Called once, before the first call: run a program, and say where it ran.
+        """Run a probe program and return its sandbox. Called once, before the first call.
 
         Raises:
             ConfigError: programs cannot be run as configured; the message says why and what to do.
         """
 
     async def run(self, code: str, arguments: Sequence[str], workspace: Workspace, limits: ToolLimits) -> ToolResult:
-        """Run a program with arguments on its command line; otherwise like a call of the tool with that code."""
+        """Run a program with command-line arguments; otherwise the same as a call of the tool with that code."""
 
 
 @runtime_checkable
 class Toolbox(Protocol):
-    """Several tools that are found where they are (on a server), offered in place of one Tool. Agents are offered each
-    of them by its own name, and all of them by that of the box."""
+    """Group of tools that is discovered at start (on a server), offered in place of one Tool. A workflow selects a tool
+    by its own name, or all of them by the name of the toolbox."""
 
     async def connect(self) -> Sequence[Tool]:
-        """Called once, before the first call: the tools, in an order that does not change.
+        """Return the tools in a stable order. Called once, before the first call.
 
         Raises:
-            ConfigError: they cannot be had as configured; the message says why and what to do.
+            ConfigError: the tools are not available as configured; the message says why and what to do.
         """
 
     async def close(self) -> None:
-        """Release what the tools hold."""
+        """Release the resources of the tools."""
 
 
 class Bench(Protocol):
-    """Where workflows look into what agents left, and coaches try it out: programs run as those of the tool `python`
-    do, each in a folder of its own. What agents write is data from strangers: never unpickle it anywhere else."""
+    """Runs programs of workflows and coaches that examine the files of agents, in the sandbox of the tool `python` and
+    each in a folder of its own. Files of agents are untrusted: never unpickle them anywhere else."""
 
     def files(self, steps: Sequence[Step]) -> Mapping[str, Path]:
-        """What the calls of `steps`, which are all so far, left: the content of each file by its path, not to be
-        written to. The files of the task are not among them unless an action wrote them."""
+        """Return the files that the calls of `steps`, all steps so far, left, as read-only paths to their
+        contents by relative path. The task's files are included only if an action wrote them."""
 
     async def run(
         self,
@@ -113,26 +112,26 @@ class Bench(Protocol):
         inputs: Mapping[str, Path],
         files: Mapping[str, Path] | None = None,
         arguments: Sequence[str] = (),
-    ) -> Ran:
-        """Run a program where `inputs` stand as links that cannot be written to, and copies of `files`.
+    ) -> ProgramRun:
+        """Run a program in a folder with `inputs` as read-only links and with copies of `files`.
 
         Raises:
-            ToolError: the machinery failed, again and again.
+            ToolError: the infrastructure failed, and so did all retries.
             ConfigError: the run has no tool `python` that runs programs.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """A program that was run on a bench: what it answered, and what lay in its folder afterwards, inputs apart."""
+class ProgramRun:
+    """Result of a program that ran on a Bench, and the files in its folder afterwards, without the inputs."""
 
     result: ToolResult
     files: Mapping[str, Path]
 
 
 class Stage(Protocol):
-    """What a workflow holds while it runs one trajectory. Time, randomness and ids come from here, so that the
-    workflow can be replayed."""
+    """Interface of a workflow to one trajectory. It supplies time, randomness and ids, so that the workflow can be
+    replayed."""
 
     @property
     def task(self) -> Task:
@@ -140,11 +139,11 @@ class Stage(Protocol):
 
     @property
     def random(self) -> Random:
-        """Randomness of this trajectory, the same in every replay."""
+        """Random number generator of this trajectory, the same in every replay."""
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Relative paths in the workspace now."""
+        """Relative paths of the current workspace files."""
 
     async def act(
         self,
@@ -155,77 +154,79 @@ class Stage(Protocol):
         own_tools: Sequence[ToolSpec] = (),
         turns_left: int = 0,
     ) -> Step:
-        """Sample one action, run its calls in order in one workspace, check the contract, start the coach in the
-        background, and return the step. What the agent's role produces is due once `turns_left` is 0, or the workflow's
-        `inspect` says that the agent is done.
+        """Sample one action, run its tool calls in order in the workspace, check the file contract, start the coach in
+        the background, and return the step. The files that the agent's role produces are required once `turns_left` is
+        0 or the workflow's `inspect` reports that the agent is done.
 
-        `tools` names tools of the run, or boxes of them. `own_tools` are shown to the model beside those, and the
-        workflow answers their calls, which it finds in the step's `reply`."""
+        `tools` names tools or toolboxes of the run. `own_tools` are additionally shown to the model; the workflow
+        answers their calls itself, which are in the step's `reply`."""
 
     async def verdict(self, step: Step) -> Verdict:
-        """The live verdict of `step`, for workflows that show feedback on. Waits for the coach. In evaluation without
-        a coach it is an abstained verdict. Where the coach was shown the truth, its words are withheld."""
+        """Wait for the live verdict of `step`, for workflows that pass feedback to agents. In evaluation without a
+        coach it is an abstained verdict. If the coach was shown the ground truth, its reasoning is withheld."""
 
     async def grade(self, text: str) -> float:
-        """Grade `text` against the truth with the workflow's `grade`; the truth itself stays out of reach."""
+        """Grade `text` with the workflow's `grade`, without access to the ground truth."""
 
     async def grade_file(self, path: str) -> Mapping[str, float]:
         """Grade the file at `path`, as the actions left it, with the workflow's `grade_file`."""
 
     def record(self, **outcome: float) -> None:
-        """Add to the trajectory's outcome."""
+        """Add metrics to the trajectory's outcome."""
 
 
 class Workflow(ABC):
-    """Who acts, in which order, seeing what. One instance runs many trajectories at once: keep state in `run`."""
+    """Decides which agent acts when, and what it sees. One instance runs many trajectories concurrently: keep state in
+    `run`."""
 
     agents: Mapping[str, Role]
     metric: ClassVar[str] = "correct"
-    """The key of the outcome that evaluation reports."""
+    """Outcome key that evaluation reports."""
     figures: ClassVar[tuple[str, ...]] = ()
-    """Further keys of the outcome that are reported beside it, each a share from 0 to 1."""
+    """Additional outcome keys that are reported, each a share from 0 to 1."""
 
     @abstractmethod
     async def run(self, stage: Stage) -> None:
-        """Play one trajectory."""
+        """Run one trajectory."""
 
     @property
-    def most_turns(self) -> Mapping[str, int]:
-        """The most actions of each agent in one trajectory, by which `mappa plan` bounds calls and tokens. An agent
-        that is not named may act any number of times."""
+    def max_turns(self) -> Mapping[str, int]:
+        """Maximum number of actions per agent in one trajectory, which `mappa plan` uses to bound calls and tokens. An
+        agent that is not listed may act any number of times."""
         return {}
 
     @property
     def default_actions(self) -> Mapping[str, str]:
-        """What each agent says when it contributes nothing, for `credit.counterfactual.use=default`."""
+        """Default action per agent, which contributes nothing, for `credit.counterfactual.use=default`."""
         return {}
 
     def answer(self, steps: Sequence[Step]) -> str | None:
-        """The final answer of a trajectory of these steps, written so that equal answers are equal texts: what
-        majority@k counts. None: it has none that could be compared."""
+        """Return the final answer of a trajectory in a normalised form, so that majority@k can compare answers as
+        strings. None: there is no comparable answer."""
         return None
 
     async def grade(self, text: str, task: Task) -> float:
-        """Grade a final answer by rule; `task.reference` is the truth."""
+        """Grade a final answer by rule; `task.reference` is the ground truth."""
         raise NotImplementedError(f"{type(self).__name__} does not grade")
 
     async def grade_file(self, file: Path | None, task: Task) -> Mapping[str, float]:
-        """Grade a file that the team left, None where it left none; `task.reference` is the truth."""
+        """Grade a file that the team left, None if it left none; `task.reference` is the ground truth."""
         raise NotImplementedError(f"{type(self).__name__} grades no files")
 
     async def inspect(self, scene: Scene, bench: Bench, *, last: bool) -> Inspection | None:
-        """Look into the files after an action; `last`: it is the last of its agent's turns. The truth is not in
-        `scene`. None: nothing was looked at."""
+        """Inspect the files after an action; `last`: it is the last of its agent's turns. `scene` does not contain the
+        ground truth. None: nothing was inspected."""
         return None
 
     async def reveal(self, scene: Scene, bench: Bench) -> str | None:
-        """What a coach that may see the truth is told of it about `scene.step`; `scene.task.reference` is the truth.
-        None: the reference as it is."""
+        """Describe the ground truth about `scene.step` for a coach that may see it; `scene.task.reference` is the
+        ground truth. None: the coach gets the reference as it is."""
         return None
 
     def strata(self, scene: Scene) -> Mapping[str, str]:
-        """Further strata of an action, as {stratifier: stratum}; the task's own is always kept as `task`."""
+        """Return additional strata of an action as {stratifier: stratum}; the task's own stratum is always stored as
+        `task`."""
         return {}
 
     async def close(self) -> None:
-        """Release what the workflow holds."""
+        """Release the workflow's resources."""

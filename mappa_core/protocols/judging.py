@@ -1,4 +1,4 @@
-"""Who judges: coaches, and the providers that they ask."""
+"""Interfaces for judging: coaches, cassettes and provider transports."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from mappa_core.records import Message, Scene, Trajectory, Usage, Verdict
 
 
 class Coach(ABC):
-    """Judges steps. Only `score` has to be written.
+    """Judges steps. Only `score` is required.
 
-    `score` may read the coach's state but never writes it: concurrent scoring must not depend on order. State is
-    learned in `learn`, once an iteration, on the driver.
+    `score` may read the coach's state but must not write it: concurrent scoring must not depend on order. `learn`
+    updates the state once per iteration, in the driver process.
     """
 
     @abstractmethod
@@ -24,34 +24,35 @@ class Coach(ABC):
         """Judge `scene.step`. An exception becomes a `failed` verdict."""
 
     async def review(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
-        """Judge several actions of one finished trajectory together: a verdict per scene, in order."""
+        """Judge several actions of one finished trajectory together; returns one verdict per scene, in order."""
         return await asyncio.gather(*(self.score(scene) for scene in scenes))
 
     @property
     def by_trajectory(self) -> bool:
-        """Whether live verdicts are asked for with one `review` when a trajectory ends, not action by action."""
+        """Whether live verdicts come from one `review` at the end of a trajectory instead of one `score` per action."""
         return False
 
     @property
     def providers(self) -> tuple[Provider, ...]:
-        """Whom the coach asks: everything it is shown leaves for them."""
+        """Providers that the coach calls: everything it is shown is sent to them."""
         return ()
 
-    def keep_on(self, cassette: Cassette) -> None:
-        """Look verdicts up on `cassette` before a provider is asked, and keep them there. Called once, at the start."""
+    def use_cassette(self, cassette: Cassette) -> None:
+        """Look up verdicts in `cassette` before calling a provider, and store new ones there. Called once, at the
+        start."""
 
-    def equip(self, bench: Bench) -> None:
-        """Take `bench` to run programs on. Called once, at the start."""
+    def set_bench(self, bench: Bench) -> None:
+        """Set the `bench` that runs the coach's programs. Called once, at the start."""
 
     def learn(self, trajectories: Sequence[Trajectory]) -> None:
-        """Update the state from one iteration."""
+        """Update the state from the trajectories of one iteration."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as JSON values."""
+        """Return the state as JSON values."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore the state that `state_dict` returned."""
 
     async def close(self) -> None:
         """Release connections."""
@@ -59,8 +60,8 @@ class Coach(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """Someone outside who is asked: the name of the offer (`gemini`), the `model`, where its server stands (`host`),
-    and whether the price of its tokens is known."""
+    """External LLM provider: the name of the offer (`gemini`), the `model`, the `host` of its server, and whether the
+    price of its tokens is known (`priced`)."""
 
     name: str
     model: str
@@ -69,32 +70,32 @@ class Provider:
 
 
 class Cassette(Protocol):
-    """Verdicts by the content address of what was asked."""
+    """Store of verdicts by the content address of the request."""
 
     def get(self, address: str) -> Verdict | None:
-        """The verdict kept at `address`, None where the provider is to be asked. Raises CoachError where nobody is to
-        be asked and there is none."""
+        """Return the verdict stored at `address`, or None if the provider is to be called. Raises CoachError in replay
+        mode if there is no verdict."""
 
     def put(self, address: str, verdict: Verdict) -> None:
-        """Keep a verdict that is not `failed`."""
+        """Store a verdict that is not `failed`."""
 
 
-Answer = Literal["schema", "json", "text"]
-"""What a reply is to be: JSON that fits a schema, any JSON object, or text."""
+ReplyFormat = Literal["schema", "json", "text"]
+"""Required format of a reply: JSON that matches a schema, any JSON object, or text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One call of a provider.
+    """Request of one provider call.
 
-    `messages` may begin with one of role `system`; the others are `user` and `assistant` in turn. `schema` is JSON
-    schema in the portable form (`answer="schema"` has one). `max_tokens` bounds the reply, thinking included.
-    `temperature` and `seed` None leave the provider's own. Calls of one `cache_key` begin alike, which a provider's
-    prompt cache can use. `timeout_s` bounds the whole call in seconds.
+    `messages` may begin with one of role `system`; the others alternate between `user` and `assistant`. `schema` is a
+    JSON schema in the portable subset, required for `answer="schema"`. `max_tokens` bounds the reply, thinking
+    included. None for `temperature` or `seed` means the provider's default. Requests with the same `cache_key` share a
+    prefix, for the provider's prompt cache. `timeout_s` bounds the whole call in seconds.
     """
 
     messages: tuple[Message, ...]
-    answer: Answer = "text"
+    answer: ReplyFormat = "text"
     schema: Mapping[str, Any] | None = None
     max_tokens: int = 2048
     temperature: float | None = None
@@ -105,11 +106,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a provider answered.
+    """Reply of a provider.
 
-    `stop`: `end`, it finished; `length`, it was cut off at its token limit (thinking may have used it up); `blocked`,
-    the provider or the model refused. `detail` is the provider's own word for it, and its reason. `model` is what
-    answered, as the provider names it; `raw` is the reply as received. `usage` is None where the provider does not say.
+    `stop`: `end`, it finished; `length`, it was cut off at its token limit (which thinking may have used up);
+    `blocked`, the provider or the model refused. `detail` is the provider's own term and reason for it. `model` is the
+    model name that the provider reported; `raw` is the reply as received. `usage` is None if it was not reported.
     """
 
     text: str
@@ -121,24 +122,24 @@ class Reply:
 
 
 class Transport(Protocol):
-    """One provider's wire. Core makes a coach and an `api` policy of its name of each."""
+    """Client of one provider. Core derives a coach and an `api` policy of the same name from each transport."""
 
     @property
     def model(self) -> str:
-        """The model that is asked, as the recipe names it."""
+        """Model name, as given in the recipe."""
 
     @property
     def host(self) -> str:
-        """Where the server stands, for people to read: what is sent goes there."""
+        """Human-readable host of the server that requests are sent to."""
 
     async def complete(self, request: Request) -> Reply:
-        """Make one call, once: whoever calls decides on another try.
+        """Make one call without retries, which are up to the caller.
 
         Raises:
             CallError: there is no reply.
         """
 
     async def count(self, messages: Sequence[Message]) -> int | None:
-        """Tokens of `messages` by the provider's own free counter; None where it has none."""
+        """Count the tokens of `messages` with the provider's free counter; None if it has none."""
 
     async def close(self) -> None: ...

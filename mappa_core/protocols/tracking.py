@@ -1,4 +1,4 @@
-"""Who is told: trackers, which pass what a run does on to a dashboard or to a collector of traces."""
+"""Interface for experiment trackers, which report a run to a dashboard or a trace collector."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from typing import Any, Literal
 from mappa_core.records import Step, Trajectory, Verdict
 
 Ending = Literal["done", "stopped", "failed"]
-"""How a run ended: at its last iteration; by a guard or a signal, to go on later perhaps; by an error."""
+"""How a run ended: `done` after its last iteration; `stopped` by a guard or a signal, and it can be resumed; `failed`
+with an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedRun:
-    """The run that a tracker follows.
+    """Run that a tracker reports.
 
-    `id` (32 hex digits) and `name` (that of its folder) are the same whenever the run goes on. `done` iterations were
-    finished before: 0 where it begins, and after a resume those up to its last checkpoint. Later ones that a service
-    knows already will be told again, and replace what it knows. `config` holds the resolved settings as JSON values:
-    of secrets the names of environment variables, never values.
+    `id` (32 hex digits) and `name` (of the run folder) stay the same when the run is resumed. `done` is the number of
+    iterations finished before: 0 for a new run, after a resume those up to the last checkpoint. Later iterations that
+    the service already has are logged again and replace the earlier values. `config` holds the resolved settings as
+    JSON values; secrets appear as names of environment variables, never as values.
     """
 
     id: str
@@ -35,36 +36,36 @@ class TrackedRun:
 
 
 class Tracker(ABC):
-    """Tells of a run elsewhere. Only `log` has to be written.
+    """Reports a run to another service. Only `log` is required.
 
-    Building one opens nothing. Then come `start`, once; the others, in the order in which things happened; and `close`,
-    once, also after a `start` that raised. All calls of one tracker come from one thread of its own, so they may block:
-    the run does not wait. What one raises is reported and never stops the run; after a `start` that raised nothing but
-    `close` is called. A tracker that takes too long loses what it does not get round to, and the run says how much.
+    The constructor opens nothing. `start` is called once, then the other methods in the order of events, and finally
+    `close` once, even if `start` raised. All calls of one tracker come from one dedicated thread, so they may block
+    without delaying the run. Exceptions are reported and never stop the run; if `start` raised, only `close` is called.
+    A tracker that is too slow loses events, and the run reports how many.
 
-    A run that goes on is another process with a new tracker. What it needs to go on with the same run of its service is
-    `TrackedRun.id`, or a file that it keeps in `TrackedRun.folder`.
+    A resumed run is a new process with a new tracker. To continue the same run of its service, it uses `TrackedRun.id`
+    or a file of its own in `TrackedRun.folder`.
     """
 
     def start(self, run: TrackedRun) -> None:
-        """The run begins or goes on."""
+        """Start tracking a new or resumed run."""
 
     @abstractmethod
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Figures after `iteration` finished iterations, under the names of `docs/metrics.md`; what is missing is left
-        out. Those of an iteration come first; a held-out evaluation (`eval/…`) is told by another call with the same
-        number, 0 before training."""
+        """Log the metrics after `iteration` finished iterations, named as in `docs/metrics.md`; missing metrics are
+        left out. The metrics of an iteration come first; a held-out evaluation (`eval/…`) is a second call with the
+        same number, 0 before training."""
 
     def action(self, trajectory: str, step: Step, ended: float) -> None:
-        """An action of the trajectory with this id was finished and recorded at `ended`, seconds since the epoch.
-        Actions that a resume finds recorded are not told again."""
+        """Report an action of the trajectory with this id, recorded at `ended` in seconds since the epoch. Actions that
+        were recorded before a resume are not reported again."""
 
     def verdict(self, trajectory: str, verdict: Verdict, ended: float) -> None:
-        """A verdict on one of its actions (`verdict.step`) was recorded. It took `verdict.seconds`, and ended then."""
+        """Report a verdict on the action `verdict.step`, recorded at `ended` after `verdict.seconds`."""
 
     def rollout(self, split: str, trajectory: Trajectory, ended: float) -> None:
-        """A trajectory of the split `train`, `eval` or `counterfactual` has ended, with all its steps and verdicts. One
-        that a resume plays again from the record is told again."""
+        """Report a finished trajectory of the split `train`, `eval` or `counterfactual`, with all its steps and
+        verdicts. A trajectory that a resume replays from the record is reported again."""
 
     def close(self, ending: Ending) -> None:
-        """The run has ended: send what waits, and release what is held."""
+        """End tracking: send pending data and release resources."""

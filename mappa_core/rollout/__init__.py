@@ -1,1 +1,1 @@
-"""Rollouts: a workflow on stage, live or replayed, many at once."""
+"""Rollouts: run a workflow on many stages at once, live or replayed."""

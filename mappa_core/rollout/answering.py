@@ -1,4 +1,4 @@
-"""The calls of actions, made in the workspace of their trajectory, and made again where a tool's machinery failed."""
+"""Tool calls of actions: run in the workspace of their trajectory, and retried when a tool's machinery fails."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 from mappa_core.records import FileChange, Step, ToolCall, ToolResult
 from mappa_core.rollout.team import Job, Team
 from mappa_core.tools import inputs as task_files
-from mappa_core.tools.cage.walk import remove
-from mappa_core.tools.patience import patiently
+from mappa_core.tools.cage.walk import remove_tree
+from mappa_core.tools.patience import retry
 from mappa_core.tools.run import run_call
-from mappa_core.tools.workspace import FolderWorkspace, kept
+from mappa_core.tools.workspace import FolderWorkspace, archived_path
 
 
-class Answering:
-    """Answers the calls of one trajectory, those of one action at a time.
+class ToolCallRunner:
+    """Runs the tool calls of one trajectory, one action at a time.
 
-    The workspace is a folder that is made at the first call, and made anew, with the files of the actions so far, where
-    calls were broken off: by a fault of the machinery, or because nobody waits for them any more. So calls that failed
-    leave no trace, and an action that is only replayed costs no folder.
+    The workspace is a folder that is created at the first call. It is created anew, with the files of the actions so
+    far, after calls that were aborted: by a fault of the machinery, or by cancellation. So failed calls leave no trace,
+    and an action that is only replayed costs no folder.
 
     Args:
-        folder: where the workspace lies; a second one lies beside it.
-        archive: folder that keeps the contents of files.
+        folder: path of the workspace; later workspaces of the trajectory lie beside it.
+        archive: folder that keeps file contents by hash.
     """
 
     def __init__(self, team: Team, job: Job, *, folder: Path, archive: Path) -> None:
@@ -34,71 +34,71 @@ class Answering:
         self._folder = folder
         self._archive = archive
         self._workspace: FolderWorkspace | None = None
-        self._spoilt = False
-        self._made = 0
+        self._is_spoilt = False
+        self._workspace_count = 0
         self._changes: dict[str, FileChange] = {}
         self._turn = asyncio.Lock()
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Relative paths of the files that the task and the actions so far left, sorted."""
+        """Relative paths of the files of the task and of the actions so far, sorted."""
         there = {*self._job.task.files, *self._changes}
         gone = {name for name, change in self._changes.items() if change.kind == "deleted"}
         return tuple(sorted(there - gone))
 
     def content(self, path: str) -> Path | None:
-        """Where what a file holds is kept, as the actions so far left it; None where it is not there. A file of the
-        task that no action touched is where the task has it."""
+        """Path to the current content of a file, or None if the file does not exist. A file of the task that no action
+        touched is read from the task's own path."""
         change = self._changes.get(path)
         if change is None:
-            return task_files.checked(self._job.task.files).get(path)
-        return None if change.sha256 is None else kept(self._archive, change.sha256)
+            return task_files.resolve_task_files(self._job.task.files).get(path)
+        return None if change.sha256 is None else archived_path(self._archive, change.sha256)
 
-    def recall(self, step: Step) -> None:
-        """`step` is done already: what it did to the files holds."""
+    def add_recorded(self, step: Step) -> None:
+        """Apply the file changes of a recorded step without running its calls."""
         self._note(step.results)
 
-    async def answer(self, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
-        """Make the calls of one action, in order. Where the machinery of a tool fails, all of them are made again in
-        the workspace as it was before, as often as the least patient of the tools called allows.
+    async def run(self, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
+        """Run the calls of one action, in order. When the machinery of a tool fails, all of them are retried in the
+        workspace as it was before, up to the smallest `retries` of the tools called.
 
         Raises:
-            ToolError: the machinery failed every time.
+            ToolError: the machinery failed in every attempt.
             TaskError: a file of the task cannot be used.
         """
         if not calls:
             return ()
         retries = min((self._team.retries[one.name] for one in calls if one.name in self._team.tools), default=0)
         async with self._turn:
-            results, attempts = await patiently(
-                lambda: self._once(calls), retries=retries, wait_s=self._team.retry_after_s, whose=self._job.id
+            results, attempts = await retry(
+                lambda: self._run_calls(calls), retries=retries, wait_s=self._team.retry_after_s, label=self._job.id
             )
         return tuple(replace(result, attempts=result.attempts + attempts - 1) for result in results)
 
     async def close(self) -> None:
-        """Remove the workspace; a call after this has another."""
+        """Remove the workspace; a later call creates a new one."""
         if self._workspace is not None:
-            self._spoilt = True
-            await asyncio.to_thread(remove, self._workspace.path)
+            self._is_spoilt = True
+            await asyncio.to_thread(remove_tree, self._workspace.path)
 
-    async def _once(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
-        if self._workspace is None or self._spoilt:
-            self._workspace = await asyncio.to_thread(self._make) if self._changes else self._make()
-        self._spoilt = True
+    async def _run_calls(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
+        if self._workspace is None or self._is_spoilt:
+            self._workspace = await asyncio.to_thread(self._make_workspace) if self._changes else self._make_workspace()
+        self._is_spoilt = True
         results = [await run_call(call, self._team.tools, self._workspace, self._team.limits) for call in calls]
-        self._spoilt = False
+        self._is_spoilt = False
         self._note(results)
         return results
 
-    def _make(self) -> FolderWorkspace:
-        """A workspace with the files of the actions so far. Never in the folder of one that was spoilt: a tool that
-        failed may not have ended its program."""
+    def _make_workspace(self) -> FolderWorkspace:
+        """Create a workspace with the files of the actions so far. A spoilt workspace's folder is never reused: a tool
+        that failed may have left its program running."""
         if self._workspace is not None:
-            remove(self._workspace.path)
-        path = self._folder.with_name(f"{self._folder.name}-{self._made}")
-        self._made += 1
-        workspace = FolderWorkspace(path, self._archive, task_files.checked(self._job.task.files))
-        # What was deleted goes first: a file may stand where a folder was.
+            remove_tree(self._workspace.path)
+        path = self._folder.with_name(f"{self._folder.name}-{self._workspace_count}")
+        self._workspace_count += 1
+        workspace = FolderWorkspace(path, self._archive, task_files.resolve_task_files(self._job.task.files))
+        # Deletions go first: a file may replace a folder.
         workspace.restore(sorted(self._changes.values(), key=lambda change: change.kind != "deleted"))
         return workspace
 

@@ -1,4 +1,4 @@
-"""The verdicts of one trajectory: asked for while it goes on, or together when it has ended."""
+"""Verdicts of one trajectory: requested while it runs, or together when it has ended."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mappa_core.errors import ConfigError
 from mappa_core.protocols import Bench, Coach
 from mappa_core.records import Phase, Scene, Step, Trajectory, Verdict
 from mappa_core.rollout.replay import Replay
-from mappa_core.rollout.scenes import hindsight, told
-from mappa_core.rollout.team import Judge, Recorder, Team
+from mappa_core.rollout.scenes import hindsight_scenes, with_truth
+from mappa_core.rollout.team import NamedCoach, Recorder, Team
 
 
-class Judging:
-    """Asks the team's coaches. A live verdict is asked for in a task of `background` as soon as its step is done,
-    unless its coach judges by trajectory; those, and verdicts in hindsight, are asked for in `finish`. Verdicts that
-    `recorded` holds are not asked for again. What the workflow tells of the truth it may look up on `bench`."""
+class VerdictCollector:
+    """Requests verdicts of the team's coaches. A live verdict is requested in a task of `background` as soon as its
+    step is done, unless its coach judges whole trajectories; those, and hindsight verdicts, are requested in `finish`.
+    Verdicts in `recorded` are reused. The workflow may run programs on `bench` to describe the truth."""
 
     def __init__(
         self, team: Team, *, recorder: Recorder, background: asyncio.TaskGroup, recorded: Replay, bench: Bench
@@ -33,24 +33,24 @@ class Judging:
         self._waiting: list[Scene] = []
 
     def start(self, scene: Scene) -> None:
-        """`scene.step` was just done."""
-        judge = self._team.judges.get(scene.step.agent)
+        """Start judging `scene.step`, which was just done."""
+        judge = self._team.coach_of.get(scene.step.agent)
         if judge is None:
             return
         if judge.coach.by_trajectory:
             self._waiting.append(scene)
         else:
-            self._live[scene.step.id] = self._background.create_task(self._alone(judge, scene))
+            self._live[scene.step.id] = self._background.create_task(self._judge_step(judge, scene))
 
-    async def live(self, step: Step) -> Verdict | None:
-        """The live verdict of a step, once it is there; None where nobody judges its agent.
+    async def live_verdict(self, step: Step) -> Verdict | None:
+        """Wait for the live verdict of a step; None if no coach judges its agent.
 
         Raises:
-            ConfigError: its coach judges trajectories, so that there is none before the end.
+            ConfigError: its coach judges whole trajectories, so there is no verdict before the end.
         """
         if step.id in self._live:
             return await asyncio.shield(self._live[step.id])
-        if step.agent in self._team.judges:
+        if step.agent in self._team.coach_of:
             raise ConfigError(
                 f"the workflow asks for the verdict of {step.agent} while it plays, and its coach judges whole "
                 "trajectories when they have ended: set coach.options.batch=step, or turn the feedback off"
@@ -58,61 +58,65 @@ class Judging:
         return None
 
     async def finish(self, trajectory: Trajectory) -> tuple[Verdict, ...]:
-        """All verdicts of a trajectory that has ended. One that could not be finished has no outcome to look back
-        from: nobody judges it in hindsight."""
+        """All verdicts of a trajectory that has ended. A failed trajectory has no outcome, so it gets no hindsight
+        verdicts."""
         live = await asyncio.gather(*self._live.values())
-        late = [self._together("live", self._team.judges[group[0].step.agent], group) for group in self._groups()]
-        looking_back = self._team.hindsight
-        if looking_back is not None and trajectory.error is None:
+        late = [self._judge_batch("live", self._team.coach_of[group[0].step.agent], group) for group in self._batches()]
+        hindsight = self._team.hindsight
+        if hindsight is not None and trajectory.error is None:
             roles, shown = self._team.workflow.agents, self._team.reference_for
-            groups = _by_truth(hindsight(trajectory, roles, reference_for=shown))
-            late += [self._together("after", looking_back, group) for group in groups]
+            groups = _split_by_truth(hindsight_scenes(trajectory, roles, reference_for=shown))
+            late += [self._judge_batch("after", hindsight, group) for group in groups]
         return (*live, *(verdict for verdicts in await asyncio.gather(*late) for verdict in verdicts))
 
-    def _groups(self) -> list[list[Scene]]:
-        """The actions that wait for the end, by their coach."""
+    def _batches(self) -> list[list[Scene]]:
+        """Actions that are judged when the trajectory has ended, grouped by coach and by access to the truth."""
         by_coach: dict[int, list[Scene]] = {}
         for scene in self._waiting:
-            by_coach.setdefault(id(self._team.judges[scene.step.agent].coach), []).append(scene)
-        return [group for scenes in by_coach.values() for group in _by_truth(scenes)]
+            by_coach.setdefault(id(self._team.coach_of[scene.step.agent].coach), []).append(scene)
+        return [group for scenes in by_coach.values() for group in _split_by_truth(scenes)]
 
-    async def _alone(self, judge: Judge, scene: Scene) -> Verdict:
-        given = self._recorded.on(scene.step, "live")
-        if _stands(given):
+    async def _judge_step(self, judge: NamedCoach, scene: Scene) -> Verdict:
+        given = self._recorded.verdicts_on(scene.step, "live")
+        if _is_settled(given):
             return given[-1]
-        (verdict,), seconds = await self._ask(judge, [scene], review=False)
-        return self._keep(verdict, judge, scene, "live", len(given), seconds)
+        (verdict,), seconds = await self._request_verdicts(judge, [scene], review=False)
+        return self._record(verdict, judge, scene, "live", len(given), seconds)
 
-    async def _together(self, phase: Phase, judge: Judge, scenes: Sequence[Scene]) -> list[Verdict]:
-        given = [self._recorded.on(scene.step, phase) for scene in scenes]
-        if all(_stands(verdicts) for verdicts in given):
+    async def _judge_batch(self, phase: Phase, judge: NamedCoach, scenes: Sequence[Scene]) -> list[Verdict]:
+        given = [self._recorded.verdicts_on(scene.step, phase) for scene in scenes]
+        if all(_is_settled(verdicts) for verdicts in given):
             return [verdicts[-1] for verdicts in given]
-        verdicts, seconds = await self._ask(judge, scenes, review=True)
+        verdicts, seconds = await self._request_verdicts(judge, scenes, review=True)
         return [
-            before[-1] if _stands(before) else self._keep(verdict, judge, scene, phase, len(before), seconds)
+            before[-1] if _is_settled(before) else self._record(verdict, judge, scene, phase, len(before), seconds)
             for before, verdict, scene in zip(given, verdicts, scenes, strict=True)
         ]
 
-    async def _ask(self, judge: Judge, scenes: Sequence[Scene], *, review: bool) -> tuple[list[Verdict], float]:
+    async def _request_verdicts(
+        self, judge: NamedCoach, scenes: Sequence[Scene], *, review: bool
+    ) -> tuple[list[Verdict], float]:
         async def asking() -> Sequence[Verdict]:
-            shown = [await told(scene, self._team.workflow, self._bench) for scene in scenes]
-            return await verdicts_on(shown, judge.coach, review=review)
+            shown = [await with_truth(scene, self._team.workflow, self._bench) for scene in scenes]
+            return await judge_scenes(shown, judge.coach, review=review)
 
-        return await asked(asking, len(scenes), self._team.ledger, self._team.coach_timeout_s)
+        return await judge_with_deadline(asking, len(scenes), self._team.ledger, self._team.coach_timeout_s)
 
-    def _keep(self, verdict: Verdict, judge: Judge, scene: Scene, phase: Phase, number: int, seconds: float) -> Verdict:
+    def _record(
+        self, verdict: Verdict, judge: NamedCoach, scene: Scene, phase: Phase, number: int, seconds: float
+    ) -> Verdict:
         identity = f"{scene.step.id}/{judge.name}/{phase}/{number}"
         verdict = replace(verdict, id=identity, step=scene.step.id, coach=judge.name, phase=phase, seconds=seconds)
-        self._recorder.verdict(verdict)
+        self._recorder.record_verdict(verdict)
         return verdict
 
 
-async def asked(
+async def judge_with_deadline(
     asking: Callable[[], Awaitable[Sequence[Verdict]]], count: int, ledger: Ledger, timeout_s: float
 ) -> tuple[list[Verdict], float]:
-    """Ask for `count` verdicts; they and the seconds it took. This is the boundary of coaches: whatever one raises, a
-    spend cap that is reached, and silence beyond `timeout_s` seconds, becomes `failed` verdicts, which carry no
-    gradient and count against `coach.max_missing`."""
+    """Request `count` verdicts; return them and the seconds it took. Any exception of a coach, a reached spending cap
+    and a timeout after `timeout_s` seconds become `failed` verdicts, which carry no gradient and count against
+    `coach.max_missing`."""
     started = time.perf_counter()
     try:
         ledger.check()
@@ -130,18 +134,18 @@ async def asked(
     return verdicts, time.perf_counter() - started
 
 
-async def verdicts_on(scenes: Sequence[Scene], coach: Coach, *, review: bool) -> Sequence[Verdict]:
-    """What `coach` says of scenes of one trajectory: of all together (`review`), or of one after the other."""
+async def judge_scenes(scenes: Sequence[Scene], coach: Coach, *, review: bool) -> Sequence[Verdict]:
+    """Verdicts of `coach` on scenes of one trajectory: in one request (`review`), or one by one."""
     return await coach.review(scenes) if review else [await coach.score(scene) for scene in scenes]
 
 
-def _stands(given: Sequence[Verdict]) -> bool:
-    """Whether the last verdict that was given need not be asked for again."""
+def _is_settled(given: Sequence[Verdict]) -> bool:
+    """Whether the last verdict stands and need not be requested again."""
     return bool(given) and given[-1].status != "failed"
 
 
-def _by_truth(scenes: Sequence[Scene]) -> list[list[Scene]]:
-    """Actions whose coach may see the truth apart from those where it may not: one call shows one evidence."""
+def _split_by_truth(scenes: Sequence[Scene]) -> list[list[Scene]]:
+    """Split actions by whether their coach may see the truth: one request shows the same evidence for all."""
     groups: dict[bool, list[Scene]] = {}
     for scene in scenes:
         groups.setdefault(scene.task.reference is None, []).append(scene)

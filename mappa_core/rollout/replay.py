@@ -1,4 +1,4 @@
-"""A trajectory played again on what was recorded of it."""
+"""Replay of a recorded trajectory."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from mappa_core.records import Completion, Failure, Message, Phase, Step, ToolSp
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Replay:
-    """What the store holds of a trajectory that was begun before: its steps in order and their verdicts. One that was
-    `lost` ends again where it ended, and so.
+    """Recorded steps, in order, and verdicts of a trajectory that began in an earlier process. A lost trajectory fails
+    again at the same step with the same error, `lost`.
 
-    In a counterfactual rollout the steps before position `given` are another trajectory's, and `instead`, if it is not
-    None, is the action there. Neither is ever sampled.
+    In a counterfactual rollout the steps before `fork_position` belong to the original trajectory, and `replacement`,
+    if not None, is the action at `fork_position`. Neither is ever sampled.
     """
 
     steps: tuple[Step, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     lost: Failure | None = None
-    given: int = 0
-    instead: Completion | None = None
+    fork_position: int = 0
+    replacement: Completion | None = None
 
     def step(self, position: int) -> Step | None:
-        """The recorded step at `position`, None where there is none."""
+        """The recorded step at `position`, or None."""
         return next((step for step in self.steps if step.position == position), None)
 
     def ended_before(self, position: int) -> bool:
-        """Whether the record holds nothing at `position` and after it. A position in between may be empty: an action
-        was asked for there, and could not be sampled."""
+        """Whether nothing is recorded at `position` or after it. An earlier position may be empty: an action was
+        requested there and could not be sampled."""
         return all(step.position < position for step in self.steps)
 
-    def put(self, position: int) -> Completion | None:
-        """The action at `position` that stands in for one that would be sampled."""
-        return self.instead if position == self.given else None
+    def replacement_at(self, position: int) -> Completion | None:
+        """The action that replaces sampling at `position`, or None."""
+        return self.replacement if position == self.fork_position else None
 
-    def sampled(self, position: int) -> bool:
-        """Whether the action at `position` is this trajectory's own and was, or will be, sampled."""
-        return position >= self.given and self.put(position) is None
+    def is_sampled(self, position: int) -> bool:
+        """Whether the action at `position` belongs to this trajectory and was, or will be, sampled."""
+        return position >= self.fork_position and self.replacement_at(position) is None
 
-    def on(self, step: Step, phase: Phase) -> tuple[Verdict, ...]:
+    def verdicts_on(self, step: Step, phase: Phase) -> tuple[Verdict, ...]:
         """The verdicts of `phase` on `step`, oldest first."""
         return tuple(verdict for verdict in self.verdicts if verdict.step == step.id and verdict.phase == phase)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a workflow asks for: an action of `agent`."""
+class ActionRequest:
+    """Request of a workflow for an action of `agent`."""
 
     agent: str
     messages: tuple[Message, ...]
@@ -57,10 +57,10 @@ class Asked:
     own_tools: tuple[ToolSpec, ...]
 
 
-def check_same_request(step: Step, asked: Asked) -> None:
-    """Raise ReplayError where a workflow asks for something else than it did when `step` was recorded."""
-    for name in (field.name for field in fields(asked)):
-        if getattr(asked, name) != getattr(step, name):
+def check_same_request(step: Step, request: ActionRequest) -> None:
+    """Raise ReplayError if a workflow requests something else than when `step` was recorded."""
+    for name in (field.name for field in fields(request)):
+        if getattr(request, name) != getattr(step, name):
             raise ReplayError(
                 f"step {step.id}: the workflow now gives other {name} than when it was recorded. A workflow must "
                 "take time, randomness and ids from the stage, so that it can be replayed."
@@ -68,7 +68,7 @@ def check_same_request(step: Step, asked: Asked) -> None:
 
 
 def check_same_sample(step: Step, again: Completion) -> None:
-    """Raise ReplayError where sampling a recorded step again did not give the recorded tokens."""
+    """Raise ReplayError if resampling a recorded step gave other tokens or log-probabilities."""
     recorded = step.completion
     same_tokens = np.array_equal(_array(recorded.tokens), _array(again.tokens))
     if not same_tokens or not np.array_equal(_array(recorded.logprobs), _array(again.logprobs)):

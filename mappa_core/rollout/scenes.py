@@ -1,4 +1,4 @@
-"""What a coach may see of the steps of a trajectory."""
+"""Scenes: what a coach may see of the steps of a trajectory."""
 
 from __future__ import annotations
 
@@ -9,34 +9,36 @@ from mappa_core.protocols import Bench, Workflow
 from mappa_core.records import Role, Scene, Step, Task, Trajectory
 
 
-def scene(step: Step, earlier: Sequence[Step], task: Task, roles: Mapping[str, Role]) -> Scene:
-    """`step` as its coach sees it when it was just made. `task` holds the truth only where the coach may see it."""
+def live_scene(step: Step, earlier: Sequence[Step], task: Task, roles: Mapping[str, Role]) -> Scene:
+    """Scene of `step` right after the action. `task` holds the truth only if the coach may see it."""
     return Scene(task=task, role=roles[step.agent], step=step, team=roles, earlier=tuple(earlier))
 
 
-def scenes(trajectory: Trajectory, roles: Mapping[str, Role], *, reference_for: Collection[str]) -> tuple[Scene, ...]:
-    """Every step of `trajectory` as its coach saw it live, in order. The truth is in those of the agents that
-    `reference_for` lists."""
+def live_scenes(
+    trajectory: Trajectory, roles: Mapping[str, Role], *, reference_for: Collection[str]
+) -> tuple[Scene, ...]:
+    """Scenes of all steps of `trajectory` as their coaches saw them live, in order. The truth is included for the
+    agents in `reference_for`."""
     task, steps = trajectory.task, trajectory.steps
     hidden = replace(task, reference=None)
     return tuple(
-        scene(step, steps[:place], task if step.agent in reference_for else hidden, roles)
+        live_scene(step, steps[:place], task if step.agent in reference_for else hidden, roles)
         for place, step in enumerate(steps)
     )
 
 
-def hindsight(
+def hindsight_scenes(
     trajectory: Trajectory, roles: Mapping[str, Role], *, reference_for: Collection[str]
 ) -> tuple[Scene, ...]:
-    """Every step of a finished `trajectory` with what came after it and the outcome, in order."""
+    """Scenes of all steps of a finished `trajectory`, in order, with the later steps and the outcome."""
     return tuple(
         replace(one, later=trajectory.steps[place + 1 :], outcome=trajectory.outcome)
-        for place, one in enumerate(scenes(trajectory, roles, reference_for=reference_for))
+        for place, one in enumerate(live_scenes(trajectory, roles, reference_for=reference_for))
     )
 
 
-async def told(scene: Scene, workflow: Workflow, bench: Bench) -> Scene:
-    """`scene` with what the workflow tells of the truth, where its coach may see it."""
+async def with_truth(scene: Scene, workflow: Workflow, bench: Bench) -> Scene:
+    """Add the workflow's description of the truth to `scene`, if its coach may see it."""
     if scene.task.reference is None:
         return scene
     return replace(scene, truth=await workflow.reveal(scene, bench))

@@ -1,4 +1,4 @@
-"""Everything a stage needs, the same for all trajectories of a run."""
+"""Team, jobs and recorder: what all stages of a run share."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from mappa_core.calls.policy import ApiPolicy
 from mappa_core.calls.spend import Ledger
 from mappa_core.protocols import Coach, Sampler, Split, Tool, Workflow
 from mappa_core.records import Sampling, Step, Task, ToolLimits, Trajectory, Verdict
-from mappa_core.store.counterfactuals import COUNTERFACTUAL, name_of
-from mappa_core.tools.bench import ToolBench
+from mappa_core.store.counterfactuals import COUNTERFACTUAL, counterfactual_id
+from mappa_core.tools.bench import ScratchRunner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Judge:
-    """A coach under the name that a recipe gave it."""
+class NamedCoach:
+    """A coach and its name in the recipe."""
 
     name: str
     coach: Coach
@@ -26,15 +26,15 @@ class Judge:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Team:
-    """A workflow and what its agents work with.
+    """A workflow with the policies, tools and coaches of its agents.
 
-    Keys of `policy_of`, `sampling` and `judges` are agents, of `samplers` policies, of `tools`, `limits` and `retries`
-    tools; `boxes` names the tools of each box of them.
-    `retries` is how often calls are made again where a tool's machinery failed: the first time after `retry_after_s`
-    seconds, and after twice as long every time. `judges` lacks an agent whose actions nobody judges (evaluation without
-    a coach); `hindsight` judges all actions of a finished trajectory. `unheard` are agents whose actions are judged
-    elsewhere and not here: a workflow that asks for such a verdict is refused. `outside` holds the policies behind an
-    API; `ledger` counts what they and the coaches cost.
+    Keys of `policy_of`, `sampling` and `coach_of` are agents, of `samplers` policies, of `tools`, `limits` and
+    `retries` tools; `toolboxes` lists the tools of each toolbox.
+    `retries` is how often a call is retried when a tool's machinery fails: the first time after `retry_after_s`
+    seconds, with the delay doubling each time. `coach_of` lacks agents whose actions are not judged (evaluation without
+    a coach); `hindsight` judges all actions of a finished trajectory. `unjudged` lists agents whose actions are judged
+    in training but not here: a workflow that requests such a verdict gets an error. `api_policies` holds the policies
+    behind an API; `ledger` counts the cost of them and of the coaches.
     """
 
     workflow: Workflow
@@ -44,34 +44,34 @@ class Team:
     tools: Mapping[str, Tool]
     limits: Mapping[str, ToolLimits]
     retries: Mapping[str, int]
-    judges: Mapping[str, Judge]
-    boxes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    hindsight: Judge | None = None
-    unheard: frozenset[str] = frozenset()
-    outside: Mapping[str, ApiPolicy] = field(default_factory=dict)
+    coach_of: Mapping[str, NamedCoach]
+    toolboxes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    hindsight: NamedCoach | None = None
+    unjudged: frozenset[str] = frozenset()
+    api_policies: Mapping[str, ApiPolicy] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=lambda: Ledger(None))
     reference_for: frozenset[str] = frozenset()
     coach_timeout_s: float = 120.0
     retry_after_s: float = 0.5
     seed: int = 0
 
-    def offered(self, tools: Iterable[str]) -> tuple[str, ...]:
-        """The tools that a workflow means, in order: a box stands for its tools."""
-        return tuple(dict.fromkeys(one for name in tools for one in self.boxes.get(name, (name,))))
+    def expand_toolboxes(self, tools: Iterable[str]) -> tuple[str, ...]:
+        """Replace each toolbox name by the names of its tools; order is kept, duplicates are dropped."""
+        return tuple(dict.fromkeys(one for name in tools for one in self.toolboxes.get(name, (name,))))
 
-    def bench(self, archive: Path) -> ToolBench:
-        """Where programs are run on files of this team that `archive` keeps."""
-        return ToolBench(self.tools, self.limits, self.retries, wait_s=self.retry_after_s, archive=archive)
+    def bench(self, archive: Path) -> ScratchRunner:
+        """Runner of programs on files of this team that `archive` keeps."""
+        return ScratchRunner(self.tools, self.limits, self.retries, wait_s=self.retry_after_s, archive=archive)
 
     def seed_of(self, *names: object) -> int:
-        """A 63-bit seed for what `names` identify, the same in every process and every replay."""
+        """A 63-bit seed derived from `names`, the same in every process and every replay."""
         text = "/".join(str(name) for name in (self.seed, *names))
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Altered:
-    """The action at `position` of `trajectory`, to be replaced the `number`-th time."""
+class Replacement:
+    """The `number`-th replacement of the action at `position` of `trajectory`."""
 
     trajectory: str
     position: int
@@ -80,43 +80,43 @@ class Altered:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Job:
-    """One trajectory to be collected; where it is another one `altered`, a counterfactual rollout of that."""
+    """One trajectory to collect; with a `replacement`, a counterfactual rollout of another trajectory."""
 
     task: Task
     split: Split
     iteration: int
     sample: int
-    altered: Altered | None = None
+    replacement: Replacement | None = None
 
     @property
     def id(self) -> str:
-        """Names the trajectory in the store; sorts in canonical order."""
-        if self.altered is not None:
-            return name_of(self.altered.trajectory, self.altered.position, self.altered.number)
+        """Id of the trajectory in the store; ids sort in canonical order."""
+        if self.replacement is not None:
+            return counterfactual_id(self.replacement.trajectory, self.replacement.position, self.replacement.number)
         return f"{self.split}-{self.iteration:06d}/{self.task.id}/{self.sample:03d}"
 
     @property
-    def kept_as(self) -> str:
-        """The split under which the store keeps the trajectory."""
-        return self.split if self.altered is None else COUNTERFACTUAL
+    def stored_split(self) -> str:
+        """Split under which the store keeps the trajectory."""
+        return self.split if self.replacement is None else COUNTERFACTUAL
 
     @property
     def origin(self) -> str:
-        """The trajectory whose randomness this one has, its own but for the action that is replaced."""
-        return self.id if self.altered is None else self.altered.trajectory
+        """Id of the trajectory whose seeds this one uses for all actions but the replaced one."""
+        return self.id if self.replacement is None else self.replacement.trajectory
 
-    def drawn_by(self, position: int) -> str:
-        """The name that the seed of an action is made from."""
-        return self.id if self.altered is not None and self.altered.position == position else self.origin
+    def seed_name(self, position: int) -> str:
+        """Trajectory id from which the seed of the action at `position` is derived."""
+        return self.id if self.replacement is not None and self.replacement.position == position else self.origin
 
 
 class Recorder(Protocol):
-    """Where finished work goes at once, so that a killed run loses none of it."""
+    """Records finished work at once, so that a killed run loses none of it."""
 
-    def begin(self, split: str, trajectory_id: str, task: Task, sample: int, iteration: int) -> None: ...
+    def begin_trajectory(self, split: str, trajectory_id: str, task: Task, sample: int, iteration: int) -> None: ...
 
-    def step(self, trajectory_id: str, step: Step) -> None: ...
+    def record_step(self, trajectory_id: str, step: Step) -> None: ...
 
-    def verdict(self, verdict: Verdict) -> None: ...
+    def record_verdict(self, verdict: Verdict) -> None: ...
 
-    def end(self, trajectory: Trajectory) -> None: ...
+    def end_trajectory(self, trajectory: Trajectory) -> None: ...

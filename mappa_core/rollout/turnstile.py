@@ -1,4 +1,4 @@
-"""How requests for actions reach the samplers."""
+"""Wave scheduling: the order in which requests for actions reach the samplers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class _Request:
     admitted: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-class Turnstile:
-    """Admits requests as they come or, in waves, only when every trajectory under way waits for an action.
+class WaveScheduler:
+    """Admits requests as they come or, with `waves`, only when every running trajectory waits for an action.
 
-    A wave holds the same requests in the same order whatever tools and coaches took in time, so that a sampler which
-    batches what is waiting gives bit-equal results in every run.
+    A wave holds the same requests in the same order however long tools and coaches take, so that a sampler that batches
+    waiting requests gives bit-equal results in every run.
     """
 
     def __init__(self, *, waves: bool) -> None:
@@ -29,14 +29,14 @@ class Turnstile:
         self._running: set[str] = set()
         self._waiting: dict[str, _Request] = {}
 
-    def enter(self, trajectory: str) -> None:
-        """A trajectory is under way: waves wait for it."""
+    def add_trajectory(self, trajectory: str) -> None:
+        """Register a running trajectory: waves wait for it."""
         self._running.add(trajectory)
 
-    def leave(self, trajectory: str) -> None:
-        """A trajectory asks for no further action."""
+    def remove_trajectory(self, trajectory: str) -> None:
+        """Unregister a trajectory that requests no further action."""
         self._running.discard(trajectory)
-        self._open()
+        self._admit_wave_if_complete()
 
     async def sample(self, trajectory: str, sampler: Sampler, prompt: Any, sampling: Sampling) -> Completion:
         """Sample one action as soon as it is admitted."""
@@ -48,16 +48,16 @@ class Turnstile:
                 )
             request = _Request(trajectory)
             self._waiting[trajectory] = request
-            self._open()
+            self._admit_wave_if_complete()
             await request.admitted
         return await sampler.sample(prompt, sampling)
 
-    def _open(self) -> None:
+    def _admit_wave_if_complete(self) -> None:
         if not self._waiting or self._running - self._waiting.keys():
             return
         wave = sorted(self._waiting.values(), key=lambda request: request.key)
         self._waiting.clear()
-        # Not now: whoever opens the wave must be waiting too, or it would go before its turn.
+        # Deferred: the request that completes the wave must be waiting too, or it would be sampled out of order.
         asyncio.get_running_loop().call_soon(_admit, wave)
 
 

@@ -1,19 +1,19 @@
-"""A resolved config and a registry made into objects: the one place that builds, opens and closes."""
+"""Sessions: builds, opens and closes all objects of a run from a resolved config and a registry."""
 
-from mappa_core.session.bench import open_bench
-from mappa_core.session.cassette import coaches_on_cassette
+from mappa_core.session.bench import open_program_runner
+from mappa_core.session.cassette import attach_cassette
 from mappa_core.session.opening import Session, build_estimator, check_prices, open_session
-from mappa_core.session.parts import Part
-from mappa_core.session.starting import coaches_in, keep_opened
+from mappa_core.session.parts import EvalPart
+from mappa_core.session.starting import attach_coaches, record_session_events
 
 __all__ = [
-    "Part",
+    "EvalPart",
     "Session",
+    "attach_cassette",
+    "attach_coaches",
     "build_estimator",
     "check_prices",
-    "coaches_in",
-    "coaches_on_cassette",
-    "keep_opened",
-    "open_bench",
+    "open_program_runner",
     "open_session",
+    "record_session_events",
 ]

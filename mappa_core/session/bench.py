@@ -1,4 +1,4 @@
-"""A bench on the files of a run that is not going on."""
+"""Runs programs on the files of a run that has ended."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from pathlib import Path
 
 from mappa_core.config.schema import RunConfig
 from mappa_core.plugins import Registry
-from mappa_core.session.kit import limits_of
-from mappa_core.tools.bench import ToolBench
+from mappa_core.session.kit import to_tool_limits
+from mappa_core.tools.bench import ScratchRunner
 from mappa_core.tools.calls import PYTHON
 
-RETRY_AFTER_S = 0.5
+_RETRY_AFTER_S = 0.5
 
 
 @asynccontextmanager
-async def open_bench(config: RunConfig, registry: Registry, archive: Path) -> AsyncIterator[ToolBench]:
-    """Where programs are run on the files that `archive` keeps, with the run's own tool `python`, which starts with the
-    first of them.
+async def open_program_runner(config: RunConfig, registry: Registry, archive: Path) -> AsyncIterator[ScratchRunner]:
+    """Open a runner of programs on the files that `archive` keeps, with the run's own tool `python`, which starts with
+    the first program.
 
     Raises:
         ConfigError, PluginError: the tool cannot be built.
     """
     chosen = {name: section for name, section in config.tools.items() if name == PYTHON}
     tools = {name: registry.build("tools", section.use, section.options) for name, section in chosen.items()}
-    limits = {name: limits_of(section) for name, section in chosen.items()}
+    limits = {name: to_tool_limits(section) for name, section in chosen.items()}
     retries = {name: section.retries for name, section in chosen.items()}
     try:
-        yield ToolBench(tools, limits, retries, wait_s=RETRY_AFTER_S, archive=archive)
+        yield ScratchRunner(tools, limits, retries, wait_s=_RETRY_AFTER_S, archive=archive)
     finally:
         for tool in tools.values():
             await tool.close()

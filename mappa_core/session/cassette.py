@@ -1,4 +1,4 @@
-"""The cassette of a run's coaches."""
+"""Attaches the cassette of a run to its coaches."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from mappa_core.config.schema import CassetteSection
 from mappa_core.protocols import Coach
 from mappa_core.store.cassette import open_cassette
 
-NAME = "cassette.db"
+CASSETTE_NAME = "cassette.db"
 
 
 @contextmanager
-def coaches_on_cassette(coaches: Sequence[Coach], chosen: CassetteSection, folder: Path) -> Iterator[None]:
-    """Let coaches look verdicts up, and keep them, on the cassette that `coach.cassette` names: a file of its own, or
-    `cassette.db` in the run's `folder`. Coaches that ask nobody need none.
+def attach_cassette(coaches: Sequence[Coach], chosen: CassetteSection, folder: Path) -> Iterator[None]:
+    """Let coaches read and write verdicts on the cassette that `coach.cassette` names: a file of its own, or
+    `cassette.db` in the run's `folder`. Coaches that call no provider need none.
 
     Raises:
-        RunError: the file is no cassette, damaged, or of a newer version.
+        RunError: the file is not a cassette, is damaged, or is of a newer version.
     """
     cassette = None
     if any(coach.providers for coach in coaches):
-        cassette = open_cassette(chosen.mode, folder / NAME if chosen.path is None else Path(chosen.path))
+        cassette = open_cassette(chosen.mode, folder / CASSETTE_NAME if chosen.path is None else Path(chosen.path))
     if cassette is None:
         yield
         return
     try:
         for coach in coaches:
-            coach.keep_on(cassette)
+            coach.use_cassette(cassette)
         yield
     finally:
         cassette.close()

@@ -1,43 +1,43 @@
-"""The coaches of a run: who judges whom, live and in hindsight."""
+"""Coaches of a run: which coach judges which agent, live and in hindsight."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mappa_core.coaching.bias import Debiased
+from mappa_core.coaching.bias import BiasCorrectedCoach
 from mappa_core.config.schema import CoachSection, RunConfig, Use
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Coach, Workflow
-from mappa_core.rollout.team import Judge
+from mappa_core.rollout.team import NamedCoach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Panel:
-    """All coaches of a run. `judges`, by agent, are those whose live verdicts are asked for; `coaches` holds each coach
+class RunCoaches:
+    """All coaches of a run. `coach_of` maps an agent to the coach of its live verdicts; `coaches` holds each coach
     once, in the order of the config."""
 
-    judges: Mapping[str, Judge] = field(default_factory=dict)
-    hindsight: Judge | None = None
-    coaches: tuple[Debiased, ...] = ()
+    coach_of: Mapping[str, NamedCoach] = field(default_factory=dict)
+    hindsight: NamedCoach | None = None
+    coaches: tuple[BiasCorrectedCoach, ...] = ()
 
 
-def build_panel(config: RunConfig, registry: Registry, workflow: Workflow) -> Panel:
-    """The coaches that `coach` names. A phase without weight in `coach.reward` is not asked for: its verdicts would be
-    paid for and change nothing.
+def build_coaches(config: RunConfig, registry: Registry, workflow: Workflow) -> RunCoaches:
+    """Build the coaches that `coach` names. A phase without weight in `coach.reward` gets no coach: its verdicts would
+    cost money and change nothing.
 
     Raises:
-        ConfigError: `coach.reward` gives weight to hindsight, and there is no `coach.hindsight`, or to `again`.
+        ConfigError: `coach.reward` gives weight to hindsight without `coach.hindsight`, or to `again`.
     """
     section = config.coach
     _check_reward(section)
-    building = _Building(section, registry, workflow.metric)
-    judges = {}
+    builder = _CoachBuilder(section, registry, workflow.metric)
+    coach_of = {}
     if section.reward.get("live"):
-        judges = {agent: building.judge(section.by_agent.get(agent, section)) for agent in workflow.agents}
-    looking_back = building.judge(section.hindsight) if section.hindsight and section.reward.get("after") else None
-    return Panel(judges=judges, hindsight=looking_back, coaches=tuple(building.coaches))
+        coach_of = {agent: builder.build(section.by_agent.get(agent, section)) for agent in workflow.agents}
+    hindsight = builder.build(section.hindsight) if section.hindsight and section.reward.get("after") else None
+    return RunCoaches(coach_of=coach_of, hindsight=hindsight, coaches=tuple(builder.coaches))
 
 
 def _check_reward(section: CoachSection) -> None:
@@ -49,27 +49,27 @@ def _check_reward(section: CoachSection) -> None:
         raise ConfigError("coach.reward.again: verdicts of `mappa recoach` come after training and reward nothing")
 
 
-class _Building:
-    """Builds each coach once: choices of one offer with the same options share its client, limits and state."""
+class _CoachBuilder:
+    """Builds each coach once: sections with the same offer and options share its client, limits and state."""
 
     def __init__(self, section: CoachSection, registry: Registry, metric: str) -> None:
-        self.coaches: list[Debiased] = []
+        self.coaches: list[BiasCorrectedCoach] = []
         self._section = section
         self._registry = registry
         self._metric = metric
-        self._built: list[tuple[Use | CoachSection, Judge]] = []
+        self._built: list[tuple[Use | CoachSection, NamedCoach]] = []
 
-    def judge(self, chosen: Use | CoachSection) -> Judge:
+    def build(self, chosen: Use | CoachSection) -> NamedCoach:
         for other, judge in self._built:
             if (other.use, other.options) == (chosen.use, chosen.options):
                 return judge
-        coach = self._watched(self._registry.build("coaches", chosen.use, chosen.options))
-        judge = Judge(name=chosen.use, coach=coach)
+        coach = self._with_bias_correction(self._registry.build("coaches", chosen.use, chosen.options))
+        judge = NamedCoach(name=chosen.use, coach=coach)
         self.coaches.append(coach)
         self._built.append((chosen, judge))
         return judge
 
-    def _watched(self, coach: Coach) -> Debiased:
-        """`coach` with its preferences learned from the start, whether or not they are taken off some day."""
+    def _with_bias_correction(self, coach: Coach) -> BiasCorrectedCoach:
+        """Wrap `coach` so that its bias is estimated from the start, even if it is only corrected later."""
         bias, strata = self._section.bias, self._section.strata
-        return Debiased(coach, bias, strata=strata, metric=self._metric, active=bias.correct)
+        return BiasCorrectedCoach(coach, bias, strata=strata, metric=self._metric, active=bias.correct)

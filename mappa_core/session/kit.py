@@ -1,4 +1,4 @@
-"""The tools of a run: built, and opened where they have to be."""
+"""Tools of a run: builds them, and opens those that run programs."""
 
 from __future__ import annotations
 
@@ -15,58 +15,58 @@ from mappa_core.records import Sandbox, ToolLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kit:
-    """Tools, the sections of the config that they come from, and where those that run programs run them, all by the
-    name of the tool; `boxes` names the tools of a section that brings several."""
+class Toolset:
+    """Tools, their sections of the config, and the sandboxes of those that run programs, all by tool name; `toolboxes`
+    lists the tools of a section that provides several."""
 
     tools: Mapping[str, Tool]
     sections: Mapping[str, ToolSection]
-    boxes: Mapping[str, tuple[str, ...]]
+    toolboxes: Mapping[str, tuple[str, ...]]
     sandboxes: Mapping[str, Sandbox]
 
 
-async def build_tools(config: RunConfig, registry: Registry, stack: AsyncExitStack) -> Kit:
-    """The tools of a config; what has to be closed goes onto `stack`. Boxes are connected, and programs are not run.
+async def build_tools(config: RunConfig, registry: Registry, stack: AsyncExitStack) -> Toolset:
+    """Build the tools of a config, connect toolboxes, and register all on `stack` for closing. No sandbox is opened.
 
     Raises:
-        ConfigError, PluginError: a tool cannot be built, or two have one name.
+        ConfigError, PluginError: a tool cannot be built, or two tools have the same name.
     """
     tools: dict[str, Tool] = {}
     sections: dict[str, ToolSection] = {}
-    boxes: dict[str, tuple[str, ...]] = {}
+    toolboxes: dict[str, tuple[str, ...]] = {}
     for name, section in config.tools.items():
         built: Tool | Toolbox = registry.build("tools", section.use, section.options)
         stack.push_async_callback(built.close)
-        found: Sequence[tuple[str, Tool]]
+        named_tools: Sequence[tuple[str, Tool]]
         if isinstance(built, Toolbox):
-            found = [(tool.spec.name, tool) for tool in await built.connect()]
-            boxes[name] = tuple(called for called, _ in found)
+            named_tools = [(tool.spec.name, tool) for tool in await built.connect()]
+            toolboxes[name] = tuple(called for called, _ in named_tools)
         else:
-            found = [(name, built)]
-        for called, tool in found:
+            named_tools = [(name, built)]
+        for called, tool in named_tools:
             if called in tools:
                 raise ConfigError(
                     f"tools.{name}: there is a tool {called!r} already; give those of a server names of their own with "
                     f"tools.{name}.options.prefix"
                 )
             tools[called], sections[called] = tool, section
-    return Kit(tools=tools, sections=sections, boxes=boxes, sandboxes={})
+    return Toolset(tools=tools, sections=sections, toolboxes=toolboxes, sandboxes={})
 
 
-async def open_tools(config: RunConfig, registry: Registry, stack: AsyncExitStack) -> Kit:
-    """As `build_tools`, and those that run programs have run one. Each is opened once, however many names it has."""
-    kit = await build_tools(config, registry, stack)
+async def open_tools(config: RunConfig, registry: Registry, stack: AsyncExitStack) -> Toolset:
+    """Build the tools and open those that run programs, each once, however many names it has."""
+    toolset = await build_tools(config, registry, stack)
     opened = {
         identity: await tool.open()
-        for identity, tool in {id(tool): tool for tool in kit.tools.values()}.items()
+        for identity, tool in {id(tool): tool for tool in toolset.tools.values()}.items()
         if isinstance(tool, Sandboxed)
     }
-    sandboxes = {name: opened[id(tool)] for name, tool in kit.tools.items() if id(tool) in opened}
-    return Kit(tools=kit.tools, sections=kit.sections, boxes=kit.boxes, sandboxes=sandboxes)
+    sandboxes = {name: opened[id(tool)] for name, tool in toolset.tools.items() if id(tool) in opened}
+    return Toolset(tools=toolset.tools, sections=toolset.sections, toolboxes=toolset.toolboxes, sandboxes=sandboxes)
 
 
-def limits_of(section: ToolSection) -> ToolLimits:
-    """The limits of a tool as the record that its calls get."""
+def to_tool_limits(section: ToolSection) -> ToolLimits:
+    """Convert the limits of a tool section to the record that its calls get."""
     limits: Any = section.limits
     return ToolLimits(
         wall_s=limits.wall_s,

@@ -1,4 +1,4 @@
-"""Everything that a run works with, built, opened and closed."""
+"""Builds, opens and closes everything that a run works with."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 from mappa_core.calls.policy import ApiPolicy
 from mappa_core.calls.spend import Ledger
-from mappa_core.coaching.bias import Debiased
-from mappa_core.config.compose import Composed
+from mappa_core.coaching.bias import BiasCorrectedCoach
+from mappa_core.config.compose import ComposedConfig
 from mappa_core.config.schema import RunConfig
-from mappa_core.credit.by_agent import combine
+from mappa_core.credit.by_agent import combine_estimators
 from mappa_core.errors import ConfigError, TaskError
 from mappa_core.plugins import Registry
 from mappa_core.protocols import (
@@ -31,69 +31,69 @@ from mappa_core.protocols import (
 )
 from mappa_core.records import Sampling, Sandbox, Task
 from mappa_core.rollout.team import Team
-from mappa_core.session.coaches import Panel, build_panel
-from mappa_core.session.kit import Kit, limits_of, open_tools
-from mappa_core.session.parts import Parts, parts_of
-from mappa_core.session.policies import api_policies, check_value_heads, policies_of, policy_specs
-from mappa_core.session.replacing import check_difference, default_texts
+from mappa_core.session.coaches import RunCoaches, build_coaches
+from mappa_core.session.kit import Toolset, open_tools, to_tool_limits
+from mappa_core.session.parts import HeldOutTasks, split_held_out
+from mappa_core.session.policies import assign_policies, build_api_policies, build_policy_specs, check_value_heads
+from mappa_core.session.replacing import check_difference_shaper, resolve_default_actions
 from mappa_core.tools import inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Session:
-    """The objects of one run, opened. `team` has no judges where the session was opened without a coach."""
+    """The opened objects of one run. `team` has no coaches if the session was opened without a coach."""
 
     config: RunConfig
     workflow: Workflow
     source: TaskSource
-    loaded: Engine | None
-    """The engine with `policies` in it; None where every policy is behind an API."""
+    loaded_engine: Engine | None
+    """The engine with `policies` loaded; None if every policy is behind an API."""
     team: Team
     sandboxes: Mapping[str, Sandbox]
-    """Where the tools that run programs run them, by the name of the tool."""
+    """Sandboxes of the tools that run programs, by tool name."""
     policies: tuple[PolicySpec, ...]
-    coaches: tuple[Debiased, ...]
-    """Every coach once, in the order in which the config names them."""
+    coaches: tuple[BiasCorrectedCoach, ...]
+    """Every coach once, in the order of the config."""
     shapers: tuple[Shaper, ...]
-    texts: Mapping[str, str]
-    """What an agent says by default, where its actions are replaced by that."""
+    default_actions: Mapping[str, str]
+    """Default action per agent, for counterfactual rollouts that replace actions by it."""
     estimator: Estimator
     loss: Loss | None
-    """None where nothing is learned."""
+    """None if nothing is learned."""
     trackers: tuple[Tracker, ...]
 
     @property
     def engine(self) -> Engine:
-        """The engine. Raises ConfigError where every policy is behind an API."""
-        if self.loaded is None:
+        """The engine. Raises ConfigError if every policy is behind an API."""
+        if self.loaded_engine is None:
             raise ConfigError("every policy is behind an API: there are no weights here")
-        return self.loaded
+        return self.loaded_engine
 
     @property
     def deterministic(self) -> bool:
-        """Whether actions can be sampled again bit for bit: the engine promises it, and nobody outside is asked."""
-        return self.loaded is not None and self.loaded.deterministic and not self.team.outside
+        """Whether sampling is reproducible bit for bit: the engine guarantees it, and no policy is behind an API."""
+        return self.loaded_engine is not None and self.loaded_engine.deterministic and not self.team.api_policies
 
     @property
     def providers(self) -> tuple[Provider, ...]:
-        """Whom coaches and policies ask: what agents see and write leaves for them."""
-        return _providers(self.coaches, self.team.outside.values())
+        """Providers that coaches and policies call: what agents see and write is sent to them."""
+        return _providers(self.coaches, self.team.api_policies.values())
 
     @property
-    def trained(self) -> frozenset[str]:
-        """Names of the policies that learn."""
+    def trained_policies(self) -> frozenset[str]:
+        """Names of the trained policies."""
         return frozenset(spec.name for spec in self.policies if spec.trained)
 
-    def tasks(self, split: Split, at_least: int = 1) -> tuple[Task, ...]:
-        """The tasks of a split.
+    def tasks(self, split: Split, min_count: int = 1) -> tuple[Task, ...]:
+        """Load the tasks of a split.
 
         Raises:
-            TaskError: fewer than `at_least`, two of the same id, or one with a file that cannot be used.
+            TaskError: fewer than `min_count` tasks, two with the same id, or one with a file that cannot be used.
         """
         tasks = tuple(self.source.load(split))
-        if len(tasks) < at_least:
+        if len(tasks) < min_count:
             raise TaskError(
-                f"tasks.use={self.config.tasks.use}: {len(tasks)} {split} tasks, at least {at_least} needed"
+                f"tasks.use={self.config.tasks.use}: {len(tasks)} {split} tasks, at least {min_count} needed"
             )
         seen: set[str] = set()
         for task in tasks:
@@ -105,19 +105,18 @@ class Session:
             _check_files(self.config.tasks.use, task)
         return tasks
 
-    def held_out(self) -> Parts:
-        """The tasks that evaluations play, the same ones every time: those that are reported, and those that the best
-        checkpoint is chosen on.
+    def held_out(self) -> HeldOutTasks:
+        """Tasks of evaluations, the same every time: those for the report and those for choosing the best checkpoint.
 
         Raises:
-            TaskError: as `tasks`.
-            ConfigError: as `parts_of`.
+            TaskError: see `tasks`.
+            ConfigError: see `split_held_out`.
         """
         split: Any = self.config.eval.split
-        return parts_of(self.tasks(split)[: self.config.eval.problems], self.config)
+        return split_held_out(self.tasks(split)[: self.config.eval.problems], self.config)
 
     def team_for(self, split: Split) -> Team:
-        """The team as it plays `split`: evaluation has its own temperature and, unless `eval.coach`, no judges."""
+        """The team for `split`: evaluation has its own temperature and, unless `eval.coach`, no coaches."""
         if split == "train":
             return self.team
         sampling = {
@@ -126,29 +125,31 @@ class Session:
         }
         if self.config.eval.coach:
             return replace(self.team, sampling=sampling)
-        return replace(self.team, sampling=sampling, judges={}, hindsight=None)
+        return replace(self.team, sampling=sampling, coach_of={}, hindsight=None)
 
 
 @asynccontextmanager
 async def open_session(
-    composed: Composed, registry: Registry, *, learning: bool, coach: bool, fresh: bool = True
+    composed: ComposedConfig, registry: Registry, *, learning: bool, coach: bool, fresh: bool = True
 ) -> AsyncIterator[Session]:
     """Build everything that `composed` names, open the tools and the engine, and close all of it at the end.
 
     Args:
         learning: whether policies will be updated (an engine needs more memory for it).
         coach: whether to build coaches; False for an evaluation without one, which needs no keys.
-        fresh: whether policies start where the config says; False where a checkpoint of the run will be loaded.
+        fresh: whether policies start from `policies.*.from`; False if a checkpoint of the run will be loaded.
 
     Raises:
         ConfigError, PluginError, ModelError: before anything is written.
     """
     async with AsyncExitStack() as stack:
-        yield await _Opening(composed.config, registry, stack, fresh=fresh).session(learning=learning, coach=coach)
+        yield await _SessionBuilder(composed.config, registry, stack, fresh=fresh).session(
+            learning=learning, coach=coach
+        )
 
 
-class _Opening:
-    """Builds one session; what has to be closed goes onto `stack`."""
+class _SessionBuilder:
+    """Builds one session and registers its objects on `stack` for closing."""
 
     def __init__(self, config: RunConfig, registry: Registry, stack: AsyncExitStack, *, fresh: bool) -> None:
         self._config = config
@@ -164,55 +165,57 @@ class _Opening:
         if learning:
             check_value_heads(config, registry, tuple(workflow.agents))
         source = registry.build("tasks", config.tasks.use, config.tasks.options)
-        panel = build_panel(config, registry, workflow) if coach else Panel()
-        for one in panel.coaches:
+        coaches = build_coaches(config, registry, workflow) if coach else RunCoaches()
+        for one in coaches.coaches:
             self._stack.push_async_callback(one.close)
         shapers = tuple(registry.build("shapers", one.use, one.options) for one in config.shapers)
-        check_difference(config, shapers)
-        texts = default_texts(config, workflow)
+        check_difference_shaper(config, shapers)
+        default_actions = resolve_default_actions(config, workflow)
         trackers = self._trackers()
         estimator = build_estimator(config, registry)
         loss = registry.build("losses", config.loss.use, config.loss.options) if learning else None
-        kit = await open_tools(config, registry, self._stack)
-        team, engine, specs = await self._team(workflow, panel, kit, learning)
+        toolset = await open_tools(config, registry, self._stack)
+        team, engine, specs = await self._team(workflow, coaches, toolset, learning)
         return Session(
             config=config,
             workflow=workflow,
             source=source,
-            loaded=engine,
+            loaded_engine=engine,
             team=team,
-            sandboxes=kit.sandboxes,
+            sandboxes=toolset.sandboxes,
             policies=specs,
-            coaches=panel.coaches,
+            coaches=coaches.coaches,
             shapers=shapers,
-            texts=texts,
+            default_actions=default_actions,
             estimator=estimator,
             loss=loss,
             trackers=trackers,
         )
 
     async def _team(
-        self, workflow: Workflow, panel: Panel, kit: Kit, learning: bool
+        self, workflow: Workflow, coaches: RunCoaches, toolset: Toolset, learning: bool
     ) -> tuple[Team, Engine | None, tuple[PolicySpec, ...]]:
         config, agents = self._config, tuple(workflow.agents)
-        policy_of = policies_of(config, agents)
-        outside = self._outside(policy_of.values())
-        check_prices(config, _providers(panel.coaches, outside.values()))
-        specs = policy_specs(config, [name for name in policy_of.values() if name not in outside], fresh=self._fresh)
+        policy_of = assign_policies(config, agents)
+        api_policies = self._api_policies(policy_of.values())
+        check_prices(config, _providers(coaches.coaches, api_policies.values()))
+        specs = build_policy_specs(
+            config, [name for name in policy_of.values() if name not in api_policies], fresh=self._fresh
+        )
         engine = await self._engine(specs, learning)
-        inside = {} if engine is None else {spec.name: engine.sampler(spec.name) for spec in specs}
+        engine_samplers = {} if engine is None else {spec.name: engine.sampler(spec.name) for spec in specs}
         team = Team(
             workflow=workflow,
             policy_of=policy_of,
-            samplers={**inside, **outside},
+            samplers={**engine_samplers, **api_policies},
             sampling={agent: _sampling(config, agent) for agent in agents},
-            tools=kit.tools,
-            limits={name: limits_of(section) for name, section in kit.sections.items()},
-            retries={name: section.retries for name, section in kit.sections.items()},
-            boxes=kit.boxes,
-            judges=panel.judges,
-            hindsight=panel.hindsight,
-            outside=outside,
+            tools=toolset.tools,
+            limits={name: to_tool_limits(section) for name, section in toolset.sections.items()},
+            retries={name: section.retries for name, section in toolset.sections.items()},
+            toolboxes=toolset.toolboxes,
+            coach_of=coaches.coach_of,
+            hindsight=coaches.hindsight,
+            api_policies=api_policies,
             ledger=Ledger(config.coach.spend_usd),
             reference_for=frozenset(config.coach.reference_for),
             coach_timeout_s=config.coach.timeout_s,
@@ -221,17 +224,17 @@ class _Opening:
         return team, engine, specs
 
     def _trackers(self) -> tuple[Tracker, ...]:
-        """Built, which opens nothing: whoever runs the session starts and closes them."""
+        """Build the trackers without opening them: the caller of the session starts and closes them."""
         return tuple(self._registry.build("trackers", one.use, one.options) for one in self._config.trackers)
 
-    def _outside(self, names: Iterable[str]) -> Mapping[str, ApiPolicy]:
-        outside = api_policies(self._config, self._registry, names)
-        for policy in {id(policy): policy for policy in outside.values()}.values():
+    def _api_policies(self, names: Iterable[str]) -> Mapping[str, ApiPolicy]:
+        api_policies = build_api_policies(self._config, self._registry, names)
+        for policy in {id(policy): policy for policy in api_policies.values()}.values():
             self._stack.push_async_callback(policy.close)
-        return outside
+        return api_policies
 
     async def _engine(self, specs: Sequence[PolicySpec], learning: bool) -> Engine | None:
-        """The engine with its policies loaded; none is built, and no torch imported, where it would hold nothing."""
+        """Build the engine and load its policies; without local policies build none, so that torch is not imported."""
         if not specs:
             if learning:
                 raise ConfigError("there is nothing to train: every policy is behind an API")
@@ -244,8 +247,8 @@ class _Opening:
 
 
 def _providers(coaches: Iterable[Coach], policies: Iterable[ApiPolicy]) -> tuple[Provider, ...]:
-    asked = (*(provider for coach in coaches for provider in coach.providers), *(one.provider for one in policies))
-    return tuple(dict.fromkeys(asked))
+    providers = (*(provider for coach in coaches for provider in coach.providers), *(one.provider for one in policies))
+    return tuple(dict.fromkeys(providers))
 
 
 def _check_agents(config: RunConfig, agents: Sequence[str]) -> None:
@@ -282,20 +285,20 @@ def _check_staleness(engine: Engine) -> None:
         )
     if staleness and engine.deterministic:
         raise ConfigError(
-            f"engine.options.max_staleness={staleness}: which weights sample an action then hangs on how long "
+            f"engine.options.max_staleness={staleness}: which weights sample an action then depends on how long "
             "everything takes, and engine.options.deterministic=true promises equal results; choose one of the two"
         )
 
 
 def _check_files(source: str, task: Task) -> None:
     try:
-        inputs.checked(task.files)
+        inputs.resolve_task_files(task.files)
     except TaskError as error:
         raise TaskError(f"tasks.use={source}: the task {task.id!r}: {error}") from error
 
 
 def check_prices(config: RunConfig, providers: Iterable[Provider]) -> None:
-    """Raise ConfigError where `coach.spend_usd` caps what cannot be counted."""
+    """Raise ConfigError if `coach.spend_usd` is set and the price of a provider is unknown."""
     unknown = sorted({f"{provider.name} ({provider.model})" for provider in providers if not provider.priced})
     if config.coach.spend_usd is not None and unknown:
         raise ConfigError(
@@ -305,13 +308,13 @@ def check_prices(config: RunConfig, providers: Iterable[Provider]) -> None:
 
 
 def build_estimator(config: RunConfig, registry: Registry) -> Estimator:
-    """The run's estimator, with those of single agents in it."""
+    """Build the run's estimator, with the estimators of single agents combined into it."""
     default = registry.build("estimators", config.estimator.use, config.estimator.options)
     by_agent = {
         agent: registry.build("estimators", chosen.use, chosen.options)
         for agent, chosen in config.estimator.by_agent.items()
     }
-    return combine(default, by_agent) if by_agent else default
+    return combine_estimators(default, by_agent) if by_agent else default
 
 
 def _sampling(config: RunConfig, agent: str) -> Sampling:

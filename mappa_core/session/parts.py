@@ -1,7 +1,7 @@
-"""Held-out tasks in two parts: those that the best checkpoint is chosen on, and those that are reported.
+"""Splits held-out tasks into two parts: one to choose the best checkpoint on, and one to report.
 
-The best of many evaluations is too good by what chance gave it. So the figure of a checkpoint that was chosen by its
-figures is taken on tasks that had no say in the choice.
+The best of many evaluations is biased upwards by chance. So the metric of a checkpoint that was chosen as the best is
+measured on tasks that were not used for the choice.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from mappa_core.config.schema import RunConfig
 from mappa_core.errors import ConfigError
 from mappa_core.records import Task
 
-Part = Literal["all", "selection", "report"]
-"""Which held-out tasks: all of them; or, where a part of them chooses the best checkpoint, that one or the other."""
+EvalPart = Literal["all", "selection", "report"]
+"""A part of the held-out tasks: all, or the part that chooses the best checkpoint, or the part that is reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """The tasks that are reported, and those that the best checkpoint is chosen on: none of them where that is not
-    asked for, or is done on the tasks that are reported."""
+class HeldOutTasks:
+    """Tasks to report, and tasks to choose the best checkpoint on; the latter are empty if no checkpoint is chosen, or
+    if it is chosen on the reported tasks."""
 
     report: tuple[Task, ...]
     selection: tuple[Task, ...] = ()
 
     @property
-    def part(self) -> Part:
-        """Which part of the tasks those are that are reported."""
+    def part(self) -> EvalPart:
+        """The part that the reported tasks are."""
         return "report" if self.selection else "all"
 
 
-def parts_of(tasks: Sequence[Task], config: RunConfig) -> Parts:
-    """Held-out tasks as `checkpoint.best` and `eval.selection` part them.
+def split_held_out(tasks: Sequence[Task], config: RunConfig) -> HeldOutTasks:
+    """Split held-out tasks as `checkpoint.best` and `eval.selection` say.
 
-    A task goes by the hash of its cluster, or of its id where it stands for itself: so tasks of one cluster stay
-    together, and where a task goes does not depend on the others, the seed or the run.
+    A task is assigned by the hash of its cluster, or of its id if it has no cluster. So tasks of one cluster stay
+    together, and the assignment depends neither on the other tasks nor on the seed or the run.
 
     Raises:
         ConfigError: one of the two parts is empty.
     """
     share = config.eval.selection
     if not config.checkpoint.best or share is None:
-        return Parts(report=tuple(tasks))
-    chosen = [chooses(task, share) for task in tasks]
-    parts = Parts(
+        return HeldOutTasks(report=tuple(tasks))
+    chosen = [in_selection_split(task, share) for task in tasks]
+    parts = HeldOutTasks(
         report=tuple(task for task, is_chosen in zip(tasks, chosen, strict=True) if not is_chosen),
         selection=tuple(task for task, is_chosen in zip(tasks, chosen, strict=True) if is_chosen),
     )
@@ -59,8 +59,8 @@ def parts_of(tasks: Sequence[Task], config: RunConfig) -> Parts:
     return parts
 
 
-def chooses(task: Task, share: float) -> bool:
-    """Whether a task is one of the `share` that the best checkpoint is chosen on."""
+def in_selection_split(task: Task, share: float) -> bool:
+    """Whether a task belongs to the `share` on which the best checkpoint is chosen."""
     name = f"task {task.id}" if task.cluster is None else f"cluster {task.cluster}"
     digest = hashlib.blake2b(f"selection/{name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) / 2**64 < share

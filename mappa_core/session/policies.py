@@ -1,4 +1,4 @@
-"""Which agent has which policy, and what each policy is."""
+"""Policies of a run: assigns policies to agents and builds their specs."""
 
 from __future__ import annotations
 
@@ -11,41 +11,40 @@ from mappa_core.config.schema import LoraSection, PolicySection, RunConfig
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Lora, PolicySpec
-from mappa_core.session.starts import start_folder
+from mappa_core.session.starts import find_start_folder
 
 _TRAINED = ("full", "lora")
-"""The kinds of policies that learn."""
+"""Kinds of trained policies."""
 
 
-def policies_of(config: RunConfig, agents: Sequence[str]) -> dict[str, str]:
-    """The name of each agent's policy: its own unless `agents.NAME.policy` says otherwise."""
+def assign_policies(config: RunConfig, agents: Sequence[str]) -> dict[str, str]:
+    """Map each agent to the name of its policy: `agents.NAME.policy`, or the agent's own name."""
     named = {agent: section.policy for agent, section in config.agents.items() if section.policy is not None}
     return {agent: named.get(agent, agent) for agent in agents}
 
 
 def trained_policies(config: RunConfig, names: Iterable[str]) -> frozenset[str]:
-    """Those of the policies that learn."""
+    """Names of the trained policies among `names`."""
     return frozenset(name for name in names if _section(name, config).kind in _TRAINED)
 
 
 def template_kwargs(config: RunConfig, name: str) -> Mapping[str, Any]:
-    """What the chat template of a policy is given beside messages; nothing for one behind an API."""
+    """Extra arguments of a policy's chat template; empty for a policy behind an API."""
     section = _section(name, config)
     return {} if section.kind == "api" else section.template_kwargs
 
 
-def policy_specs(config: RunConfig, names: Iterable[str], *, fresh: bool = False) -> tuple[PolicySpec, ...]:
-    """What an engine has to load for the policies of these names, each once.
+def build_policy_specs(config: RunConfig, names: Iterable[str], *, fresh: bool = False) -> tuple[PolicySpec, ...]:
+    """Build the specs of the policies that an engine has to load, each once.
 
-    `fresh`: nothing of this run will be loaded over it, so that policies start where `from` says.
+    `fresh`: no checkpoint of this run will be loaded over them, so policies start from `policies.*.from`.
     """
     return tuple(_spec(name, config, fresh=fresh) for name in dict.fromkeys(names))
 
 
 def check_value_heads(config: RunConfig, registry: Registry, agents: Sequence[str]) -> None:
-    """Raise ConfigError where the estimator of an agent reads values and the agent's policy, which learns, has no value
-    head."""
-    for agent, name in policies_of(config, agents).items():
+    """Raise ConfigError if an agent's estimator needs values and the agent's trained policy has no value head."""
+    for agent, name in assign_policies(config, agents).items():
         own = config.estimator.by_agent.get(agent)
         use = config.estimator.use if own is None else own.use
         section = _section(name, config)
@@ -58,19 +57,19 @@ def check_value_heads(config: RunConfig, registry: Registry, agents: Sequence[st
             )
 
 
-def api_policies(config: RunConfig, registry: Registry, names: Iterable[str]) -> dict[str, ApiPolicy]:
-    """Those of the policies that are behind an API, by name. Policies of one setting are one object, so that they share
-    its client and its limits."""
+def build_api_policies(config: RunConfig, registry: Registry, names: Iterable[str]) -> dict[str, ApiPolicy]:
+    """Build the policies behind an API, by name. Policies with equal sections are one object, so that they share its
+    client and its limits."""
     built: list[tuple[PolicySection, ApiPolicy]] = []
-    found: dict[str, ApiPolicy] = {}
+    api_policies: dict[str, ApiPolicy] = {}
     for name in dict.fromkeys(names):
         section = _section(name, config)
         if section.kind != "api" or section.use is None:
             continue
         same = next((policy for other, policy in built if other == section), None)
-        found[name] = same or registry.build("policies", section.use, section.options)
-        built.append((section, found[name]))
-    return found
+        api_policies[name] = same or registry.build("policies", section.use, section.options)
+        built.append((section, api_policies[name]))
+    return api_policies
 
 
 def _section(name: str, config: RunConfig) -> PolicySection:
@@ -94,7 +93,7 @@ def _spec(name: str, config: RunConfig, *, fresh: bool) -> PolicySpec:
     )
     if section.start is None or not fresh:
         return spec
-    return replace(spec, start=start_folder(spec, section.start, config))
+    return replace(spec, start=find_start_folder(spec, section.start, config))
 
 
 def _lora(section: LoraSection) -> Lora:

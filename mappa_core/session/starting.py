@@ -1,32 +1,32 @@
-"""What is done with an opened session once the folder of its run is there."""
+"""Connects an opened session to the folder of its run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mappa_core.session.cassette import coaches_on_cassette
+from mappa_core.session.cassette import attach_cassette
 from mappa_core.session.opening import Session
 from mappa_core.store.database import Store
 from mappa_core.store.folder import RunFolder
 
 
 @contextmanager
-def coaches_in(folder: RunFolder, session: Session) -> Iterator[None]:
-    """The coaches of a session at work: on the cassette of the run, and with a bench for the files that it keeps.
+def attach_coaches(folder: RunFolder, session: Session) -> Iterator[None]:
+    """Attach the coaches of a session to the run's cassette and to a program runner on the files that the run keeps.
 
     Raises:
-        RunError: what `coaches_on_cassette` raises.
+        RunError: see `attach_cassette`.
     """
     bench = session.team.bench(folder.files)
     for coach in session.coaches:
-        coach.equip(bench)
-    with coaches_on_cassette(session.coaches, session.config.coach.cassette, folder.path):
+        coach.set_bench(bench)
+    with attach_cassette(session.coaches, session.config.coach.cassette, folder.path):
         yield
 
 
-def keep_opened(session: Session, store: Store) -> None:
-    """Add an event for the providers, and one for every tool that runs programs."""
-    store.event("providers", providers=session.providers)
+def record_session_events(session: Session, store: Store) -> None:
+    """Record an event for the providers, and one for every tool that runs programs."""
+    store.record_event("providers", providers=session.providers)
     for tool, sandbox in session.sandboxes.items():
-        store.event("sandbox", tool=tool, name=sandbox.name, detail=sandbox.detail, warnings=sandbox.warnings)
+        store.record_event("sandbox", tool=tool, name=sandbox.name, detail=sandbox.detail, warnings=sandbox.warnings)

@@ -1,4 +1,4 @@
-"""Where policies start that take over the weights of another run."""
+"""Warm starts: policies that start from the weights of another run."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ import copy
 from dataclasses import replace
 from pathlib import Path
 
-from mappa_core.config.compose import Composed
-from mappa_core.config.layers import Node
+from mappa_core.config.compose import ComposedConfig
+from mappa_core.config.layers import SettingsNode
 from mappa_core.config.schema import RunConfig
 from mappa_core.errors import ConfigError, RunError
 from mappa_core.protocols import PolicySpec
 from mappa_core.store.checkpoint import POLICIES, PolicyEntry
-from mappa_core.store.naming import Named, find
+from mappa_core.store.naming import ResolvedCheckpoint, resolve_checkpoint
 
 
-def pinned(composed: Composed) -> Composed:
-    """The config with `@best` and `@last` of every `policies.*.from` as the iterations that they are now, so that a run
-    that goes on starts where it began."""
+def resolve_starts(composed: ComposedConfig) -> ComposedConfig:
+    """Replace `@best` and `@last` in every `policies.*.from` by the iterations that they name now, so that a resumed
+    run starts from the same weights."""
     starts = {name: one.start for name, one in composed.config.policies.items() if one.start is not None}
     if not starts:
         return composed
     config = copy.deepcopy(composed.config)
     settings = composed.settings
     for name, start in starts.items():
-        exact = _named(name, start, config).exact
+        exact = _find_start(name, start, config).exact
         config.policies[name].start = exact
-        settings = _with(settings, ("policies", name, "from"), exact)
+        settings = _replace_text(settings, ("policies", name, "from"), exact)
     return replace(composed, config=config, settings=settings)
 
 
-def start_folder(spec: PolicySpec, start: str, config: RunConfig) -> Path:
-    """The folder of the policy that `spec` starts from, checked against it.
+def find_start_folder(spec: PolicySpec, start: str, config: RunConfig) -> Path:
+    """The folder of the policy that `spec` starts from, checked against `spec`.
 
-    Raises ConfigError, naming the setting, where there is none or where it is of another kind.
+    Raises ConfigError, naming the setting, if there is none or it is of another kind.
     """
-    named = _named(spec.name, start, config)
+    named = _find_start(spec.name, start, config)
     policy = named.policy or spec.name
     known = named.checkpoint.manifest.policies
     if policy not in known:
@@ -47,9 +47,9 @@ def start_folder(spec: PolicySpec, start: str, config: RunConfig) -> Path:
     return named.checkpoint.path / POLICIES / policy
 
 
-def _named(name: str, start: str, config: RunConfig) -> Named:
+def _find_start(name: str, start: str, config: RunConfig) -> ResolvedCheckpoint:
     try:
-        return find(start, root=Path(config.run.root))
+        return resolve_checkpoint(start, root=Path(config.run.root))
     except RunError as error:
         raise ConfigError(f"policies.{name}.from: {error}") from error
 
@@ -67,9 +67,9 @@ def _check_kind(spec: PolicySpec, entry: PolicyEntry, where: str) -> None:
         )
 
 
-def _with(tree: Node, path: tuple[str, ...], value: str) -> Node:
-    """`tree` with the text at `path` replaced; it keeps its origin."""
+def _replace_text(tree: SettingsNode, path: tuple[str, ...], value: str) -> SettingsNode:
+    """Copy `tree` with the text at `path` replaced; origins are kept."""
     if not path:
-        return Node(value, tree.origin)
+        return SettingsNode(value, tree.origin)
     first, *rest = path
-    return Node({**tree.fields, first: _with(tree.fields[first], tuple(rest), value)}, tree.origin)
+    return SettingsNode({**tree.fields, first: _replace_text(tree.fields[first], tuple(rest), value)}, tree.origin)

@@ -1,12 +1,12 @@
-"""Everything that a run keeps: its folder, its records, its checkpoints, its summary."""
+"""Storage of a run: folder, records, checkpoints and summary."""
 
 from mappa_core.store.checkpoint import Checkpoint, Checkpoints, Manifest
 from mappa_core.store.codec import from_json, to_json
-from mappa_core.store.database import Recorded, Store
-from mappa_core.store.finding import Choices, Marks, Wanted
-from mappa_core.store.folder import RunFolder, run_folders
-from mappa_core.store.judgements import Judgement
-from mappa_core.store.reader import Event, FoundRow, Reader, TrajectoryRow, VerdictRow
+from mappa_core.store.database import RecordedTrajectory, Store
+from mappa_core.store.finding import FilterChoices, TrajectoryFacets, TrajectoryFilter
+from mappa_core.store.folder import RunFolder, list_run_folders
+from mappa_core.store.judgements import VerdictWithOutcome
+from mappa_core.store.reader import Event, FoundTrajectory, Reader, TrajectoryRow, VerdictStats
 from mappa_core.store.summary import (
     AgentSummary,
     CoachSummary,
@@ -25,30 +25,30 @@ __all__ = [
     "AgentSummary",
     "Checkpoint",
     "Checkpoints",
-    "Choices",
     "CoachSummary",
     "EvalSummary",
     "Event",
     "FigureSummary",
-    "FoundRow",
+    "FilterChoices",
+    "FoundTrajectory",
     "Interval",
-    "Judgement",
     "Manifest",
-    "Marks",
     "Reader",
-    "Recorded",
+    "RecordedTrajectory",
     "RunFolder",
     "Seconds",
     "SelectionSummary",
     "Store",
     "StratumSummary",
     "Summary",
+    "TrajectoryFacets",
+    "TrajectoryFilter",
     "TrajectoryRow",
-    "VerdictRow",
-    "Wanted",
+    "VerdictStats",
+    "VerdictWithOutcome",
     "from_json",
+    "list_run_folders",
     "read_summary",
-    "run_folders",
     "to_json",
     "write_summary",
 ]

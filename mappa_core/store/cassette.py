@@ -1,10 +1,10 @@
-"""Verdicts on a file by what was asked, so that nothing is paid twice: one SQLite database, schema 1.
+"""Cassette: verdicts by hash of the request, so that no request is paid twice. One SQLite database, schema 1.
 
     verdicts       address, verdict                the verdict as JSON (see `codec`)
 
-A verdict is committed when it is put there: a kill loses none. Several processes may share a file; where two put a
-verdict at one address, the later one stays. When the last of them closes it, one file is left that can be copied, also
-to where nobody may write, and replayed there.
+`put` commits the verdict, so a kill loses none. Several processes may share a file; if two put a verdict at the same
+address, the later one stays. When the last of them closes it, a single file is left, which can be copied, also to
+read-only places, and replayed there.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from mappa_core.store.codec import from_json, to_json
 from mappa_core.store.files import storage_errors
 from mappa_core.store.schema import database_errors
 
-SCHEMA = 1
-_KIND = 0x4D434153
-"""`PRAGMA application_id` of a cassette, which tells it from every other database."""
+CASSETTE_SCHEMA = 1
+_APPLICATION_ID = 0x4D434153
+"""`PRAGMA application_id` of a cassette, which distinguishes it from other databases."""
 _MAGIC = b"SQLite format 3\0"
 _JOURNAL_PAGES = 8000
-"""Pages (of 4 KiB) that the journal may hold before it is folded in, which waits for the disk."""
-_PATIENCE_S = 30.0
+"""Pages (of 4 KiB) that the journal may hold before a checkpoint, which waits for the disk."""
+_BUSY_TIMEOUT_S = 30.0
 """Seconds to wait for another process that is writing."""
 
 
-def open_cassette(mode: str, path: Path) -> VerdictFile | None:
-    """The cassette at `path` as a coach is to use it; None where `mode` is `off`.
+def open_cassette(mode: str, path: Path) -> CassetteFile | None:
+    """Open the cassette at `path`; None if `mode` is `off`.
 
-    record: verdicts are kept, and asked for though they are there. replay: nobody is asked. auto: what is not there is
-    asked for and kept.
+    record: every verdict is requested and stored. replay: no verdict is requested. auto: missing verdicts are requested
+    and stored.
 
     Raises:
         ConfigError: there is no such mode.
-        RunError: `path` cannot be written to, is no cassette, is damaged or of a newer schema; for `replay` also where
-            it is not there.
+        RunError: `path` cannot be written to, is not a cassette, is damaged or of a newer schema; with `replay` also if
+            it does not exist.
     """
     if mode not in CASSETTE_MODES:
         raise ConfigError(f"coach.cassette.mode: must be one of {', '.join(CASSETTE_MODES)}, not {mode!r}")
@@ -53,7 +53,7 @@ def open_cassette(mode: str, path: Path) -> VerdictFile | None:
     try:
         with database_errors(path):
             if mode != "replay":
-                _fill(connection)
+                _create_tables(connection)
             _check_schema(connection, path)
             if mode != "replay":
                 connection.execute("PRAGMA journal_mode = WAL")
@@ -62,21 +62,20 @@ def open_cassette(mode: str, path: Path) -> VerdictFile | None:
     except BaseException:
         connection.close()
         raise
-    return VerdictFile(path, connection, asks_again=mode == "record", replays_only=mode == "replay")
+    return CassetteFile(path, connection, always_asks=mode == "record", replays_only=mode == "replay")
 
 
-class VerdictFile:
-    """Implements protocols.Cassette. All methods are to be called from one thread; a fault of the storage is a
-    RunError."""
+class CassetteFile:
+    """Implements protocols.Cassette. All methods must be called from one thread; storage faults raise RunError."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, *, asks_again: bool, replays_only: bool) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, *, always_asks: bool, replays_only: bool) -> None:
         self.path = path
         self._connection = connection
-        self._asks_again = asks_again
+        self._always_asks = always_asks
         self._replays_only = replays_only
 
     def get(self, address: str) -> Verdict | None:
-        if self._asks_again:
+        if self._always_asks:
             return None
         with database_errors(self.path):
             query = "SELECT verdict FROM verdicts WHERE address = ?"
@@ -104,13 +103,13 @@ class VerdictFile:
             raise RunError(f"{self.path}: a verdict in it is damaged: {error}") from error
 
     def close(self) -> None:
-        """Fold the journal into the file, unless another process still uses it, and release it."""
+        """Merge the journal into the file, unless another process still uses it, and close it."""
         try:
             if not self._replays_only:
                 self._connection.execute("PRAGMA busy_timeout = 0")
                 self._connection.execute("PRAGMA journal_mode = DELETE")
         except sqlite3.OperationalError as error:
-            # Whoever closes it last folds the journal in; it is whole with the journal beside it.
+            # The last process to close it merges the journal; the file is complete with the journal beside it.
             if error.sqlite_errorcode not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL):
                 raise
         finally:
@@ -135,26 +134,26 @@ def _check_file(path: Path, *, needed: bool) -> None:
 def _connect(path: Path, access: str) -> sqlite3.Connection:
     with database_errors(path):
         where = f"{path.absolute().as_uri()}?mode={access}"
-        return sqlite3.connect(where, uri=True, isolation_level=None, timeout=_PATIENCE_S)
+        return sqlite3.connect(where, uri=True, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
 
 
-def _fill(connection: sqlite3.Connection) -> None:
-    """Make an empty database a cassette; leave any other as it is."""
+def _create_tables(connection: sqlite3.Connection) -> None:
+    """Create the tables of a cassette in an empty database; leave any other as it is."""
     connection.execute("BEGIN IMMEDIATE")
     if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
         connection.execute("CREATE TABLE verdicts (address TEXT PRIMARY KEY, verdict TEXT NOT NULL)")
-        connection.execute(f"PRAGMA application_id = {_KIND}")
-        connection.execute(f"PRAGMA user_version = {SCHEMA}")
+        connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {CASSETTE_SCHEMA}")
     connection.execute("COMMIT")
 
 
 def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
     ((kind,),) = connection.execute("PRAGMA application_id")
     ((version,),) = connection.execute("PRAGMA user_version")
-    if kind != _KIND:
+    if kind != _APPLICATION_ID:
         raise RunError(f"{path} is a database, but no cassette")
-    if version > SCHEMA:
+    if version > CASSETTE_SCHEMA:
         raise RunError(
-            f"{path} has schema {version}, newer than {SCHEMA}, the newest that this version of Mappa knows: "
+            f"{path} has schema {version}, newer than {CASSETTE_SCHEMA}, the newest that this version of Mappa knows: "
             "use the version that wrote it, or a later one"
         )

@@ -1,10 +1,10 @@
-"""Checkpoints: a folder an iteration with all that a run needs to go on, described by its manifest.
+"""Checkpoints: one folder per iteration with all that a run needs to resume, described by its manifest.
 
     checkpoints/000012/manifest.json
     checkpoints/000012/policies/…       what the engine saves: weights, optimiser, randomness
-    checkpoints/best.json               which of them the best evaluation so far is of, where that is kept
+    checkpoints/best.json               which of them has the best evaluation so far, if that is recorded
 
-A checkpoint is written into a hidden sibling folder and renamed when it is whole: one that has its name is complete.
+A checkpoint is written into a hidden sibling folder and renamed when complete: one under its final name is complete.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ import msgspec
 from mappa_core.errors import RunError
 from mappa_core.protocols import Lora, PolicySpec
 from mappa_core.store.codec import from_json, to_json
-from mappa_core.store.files import read_versioned, storage_errors, sync, write_atomic
+from mappa_core.store.files import fsync_path, read_versioned, storage_errors, write_atomic
 from mappa_core.store.mirror import Mirror
 
-SCHEMA = 1
+CHECKPOINT_SCHEMA = 1
 POLICIES = "policies"
-"""Folder in a checkpoint that the engine saves into."""
+"""Folder in a checkpoint into which the engine saves."""
 _MANIFEST = "manifest.json"
 _BEST = "best.json"
 _UNFINISHED = ".unfinished-"
@@ -47,7 +47,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyEntry:
-    """One policy that the checkpoint has weights of, so that they can be used without the config of the run."""
+    """One policy whose weights are in the checkpoint, described so that they are usable without the run's config."""
 
     kind: str
     model: str
@@ -60,11 +60,11 @@ class PolicyEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a checkpoint holds: the state after `iteration` iterations.
+    """Contents of a checkpoint: the state after `iteration` iterations.
 
-    `created` is a time in UTC; `versions` are of the packages that wrote it; `coach` and `estimator` are their states
-    as JSON values; `policies` are those that learn, by name, and `agents` names the policy of each agent; `files` are
-    by their path in the checkpoint.
+    `created` is a time in UTC; `versions` are those of the packages that wrote it; `coach` and `estimator` are their
+    states as JSON values; `policies` are the trained ones, by name; `agents` names the policy of each agent; `files`
+    are keyed by path in the checkpoint.
     """
 
     schema: int
@@ -80,10 +80,10 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Best:
-    """The best evaluation of a run so far: after how many iterations, of what, and the mean that it came to."""
+class BestCheckpoint:
+    """The best evaluation of a run so far: its iteration, metric and mean."""
 
-    schema: int = SCHEMA
+    schema: int = CHECKPOINT_SCHEMA
     iteration: int
     metric: str
     value: float
@@ -91,39 +91,41 @@ class Best:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint whose files were found to be as they were written."""
+    """A checkpoint whose files were verified against its manifest."""
 
     path: Path
     manifest: Manifest
 
 
 class Checkpoints:
-    """The checkpoints of one run. `before` is called before one becomes visible (the writer of a run makes its records
-    durable there). What is not in `folder` is read from `mirror`, through `folder`."""
+    """The checkpoints of one run. `before_publish` is called before one becomes visible (the writer of a run flushes
+    its records there). Checkpoints missing in `folder` are fetched from `mirror` into `folder`."""
 
-    def __init__(self, folder: Path, *, before: Callable[[], None] | None = None, mirror: Mirror | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, before_publish: Callable[[], None] | None = None, mirror: Mirror | None = None
+    ) -> None:
         self.folder = folder
         self.mirror = mirror
-        self._before = before
+        self._before_publish = before_publish
 
     def iterations(self) -> tuple[int, ...]:
-        """The iterations that have a checkpoint, in order: those in the folder or, where it has none, in the mirror."""
-        here = self._here()
+        """Iterations with a checkpoint, in order: those in the folder or, if it has none, in the mirror."""
+        here = self._local_iterations()
         return here if here or self.mirror is None else self.mirror.checkpoints(_MANIFEST)
 
-    def _here(self) -> tuple[int, ...]:
+    def _local_iterations(self) -> tuple[int, ...]:
         if not self.folder.is_dir():
             return ()
         return tuple(sorted(int(path.name) for path in self.folder.iterdir() if re.fullmatch(r"\d{6,}", path.name)))
 
-    def latest(self) -> int | None:
-        """The last iteration that has a checkpoint."""
+    def latest_iteration(self) -> int | None:
+        """The last iteration with a checkpoint, or None."""
         iterations = self.iterations()
         return iterations[-1] if iterations else None
 
-    def last(self) -> Checkpoint:
-        """The last checkpoint, checked. Raises RunError where there is none."""
-        latest = self.latest()
+    def load_latest(self) -> Checkpoint:
+        """Load and verify the last checkpoint. Raises RunError if there is none."""
+        latest = self.latest_iteration()
         if latest is None:
             raise RunError(f"{self.folder} holds no checkpoint: the run did not come to its first")
         return self.load(latest)
@@ -132,7 +134,7 @@ class Checkpoints:
         return self.folder / f"{iteration:06d}"
 
     @contextmanager
-    def writing(
+    def new_checkpoint(
         self,
         iteration: int,
         *,
@@ -142,10 +144,10 @@ class Checkpoints:
         policies: Mapping[str, PolicyEntry] | None = None,
         agents: Mapping[str, str] | None = None,
     ) -> Iterator[Path]:
-        """A new checkpoint: what the body saves into the folder that it is given becomes part of it.
+        """Create a checkpoint from what the body saves into the folder that it gets.
 
-        It is there, in place of an older one of this iteration, when the body ends, and not at all where the body or
-        the storage fails (RunError).
+        When the body ends, the checkpoint replaces an older one of this iteration. If the body or the storage fails
+        (RunError), no checkpoint is created.
         """
         aside = self.folder / f"{_UNFINISHED}{iteration:06d}"
         with storage_errors(self.folder):
@@ -154,20 +156,20 @@ class Checkpoints:
             try:
                 yield aside
                 manifest = Manifest(
-                    schema=SCHEMA,
+                    schema=CHECKPOINT_SCHEMA,
                     iteration=iteration,
                     seed=seed,
                     created=datetime.now(UTC).isoformat(timespec="seconds"),
-                    versions=dict(_versions()),
+                    versions=dict(_package_versions()),
                     coach=coach,
                     estimator=estimator,
-                    files=_sealed(aside),
+                    files=_sync_files(aside),
                     policies=policies or {},
                     agents=agents or {},
                 )
                 write_atomic(aside / _MANIFEST, msgspec.json.format(to_json(manifest), indent=2))
-                if self._before is not None:
-                    self._before()
+                if self._before_publish is not None:
+                    self._before_publish()
                 self._publish(aside, self.path(iteration))
             except BaseException:
                 shutil.rmtree(aside, ignore_errors=True)
@@ -175,36 +177,38 @@ class Checkpoints:
 
     def _publish(self, aside: Path, path: Path) -> None:
         if path.exists():
-            path.rename(self._doomed(path))
+            path.rename(self._discarded_path(path))
         aside.rename(path)
-        sync(self.folder)
-        shutil.rmtree(self._doomed(path), ignore_errors=True)
+        fsync_path(self.folder)
+        shutil.rmtree(self._discarded_path(path), ignore_errors=True)
 
-    def _doomed(self, path: Path) -> Path:
-        """Where a checkpoint goes before it is removed, so that a kill leaves no half of one under its name."""
+    def _discarded_path(self, path: Path) -> Path:
+        """Path to which a checkpoint is renamed before removal, so that a kill leaves no partial one under its name."""
         return self.folder / f"{_UNFINISHED}{path.name}-old"
 
     def load(self, iteration: int) -> Checkpoint:
-        """The checkpoint of an iteration, every file checked against the manifest.
+        """Load the checkpoint of an iteration and verify every file against the manifest.
 
-        Raises RunError where there is none, or naming the file that is missing, changed or of a newer schema.
+        Raises RunError if there is none, or naming the file that is missing, changed or of a newer schema.
         """
         path = self.path(iteration)
         if not path.is_dir() and self.mirror is not None and iteration in self.mirror.checkpoints(_MANIFEST):
             self._fetch(iteration, self.mirror)
         if not path.is_dir():
-            raise RunError(f"{self.folder} has no checkpoint of iteration {iteration}; {self._choices(iteration)}")
+            raise RunError(
+                f"{self.folder} has no checkpoint of iteration {iteration}; {self._other_checkpoints(iteration)}"
+            )
         try:
-            return Checkpoint(path=path, manifest=_checked(path))
+            return Checkpoint(path=path, manifest=_verify_files(path))
         except RunError as error:
-            raise RunError(f"{error}; {self._choices(iteration)}") from error
+            raise RunError(f"{error}; {self._other_checkpoints(iteration)}") from error
 
-    def _choices(self, iteration: int) -> str:
+    def _other_checkpoints(self, iteration: int) -> str:
         others = [str(other) for other in self.iterations() if other != iteration]
         return f"checkpoints of other iterations: {', '.join(others)}" if others else "there is no other checkpoint"
 
-    def best(self) -> Best | None:
-        """The best evaluation so far; None where it was not kept."""
+    def best(self) -> BestCheckpoint | None:
+        """The best evaluation so far; None if it was not recorded."""
         path = self.folder / _BEST
         if not path.is_file():
             data = None if self.mirror is None else self.mirror.read(_BEST)
@@ -212,10 +216,10 @@ class Checkpoints:
                 return None
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomic(path, data)
-        return read_versioned(path, SCHEMA, lambda text: from_json(Best, text))
+        return read_versioned(path, CHECKPOINT_SCHEMA, lambda text: from_json(BestCheckpoint, text))
 
-    def keep_best(self, best: Best) -> None:
-        """Keep the checkpoint of `best`, which has to be there, from being pruned."""
+    def keep_best(self, best: BestCheckpoint) -> None:
+        """Record `best`, whose checkpoint must exist, and protect that checkpoint from pruning."""
         if not self.path(best.iteration).is_dir():
             raise ValueError(f"there is no checkpoint of iteration {best.iteration} to keep")
         data = msgspec.json.format(to_json(best), indent=2)
@@ -224,31 +228,31 @@ class Checkpoints:
             self.mirror.write(_BEST, data)
 
     def prune(self, keep: int) -> None:
-        """Remove all but the last `keep` checkpoints and that of the best evaluation."""
+        """Remove all checkpoints but the last `keep` and that of the best evaluation."""
         if keep < 1:
             raise ValueError(f"at least one checkpoint has to stay, not {keep}")
         best = self.best()
-        spared = set() if best is None else {best.iteration}
-        for iteration in set(self._here()[:-keep]) - spared:
+        protected = set() if best is None else {best.iteration}
+        for iteration in set(self._local_iterations()[:-keep]) - protected:
             path = self.path(iteration)
-            path.rename(self._doomed(path))
-            shutil.rmtree(self._doomed(path))
+            path.rename(self._discarded_path(path))
+            shutil.rmtree(self._discarded_path(path))
         if self.mirror is not None:
-            for iteration in set(self.mirror.checkpoints(_MANIFEST)) - {*self._here(), *spared}:
+            for iteration in set(self.mirror.checkpoints(_MANIFEST)) - {*self._local_iterations(), *protected}:
                 self.mirror.remove(self.path(iteration).name, first=_MANIFEST)
 
-    def copy(self, written: int) -> None:
-        """Copy the checkpoint of iteration `written` to the mirror, with all others that it lacks."""
+    def copy_to_mirror(self, written: int) -> None:
+        """Copy the checkpoint of iteration `written` to the mirror, and all others that the mirror lacks."""
         if self.mirror is None:
             return
         there = self.mirror.checkpoints(_MANIFEST)
-        for iteration in self._here():
+        for iteration in self._local_iterations():
             if iteration == written or iteration not in there:
                 path = self.path(iteration)
-                self.mirror.push(path, _manifest(path).files, last=_MANIFEST)
+                self.mirror.push(path, _read_manifest(path).files, last=_MANIFEST)
 
     def _fetch(self, iteration: int, mirror: Mirror) -> None:
-        """Copy a checkpoint from the mirror; it is there under its name only once it is whole."""
+        """Fetch a checkpoint from the mirror; it appears under its name only when complete."""
         path = self.path(iteration)
         aside = self.folder / f"{_UNFINISHED}{path.name}"
         with storage_errors(self.folder):
@@ -256,9 +260,9 @@ class Checkpoints:
             shutil.rmtree(aside, ignore_errors=True)
             try:
                 mirror.pull(f"{path.name}/{_MANIFEST}", aside / _MANIFEST)
-                for name in _manifest(aside).files:
+                for name in _read_manifest(aside).files:
                     mirror.pull(f"{path.name}/{name}", aside / name)
-                _checked(aside)
+                _verify_files(aside)
                 self._publish(aside, path)
             except (FileNotFoundError, RunError) as error:
                 raise RunError(f"{mirror.url}/{path.name} cannot be used: {error}") from error
@@ -266,13 +270,13 @@ class Checkpoints:
                 shutil.rmtree(aside, ignore_errors=True)
 
     def remove_unfinished(self) -> None:
-        """Remove what a killed writer left; only the writer of the run may."""
+        """Remove leftovers of a killed writer. Only the writer of the run may call this."""
         for path in self.folder.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(path)
 
 
-class Fetched(Checkpoints):
-    """Checkpoints at a URL, to be read: the URL says what there is, and `folder` keeps what was fetched."""
+class RemoteCheckpoints(Checkpoints):
+    """Read-only checkpoints at a URL, cached in `folder`."""
 
     def __init__(self, folder: Path, mirror: Mirror) -> None:
         super().__init__(folder, mirror=mirror)
@@ -281,33 +285,33 @@ class Fetched(Checkpoints):
     def iterations(self) -> tuple[int, ...]:
         return self._source.checkpoints(_MANIFEST)
 
-    def best(self) -> Best | None:
+    def best(self) -> BestCheckpoint | None:
         data = self._source.read(_BEST)
-        return None if data is None else from_json(Best, data)
+        return None if data is None else from_json(BestCheckpoint, data)
 
     def load(self, iteration: int) -> Checkpoint:
         manifest = self.path(iteration) / _MANIFEST
-        # A run that went on from an earlier checkpoint may have written this one anew.
+        # A run that resumed from an earlier checkpoint may have rewritten this one.
         if manifest.is_file() and self._source.read(f"{manifest.parent.name}/{_MANIFEST}") != manifest.read_bytes():
             shutil.rmtree(manifest.parent)
         return super().load(iteration)
 
 
-def _versions() -> Iterator[tuple[str, str]]:
+def _package_versions() -> Iterator[tuple[str, str]]:
     for package in ("mappa-core", "numpy", "torch", "transformers", "safetensors"):
         with suppress(PackageNotFoundError):
             yield package, version(package)
 
 
-def _sealed(folder: Path) -> dict[str, FileEntry]:
-    """All files under a folder, made durable."""
+def _sync_files(folder: Path) -> dict[str, FileEntry]:
+    """Sync all files under a folder to disk and return their entries."""
     entries = {}
     for parent, _, names in os.walk(folder):
         for name in names:
             file = Path(parent, name)
-            sync(file)
+            fsync_path(file)
             entries[file.relative_to(folder).as_posix()] = FileEntry(size=file.stat().st_size, sha256=_sha256(file))
-        sync(Path(parent))
+        fsync_path(Path(parent))
     return dict(sorted(entries.items()))
 
 
@@ -316,17 +320,17 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _manifest(path: Path) -> Manifest:
-    manifest = read_versioned(path / _MANIFEST, SCHEMA, lambda text: from_json(Manifest, text))
+def _read_manifest(path: Path) -> Manifest:
+    manifest = read_versioned(path / _MANIFEST, CHECKPOINT_SCHEMA, lambda text: from_json(Manifest, text))
     for name in manifest.files:
-        # A manifest may come from elsewhere: what it names lies in the checkpoint.
+        # A manifest may come from elsewhere: its paths must stay inside the checkpoint.
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise RunError(f"{path / _MANIFEST} is damaged: it names {name!r}, which is no file of a checkpoint")
     return manifest
 
 
-def _checked(path: Path) -> Manifest:
-    manifest = _manifest(path)
+def _verify_files(path: Path) -> Manifest:
+    manifest = _read_manifest(path)
     for name, entry in manifest.files.items():
         file = path / name
         if not file.is_file():

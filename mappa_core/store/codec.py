@@ -1,10 +1,10 @@
-"""Records to JSON and back, without loss; what is large is kept apart under its content's hash.
+"""Lossless codec between records and JSON; large values are stored as blobs under their content hash.
 
-`to_json` gives one self-contained text, for people and exports. `pack` gives a short text: arrays and long strings in
-it are addresses of blobs, so that a prompt that many actions share is stored once.
+`to_json` gives one self-contained text, for people and exports. `pack` gives a short text in which arrays and long
+strings are addresses of blobs, so that a prompt shared by many actions is stored once.
 
-JSON has no arrays of numbers of a given width, no NaN and no unpaired surrogates, yet programs and models write them
-all. Each becomes a string that starts with `@`, and a string that itself starts with `@` gets a second one:
+JSON has no typed number arrays, no NaN and no unpaired surrogates, but programs and models produce them. Each becomes a
+string that starts with `@`, and a string that itself starts with `@` gets a second one:
 
     @float:nan            a float that JSON lacks (nan, inf, -inf)
     @<i4=AAECAw==         an array of numpy's type `<i4`, shape (n,), in base64
@@ -28,46 +28,46 @@ import msgspec
 import numpy as np
 
 T = TypeVar("T")
-Keep = Callable[[str, bytes], None]
-"""Takes an address and the blob to be stored there."""
-Fetch = Callable[[str], bytes]
-"""Gives the blob at an address; raises KeyError where there is none."""
+StoreBlob = Callable[[str, bytes], None]
+"""Stores a blob at an address."""
+FetchBlob = Callable[[str], bytes]
+"""Returns the blob at an address; raises KeyError if there is none."""
 
 INLINE_TEXT = 256
 INLINE_ARRAY = 1024
-"""Characters and bytes up to which a string or an array stays in the text: a blob of its own costs more."""
+"""Size up to which a string (characters) or an array (bytes) stays in the text: a small blob would cost more."""
 
 
-def address(data: bytes) -> str:
-    """Where a blob is stored: the first 128 bits of its SHA-256, in hex."""
+def content_address(data: bytes) -> str:
+    """Address of a blob: the first 128 bits of its SHA-256, in hex."""
     return sha256(data).hexdigest()[:32]
 
 
 def to_json(value: Any) -> bytes:
-    """Any record, or JSON values with records in them, as one JSON text. Raises TypeError for what is neither."""
-    return msgspec.json.encode(_Packing(None).tree(value))
+    """Encode a record, or JSON values that contain records, as one JSON text. Raises TypeError for other values."""
+    return msgspec.json.encode(_Packer(None).tree(value))
 
 
 def from_json(kind: type[T], data: bytes | str) -> T:
-    """The record that `to_json` wrote; its arrays cannot be written to. Raises msgspec.DecodeError for text that is no
-    JSON and msgspec.ValidationError for JSON of another kind."""
+    """Decode a record that `to_json` wrote; its arrays are read-only. Raises msgspec.DecodeError for invalid JSON and
+    msgspec.ValidationError for JSON of another kind."""
     return unpack(kind, data, _no_blobs)
 
 
-def pack(value: Any, keep: Keep) -> bytes:
-    """A record as a short JSON text; `keep` is given the blobs that the text refers to."""
-    return msgspec.json.encode(_Packing(keep).tree(value))
+def pack(value: Any, keep: StoreBlob) -> bytes:
+    """Encode a record as a short JSON text; `keep` stores the blobs that the text refers to."""
+    return msgspec.json.encode(_Packer(keep).tree(value))
 
 
-def unpack(kind: type[T], data: bytes | str, fetch: Fetch) -> T:
-    """The record that `pack` wrote, as `from_json` gives it. Raises what `fetch` raises for a blob that is lost."""
-    return msgspec.convert(_whole(msgspec.json.decode(data), fetch), kind, dec_hook=_checked_array)
+def unpack(kind: type[T], data: bytes | str, fetch: FetchBlob) -> T:
+    """Decode a record that `pack` wrote, as `from_json` does. Raises what `fetch` raises for a missing blob."""
+    return msgspec.convert(_unescape(msgspec.json.decode(data), fetch), kind, dec_hook=_check_array)
 
 
-class _Packing:
-    """One walk over a record. Without `keep` everything stays in the text."""
+class _Packer:
+    """Encodes a record as a tree of JSON values. Without `keep` everything stays in the text."""
 
-    def __init__(self, keep: Keep | None) -> None:
+    def __init__(self, keep: StoreBlob | None) -> None:
         self.keep = keep
 
     def tree(self, value: Any) -> Any:
@@ -82,7 +82,7 @@ class _Packing:
         if kind is tuple or kind is list:
             return [self.tree(item) for item in value]
         if is_dataclass(kind):
-            return {name: self.tree(getattr(value, name)) for name in _names(kind)}
+            return {name: self.tree(getattr(value, name)) for name in _field_names(kind)}
         if isinstance(value, Mapping):
             return {self.tree(str(key)): self.tree(item) for key, item in value.items()}
         if kind is np.ndarray:
@@ -92,7 +92,7 @@ class _Packing:
 
     def text(self, value: str) -> str:
         if self.keep is not None and len(value) > INLINE_TEXT:
-            where, data = _located(value)
+            where, data = _text_blob(value)
             self.keep(where, data)
             return f"@str#{where}"
         try:
@@ -107,42 +107,42 @@ class _Packing:
         kind, data = value.dtype.str, value.tobytes()
         if self.keep is None or len(data) <= INLINE_ARRAY:
             return f"@{kind}={b64encode(data).decode()}"
-        where = address(data)
+        where = content_address(data)
         self.keep(where, data)
         return f"@{kind}#{where}"
 
 
 @cache
-def _names(kind: type) -> tuple[str, ...]:
+def _field_names(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
 @lru_cache(maxsize=256)
-def _located(text: str) -> tuple[str, bytes]:
-    """Address and blob of a text. Prompts come again and again; only the latest are remembered."""
+def _text_blob(text: str) -> tuple[str, bytes]:
+    """Address and blob of a text, cached because prompts repeat."""
     data = text.encode(errors="surrogatepass")
-    return address(data), data
+    return content_address(data), data
 
 
-def _whole(value: Any, fetch: Fetch) -> Any:
-    """Undo `_Packing.tree`."""
+def _unescape(value: Any, fetch: FetchBlob) -> Any:
+    """Undo `_Packer.tree`."""
     kind = type(value)
     if kind is str:
-        return _unmarked(value, fetch) if value[:1] == "@" else value
+        return _unescape_text(value, fetch) if value[:1] == "@" else value
     if kind is dict:
-        return {_whole(key, fetch): _whole(item, fetch) for key, item in value.items()}
+        return {_unescape(key, fetch): _unescape(item, fetch) for key, item in value.items()}
     if kind is list:
-        return [_whole(item, fetch) for item in value]
+        return [_unescape(item, fetch) for item in value]
     return value
 
 
-_MARK = re.compile(r"@(?P<kind>[^#=:@]+)(?P<how>[#=:])(?P<body>.*)", re.DOTALL)
+_ESCAPED = re.compile(r"@(?P<kind>[^#=:@]+)(?P<how>[#=:])(?P<body>.*)", re.DOTALL)
 
 
-def _unmarked(value: str, fetch: Fetch) -> Any:
+def _unescape_text(value: str, fetch: FetchBlob) -> Any:
     if value[1:2] == "@":
         return value[1:]
-    mark = _MARK.fullmatch(value)
+    mark = _ESCAPED.fullmatch(value)
     if mark is None:
         raise msgspec.DecodeError(f"no string of ours: {value!r}")
     kind, how, body = mark.groups()
@@ -152,7 +152,7 @@ def _unmarked(value: str, fetch: Fetch) -> Any:
     return data.decode(errors="surrogatepass") if kind == "str" else np.frombuffer(data, dtype=np.dtype(kind))
 
 
-def _checked_array(kind: Any, value: Any) -> Any:
+def _check_array(kind: Any, value: Any) -> Any:
     wanted = get_args(get_args(kind)[1])[0]
     if not isinstance(value, np.ndarray) or value.dtype.type is not wanted:
         raise TypeError(f"expected an array of {wanted.__name__}, not {getattr(value, 'dtype', type(value).__name__)}")

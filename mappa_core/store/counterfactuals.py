@@ -1,5 +1,5 @@
-"""Counterfactual rollouts among a run's trajectories: under a split and names of their own, so that nothing that is
-counted or learned from ever holds one."""
+"""Counterfactual rollouts in the store: under a split and ids of their own, so that nothing that is counted or learned
+from includes them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from mappa_core.records import Counterfactual, Failure
 from mappa_core.store.schema import Database
 
 COUNTERFACTUAL = "counterfactual"
-"""Their split. Their names are `counterfactual/<name of the trajectory>/<position>/<number>`."""
+"""Split of counterfactual rollouts. Their ids are `counterfactual/<id of the trajectory>/<position>/<number>`."""
 _PLACE = re.compile(r"(\d{3,})/(\d{2,})")
 
 
-def name_of(trajectory: str, position: int, number: int) -> str:
-    """The name of the `number`-th rollout in which the action at `position` of a trajectory is replaced."""
+def counterfactual_id(trajectory: str, position: int, number: int) -> str:
+    """Id of the `number`-th rollout in which the action at `position` of a trajectory is replaced."""
     return f"{COUNTERFACTUAL}/{trajectory}/{position:03d}/{number:02d}"
 
 
 def load_counterfactuals(database: Database, trajectory: str) -> tuple[Counterfactual, ...]:
-    """What came of those of one trajectory that ended, by position and number."""
+    """Load the finished counterfactuals of one trajectory, by position and number."""
     before = f"{COUNTERFACTUAL}/{trajectory}/"
     rows = database.rows(
         "SELECT id, outcome, error FROM trajectories WHERE id > ? AND id < ? AND split = ? AND finished ORDER BY id",
@@ -27,7 +27,7 @@ def load_counterfactuals(database: Database, trajectory: str) -> tuple[Counterfa
         before[:-1] + chr(ord("/") + 1),
         COUNTERFACTUAL,
     )
-    # The name of another trajectory may begin like this one.
+    # The id of another trajectory may begin like this one.
     placed = [(_PLACE.fullmatch(name.removeprefix(before)), outcome, error) for name, outcome, error in rows]
     return tuple(
         Counterfactual(

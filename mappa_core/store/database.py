@@ -1,7 +1,7 @@
-"""Writing `run.db`: every finished step, verdict and trajectory is committed as it happens, so that a kill loses none.
+"""Writer of `run.db`: every finished step, verdict and trajectory is committed at once, so that a kill loses none.
 
-A kill (`kill -9`) of the process loses nothing that a method returned from. A power cut may lose what came after the
-last `flush`, which every checkpoint calls.
+A kill (`kill -9`) of the process loses nothing that a method returned from. A power cut may lose what was written after
+the last `flush`, which every checkpoint calls.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 from mappa_core.errors import ReplayError
 from mappa_core.records import Failure, Step, Task, Trajectory, Usage, Verdict
-from mappa_core.store.files import storage_errors, sync
-from mappa_core.store.indexing import Index
+from mappa_core.store.files import fsync_path, storage_errors
+from mappa_core.store.indexing import SearchIndex
 from mappa_core.store.reader import (
     Event,
     load_error,
@@ -28,20 +28,20 @@ from mappa_core.store.reader import (
 )
 from mappa_core.store.schema import Database
 
-_PAID = """
+_PAID_USAGE = """
 SELECT json_extract(body, '$.usage.calls'), json_extract(body, '$.usage.usd') FROM verdicts
 WHERE json_extract(body, '$.usage') IS NOT NULL AND NOT json_extract(body, '$.replayed')
 UNION ALL
 SELECT json_extract(body, '$.completion.usage.calls'), json_extract(body, '$.completion.usage.usd') FROM steps
 WHERE json_extract(body, '$.completion.usage') IS NOT NULL
 """
-"""Calls and US dollars of every verdict and action that a provider was asked for; NULL where the price is unknown."""
+"""Calls and US dollars of every verdict and action from a provider; NULL if the price is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Recorded:
-    """What is known of a trajectory that an earlier process began. Where it is not `finished`, `outcome` is empty and
-    `seconds` 0, as in a Trajectory that goes on."""
+class RecordedTrajectory:
+    """What the store holds of a trajectory that an earlier process began. Unless it is `finished`, `outcome` is empty
+    and `seconds` is 0."""
 
     steps: tuple[Step, ...]
     verdicts: tuple[Verdict, ...]
@@ -52,35 +52,35 @@ class Recorded:
 
 
 class Store:
-    """The one writer of a run's database; all methods are to be called from one thread.
+    """The only writer of a run's database; all methods must be called from one thread.
 
-    A run that goes on from a checkpoint repeats what was recorded after it: the same step or verdict written again
-    changes nothing, another one under the same id is a ReplayError. Faults of the storage are RunErrors.
+    A run that resumes from a checkpoint repeats what was recorded after it: writing the same step or verdict again is a
+    no-op, a different one under the same id raises ReplayError. Storage faults raise RunError.
 
     With `scratch`, a local folder, the live database lies there and `path`, which may be on a network file system, is
-    a copy that `flush` renews. `generation` counts the writers of `path`: after a kill the live database is taken up
-    again, unless `path` was written by another machine since.
+    a copy that `flush` renews. `generation` counts the writers of `path`: after a kill the live database is reused,
+    unless another machine has written `path` since.
     """
 
     def __init__(self, path: Path, *, scratch: Path | None = None) -> None:
         self.path = path
         self._database = _open_live(path, scratch)
-        self._index = Index(self._database.connection)
+        self._index = SearchIndex(self._database.connection)
 
     @staticmethod
     def create(path: Path) -> None:
-        """Make an empty database. Raises RunError where it exists or the storage fails."""
+        """Create an empty database. Raises RunError if it exists or the storage fails."""
         _fold_journal(Database.create(path))
 
     @property
     def run(self) -> str:
-        """The run's own id, 32 hex digits: the same whatever becomes of its folder."""
+        """Id of the run, 32 hex digits; independent of the name and place of its folder."""
         identity: str = self._database.meta("run")
         return identity
 
-    def begin(self, split: str, trajectory_id: str, task: Task, sample: int, iteration: int) -> None:
-        """A trajectory starts. Where it is recorded already, it must be of the same task, sample and iteration."""
-        with self._database.writing() as connection:
+    def begin_trajectory(self, split: str, trajectory_id: str, task: Task, sample: int, iteration: int) -> None:
+        """Record the start of a trajectory. If already recorded, task, sample and iteration must be the same."""
+        with self._database.transaction() as connection:
             text = self._database.pack(task)
             row = (trajectory_id, split, iteration, sample, task.id, task.stratum, text)
             added = connection.execute(
@@ -91,12 +91,12 @@ class Store:
             if not added.rowcount:
                 query = "SELECT id, split, iteration, sample, task_id, stratum, task FROM trajectories WHERE id = ?"
                 self._refuse_other(f"trajectory {trajectory_id}", query, (trajectory_id,), row)
-            self._index.begun(trajectory_id, task.stratum)
+            self._index.add_trajectory(trajectory_id, task.stratum)
 
-    def step(self, trajectory_id: str, step: Step) -> None:
-        """An action is finished. Its trajectory must have begun."""
+    def record_step(self, trajectory_id: str, step: Step) -> None:
+        """Record a finished action. Its trajectory must have begun."""
         tokens = step.completion.tokens
-        with self._database.writing() as connection:
+        with self._database.transaction() as connection:
             body = self._database.pack(step)
             added = connection.execute(
                 "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
@@ -115,12 +115,12 @@ class Store:
             if not added.rowcount:
                 query = "SELECT trajectory, body FROM steps WHERE id = ?"
                 self._refuse_other(f"step {step.id}", query, (step.id,), (trajectory_id, body))
-            self._index.acted(trajectory_id, step)
+            self._index.add_step(trajectory_id, step)
 
-    def verdict(self, verdict: Verdict) -> None:
-        """A coach judged a recorded step."""
+    def record_verdict(self, verdict: Verdict) -> None:
+        """Record a verdict on a recorded step."""
         judgement = (verdict.coach, verdict.phase, verdict.status, verdict.score, verdict.blame)
-        with self._database.writing() as connection:
+        with self._database.transaction() as connection:
             added = connection.execute(
                 "INSERT INTO verdicts (number, step, id, coach, phase, status, score, blame, body) "
                 "VALUES ((SELECT count(*) FROM verdicts WHERE step = ?1), ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) "
@@ -130,15 +130,15 @@ class Store:
             if not added.rowcount:
                 query = "SELECT coach, phase, status, score, blame FROM verdicts WHERE step = ? AND id = ?"
                 self._refuse_other(f"verdict {verdict.id}", query, (verdict.step, verdict.id), judgement)
-            self._index.judged(verdict)
+            self._index.add_verdict(verdict)
 
     def _refuse_other(self, what: str, query: str, key: tuple[str, ...], row: tuple[Any, ...]) -> None:
         if self._database.rows(query, *key) != [row]:
             raise ReplayError(f"{self.path}: the {what} is recorded already, and it is another one")
 
-    def end(self, trajectory: Trajectory) -> None:
-        """A trajectory ended: its outcome, error and seconds are kept; steps and verdicts were as they came."""
-        with self._database.writing() as connection:
+    def end_trajectory(self, trajectory: Trajectory) -> None:
+        """Record outcome, error and seconds of a trajectory that ended; its steps and verdicts are already recorded."""
+        with self._database.transaction() as connection:
             error = None if trajectory.error is None else self._database.pack(trajectory.error)
             outcome = self._database.pack(trajectory.outcome)
             query = "SELECT finished, outcome, error FROM trajectories WHERE id = ?"
@@ -150,21 +150,21 @@ class Store:
                 (outcome, error, trajectory.seconds, trajectory.id),
             )
             if before != (1, outcome, error):
-                self._index.ended(trajectory)
+                self._index.finish_trajectory(trajectory)
 
-    def iteration(self, number: int, metrics: Mapping[str, float]) -> None:
-        """Keep the metrics of an iteration, in place of those of an earlier attempt at it."""
-        with self._database.writing() as connection:
+    def record_iteration(self, number: int, metrics: Mapping[str, float]) -> None:
+        """Record the metrics of an iteration; replaces those of an earlier attempt."""
+        with self._database.transaction() as connection:
             row = (number, self._database.pack(metrics))
             connection.execute("INSERT OR REPLACE INTO iterations VALUES (?, ?)", row)
 
     def iterations(self) -> list[tuple[int, dict[str, float]]]:
-        """Metrics of every iteration kept so far, in order."""
+        """Metrics of every recorded iteration, in order."""
         return load_iterations(self._database)
 
-    def event(self, kind: str, **body: Any) -> None:
-        """Something worth keeping happened; `body` is JSON values and records."""
-        with self._database.writing() as connection:
+    def record_event(self, kind: str, **body: Any) -> None:
+        """Record an event; `body` holds JSON values and records."""
+        with self._database.transaction() as connection:
             row = (time.time(), kind, self._database.pack(body))
             connection.execute("INSERT INTO events (time, kind, body) VALUES (?, ?, ?)", row)
 
@@ -172,8 +172,8 @@ class Store:
         """The events of a kind, in order."""
         return load_events(self._database, kind)
 
-    def recorded(self, split: str, iteration: int) -> dict[str, Recorded]:
-        """By id, the trajectories of an iteration that an earlier process (or this one) began."""
+    def load_recorded(self, split: str, iteration: int) -> dict[str, RecordedTrajectory]:
+        """Trajectories of an iteration that this or an earlier process began, by id."""
         rows = self._database.rows(
             "SELECT id, finished, outcome, error, seconds FROM trajectories "
             "WHERE split = ? AND iteration = ? ORDER BY rowid",
@@ -181,7 +181,7 @@ class Store:
             iteration,
         )
         return {
-            identity: Recorded(
+            identity: RecordedTrajectory(
                 steps=load_steps(self._database, identity),
                 verdicts=load_verdicts(self._database, identity),
                 finished=bool(finished),
@@ -192,21 +192,21 @@ class Store:
             for identity, finished, outcome, error, seconds in rows
         }
 
-    def paid(self) -> list[Usage]:
-        """What every recorded verdict and action took that a provider was asked for: its calls and US dollars."""
-        return [Usage(calls=calls, usd=usd) for calls, usd in self._database.rows(_PAID)]
+    def paid_usages(self) -> list[Usage]:
+        """Usage of every recorded verdict and action from a provider: calls and US dollars."""
+        return [Usage(calls=calls, usd=usd) for calls, usd in self._database.rows(_PAID_USAGE)]
 
     def flush(self) -> None:
-        """Make all that was written durable against a power cut, and renew the copy of a database in `scratch`."""
+        """Sync all writes to disk, and renew the copy at `path` of a database in `scratch`."""
         if self._database.path != self.path:
-            _next_generation(self._database)
+            _increment_generation(self._database)
             self._database.copy(self.path)
         else:
             with storage_errors(self.path):
-                sync(self.path.with_name(f"{self.path.name}-wal"))
+                fsync_path(self.path.with_name(f"{self.path.name}-wal"))
 
     def close(self) -> None:
-        """Flush and release the database: one file is left, which can be copied and read anywhere."""
+        """Flush and close the database: a single file is left, which can be copied and read anywhere."""
         self.flush()
         _fold_journal(self._database)
         if self._database.path != self.path:
@@ -216,7 +216,7 @@ class Store:
 def _open_live(path: Path, scratch: Path | None) -> Database:
     if scratch is None:
         database = Database.open(path, write=True)
-        _next_generation(database)
+        _increment_generation(database)
         return database
     copy = Database.open(path, write=False)
     try:
@@ -242,18 +242,18 @@ def _is_current(live: Path, generation: int) -> bool:
         database.close()
 
 
-def _next_generation(database: Database) -> None:
-    with database.writing() as connection:
+def _increment_generation(database: Database) -> None:
+    with database.transaction() as connection:
         connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'generation'")
 
 
 def _fold_journal(database: Database) -> None:
-    """Close a database so that no journal lies beside it."""
+    """Close a database and merge its journal into it."""
     database.connection.execute("PRAGMA busy_timeout = 0")
     try:
         database.connection.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.OperationalError as error:
-        # A reader still holds it, or there is no space: the journal stays, and whoever opens it next folds it in.
+        # A reader still holds it, or there is no space: the journal stays until the next open merges it.
         if error.sqlite_errorcode not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL):
             raise
     database.close()

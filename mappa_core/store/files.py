@@ -1,4 +1,4 @@
-"""Whole files, written aside and then renamed, and what goes wrong with them."""
+"""Atomic file writes, versioned reads, and storage errors with advice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ADVICE = {
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn faults of the storage under `path` (space, permission, names) into RunError; other errors pass."""
+    """Convert storage faults under `path` (space, permission, names) to RunError; other errors propagate."""
     try:
         yield
     except OSError as error:
@@ -42,9 +42,9 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: str | bytes) -> None:
-    """Write a whole file: readers see the old content or the new, also after a kill or a power cut.
+    """Write a whole file atomically: readers see the old content or the new, also after a kill or a power cut.
 
-    Raises RunError where the storage fails; the old content is then still there.
+    Raises RunError if the storage fails; the old content then remains.
     """
     aside = path.with_name(f".{path.name}.{token_hex(4)}")
     with storage_errors(path):
@@ -56,13 +56,13 @@ def write_atomic(path: Path, data: str | bytes) -> None:
             aside.replace(path)
         finally:
             aside.unlink(missing_ok=True)
-        sync(path.parent)
+        fsync_path(path.parent)
 
 
 def read_versioned(path: Path, newest: int, decode: Callable[[bytes], T]) -> T:
-    """What `decode` makes of a JSON file with a field `schema`.
+    """Read a JSON file with a field `schema` and decode it by `decode`.
 
-    Raises RunError where the file is missing, of a schema beyond `newest`, or not what `decode` expects.
+    Raises RunError if the file is missing, of a schema newer than `newest`, or rejected by `decode`.
     """
     try:
         text = path.read_bytes()
@@ -80,8 +80,8 @@ class _Versioned(msgspec.Struct):
     schema: int
 
 
-def sync(path: Path) -> None:
-    """Make a file's content, or the names in a folder, durable."""
+def fsync_path(path: Path) -> None:
+    """Sync a file's content, or a folder's entries, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

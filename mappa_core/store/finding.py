@@ -1,7 +1,7 @@
-"""Choosing trajectories of a run: by facets, by words, and page by page from a place on, never by counting.
+"""Trajectory search: filters by facets and words, with keyset pagination instead of offsets.
 
-What it costs hangs on what is shown and on how many trajectories a filter leaves, not on how long the run is. The
-tables are the writer's (see `indexing`).
+The cost depends on the page size and on how many trajectories a filter leaves, not on the length of the run. The tables
+are filled by the writer (see `indexing`).
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mappa_core.store.counterfactuals import COUNTERFACTUAL
-from mappa_core.store.indexing import ENDINGS, has_table
+from mappa_core.store.indexing import MAX_ENDINGS, has_table
 from mappa_core.store.schema import Database
 
 Column = Literal["task", "said", "printed", "judged"]
 COLUMNS: tuple[Column, ...] = ("task", "said", "printed", "judged")
 Unscored = Literal["failed", "abstained"]
 UNSCORED: tuple[Unscored, ...] = ("failed", "abstained")
-MOST_CHOICES = 200
-"""Values of a facet that are listed."""
+MAX_CHOICES = 200
+"""Maximum number of listed values of a facet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which trajectories to show: those to which everything applies that is not None.
+class TrajectoryFilter:
+    """Filter of trajectories: all conditions that are not None must hold.
 
-    `words` all occur in it, in `column` or anywhere; what stands in double quotes is one phrase. `outcome` is a figure
-    and whether it is at its full mark of 1. `score` is a range of points that a verdict lies in, on an action of
-    `agent` where one is named. `disagreement` is the least number of points between members of a verdict.
+    `words` must all occur, in `column` or anywhere; text in double quotes is one phrase. `outcome` is a figure and
+    whether it has its full value of 1. `score` is a range of points of a verdict, on an action of `agent` if one is
+    named. `disagreement` is the minimum difference in points between members of a verdict.
     """
 
     words: str | None = None
@@ -48,8 +48,8 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """What there is to choose from, sorted; at most `MOST_CHOICES` of each."""
+class FilterChoices:
+    """Values to choose from in a filter, sorted; at most `MAX_CHOICES` of each."""
 
     stratum: tuple[str, ...] = ()
     agent: tuple[str, ...] = ()
@@ -62,9 +62,9 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marks:
-    """The facets of one trajectory that a list shows. `scores` maps an agent to the lowest and the highest points that
-    its actions got; `disagreement` is the greatest, None where no verdict has members."""
+class TrajectoryFacets:
+    """Facets of one trajectory for a list. `scores` maps an agent to the lowest and highest points of its actions;
+    `disagreement` is the maximum, None if no verdict has members."""
 
     scores: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     blamed: tuple[str, ...] = ()
@@ -78,116 +78,122 @@ def is_indexed(database: Database) -> bool:
     return has_table(database.connection, "facets")
 
 
-def numbers(
-    database: Database, wanted: Wanted, *, before: int | None = None, after: int | None = None, limit: int
+def find_numbers(
+    database: Database,
+    trajectory_filter: TrajectoryFilter,
+    *,
+    before: int | None = None,
+    after: int | None = None,
+    limit: int,
 ) -> list[int]:
-    """The numbers of the trajectories that are wanted, the newest first; with `after` the next newer ones, the oldest
-    of them first. At most `limit`, from `before` or `after` on, which are left out."""
-    clauses, values = _clauses(database, wanted)
-    matched = "" if wanted.words is None else query_of(wanted.words, wanted.column)
+    """Numbers of the matching trajectories, the newest first; with `after` the next newer ones, the oldest of them
+    first. At most `limit`, starting next to `before` or `after`, both exclusive."""
+    clauses, values = _clauses(database, trajectory_filter)
+    matched = "" if trajectory_filter.words is None else to_fts_query(trajectory_filter.words, trajectory_filter.column)
     place, down = (after, False) if after is not None else (before, True)
     if place is not None:
         clauses.append("t.rowid < ?" if down else "t.rowid > ?")
         values.append(place)
     order, source = f"ORDER BY t.rowid {'DESC' if down else 'ASC'}", "trajectories t"
     if matched:
-        source = f"texts CROSS JOIN trajectories t ON t.rowid = texts.rowid / {ENDINGS}"
+        source = f"texts CROSS JOIN trajectories t ON t.rowid = texts.rowid / {MAX_ENDINGS}"
         clauses.append("texts MATCH ?")
         values.append(matched)
         order = f"ORDER BY texts.rowid {'DESC' if down else 'ASC'}"
         if place is not None:
             clauses.append("texts.rowid < ?" if down else "texts.rowid >= ?")
-            values.append(place * ENDINGS if down else (place + 1) * ENDINGS)
+            values.append(place * MAX_ENDINGS if down else (place + 1) * MAX_ENDINGS)
     where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
     rows = database.rows(f"SELECT t.rowid FROM {source} {where} {order} LIMIT ?", *values, limit)
-    found = list(dict.fromkeys(number for (number,) in rows))
-    if len(found) == len(rows) or len(rows) < limit:
-        return found
-    # One that ended twice is there twice.
-    here = {"before": found[-1]} if down else {"after": found[-1]}
-    return found + numbers(database, wanted, **here, limit=limit - len(found))
+    numbers = list(dict.fromkeys(number for (number,) in rows))
+    if len(numbers) == len(rows) or len(rows) < limit:
+        return numbers
+    # A trajectory that ended twice matches twice.
+    here = {"before": numbers[-1]} if down else {"after": numbers[-1]}
+    return numbers + find_numbers(database, trajectory_filter, **here, limit=limit - len(numbers))
 
 
-def _clauses(database: Database, wanted: Wanted) -> tuple[list[str], list[Any]]:
-    clauses = ["t.split <> ?" if wanted.split is None else "t.split = ?"]
-    values: list[Any] = [COUNTERFACTUAL if wanted.split is None else wanted.split]
-    if wanted.iteration is not None:
+def _clauses(database: Database, trajectory_filter: TrajectoryFilter) -> tuple[list[str], list[Any]]:
+    clauses = ["t.split <> ?" if trajectory_filter.split is None else "t.split = ?"]
+    values: list[Any] = [COUNTERFACTUAL if trajectory_filter.split is None else trajectory_filter.split]
+    if trajectory_filter.iteration is not None:
         clauses.append("t.iteration = ?")
-        values.append(wanted.iteration)
+        values.append(trajectory_filter.iteration)
     for name in ("stratum", "agent", "blame", "failure", "breach", "verdict"):
-        value = getattr(wanted, name)
+        value = getattr(trajectory_filter, name)
         if value is not None:
             clauses.append("t.rowid IN (SELECT trajectory FROM facets WHERE name = ? AND value = ?)")
             values += [name, value]
-    if wanted.outcome is not None:
-        name, full = wanted.outcome
+    if trajectory_filter.outcome is not None:
+        name, full = trajectory_filter.outcome
         sign = ">=" if full else "<"
         clauses.append(f"t.rowid IN (SELECT trajectory FROM facets WHERE name = ? AND value {sign} 1.0)")
         values.append(f"outcome/{name}")
-    if wanted.disagreement is not None:
+    if trajectory_filter.disagreement is not None:
         clauses.append("t.rowid IN (SELECT trajectory FROM facets WHERE name = 'disagreement' AND value >= ?)")
-        values.append(wanted.disagreement)
-    if wanted.score is not None:
-        agents = distinct(database, "agent") if wanted.agent is None else (wanted.agent,)
+        values.append(trajectory_filter.disagreement)
+    if trajectory_filter.score is not None:
+        agents = facet_values(database, "agent") if trajectory_filter.agent is None else (trajectory_filter.agent,)
         listed = ", ".join("?" * len(agents))
         clauses.append(f"t.rowid IN (SELECT trajectory FROM facets WHERE name IN ({listed}) AND value BETWEEN ? AND ?)")
-        values += [*(f"score/{agent}" for agent in agents), *wanted.score]
+        values += [*(f"score/{agent}" for agent in agents), *trajectory_filter.score]
     return clauses, values
 
 
-def query_of(words: str, column: Column | None = None) -> str:
-    """What FTS5 is asked for: every word and every phrase in double quotes, as text and never as its syntax. The last
-    word may go on. Empty where there is nothing to look for."""
+def to_fts_query(words: str, column: Column | None = None) -> str:
+    """Convert search words to an FTS5 query: every word and every phrase in double quotes, escaped so that none is
+    syntax. The last word matches as a prefix. Empty if there is nothing to search for."""
     parts = [phrase or word for phrase, word in re.findall(r'"([^"]*)"|([^\s"]+)', words)]
     known = [part for part in parts if re.search(r"\w", part)]
     if not known:
         return ""
     quoted = ['"' + part.replace("\x00", " ") + '"' for part in known]
-    goes_on = "" if words.rstrip(" ").endswith('"') else " *"
-    asked = " AND ".join(quoted) + goes_on
-    return asked if column is None else f"{column} : ({asked})"
+    prefix_operator = "" if words.rstrip(" ").endswith('"') else " *"
+    query = " AND ".join(quoted) + prefix_operator
+    return query if column is None else f"{column} : ({query})"
 
 
-def distinct(database: Database, name: str) -> tuple[str, ...]:
-    """The values of a facet, sorted, each found by a step in the index."""
+def facet_values(database: Database, name: str) -> tuple[str, ...]:
+    """Distinct values of a facet, sorted, found by index lookups instead of a scan."""
     rows = database.rows(
         "WITH RECURSIVE found (value) AS ("
         "SELECT min(value) FROM facets WHERE name = ?1 UNION ALL "
         "SELECT (SELECT min(value) FROM facets WHERE name = ?1 AND value > found.value) FROM found "
         "WHERE found.value IS NOT NULL) SELECT value FROM found WHERE value IS NOT NULL LIMIT ?2",
         name,
-        MOST_CHOICES,
+        MAX_CHOICES,
     )
     return tuple(value for (value,) in rows)
 
 
-def outcomes(database: Database) -> tuple[str, ...]:
-    """The names of the figures that outcomes have."""
+def outcome_names(database: Database) -> tuple[str, ...]:
+    """Names of the figures in outcomes."""
     rows = database.rows(
         "WITH RECURSIVE found (name) AS ("
         "SELECT min(name) FROM facets WHERE name > 'outcome/' AND name < 'outcome0' UNION ALL "
         "SELECT (SELECT min(name) FROM facets WHERE name > found.name AND name < 'outcome0') FROM found "
         "WHERE found.name IS NOT NULL) SELECT name FROM found WHERE name IS NOT NULL LIMIT ?",
-        MOST_CHOICES,
+        MAX_CHOICES,
     )
     return tuple(name.removeprefix("outcome/") for (name,) in rows)
 
 
-def choices(database: Database) -> Choices:
-    found = {name: distinct(database, name) for name in ("stratum", "agent", "blame", "failure", "breach")}
-    return Choices(**found, outcome=outcomes(database), words=has_table(database.connection, "texts"))
+def load_choices(database: Database) -> FilterChoices:
+    """Load the values to choose from in a filter."""
+    facets = {name: facet_values(database, name) for name in ("stratum", "agent", "blame", "failure", "breach")}
+    return FilterChoices(**facets, outcome=outcome_names(database), words=has_table(database.connection, "texts"))
 
 
-def marks(database: Database, number: int) -> Marks:
-    """The facets of one trajectory."""
-    found: dict[str, list[Any]] = {}
+def load_facets(database: Database, number: int) -> TrajectoryFacets:
+    """Load the facets of one trajectory."""
+    facets: dict[str, list[Any]] = {}
     for name, value in database.rows("SELECT name, value FROM facets WHERE trajectory = ?", number):
-        found.setdefault(name, []).append(value)
-    scored = {name.removeprefix("score/"): values for name, values in found.items() if name.startswith("score/")}
-    return Marks(
+        facets.setdefault(name, []).append(value)
+    scored = {name.removeprefix("score/"): values for name, values in facets.items() if name.startswith("score/")}
+    return TrajectoryFacets(
         scores={agent: (min(values), max(values)) for agent, values in scored.items()},
-        blamed=tuple(found.get("blame", ())),
-        breaches=tuple(found.get("breach", ())),
-        unjudged=tuple(found.get("verdict", ())),
-        disagreement=max(found["disagreement"]) if "disagreement" in found else None,
+        blamed=tuple(facets.get("blame", ())),
+        breaches=tuple(facets.get("breach", ())),
+        unjudged=tuple(facets.get("verdict", ())),
+        disagreement=max(facets["disagreement"]) if "disagreement" in facets else None,
     )

@@ -1,15 +1,15 @@
-"""One run, one folder.
+"""Run folder: all files of one run.
 
     <root>/<plugin>-<recipe>-<time>-<4 hex>/
         config.yaml     the resolved settings
         run.db          all records (see `schema`)
-        summary.json    what it came to (see `summary`)
+        summary.json    its results (see `summary`)
         checkpoints/    (see `checkpoint`)
-        files/          what agents wrote, by content
+        files/          files that agents wrote, by content hash
         report.html
-        run.lock        held by the process that writes; it names that process
+        run.lock        lock of the writing process, with its name
 
-One process writes; any number read, without a lock.
+One process writes; any number of processes read, without a lock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.store.database import Store
 from mappa_core.store.files import storage_errors, write_atomic
 from mappa_core.store.mirror import Mirror
-from mappa_core.store.schema import NAME
+from mappa_core.store.schema import DATABASE_NAME
 
 CONFIG = "config.yaml"
 CHECKPOINTS = "checkpoints"
@@ -37,13 +37,13 @@ _LOCK = "run.lock"
 
 
 class RunFolder:
-    """The folder of a run, held by its one writer. Closed by `with` or `close`."""
+    """The folder of a run, locked by its only writer. Closed by `with` or `close`."""
 
     def __init__(self, path: Path, *, scratch: Path | None, mirror: Mirror | None, lock: int) -> None:
         self.path = path
         self._lock: int | None = lock
-        self.store = Store(path / NAME, scratch=scratch)
-        self.checkpoints = Checkpoints(path / CHECKPOINTS, before=self.store.flush, mirror=mirror)
+        self.store = Store(path / DATABASE_NAME, scratch=scratch)
+        self.checkpoints = Checkpoints(path / CHECKPOINTS, before_publish=self.store.flush, mirror=mirror)
 
     @classmethod
     def create(
@@ -57,13 +57,13 @@ class RunFolder:
         scratch: Path | None = None,
         url: str | None = None,
     ) -> RunFolder:
-        """A new folder under `root`; `name` None makes one of plugin, recipe, time and four hex digits.
+        """Create a folder under `root`; `name` None generates one from plugin, recipe, time and four hex digits.
 
-        `url` is where its checkpoints are copied to, into a folder of its name; the config is written there at once, so
-        that a place that cannot be written to is found before anything is computed. The folder appears whole or not at
-        all. Raises RunError where it exists or the storage fails.
+        `url` is where its checkpoints are copied to, into a folder of the same name; the config is written there at
+        once, so that a read-only place is found before anything is computed. The folder is created atomically. Raises
+        RunError if it exists or the storage fails.
         """
-        path = _named(root, new_name(plugin, recipe) if name is None else name)
+        path = _run_path(root, new_run_name(plugin, recipe) if name is None else name)
         aside = root / f".{path.name}.{token_hex(4)}"
         with storage_errors(path):
             if path.exists():
@@ -72,9 +72,9 @@ class RunFolder:
             try:
                 aside.mkdir()
                 write_atomic(aside / CONFIG, config)
-                Store.create(aside / NAME)
+                Store.create(aside / DATABASE_NAME)
                 if url is not None:
-                    _claim(Mirror(url).under(path.name), config)
+                    _claim_mirror(Mirror(url).subfolder(path.name), config)
                 aside.rename(path)
             finally:
                 shutil.rmtree(aside, ignore_errors=True)
@@ -82,14 +82,14 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path, *, scratch: Path | None = None, url: str | None = None) -> RunFolder:
-        """The folder of an earlier run, to go on with it.
+        """Open the folder of an earlier run, to resume it.
 
-        Raises RunError where it is no run folder, held by another process, of a newer schema or not writable.
+        Raises RunError if it is not a run folder, is locked by another process, of a newer schema or not writable.
         """
-        _check(path)
-        mirror = mirror_of(path, url)
+        _check_run_folder(path)
+        mirror = checkpoint_mirror(path, url)
         with storage_errors(path):
-            lock = _locked(path)
+            lock = _acquire_lock(path)
         try:
             folder = cls(path, scratch=scratch, mirror=mirror, lock=lock)
             with storage_errors(path):
@@ -101,7 +101,7 @@ class RunFolder:
 
     @property
     def files(self) -> Path:
-        """Folder that keeps what agents wrote, by content."""
+        """Folder of the files that agents wrote, by content hash."""
         return self.path / FILES
 
     @property
@@ -110,11 +110,11 @@ class RunFolder:
         return (self.path / CONFIG).read_text(encoding="utf-8")
 
     def write_config(self, text: str) -> None:
-        """Replace `config.yaml`, for a run that goes on with other settings."""
+        """Replace `config.yaml`, for a run that resumes with other settings."""
         write_atomic(self.path / CONFIG, text)
 
     def close(self) -> None:
-        """Close the store and let go of the folder; a second call does nothing."""
+        """Close the store and release the lock; a second call does nothing."""
         lock, self._lock = self._lock, None
         if lock is not None:
             try:
@@ -131,51 +131,51 @@ class RunFolder:
         self.close()
 
 
-def mirror_of(run: Path, url: str | None) -> Mirror | None:
-    """Where the checkpoints of a run are copied to; `url` is its `checkpoint.url`."""
-    return None if url is None else Mirror(url).under(run.resolve().name)
+def checkpoint_mirror(run: Path, url: str | None) -> Mirror | None:
+    """Mirror of the checkpoints of a run, if it has one; `url` is its `checkpoint.url`."""
+    return None if url is None else Mirror(url).subfolder(run.resolve().name)
 
 
-def checkpoints_of(run: Path, url: str | None) -> Checkpoints:
-    """The checkpoints of a run, to be read; `url` is its `checkpoint.url`."""
-    return Checkpoints(run / CHECKPOINTS, mirror=mirror_of(run, url))
+def open_checkpoints(run: Path, url: str | None) -> Checkpoints:
+    """Checkpoints of a run, for reading; `url` is its `checkpoint.url`."""
+    return Checkpoints(run / CHECKPOINTS, mirror=checkpoint_mirror(run, url))
 
 
-def run_folders(root: Path) -> tuple[Path, ...]:
-    """The run folders under `root`, the oldest first."""
+def list_run_folders(root: Path) -> tuple[Path, ...]:
+    """List the run folders under `root`, the oldest first."""
     if not root.is_dir():
         return ()
-    found = [path for path in root.iterdir() if not path.name.startswith(".") and (path / NAME).is_file()]
-    return tuple(sorted(found, key=lambda path: ((path / CONFIG).stat().st_mtime_ns, path.name)))
+    folders = [path for path in root.iterdir() if not path.name.startswith(".") and (path / DATABASE_NAME).is_file()]
+    return tuple(sorted(folders, key=lambda path: ((path / CONFIG).stat().st_mtime_ns, path.name)))
 
 
-def new_name(plugin: str, recipe: str) -> str:
-    """`<plugin>-<recipe>-<YYYYmmdd-HHMMSS>-<4 hex>`, in local time."""
+def new_run_name(plugin: str, recipe: str) -> str:
+    """Generate `<plugin>-<recipe>-<YYYYmmdd-HHMMSS>-<4 hex>`, in local time."""
     return f"{plugin}-{recipe}-{datetime.now():%Y%m%d-%H%M%S}-{token_hex(2)}"
 
 
-def _named(root: Path, name: str) -> Path:
+def _run_path(root: Path, name: str) -> Path:
     if Path(name).name != name or name.startswith("."):
         raise RunError(f"run.name: {name!r} is not a name of a folder; the folder it lies in is run.root")
     return root / name
 
 
-def _claim(mirror: Mirror, config: str) -> None:
+def _claim_mirror(mirror: Mirror, config: str) -> None:
     if mirror.read(CONFIG) is not None:
         raise RunError(f"{mirror.url} holds checkpoints of another run: choose another run.name or checkpoint.url")
     mirror.write(CONFIG, config.encode())
 
 
-def _check(path: Path) -> None:
+def _check_run_folder(path: Path) -> None:
     if not path.is_dir():
         raise RunError(f"{path} is not a run folder: there is no such folder")
-    for name in (NAME, CONFIG):
+    for name in (DATABASE_NAME, CONFIG):
         if not (path / name).is_file():
             raise RunError(f"{path} is not a run folder: it has no {name}")
 
 
-def _locked(path: Path) -> int:
-    """Take the lock of a run folder, for as long as the handle that is returned stays open."""
+def _acquire_lock(path: Path) -> int:
+    """Lock a run folder for as long as the returned file handle stays open."""
     handle = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,12 +1,12 @@
-"""What the writer of a run adds to its records so that a reader finds them: facets, by which trajectories are chosen,
-and the words in them. The tables are made with the database and filled as records come.
+"""Search index of a run: facets of trajectories and a full-text index. The tables are created with the database and
+filled as records are written.
 
-    facets   trajectory, name, value      what is worth choosing trajectories by
-    texts    task, said, printed, judged  an FTS5 index of the words of trajectories that ended; it holds no text
+    facets   trajectory, name, value      values by which trajectories can be filtered
+    texts    task, said, printed, judged  a contentless FTS5 index of the words of trajectories that ended
 
-`trajectory` is `trajectories.number`. Names of facets, their values being names or numbers:
+`trajectory` is `trajectories.number`. Names of facets, whose values are names or numbers:
 
-    stratum            of its task
+    stratum            of the task
     agent              that acted
     score/<agent>      points 0-10 of every scored verdict on an action of the agent
     blame              an agent that a verdict blames
@@ -14,9 +14,9 @@ and the words in them. The tables are made with the database and filled as recor
     verdict            `failed` or `abstained`: a verdict without a score
     breach             the kind of a breach of the hand-off contract
     outcome/<name>     a figure of the outcome
-    failure            the kind of error that it ended with
+    failure            the kind of error with which it ended
 
-A row of `texts` belongs to the trajectory `rowid / ENDINGS`.
+A row of `texts` belongs to the trajectory `rowid / MAX_ENDINGS`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from mappa_core.records import NOBODY, Step, Trajectory, Verdict
 
 Facet = tuple[str, str | float]
 
-ENDINGS = 16
-"""Times that one trajectory can end with other words: one that was lost is played on after a resume."""
+MAX_ENDINGS = 16
+"""Maximum number of indexed endings per trajectory: a lost one continues after a resume and ends again."""
 FACETS = """
 CREATE TABLE facets (
     trajectory INTEGER NOT NULL REFERENCES trajectories (number) ON DELETE CASCADE,
@@ -45,9 +45,9 @@ CREATE VIRTUAL TABLE texts USING fts5 (
 
 
 def index_tables(connection: sqlite3.Connection) -> str:
-    """What makes the tables in a new database. Where the library of SQLite has no FTS5, a run has no `texts`."""
-    found = connection.execute("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'").fetchone()
-    return FACETS if found is None else FACETS + TEXTS
+    """SQL that creates the tables in a new database. If SQLite lacks FTS5, a run has no `texts`."""
+    has_fts5 = connection.execute("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'").fetchone()
+    return FACETS if has_fts5 is None else FACETS + TEXTS
 
 
 def has_table(connection: sqlite3.Connection, name: str) -> bool:
@@ -55,27 +55,27 @@ def has_table(connection: sqlite3.Connection, name: str) -> bool:
     return connection.execute(query, (name,)).fetchone() is not None
 
 
-class Index:
-    """The writer's side; every method is called inside the transaction that writes the record itself. A database that
-    was made without the tables stays without them."""
+class SearchIndex:
+    """Writes the index; every method is called inside the transaction that writes the record itself. A database that
+    was created without the tables stays without them."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._has_facets, self._has_texts = has_table(connection, "facets"), has_table(connection, "texts")
 
-    def begun(self, trajectory: str, stratum: str) -> None:
+    def add_trajectory(self, trajectory: str, stratum: str) -> None:
         self._add(trajectory, [("stratum", stratum)])
 
-    def acted(self, trajectory: str, step: Step) -> None:
+    def add_step(self, trajectory: str, step: Step) -> None:
         self._add(trajectory, [("agent", step.agent), *(("breach", breach.kind) for breach in step.breaches)])
 
-    def judged(self, verdict: Verdict) -> None:
+    def add_verdict(self, verdict: Verdict) -> None:
         query = "SELECT trajectory, agent FROM steps WHERE id = ?"
         trajectory, agent = self._connection.execute(query, (verdict.step,)).fetchone()
-        self._add(trajectory, _of_verdict(verdict, agent))
+        self._add(trajectory, _verdict_facets(verdict, agent))
 
-    def ended(self, trajectory: Trajectory) -> None:
-        """The facets of how it ended, in place of those of an earlier ending, and the words of all its steps."""
+    def finish_trajectory(self, trajectory: Trajectory) -> None:
+        """Add the facets of its ending, in place of those of an earlier ending, and the words of all its steps."""
         if self._has_facets:
             self._connection.execute(
                 "DELETE FROM facets WHERE trajectory = (SELECT number FROM trajectories WHERE id = ?) "
@@ -89,15 +89,15 @@ class Index:
         if self._has_texts:
             self._connection.execute(
                 "INSERT INTO texts (rowid, task, said, printed, judged) VALUES (?, ?, ?, ?, ?)",
-                (self._free(trajectory.id), *_words(trajectory)),
+                (self._free_row(trajectory.id), *_indexed_texts(trajectory)),
             )
 
-    def _free(self, trajectory: str) -> int:
-        """The first row of `texts` that is the trajectory's and not taken; the last one takes all later endings."""
+    def _free_row(self, trajectory: str) -> int:
+        """First free row of `texts` for the trajectory; the last row takes all later endings."""
         query = "SELECT number FROM trajectories WHERE id = ?"
         ((number,),) = self._connection.execute(query, (trajectory,))
-        first = int(number) * ENDINGS
-        last = first + ENDINGS - 1
+        first = int(number) * MAX_ENDINGS
+        last = first + MAX_ENDINGS - 1
         query = "SELECT max(rowid) FROM texts WHERE rowid BETWEEN ? AND ?"
         ((taken,),) = self._connection.execute(query, (first, last))
         return first if taken is None else min(int(taken) + 1, last)
@@ -110,22 +110,22 @@ class Index:
             )
 
 
-def _of_verdict(verdict: Verdict, agent: str) -> list[Facet]:
-    found: list[Facet] = []
+def _verdict_facets(verdict: Verdict, agent: str) -> list[Facet]:
+    facets: list[Facet] = []
     if verdict.score is None:
-        found.append(("verdict", verdict.status))
+        facets.append(("verdict", verdict.status))
     else:
-        found.append((f"score/{agent}", verdict.score))
+        facets.append((f"score/{agent}", verdict.score))
     if verdict.blame not in (None, NOBODY):
-        found.append(("blame", verdict.blame))
+        facets.append(("blame", verdict.blame))
     scores = [member.score for member in verdict.members if member.score is not None]
     if len(scores) > 1:
-        found.append(("disagreement", max(scores) - min(scores)))
-    return found
+        facets.append(("disagreement", max(scores) - min(scores)))
+    return facets
 
 
-def _words(trajectory: Trajectory) -> tuple[str, str, str, str]:
-    """What `texts` holds: the task; replies with what was thought; output of tools; reasons of coaches."""
+def _indexed_texts(trajectory: Trajectory) -> tuple[str, str, str, str]:
+    """Texts of the columns of `texts`: task; replies with reasoning; tool output; reasons of coaches."""
     said = [text for step in trajectory.steps for text in (step.reply.reasoning, step.completion.text) if text]
     results = [result for step in trajectory.steps for result in step.results]
     printed = [text for result in results for text in (result.stdout, result.stderr) if text]
@@ -134,5 +134,5 @@ def _words(trajectory: Trajectory) -> tuple[str, str, str, str]:
 
 
 def _storable(texts: Sequence[str]) -> str:
-    """All of them, without what UTF-8 lacks (unpaired surrogates)."""
+    """Join texts and replace characters that UTF-8 lacks (unpaired surrogates)."""
     return "\n".join(texts).encode(errors="replace").decode()

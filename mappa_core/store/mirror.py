@@ -1,6 +1,6 @@
-"""Copies of a run's checkpoints elsewhere: any place that fsspec reaches (s3://, gs://, file://, …).
+"""Mirror: remote copies of a run's checkpoints, at any URL that fsspec supports (s3://, gs://, file://, …).
 
-URL/000012/manifest.json    written last: a checkpoint without it is half a copy and counts as none
+URL/000012/manifest.json    written last: a checkpoint without it is incomplete and is ignored
 URL/000012/policies/…
 URL/best.json
 """
@@ -23,14 +23,14 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 _PAUSES = (1.0, 5.0, 20.0)
-"""Seconds before each further try of what failed."""
+"""Seconds before each retry."""
 
 
 class Mirror:
-    """One folder at a URL. Raises ConfigError where no installed package reaches it.
+    """One folder at a URL. Raises ConfigError if no installed package supports the URL.
 
-    What fails is tried again; RunError says that the place could not be reached, and what it answered. A credential is
-    never part of a URL: the packages behind fsspec read theirs from the environment.
+    Failed operations are retried; the final RunError holds the error of the remote. A credential is never part of a
+    URL: the packages behind fsspec read theirs from the environment.
     """
 
     def __init__(self, url: str, *, pauses: tuple[float, ...] = _PAUSES) -> None:
@@ -43,53 +43,53 @@ class Mirror:
         self._files: Any = files
         self._root: str = root.rstrip("/")
 
-    def under(self, name: str) -> Mirror:
+    def subfolder(self, name: str) -> Mirror:
         """The folder `name` in this one."""
         return Mirror(f"{self.url}/{name}", pauses=self._pauses)
 
     def checkpoints(self, manifest: str) -> tuple[int, ...]:
-        """The iterations whose checkpoint is whole, which is to say has its `manifest`, in order."""
-        found = (re.search(rf"/(\d{{6,}})/{re.escape(manifest)}$", path) for path in self._try(self._find))
-        return tuple(sorted(int(match[1]) for match in found if match))
+        """Iterations whose checkpoint is complete (has its `manifest`), in order."""
+        matches = (re.search(rf"/(\d{{6,}})/{re.escape(manifest)}$", path) for path in self._retry(self._list_files))
+        return tuple(sorted(int(match[1]) for match in matches if match))
 
     def push(self, folder: Path, names: Iterable[str], *, last: str) -> None:
-        """Copy the files `names` of a local folder, and the one named `last` after all others.
+        """Upload the files `names` of a local folder, and the file `last` after all others.
 
-        An older copy under the folder's name counts as none from the beginning on.
+        `last` of an older copy under the folder's name is removed first, which marks that copy as incomplete.
         """
-        self._try(lambda: self._remove(f"{folder.name}/{last}"))
+        self._retry(lambda: self._remove(f"{folder.name}/{last}"))
         for name in (*names, last):
-            self._try(partial(self._put, folder / name, f"{folder.name}/{name}"))
+            self._retry(partial(self._put, folder / name, f"{folder.name}/{name}"))
 
     def pull(self, name: str, target: Path) -> None:
-        """Copy a file here; FileNotFoundError where there is none."""
+        """Download a file; FileNotFoundError if there is none."""
         target.parent.mkdir(parents=True, exist_ok=True)
-        self._try(lambda: self._files.get_file(self._path(name), str(target)))
+        self._retry(lambda: self._files.get_file(self._path(name), str(target)))
 
     def remove(self, name: str, *, first: str) -> None:
-        """Remove a folder, the file `first` in it before all others."""
-        self._try(lambda: self._remove(f"{name}/{first}"))
-        self._try(lambda: self._remove(name))
+        """Remove a folder, beginning with the file `first` in it."""
+        self._retry(lambda: self._remove(f"{name}/{first}"))
+        self._retry(lambda: self._remove(name))
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a small file, whole."""
-        self._try(lambda: self._pipe(name, data))
+        """Write a small file in one operation."""
+        self._retry(lambda: self._pipe(name, data))
 
     def read(self, name: str) -> bytes | None:
-        """A small file; None where there is none."""
+        """Read a small file; None if there is none."""
         try:
-            data: bytes = self._try(lambda: self._files.cat_file(self._path(name)))
+            data: bytes = self._retry(lambda: self._files.cat_file(self._path(name)))
         except FileNotFoundError:
             return None
         return data
 
-    def _find(self) -> list[str]:
+    def _list_files(self) -> list[str]:
         self._files.invalidate_cache()
         try:
-            found: list[str] = self._files.find(self._root)
+            paths: list[str] = self._files.find(self._root)
         except FileNotFoundError:
             return []
-        return [f"/{path}" for path in found]
+        return [f"/{path}" for path in paths]
 
     def _put(self, file: Path, name: str) -> None:
         self._files.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
@@ -108,7 +108,7 @@ class Mirror:
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
 
-    def _try(self, work: Callable[[], T]) -> T:
+    def _retry(self, work: Callable[[], T]) -> T:
         for pause in (*self._pauses, None):
             try:
                 return work()

@@ -1,4 +1,4 @@
-"""`run.db`: one SQLite database a run, schema 1 (`PRAGMA user_version`).
+"""Schema of `run.db`: one SQLite database per run, schema 1 (`PRAGMA user_version`).
 
     meta           name, value                     `run` (an id), `generation` (see `Store`)
     blobs          address, data                   long strings and arrays, once by content (see `codec`)
@@ -7,13 +7,13 @@
     verdicts       step, id, number, coach, phase, status, score, blame, body
     iterations     number, metrics
     events         number, time, kind, body
-    facets, texts  what readers find trajectories by (see `indexing`)
+    facets, texts  search index of trajectories (see `indexing`)
 
 `task`, `outcome`, `error`, `body`, `verdict` and `metrics` are packed records (JSON, see `codec`); the other columns
-repeat what is worth asking for in SQL. `number` of a trajectory counts them as they began. `finished` is 0 until it
-ends; an `error` is the Failure it ended with. `tokens` counts sampled tokens and is NULL for policies behind an API.
-`number` of a verdict counts those on its step as they came; `score` is points 0-10, NULL unless scored. `time` is
-seconds since the epoch, `seconds` a duration.
+repeat values that SQL queries need. `number` of a trajectory counts them in the order in which they began. `finished`
+is 0 until it ends; an `error` is the Failure it ended with. `tokens` counts sampled tokens and is NULL for policies
+behind an API. `number` of a verdict counts those on its step as they came; `score` is points 0-10, NULL unless scored.
+`time` is seconds since the epoch, `seconds` a duration.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from uuid import uuid4
 
 from mappa_core.errors import RunError
 from mappa_core.store.codec import pack, unpack
-from mappa_core.store.files import storage_errors, sync
+from mappa_core.store.files import fsync_path, storage_errors
 from mappa_core.store.indexing import index_tables
 
 T = TypeVar("T")
 
-NAME = "run.db"
-SCHEMA = 1
+DATABASE_NAME = "run.db"
+DATABASE_SCHEMA = 1
 _JOURNAL_PAGES = 8000
-"""Pages (of 4 KiB) that the journal may hold before it is folded in: folding often costs more than the writing."""
+"""Pages (of 4 KiB) that the journal may hold before a checkpoint: frequent ones cost more than the writes."""
 _KNOWN_BLOBS = 100_000
-"""Addresses that a writer remembers to have stored, which saves asking for them."""
+"""Maximum number of stored addresses that a writer caches, to avoid writing blobs again."""
 _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE blobs (address TEXT PRIMARY KEY, data BLOB NOT NULL);
@@ -76,7 +76,7 @@ _STORAGE = {
 
 @contextmanager
 def database_errors(path: Path) -> Iterator[None]:
-    """Turn faults of the storage (space, permission, damage) into RunError; other errors of SQLite pass."""
+    """Convert storage faults (space, permission, damage) to RunError; other errors of SQLite propagate."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -87,7 +87,7 @@ def database_errors(path: Path) -> Iterator[None]:
 
 
 class Database:
-    """A connection to a `run.db` whose schema was checked, and packed records in it."""
+    """A connection to a `run.db` with a checked schema; packs and unpacks its records."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
@@ -96,13 +96,13 @@ class Database:
 
     @classmethod
     def create(cls, path: Path) -> Database:
-        """A new database to write to. Raises RunError where it exists or the storage fails."""
+        """Create a database for writing. Raises RunError if it exists or the storage fails."""
         if path.exists():
             raise RunError(f"{path} exists already")
         database = cls(path, _connect(path, "rwc"))
         with database_errors(path):
             tables = _TABLES + index_tables(database.connection)
-            database.connection.executescript(f"BEGIN; {tables} PRAGMA user_version = {SCHEMA}; COMMIT")
+            database.connection.executescript(f"BEGIN; {tables} PRAGMA user_version = {DATABASE_SCHEMA}; COMMIT")
             values = [("run", uuid4().hex), ("generation", 0)]
             database.connection.executemany("INSERT INTO meta VALUES (?, ?)", values)
         database._prepare()
@@ -110,7 +110,7 @@ class Database:
 
     @classmethod
     def open(cls, path: Path, *, write: bool) -> Database:
-        """Raises RunError for what is missing, no run database, of a newer schema or not to be opened."""
+        """Open a database. Raises RunError if it is missing, no run database, of a newer schema or cannot be opened."""
         if not path.is_file():
             raise RunError(f"{path.parent} is not a run folder: it has no {path.name}")
         database = cls(path, _connect(path, "rw" if write else "ro"))
@@ -126,12 +126,12 @@ class Database:
     def _check_schema(self) -> None:
         with database_errors(self.path):
             (version,) = self.connection.execute("PRAGMA user_version").fetchone()
-        if version > SCHEMA:
+        if version > DATABASE_SCHEMA:
             raise RunError(
-                f"{self.path} has schema {version}, newer than {SCHEMA}, the newest that this version of Mappa knows: "
-                "use the version that wrote it, or a later one"
+                f"{self.path} has schema {version}, newer than {DATABASE_SCHEMA}, the newest that this version of "
+                "Mappa knows: use the version that wrote it, or a later one"
             )
-        if version < SCHEMA:
+        if version < DATABASE_SCHEMA:
             raise RunError(f"{self.path} is no database of a run")
 
     def _prepare(self) -> None:
@@ -144,8 +144,8 @@ class Database:
             self.connection.execute("PRAGMA foreign_keys = ON")
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: committed at the end, as if it had never been where anything fails."""
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One write transaction: committed at the end, rolled back on any error."""
         with database_errors(self.path):
             self.connection.execute("BEGIN IMMEDIATE")
             try:
@@ -158,8 +158,8 @@ class Database:
                 raise
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        """All reads inside see one moment, whatever is written meanwhile."""
+    def snapshot(self) -> Iterator[None]:
+        """All reads inside see one snapshot, whatever is written meanwhile."""
         with database_errors(self.path):
             self.connection.execute("BEGIN")
             try:
@@ -176,7 +176,7 @@ class Database:
         return value
 
     def pack(self, record: Any) -> str:
-        """The text of a record; its blobs are stored. To be called inside `writing`."""
+        """Encode a record and store its blobs. Must be called inside `transaction`."""
         blobs: dict[str, bytes] = {}
         text = pack(record, blobs.__setitem__).decode()
         new = [blob for blob in blobs.items() if blob[0] not in self._stored]
@@ -188,18 +188,18 @@ class Database:
         return text
 
     def unpack(self, kind: type[T], text: str) -> T:
-        """The record of a text. Raises RunError where one of its blobs is lost."""
+        """Decode a record. Raises RunError if one of its blobs is missing."""
         return unpack(kind, text, self._blob)
 
     def _blob(self, where: str) -> bytes:
-        found = self.rows("SELECT data FROM blobs WHERE address = ?", where)
-        if not found:
+        rows = self.rows("SELECT data FROM blobs WHERE address = ?", where)
+        if not rows:
             raise RunError(f"{self.path}: it is damaged: the blob {where} is missing")
-        data: bytes = found[0][0]
+        data: bytes = rows[0][0]
         return data
 
     def copy(self, path: Path) -> None:
-        """Write a copy of one file, without a journal beside it; written aside, then renamed."""
+        """Copy the database to `path` as a single file, without a journal, atomically."""
         aside = path.with_name(f".{path.name}.part")
         with storage_errors(path), database_errors(path):
             aside.unlink(missing_ok=True)
@@ -210,7 +210,7 @@ class Database:
             finally:
                 target.close()
             aside.replace(path)
-            sync(path.parent)
+            fsync_path(path.parent)
 
     def close(self) -> None:
         self.connection.close()

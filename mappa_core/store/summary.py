@@ -1,4 +1,4 @@
-"""`summary.json`: what a run came to, for scripts to rely on. What is not known (yet) is null."""
+"""`summary.json`: results of a run in a stable format for scripts. Unknown values are null."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import msgspec
 
 from mappa_core.store.files import read_versioned, write_atomic
 
-NAME = "summary.json"
-SCHEMA = 1
+SUMMARY_NAME = "summary.json"
+SUMMARY_SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A mean and its 95 % interval, in the unit of what it is of."""
+    """A mean and its 95 % confidence interval, in the unit of the measured value."""
 
     mean: float
     low: float | None = None
@@ -46,8 +46,8 @@ class StratumSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionSummary:
-    """How the checkpoint was chosen that is reported: on `n` other tasks, as the best of `evaluations`. It is that
-    after `iteration` iterations and came to `value` (a share, 0-1) there, which the choice makes too good."""
+    """How the reported checkpoint was chosen: on `n` other tasks, as the best of `evaluations`. It is the one after
+    `iteration` iterations; `value` (a share, 0-1) is its mean there, which is biased upwards by the choice."""
 
     n: int
     evaluations: int
@@ -58,9 +58,8 @@ class SelectionSummary:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSummary:
     """Held-out results over `n` tasks: the workflow's `metric` (a share, 0-1) before and after training, and its
-    further `figures`. `gain` is paired on the same tasks. Intervals are by cluster where tasks come in `clusters`
-    (None: every task stands for itself). `after` is of the last weights or, with a `selection`, of those chosen on
-    tasks that are none of these."""
+    further `figures`. `gain` is paired on the same tasks. Intervals are clustered if tasks come in `clusters` (None:
+    tasks are independent). `after` is of the last weights or, with a `selection`, of those chosen on other tasks."""
 
     metric: str
     n: int
@@ -75,9 +74,8 @@ class EvalSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSummary:
-    """One agent in one iteration, None where there is nothing to average: mean score of its scored actions (points,
-    0-10), share of its calls of tools that succeeded, actions per trajectory in which it acted, sampled tokens per
-    action."""
+    """One agent in one iteration, None if there is nothing to average: mean score of its scored actions (points, 0-10),
+    share of its tool calls that succeeded, actions per trajectory in which it acted, sampled tokens per action."""
 
     score: float | None = None
     tool_success: float | None = None
@@ -87,7 +85,7 @@ class AgentSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoachSummary:
-    """Verdicts over the whole run, and what the calls for them cost; `usd` is None where a price is unknown."""
+    """Verdicts over the whole run, and the cost of their calls; `usd` is None if a price is unknown."""
 
     verdicts: int = 0
     failed: int = 0
@@ -96,8 +94,7 @@ class CoachSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSummary:
-    """What failures of the tools' machinery came to in training: trajectories that were lost, and calls that were made
-    again."""
+    """Effects of tool failures in training: number of lost trajectories, and of retried calls."""
 
     lost: int = 0
     attempts_again: int = 0
@@ -105,7 +102,7 @@ class ToolSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
-    """Time since the run was started, or resumed for the last time; `cpu` is of all its processes."""
+    """Seconds since the run was started or last resumed; `cpu` is of all its processes."""
 
     wall: float | None = None
     cpu: float | None = None
@@ -113,9 +110,9 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The whole of `summary.json`. `iterations` is how many are done."""
+    """Contents of `summary.json`. `iterations` is the number of finished ones."""
 
-    schema: int = SCHEMA
+    schema: int = SUMMARY_SCHEMA
     plugin: str
     recipe: str
     recipe_hash: str
@@ -130,10 +127,10 @@ class Summary:
 
 
 def write_summary(folder: Path, summary: Summary) -> None:
-    """Write `summary.json` of a run folder, whole or not at all. A number that is not finite is written as null."""
-    write_atomic(folder / NAME, msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+    """Write `summary.json` of a run folder atomically. Non-finite numbers are written as null."""
+    write_atomic(folder / SUMMARY_NAME, msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
 
 
 def read_summary(folder: Path) -> Summary:
-    """The summary of a run folder. Raises RunError where the file is missing, of a newer schema or no summary."""
-    return read_versioned(folder / NAME, SCHEMA, lambda text: msgspec.json.decode(text, type=Summary))
+    """Read the summary of a run folder. Raises RunError if the file is missing, of a newer schema or no summary."""
+    return read_versioned(folder / SUMMARY_NAME, SUMMARY_SCHEMA, lambda text: msgspec.json.decode(text, type=Summary))

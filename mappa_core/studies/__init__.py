@@ -1,1 +1,1 @@
-"""Questions about a team, a run or a coach that are answered without changing a weight."""
+"""Analyses of teams, runs and coaches: none of them changes a weight."""

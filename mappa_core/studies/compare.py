@@ -1,7 +1,7 @@
-"""Compare settings by their runs' held-out results: paired on the same tasks, over seeds, corrected for many tests.
+"""Compares settings by the held-out results of their runs: paired by task, over seeds, corrected for multiple tests.
 
-An *arm* is one setting, with a run for each of its seeds. Every two arms are compared on the problems that no run of
-either lost, by `difference_over_seeds`; the p-values of all pairs are adjusted together (Holm).
+An *arm* is one setting, with one run per seed. Each pair of arms is compared on the problems that no run of either
+lost, by `difference_over_seeds`; the p-values of all pairs are adjusted together (Holm).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from mappa_core.errors import ConfigError
 from mappa_core.evaluation.seeds import cohens_h, difference_over_seeds, holm, mean_over_seeds
 from mappa_core.records import Bool, Float64
 from mappa_core.store.summary import Interval
-from mappa_core.studies.results import Result, differing
+from mappa_core.studies.results import RunResult, differing_settings
 
-LEVEL = 0.05
-"""Below this an adjusted p-value is called significant."""
-Finding = Literal["better", "worse", "no significant difference"]
+SIGNIFICANCE_LEVEL = 0.05
+"""An adjusted p-value below this is called significant."""
+PairFinding = Literal["better", "worse", "no significant difference"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """A setting: its runs, one a seed, and the `mean` of all of them with its 95 % interval; None where every problem
-    was lost in one of them. `lost` problems are left out of it."""
+    """A setting: its runs, one per seed, and their `mean` with its 95 % interval. The mean leaves out the `lost`
+    problems; it is None if every problem was lost in some run."""
 
     name: str
     runs: tuple[str, ...]
@@ -37,11 +37,13 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """What `one` is above `other` by, over `problems`, with its 95 % interval, which is of this difference alone. `p`
-    is of this test, `p_adjusted` for all tests together (Holm); None where they cannot be told. `h` is Cohen's effect
-    size; `wins`, `losses` and `ties` count problems. Without `over_seeds` one of the two has a single seed, and all
-    this speaks of other problems, not of other seeds."""
+class PairComparison:
+    """The `difference` of `one` minus `other` over `problems`, with the 95 % interval of this difference alone.
+
+    `p` belongs to this test, `p_adjusted` accounts for all tests together (Holm); both are None if there are too few
+    clusters. `h` is Cohen's effect size; `wins`, `losses` and `ties` count problems. If `over_seeds` is false, one of
+    the two arms has a single seed, and the figures generalize to other problems but not to other seeds.
+    """
 
     one: str
     other: str
@@ -56,65 +58,65 @@ class Pair:
     over_seeds: bool
 
     @property
-    def finding(self) -> Finding | None:
-        """What is to be said of `one`; None where it cannot be told."""
+    def finding(self) -> PairFinding | None:
+        """How `one` compares with `other`; None if there are too few clusters to tell."""
         if self.p_adjusted is None:
             return None
-        if self.p_adjusted >= LEVEL:
+        if self.p_adjusted >= SIGNIFICANCE_LEVEL:
             return "no significant difference"
         return "better" if self.difference.mean > 0 else "worse"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """Arms on the same `problems` in `clusters` (None: every problem stands for itself), by `measure`; `pooled` names
-    settings that runs of one arm differ in, beside the seed, with the values that were pooled."""
+class Comparison:
+    """Arms compared by `measure` on the same `problems` in `clusters` (None: every problem is its own cluster).
+    `pooled` holds the settings other than the seed in which runs of one arm differ, with their values."""
 
     measure: str
     problems: int
     clusters: int | None
     samples: int
     arms: tuple[Arm, ...]
-    pairs: tuple[Pair, ...]
+    pairs: tuple[PairComparison, ...]
     pooled: Mapping[str, tuple[str, ...]]
 
 
-def compare(
-    groups: Mapping[str, Sequence[Result]], *, measure: str | None = None, against: str | None = None
-) -> Compared:
-    """Compare arms, given as the results of their runs by name; of one alone there is its mean.
+def compare_arms(
+    groups: Mapping[str, Sequence[RunResult]], *, measure: str | None = None, against: str | None = None
+) -> Comparison:
+    """Compare arms, given as the results of their runs by arm name. A single arm gets its mean alone.
 
     Args:
-        measure: a figure of the workflow in place of its metric.
-        against: the arm that all others are held against; None: every two are compared.
+        measure: a figure of the workflow to compare by, instead of its metric.
+        against: the arm to compare all others with; None compares every pair.
 
     Raises:
-        ConfigError: an arm holds a seed twice, or runs evaluated other tasks, other samples
-            or with another grader; or `measure` or `against` is unknown.
+        ConfigError: an arm holds a seed twice; runs differ in their tasks, samples or grader; or `measure` or
+            `against` is unknown.
     """
     if against is not None and against not in groups:
         raise ConfigError(f"--against {against}: no arm is named so; there are {', '.join(groups)}")
     results = [result for group in groups.values() for result in group]
     for name, group in groups.items():
-        _refuse_seed_twice(name, group)
+        _reject_duplicate_seeds(name, group)
     for result in results[1:]:
-        result.refuse_unlike(results[0])
-    values = {name: _values(group, measure) for name, group in groups.items()}
+        result.require_comparable(results[0])
+    values = {name: _means_by_problem(group, measure) for name, group in groups.items()}
     first = results[0].evaluation
-    pairs = [_pair(*pair, values, first.clusters) for pair in _pairs(list(groups), against)]
-    return Compared(
+    pairs = [_compare_pair(*pair, values, first.clusters) for pair in _pair_names(list(groups), against)]
+    return Comparison(
         measure=measure or first.metric,
         problems=len(first.problems),
         clusters=first.cluster_count,
         samples=results[0].samples,
-        arms=tuple(_arm(name, group, values[name], first.clusters) for name, group in groups.items()),
-        pairs=_adjusted(pairs),
-        pooled=_pooled(groups),
+        arms=tuple(_build_arm(name, group, values[name], first.clusters) for name, group in groups.items()),
+        pairs=_adjust_p_values(pairs),
+        pooled=_pooled_settings(groups),
     )
 
 
-def _refuse_seed_twice(name: str, group: Sequence[Result]) -> None:
-    seen: dict[int, Result] = {}
+def _reject_duplicate_seeds(name: str, group: Sequence[RunResult]) -> None:
+    seen: dict[int, RunResult] = {}
     for result in group:
         if result.seed in seen:
             raise ConfigError(
@@ -124,40 +126,44 @@ def _refuse_seed_twice(name: str, group: Sequence[Result]) -> None:
         seen[result.seed] = result
 
 
-def _values(group: Sequence[Result], measure: str | None) -> Float64:
-    """The mean of every problem's samples (runs, problems), NaN where a run lost all of them."""
+def _means_by_problem(group: Sequence[RunResult], measure: str | None) -> Float64:
+    """The mean over the samples of every problem, (runs, problems); NaN where a run lost all of them."""
     for result in group:
         known = result.evaluation.measures
         if measure is not None and measure not in known:
             raise ConfigError(f"--measure {measure}: {result.name} has {', '.join(known)}")
-    return np.array([(one.evaluation if measure is None else one.evaluation.of(measure)).by_problem for one in group])
+    return np.array(
+        [(one.evaluation if measure is None else one.evaluation.with_metric(measure)).by_problem for one in group]
+    )
 
 
-def _arm(name: str, group: Sequence[Result], values: Float64, clusters: tuple[str, ...] | None) -> Arm:
-    known = _known(values)
+def _build_arm(name: str, group: Sequence[RunResult], values: Float64, clusters: tuple[str, ...] | None) -> Arm:
+    known = _complete_problems(values)
     return Arm(
         name=name,
         runs=tuple(result.name for result in group),
         seeds=tuple(result.seed for result in group),
-        mean=mean_over_seeds(values[:, known], _chosen(clusters, known)) if known.any() else None,
+        mean=mean_over_seeds(values[:, known], _select_clusters(clusters, known)) if known.any() else None,
         lost=int((~known).sum()),
     )
 
 
-def _pairs(names: Sequence[str], against: str | None) -> list[tuple[str, str]]:
+def _pair_names(names: Sequence[str], against: str | None) -> list[tuple[str, str]]:
     if against is None:
         return [(later, earlier) for earlier, later in combinations(names, 2)]
     return [(name, against) for name in names if name != against]
 
 
-def _pair(one: str, other: str, values: Mapping[str, Float64], clusters: tuple[str, ...] | None) -> Pair:
-    known = _known(values[one]) & _known(values[other])
+def _compare_pair(
+    one: str, other: str, values: Mapping[str, Float64], clusters: tuple[str, ...] | None
+) -> PairComparison:
+    known = _complete_problems(values[one]) & _complete_problems(values[other])
     if not known.any():
         raise ConfigError(f"{one} and {other}: there is no problem that none of their runs lost, so nothing to compare")
     mine, theirs = values[one][:, known], values[other][:, known]
-    found = difference_over_seeds(mine, theirs, _chosen(clusters, known))
+    found = difference_over_seeds(mine, theirs, _select_clusters(clusters, known))
     gains = mine.mean(axis=0) - theirs.mean(axis=0)
-    return Pair(
+    return PairComparison(
         one=one,
         other=other,
         problems=int(known.sum()),
@@ -172,8 +178,8 @@ def _pair(one: str, other: str, values: Mapping[str, Float64], clusters: tuple[s
     )
 
 
-def _adjusted(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-    """The pairs with their p-values adjusted for all tests that could be made."""
+def _adjust_p_values(pairs: Sequence[PairComparison]) -> tuple[PairComparison, ...]:
+    """Adjust the p-values of the pairs for all tests that have one."""
     tested = [index for index, pair in enumerate(pairs) if pair.p is not None]
     adjusted = dict(zip(tested, holm([p for pair in pairs if (p := pair.p) is not None]), strict=True))
     return tuple(
@@ -181,18 +187,18 @@ def _adjusted(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
     )
 
 
-def _pooled(groups: Mapping[str, Sequence[Result]]) -> dict[str, tuple[str, ...]]:
+def _pooled_settings(groups: Mapping[str, Sequence[RunResult]]) -> dict[str, tuple[str, ...]]:
     """Settings whose values differ within an arm."""
     pooled: dict[str, dict[str, None]] = {}
     for group in groups.values():
-        for key in differing(group):
+        for key in differing_settings(group):
             pooled.setdefault(key, {}).update(dict.fromkeys(result.setting(key) for result in group))
     return {key: tuple(values) for key, values in pooled.items()}
 
 
-def _known(values: Float64) -> Bool:
+def _complete_problems(values: Float64) -> Bool:
     return np.asarray(np.isfinite(values).all(axis=0))
 
 
-def _chosen(clusters: tuple[str, ...] | None, known: Bool) -> list[str] | None:
+def _select_clusters(clusters: tuple[str, ...] | None, known: Bool) -> list[str] | None:
     return None if clusters is None else [name for name, is_known in zip(clusters, known, strict=True) if is_known]

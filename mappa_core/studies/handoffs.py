@@ -1,4 +1,4 @@
-"""What agents hand on to each other: which files were made, missing or broken, and what that cost downstream."""
+"""Hand-offs of files between agents: which were made, missing or broken, and their effect on the outcome."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mappa_core.records import Breach, Role, Step, Trajectory
-from mappa_core.rollout.lost import is_lost
-from mappa_core.tools.workspace import lineage
+from mappa_core.rollout.lost import is_tool_failure
+from mappa_core.tools.workspace import file_lineage
 
-OUTPUTS = ("missing_output", "broken_output")
-INPUTS = ("missing_input", "broken_input")
+OUTPUT_BREACHES = ("missing_output", "broken_output")
+INPUT_BREACHES = ("missing_input", "broken_input")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handoff:
     """One file of the team's contract, over the `rollouts` in which it was due.
 
-    In `made` of them an action wrote it, the last time one of the agent that `made_by` counts. In `missing` it was not
-    there when it was due; in `broken` it was and could not be used, for `reasons`; in `fine` neither. `metric_fine` is
-    the mean of the workflow's metric over these (a rollout that was not finished counts 0), `metric_flawed` over the
-    others; None where there are none. In `failed_first` of the rollouts that did not succeed it was the first file with
-    a flaw, be it along with others of the same action.
+    In `made` rollouts an action wrote it; `made_by` counts the agents of the last such action. In `missing` it was
+    absent when due, in `broken` present but unusable, for `reasons`, and in `fine` neither. `metric_fine` is the mean
+    of the workflow's metric over the fine rollouts (an unfinished rollout counts 0), `metric_flawed` over the others;
+    None if there are none. `failed_first` counts the unsuccessful rollouts in which it was the first flawed file,
+    alone or together with others of the same action.
     """
 
     path: str
@@ -43,9 +43,9 @@ class Handoff:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passage:
-    """One file in one rollout: whose action wrote it last, and the flaws that were found `at` a position. Without flaws
-    it was fine."""
+class RolloutFile:
+    """One file in one rollout: the agent that wrote it last, and the flaws found `at` a position. No flaws mean that it
+    was fine."""
 
     writer: str | None
     flaws: Sequence[Breach] = field(default=())
@@ -57,39 +57,41 @@ class Passage:
 
     @property
     def reasons(self) -> frozenset[str]:
-        """Why it could not be used."""
+        """Why the file could not be used."""
         return frozenset(flaw.reason for flaw in self.flaws if flaw.reason)
 
 
-def handoffs(trajectories: Sequence[Trajectory], roles: Mapping[str, Role], metric: str) -> tuple[Handoff, ...]:
-    """Every file that a role produces or needs, in the order of the roles. Files that come with the tasks are left out,
-    and so are rollouts that a tool's machinery lost."""
-    played = [one for one in trajectories if not is_lost(one.error)]
-    given = {path for one in played for path in one.task.files}
+def summarize_handoffs(
+    trajectories: Sequence[Trajectory], roles: Mapping[str, Role], metric: str
+) -> tuple[Handoff, ...]:
+    """Summarize every file that a role produces or needs, in the order of the roles. Files that come with the tasks are
+    left out, and so are rollouts lost to a failure of the tool infrastructure."""
+    valid = [one for one in trajectories if not is_tool_failure(one.error)]
+    given = {path for one in valid for path in one.task.files}
     named = dict.fromkeys(path for role in roles.values() for path in (*role.needs, *role.produces))
     paths = [path for path in named if path not in given]
     if not paths:
         return ()
-    passages = [_passages(one, roles, paths) for one in played]
-    values = [_value(one, metric) for one in played]
+    files_by_rollout = [_inspect_files(one, roles, paths) for one in valid]
+    values = [_metric_value(one, metric) for one in valid]
     first = Counter(
         path
-        for found, value in zip(passages, values, strict=True)
-        for path in (_first_flawed(found) if value < 1.0 else ())
+        for found, value in zip(files_by_rollout, values, strict=True)
+        for path in (_first_flawed_files(found) if value < 1.0 else ())
     )
     return tuple(
-        _handoff(
+        _summarize_file(
             path,
             roles,
-            [(found[path], value) for found, value in zip(passages, values, strict=True) if path in found],
+            [(found[path], value) for found, value in zip(files_by_rollout, values, strict=True) if path in found],
             failed_first=first[path],
         )
         for path in paths
     )
 
 
-def _handoff(
-    path: str, roles: Mapping[str, Role], seen: Sequence[tuple[Passage, float]], *, failed_first: int
+def _summarize_file(
+    path: str, roles: Mapping[str, Role], seen: Sequence[tuple[RolloutFile, float]], *, failed_first: int
 ) -> Handoff:
     flawed = [passage for passage, _ in seen if passage.flaws]
     writers = [passage.writer for passage, _ in seen if passage.writer is not None]
@@ -111,40 +113,40 @@ def _handoff(
     )
 
 
-def _value(trajectory: Trajectory, metric: str) -> float:
+def _metric_value(trajectory: Trajectory, metric: str) -> float:
     if trajectory.error is not None and metric not in trajectory.outcome:
         return 0.0
     return trajectory.outcome[metric]
 
 
-def _passages(trajectory: Trajectory, roles: Mapping[str, Role], paths: Sequence[str]) -> dict[str, Passage]:
-    """How the files fared that were due in this rollout."""
-    history = lineage(trajectory.steps)
+def _inspect_files(trajectory: Trajectory, roles: Mapping[str, Role], paths: Sequence[str]) -> dict[str, RolloutFile]:
+    """Inspect the files that were due in this rollout."""
+    history = file_lineage(trajectory.steps)
     agent_of = {step.id: step.agent for step in trajectory.steps}
     found = {}
     for path in paths:
         changes = history.get(path, ())
         written = [agent_of[step] for step, change in changes if change.kind != "deleted"]
         is_there = bool(changes) and changes[-1][1].kind != "deleted"
-        looked = _looked_at(path, trajectory, roles, is_there=is_there)
-        if looked is not None:
-            found[path] = Passage(writer=written[-1] if written else None, flaws=looked[1], at=looked[0])
+        flaws = _find_flaws(path, trajectory, roles, is_there=is_there)
+        if flaws is not None:
+            found[path] = RolloutFile(writer=written[-1] if written else None, flaws=flaws[1], at=flaws[0])
     return found
 
 
-def _looked_at(
+def _find_flaws(
     path: str, trajectory: Trajectory, roles: Mapping[str, Role], *, is_there: bool
 ) -> tuple[int, Sequence[Breach]] | None:
-    """The flaws that were found when its maker acted for the last time, else when it was first needed after that, and
-    the position. None where it was not due: nobody had to make it, or the rollout ended before."""
+    """The flaws of a file with their position: those found when its maker acted last, else when it was first needed
+    after that. None if it was not due: no role makes it, or the rollout ended before."""
     makers = [step for step in trajectory.steps if path in roles[step.agent].produces]
     made_at = makers[-1].position if makers else -1
     users = [step for step in trajectory.steps if path in roles[step.agent].needs and step.position > made_at]
     for step in makers[-1:]:
-        if flaws := _flaws(step, path, OUTPUTS):
+        if flaws := _matching_breaches(step, path, OUTPUT_BREACHES):
             return step.position, flaws
     for step in users[:1]:
-        return step.position, _flaws(step, path, INPUTS)
+        return step.position, _matching_breaches(step, path, INPUT_BREACHES)
     if not makers or (trajectory.error is not None and trajectory.steps[-1].agent == makers[-1].agent):
         return None
     if is_there:
@@ -152,13 +154,13 @@ def _looked_at(
     return made_at, (Breach(agent=makers[-1].agent, kind="missing_output", path=path),)
 
 
-def _flaws(step: Step, path: str, kinds: Sequence[str]) -> tuple[Breach, ...]:
+def _matching_breaches(step: Step, path: str, kinds: Sequence[str]) -> tuple[Breach, ...]:
     return tuple(breach for breach in step.breaches if breach.path == path and breach.kind in kinds)
 
 
-def _first_flawed(passages: Mapping[str, Passage]) -> list[str]:
-    """The files whose flaws were found first."""
-    flawed = {path: passage.at for path, passage in passages.items() if passage.flaws}
+def _first_flawed_files(files_by_rollout: Mapping[str, RolloutFile]) -> list[str]:
+    """The files whose flaws were found earliest."""
+    flawed = {path: passage.at for path, passage in files_by_rollout.items() if passage.flaws}
     return [path for path, at in flawed.items() if at == min(flawed.values())]
 
 

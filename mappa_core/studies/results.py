@@ -1,4 +1,4 @@
-"""What a run came to on held-out tasks, read back from its folder, and the arms that several of them make."""
+"""Reads the held-out results of runs from their folders and groups the runs into arms."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from mappa_core.config.layers import leaves
-from mappa_core.config.text import read_yaml, scalar
+from mappa_core.config.layers import iter_leaves
+from mappa_core.config.text import format_scalar, parse_yaml
 from mappa_core.errors import ConfigError, RunError
-from mappa_core.evaluation.heldout import Evaluation, graded, part_of
-from mappa_core.plugins import choices
+from mappa_core.evaluation.heldout import Evaluation, build_evaluation, event_part
+from mappa_core.plugins import did_you_mean
 from mappa_core.records import Task
-from mappa_core.session.parts import chooses
+from mappa_core.session.parts import in_selection_split
 from mappa_core.store.folder import CONFIG
 from mappa_core.store.reader import Reader
-from mappa_core.store.summary import NAME, read_summary
+from mappa_core.store.summary import SUMMARY_NAME, read_summary
 
-NO_SETTINGS = (
+IGNORED_SETTINGS = (
     "seed", "run.*", "store.*", "trackers*", "checkpoint.url", "checkpoint.every", "checkpoint.keep",
     "coach.cassette.*",
 )  # fmt: skip
-"""Keys by which runs of one setting may differ: where they lie, and who hears of them."""
+"""Keys in which runs of the same setting may differ: seed, storage and trackers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Result:
-    """The last evaluation that a run reports, problems in the order of their ids, and the `settings` that it was made
-    with, as text by dotted key. `tasks` holds a digest of the content of every problem by its id."""
+class RunResult:
+    """The last evaluation that a run reports, its problems ordered by id. `settings` are those of the run, as text by
+    dotted key; `tasks` holds a digest of the content of every problem by its id."""
 
     name: str
     seed: int
@@ -40,17 +40,17 @@ class Result:
     samples: int
 
     def setting(self, key: str) -> str:
-        """The value of a key as text; empty where the run has no such setting."""
+        """The value of a key as text; empty if the run has no such setting."""
         return self.settings.get(key, "")
 
-    def refuse_unlike(self, other: Result) -> None:
-        """Raise ConfigError, saying why, where the two cannot be compared: a difference would be one of tasks, samples
-        or graders."""
-        for why in (self._other_grader(other), self._other_tasks(other), self._other_samples(other)):
+    def require_comparable(self, other: RunResult) -> None:
+        """Raise ConfigError, with the reason, if the two results differ in their tasks, samples or grader and so cannot
+        be compared."""
+        for why in (self._grader_mismatch(other), self._task_mismatch(other), self._sample_mismatch(other)):
             if why is not None:
                 raise ConfigError(f"{other.name} and {self.name} cannot be compared: {why}")
 
-    def _other_grader(self, other: Result) -> str | None:
+    def _grader_mismatch(self, other: RunResult) -> str | None:
         for what, mine, theirs in (
             ("workflow.use", self.setting("workflow.use"), other.setting("workflow.use")),
             ("the metric", self.evaluation.metric, other.evaluation.metric),
@@ -59,7 +59,7 @@ class Result:
                 return f"they have another grader ({what}: {theirs} and {mine})"
         return None
 
-    def _other_tasks(self, other: Result) -> str | None:
+    def _task_mismatch(self, other: RunResult) -> str | None:
         mine, theirs = set(self.tasks), set(other.tasks)
         if mine != theirs:
             only = "; ".join(
@@ -75,7 +75,7 @@ class Result:
             return f"{len(changed)} tasks of the same id have another content, for example {min(changed)}"
         return None
 
-    def _other_samples(self, other: Result) -> str | None:
+    def _sample_mismatch(self, other: RunResult) -> str | None:
         if self.samples != other.samples:
             return f"they drew other samples (eval.samples: {other.samples} and {self.samples} of a task)"
         key = "eval.temperature"
@@ -84,60 +84,65 @@ class Result:
         return None
 
 
-def read_result(folder: Path) -> Result:
-    """The result of the run in `folder`.
+def read_result(folder: Path) -> RunResult:
+    """Read the result of the run in `folder`.
 
     Raises:
-        RunError: it is no run folder, did not come to its end, or has no evaluation.
+        RunError: it is not a run folder, the run did not finish, or it has no evaluation.
     """
     with Reader(folder) as reader:
-        events = [event.body for event in reader.events("evaluation") if part_of(event.body) != "selection"]
-        if (folder / NAME).is_file() and (status := read_summary(folder).status) != "done":
+        events = [event.body for event in reader.events("evaluation") if event_part(event.body) != "selection"]
+        if (folder / SUMMARY_NAME).is_file() and (status := read_summary(folder).status) != "done":
             raise RunError(f"{folder} did not come to its end (it is {status}): go on with it by mappa train --resume")
         if not events:
             raise RunError(f"{folder} has no evaluation")
         last = events[-1]
-        played = reader.outcomes("eval", int(last["iteration"]))
+        trajectories = reader.outcomes("eval", int(last["iteration"]))
     text = (folder / CONFIG).read_text("utf-8")
-    settings = {key: scalar(node.plain) for key, node in leaves(read_yaml(text, str(folder / CONFIG)))}
-    part = part_of(last)
+    settings = {key: format_scalar(node.plain) for key, node in iter_leaves(parse_yaml(text, str(folder / CONFIG)))}
+    part = event_part(last)
     if part == "report":
-        played = [one for one in played if not chooses(one.task, float(settings["eval.selection"]))]
+        trajectories = [
+            one for one in trajectories if not in_selection_split(one.task, float(settings["eval.selection"]))
+        ]
     figures = tuple(last.get("figures", ()))
-    evaluation = graded(played, metric=last["metric"], figures=figures, iteration=int(last["iteration"]))
-    return Result(
+    evaluation = build_evaluation(
+        trajectories, metric=last["metric"], figures=figures, iteration=int(last["iteration"])
+    )
+    return RunResult(
         name=str(folder),
         seed=int(settings["seed"]),
         settings=settings,
         evaluation=replace(evaluation, part=part),
-        tasks={one.task.id: _digest(one.task) for one in played},
+        tasks={one.task.id: _digest(one.task) for one in trajectories},
         samples=int(settings["eval.samples"]),
     )
 
 
-def differing(results: Sequence[Result]) -> tuple[str, ...]:
-    """The settings that are not the same in all of them, but for seeds and where runs lie."""
+def differing_settings(results: Sequence[RunResult]) -> tuple[str, ...]:
+    """The settings that differ between the results, other than `IGNORED_SETTINGS`."""
     keys = dict.fromkeys(key for result in results for key in result.settings)
     return tuple(
         key
         for key in keys
-        if not any(fnmatchcase(key, free) for free in NO_SETTINGS) and len({one.setting(key) for one in results}) > 1
+        if not any(fnmatchcase(key, free) for free in IGNORED_SETTINGS)
+        and len({one.setting(key) for one in results}) > 1
     )
 
 
-def arms_of(results: Sequence[Result], by: Sequence[str] = ()) -> dict[str, list[Result]]:
-    """The results by arm. An arm is named by the settings `by`, or by all those that are not the same in all runs, and
-    so has the runs that differ in nothing but their seed.
+def group_by_arm(results: Sequence[RunResult], by: Sequence[str] = ()) -> dict[str, list[RunResult]]:
+    """Group the results by arm. An arm is named by the settings `by`; without them, by all settings that differ between
+    runs, so that the runs of an arm differ in nothing but their seed.
 
     Raises:
-        ConfigError: no run has a setting of `by`.
+        ConfigError: no run has a setting named in `by`.
     """
     known = dict.fromkeys(key for result in results for key in result.settings)
     for key in by:
         if key not in known:
-            raise ConfigError(f"--by {key}: no run has this setting.{choices(key, known)}")
-    keys = by or differing(results)
-    arms: dict[str, list[Result]] = {}
+            raise ConfigError(f"--by {key}: no run has this setting.{did_you_mean(key, known)}")
+    keys = by or differing_settings(results)
+    arms: dict[str, list[RunResult]] = {}
     for result in results:
         name = " ".join(f"{key}={result.setting(key)}" for key in keys if key in result.settings)
         arms.setdefault(name or "(none of these settings)", []).append(result)

@@ -1,11 +1,12 @@
-"""For authors of plugins: play a workflow without a model, a provider on this machine, and contracts to subclass, one
-for every kind of offer. Imports nothing until a name is used.
+"""Test tools for plugin authors: run a workflow without a model, a local fake provider, and a contract to subclass for
+every kind of offer. Modules are imported on first use of a name.
 
-from mappa_core import Task from mappa_core.testing import WorkflowContract, play
+    from mappa_core import Task
+    from mappa_core.testing import WorkflowContract, play
 
-async def test_solver_is_asked_first():
-    trajectory = await play(MyTeam(Options()), Task(id="1", prompt="2+2?"), replies=["4", "\\\\boxed{4}"])
-    assert trajectory.steps[0].agent == "solver"
+    async def test_solver_acts_first():
+        trajectory = await play(MyTeam(Options()), Task(id="1", prompt="2+2?"), replies=["4", "\\\\boxed{4}"])
+        assert trajectory.steps[0].agent == "solver"
 
 The contracts need `pip install "mappa-core[test]"`, and `asyncio_mode = "auto"` in the settings of pytest."""
 
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
     from mappa_core.testing.wire import WireAnswer as WireAnswer
     from mappa_core.testing.wire import WireRequest as WireRequest
     from mappa_core.testing.wire import WireServer as WireServer
-    from mappa_core.testing.wire import answering as answering
-    from mappa_core.testing.wire import captured as captured
+    from mappa_core.testing.wire import answer_from_capture as answer_from_capture
+    from mappa_core.testing.wire import json_answer as json_answer
 
 _MODULES = {
     "conformance.batches": "expected_gradient possible_batches",
@@ -61,7 +62,7 @@ _MODULES = {
     "tools": "ExecutorContract ToolContract",
     "trackers": "TrackerContract",
     "transports": "TransportContract",
-    "wire": "WireAnswer WireRequest WireServer answering captured",
+    "wire": "WireAnswer WireRequest WireServer answer_from_capture json_answer",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -1,5 +1,5 @@
-"""A contract for engines to subclass: what was sampled is what is scored and learned from, and nothing is lost on the
-way to disk and back. Needs pytest-asyncio in auto mode."""
+"""A contract for engines to subclass: sampler and learner agree, and checkpoints restore everything. Needs
+pytest-asyncio in auto mode."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ import numpy as np
 import pytest
 
 from mappa_core.config.schema import TrainSection
-from mappa_core.credit.experience import build
+from mappa_core.credit.experience import build_experience
 from mappa_core.errors import PromptTooLong
 from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import Engine, Loss, PolicySpec, Rewards
 from mappa_core.records import Completion, Float32, Int32, Message, Sampling, Step, Task, Trajectory
 
 AGENT, POLICY = "solo", "default"
-PROMPTS = ("Say one of these.\n- pear\n- stone", "- seven", "Two words", "- a\n- b\n- c")
+_PROMPTS = ("Say one of these.\n- pear\n- stone", "- seven", "Two words", "- a\n- b\n- c")
 SAMPLING = Sampling(max_tokens=12)
-Open = Callable[[], Awaitable[Engine]]
+EngineOpener = Callable[[], Awaitable[Engine]]
 
 
 class EngineContract:
-    """Subclass it and write `engine`. The small model that comes with core is what it samples and learns."""
+    """Subclass it and implement `engine`. It samples and trains the tiny model bundled with the package."""
 
     model: str = "package:mappa_core/models/tiny"
     tolerance: float = 2e-3
-    """Nats by which sampler and learner may differ on one token, where nothing was learned in between."""
+    """Largest difference between sampler and learner on one token, in nats, with the same weights."""
     train: TrainSection = TrainSection(iterations=4, learning_rate=1e-2)
 
     def engine(self) -> Engine:
-        """A fresh engine."""
+        """Create an engine."""
         raise NotImplementedError
 
     def loss(self) -> Loss:
-        """The loss that it learns by: core's `ppo`."""
+        """Return the loss to train with: the built-in `ppo`."""
         from mappa_core.engine.losses import PPOLoss
         from mappa_core.engine.options import PPOOptions
 
         return PPOLoss(PPOOptions())
 
     @pytest.fixture
-    async def opened(self) -> AsyncIterator[Open]:
-        """Engines one after the other, as a device may have room for one: each closes the one before."""
+    async def opened(self) -> AsyncIterator[EngineOpener]:
+        """Opens engines one after the other, each closing the previous one, as a device may have room for only one."""
         engines: list[Engine] = []
 
         async def open_engine() -> Engine:
@@ -61,57 +61,65 @@ class EngineContract:
             await engine.close()
             await engine.close()
 
-    async def test_what_is_sampled_has_its_tokens_and_log_probabilities(self, opened: Open) -> None:
-        """A completion holds token ids and a log-probability for each, as sampled, and the version of the weights that
-        each came from. Keep what the sampler drew; never encode the text again."""
+    async def test_completions_have_tokens_and_log_probabilities(self, opened: EngineOpener) -> None:
+        """A completion has the sampled token ids, a log-probability for each, and the version of the weights that
+        each was sampled from. Keep the sampled tokens; never tokenize the text again."""
         engine = await opened()
-        for found in await _sampled(engine):
-            assert found.tokens is not None and found.logprobs is not None and found.prompt_tokens is not None
-            assert found.tokens.dtype == np.int32 and found.logprobs.dtype == np.float32
-            assert 0 < len(found.tokens) == len(found.logprobs) <= SAMPLING.max_tokens
-            assert bool((found.logprobs <= 0.0).all()), "log-probabilities are nats, at most 0"
-            spans = [(span.start, span.end) for span in found.versions]
+        for completions in await _sampled(engine):
+            assert (
+                completions.tokens is not None
+                and completions.logprobs is not None
+                and completions.prompt_tokens is not None
+            )
+            assert completions.tokens.dtype == np.int32 and completions.logprobs.dtype == np.float32
+            assert 0 < len(completions.tokens) == len(completions.logprobs) <= SAMPLING.max_tokens
+            assert bool((completions.logprobs <= 0.0).all()), "log-probabilities are nats, at most 0"
+            spans = [(span.start, span.end) for span in completions.versions]
             ends = [end for _, end in spans]
-            assert [start for start, _ in spans] == [0, *ends[:-1]] and ends[-1] == len(found.tokens)
-            assert found.finish == ("length" if len(found.tokens) == SAMPLING.max_tokens else "stop") or found.text
+            assert [start for start, _ in spans] == [0, *ends[:-1]] and ends[-1] == len(completions.tokens)
+            assert (
+                completions.finish == ("length" if len(completions.tokens) == SAMPLING.max_tokens else "stop")
+                or completions.text
+            )
 
-    async def test_a_text_is_encoded_as_it_would_be_sampled(self, opened: Open) -> None:
-        """`encode` gives tokens that end an answer, or None. Spell out what only looks like a control token."""
+    async def test_a_text_is_encoded_as_it_would_be_sampled(self, opened: EngineOpener) -> None:
+        """`encode` returns tokens with a final stop token, or None. Tokenize text that only looks like a control token
+        as ordinary text."""
         engine = await opened()
         tokens = engine.sampler(POLICY).encode("plain words")
         assert tokens is not None and tokens.dtype == np.int32 and len(tokens) > 1
 
-    async def test_a_prompt_that_does_not_fit_is_refused(self, opened: Open) -> None:
-        """A prompt beyond the model's window raises PromptTooLong. Never cut it: an agent that was shown half of what
-        is recorded learns from something that it did not see."""
+    async def test_a_prompt_that_does_not_fit_is_refused(self, opened: EngineOpener) -> None:
+        """A prompt beyond the model's window raises PromptTooLong. Never truncate it: an agent that was shown half of
+        what is recorded would learn from text that it did not see."""
         engine = await opened()
         sampler = engine.sampler(POLICY)
         prompt = sampler.render([Message(role="user", content="word " * 20_000)])
         with pytest.raises(PromptTooLong):
             await sampler.sample(prompt, SAMPLING)
 
-    async def test_many_requests_at_once_are_answered_each(self, opened: Open) -> None:
+    async def test_concurrent_requests_do_not_mix(self, opened: EngineOpener) -> None:
         """Every caller of `sample` gets the completion of its own prompt."""
         engine = await opened()
-        prompts = [_prompt(engine, text) for text in PROMPTS * 4]
-        found = await asyncio.gather(*(engine.sampler(POLICY).sample(prompt, SAMPLING) for prompt in prompts))
-        for prompt, completion in zip(prompts, found, strict=True):
+        prompts = [_prompt(engine, text) for text in _PROMPTS * 4]
+        completions = await asyncio.gather(*(engine.sampler(POLICY).sample(prompt, SAMPLING) for prompt in prompts))
+        for prompt, completion in zip(prompts, completions, strict=True):
             assert completion.prompt_tokens is not None
             np.testing.assert_array_equal(completion.prompt_tokens, prompt)
 
-    async def test_the_same_seeds_give_the_same(self, opened: Open) -> None:
-        """An engine that calls itself `deterministic` gives bit-equal completions to equal requests in equal
+    async def test_the_same_seeds_give_the_same(self, opened: EngineOpener) -> None:
+        """An engine that declares itself `deterministic` gives bit-equal completions for equal requests in equal
         batches."""
         engine = await opened()
         if not engine.deterministic:
             pytest.skip("this engine does not promise it")
-        found = await _sampled(engine)
-        for first, second in zip(found, await _sampled(await opened()), strict=True):
+        completions = await _sampled(engine)
+        for first, second in zip(completions, await _sampled(await opened()), strict=True):
             assert (first.text, _bits(first)) == (second.text, _bits(second))
 
-    async def test_the_learner_scores_what_was_sampled_as_the_sampler_did(self, opened: Open) -> None:
-        """`score` fills `old_logprobs` and `ref_logprobs`. They agree with the sampler's on weights that nobody
-        changed: look for another chat template, temperature, or precision of the head where they do not."""
+    async def test_the_learner_scores_what_was_sampled_as_the_sampler_did(self, opened: EngineOpener) -> None:
+        """`score` fills `old_logprobs` and `ref_logprobs`. They agree with the sampler's as long as the weights are
+        unchanged; if not, check for a different chat template, temperature, or precision of the output head."""
         engine = await opened()
         experience = await _experience(engine)
         scored = await engine.score(experience)
@@ -119,9 +127,9 @@ class EngineContract:
             assert column is not None and column.shape == experience.tokens.shape
             assert np.abs(column - experience.logprobs).max() <= self.tolerance
 
-    async def test_an_update_moves_towards_what_was_better(self, opened: Open) -> None:
+    async def test_an_update_moves_towards_what_was_better(self, opened: EngineOpener) -> None:
         """After `update` and `publish` the version is one higher, and actions with a positive advantage are likelier.
-        Check the sign of the loss, and that `publish` hands over the weights that were updated."""
+        Check the sign of the loss, and that `publish` sends the updated weights to the sampler."""
         engine = await opened()
         before = await engine.score(await _experience(engine))
         better = before.row_of_token % 2 == 0
@@ -133,19 +141,19 @@ class EngineContract:
         gain = after.old_logprobs - before.old_logprobs
         assert gain[better].mean() > gain[~better].mean(), "what was better has not become likelier"
 
-    async def test_an_action_without_reward_changes_nothing(self, opened: Open) -> None:
-        """Rows of weight 0 carry no gradient. Multiply by the weight, and leave their tokens out of every mean."""
+    async def test_an_action_without_reward_changes_nothing(self, opened: EngineOpener) -> None:
+        """Rows of weight 0 contribute no gradient. Multiply by the weight, and exclude their tokens from every mean."""
         engine = await opened()
         experience = await _experience(engine, rewards=(1.0, None))
-        told = experience.token_weight > 0
-        wild, none = (_advantages(np.where(told, experience.row_of_token + 1.0, untold)) for untold in (1e3, 0.0))
+        rewarded = experience.token_weight > 0
+        wild, none = (_advantages(np.where(rewarded, experience.row_of_token + 1.0, untold)) for untold in (1e3, 0.0))
         _, one = await self._updated(engine, experience, wild, 0.0)
         _, two = await self._updated(await opened(), experience, none, 0.0)
         assert np.abs(one - two).max() <= self.tolerance
 
-    async def test_a_checkpoint_brings_everything_back(self, opened: Open, tmp_path: Path) -> None:
-        """A fresh engine that loads what was saved has its weights, its optimiser and its version: it scores the same,
-        and learns the same from the same."""
+    async def test_a_checkpoint_brings_everything_back(self, opened: EngineOpener, tmp_path: Path) -> None:
+        """A new engine that loads a checkpoint has the same weights, optimiser state and version: it gives the same
+        scores and makes the same updates."""
         engine = await opened()
         experience = await engine.score(await _experience(engine))
         advantages = _advantages(experience.row_of_token + 1.0)
@@ -162,7 +170,7 @@ class EngineContract:
     async def _updated(
         self, engine: Engine, experience: Experience, advantages: Advantages, progress: float
     ) -> tuple[int, Float32]:
-        """The version after an update that was published, and what it has made of the log-probabilities."""
+        """Update and publish; return the new version and the new log-probabilities."""
         await engine.update(await engine.score(experience), advantages, self.loss(), progress)
         receipt = (await engine.publish())[POLICY]
         scored = (await engine.score(experience)).old_logprobs
@@ -171,8 +179,8 @@ class EngineContract:
 
 
 async def _sampled(engine: Engine) -> Sequence[Completion]:
-    """A completion per prompt, asked for at once."""
-    requests = [(_prompt(engine, text), replace(SAMPLING, seed=at)) for at, text in enumerate(PROMPTS)]
+    """Sample a completion per prompt, concurrently."""
+    requests = [(_prompt(engine, text), replace(SAMPLING, seed=at)) for at, text in enumerate(_PROMPTS)]
     sampler = engine.sampler(POLICY)
     return await asyncio.gather(*(sampler.sample(prompt, sampling) for prompt, sampling in requests))
 
@@ -182,16 +190,16 @@ def _prompt(engine: Engine, text: str) -> Any:
 
 
 async def _experience(engine: Engine, rewards: Rewards = (1.0, 0.0)) -> Experience:
-    """What was sampled, as an iteration of trajectories of one action each; their rewards are `rewards` in turn."""
-    found = await _sampled(engine)
+    """Sample an iteration of trajectories of one action each, with rewards taken from `rewards` in turn."""
+    completions = await _sampled(engine)
     trajectories = [
         Trajectory(
-            id=f"t{at}", task=Task(id=f"t{at}", prompt=PROMPTS[at]), sample=0, iteration=0, steps=(_step(at, one),)
+            id=f"t{at}", task=Task(id=f"t{at}", prompt=_PROMPTS[at]), sample=0, iteration=0, steps=(_step(at, one),)
         )
-        for at, one in enumerate(found)
+        for at, one in enumerate(completions)
     ]
-    shaped = [(rewards[at % len(rewards)],) for at in range(len(found))]
-    return build(trajectories, shaped, {AGENT: POLICY}, {POLICY}, "correct")
+    shaped = [(rewards[at % len(rewards)],) for at in range(len(completions))]
+    return build_experience(trajectories, shaped, {AGENT: POLICY}, {POLICY}, "correct")
 
 
 def _step(number: int, completion: Completion) -> Step:

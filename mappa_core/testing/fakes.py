@@ -1,4 +1,4 @@
-"""Stand-ins for what a test does not want: a model, a coach, a store."""
+"""Fakes for tests: samplers and engines without a model, a coach, a recorder."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from mappa_core.records import (
     VersionSpan,
 )
 
-Script = Callable[[str, Sampling], str]
-"""Prompt text and sampling -> the reply."""
+ReplyScript = Callable[[str, Sampling], str]
+"""Maps prompt text and sampling settings to a reply."""
 
 
 class ScriptedSampler:
-    """A sampler whose tokens are the bytes of its text. Its log-probabilities are all -1 nat. `version` is that of the
-    weights it stands for. It calls a tool by `<tool_call>{"name": …, "arguments": {…}}</tool_call>` in its text."""
+    """A sampler with scripted replies, whose tokens are the bytes of its text and whose log-probabilities are all -1
+    nat. `version` is the version of its weights. `<tool_call>{"name": …, "arguments": {…}}</tool_call>` in its text
+    calls a tool."""
 
-    def __init__(self, script: Script, version: int = 0) -> None:
+    def __init__(self, script: ReplyScript, version: int = 0) -> None:
         self._script = script
         self.version = version
         self.prompts: list[str] = []
@@ -68,14 +69,14 @@ class ScriptedSampler:
 
 
 class ScriptedEngine:
-    """An engine without weights: samples by script, and counts its updates in `updates`."""
+    """An engine without weights: samples scripted replies, and counts its updates in `updates`."""
 
     deterministic = True
     max_staleness = 0
     straggler_share = 0.0
     processes = ()
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: ReplyScript) -> None:
         self._script = script
         self._samplers: dict[str, ScriptedSampler] = {}
         self.updates = 0
@@ -119,7 +120,7 @@ class ScriptedEngine:
 
 
 class FixedCoach(Coach):
-    """Gives every action the same score (points, 0-10)."""
+    """A coach that gives every action the same score (points, 0-10)."""
 
     def __init__(self, score: float) -> None:
         self._score = score
@@ -131,22 +132,22 @@ class FixedCoach(Coach):
 
 
 class MemoryRecorder:
-    """Keeps in memory what a store would write."""
+    """A recorder that keeps in memory what a store would write."""
 
     def __init__(self) -> None:
-        self.begun: list[str] = []
+        self.trajectory_ids: list[str] = []
         self.steps: list[Step] = []
         self.verdicts: list[Verdict] = []
-        self.ended: list[Trajectory] = []
+        self.trajectories: list[Trajectory] = []
 
-    def begin(self, split: str, trajectory_id: str, task: Task, sample: int, iteration: int) -> None:
-        self.begun.append(trajectory_id)
+    def begin_trajectory(self, split: str, trajectory_id: str, task: Task, sample: int, iteration: int) -> None:
+        self.trajectory_ids.append(trajectory_id)
 
-    def step(self, trajectory_id: str, step: Step) -> None:
+    def record_step(self, trajectory_id: str, step: Step) -> None:
         self.steps.append(step)
 
-    def verdict(self, verdict: Verdict) -> None:
+    def record_verdict(self, verdict: Verdict) -> None:
         self.verdicts.append(verdict)
 
-    def end(self, trajectory: Trajectory) -> None:
-        self.ended.append(trajectory)
+    def end_trajectory(self, trajectory: Trajectory) -> None:
+        self.trajectories.append(trajectory)

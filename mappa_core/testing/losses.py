@@ -1,4 +1,4 @@
-"""A contract for losses to subclass: a loss per token, of which the engine takes the mean. Needs pytest and torch."""
+"""A contract for losses to subclass: a loss per token, which the engine averages. Needs pytest and torch."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from mappa_core.protocols import Loss, LossRows
 
 LENGTHS = (1, 5, 3, 8)
 """Tokens per action."""
-SPLIT = 6
-"""Tokens of the first two actions: where a micro-batch may end."""
-FAR = 60.0
-"""Nats by which a policy has moved at one token, further than any does: e^60 is beyond what float32 squares."""
+SPLIT_AT = 6
+"""Tokens of the first two actions: where the batch is split into micro-batches."""
+LARGE_SHIFT = 60.0
+"""An unrealistically large change of a token's log-probability, in nats: the square of e^60 overflows float32."""
 
 
 class LossContract:
-    """Subclass it and write `loss`."""
+    """Subclass it and implement `loss`."""
 
     on_policy: bool = True
-    """Whether its gradient, before the policy has moved, is that of the policy gradient. Not so where a term is added,
-    as a divergence from the reference is."""
+    """Whether its gradient, before the policy has changed, is the policy gradient. False if it has another term, such
+    as a KL penalty."""
     tolerance: float = 1e-5
 
     def loss(self) -> Loss:
-        """A fresh loss."""
+        """Create a loss."""
         raise NotImplementedError
 
     @pytest.fixture(autouse=True)
@@ -34,8 +34,8 @@ class LossContract:
         pytest.importorskip("torch", reason='a loss is written in torch: pip install "mappa-core[train]"')
 
     def test_every_token_has_one_finite_loss(self) -> None:
-        """A tensor (n,) of finite numbers comes back, with a gradient for the new log-probabilities alone. Return the
-        loss of each token; sum and mean are the engine's, which knows ranks and micro-batches."""
+        """The loss is a tensor (n,) of finite numbers, with a gradient for the new log-probabilities alone. Return the
+        loss of each token; the engine sums and averages over ranks and micro-batches."""
         new, rows, advantages = _batch(moved=0.3)
         losses, _ = self.loss()(new, rows, advantages)
         assert losses.shape == new.shape, f"one loss per token, {tuple(new.shape)}, not {tuple(losses.shape)}"
@@ -43,8 +43,8 @@ class LossContract:
         assert bool(losses.isfinite().all()) and bool(new.grad.isfinite().all())
 
     def test_before_the_policy_moves_it_is_the_policy_gradient(self) -> None:
-        """Where new and old log-probabilities are equal, the gradient of a token's loss is minus its advantage. Check
-        the sign, and that nothing is detached. Where a term of your own is added, say `on_policy = False`."""
+        """With equal new and old log-probabilities, the gradient of a token's loss is minus its advantage. Check the
+        sign, and that nothing is detached. If the loss has another term, set `on_policy = False`."""
         if not self.on_policy:
             return
         new, rows, advantages = _batch(moved=0.0)
@@ -54,20 +54,23 @@ class LossContract:
         assert off <= self.tolerance, f"the gradient is off by {off:.3g} from minus the advantage"
 
     def test_micro_batches_do_not_matter(self) -> None:
-        """Cut between two actions, the parts have the losses of the whole, and their metrics add up to its metrics.
-        Divide by nothing that is counted over the batch, and give metrics as sums over tokens: the engine divides."""
+        """Split between two actions, the parts have the same losses as the whole batch, and their metrics add up to its
+        metrics. Divide by nothing that depends on the batch, and return metrics as sums over tokens: the engine
+        divides."""
         new, rows, advantages = _batch(moved=0.3)
         whole, sums = self.loss()(new, rows, advantages)
-        parts = [self.loss()(new[at], _part(rows, at), advantages[at]) for at in (slice(0, SPLIT), slice(SPLIT, None))]
+        parts = [
+            self.loss()(new[at], _part(rows, at), advantages[at]) for at in (slice(0, SPLIT_AT), slice(SPLIT_AT, None))
+        ]
         losses = np.concatenate([part.detach().numpy() for part, _ in parts])
         np.testing.assert_allclose(losses, whole.detach().numpy(), rtol=self.tolerance, atol=self.tolerance)
         for name, value in sums.items():
             added = sum(float(metrics[name]) for _, metrics in parts)
             assert added == pytest.approx(float(value), rel=1e-4, abs=1e-4), f"the metric {name} is no sum over tokens"
 
-    def test_what_lies_beside_an_action_does_not_matter(self) -> None:
-        """The losses of an action hang on its own tokens. Use `rows.row` to find them, never their place in the
-        tensor."""
+    def test_the_order_of_actions_does_not_matter(self) -> None:
+        """The losses of an action depend on its own tokens alone. Find them by `rows.row`, never by their position in
+        the tensor."""
         new, rows, advantages = _batch(moved=0.3)
         whole, _ = self.loss()(new, rows, advantages)
         order = np.concatenate([np.flatnonzero(rows.row.numpy() == row) for row in reversed(range(len(LENGTHS)))])
@@ -83,10 +86,10 @@ class LossContract:
         expected = whole.detach().numpy()[order]
         np.testing.assert_allclose(mixed.detach().numpy(), expected, rtol=self.tolerance, atol=self.tolerance)
 
-    @pytest.mark.parametrize("moved", [-FAR, FAR])
+    @pytest.mark.parametrize("moved", [-LARGE_SHIFT, LARGE_SHIFT])
     def test_a_policy_that_has_moved_far_has_a_finite_loss(self, moved: float) -> None:
-        """However far one token's log-probability has moved, loss and gradient are numbers. Bound the ratio, or work
-        with its logarithm: one infinite token costs the whole optimiser step."""
+        """However much a token's log-probability has changed, loss and gradient are finite. Bound the ratio, or work
+        with its logarithm: one infinite token makes the engine skip the whole optimiser step."""
         new, rows, advantages = _batch(moved=0.0, first=moved)
         losses, _ = self.loss()(new, rows, advantages)
         losses.sum().backward()
@@ -95,8 +98,8 @@ class LossContract:
 
 
 def _batch(moved: float, first: float = 0.0) -> tuple[Any, LossRows, Any]:
-    """(new log-probabilities, rows, advantages): actions of which each has one advantage on all its tokens. The new
-    ones are `moved` times a normal draw away from the old ones, and that of the first token `first` nats more."""
+    """Return (new log-probabilities, rows, advantages) of actions that have one advantage on all their tokens. New
+    log-probabilities are the old ones plus `moved` times normal noise, and plus `first` nats for the first token."""
     torch: Any = pytest.importorskip("torch")
     drawn = np.random.default_rng(0)
     tokens = sum(LENGTHS)
@@ -117,7 +120,7 @@ def _batch(moved: float, first: float = 0.0) -> tuple[Any, LossRows, Any]:
 
 
 def _part(rows: LossRows, at: Any) -> LossRows:
-    """The tokens at `at`, whose rows are numbered from 0 where they are cut off in front."""
+    """Select the tokens at `at`, with rows renumbered from 0."""
     kept = rows.row[at]
     return LossRows(
         logprobs=rows.logprobs[at],

@@ -1,4 +1,4 @@
-"""A contract for packages of plugins to subclass: it is installed, it loads, and its recipes are ones that run."""
+"""A contract for plugin packages to subclass: the package is installed, loads, and has valid recipes and offers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import re
 
 from mappa_core.config.compose import compose
-from mappa_core.plugins import Plugin, Registry, load
+from mappa_core.plugins import Plugin, Registry, load_plugins
 
 
 class PackageContract:
@@ -17,7 +17,7 @@ class PackageContract:
 
     def test_it_is_installed_and_loads(self) -> None:
         """The entry point is found, and importing its module raises nothing. Install the package (`pip install -e .`),
-        and import what is heavy or may be absent inside of `build`, not at the top of the module."""
+        and import heavy or optional libraries inside `build`, not at the top of the module."""
         self._loaded()
 
     def test_every_recipe_can_be_composed(self) -> None:
@@ -28,8 +28,8 @@ class PackageContract:
             compose(registry, self.plugin, name)
 
     def test_every_offer_has_a_plain_name_and_options_that_can_be_written_down(self) -> None:
-        """A recipe names an offer in lower case, and its options are a dataclass whose defaults are YAML values. Write
-        `name: type = default` per option, with a text below that says what it is for."""
+        """An offer's name is lower case, and its options are a dataclass whose defaults are YAML values. Write
+        `name: type = default` per option, followed by a docstring that describes it."""
         _, plugin = self._loaded()
         for kind, offers in plugin.offers.items():
             for name, offer in offers.items():
@@ -40,7 +40,7 @@ class PackageContract:
                         json.dumps(option.default)
 
     def _loaded(self) -> tuple[Registry, Plugin]:
-        registry = load()
+        registry = load_plugins()
         broken = registry.broken.get(self.plugin)
         assert broken is None, f"the plugin {self.plugin} does not load: {broken.traceback if broken else ''}"
         return registry, registry.plugin(self.plugin)

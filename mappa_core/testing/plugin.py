@@ -1,4 +1,4 @@
-"""A plugin of pytest: what a contract asks for is said where a clause of it fails. Imports nothing but pytest."""
+"""Pytest plugin: shows the requirement of a contract's clause when it fails. Imports nothing but pytest."""
 
 from __future__ import annotations
 
@@ -8,48 +8,50 @@ from typing import Any
 
 import pytest
 
-KIT = "mappa_core.testing"
-CONTRACTS = (
+PACKAGE = "mappa_core.testing"
+CONTRACT_MODULES = (
     "conformance.contract", "contracts", "engines", "losses", "packages", "shapers", "tasks", "tools", "trackers",
     "transports",
 )  # fmt: skip
-"""Modules of the kit that hold contracts: their assertions show what was compared."""
-ASYNC = (
-    "the contracts of {kit} have coroutines, which pytest-asyncio runs in auto mode alone: "
+"""Modules that define contracts; pytest rewrites their assertions to show the compared values."""
+ASYNC_MODE_ERROR = (
+    "the contracts of {package} have coroutines, which pytest-asyncio runs in auto mode alone: "
     'pip install "mappa-core[test]", and put asyncio_mode = "auto" under [tool.pytest.ini_options] in pyproject.toml'
 )
 
-pytest.register_assert_rewrite(*(f"{KIT}.{module}" for module in CONTRACTS))
+pytest.register_assert_rewrite(*(f"{PACKAGE}.{module}" for module in CONTRACT_MODULES))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Refuse coroutines that nobody would await: they would pass or be left out unseen."""
-    waits = any(_clause(item) is not None and inspect.iscoroutinefunction(_clause(item)) for item in items)
+    """Raise UsageError if asynchronous clauses would not be awaited: they would pass or be skipped silently."""
+    waits = any(
+        _contract_clause(item) is not None and inspect.iscoroutinefunction(_contract_clause(item)) for item in items
+    )
     if waits and str(_asyncio_mode(config)) != "auto":
-        raise pytest.UsageError(ASYNC.format(kit=KIT))
+        raise pytest.UsageError(ASYNC_MODE_ERROR.format(package=PACKAGE))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Beside what failed, what the clause asks for and what to do."""
+    """Add the docstring of a failed clause, its requirement and remedy, to the report."""
     report = yield
-    clause = _clause(item)
+    clause = _contract_clause(item)
     asked = None if clause is None else inspect.getdoc(clause)
     if report.when == "call" and report.failed and asked:
         report.sections.append(("What Mappa asks for, and what to do", asked))
     return report
 
 
-def _clause(item: pytest.Item) -> Any:
-    """The function of a test that a contract of the kit brought; None: it is of another."""
+def _contract_clause(item: pytest.Item) -> Any:
+    """Return the function of a test that is a contract's clause; None for any other test."""
     function = getattr(item, "function", None)
-    return function if str(getattr(function, "__module__", "")).startswith(f"{KIT}.") else None
+    return function if str(getattr(function, "__module__", "")).startswith(f"{PACKAGE}.") else None
 
 
 def _asyncio_mode(config: pytest.Config) -> str | None:
-    """The mode of pytest-asyncio, None where it is not installed."""
+    """Return the mode of pytest-asyncio; None if it is not installed."""
     try:
         chosen = config.getoption("asyncio_mode", default=None) or config.getini("asyncio_mode")
     except ValueError:

@@ -1,4 +1,4 @@
-"""A contract for shapers to subclass: rewards of one trajectory to rewards, by a formula and nothing else."""
+"""A contract for shapers to subclass: pure functions from the rewards of one trajectory to shaped rewards."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ POINTS: Sequence[Rewards] = ((8.0, 2.0, 5.0, 0.0), (None, 7.0, None, 10.0), (Non
 
 
 class ShaperContract:
-    """Subclass it and write `shaper`. Trajectories of four actions by two agents are made here; set `outcome` where the
-    shaper reads something else of it than `correct`."""
+    """Subclass it and implement `shaper`. It is applied to trajectories of four actions by two agents; set `outcome` if
+    the shaper reads another outcome than `correct`."""
 
     outcome: Mapping[str, float] = {"correct": 1.0}
-    """What the workflow recorded."""
+    """The outcome that the workflow recorded."""
     fills_missing: bool = False
-    """Whether the formula gives a reward to an action whose verdict is missing, as one made of the outcome alone
-    does."""
+    """Whether the formula gives a reward to an action without a verdict, as one based on the outcome alone does."""
 
     def shaper(self) -> Shaper:
-        """A fresh shaper."""
+        """Create a shaper."""
         raise NotImplementedError
 
     def test_every_action_has_one_reward(self) -> None:
-        """A tuple as long as the trajectory comes back: finite numbers, or None. Return one entry per step, in
+        """A shaper returns a tuple as long as the trajectory: finite numbers, or None. Return one entry per step, in
         order."""
         for trajectory in self.trajectories():
             for rewards in POINTS:
@@ -40,8 +39,8 @@ class ShaperContract:
                 assert all(one is None or math.isfinite(one) for one in shaped), f"missing is None: {shaped}"
 
     def test_a_missing_reward_stays_missing(self) -> None:
-        """Where the verdict is missing the reward is None. Return None for it, never 0: an action that nobody judged
-        must not look like a bad one. Where your formula needs no verdict, say `fills_missing = True`."""
+        """The reward of an action without a verdict is None. Return None for it, never 0: an action that was not judged
+        must not look like a bad one. If your formula needs no verdict, set `fills_missing = True`."""
         if self.fills_missing:
             return
         for trajectory in self.trajectories():
@@ -51,20 +50,20 @@ class ShaperContract:
                 assert not invented, f"a reward was made up for the steps {invented} of {rewards}: {shaped}"
 
     def test_a_trajectory_without_actions_has_no_rewards(self) -> None:
-        """A team may break off before its first action. Return an empty tuple."""
+        """A trajectory may be aborted before its first action. Return an empty tuple."""
         assert self.shaper()(_trajectory("empty", 0, {}, Failure(kind="ToolError", message="lost")), ()) == ()
 
     def test_the_order_of_trajectories_does_not_matter(self) -> None:
-        """A trajectory's rewards are the same whichever was shaped before it. Keep nothing on `self` between calls;
-        what is learned over iterations belongs into an estimator, which has a state."""
+        """A trajectory's rewards do not depend on which was shaped before it. Keep nothing on `self` between calls;
+        state across iterations belongs in an estimator."""
         shaper, trajectories = self.shaper(), self.trajectories()
         forward = [shaper(one, POINTS[0]) for one in trajectories]
         backward = [shaper(one, POINTS[0]) for one in reversed(trajectories)]
         assert forward == backward[::-1], "the shaper remembers: shape each trajectory by itself"
         assert forward == [self.shaper()(one, POINTS[0]) for one in trajectories]
 
-    def test_what_it_is_given_stays_as_it_was(self) -> None:
-        """A shaper reads and returns. Do not write to the trajectory, its outcome or its arrays: others read them
+    def test_inputs_are_not_modified(self) -> None:
+        """A shaper has no side effects. Do not modify the trajectory, its outcome or its arrays: others read them
         too."""
         for trajectory in self.trajectories():
             before = _content(trajectory)
@@ -72,8 +71,8 @@ class ShaperContract:
             assert _content(trajectory) == before, "the trajectory was written to"
 
     def trajectories(self) -> list[Trajectory]:
-        """What is shaped here: one that finished, one that broke off and so has no outcome, one whose outcome is 0. Two
-        agents act in turn, twice each."""
+        """Return the trajectories to shape: one finished, one aborted and so without an outcome, one whose outcome is
+        0. Two agents act in turn, twice each."""
         worse = dict.fromkeys(self.outcome, 0.0)
         return [
             _trajectory("finished", len(POINTS[0]), self.outcome, None),
@@ -99,7 +98,7 @@ def _trajectory(name: str, actions: int, outcome: Mapping[str, float], error: Fa
 
 
 def _step(name: str, position: int) -> Step:
-    """The last action of a trajectory is one of a policy behind an API: nothing is known of its tokens."""
+    """Create a step. The last action of a trajectory is by a policy behind an API, so its tokens are unknown."""
     length = 3 * (position + 1)
     known = position < len(POINTS[0]) - 1
     completion = Completion(
@@ -124,7 +123,7 @@ def _step(name: str, position: int) -> Step:
 
 
 def _content(trajectory: Trajectory) -> object:
-    """All that can be written to, as values that compare."""
+    """Copy all mutable content of a trajectory as comparable values."""
     arrays = [
         None if array is None else array.tolist()
         for step in trajectory.steps

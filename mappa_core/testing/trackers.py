@@ -1,4 +1,5 @@
-"""A contract for trackers to subclass: a whole run is told, odd values and all, from another thread, and told again."""
+"""A contract for trackers to subclass: log a whole run from another thread, with odd values, and log parts of it
+twice."""
 
 from __future__ import annotations
 
@@ -30,18 +31,17 @@ from mappa_core.records import (
 ENDED = 1_700_000_000.0
 """Seconds since the epoch."""
 HOSTILE = '<script>"\N{SNOWMAN}\x00\ud7ff\n' + "x" * 5000
-"""What agents say: markup, control characters, a great deal of it."""
+"""Hostile text of an agent: markup, control characters, great length."""
 METRICS = {"score/mean": 4.5, "score/mean/agent one": -0.0, "loss": math.nan, "kl": math.inf, "lr": 1e-300, "n": 3.0}
-ENDINGS: Sequence[Ending] = get_args(Ending)
-Call = Callable[[Tracker], None]
+_ENDINGS: Sequence[Ending] = get_args(Ending)
+TrackerCall = Callable[[Tracker], None]
 
 
 class TrackerContract:
-    """Subclass it and write `tracker`, without a server and without a network: the folder of the run is there to write
-    to."""
+    """Subclass it and implement `tracker`, without a server or network: it may write to the folder of the run."""
 
     def tracker(self) -> Tracker:
-        """A fresh tracker."""
+        """Create a tracker."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -53,47 +53,47 @@ class TrackerContract:
             id="0f" * 16, name="run", folder=folder, plugin="p", recipe="tiny", seed=0, done=0, config=config
         )
 
-    @pytest.mark.parametrize("ending", ENDINGS)
-    def test_a_whole_run_is_told(self, run: TrackedRun, ending: Ending) -> None:
-        """Figures that are NaN or infinite, actions without tokens, verdicts without a score and trajectories that
-        broke off are parts of a run. Leave out what your service cannot hold; never turn it into a number."""
-        _told(self.tracker, lambda tracker: _tell(tracker, run), lambda tracker: tracker.close(ending))
+    @pytest.mark.parametrize("ending", _ENDINGS)
+    def test_a_whole_run_is_logged(self, run: TrackedRun, ending: Ending) -> None:
+        """Metrics that are NaN or infinite, actions without tokens, verdicts without a score and aborted trajectories
+        occur in runs. Leave out what your service cannot store; never turn it into a number."""
+        _call_in_thread(self.tracker, lambda tracker: _log_run(tracker, run), lambda tracker: tracker.close(ending))
 
     def test_a_run_that_never_started_is_closed(self) -> None:
-        """`close` comes also where `start` was not called, or raised. Open nothing in `__init__`, and look before you
-        close."""
-        _told(self.tracker, lambda tracker: tracker.close("failed"))
+        """`close` is also called if `start` was not called, or raised. Open nothing in `__init__`, and check that
+        something is open before you close it."""
+        _call_in_thread(self.tracker, lambda tracker: tracker.close("failed"))
 
     def test_a_run_goes_on_in_another_process(self, run: TrackedRun) -> None:
-        """After a resume a new tracker is given the same `TrackedRun.id`, and iterations that were told are told again.
-        Go on with the run of that id, and let the new figures replace the old ones."""
-        _told(self.tracker, lambda tracker: _tell(tracker, run), lambda tracker: tracker.close("stopped"))
+        """After a resume a new tracker gets the same `TrackedRun.id`, and iterations already logged are logged again.
+        Continue the run of that id, and let the new metrics replace the old ones."""
+        _call_in_thread(self.tracker, lambda tracker: _log_run(tracker, run), lambda tracker: tracker.close("stopped"))
         again = replace(run, done=1)
-        _told(self.tracker, lambda tracker: _tell(tracker, again), lambda tracker: tracker.close("done"))
+        _call_in_thread(self.tracker, lambda tracker: _log_run(tracker, again), lambda tracker: tracker.close("done"))
 
-    def test_two_runs_are_told_at_once(self, run: TrackedRun) -> None:
-        """A sweep has several runs in one process. Keep everything on the tracker, nothing in globals of your module or
-        of your service's client."""
+    def test_concurrent_runs_do_not_mix(self, run: TrackedRun) -> None:
+        """A sweep has several runs in one process. Keep all state on the tracker, none in globals of your module or of
+        your service's client."""
         other = replace(run, id="f0" * 16, name="other", folder=run.folder.parent / "other")
         other.folder.mkdir()
         one, two = self.tracker(), self.tracker()
         with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
-            waiting = [first.submit(_tell, one, run), second.submit(_tell, two, other)]
+            waiting = [first.submit(_log_run, one, run), second.submit(_log_run, two, other)]
             waiting += [first.submit(one.close, "done"), second.submit(two.close, "done")]
             for call in waiting:
                 call.result()
 
 
-def _told(build: Callable[[], Tracker], *calls: Call) -> None:
-    """Built here, and called from one thread of its own, as in a run."""
+def _call_in_thread(build: Callable[[], Tracker], *calls: TrackerCall) -> None:
+    """Build a tracker here and make the calls in one thread of its own, as in a run."""
     tracker = build()
     with ThreadPoolExecutor(1) as thread:
         for call in calls:
             thread.submit(call, tracker).result()
 
 
-def _tell(tracker: Tracker, run: TrackedRun) -> None:
-    """All that is told of a run but its end, in its order."""
+def _log_run(tracker: Tracker, run: TrackedRun) -> None:
+    """Make all tracker calls of a run in order, except `close`."""
     tracker.start(run)
     tracker.log(0, {"eval/correct": 0.5})
     for trajectory in (_trajectory("a", None), _trajectory("b", Failure(kind="ToolError", message=HOSTILE))):

@@ -1,9 +1,9 @@
-"""A provider on this machine, for tests of transports: it answers byte for byte what a test says, well or badly, and
-keeps what it was asked. The transport under test, and the SDK below it, are the real ones. Needs aiohttp.
+"""A local HTTP server that fakes a provider in tests of transports: it sends the given bytes or misbehaves, and records
+the requests. The transport under test, and the SDK below it, are the real ones. Needs aiohttp.
 
     async with WireServer([captured(json.loads(file.read_text()))]) as server:
         reply = await MyTransport(Options(base_url=server.url)).complete(request)
-    assert len(server.heard) == 1
+    assert len(server.requests) == 1
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from aiohttp import web
 
-Trouble = Literal["hang", "drop", "cut", "drip", "noise"]
-"""What a server does instead of answering.
+WireTrouble = Literal["hang", "drop", "cut", "drip", "noise"]
+"""Misbehaviour of a server instead of a normal answer.
 
 `hang`: takes the request and never answers. `drop`: takes it and closes the connection. `cut`: announces the whole
 body, sends half and closes. `drip`: sends the body, one byte every `pace_s` seconds. `noise`: answers with bytes that
@@ -27,18 +27,18 @@ are no HTTP.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireAnswer:
-    """An answer as it goes over the wire. `headers` want their `content-type`; the length is filled in."""
+    """An HTTP response as sent. `headers` must include `content-type`; the length is filled in."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "application/json"})
     body: bytes = b""
-    trouble: Trouble | None = None
+    trouble: WireTrouble | None = None
     pace_s: float = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireRequest:
-    """A request as it came. Names of `headers` are lower-case; `body` is what its JSON says, None where it is none."""
+    """A request as received. Names of `headers` are lower case; `body` is the parsed JSON, None if it is not JSON."""
 
     method: str
     path: str
@@ -46,42 +46,42 @@ class WireRequest:
     body: Any
 
 
-Script = Callable[[WireRequest], WireAnswer]
+AnswerScript = Callable[[WireRequest], WireAnswer]
 
 HTML = WireAnswer(headers={"content-type": "text/html"}, body=b"<html><body>Sign in to continue</body></html>")
-"""A page where JSON should be, with status 200."""
+"""An HTML page instead of JSON, with status 200."""
 GARBAGE = WireAnswer(body=b"\x80\xfe\x00{\xc3(]")
-"""Bytes that are neither JSON nor UTF-8, announced as JSON."""
+"""Bytes that are neither JSON nor UTF-8, declared as JSON."""
 OUT_OF_ANSWERS = WireAnswer(status=599, body=b'{"error": {"message": "the test has no answer left"}}')
 
 
-def answering(value: Any, status: int = 200, **headers: str) -> WireAnswer:
-    """An answer whose body is `value` as JSON. Underscores in the names of `headers` are dashes on the wire."""
+def json_answer(value: Any, status: int = 200, **headers: str) -> WireAnswer:
+    """Build an answer whose body is `value` as JSON. Underscores in the names of `headers` become dashes."""
     named = {name.replace("_", "-"): text for name, text in headers.items()}
     return WireAnswer(
         status=status, headers={"content-type": "application/json", **named}, body=json.dumps(value).encode()
     )
 
 
-def captured(capture: Mapping[str, Any]) -> WireAnswer:
-    """The answer of a capture: its `response` has `status`, `headers` and `body` (a JSON value) or `raw_body` (text,
-    sent as it is)."""
+def answer_from_capture(capture: Mapping[str, Any]) -> WireAnswer:
+    """Build the answer of a captured exchange, whose `response` has `status`, `headers` and `body` (a JSON value) or
+    `raw_body` (text, sent unchanged)."""
     response = capture["response"]
     body = response["raw_body"] if "raw_body" in response else json.dumps(response["body"])
     return WireAnswer(status=response["status"], headers=response["headers"], body=body.encode())
 
 
 class WireServer:
-    """Gives `answers` in order, one a request and status 599 where there are no more, or asks a function for each.
+    """Sends `answers` in order, one per request, then status 599; or calls a function for each answer.
 
-    `url` is where it listens, without a slash at its end; `heard` is every request that came. On leaving the context
-    all connections are closed, those that hang too.
+    `url` is its address, without a trailing slash; `requests` holds every request received. On leaving the context all
+    connections are closed, including hanging ones.
     """
 
-    def __init__(self, answers: Iterable[WireAnswer] | Script) -> None:
+    def __init__(self, answers: Iterable[WireAnswer] | AnswerScript) -> None:
         self._script = answers if callable(answers) else _in_order(answers)
         self._closing = asyncio.Event()
-        self.heard: list[WireRequest] = []
+        self.requests: list[WireRequest] = []
         self.url = ""
 
     async def __aenter__(self) -> WireServer:
@@ -100,9 +100,9 @@ class WireServer:
         await self._runner.cleanup()
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        heard = await _read(request)
-        self.heard.append(heard)
-        answer = self._script(heard)
+        received = await _read(request)
+        self.requests.append(received)
+        answer = self._script(received)
         if answer.trouble is None:
             return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
         return await self._misbehave(request, answer)
@@ -133,7 +133,7 @@ class WireServer:
             await asyncio.sleep(answer.pace_s)
 
 
-def _in_order(answers: Iterable[WireAnswer]) -> Script:
+def _in_order(answers: Iterable[WireAnswer]) -> AnswerScript:
     rest = iter(answers)
     return lambda request: next(rest, OUT_OF_ANSWERS)
 

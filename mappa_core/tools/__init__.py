@@ -1,1 +1,1 @@
-"""What agents call: calls found in a reply, the tools that answer them, the folder they work in and its lineage."""
+"""Tools of agents: parsing calls in replies, running them, and the workspace with the history of its files."""

@@ -1,4 +1,4 @@
-"""Where workflows look into what agents left, and coaches try it out."""
+"""Scratch programs: workflows and coaches inspect the files of agents by programs in separate sandboxed folders."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mappa_core.errors import ConfigError, ToolError
-from mappa_core.protocols import Ran, Sandboxed, Tool
+from mappa_core.protocols import ProgramRun, Sandboxed, Tool
 from mappa_core.records import FileChange, Step, ToolLimits
-from mappa_core.tools.cage.walk import remove
+from mappa_core.tools.cage.walk import remove_tree
 from mappa_core.tools.calls import PYTHON
-from mappa_core.tools.inputs import checked
-from mappa_core.tools.patience import patiently
-from mappa_core.tools.workspace import FolderWorkspace, kept
+from mappa_core.tools.inputs import resolve_task_files
+from mappa_core.tools.patience import retry
+from mappa_core.tools.workspace import FolderWorkspace, archived_path
 
 
-class ToolBench:
-    """Implements protocols.Bench with the tool `python` of a run: the same cage, limits and preloaded modules as for
-    agents, in folders that no agent sees. What programs leave is kept in `archive`, by content, as all files of a run
-    are.
+class ScratchRunner:
+    """Implements protocols.Bench with the tool `python` of a run: the same sandbox, limits and preloaded modules as for
+    agents, in folders that no agent sees. Files that programs leave are stored in `archive` by content, like all files
+    of a run.
 
     Args:
-        tools, limits, retries: those of the run, by the name of the tool.
+        tools, limits, retries: those of the run, by tool name.
         wait_s: seconds before the first retry.
     """
 
@@ -47,13 +47,13 @@ class ToolBench:
         return self._contents([change for step in steps for result in step.results for change in result.files])
 
     def _contents(self, changes: Sequence[FileChange]) -> Mapping[str, Path]:
-        """Where the contents lie of the files that are there after `changes`, by name."""
-        there: dict[str, Path] = {}
+        """Archived contents of the files that exist after `changes`, by name."""
+        contents: dict[str, Path] = {}
         for change in changes:
-            there.pop(change.path, None)
+            contents.pop(change.path, None)
             if change.sha256 is not None:
-                there[change.path] = kept(self._archive, change.sha256)
-        return there
+                contents[change.path] = archived_path(self._archive, change.sha256)
+        return contents
 
     async def run(
         self,
@@ -62,28 +62,28 @@ class ToolBench:
         inputs: Mapping[str, Path],
         files: Mapping[str, Path] | None = None,
         arguments: Sequence[str] = (),
-    ) -> Ran:
+    ) -> ProgramRun:
         tool, copies = self._tool, files or {}
         if not isinstance(tool, Sandboxed):
             raise ConfigError("files are looked into by programs, and tools.python is no tool that runs them: set it")
 
-        async def once() -> Ran:
+        async def once() -> ProgramRun:
             folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="mappa-bench-"))
             try:
                 workspace = await asyncio.to_thread(self._workspace, folder / "work", inputs, copies)
                 result = await tool.run(code, arguments, workspace, self._limits[PYTHON])
             finally:
-                await asyncio.to_thread(remove, folder)
+                await asyncio.to_thread(remove_tree, folder)
             changed = {change.path for change in result.files}
             untouched = {name: path for name, path in copies.items() if name not in changed}
-            return Ran(result=result, files={**untouched, **self._contents(result.files)})
+            return ProgramRun(result=result, files={**untouched, **self._contents(result.files)})
 
-        ran, _ = await patiently(once, retries=self._retries[PYTHON], wait_s=self._wait_s, whose="bench")
+        ran, _ = await retry(once, retries=self._retries[PYTHON], wait_s=self._wait_s, label="bench")
         return ran
 
     def _workspace(self, path: Path, inputs: Mapping[str, Path], files: Mapping[str, Path]) -> FolderWorkspace:
         linked = {name: file for name, file in inputs.items() if name not in files}
-        workspace = FolderWorkspace(path, self._archive, checked(linked))
+        workspace = FolderWorkspace(path, self._archive, resolve_task_files(linked))
         try:
             for name, source in files.items():
                 target = path / name

@@ -1,4 +1,4 @@
-"""A calculator: the example of an ordinary tool with a JSON schema, no files and no process."""
+"""A calculator: an example of an ordinary tool with a JSON schema, without files or processes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from mappa_core.protocols import Workspace
 from mappa_core.records import ToolLimits, ToolResult, ToolSpec
 
-MAX_CHARACTERS = 1000
+MAX_EXPRESSION_CHARACTERS = 1000
 MAX_BITS = 10_000
-"""Size of an exact number, about 3000 digits: keeps every operation far below a millisecond."""
+"""Maximum size of an exact number, about 3000 digits: keeps every operation far below a millisecond."""
 
-Number = Fraction | float
+_Number = Fraction | float
 
-_BINARY: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
+_BINARY: Mapping[type[ast.operator], Callable[[_Number, _Number], _Number]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -27,11 +27,11 @@ _BINARY: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Mod: operator.mod,
 }
 _SIGNS: Mapping[type[ast.unaryop], int] = {ast.UAdd: 1, ast.USub: -1}
-_CONSTANTS: Mapping[str, Number] = {"pi": math.pi, "e": math.e, "tau": math.tau}
+_CONSTANTS: Mapping[str, _Number] = {"pi": math.pi, "e": math.e, "tau": math.tau}
 
 
 class CalculatorError(ValueError):
-    """An expression cannot be evaluated; the message is for who wrote it."""
+    """An expression cannot be evaluated; the message is for its author."""
 
 
 class Calculator:
@@ -50,25 +50,25 @@ class Calculator:
     )
 
     async def call(self, arguments: Mapping[str, Any], workspace: Workspace, limits: ToolLimits) -> ToolResult:
-        """The value on stdout; what is wrong with the expression on stderr, with status `error`."""
+        """Evaluate `arguments["expression"]`: the value on stdout, or status `error` and the reason on stderr."""
         try:
-            answer = shown(evaluate(arguments["expression"]))
+            answer = format_result(evaluate_expression(arguments["expression"]))
         except CalculatorError as error:
             return ToolResult(tool=self.spec.name, status="error", stderr=str(error))
         return ToolResult(tool=self.spec.name, status="ok", stdout=answer)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources to release."""
 
 
-def evaluate(expression: str) -> Number:
-    """The value of `expression`: a Fraction where it is rational by exact steps, else a float.
+def evaluate_expression(expression: str) -> _Number:
+    """Evaluate `expression`: a Fraction if all steps are exact and rational, else a float.
 
     Raises:
         CalculatorError: not arithmetic, undefined, not real, or too large.
     """
-    if len(expression) > MAX_CHARACTERS:
-        raise CalculatorError(f"the expression is longer than {MAX_CHARACTERS} characters")
+    if len(expression) > MAX_EXPRESSION_CHARACTERS:
+        raise CalculatorError(f"the expression is longer than {MAX_EXPRESSION_CHARACTERS} characters")
     try:
         tree = ast.parse(expression.strip(), mode="eval")
         return _value(tree.body, expression.strip())
@@ -84,8 +84,8 @@ def evaluate(expression: str) -> Number:
         raise CalculatorError("the expression is nested too deeply") from error
 
 
-def shown(value: Number) -> str:
-    """A whole number in full, a fraction as `a/b` with its decimal value, a float in its shortest form."""
+def format_result(value: _Number) -> str:
+    """Format an integer in full, a fraction as `a/b` with its decimal value, a float in its shortest form."""
     if isinstance(value, float):
         return repr(value)
     if value.denominator == 1:
@@ -98,7 +98,7 @@ def shown(value: Number) -> str:
     return repr(decimal) if exact else f"{value} (about {decimal!r})"
 
 
-def _value(node: ast.expr, source: str) -> Number:
+def _value(node: ast.expr, source: str) -> _Number:
     match node:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
             return _literal(value, ast.get_source_segment(source, node))
@@ -107,24 +107,24 @@ def _value(node: ast.expr, source: str) -> Number:
         case ast.UnaryOp(op=op, operand=operand) if type(op) in _SIGNS:
             return _SIGNS[type(op)] * _value(operand, source)
         case ast.BinOp(left=left, op=ast.Pow(), right=right):
-            return _checked(_power(_value(left, source), _value(right, source)))
+            return _check_finite(_power(_value(left, source), _value(right, source)))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            return _checked(_BINARY[type(op)](_value(left, source), _value(right, source)))
+            return _check_finite(_BINARY[type(op)](_value(left, source), _value(right, source)))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS:
-            return _checked(_FUNCTIONS[name](*(_value(arg, source) for arg in args)))
+            return _check_finite(_FUNCTIONS[name](*(_value(arg, source) for arg in args)))
     raise CalculatorError(f"not arithmetic: {ast.get_source_segment(source, node)}")
 
 
 def _literal(value: int | float, written: str | None) -> Fraction:
     if value == 0 or isinstance(value, int) or written is None:
         return _exact(Fraction(value))
-    # The decimal as written: 0.1 is one tenth, not the float nearest to it. The float only tells its magnitude.
+    # The decimal as written: 0.1 is one tenth, not the nearest float. The float is used only for the magnitude.
     if not 1e-300 < value < math.inf:
         raise CalculatorError("a number is too large or too small")
     return _exact(Fraction(written))
 
 
-def _power(base: Number, exponent: Number) -> Number:
+def _power(base: _Number, exponent: _Number) -> _Number:
     if isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent.denominator == 1:
         size = max(abs(base.numerator), base.denominator).bit_length() - 1
         if size * abs(exponent.numerator) > MAX_BITS:
@@ -136,7 +136,7 @@ def _power(base: Number, exponent: Number) -> Number:
     return float(power)
 
 
-def _checked(value: Number) -> Number:
+def _check_finite(value: _Number) -> _Number:
     if isinstance(value, float):
         if not math.isfinite(value):
             raise CalculatorError("a number is too large")
@@ -150,13 +150,13 @@ def _exact(value: Fraction) -> Fraction:
     return value
 
 
-def _whole(value: Number) -> int:
+def _whole(value: _Number) -> int:
     if not isinstance(value, Fraction) or value.denominator != 1:
-        raise CalculatorError(f"a whole number is needed, not {shown(value)}")
+        raise CalculatorError(f"a whole number is needed, not {format_result(value)}")
     return value.numerator
 
 
-def _sqrt(value: Number) -> Number:
+def _sqrt(value: _Number) -> _Number:
     if isinstance(value, Fraction) and value >= 0:
         root = Fraction(math.isqrt(value.numerator), math.isqrt(value.denominator))
         if root * root == value:
@@ -164,10 +164,10 @@ def _sqrt(value: Number) -> Number:
     return math.sqrt(value)
 
 
-def _small(function: Callable[..., int]) -> Callable[..., Number]:
-    """`function` of whole numbers up to 1000, which keeps its value within MAX_BITS."""
+def _small(function: Callable[..., int]) -> Callable[..., _Number]:
+    """Limit `function` to whole numbers up to 1000, which keeps its value within MAX_BITS."""
 
-    def limited(*values: Number) -> Number:
+    def limited(*values: _Number) -> _Number:
         wholes = [_whole(value) for value in values]
         if any(abs(whole) > 1000 for whole in wholes):
             raise CalculatorError("a number is too large")
@@ -176,11 +176,11 @@ def _small(function: Callable[..., int]) -> Callable[..., Number]:
     return limited
 
 
-def _whole_only(function: Callable[..., int]) -> Callable[..., Number]:
+def _whole_only(function: Callable[..., int]) -> Callable[..., _Number]:
     return lambda *values: Fraction(function(*(_whole(value) for value in values)))
 
 
-def _round(value: Number, digits: Number = Fraction(0)) -> Number:
+def _round(value: _Number, digits: _Number = Fraction(0)) -> _Number:
     places = _whole(digits)
     if abs(places) > 1000:
         raise CalculatorError("a number is rounded to at most 1000 digits")

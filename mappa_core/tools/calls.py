@@ -1,7 +1,7 @@
-"""Find the calls that a reply makes: native ones of the model's template, and fenced Python.
+"""Parse the tool calls in a reply: native calls of the model's chat template, and fenced Python.
 
-Fences are those of CommonMark 0.31 (indentation, containers, nested and longer fences, tildes), with one deviation:
-HTML blocks are not recognised, so that a tag on the line before a fence, as models like to write, does not hide it.
+Fences follow CommonMark 0.31 (indentation, containers, nested and longer fences, tildes), with one deviation: HTML
+blocks are not recognised, so that a tag on the line before a fence, which models often write, does not hide it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from markdown_it.token import Token
 from mappa_core.records import Message, ToolCall
 
 PYTHON = "python"
-"""Name of the tool that fenced Python calls."""
+"""Name of the tool called by fenced Python."""
 PYTHON_INFO = frozenset({"python", "py", "python3", "py3"})
-"""First words of a fence's info string, in any case, that make it a call."""
+"""First words of a fence's info string that make it a call; case-insensitive."""
 NOT_CLOSED = "the python block is not closed (its closing fence is missing), so nothing of it ran"
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 
 
-def calls_of(reply: Message, offered: Sequence[str]) -> tuple[ToolCall, ...]:
-    """The calls of `reply`, native ones first, then, if `python` is offered, fenced Python in order.
+def parse_calls(reply: Message, offered: Sequence[str]) -> tuple[ToolCall, ...]:
+    """Return the calls of `reply`: native ones first, then, if `python` is offered, fenced Python in order.
 
-    A call that cannot be run has its `error` set: a tool that is not offered, a block that is not closed. The code of
-    a block is the text between its fences as it stands, less the indentation that its container and its opening fence
-    have; without any it is byte for byte the text of the reply.
+    A call that cannot be run has its `error` set: a tool that is not offered, a block that is not closed. The code of a
+    block is the exact text between its fences, without the indentation of its container and of its opening fence;
+    without indentation it is byte for byte the text of the reply.
     """
     native = tuple(_native(call, offered) for call in reply.tool_calls)
     if PYTHON not in offered:
@@ -41,8 +41,8 @@ def calls_of(reply: Message, offered: Sequence[str]) -> tuple[ToolCall, ...]:
 def _native(call: ToolCall, offered: Sequence[str]) -> ToolCall:
     if call.error is not None or call.name in offered:
         return call
-    there = ", ".join(offered) if offered else "none"
-    return replace(call, error=f"there is no tool {call.name!r} here (offered: {there})")
+    names = ", ".join(offered) if offered else "none"
+    return replace(call, error=f"there is no tool {call.name!r} here (offered: {names})")
 
 
 def _fenced(text: str) -> Iterator[ToolCall]:
@@ -65,16 +65,16 @@ def _block(token: Token, lines: Sequence[str]) -> ToolCall:
     content = [line for line in _LINE.findall(token.content) if line]
     if end - start != len(content) + 2:
         return ToolCall(name=PYTHON, error=NOT_CLOSED)
-    code = "".join(_as_written(kept, lines[start + 1 + i]) for i, kept in enumerate(content))
+    code = "".join(_as_written(parsed, lines[start + 1 + i]) for i, parsed in enumerate(content))
     return ToolCall(name=PYTHON, arguments={"code": code})
 
 
-def _as_written(kept: str, line: str) -> str:
-    """What the parser kept of a line, with the characters that it normalises (line ends, NUL) as they were written."""
-    body = kept.rstrip("\n")
+def _as_written(parsed: str, line: str) -> str:
+    """A parsed line with the characters that the parser normalises (line ends, NUL) as in the original `line`."""
+    body = parsed.rstrip("\n")
     written = line.rstrip("\r\n")
     suffix = written[len(written) - len(body) :]
-    # Only a tab that a container cuts through is expanded to spaces; there the parser's text is the right one.
+    # Only a tab that is split by a container is expanded to spaces; in that case the parser's text is right.
     return (suffix if suffix.replace("\0", "\ufffd") == body else body) + line[len(written) :]
 
 

@@ -1,4 +1,4 @@
-"""Hand-off contracts: the files that a role needs and produces, checked by machine."""
+"""Hand-off contracts: check the files that a role needs and produces."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from mappa_core.records import Breach, Role
 
 
-def breaches(
+def find_breaches(
     agent: str, role: Role, files_before: Sequence[str], files_now: Sequence[str] | None
 ) -> tuple[Breach, ...]:
-    """What `agent` was not given, and what it did not leave.
+    """Find the missing inputs and missing outputs of `agent`.
 
     `files_before` are the workspace's files when the agent began its action: a file of `role.needs` that is not among
-    them is a missing input. It stands on the agent's own step, so that a coach sees that the agent worked without it.
+    them is a missing input. It is recorded on the agent's own step, so that a coach sees that the agent worked without
+    it.
 
-    `files_now` are the files after the action. An output is due when the agent's turns end, not before: pass None
-    while it has turns left. Files are named exactly, relative to the workspace; there are no patterns. Only presence
-    is checked: what is in a file is for the coach to judge.
+    `files_now` are the files after the action. An output is due only when the agent's turns end: pass None while it has
+    turns left. Files are named exactly, relative to the workspace; there are no patterns. Only presence is checked: the
+    coach judges the content.
     """
     inputs = [
         Breach(agent=agent, kind="missing_input", path=path, detail="not there when the agent began")
@@ -30,6 +31,6 @@ def breaches(
     return (*inputs, *outputs)
 
 
-def _missing(wanted: Sequence[str], there: Sequence[str]) -> list[str]:
-    present = frozenset(there)
-    return [path for path in wanted if path not in present]
+def _missing(required: Sequence[str], files: Sequence[str]) -> list[str]:
+    present = frozenset(files)
+    return [path for path in required if path not in present]

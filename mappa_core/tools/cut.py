@@ -1,25 +1,25 @@
-"""Cut text in the middle: output shown to agents and coaches keeps both ends, a traceback keeps its last lines."""
+"""Truncate text in the middle: output shown to agents and coaches keeps both ends, and so the end of a traceback."""
 
 from __future__ import annotations
 
 SMALLEST_LIMIT = 64
-"""Characters below which a cut text would be little more than the note that says so."""
+"""Minimum limit in characters: a shorter text would be little more than the note about the cut."""
 
 
-def ends(limit: int) -> tuple[int, int]:
-    """Share `limit` between head and tail: one third, two thirds, as errors are named in the last lines."""
+def split_limit(limit: int) -> tuple[int, int]:
+    """Split `limit` between head and tail: one third and two thirds, as errors are in the last lines."""
     head = limit // 3
     return head, limit - head
 
 
 def cut_note(count: int, unit: str = "characters") -> str:
-    """The line that stands where `count` units were cut out."""
+    """Return the line that replaces `count` cut units."""
     return f"\n[... {count} {unit} cut ...]\n"
 
 
 def cut_middle(text: str, limit: int) -> str:
-    """`text` in at most `limit` characters: itself where it fits, else both its ends around a line that says how many
-    characters were cut.
+    """Shorten `text` to at most `limit` characters: unchanged if it fits, else both its ends around a line that says
+    how many characters were cut.
 
     Raises:
         ValueError: `limit` is below SMALLEST_LIMIT.
@@ -29,5 +29,5 @@ def cut_middle(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     room = limit - len(cut_note(len(text)))
-    head, tail = ends(room)
+    head, tail = split_limit(room)
     return text[:head] + cut_note(len(text) - room) + text[len(text) - tail :]

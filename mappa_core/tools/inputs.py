@@ -1,4 +1,4 @@
-"""The files of a task: checked before anything is played, and put where programs find them."""
+"""Files of a task: check them before a rollout starts, and link them into a workspace."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path, PurePosixPath
 from mappa_core.errors import TaskError
 
 
-def checked(files: Mapping[str, str | Path]) -> Mapping[str, Path]:
-    """The files of a task by name, as absolute paths without links.
+def resolve_task_files(files: Mapping[str, str | Path]) -> Mapping[str, Path]:
+    """Check the files of a task, and return them by name as absolute paths without links.
 
     Raises:
-        TaskError: a name leads out of the workspace or into another file, or there is no such regular file.
+        TaskError: a name leads out of the workspace or into another file, or a file does not exist or is not regular.
     """
     names = set(files)
     for name in files:
@@ -23,8 +23,8 @@ def checked(files: Mapping[str, str | Path]) -> Mapping[str, Path]:
     return {name: _regular(name, Path(file)) for name, file in files.items()}
 
 
-def place(files: Mapping[str, Path], folder: Path) -> None:
-    """Make a symbolic link to each file, under its name below `folder`. Raises OSError where something stands there."""
+def link_task_files(files: Mapping[str, Path], folder: Path) -> None:
+    """Create a symbolic link to each file, by its name below `folder`. Raises OSError if the name is taken."""
     for name, file in files.items():
         link = folder / name
         link.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Another try where the machinery of a tool failed."""
+"""Retry with exponential backoff when the machinery of a tool fails."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 
-async def patiently(attempt: Callable[[], Awaitable[T]], *, retries: int, wait_s: float, whose: str) -> tuple[T, int]:
-    """What `attempt` gives, and how often it was made: again after a ToolError, at most `retries` times, the first time
-    after `wait_s` seconds, and after twice as long every time. `whose` names it in the log.
+async def retry(attempt: Callable[[], Awaitable[T]], *, retries: int, wait_s: float, label: str) -> tuple[T, int]:
+    """Return the result of `attempt`, and the number of attempts. After a ToolError it is retried at most `retries`
+    times, first after `wait_s` seconds, then after twice as long each time. `label` names it in the log.
 
     Raises:
-        ToolError: it failed every time.
+        ToolError: all attempts failed.
     """
     for number in count(1):
         try:
@@ -30,6 +30,6 @@ async def patiently(attempt: Callable[[], Awaitable[T]], *, retries: int, wait_s
                 raise
             if number > retries:
                 raise ToolError(f"{error} (in {number} attempts)") from error
-            log.warning("tool.retried", of=whose, attempt=number, error=str(error))
+            log.warning("tool.retried", of=label, attempt=number, error=str(error))
             await asyncio.sleep(wait_s * 2 ** (number - 1))
     raise AssertionError("count does not end")

@@ -1,4 +1,4 @@
-"""Run one call: the boundary between what an agent asked for and the code of a tool.
+"""Run one call: the boundary between an agent's request and the code of a tool.
 
 A tool without files is three things: a spec, `call` and `close`.
 
@@ -20,8 +20,8 @@ A tool without files is three things: a spec, `call` and `close`.
         async def close(self):
             pass
 
-`arguments` fit the schema. What the agent got wrong is a result of status `error`; whatever `call` raises is taken for
-a fault of the tool, for which no agent is scored. A tool that writes into `workspace.path` ends with
+`arguments` match the schema. A mistake of the agent is a result with status `error`; any exception of `call` counts as
+a fault of the tool, for which no agent is scored. A tool that writes into `workspace.path` returns
 `files=workspace.changes()`.
 """
 
@@ -39,13 +39,13 @@ from mappa_core.tools.cut import cut_middle
 async def run_call(
     call: ToolCall, tools: Mapping[str, Tool], workspace: Workspace, limits: Mapping[str, ToolLimits]
 ) -> ToolResult:
-    """Answer `call`. `tools` and `limits` are by the name under which a tool is offered; both have the same names.
+    """Run `call`. `tools` and `limits` are by the offered name of the tool; both have the same names.
 
-    A call that cannot be run (it carries an error, no such tool, arguments that do not fit the schema) is answered
-    with status `error` and the reason on stderr.
+    A call that cannot be run (it has an error, an unknown tool, or arguments that do not match the schema) results in
+    status `error` with the reason on stderr.
 
     Raises:
-        ToolError: the machinery of the tool failed, or its code raised.
+        ToolError: the machinery of the tool failed, or its code raised an exception.
     """
     problem = _problem(call, tools)
     if problem is not None:
@@ -67,10 +67,10 @@ def _problem(call: ToolCall, tools: Mapping[str, Tool]) -> str | None:
         return call.error
     if call.name not in tools:
         return f"there is no tool {call.name!r} (there are: {', '.join(sorted(tools)) or 'none'})"
-    return _misfit(call.name, tools[call.name].spec.schema, call.arguments)
+    return _schema_error(call.name, tools[call.name].spec.schema, call.arguments)
 
 
-def _misfit(name: str, schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str | None:
+def _schema_error(name: str, schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str | None:
     from jsonschema import Draft202012Validator  # here, as its import takes longer than most runs of a command
     from jsonschema.exceptions import best_match
 

@@ -1,10 +1,10 @@
-"""The folder of one trajectory: what happened to its files, and how to bring them back.
+"""The workspace of one trajectory: records the changes of its files, and restores them.
 
-Only regular files count. Symbolic links, devices, FIFOs and sockets that a program leaves behind are named and never
-followed, and so are files that cannot be read or named; empty folders are not kept. The files of the task are there as
-links to the originals, and count as long as these links are as they were made.
+Only regular files are kept. Symbolic links, devices, FIFOs and sockets that a program leaves are reported and never
+followed, and so are files that cannot be read or named; empty folders are not kept. The files of the task are links to
+the originals, and count as long as these links are unchanged.
 
-A program may have done anything to the folder, but none is alive while it is looked at.
+A program may have done anything to the folder, but none is running while it is inspected.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Literal
 from mappa_core.errors import ToolError
 from mappa_core.records import FileChange, Step
 from mappa_core.tools import inputs as task_files
-from mappa_core.tools.cage.walk import REFUSED, Entry, Place, remove, walk
+from mappa_core.tools.cage.walk import ACCESS_ERRNOS, Entry, FolderCursor, remove_tree, walk
 
-CHUNK = 1 << 20
+_CHUNK_BYTES = 1 << 20
 UNSETTLED_NS = 2_000_000_000
-"""Age below which a time stamp cannot tell two writes apart: the coarsest tick of the file systems in use."""
+"""Age below which a time stamp cannot distinguish two writes: the coarsest tick of the file systems in use."""
 
 _KINDS = {
     stat.S_IFLNK: "symbolic link",
@@ -43,7 +43,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class _Stamp:
-    """What tells cheaply that a file is as before. Unlike the modification time, a program cannot set `ctime_ns`."""
+    """A cheap test for an unchanged file. Unlike the modification time, a program cannot set `ctime_ns`."""
 
     mtime_ns: int
     ctime_ns: int
@@ -57,7 +57,7 @@ class _Stamp:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A file as `changes` last saw it. One that was not `settled` may have changed again under the same stamp."""
+    """A file at the last call of `changes`. If not `settled`, it may have changed again with the same stamp."""
 
     stamp: _Stamp
     settled: bool
@@ -65,30 +65,30 @@ class _Known:
 
 
 class FolderWorkspace:
-    """Implements protocols.Workspace on a folder, which is made if it is not there.
+    """Implements protocols.Workspace on a folder, which is created if needed.
 
-    With `archive`, a folder that workspaces may share, the contents of created and changed files are kept there by
-    their hash, and `restore` can bring them back in this or another workspace. What already lies in the folder is
+    With `archive`, a folder that workspaces may share, the contents of created and changed files are stored there by
+    their hash, and `restore` can restore them in this or another workspace. Files that already exist in the folder are
     reported by the first call of `changes`. Not for concurrent use.
 
-    `inputs` are the files of the task by name, which are linked to. Such a link that is as it was made is no change; a
-    file in its place is a change of that file, and where nothing is left of it the file was deleted.
+    `inputs` are the files of the task by name; the folder gets links to them. An unchanged link is no change; a file in
+    its place is a change of that file, and a missing link a deletion.
 
     Raises:
         TaskError: an input cannot be used; the message names it.
-        ToolError: the folder cannot be made.
+        ToolError: the folder cannot be created.
     """
 
     def __init__(self, path: Path, archive: Path | None = None, inputs: Mapping[str, Path] | None = None) -> None:
         self._path = path
         self._archive = archive
-        self._inputs = task_files.checked(inputs or {})
+        self._inputs = task_files.resolve_task_files(inputs or {})
         self._linked = dict(self._inputs)
         self._known: dict[str, _Known] = {}
         self._left: tuple[str, ...] = ()
-        with _machine(f"cannot make the workspace {path}"):
+        with _as_tool_error(f"cannot make the workspace {path}"):
             path.mkdir(parents=True, exist_ok=True)
-            task_files.place(self._inputs, path)
+            task_files.link_task_files(self._inputs, path)
 
     @property
     def path(self) -> Path:
@@ -100,59 +100,62 @@ class FolderWorkspace:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Paths of the regular files there and of the inputs, relative to the folder, with slashes, sorted."""
-        with _machine(f"cannot look through the workspace {self._path}"):
-            entries = (entry for entry in walk(self._path) if self._is_input(entry) or _oddity(entry) is None)
+        """Paths of the regular files and of the inputs, relative to the folder, with slashes, sorted."""
+        with _as_tool_error(f"cannot look through the workspace {self._path}"):
+            entries = (entry for entry in walk(self._path) if self._is_input(entry) or _reason_not_kept(entry) is None)
             return tuple(sorted(entry.path for entry in entries))
 
     def changes(self) -> tuple[FileChange, ...]:
-        """What happened to the files since the last call, sorted by path. Reads only files that may have changed.
+        """Return the changes of files since the last call, sorted by path. Reads only files that may have changed.
 
         Raises:
-            ToolError: the machine cannot read a file, or keep its content.
+            ToolError: the machine cannot read a file, or store its content.
         """
         now = time.time_ns()
-        found: dict[str, _Known] = {}
+        current: dict[str, _Known] = {}
         linked: dict[str, Path] = {}
         left = []
-        with _machine(f"cannot look through the workspace {self._path}"):
+        with _as_tool_error(f"cannot look through the workspace {self._path}"):
             for entry in walk(self._path):
                 if self._is_input(entry):
                     linked[entry.path] = self._linked[entry.path]
                     continue
-                if stat.S_ISDIR(entry.status.st_mode) and not entry.closed:
+                if stat.S_ISDIR(entry.status.st_mode) and not entry.inaccessible:
                     continue
-                after = None if (odd := _oddity(entry)) else self._look(entry, now)
+                after = None if (reason := _reason_not_kept(entry)) else self._read_file(entry, now)
                 if after is None:
-                    left.append(f"{_shown(entry.path)} ({odd or 'cannot be read'})")
+                    left.append(f"{_printable(entry.path)} ({reason or 'cannot be read'})")
                 else:
-                    found[entry.path] = after
-        changes = self._compared(found, linked)
-        self._known, self._linked, self._left = found, linked, tuple(sorted(left))
+                    current[entry.path] = after
+        changes = self._diff(current, linked)
+        self._known, self._linked, self._left = current, linked, tuple(sorted(left))
         return changes
 
-    def left_behind(self) -> tuple[str, ...]:
-        """What the last call of `changes` found that is no file to be kept, as `link.csv (symbolic link)`, sorted."""
+    def irregular_files(self) -> tuple[str, ...]:
+        """Entries that the last call of `changes` did not keep, as `link.csv (symbolic link)`, sorted."""
         return self._left
 
     def restore(self, changes: Iterable[FileChange]) -> None:
-        """Do `changes` again, taking contents from the archive; `changes()` will not report them.
+        """Apply `changes` again, with contents from the archive; `changes()` will not report them.
 
         Raises:
             ToolError: a content is not in the archive, or a path leads out of the folder.
         """
         for change in changes:
-            with _machine(f"cannot restore {change.path!r} in the workspace {self._path}"), Place(self._path) as place:
+            with (
+                _as_tool_error(f"cannot restore {change.path!r} in the workspace {self._path}"),
+                FolderCursor(self._path) as cursor,
+            ):
                 self._linked.pop(change.path, None)
                 self._known.pop(change.path, None)
-                name = self._enter(place, change)
+                name = self._enter(cursor, change)
                 if name is None:
                     continue
-                status = _status(place, name)
+                status = _status(cursor, name)
                 if status is not None and not stat.S_ISDIR(status.st_mode):
-                    os.unlink(name, dir_fd=place.fd)
+                    os.unlink(name, dir_fd=cursor.fd)
                 if change.kind != "deleted":
-                    self._known[change.path] = self._write(place, name, change)
+                    self._known[change.path] = self._write(cursor, name, change)
 
     def _is_input(self, entry: Entry) -> bool:
         target = self._linked.get(entry.path)
@@ -160,8 +163,8 @@ class FolderWorkspace:
             return False
         return os.readlink(entry.name, dir_fd=entry.folder) == os.fspath(target)
 
-    def _look(self, entry: Entry, now: int) -> _Known | None:
-        """What a regular file holds; None where it cannot be read."""
+    def _read_file(self, entry: Entry, now: int) -> _Known | None:
+        """Hash and store a regular file if it may have changed; None if it cannot be read."""
         before, stamp = self._known.get(entry.path), _Stamp.of(entry.status)
         if before is not None and before.settled and before.stamp == stamp:
             return before
@@ -171,66 +174,66 @@ class FolderWorkspace:
         with source:
             stamp = _Stamp.of(os.fstat(source.fileno()))
             settled = max(stamp.mtime_ns, stamp.ctime_ns) < now - UNSETTLED_NS
-            with _machine(f"cannot keep {entry.path!r} of the workspace {self._path}"):
-                return _Known(stamp, settled, self._keep(source))
+            with _as_tool_error(f"cannot keep {entry.path!r} of the workspace {self._path}"):
+                return _Known(stamp, settled, self._store(source))
 
-    def _compared(self, found: Mapping[str, _Known], linked: Mapping[str, Path]) -> tuple[FileChange, ...]:
+    def _diff(self, current: Mapping[str, _Known], linked: Mapping[str, Path]) -> tuple[FileChange, ...]:
         changes = []
-        for name, after in found.items():
+        for name, after in current.items():
             before = self._known.get(name)
             if before is None or before.sha256 != after.sha256:
                 new = before is None and name not in self._linked
                 kind: Literal["created", "changed"] = "created" if new else "changed"
                 changes.append(FileChange(path=name, kind=kind, size=after.stamp.size, sha256=after.sha256))
-        there_before = self._known.keys() | self._linked.keys()
-        changes += [FileChange(path=name, kind="deleted") for name in there_before - found.keys() - linked.keys()]
+        names_before = self._known.keys() | self._linked.keys()
+        changes += [FileChange(path=name, kind="deleted") for name in names_before - current.keys() - linked.keys()]
         return tuple(sorted(changes, key=lambda change: change.path))
 
-    def _keep(self, source: BufferedReader) -> str:
-        """Hash what `source` holds and, where there is an archive, put it there under that name."""
+    def _store(self, source: BufferedReader) -> str:
+        """Hash the content of `source` and, if there is an archive, store it there under its hash."""
         sha256 = hashlib.file_digest(source, "sha256").hexdigest()
-        if self._archive is None or (target := kept(self._archive, sha256)).exists():
+        if self._archive is None or (target := archived_path(self._archive, sha256)).exists():
             return sha256
         source.seek(0)
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Written aside and renamed: a killed run leaves no half content under a hash.
+        # Written aside and renamed, so that a killed run leaves no partial content under a hash.
         with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as aside:
             try:
-                shutil.copyfileobj(source, aside, CHUNK)
-                os.fchmod(aside.fileno(), 0o644)  # programs that are to look into it run as another user
+                shutil.copyfileobj(source, aside, _CHUNK_BYTES)
+                os.fchmod(aside.fileno(), 0o644)  # programs that inspect it run as another user
             except OSError:
                 Path(aside.name).unlink()
                 raise
         Path(aside.name).replace(target)
         return sha256
 
-    def _enter(self, place: Place, change: FileChange) -> str | None:
-        """Move `place` to the folder of a change, which is made where it is needed; the name of the file there, None
-        where there is no such folder."""
+    def _enter(self, cursor: FolderCursor, change: FileChange) -> str | None:
+        """Move `cursor` to the folder of a change, which is created if needed; returns the name of the file in it, None
+        if a deleted file has no such folder."""
         *folders, name = change.path.split("/")
         if any(part in ("", ".", "..") for part in (*folders, name)):
             raise ToolError(f"{change.path!r} leads out of the workspace {self._path}")
         for folder in folders:
-            status = _status(place, folder)
+            status = _status(cursor, folder)
             if status is not None and stat.S_ISLNK(status.st_mode):
                 raise ToolError(f"{change.path!r} leads out of the workspace {self._path}: {folder!r} is a link")
             if change.kind == "deleted" and (status is None or not stat.S_ISDIR(status.st_mode)):
                 return None
             if status is None:
-                os.mkdir(folder, dir_fd=place.fd)
-            place.down(folder)
+                os.mkdir(folder, dir_fd=cursor.fd)
+            cursor.enter(folder)
         return name
 
-    def _write(self, place: Place, name: str, change: FileChange) -> _Known:
+    def _write(self, cursor: FolderCursor, name: str, change: FileChange) -> _Known:
         assert change.sha256 is not None  # only deleted files have no content
-        content = None if self._archive is None else kept(self._archive, change.sha256)
+        content = None if self._archive is None else archived_path(self._archive, change.sha256)
         if content is None or not content.exists():
             raise ToolError(f"cannot restore {change.path!r}: its content {change.sha256} is not in {self._archive}")
-        remove(self._path / change.path)  # the same changes delete what is in it: a folder became a file
+        remove_tree(self._path / change.path)  # a folder became a file: the same changes delete its content
         sha256 = hashlib.sha256()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with content.open("rb") as source, os.fdopen(os.open(name, flags, 0o666, dir_fd=place.fd), "wb") as target:
-            while chunk := source.read(CHUNK):
+        with content.open("rb") as source, os.fdopen(os.open(name, flags, 0o666, dir_fd=cursor.fd), "wb") as target:
+            while chunk := source.read(_CHUNK_BYTES):
                 sha256.update(chunk)
                 target.write(chunk)
             target.flush()
@@ -240,8 +243,8 @@ class FolderWorkspace:
         return _Known(stamp, False, change.sha256)
 
 
-def lineage(steps: Sequence[Step]) -> Mapping[str, tuple[tuple[str, FileChange], ...]]:
-    """Which step created, changed or deleted each file: path -> (step id, change) in the order of the steps."""
+def file_lineage(steps: Sequence[Step]) -> Mapping[str, tuple[tuple[str, FileChange], ...]]:
+    """Return the history of each file: path -> (step id, change) in the order of the steps."""
     history: dict[str, tuple[tuple[str, FileChange], ...]] = {}
     for step in steps:
         for result in step.results:
@@ -251,16 +254,16 @@ def lineage(steps: Sequence[Step]) -> Mapping[str, tuple[tuple[str, FileChange],
 
 
 @contextmanager
-def _machine(what: str) -> Iterator[None]:
-    """Faults of the machine are the tool's."""
+def _as_tool_error(what: str) -> Iterator[None]:
+    """Convert OSError, a fault of the machine, to ToolError."""
     try:
         yield
     except OSError as error:
         raise ToolError(f"{what}: {error}") from error
 
 
-def _oddity(entry: Entry) -> str | None:
-    """Why something is no file to be kept; None where it is one, as far as it can be told without opening it."""
+def _reason_not_kept(entry: Entry) -> str | None:
+    """Why an entry is not kept; None for a regular file, as far as that is known without opening it."""
     if entry.too_long:
         return "its path is too long"
     if not _is_utf8(entry.path):
@@ -277,19 +280,19 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
-def _shown(path: str) -> str:
-    """A path in one line of text, whatever bytes it is made of."""
+def _printable(path: str) -> str:
+    """Format a path as one line of text, whatever bytes it contains."""
     text = os.fsencode(path).decode(errors="backslashreplace")
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _open_regular(entry: Entry) -> BufferedReader | None:
-    """Open for reading, never through a link and never waiting for a FIFO that took the file's place."""
+    """Open for reading; never follows a link or waits for a FIFO that replaced the file. None if it cannot be read."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(entry.name, flags, dir_fd=entry.folder)
     except OSError as error:
-        if error.errno in REFUSED:
+        if error.errno in ACCESS_ERRNOS:
             return None
         raise
     source = os.fdopen(descriptor, "rb")
@@ -299,14 +302,14 @@ def _open_regular(entry: Entry) -> BufferedReader | None:
     return None
 
 
-def _status(place: Place, name: str) -> os.stat_result | None:
-    """The status of what is there under a name, never that of what a link leads to; None where nothing is."""
+def _status(cursor: FolderCursor, name: str) -> os.stat_result | None:
+    """Status of the entry `name`, without following links; None if there is none."""
     try:
-        return os.stat(name, dir_fd=place.fd, follow_symlinks=False)
+        return os.stat(name, dir_fd=cursor.fd, follow_symlinks=False)
     except FileNotFoundError:
         return None
 
 
-def kept(archive: Path, sha256: str) -> Path:
-    """Where an archive keeps the content of this hash."""
+def archived_path(archive: Path, sha256: str) -> Path:
+    """Path of the content with this hash in an archive."""
     return archive / sha256[:2] / sha256

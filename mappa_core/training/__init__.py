@@ -1,5 +1,5 @@
-"""The one loop: collect, coach, shape, estimate, update, publish, keep."""
+"""The training loop: collect, judge, shape, estimate, update, publish, checkpoint."""
 
-from mappa_core.training.run import Run, Trained
+from mappa_core.training.run import Run, TrainResult
 
-__all__ = ["Run", "Trained"]
+__all__ = ["Run", "TrainResult"]

@@ -1,22 +1,24 @@
-"""The counterfactual rollouts of a run: what plays them, and what they add."""
+"""Counterfactual rollouts of a run: builds their collector and bounds their cost."""
 
 from __future__ import annotations
 
-from mappa_core.rollout.counterfactual import Counterfactuals, Extra, extra
+from mappa_core.rollout.counterfactual import CounterfactualBound, CounterfactualCollector, bound_counterfactuals
 from mappa_core.session import Session
 from mappa_core.store.folder import RunFolder
-from mappa_core.training.tracking import Tracking
+from mappa_core.training.tracking import TrackerThreads
 
 
-def counterfactuals_of(session: Session, folder: RunFolder, tracking: Tracking) -> Counterfactuals | None:
-    """What plays the counterfactual rollouts of the run in `folder`; None where there are to be none."""
+def build_counterfactual_collector(
+    session: Session, folder: RunFolder, tracking: TrackerThreads
+) -> CounterfactualCollector | None:
+    """Build the collector of counterfactual rollouts of the run in `folder`; None if they are off."""
     config = session.config
     if config.credit.counterfactual.use == "none":
         return None
-    return Counterfactuals(
+    return CounterfactualCollector(
         session.team_for("train"),
         config.credit.counterfactual,
-        texts=session.texts,
+        default_actions=session.default_actions,
         store=folder.store,
         recorder=tracking.recorder(folder.store),
         archive=folder.files,
@@ -25,14 +27,14 @@ def counterfactuals_of(session: Session, folder: RunFolder, tracking: Tracking) 
     )
 
 
-def extra_of(session: Session) -> Extra | None:
-    """What they add to every iteration at most; None where there are to be none."""
+def counterfactual_bound(session: Session) -> CounterfactualBound | None:
+    """Upper bound of what counterfactual rollouts add to every iteration; None if they are off."""
     config = session.config
     if config.credit.counterfactual.use == "none":
         return None
-    return extra(
+    return bound_counterfactuals(
         config.credit.counterfactual,
-        session.workflow.most_turns,
+        session.workflow.max_turns,
         {agent: sampling.max_tokens for agent, sampling in session.team.sampling.items()},
         config.train.prompts * config.train.samples,
     )

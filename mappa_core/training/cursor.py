@@ -1,4 +1,4 @@
-"""Which tasks an iteration uses: a pure function of seed and iteration, so that a resumed run needs no cursor file."""
+"""Task sampling: the tasks of an iteration are a pure function of seed and iteration, so resuming needs no state."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy as np
 
 from mappa_core.errors import ConfigError
 from mappa_core.records import Task
-from mappa_core.training.apportionment import Apportionment
+from mappa_core.training.apportionment import StratifiedQuota
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """All tasks, by number: `order` in which those of each stratum are taken, and `rank` of each within an
+    """All tasks, by number: the `order` in which those of each stratum are taken, and the `rank` of each within an
     iteration."""
 
     order: Sequence[Sequence[int]]
     rank: Mapping[int, int]
 
 
-class TaskCursor:
-    """Epochs of random order: every task once, none twice. An iteration that an epoch does not fill goes on with the
-    next one, whose order begins with other tasks, so that no iteration holds a task twice.
+class TaskSampler:
+    """Samples tasks in epochs of random order, every task once per epoch. An iteration that an epoch does not fill
+    continues with the next epoch, which begins with other tasks, so that no iteration holds a task twice.
 
     `stratified`: every iteration holds its share of every stratum, rounded down or up.
     """
@@ -38,10 +38,10 @@ class TaskCursor:
         for index, task in enumerate(tasks):
             self._members.setdefault(task.stratum if stratified else "", set()).add(index)
         self._sizes = [len(members) for members in self._members.values()]
-        self._apportionment = Apportionment(self._sizes, prompts)
+        self._quota = StratifiedQuota(self._sizes, prompts)
         self._epochs: list[Epoch] = []
 
-    def take(self, iteration: int) -> tuple[Task, ...]:
+    def sample(self, iteration: int) -> tuple[Task, ...]:
         """The tasks of `iteration`, counted from 0."""
         chosen: list[tuple[int, int, int]] = []
         for stratum, numbers in enumerate(self._numbers(iteration)):
@@ -52,8 +52,8 @@ class TaskCursor:
         return tuple(self._tasks[task] for _, _, task in sorted(chosen))
 
     def _numbers(self, iteration: int) -> list[range]:
-        """Which tasks of each stratum an iteration takes, counted over all epochs."""
-        return list(map(range, self._apportionment.before(iteration), self._apportionment.before(iteration + 1)))
+        """Positions of the tasks that an iteration takes from each stratum, counted over all epochs."""
+        return list(map(range, self._quota.taken_before(iteration), self._quota.taken_before(iteration + 1)))
 
     def _epoch(self, number: int) -> Epoch:
         while len(self._epochs) <= number:
@@ -61,7 +61,7 @@ class TaskCursor:
         return self._epochs[number]
 
     def _shuffled(self, number: int) -> Epoch:
-        """An epoch. In each stratum it begins with tasks that the iteration in which it begins does not hold yet."""
+        """Shuffle an epoch. In each stratum it begins with tasks that its first iteration does not hold yet."""
         shuffled = np.random.default_rng([self._seed, number]).permutation(len(self._tasks)).tolist()
         order = [[task for task in shuffled if task in members] for members in self._members.values()]
         for stratum, numbers in enumerate(self._numbers(number * len(self._tasks) // self._prompts)):

@@ -1,4 +1,4 @@
-"""What stops a run: too much that is missing, or too much that was spent."""
+"""Guards that stop a run: too many missing verdicts, or the spending cap."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import Counter
 
 from mappa_core.calls.spend import Ledger
 from mappa_core.errors import CallError, GuardStop
-from mappa_core.rollout.lost import table
+from mappa_core.rollout.lost import format_reasons
 from mappa_core.training.report import CoachFigures
 
 
 def guard_spending(ledger: Ledger) -> None:
-    """Raise GuardStop where `coach.spend_usd` is reached."""
+    """Raise GuardStop if `coach.spend_usd` is reached."""
     try:
         ledger.check()
     except CallError as reached:
@@ -19,10 +19,11 @@ def guard_spending(ledger: Ledger) -> None:
         raise GuardStop(f"{reached}{known}. Nothing is lost: go on with a higher cap.") from reached
 
 
-def guard_verdicts(coach: CoachFigures, what: str, *, most: float) -> None:
-    """Raise GuardStop where more than the share `most` of the verdicts of `what` has no score."""
-    if coach.total.missing > most:
+def guard_verdicts(coach: CoachFigures, what: str, *, max_missing: float) -> None:
+    """Raise GuardStop if more than the share `max_missing` of the verdicts of `what` has no score."""
+    if coach.total.missing > max_missing:
         raise GuardStop(
             f"{coach.total.missing:.0%} of the verdicts of {what} have no score, more than "
-            f"coach.max_missing={most:.0%}. Nothing was learned from them:\n{table(Counter(coach.reasons))}"
+            f"coach.max_missing={max_missing:.0%}. Nothing was learned from them:\n"
+            f"{format_reasons(Counter(coach.reasons))}"
         )

@@ -1,4 +1,4 @@
-"""Who hears of a run while it goes on."""
+"""Listener interface: callbacks of a running training."""
 
 from __future__ import annotations
 
@@ -8,56 +8,56 @@ from typing import Protocol
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.protocols import Provider, Split
 from mappa_core.records import Sandbox, Trajectory
-from mappa_core.rollout.counterfactual import Extra
+from mappa_core.rollout.counterfactual import CounterfactualBound
 from mappa_core.training.report import IterationReport
 
 
 class Listener(Protocol):
-    """Hears of a run while it goes on (progress lines)."""
+    """Callbacks of a running training (progress output)."""
 
-    def asking(self, providers: Sequence[Provider]) -> None:
-        """The run is about to start; what agents see and write will be sent to `providers`."""
+    def on_providers(self, providers: Sequence[Provider]) -> None:
+        """The run is about to start; it will send what agents see and write to `providers`."""
         ...
 
-    def sandboxed(self, sandboxes: Mapping[str, Sandbox]) -> None:
-        """The run is about to start; programs run in `sandboxes`, by the name of the tool that runs them."""
+    def on_sandboxes(self, sandboxes: Mapping[str, Sandbox]) -> None:
+        """The run is about to start; programs run in `sandboxes`, by tool name."""
         ...
 
-    def adding(self, extra: Extra) -> None:
-        """The run is about to start; every iteration plays `extra` counterfactual rollouts."""
+    def on_counterfactuals(self, extra: CounterfactualBound) -> None:
+        """The run is about to start; `extra` bounds the counterfactual rollouts of every iteration."""
         ...
 
-    def collecting(self, split: Split, done: int, rollouts: int) -> None:
-        """So many rollouts are waited for, after `done` iterations. Some may have begun, or be finished, already."""
+    def on_rollouts_start(self, split: Split, done: int, rollouts: int) -> None:
+        """The run waits for `rollouts` rollouts, after `done` iterations. Some may already have begun or finished."""
         ...
 
-    def rollout_finished(self, trajectory: Trajectory) -> None: ...
+    def on_rollout_end(self, trajectory: Trajectory) -> None: ...
 
-    def evaluated(self, evaluation: Evaluation) -> None: ...
+    def on_evaluation_end(self, evaluation: Evaluation) -> None: ...
 
-    def iteration_finished(self, report: IterationReport) -> None: ...
+    def on_iteration_end(self, report: IterationReport) -> None: ...
 
 
-class Silent:
-    """A listener that says nothing."""
+class NullListener:
+    """A listener that does nothing."""
 
-    def asking(self, providers: Sequence[Provider]) -> None:
+    def on_providers(self, providers: Sequence[Provider]) -> None:
         pass
 
-    def sandboxed(self, sandboxes: Mapping[str, Sandbox]) -> None:
+    def on_sandboxes(self, sandboxes: Mapping[str, Sandbox]) -> None:
         pass
 
-    def adding(self, extra: Extra) -> None:
+    def on_counterfactuals(self, extra: CounterfactualBound) -> None:
         pass
 
-    def collecting(self, split: Split, done: int, rollouts: int) -> None:
+    def on_rollouts_start(self, split: Split, done: int, rollouts: int) -> None:
         pass
 
-    def rollout_finished(self, trajectory: Trajectory) -> None:
+    def on_rollout_end(self, trajectory: Trajectory) -> None:
         pass
 
-    def evaluated(self, evaluation: Evaluation) -> None:
+    def on_evaluation_end(self, evaluation: Evaluation) -> None:
         pass
 
-    def iteration_finished(self, report: IterationReport) -> None:
+    def on_iteration_end(self, report: IterationReport) -> None:
         pass

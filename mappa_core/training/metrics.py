@@ -1,7 +1,7 @@
-"""The names of a run's figures: what `iterations` in run.db, the events of evaluations and all trackers call them.
+"""Names of a run's metrics, as in `iterations` of run.db, in evaluation events and in all trackers.
 
-The set is fixed. A word in capitals stands for a name of the run's own (an agent, a stratum, a policy); such a name may
-itself hold a `/`. A figure that is missing has no entry: nothing here is ever a number in place of an unknown one.
+The set is fixed. A word in capitals is a placeholder for a name of the run (an agent, a stratum, a policy); such a name
+may itself contain a `/`. A missing metric has no entry: no number ever stands for an unknown value.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-PAGE = "docs/metrics.md"
+METRICS_PAGE = "docs/metrics.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A figure: its name, its unit, and what it is."""
+    """A metric: name, unit and description."""
 
     name: str
     unit: str
-    says: str
+    description: str
 
 
 def _part(*rows: tuple[str, str, str]) -> tuple[Metric, ...]:
-    return tuple(Metric(name=name, unit=unit, says=says) for name, unit, says in rows)
+    return tuple(Metric(name=name, unit=unit, description=description) for name, unit, description in rows)
 
 
 SECTIONS: Mapping[str, tuple[Metric, ...]] = {
@@ -55,9 +55,9 @@ SECTIONS: Mapping[str, tuple[Metric, ...]] = {
     ),
     "The coach": _part(
         *(
-            (f"coach/{scope}{name}", unit, f"{says}{of}")
+            (f"coach/{scope}{name}", unit, f"{description}{of}")
             for scope, of in (("", ""), ("agent/AGENT/", ", on an agent's actions"), ("name/COACH/", ", of one coach"))
-            for name, unit, says in (
+            for name, unit, description in (
                 ("verdicts", "count", "verdicts of all phases"),
                 ("abstained", "count", "verdicts in which the coach would not judge"),
                 ("failed", "count", "verdicts that could not be given"),
@@ -117,11 +117,11 @@ SECTIONS: Mapping[str, tuple[Metric, ...]] = {
     "Time": _part(("seconds/PHASE", "seconds", "wall time: collect, counterfactuals, credit, score, update, publish")),
     "Held-out evaluations": _part(
         *(
-            (f"{split}/{prefix}{name}{bound}", "share", f"{says}{within}{of}")
+            (f"{split}/{prefix}{name}{bound}", "share", f"{description}{within}{of}")
             for split, of in (("eval", ""), ("selection", ", on the tasks that choose the best checkpoint"))
             for prefix, within in (("", ""), ("stratum/STRATUM/", " within a stratum"))
             for name, figure in (("accuracy", "mean of the workflow's metric"), ("figure/FIGURE", "a further figure"))
-            for bound, says in (
+            for bound, description in (
                 ("", figure),
                 ("_low", "lower bound of its 95 % interval"),
                 ("_high", "upper bound"),
@@ -131,13 +131,13 @@ SECTIONS: Mapping[str, tuple[Metric, ...]] = {
         ("selection/failed", "count", "the same, on the tasks that choose the best checkpoint"),
     ),
 }
-"""Every figure, by what it is about. Metrics of a loss from a plugin stand beside those of `policy/POLICY/`."""
+"""All metrics by topic. A loss from a plugin may add metrics under `policy/POLICY/`."""
 
 
-def metric_of(name: str) -> Metric | None:
-    """What a name in a run stands for; None where it is none of the set. Of several it is the most exact one."""
-    found = [metric for metric, pattern in _patterns() if pattern.fullmatch(name)]
-    return max(found, key=lambda metric: len(re.sub("[A-Z]+", "", metric.name)), default=None)
+def find_metric(name: str) -> Metric | None:
+    """Find the metric of a name in a run; None if it is not in the set. Of several matches the most specific wins."""
+    matches = [metric for metric, pattern in _patterns() if pattern.fullmatch(name)]
+    return max(matches, key=lambda metric: len(re.sub("[A-Z]+", "", metric.name)), default=None)
 
 
 @cache
@@ -146,8 +146,8 @@ def _patterns() -> tuple[tuple[Metric, re.Pattern[str]], ...]:
     return tuple((metric, re.compile(re.sub("[A-Z]+", "(.+)", metric.name), re.DOTALL)) for metric in metrics)
 
 
-def page() -> str:
-    """The text of `docs/metrics.md`."""
+def render_metrics_page() -> str:
+    """Render the text of `docs/metrics.md`."""
     lines = [
         "# Metrics",
         "",
@@ -157,5 +157,5 @@ def page() -> str:
     ]
     for title, metrics in SECTIONS.items():
         lines += ["", f"## {title}", "", "| name | unit | what it is |", "|---|---|---|"]
-        lines += [f"| `{metric.name}` | {metric.unit} | {metric.says} |" for metric in metrics]
+        lines += [f"| `{metric.name}` | {metric.unit} | {metric.description} |" for metric in metrics]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""What one iteration showed, as figures."""
+"""Metrics of one iteration."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from mappa_core.training.health import HealthWarning
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictCount:
-    """Verdicts by status, and what their calls took. `usage` is None where no provider was asked; what came from a
-    cassette counts as `replayed` and not as usage."""
+    """Verdicts by status, and the usage of their calls. `usage` is None if no provider was called; verdicts from a
+    cassette count as `replayed` and not as usage."""
 
     scored: int
     abstained: int
@@ -39,11 +39,11 @@ class VerdictCount:
 
     @property
     def usd(self) -> float | None:
-        """What the calls cost; None where the price of any is unknown."""
+        """Cost of the calls; None if the price of any is unknown."""
         return 0.0 if self.usage is None else self.usage.usd
 
     def metrics(self) -> dict[str, float | None]:
-        """The figures by name; usage only where a provider was asked."""
+        """Metrics by name; usage only if a provider was called."""
         counted = {"verdicts": self.verdicts, "abstained": self.abstained, "failed": self.failed, "usd": self.usd}
         if self.usage is None:
             return counted
@@ -53,7 +53,7 @@ class VerdictCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoachFigures:
-    """The verdicts of one iteration: all of them, and by agent and by coach; `reasons` says why scores are missing."""
+    """Verdict counts of one iteration: total, by agent and by coach; `reasons` counts why scores are missing."""
 
     total: VerdictCount
     by_agent: Mapping[str, VerdictCount]
@@ -63,29 +63,28 @@ class CoachFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeFigures:
-    """Means over the rollouts that their teams finished, None where there is none: the workflow's metric, and its
-    further figures by name."""
+    """Means over finished rollouts, None if there is none: the workflow's metric, and its further figures by name."""
 
     accuracy: float | None
     figures: Mapping[str, float | None]
 
     def metrics(self, prefix: str = "") -> dict[str, float | None]:
-        """The figures under flat names."""
+        """Metrics by flat name."""
         further = {f"{prefix}figure/{name}": value for name, value in self.figures.items()}
         return {f"{prefix}accuracy": self.accuracy, **further}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationReport:
-    """Everything that progress lines, trackers and the store say of an iteration.
+    """Everything that progress output, trackers and the store get of an iteration.
 
-    `strata` are the outcomes within each stratum of tasks. `failed_rollouts` counts by kind of error, `calls_again` how
-    often calls were made again because a tool's machinery failed. Of this iteration's own rollouts `late` are left to a
-    later one, and `joined` of the `rollouts` were left to this one. `staleness` says how old the weights were that
-    sampled. `corrections` says how many were learned from, and why others were not (`credit.demonstrations`); none
-    where there is no supervised term. `counterfactuals` are figures of the rollouts that show what actions were worth.
-    `seconds` maps a phase (collect, score, update, …) to wall seconds; `policies` the engine's metrics per policy
-    and how far its rewards differ (`training.health`), `warnings` what of it is out of bounds now.
+    `strata` are the outcomes within each stratum of tasks. `failed_rollouts` counts by kind of error; `retried_calls`
+    counts retries of calls after a tool's machinery failed. `late` of this iteration's own rollouts are left to a later
+    one, and `joined` of the `rollouts` come from earlier ones. `staleness` is the age of the weights that sampled.
+    `corrections` counts the corrections that were learned from and, by reason, those that were not
+    (`credit.demonstrations`); it is empty without a supervised term. `counterfactuals` are metrics of counterfactual
+    rollouts. `seconds` maps a phase (collect, score, update, …) to wall seconds; `policies` holds the engine's metrics
+    per policy and the spread of its rewards (`training.health`); `warnings` lists what is newly out of bounds.
     """
 
     iteration: int
@@ -97,7 +96,7 @@ class IterationReport:
     joined: int
     staleness: Mapping[str, float]
     failed_rollouts: Mapping[str, int]
-    calls_again: int
+    retried_calls: int
     tokens: int
     agents: Mapping[str, AgentSummary]
     coach: CoachFigures
@@ -110,11 +109,11 @@ class IterationReport:
 
     @property
     def lost(self) -> int:
-        """Rollouts that a tool's machinery lost."""
+        """Number of rollouts lost to tool failures."""
         return sum(count for kind, count in self.failed_rollouts.items() if kind == ToolError.__name__)
 
     def metrics(self) -> dict[str, float]:
-        """The figures under flat names; a missing figure has no entry."""
+        """Metrics by flat name; a missing metric has no entry."""
         flat: dict[str, float | None] = {
             **self.outcomes.metrics(),
             "rollouts": self.rollouts,
@@ -124,7 +123,7 @@ class IterationReport:
             **self.staleness,
             **self.counterfactuals,
             "tools/lost": self.lost,
-            "tools/attempts_again": self.calls_again,
+            "tools/attempts_again": self.retried_calls,
             "tokens": self.tokens,
             **{f"coach/{name}": value for name, value in self.coach.total.metrics().items()},
         }
@@ -160,7 +159,7 @@ def outcome_figures(trajectories: Sequence[Trajectory], metric: str, figures: Se
 def stratum_figures(
     trajectories: Sequence[Trajectory], metric: str, figures: Sequence[str]
 ) -> dict[str, OutcomeFigures]:
-    """The same within each stratum of tasks."""
+    """Outcome figures within each stratum of tasks."""
     parts: dict[str, list[Trajectory]] = {}
     for one in trajectories:
         parts.setdefault(one.task.stratum, []).append(one)
@@ -168,7 +167,7 @@ def stratum_figures(
 
 
 def agent_figures(agents: Sequence[str], trajectories: Sequence[Trajectory]) -> dict[str, AgentSummary]:
-    """Figures per agent over the steps and live verdicts of `trajectories`."""
+    """Metrics per agent over the steps and live verdicts of `trajectories`."""
     steps: dict[str, list[Step]] = {agent: [] for agent in agents}
     scores: dict[str, list[float]] = {agent: [] for agent in agents}
     acted = dict.fromkeys(agents, 0)
@@ -195,8 +194,8 @@ def _figures(steps: Sequence[Step], scores: Sequence[float], acted: int) -> Agen
     )
 
 
-def calls_again(trajectories: Sequence[Trajectory]) -> int:
-    """How often calls of recorded actions were made again, as a tool's machinery failed."""
+def count_retried_calls(trajectories: Sequence[Trajectory]) -> int:
+    """Count the retries of calls after a tool's machinery failed."""
     steps = (step for trajectory in trajectories for step in trajectory.steps)
     return sum(result.attempts - 1 for step in steps for result in step.results)
 

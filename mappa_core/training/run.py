@@ -1,4 +1,4 @@
-"""`Run`: a recipe made into a training run, for scripts, notebooks and the command line."""
+"""`Run`: a training run of a recipe, for scripts, notebooks and the command line."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from typing import Any, TypeVar
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from mappa_core.config.changes import refuse_on_resume
-from mappa_core.config.compose import Composed, compose, restore
+from mappa_core.config.changes import check_resume_changes
+from mappa_core.config.compose import ComposedConfig, compose, restore
 from mappa_core.errors import EngineLost, GuardStop, RunError
 from mappa_core.evaluation.heldout import Evaluation
-from mappa_core.plugins import Registry, load
+from mappa_core.plugins import Registry, load_plugins
 from mappa_core.protocols import Ending, TrackedRun
-from mappa_core.session import Session, coaches_in, keep_opened, open_session
-from mappa_core.session.starts import pinned
-from mappa_core.store.folder import CONFIG, RunFolder, checkpoints_of
+from mappa_core.session import Session, attach_coaches, open_session, record_session_events
+from mappa_core.session.starts import resolve_starts
+from mappa_core.store.folder import CONFIG, RunFolder, open_checkpoints
 from mappa_core.store.summary import Seconds, Summary, write_summary
-from mappa_core.training.counterfactuals import extra_of
-from mappa_core.training.listener import Listener, Silent
-from mappa_core.training.loop import Loop
-from mappa_core.training.summing import summed
-from mappa_core.training.tracking import Tracking
+from mappa_core.training.counterfactuals import counterfactual_bound
+from mappa_core.training.listener import Listener, NullListener
+from mappa_core.training.loop import TrainingLoop
+from mappa_core.training.summing import build_summary
+from mappa_core.training.tracking import TrackerThreads
 
 T = TypeVar("T")
 
@@ -38,8 +38,8 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
-    """A run that has ended: its folder, its summary and the evaluations of the tasks that are reported, in order."""
+class TrainResult:
+    """Result of a finished run: folder, summary and the evaluations on the report tasks, in order."""
 
     folder: Path
     summary: Summary
@@ -47,15 +47,15 @@ class Trained:
 
 
 class Run:
-    """A training run that is composed and checked, but not started.
+    """A training run whose config is composed and checked, but which has not started.
 
     In a notebook: `Run.from_recipe("mathchat/tiny", seed=1).train().summary.eval.gain`.
     """
 
-    def __init__(self, composed: Composed, registry: Registry, *, folder: Path | None = None) -> None:
+    def __init__(self, composed: ComposedConfig, registry: Registry, *, folder: Path | None = None) -> None:
         self.composed = composed
         self.folder = folder
-        """Where the run lies; None until it has begun."""
+        """Folder of the run; None until it has begun."""
         self._registry = registry
 
     @classmethod
@@ -67,45 +67,46 @@ class Run:
         config: Sequence[Path] = (),
         registry: Registry | None = None,
     ) -> Run:
-        """Compose a run of `plugin/recipe`, changed by `config` files and `key=value` settings.
+        """Compose a run of `plugin/recipe`, overridden by `config` files and `key=value` settings.
 
         Raises:
-            ConfigError, PluginError: what is asked for is unknown, of the wrong type, or not installed.
+            ConfigError, PluginError: a name or value is unknown, of the wrong type, or not installed.
         """
-        registry = registry or load()
+        registry = registry or load_plugins()
         words = (*settings, *(() if seed is None else (f"seed={seed}",)))
-        composed = compose(registry, recipe=recipe, config_files=config, words=words)
+        composed = compose(registry, recipe=recipe, config_files=config, overrides=words)
         return cls(composed, registry)
 
     @classmethod
     def resume(cls, folder: Path, *settings: str, registry: Registry | None = None) -> Run:
-        """Go on with the run in `folder` from its last checkpoint, replaying what was recorded after it.
+        """Resume the run in `folder` from its last checkpoint, replaying what was recorded after it.
 
         Raises:
-            ConfigError: a setting would change what was done so far; the difference is shown.
+            ConfigError: a setting would change finished work; the difference is shown.
         """
-        registry = registry or load()
+        registry = registry or load_plugins()
         stored = restore(registry, folder / CONFIG)
         composed = restore(registry, folder / CONFIG, settings)
-        refuse_on_resume(stored, composed)
+        check_resume_changes(stored, composed)
         return cls(composed, registry, folder=folder)
 
-    def train(self, listener: Listener | None = None) -> Trained:
+    def train(self, listener: Listener | None = None) -> TrainResult:
         """Train to the end and wait for it; works with or without a running event loop.
 
         Raises:
             InputError: before anything is written.
-            GuardStop: a guard stopped the run, or its engine was lost too often; the run can go on later.
-            RunError: the storage failed, a full disk for one; what was recorded before is there, and the run can go on.
+            GuardStop: a guard stopped the run, or its engine was lost too often; the run can be resumed.
+            RunError: the storage failed, for example on a full disk; earlier records are kept, and the run can be
+                resumed.
         """
         self.composed.require_installed()
-        return run_to_end(self._train(listener or Silent()))
+        return run_to_end(self._train(listener or NullListener()))
 
     def check(self) -> str:
-        """Build everything and load models and tasks, as `train` would; what was found, in one sentence.
+        """Build everything and load models and tasks, as `train` would; describe the result in one sentence.
 
         Raises:
-            InputError: what `train` would raise before its first rollout.
+            InputError: any that `train` would raise before its first rollout.
         """
         self.composed.require_installed()
         return run_to_end(self._check())
@@ -117,10 +118,10 @@ class Run:
             cages = "".join(f"; programs of {tool} run in {box.name}" for tool, box in session.sandboxes.items())
             return f"ready: {agents}; {len(train)} training and {len(held_out)} held-out tasks{cages}"
 
-    async def _train(self, listener: Listener) -> Trained:
-        """Train to the end. Where a process of the engine is lost, everything is closed, and the run goes on from its
-        last checkpoint and its record."""
-        clock, most = Stopwatch(), self.composed.config.train.max_restarts
+    async def _train(self, listener: Listener) -> TrainResult:
+        """Train to the end. When a process of the engine is lost, close everything and resume the run from its last
+        checkpoint and its records."""
+        clock, max_restarts = Stopwatch(), self.composed.config.train.max_restarts
         number = 0
         while True:
             number += 1
@@ -130,32 +131,32 @@ class Run:
                 if self.folder is None:
                     raise
                 with self._open_folder() as folder:
-                    folder.store.event("engine_lost", number=number, actor=lost.actor, error=str(lost))
-                if number > most:
+                    folder.store.record_event("engine_lost", number=number, actor=lost.actor, error=str(lost))
+                if number > max_restarts:
                     raise GuardStop(
-                        f"the engine was lost {number} times (train.max_restarts={most}), the last time: {lost}\n"
-                        f"What was recorded is there: {self.folder}"
+                        f"the engine was lost {number} times (train.max_restarts={max_restarts}), the last time: "
+                        f"{lost}\nWhat was recorded is there: {self.folder}"
                     ) from lost
-                log.warning("run.restarts", number=number, most=most, error=str(lost))
+                log.warning("run.restarts", number=number, max_restarts=max_restarts, error=str(lost))
 
-    async def _attempt(self, listener: Listener, clock: Stopwatch) -> Trained:
+    async def _attempt(self, listener: Listener, clock: Stopwatch) -> TrainResult:
         async with AsyncExitStack() as opened:
             session = await opened.enter_async_context(self._session())
             with self._open_folder() as folder:
                 opened.enter_context(bound_contextvars(run=folder.path.name))
-                folder.write_config(self.composed.yaml())
+                folder.write_config(self.composed.to_yaml())
                 write_summary(folder.path, self._blank_summary())
-                opened.enter_context(coaches_in(folder, session))
-                for usage in folder.store.paid():
+                opened.enter_context(attach_coaches(folder, session))
+                for usage in folder.store.paid_usages():
                     session.team.ledger.add(usage)
-                keep_opened(session, folder.store)
-                folder.store.event("versions", packages={"python": python_version(), **self._registry.versions})
-                listener.asking(session.providers)
-                listener.sandboxed(session.sandboxes)
-                if (extra := extra_of(session)) is not None:
-                    listener.adding(extra)
-                tracking = Tracking([*zip(self._tracker_names, session.trackers, strict=True)])
-                loop = Loop(session, folder=folder, listener=listener, tracking=tracking)
+                record_session_events(session, folder.store)
+                folder.store.record_event("versions", packages={"python": python_version(), **self._registry.versions})
+                listener.on_providers(session.providers)
+                listener.on_sandboxes(session.sandboxes)
+                if (extra := counterfactual_bound(session)) is not None:
+                    listener.on_counterfactuals(extra)
+                tracking = TrackerThreads([*zip(self._tracker_names, session.trackers, strict=True)])
+                loop = TrainingLoop(session, folder=folder, listener=listener, tracking=tracking)
                 status: Ending = "failed"
                 try:
                     tracking.start(self._tracked(folder))
@@ -168,23 +169,30 @@ class Run:
                     there = f"What was recorded before is there: go on by --resume {folder.path}"
                     raise RunError(f"{error}\n{there}") from error
                 finally:
-                    # The session ends before the clock is read: the time of child processes counts when they are gone.
+                    # Close the session before reading the clock: CPU time of children counts only once they have ended.
                     await opened.aclose()
                     summary = replace(self._blank_summary(), status=status, seconds=clock.seconds())
-                    summary = summed(summary, folder.store, loop.held_out.reported, loop.held_out.selections)
+                    summary = build_summary(
+                        summary,
+                        folder.store,
+                        loop.evaluations.report_evaluations,
+                        loop.evaluations.selection_evaluations,
+                    )
                     troubles = tracking.close(status)
-                    with nullcontext() if status == "done" else suppress(RunError):  # what ended the run says more
+                    with nullcontext() if status == "done" else suppress(RunError):  # keep the first error
                         for trouble in troubles:
-                            folder.store.event("tracker", trouble=trouble)
+                            folder.store.record_event("tracker", trouble=trouble)
                         write_summary(folder.path, summary)
-                return Trained(folder=folder.path, summary=summary, evaluations=tuple(loop.held_out.reported))
+                return TrainResult(
+                    folder=folder.path, summary=summary, evaluations=tuple(loop.evaluations.report_evaluations)
+                )
 
     def _session(self) -> AbstractAsyncContextManager[Session]:
-        """The session of this run; its policies start where the config says as long as it has no checkpoint."""
+        """Open the session of this run; policies start from `policies.*.from` as long as it has no checkpoint."""
         if self.folder is None:
-            self.composed = pinned(self.composed)
+            self.composed = resolve_starts(self.composed)
         url = self.composed.config.checkpoint.url
-        fresh = self.folder is None or checkpoints_of(self.folder, url).latest() is None
+        fresh = self.folder is None or open_checkpoints(self.folder, url).latest_iteration() is None
         return open_session(self.composed, self._registry, learning=True, coach=True, fresh=fresh)
 
     def _open_folder(self) -> RunFolder:
@@ -197,7 +205,7 @@ class Run:
             config.run.name,
             plugin=self.composed.plugin,
             recipe=self.composed.recipe,
-            config=self.composed.yaml(),
+            config=self.composed.to_yaml(),
             scratch=scratch,
             url=config.checkpoint.url,
         )
@@ -216,7 +224,7 @@ class Run:
             plugin=self.composed.plugin,
             recipe=self.composed.recipe,
             seed=self.composed.config.seed,
-            done=folder.checkpoints.latest() or 0,
+            done=folder.checkpoints.latest_iteration() or 0,
             config=self.composed.settings.plain,
         )
 
@@ -231,7 +239,7 @@ class Run:
 
 
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, in a thread of its own where this one has a running event loop (a notebook)."""
+    """Run a coroutine to its end; use a new thread if this one has a running event loop (a notebook)."""
     if not _inside_event_loop():
         return asyncio.run(work)
     outcome: list[T] = []
@@ -260,7 +268,7 @@ def _inside_event_loop() -> bool:
 
 
 class Stopwatch:
-    """Seconds since it was made: of the wall, and of the CPU by this process and its children that have ended."""
+    """Measures wall seconds since creation, and CPU seconds of this process and its ended children."""
 
     def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), _cpu_seconds()

@@ -1,4 +1,4 @@
-"""What trackers are told of a run. Each listens in a thread of its own; none can stop the run or hold it up."""
+"""Tracker threads: every tracker runs in a thread of its own, so that none can stop or delay the run."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from mappa_core.rollout.team import Recorder
 
 log = structlog.get_logger()
 
-MOST_WAITING = 10_000
-"""Actions, verdicts and rollouts that may wait for one tracker; later ones are dropped. Figures never are."""
-PATIENCE_S = 60.0
-"""Seconds that all trackers together have to send what waits when the run ends."""
+MAX_QUEUED = 10_000
+"""Maximum queue of actions, verdicts and rollouts per tracker; later ones are dropped. Metrics never are."""
+CLOSE_TIMEOUT_S = 60.0
+"""Seconds that all trackers together have to empty their queues when the run ends."""
 _START, _LOG, _CLOSE = "start", "log", "close"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    """What a tracker missed: calls in which it raised, with the first error; what was dropped because it was behind;
-    and whether it was left behind at the end, still busy."""
+class TrackerProblem:
+    """What a tracker missed: number of calls that raised, the first error, number of dropped records, and whether it
+    was still busy when the run ended."""
 
     tracker: str
     failures: int
@@ -36,81 +36,81 @@ class Trouble:
     left_busy: bool
 
 
-class Tracking:
-    """Tells `trackers`, given by their names in the config, of one run."""
+class TrackerThreads:
+    """Sends the events of one run to `trackers`, given with their names in the config."""
 
     def __init__(
         self,
         trackers: Sequence[tuple[str, Tracker]],
         *,
-        most_waiting: int = MOST_WAITING,
-        patience_s: float = PATIENCE_S,
+        max_queued: int = MAX_QUEUED,
+        close_timeout_s: float = CLOSE_TIMEOUT_S,
     ) -> None:
-        self._patience_s = patience_s
-        self._listeners = [_Listener(name, tracker, most_waiting) for name, tracker in trackers]
+        self._close_timeout_s = close_timeout_s
+        self._listeners = [_TrackerThread(name, tracker, max_queued) for name, tracker in trackers]
 
     def start(self, run: TrackedRun) -> None:
-        """The run begins or goes on."""
+        """Start the threads: the run begins or resumes."""
         for one in self._listeners:
             one.thread.start()
-            one.tell(_START, run)
+            one.send(_START, run)
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Figures after so many iterations."""
+        """Send the metrics after `iteration` iterations."""
         for one in self._listeners:
-            one.tell(_LOG, iteration, metrics)
+            one.send(_LOG, iteration, metrics)
 
     def recorder(self, store: Recorder) -> Recorder:
-        """`store`, with trackers that hear of everything once it is recorded."""
-        return _Followed(store, self) if self._listeners else store
+        """Wrap `store` so that trackers get everything once it is recorded."""
+        return _TrackedRecorder(store, self) if self._listeners else store
 
-    def happened(self, call: str, *what: Any) -> None:
-        """Something was recorded just now: `call` is the tracker's method for it."""
+    def send_record(self, call: str, *what: Any) -> None:
+        """Send something just recorded; `call` is the tracker's method for it."""
         ended = time.time()
         for one in self._listeners:
-            one.tell_if_room(call, *what, ended)
+            one.send_if_room(call, *what, ended)
 
-    def close(self, ending: Ending) -> tuple[Trouble, ...]:
-        """Let every tracker finish, for as long as there is patience; what any of them missed."""
+    def close(self, ending: Ending) -> tuple[TrackerProblem, ...]:
+        """Let every tracker finish within the timeout; return what any of them missed."""
         for one in self._listeners:
-            one.tell(_CLOSE, ending)
-        deadline = time.monotonic() + self._patience_s
+            one.send(_CLOSE, ending)
+        deadline = time.monotonic() + self._close_timeout_s
         for one in self._listeners:
             one.thread.join(max(0.0, deadline - time.monotonic()))
-        troubles = tuple(trouble for one in self._listeners if (trouble := one.trouble()) is not None)
+        troubles = tuple(trouble for one in self._listeners if (trouble := one.problem()) is not None)
         for trouble in troubles:
-            log.warning("tracker.trouble", **{name: getattr(trouble, name) for name in Trouble.__slots__})
+            log.warning("tracker.trouble", **{name: getattr(trouble, name) for name in TrackerProblem.__slots__})
         return troubles
 
 
-class _Listener:
-    """One tracker, its thread, and what waits for it. The thread is a daemon: one that hangs keeps no process alive."""
+class _TrackerThread:
+    """One tracker, its thread and its queue. The thread is a daemon, so a hanging tracker keeps no process alive."""
 
-    def __init__(self, name: str, tracker: Tracker, most_waiting: int) -> None:
+    def __init__(self, name: str, tracker: Tracker, max_queued: int) -> None:
         self.thread = threading.Thread(target=self._work, name=f"mappa-tracker-{name}", daemon=True)
         self._name = name
         self._tracker = tracker
-        self._most_waiting = most_waiting
+        self._max_queued = max_queued
         self._calls: queue.SimpleQueue[tuple[str, tuple[Any, ...]]] = queue.SimpleQueue()
         self._failures = 0
         self._error: str | None = None
         self._dropped = 0
 
-    def tell(self, call: str, *what: Any) -> None:
+    def send(self, call: str, *what: Any) -> None:
         self._calls.put((call, what))
 
-    def tell_if_room(self, call: str, *what: Any) -> None:
-        if self._calls.qsize() < self._most_waiting:
-            self.tell(call, *what)
+    def send_if_room(self, call: str, *what: Any) -> None:
+        if self._calls.qsize() < self._max_queued:
+            self.send(call, *what)
         else:
             self._dropped += 1
 
-    def trouble(self) -> Trouble | None:
-        """What it missed; None where it missed nothing."""
+    def problem(self) -> TrackerProblem | None:
+        """What the tracker missed; None if nothing."""
         busy = self.thread.is_alive()
         if not (self._failures or self._dropped or busy):
             return None
-        return Trouble(
+        return TrackerProblem(
             tracker=self._name,
             failures=self._failures,
             error=self._error,
@@ -124,14 +124,14 @@ class _Listener:
             call, what = self._calls.get()
             if not started and call != _CLOSE:
                 continue
-            works = self._made(call, what)
+            works = self._call(call, what)
             started = started and (works or call != _START)
 
-    def _made(self, call: str, what: tuple[Any, ...]) -> bool:
-        """Make a call; whether it worked. This is the boundary of trackers: nothing that one raises gets past it."""
+    def _call(self, call: str, what: tuple[Any, ...]) -> bool:
+        """Call a method of the tracker; return whether it succeeded. No exception of a tracker gets past this point."""
         try:
             getattr(self._tracker, call)(*what)
-        # Also what asks to exit: the thread is the tracker's alone.
+        # Also SystemExit and KeyboardInterrupt: the thread belongs to the tracker alone.
         except BaseException as error:
             self._failures += 1
             if self._error is None:
@@ -141,27 +141,27 @@ class _Listener:
         return True
 
 
-class _Followed:
-    """A recorder that tells trackers of what it has recorded."""
+class _TrackedRecorder:
+    """A recorder that forwards what it has recorded to the trackers."""
 
-    def __init__(self, store: Recorder, tracking: Tracking) -> None:
+    def __init__(self, store: Recorder, tracking: TrackerThreads) -> None:
         self._store = store
         self._tracking = tracking
         self._splits: dict[str, str] = {}
 
-    def begin(self, split: str, trajectory_id: str, task: Task, sample: int, iteration: int) -> None:
-        self._store.begin(split, trajectory_id, task, sample, iteration)
+    def begin_trajectory(self, split: str, trajectory_id: str, task: Task, sample: int, iteration: int) -> None:
+        self._store.begin_trajectory(split, trajectory_id, task, sample, iteration)
         self._splits[trajectory_id] = split
 
-    def step(self, trajectory_id: str, step: Step) -> None:
-        self._store.step(trajectory_id, step)
-        self._tracking.happened("action", trajectory_id, step)
+    def record_step(self, trajectory_id: str, step: Step) -> None:
+        self._store.record_step(trajectory_id, step)
+        self._tracking.send_record("action", trajectory_id, step)
 
-    def verdict(self, verdict: Verdict) -> None:
-        self._store.verdict(verdict)
+    def record_verdict(self, verdict: Verdict) -> None:
+        self._store.record_verdict(verdict)
         # A stage names its steps after the trajectory, with the position behind.
-        self._tracking.happened("verdict", verdict.step.rpartition("/")[0], verdict)
+        self._tracking.send_record("verdict", verdict.step.rpartition("/")[0], verdict)
 
-    def end(self, trajectory: Trajectory) -> None:
-        self._store.end(trajectory)
-        self._tracking.happened("rollout", self._splits.pop(trajectory.id), trajectory)
+    def end_trajectory(self, trajectory: Trajectory) -> None:
+        self._store.end_trajectory(trajectory)
+        self._tracking.send_record("rollout", self._splits.pop(trajectory.id), trajectory)

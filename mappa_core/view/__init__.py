@@ -1,1 +1,1 @@
-"""What a person looks at after a run."""
+"""Reports and pages for people: the report of a run, the page of a sweep, and the live viewer."""

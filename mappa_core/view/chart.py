@@ -1,4 +1,4 @@
-"""Line charts as SVG: data in, coordinates out; the template draws them."""
+"""Line charts as SVG: computes coordinates from data; the template draws them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIDTH, HEIGHT = 720, 260
 LEFT, RIGHT, TOP, BOTTOM = 48, 150, 16, 34
 Point = tuple[float, float]
 IntervalPoint = tuple[float, float, float | None, float | None]
-"""x, y, and the bounds of y, None where they are not known."""
+"""x, y, and the bounds of y, None if unknown."""
 Range = tuple[float, float, float]
 """x, and the bounds of y."""
 
@@ -31,8 +31,8 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A named line: `path` is an SVG path in pixels, `band` one around it (empty: none), `label_y` where its name is
-    written beside its end. `colour` is its place among all series, those without points included."""
+    """A named line: `path` is an SVG path in pixels, `band` the path of its interval (empty: none), `label_x` and
+    `label_y` the position of its name. `colour` is its index among all series, including those without points."""
 
     name: str
     colour: int
@@ -43,8 +43,8 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """A point with a vertical interval (None: without one), in pixels."""
+class ErrorBar:
+    """A point with a vertical interval (None: no interval), in pixels."""
 
     x: float
     y: float
@@ -56,7 +56,7 @@ class Bar:
 class Chart:
     title: str
     lines: tuple[Line, ...]
-    bars: tuple[Bar, ...]
+    error_bars: tuple[ErrorBar, ...]
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     width: int = WIDTH
@@ -79,18 +79,18 @@ class Scale:
     def __call__(self, value: float) -> float:
         return round(self.start + (value - self.low) * self._pixels, 1)
 
-    def of(self, values: Float64) -> Float64:
-        """Any number of values at once."""
+    def map_array(self, values: Float64) -> Float64:
+        """Map an array of values."""
         return np.round(self.start + (values - self.low) * self._pixels, 1)
 
     @property
     def _pixels(self) -> float:
-        """Of one unit."""
+        """Pixels per unit."""
         span = self.high - self.low
         return (self.end - self.start) / span if span else 0.0
 
 
-def chart(
+def build_chart(
     title: str,
     series: Mapping[str, Sequence[Point]],
     *,
@@ -101,17 +101,17 @@ def chart(
     bands: Mapping[str, Sequence[Range]] = MappingProxyType({}),
     intervals: Sequence[IntervalPoint] = (),
 ) -> Chart:
-    """A chart over x from 0 to `x_high` and y from `y_low` to `y_high`.
+    """Build a chart over x from 0 to `x_high` and y from `y_low` to `y_high`.
 
     Args:
-        series: points (x, y) by name, in order of x.
-        bands: ranges of y around the lines of these names, cut at the edges of the chart.
-        y_labels: value -> text of the ticks.
-        intervals: points that are not joined by a line.
+        series: points (x, y) by name, sorted by x.
+        bands: ranges of y around the lines of these names, clipped to the chart.
+        y_labels: texts of the ticks by value.
+        intervals: points that are not connected by a line.
     """
     x, y = Scale(0, x_high, LEFT, WIDTH - RIGHT), Scale(y_low, y_high, HEIGHT - BOTTOM, TOP)
-    drawn = [(colour, name, _placed(series[name], x, y)) for colour, name in enumerate(series) if series[name]]
-    label_ys = _apart([points[-1][1] for _, _, points in drawn])
+    drawn = [(colour, name, _to_pixels(series[name], x, y)) for colour, name in enumerate(series) if series[name]]
+    label_ys = _spread_labels([points[-1][1] for _, _, points in drawn])
 
     return Chart(
         title=title,
@@ -126,8 +126,8 @@ def chart(
             )
             for (colour, name, points), label_y in zip(drawn, label_ys, strict=True)
         ),
-        bars=tuple(
-            Bar(x=x(a), y=y(b), low=None if low is None else y(low), high=None if high is None else y(high))
+        error_bars=tuple(
+            ErrorBar(x=x(a), y=y(b), low=None if low is None else y(low), high=None if high is None else y(high))
             for a, b, low, high in intervals
         ),
         x_ticks=tuple(Tick(at=x(value), label=f"{value:g}") for value in _round_steps(x_high)),
@@ -135,47 +135,47 @@ def chart(
     )
 
 
-def fitted(
+def build_fitted_chart(
     title: str,
     series: Mapping[str, Sequence[Point]],
     *,
     x_high: float,
     bands: Mapping[str, Sequence[Range]] = MappingProxyType({}),
 ) -> Chart:
-    """A chart whose y axis starts at 0, or below where values do, and ends at a round value beyond them all. What is
-    not finite is left out."""
+    """Build a chart whose y axis starts at 0, or at a round value below negative ones, and ends at a round value above
+    all. Values that are not finite are left out."""
     finite = {name: [point for point in points if math.isfinite(point[1])] for name, points in series.items()}
     values = [y for points in finite.values() for _, y in points]
     low, high = min([0.0, *values]), max([0.0, *values])
     step = _round_step((high - low) / 4 or 0.25)
     first, end = math.floor(low / step), max(math.ceil(high / step), math.floor(low / step) + 1)
     ticks = [step * number for number in range(first, end + 1)]
-    return chart(
+    return build_chart(
         title,
         finite,
         x_high=x_high,
         y_low=ticks[0],
         y_high=ticks[-1],
-        y_labels={tick: _short(tick) for tick in ticks},
+        y_labels={tick: _short_number(tick) for tick in ticks},
         bands=bands,
     )
 
 
-def _short(value: float) -> str:
+def _short_number(value: float) -> str:
     size = abs(value)
     return f"{value / 1e6:g} M" if size >= 1e6 else f"{value / 1e3:g} k" if size >= 1e4 else f"{value:.6g}"
 
 
-def _round_step(least: float) -> float:
-    """1, 2 or 5 times a power of ten: the first that is at least `least`."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least * (1 - 1e-9))
+def _round_step(minimum: float) -> float:
+    """The smallest of 1, 2 and 5 times a power of ten that is at least `minimum`."""
+    power = 10.0 ** math.floor(math.log10(minimum))
+    return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= minimum * (1 - 1e-9))
 
 
-def _placed(points: Sequence[Point], x: Scale, y: Scale) -> list[Point]:
-    """Points in pixels, rounded as a scale rounds; all at once, as a long run has many."""
+def _to_pixels(points: Sequence[Point], x: Scale, y: Scale) -> list[Point]:
+    """Convert points to pixels, rounded as by `Scale`; vectorized, since a long run has many."""
     values = np.asarray(points, dtype=np.float64)
-    across, up = (scale.of(values[:, column]) for column, scale in enumerate((x, y)))
+    across, up = (scale.map_array(values[:, column]) for column, scale in enumerate((x, y)))
     return list(zip(across.tolist(), up.tolist(), strict=True))
 
 
@@ -184,11 +184,11 @@ def _path(points: Sequence[Point]) -> str:
 
 
 def _band(ranges: Sequence[Range], x: Scale, y: Scale) -> str:
-    """There along the lower bounds and back along the upper ones; empty without any."""
+    """The outline of a band: forward along the lower bounds, back along the upper ones; empty without ranges."""
     if not ranges:
         return ""
-    cut = [(x(at), y(min(max(low, y.low), y.high)), y(max(min(high, y.high), y.low))) for at, low, high in ranges]
-    return _path([*((at, low) for at, low, _ in cut), *((at, high) for at, _, high in reversed(cut))])
+    clipped = [(x(at), y(min(max(low, y.low), y.high)), y(max(min(high, y.high), y.low))) for at, low, high in ranges]
+    return _path([*((at, low) for at, low, _ in clipped), *((at, high) for at, _, high in reversed(clipped))])
 
 
 def _round_steps(high: float) -> list[float]:
@@ -198,11 +198,11 @@ def _round_steps(high: float) -> list[float]:
     return [step * index for index in range(int(high / step) + 1)]
 
 
-def _apart(ys: Sequence[float], least: float = 14.0) -> list[float]:
-    """Move labels down until no two overlap, keeping their order."""
+def _spread_labels(ys: Sequence[float], min_distance: float = 14.0) -> list[float]:
+    """Move labels down until none overlap, keeping their order."""
     placed: dict[int, float] = {}
     previous = float("-inf")
     for index in sorted(range(len(ys)), key=lambda i: ys[i]):
-        previous = max(ys[index], previous + least)
+        previous = max(ys[index], previous + min_distance)
         placed[index] = previous
     return [placed[index] for index in range(len(ys))]

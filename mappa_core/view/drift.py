@@ -1,4 +1,4 @@
-"""What a run recorded of its coach: gaps between strata over the iterations, and the alarms that they raised."""
+"""Reads the drift of a run's coach: gaps between strata over the iterations, and the alarms they raised."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from mappa_core.coaching.drift import Alarm, Kind
+from mappa_core.coaching.drift import Alarm, AlarmKind
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapHistory:
-    """Raw points that verdicts of one `phase` give an agent in one stratum beyond the others, at equal outcome.
+    """The gap of an agent's raw scores, in verdicts of one `phase`, between a stratum and the others at equal outcome.
 
-    `points` holds (iteration, gap as estimated from all iterations up to it); `growth` is points per iteration, None
-    where there is too little to tell. `alarms` are those that it raised, with their iterations.
+    `points` holds (iteration, gap estimated from all iterations up to it); `growth` is in points per iteration, None if
+    there is too little data. `alarms` are those that the gap raised, with their iterations.
     """
 
     phase: str
@@ -26,7 +26,7 @@ class GapHistory:
     stratum: str
     points: tuple[tuple[int, Interval], ...]
     growth: float | None
-    alarms: tuple[tuple[int, Kind], ...]
+    alarms: tuple[tuple[int, AlarmKind], ...]
 
     @property
     def last(self) -> Interval:
@@ -35,32 +35,32 @@ class GapHistory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Raised:
-    """An alarm of the coach's drift, raised after `iteration`, in words."""
+class RaisedAlarm:
+    """An alarm of the coach's drift, raised after `iteration`, as text."""
 
     iteration: int
-    kind: Kind
+    kind: AlarmKind
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
-    """All gaps that were watched, and all alarms."""
+class DriftHistory:
+    """All monitored gaps and all alarms."""
 
     gaps: tuple[GapHistory, ...]
-    alarms: tuple[Raised, ...]
+    alarms: tuple[RaisedAlarm, ...]
 
 
-def watch_of(reader: Reader) -> Watch:
-    """What the run that `reader` reads has recorded so far."""
+def read_drift(reader: Reader) -> DriftHistory:
+    """Read the drift that the run of `reader` has recorded so far."""
     alarms = [
         (event.body["iteration"], alarm)
         for event in reader.events("drift")
         for alarm in msgspec.convert(event.body["alarms"], tuple[Alarm, ...])
     ]
-    return Watch(
+    return DriftHistory(
         gaps=_gaps(reader.iterations(), alarms),
-        alarms=tuple(Raised(iteration=at, kind=alarm.kind, text=str(alarm)) for at, alarm in alarms),
+        alarms=tuple(RaisedAlarm(iteration=at, kind=alarm.kind, text=str(alarm)) for at, alarm in alarms),
     )
 
 

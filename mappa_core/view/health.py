@@ -1,4 +1,4 @@
-"""What a run recorded of its policies' health: the warnings that were raised."""
+"""Reads the health warnings that a run raised for its policies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mappa_core.training.health import HealthWarning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Warned:
+class RaisedWarning:
     """A warning of a policy's health, raised after `iteration`."""
 
     iteration: int
@@ -20,11 +20,11 @@ class Warned:
     text: str
 
 
-def warnings_of(reader: Reader) -> tuple[Warned, ...]:
-    """All warnings of the run that `reader` reads, in their order; those of an iteration that was played again once."""
+def read_warnings(reader: Reader) -> tuple[RaisedWarning, ...]:
+    """Read all warnings in order; those of an iteration that was repeated after a resume appear once."""
     found = {}
     for event in reader.events("health"):
         for one in msgspec.convert(event.body["warnings"], tuple[HealthWarning, ...]):
             key = (event.body["iteration"], one.rule, one.policy)
-            found[key] = Warned(iteration=key[0], rule=one.rule, policy=one.policy, text=str(one))
+            found[key] = RaisedWarning(iteration=key[0], rule=one.rule, policy=one.policy, text=str(one))
     return tuple(found[key] for key in sorted(found))

@@ -1,4 +1,4 @@
-"""What stands in a report beside its figures: settings, versions, and what the coaches cost."""
+"""Provenance of a run in its report: settings, versions, and the cost of its coaches."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 from mappa_core.store.folder import CONFIG
 from mappa_core.store.reader import Reader
-from mappa_core.view.curves import Iterations, between
+from mappa_core.view.curves import IterationMetrics, names_between
 
-FIGURES = ("verdicts", "failed", "calls", "prompt_tokens", "completion_tokens", "usd")
+COST_FIGURES = ("verdicts", "failed", "calls", "prompt_tokens", "completion_tokens", "usd")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """What one coach did in training: verdicts, calls, tokens and US dollars; None where a figure is not known of every
-    iteration, or was not asked of a provider."""
+class CoachCost:
+    """Verdicts, calls, tokens and US dollars of one coach in training; a figure is None if it is unknown for some
+    iteration or if the coach calls no provider."""
 
     coach: str
     verdicts: float | None
@@ -28,39 +28,39 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """`settings` is the text of config.yaml, where every value has its origin; `versions` maps packages to theirs,
-    empty where the run kept none."""
+class Provenance:
+    """Settings, versions and costs of a run. `settings` is the text of config.yaml, which has the origin of every
+    value; `versions` are package versions, empty if the run recorded none."""
 
     settings: str
     versions: Mapping[str, str]
-    spent: tuple[Spent, ...]
+    costs: tuple[CoachCost, ...]
 
 
-def record_of(folder: Path, reader: Reader, iterations: Iterations) -> Record:
-    """The record of the run in `folder`."""
+def read_provenance(folder: Path, reader: Reader, iterations: IterationMetrics) -> Provenance:
+    """Read the provenance of the run in `folder`."""
     versions: dict[str, str] = {}
     for event in reader.events("versions"):
         versions |= event.body["packages"]
     for event in reader.events("processes"):
         for process in event.body["processes"]:
             versions |= process["versions"]
-    return Record(
+    return Provenance(
         settings=(folder / CONFIG).read_text("utf-8"),
         versions=dict(sorted(versions.items(), key=lambda item: item[0].lower())),
-        spent=tuple(
-            Spent(coach=name, **_summed(iterations, f"coach/name/{name}/"))
-            for name in between(iterations, "coach/name/", "/verdicts")
+        costs=tuple(
+            CoachCost(coach=name, **_sum_figures(iterations, f"coach/name/{name}/"))
+            for name in names_between(iterations, "coach/name/", "/verdicts")
         ),
     )
 
 
-def _summed(iterations: Iterations, prefix: str) -> dict[str, float | None]:
-    """Sums over the iterations in which the coach was asked; a figure that one of them lacks is not known."""
-    asked = [metrics for _, metrics in iterations if f"{prefix}verdicts" in metrics]
+def _sum_figures(iterations: IterationMetrics, prefix: str) -> dict[str, float | None]:
+    """Sum the figures over the iterations with verdicts of the coach; a figure that one of them lacks is None."""
+    judged = [metrics for _, metrics in iterations if f"{prefix}verdicts" in metrics]
     return {
-        figure: sum(metrics[prefix + figure] for metrics in asked)
-        if all(prefix + figure in metrics for metrics in asked)
+        figure: sum(metrics[prefix + figure] for metrics in judged)
+        if all(prefix + figure in metrics for metrics in judged)
         else None
-        for figure in FIGURES
+        for figure in COST_FIGURES
     }

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappa_core.calls.caller import OUT_OF_ORDER, PASSING, TOO_MUCH, Caller
+from mappa_core.calls.caller import OUTAGES, RETRYABLE, THROTTLING, ProviderClient
 from mappa_core.calls.options import CallLimits, Price
 from mappa_core.errors import CallError, CallFault, ConfigError
 from mappa_core.protocols import Provider, Reply
@@ -24,8 +24,8 @@ class Longest(Random):
         return b
 
 
-def caller_of(transport, price=None, **limits) -> Caller:
-    return Caller(transport, name="gemini", limits=CallLimits(**limits), price=price, random=Longest())
+def caller_of(transport, price=None, **limits) -> ProviderClient:
+    return ProviderClient(transport, name="gemini", limits=CallLimits(**limits), price=price, random=Longest())
 
 
 def about(*seconds: float):
@@ -52,9 +52,9 @@ def test_only_what_may_pass_is_tried_again(travel, scripted, answer, ask, kind):
 
 
 def test_every_fault_is_of_one_sort():
-    assert PASSING >= TOO_MUCH
-    assert set(FAULTS) >= PASSING | OUT_OF_ORDER
-    assert {"key", "quota", "model"} == OUT_OF_ORDER - PASSING
+    assert RETRYABLE >= THROTTLING
+    assert set(FAULTS) >= RETRYABLE | OUTAGES
+    assert {"key", "quota", "model"} == OUTAGES - RETRYABLE
 
 
 def test_waits_grow_fourfold_up_to_the_longest_and_tries_end(travel, scripted, ask):
@@ -72,7 +72,7 @@ def test_waits_are_jittered_in_full(seed, tries):
     class Nobody:
         pass
 
-    caller = Caller(Nobody(), name="x", limits=CallLimits(longest_wait_s=10.0), random=Random(seed))
+    caller = ProviderClient(Nobody(), name="x", limits=CallLimits(longest_wait_s=10.0), random=Random(seed))
     assert 0.0 <= caller._backoff_s(tries) <= min(10.0, 0.25 * 4 ** (tries - 1))
 
 
@@ -83,7 +83,7 @@ def test_retry_after_is_kept_to_the_moment(travel, scripted, answer, ask):
     assert transport.times == about(0.0, 17.0)
 
 
-@pytest.mark.parametrize("kind", sorted(PASSING))
+@pytest.mark.parametrize("kind", sorted(RETRYABLE))
 def test_retry_after_holds_the_others_back_too(travel, scripted, answer, ask, kind):
     transport = scripted(CallError(kind, "later", retry_after_s=5.0), answer())
 
@@ -196,8 +196,8 @@ def test_whatever_happens_no_slot_is_lost_and_never_are_more_under_way(travel, s
         ended = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(end) for end in ended} <= {Reply, CallError, LookupError, TimeoutError}
         assert transport.most_at_once <= most
-        assert caller._slots._taken == 0
-        return caller._slots
+        assert caller._concurrency._in_use == 0
+        return caller._concurrency
 
     slots = travel(main())
     assert 1 <= slots.limit <= most
@@ -213,7 +213,7 @@ def test_fewer_calls_at_once_after_too_many(travel, scripted, answer, ask, kind)
     async def main():
         caller = caller_of(transport, concurrency=8)
         await asyncio.gather(*(outcome(caller.complete(ask())) for _ in range(8)))
-        return caller._slots
+        return caller._concurrency
 
     slots = travel(main())
     assert slots.generation == (1 if kind in ("rate_limit", "overloaded") else 0)

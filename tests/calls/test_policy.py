@@ -6,9 +6,9 @@ from random import Random
 import pytest
 from omegaconf import OmegaConf
 
-from mappa_core.calls.caller import Caller
+from mappa_core.calls.caller import ProviderClient
 from mappa_core.calls.options import ApiPolicyOptions, CallLimits, Price
-from mappa_core.calls.policy import ApiPolicy, policy_of
+from mappa_core.calls.policy import ApiPolicy, api_policy_offer
 from mappa_core.errors import CallError, ConfigError, PluginError, PromptTooLong
 from mappa_core.hookspecs import Offer
 from mappa_core.protocols import Sampler
@@ -21,7 +21,7 @@ def says(role: str, content: str, **more) -> Message:
 
 def policy_over(transport, **options) -> ApiPolicy:
     chosen = ApiPolicyOptions(**options)
-    return ApiPolicy(Caller(transport, name="gemini", limits=chosen.limits, random=Random(0)), chosen)
+    return ApiPolicy(ProviderClient(transport, name="gemini", limits=chosen.limits, random=Random(0)), chosen)
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_a_policy_is_made_of_every_transport(travel, scripted, answer):
         built.append(options)
         return scripted(answer())
 
-    offer = policy_of(Offer("gemini", build, WireOptions))
+    offer = api_policy_offer(Offer("gemini", build, WireOptions))
     assert offer.name == "gemini"
     assert is_dataclass(offer.options)
     chosen = OmegaConf.to_object(
@@ -193,7 +193,7 @@ def test_a_policy_is_made_of_every_transport(travel, scripted, answer):
 
 
 def test_a_transport_without_options_has_those_of_core():
-    assert fields(policy_of(Offer("plain", lambda options: None)).options) == fields(ApiPolicyOptions)
+    assert fields(api_policy_offer(Offer("plain", lambda options: None)).options) == fields(ApiPolicyOptions)
 
 
 @pytest.mark.parametrize(
@@ -202,4 +202,4 @@ def test_a_transport_without_options_has_those_of_core():
 )
 def test_options_that_cannot_be_added_to_are_refused(options, message):
     with pytest.raises(PluginError, match=message):
-        policy_of(Offer("odd", lambda chosen: None, options))
+        api_policy_offer(Offer("odd", lambda chosen: None, options))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.calls.thinking import split_thought
+from mappa_core.calls.thinking import split_reasoning
 
 PARTS = st.sampled_from(["<think>", "</think>", "<reasoning>", "</reasoning>", "\n", " ", "a", "7", "{", "<", "think"])
 
@@ -32,12 +32,12 @@ PARTS = st.sampled_from(["<think>", "</think>", "<reasoning>", "</reasoning>", "
     ],
 )
 def test_think_text_stands_apart(text, thought, said):
-    assert split_thought(text) == (thought, said)
+    assert split_reasoning(text) == (thought, said)
 
 
 @given(st.lists(PARTS, max_size=12).map("".join))
 def test_what_is_said_is_the_end_of_the_text(text):
-    thought, said = split_thought(text)
+    thought, said = split_reasoning(text)
     assert text.endswith(said)
     if thought is None:
         assert said == text
@@ -48,4 +48,4 @@ def test_what_is_said_is_the_end_of_the_text(text):
 def test_a_reply_of_nothing_but_white_space_takes_no_time():
     """With a search from every space it would take hours."""
     text = " " * 1_000_000
-    assert split_thought(text) == (None, text)
+    assert split_reasoning(text) == (None, text)

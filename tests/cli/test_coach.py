@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from mappa_core.cli import main
-from mappa_core.cli.coach import chosen_coaches
+from mappa_core.cli.coach import parse_coaches
 from mappa_core.errors import ConfigError, PluginError
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.records import Task
 from mappa_core.store import Reader, RunFolder
 
@@ -52,7 +52,7 @@ def told(run, capsys, monkeypatch):
 
 
 def choose(coaches, *settings):
-    return chosen_coaches(load(only=("doubles",)), coaches, settings)
+    return parse_coaches(load_plugins(only=("doubles",)), coaches, settings)
 
 
 def test_a_coach_is_named_by_its_offer_or_by_a_name_of_its_own(doubles):
@@ -156,7 +156,7 @@ def test_the_same_run_twice_is_one_run_and_a_copy_is_another(run, copy, told):
 
 def test_a_trajectory_that_never_ended_has_no_label(copy, told):
     with RunFolder.open(copy) as folder:
-        folder.store.begin("train", "train-000009/late/000", Task(id="late", prompt="4"), 0, 9)
+        folder.store.begin_trajectory("train", "train-000009/late/000", Task(id="late", prompt="4"), 0, 9)
     found = json.loads(told("coach", "eval", "--run", copy, "--coach", "strict", "--json")[1])
     assert (found["trajectories"], found["left_out"]) == (24, {"PromptTooLong": 4, "not finished": 1})
 

@@ -8,7 +8,7 @@ import pytest
 
 from mappa_core.cli import main
 from mappa_core.config.compose import restore
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_config_shows_value_and_origin(acme, out):
 
 def test_what_config_prints_is_a_config(acme, out, write):
     text = out("config", "--plugin", "acme", "seed=5")
-    assert restore(load(), write("config.yaml", text)).config.seed == 5
+    assert restore(load_plugins(), write("config.yaml", text)).config.seed == 5
 
 
 def test_config_as_json_holds_document_origins_and_hash(acme, out, write):

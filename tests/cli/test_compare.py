@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mappa_core.cli.main import main
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.store.summary import read_summary
 from mappa_core.training.run import Run
 
@@ -19,7 +19,7 @@ def runs(module_site, tmp_path_factory) -> Path:
     """Runs of two coaches, two seeds each, and some that are not like them."""
     module_site.install("acme_doubles")
     root = tmp_path_factory.mktemp("runs")
-    registry = load(only=("doubles",))
+    registry = load_plugins(only=("doubles",))
 
     def train(name, *settings):
         words = (f"run.root={root}", f"run.name={name}", "train.iterations=1", "eval.problems=4", *settings)

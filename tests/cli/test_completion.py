@@ -11,14 +11,14 @@ import pytest
 from click.shell_completion import get_completion_class
 
 from mappa_core.cli import main
-from mappa_core.cli.completion import VARIABLE
-from mappa_core.cli.main import COMMANDS, front
+from mappa_core.cli.completion import COMPLETION_VARIABLE
+from mappa_core.cli.main import COMMANDS, cli
 
 
 def completed(*words: str) -> list[str]:
     """How the last of `words` may go on."""
     *before, last = words
-    shell = get_completion_class("bash")(front, {}, "mappa", VARIABLE)
+    shell = get_completion_class("bash")(cli, {}, "mappa", COMPLETION_VARIABLE)
     return [item.value for item in shell.get_completions(before, last)]
 
 
@@ -48,7 +48,7 @@ def test_options_and_names_are_completed(acme):
 def test_the_script_asks_by_the_variable_that_is_listened_to(shell, capsys):
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
-    assert f"{VARIABLE}={shell}_complete" in script and "mappa" in script
+    assert f"{COMPLETION_VARIABLE}={shell}_complete" in script and "mappa" in script
 
 
 def test_a_shell_that_is_unknown_is_named(capsys):

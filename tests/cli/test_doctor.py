@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from mappa_core.cli.doctor import Finding, show
-from mappa_core.engine.cluster.installed import LIBRARIES
-from mappa_core.engine.process import release
+from mappa_core.cli.doctor import CheckResult, show_checks
+from mappa_core.engine.cluster.installed import REQUIRED_RELEASES
+from mappa_core.engine.process import installed_version
 
 SECRET = "do-not-tell"
 
@@ -55,8 +55,8 @@ def test_the_local_engine_is_usable_where_its_libraries_are(found):
 
 def test_the_cluster_engine_says_what_it_lacks_and_how_to_get_it(found):
     cluster = found["cluster"]
-    assert cluster.keys() == LIBRARIES.keys()
-    assert all(one["ok"] == (release(name) is not None) for name, one in cluster.items())
+    assert cluster.keys() == REQUIRED_RELEASES.keys()
+    assert all(one["ok"] == (installed_version(name) is not None) for name, one in cluster.items())
     lacks = [name for name, one in cluster.items() if not one["ok"]]
     told = f'lacks {", ".join(lacks)}: pip install "mappa-core[cluster]"' if lacks else "installed"
     assert found["engines"]["cluster"] == {"ok": not lacks, "detail": told}
@@ -73,7 +73,7 @@ def test_the_disk_of_runs_is_looked_at_before_the_folder_exists(found):
 
 
 def test_for_people_each_finding_is_a_line(capsys):
-    show({"keys": {"ACME_API_KEY": Finding(True, "set"), "OPENAI_API_KEY": Finding(False, "not set")}})
+    show_checks({"keys": {"ACME_API_KEY": CheckResult(True, "set"), "OPENAI_API_KEY": CheckResult(False, "not set")}})
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
         ["keys"],
         ["yes", "ACME_API_KEY", "set"],

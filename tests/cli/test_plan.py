@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mappa_core.cli.main import main
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.training.run import Run
 
 MATHCHAT = ("plan", "--plugin", "mathchat", "eval.problems=8")
@@ -20,7 +20,7 @@ def run(module_site, tmp_path_factory) -> Path:
     """A short run of the team that doubles numbers."""
     module_site.install("acme_doubles")
     root = tmp_path_factory.mktemp("runs")
-    return Run.from_recipe("doubles/tiny", f"run.root={root}", registry=load(only=("doubles",))).train().folder
+    return Run.from_recipe("doubles/tiny", f"run.root={root}", registry=load_plugins(only=("doubles",))).train().folder
 
 
 def lines_of(capsys, *arguments) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from mappa_core.cli.main import main
 from mappa_core.errors import ConfigError, RunError
 from mappa_core.store.summary import read_summary
-from mappa_core.studies.sweep import Running, SweepRun, arms_of, load
+from mappa_core.studies.sweep import SweepRun, SweepRunner, expand_grid, load_sweep
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def inside(monkeypatch):
     async def launch(arguments, log):
         return await asyncio.to_thread(main, arguments)
 
-    monkeypatch.setattr("mappa_core.studies.sweep.here", launch)
+    monkeypatch.setattr("mappa_core.studies.sweep.launch_locally", launch)
 
 
 SHORT = ("--plugin", "doubles", "train.iterations=1", "train.prompts=2", "train.samples=1", "eval.problems=4")
@@ -60,7 +60,7 @@ def test_a_sweep_ends_with_what_failed_shown_and_goes_on_with_that_alone(doubles
     assert document["runs"][1]["error"].startswith("Error: coach.use, tasks.use, workflow.use: no value")
     assert [arm["name"] for arm in document["compared"]["arms"]] == ["coach.options.right=10.0"]
     assert (folder / "arm1-s0" / "run.db").stat().st_mtime_ns == written
-    assert load(folder).at("failed")[0].folder == "arm2-s0"
+    assert load_sweep(folder).runs_with_status("failed")[0].folder == "arm2-s0"
 
 
 def test_a_sweep_chooses_by_the_tasks_that_checkpoints_are_chosen_on(doubles, inside, tmp_path, capsys):
@@ -78,13 +78,13 @@ def test_a_sweep_chooses_by_the_tasks_that_checkpoints_are_chosen_on(doubles, in
 
 
 def test_values_may_hold_commas_and_lists():
-    arms = arms_of(["train.betas=[[0.9, 0.95], [0.9, 0.99]]", "a.b=['x, y', z]"])
+    arms = expand_grid(["train.betas=[[0.9, 0.95], [0.9, 0.99]]", "a.b=['x, y', z]"])
     assert [arm.name for arm in arms] == ["arm1", "arm2", "arm3", "arm4"]
     assert [arm.words for arm in arms[:2]] == [
         ("train.betas=[0.9, 0.95]", "a.b=x, y"),
         ("train.betas=[0.9, 0.95]", "a.b=z"),
     ]
-    assert arms_of([])[0].words == ()
+    assert expand_grid([])[0].words == ()
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_values_may_hold_commas_and_lists():
 )
 def test_what_is_no_list_of_values_is_refused(words, message):
     with pytest.raises(ConfigError, match=message):
-        arms_of(words)
+        expand_grid(words)
 
 
 def test_wrong_input_writes_nothing(doubles, tmp_path, capsys):
@@ -125,19 +125,19 @@ def test_wrong_input_writes_nothing(doubles, tmp_path, capsys):
 
 
 def test_without_ray_nothing_is_begun_on_it(doubles, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("mappa_core.engine.cluster.installed.release", lambda library: None)
+    monkeypatch.setattr("mappa_core.engine.cluster.installed.installed_version", lambda library: None)
     assert main(["sweep", "--folder", str(tmp_path / "sweep"), "--ray", "auto", *SHORT]) == 2
     assert "--ray cannot start here (ray: not installed)" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "sweep").exists()
 
 
 def test_a_folder_with_a_run_is_gone_on_with_and_one_without_is_begun(tmp_path):
-    from mappa_core.studies.sweep import Sweep, SweepArm, here
+    from mappa_core.studies.sweep import Sweep, SweepArm, launch_locally
 
     run = SweepRun(arm="arm1", seed=4, folder="arm1-s4")
     arms = (SweepArm(name="arm1", words=("a=[1, 2]",)),)
     sweep = Sweep(plugin="p", recipe="r", blocked=("torch",), arms=arms, runs=(run,))
-    running = Running(tmp_path, sweep, jobs=1, changed=lambda now, run: None, launch=here)
+    running = SweepRunner(tmp_path, sweep, jobs=1, on_change=lambda now, run: None, launch=launch_locally)
     words = running.arguments(run)
     place = [f"run.root={tmp_path}", "run.name=arm1-s4", "seed=4"]
     config = ["--config", str(tmp_path / "config.yaml")]
@@ -149,4 +149,4 @@ def test_a_folder_with_a_run_is_gone_on_with_and_one_without_is_begun(tmp_path):
 def test_a_sweep_of_a_newer_version_is_refused(tmp_path):
     (tmp_path / "sweep.json").write_text('{"schema": 99}')
     with pytest.raises(RunError, match="99"):
-        load(tmp_path)
+        load_sweep(tmp_path)

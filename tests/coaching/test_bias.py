@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappa_core.coaching.bias import Debiased, Offsets
-from mappa_core.coaching.gaps import Actions
+from mappa_core.coaching.bias import BiasCorrectedCoach, OffsetModel
+from mappa_core.coaching.gaps import ActionColumns
 from mappa_core.config.schema import BiasSection
 from mappa_core.protocols import Coach, Provider
 from mappa_core.records import Role, Scene, Task, Trajectory, Verdict
@@ -36,7 +36,7 @@ class Scripted(Coach):
         self.reviewed += 1
         return [self.verdicts[scene.step.id] for scene in scenes]
 
-    def keep_on(self, cassette):
+    def use_cassette(self, cassette):
         self.cassette = cassette
 
     def learn(self, trajectories):
@@ -82,7 +82,7 @@ def scene(act):
 
 
 def debiased(options=SURE, coach=None, *, strata=("plan",), active=True):
-    return Debiased(coach or Scripted(), options, strata=strata, metric="correct", active=active)
+    return BiasCorrectedCoach(coach or Scripted(), options, strata=strata, metric="correct", active=active)
 
 
 def points(coach, stratum, agent="solver"):
@@ -251,7 +251,7 @@ async def test_the_rest_is_the_coach_itself(trajectory, scene):
     inner = Scripted({"now": Verdict.scored(6, "")})
     coach = debiased(coach=inner)
     cassette = object()
-    coach.keep_on(cassette)
+    coach.use_cassette(cassette)
     await coach.review([scene({})])
     coach.learn([trajectory(1, {}, 5.0)])
     await coach.close()
@@ -274,14 +274,14 @@ def test_state_survives_json_with_the_coachs_own_and_stays_active(knowing):
 def test_offsets_are_those_of_a_regression_on_dummies(seed):
     """An independent reference: one design matrix of all iterations, ridge on the strata alone."""
     rng = np.random.default_rng(seed)
-    offsets, x, y, design = Offsets(), [], [], []
+    offsets, x, y, design = OffsetModel(), [], [], []
     for iteration in range(3):
         n = 25
         plan = rng.integers(0, 3, n)
         outcome = rng.random(n)
         score = 5 + iteration + 2 * outcome + np.array([1.0, 0.0, -0.5])[plan] + rng.normal(size=n)
         offsets = offsets.with_actions(
-            Actions(
+            ActionColumns(
                 points=score,
                 outcome=outcome,
                 cluster=np.arange(n),
@@ -299,7 +299,7 @@ def test_offsets_are_those_of_a_regression_on_dummies(seed):
     beta = np.linalg.solve(whole.T @ whole + ridge, whole.T @ np.concatenate(y))[:3]
     count = np.concatenate(x).sum(axis=0)
     expected = beta - count @ beta / count.sum()
-    found = offsets.fitted(7.0)
+    found = offsets.fit(7.0)
     assert [found["plan", stratum] for stratum in "abc"] == pytest.approx(expected.tolist(), abs=1e-8)
 
 

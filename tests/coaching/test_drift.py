@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from mappa_core.coaching.drift import FALSE_ALARMS, LATE, DriftMonitor
-from mappa_core.coaching.gaps import Actions
+from mappa_core.coaching.drift import FALSE_ALARM_RATES, LATE_SHARE, DriftMonitor
+from mappa_core.coaching.gaps import ActionColumns
 from mappa_core.config.schema import DriftSection
 from mappa_core.errors import ConfigError
 from mappa_core.records import Completion, Task, Trajectory, Usage, Verdict
@@ -35,14 +35,14 @@ def iteration(rng, gap=0.0, tasks=32, strata=("a", "b"), names=None, **columns):
         "tokens": np.full(len(task), np.nan),
         "strata": {"task": name},
     }
-    return Actions(**{**fields, **columns})
+    return ActionColumns(**{**fields, **columns})
 
 
 def watch(monitor, gaps, *, agent=AGENT, seed=0, **options):
     """Alarms as (iteration, kind) over iterations of these gaps."""
     rng, alarms = np.random.default_rng(seed), []
     for number, gap in enumerate(gaps):
-        report = monitor.observe_actions({agent: iteration(rng, gap, **options)}, number)
+        report = monitor.observe_columns({agent: iteration(rng, gap, **options)}, number)
         alarms += [(number, alarm.kind) for alarm in report.alarms]
     return alarms
 
@@ -78,8 +78,8 @@ def test_a_gap_that_turns_over_widens_to_the_other_side():
 def test_a_gap_too_small_to_matter_is_left_alone_however_certain():
     rng = np.random.default_rng(0)
     columns = {AGENT: iteration(rng, 0.4, tasks=200, points=np.where(np.arange(800) // 4 % 2 == 0, 5.4, 5.0))}
-    assert monitor(least=0.5).observe_actions(columns, 0).alarms == ()
-    assert len(monitor(least=0.3).observe_actions(columns, 0).alarms) == 1
+    assert monitor(least=0.5).observe_columns(columns, 0).alarms == ()
+    assert len(monitor(least=0.3).observe_columns(columns, 0).alarms) == 1
 
 
 def test_too_few_tasks_raise_no_alarm_whatever_the_gap():
@@ -88,16 +88,16 @@ def test_too_few_tasks_raise_no_alarm_whatever_the_gap():
 
 def test_two_strata_have_one_gap_and_three_have_three():
     rng = np.random.default_rng(0)
-    (two,) = monitor().observe_actions({AGENT: iteration(rng, 1.0)}, 0).gaps
+    (two,) = monitor().observe_columns({AGENT: iteration(rng, 1.0)}, 0).gaps
     assert (two.stratum, two.against, two.actions) == ("a", "b", (64, 64))
-    three = monitor().observe_actions({AGENT: iteration(rng, 1.0, strata=("a", "b", "c"), tasks=33)}, 0).gaps
+    three = monitor().observe_columns({AGENT: iteration(rng, 1.0, strata=("a", "b", "c"), tasks=33)}, 0).gaps
     assert [(gap.stratum, gap.against) for gap in three] == [(one, "the rest") for one in "abc"]
 
 
 def test_a_stratum_that_turns_up_late_is_watched_from_then_on():
     rng, watching = np.random.default_rng(0), monitor()
-    watching.observe_actions({AGENT: iteration(rng)}, 0)
-    gaps = watching.observe_actions({AGENT: iteration(rng, strata=("a", "b", "c"))}, 1).gaps
+    watching.observe_columns({AGENT: iteration(rng)}, 0)
+    gaps = watching.observe_columns({AGENT: iteration(rng, strata=("a", "b", "c"))}, 1).gaps
     assert [(gap.stratum, sum(gap.actions)) for gap in gaps] == [("a", 256), ("b", 128), ("c", 128)]
 
 
@@ -107,29 +107,31 @@ def spent(watching, kind):
 
 def test_all_gaps_together_share_the_chance_of_a_false_alarm():
     rng, watching = np.random.default_rng(0), monitor()
-    watching.observe_actions({("live", agent): iteration(rng) for agent in ("one", "two", "three")}, 0)
-    assert spent(watching, "level") == pytest.approx([FALSE_ALARMS["level"] * (1 - LATE) / 3] * 3)
+    watching.observe_columns({("live", agent): iteration(rng) for agent in ("one", "two", "three")}, 0)
+    assert spent(watching, "level") == pytest.approx([FALSE_ALARM_RATES["level"] * (1 - LATE_SHARE) / 3] * 3)
     for number in range(1, 4):
-        watching.observe_actions({("live", f"late {number}"): iteration(rng)}, number)
-    assert spent(watching, "level")[3:] == pytest.approx([FALSE_ALARMS["level"] * LATE / share for share in (2, 6, 12)])
+        watching.observe_columns({("live", f"late {number}"): iteration(rng)}, number)
+    assert spent(watching, "level")[3:] == pytest.approx(
+        [FALSE_ALARM_RATES["level"] * LATE_SHARE / share for share in (2, 6, 12)]
+    )
     assert sum(spent(watching, "level")) + sum(spent(watching, "widening")) < 0.05
 
 
 def test_an_action_without_a_stratum_is_left_out_of_that_stratifier():
     rng = np.random.default_rng(0)
     names = np.array(["a", "b", None, "a"], dtype=object).repeat(8)
-    (gap,) = monitor().observe_actions({AGENT: iteration(rng, names=names)}, 0).gaps
+    (gap,) = monitor().observe_columns({AGENT: iteration(rng, names=names)}, 0).gaps
     assert gap.actions == (64, 32)
 
 
 def test_alarms_say_who_what_and_how_much():
     rng = np.random.default_rng(0)
-    (alarm,) = monitor().observe_actions({AGENT: iteration(rng, 2.0)}, 0).alarms
+    (alarm,) = monitor().observe_columns({AGENT: iteration(rng, 2.0)}, 0).alarms
     assert str(alarm).startswith("the coach gives solver +2.")
     assert "where task is a, against b, at equal outcome [+1." in str(alarm)
     growing = monitor(acknowledged=["solver/task"])
     rng = np.random.default_rng(0)
-    reports = [growing.observe_actions({AGENT: iteration(rng, 2.0 + 0.4 * number)}, number) for number in range(10)]
+    reports = [growing.observe_columns({AGENT: iteration(rng, 2.0 + 0.4 * number)}, number) for number in range(10)]
     (alarm,) = [alarm for report in reports for alarm in report.alarms]
     assert "an iteration to +" in str(alarm)
 
@@ -137,7 +139,7 @@ def test_alarms_say_who_what_and_how_much():
 def test_the_gap_now_is_on_the_line_of_its_growth():
     rng, watching = np.random.default_rng(0), monitor()
     exact = [
-        watching.observe_actions(
+        watching.observe_columns(
             {AGENT: iteration(rng, points=5 + (1 + 0.5 * number) * (np.arange(128) // 4 % 2 == 0))}, 100 + number
         )
         for number in range(5)
@@ -151,21 +153,21 @@ def test_a_restart_forgets_nothing():
     rng = np.random.default_rng(5)
     iterations = [iteration(rng, 0.2 * number, tokens=rng.integers(1, 99, 128).astype(float)) for number in range(12)]
     whole, first, second = monitor(), monitor(), monitor()
-    expected = [whole.observe_actions({AGENT: one}, number) for number, one in enumerate(iterations)]
+    expected = [whole.observe_columns({AGENT: one}, number) for number, one in enumerate(iterations)]
     for number in range(6):
-        first.observe_actions({AGENT: iterations[number]}, number)
+        first.observe_columns({AGENT: iterations[number]}, number)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    found = [second.observe_actions({AGENT: iterations[number]}, number) for number in range(6, 12)]
+    found = [second.observe_columns({AGENT: iterations[number]}, number) for number in range(6, 12)]
     assert found == expected[6:]
     assert second.state_dict() == whole.state_dict()
-    assert second.raised == whole.raised == {"level", "widening"}
+    assert second.raised_kinds == whole.raised_kinds == {"level", "widening"}
 
 
 def test_longer_actions_that_get_more_are_shown_and_raise_no_alarm():
     rng = np.random.default_rng(0)
     tokens = rng.permutation(128).astype(float) + 1
     columns = {AGENT: iteration(rng, points=5 + tokens / 32, tokens=tokens)}
-    report = monitor().observe_actions(columns, 0)
+    report = monitor().observe_columns(columns, 0)
     assert [gap.stratum for gap in report.lengths] == [str(tenth) for tenth in range(1, 11)]
     assert [gap.points.mean for gap in report.lengths] == sorted(gap.points.mean for gap in report.lengths)
     assert {gap.actions[0] for gap in report.lengths} <= {12, 13}
@@ -174,7 +176,7 @@ def test_longer_actions_that_get_more_are_shown_and_raise_no_alarm():
 
 def test_actions_that_are_all_as_long_have_no_length_gap():
     rng = np.random.default_rng(0)
-    report = monitor().observe_actions({AGENT: iteration(rng, tokens=np.full(128, 7.0))}, 0)
+    report = monitor().observe_columns({AGENT: iteration(rng, tokens=np.full(128, 7.0))}, 0)
     assert all(gap.points is None for gap in report.lengths)
 
 
@@ -182,16 +184,16 @@ def test_the_correlation_is_that_of_known_outcomes():
     rng = np.random.default_rng(0)
     outcome = np.where(np.arange(128) < 100, rng.integers(0, 2, 128), np.nan)
     one = iteration(rng, outcome=outcome, points=rng.normal(size=128) + np.nan_to_num(outcome))
-    (found,) = monitor().observe_actions({AGENT: one}, 0).correlations
+    (found,) = monitor().observe_columns({AGENT: one}, 0).correlations
     assert found.r == pytest.approx(np.corrcoef(one.points[:100], outcome[:100])[0, 1])
     assert (found.agent, found.actions) == ("solver", 100)
     flat = replace(one, points=np.full(128, 5.0))
-    assert monitor().observe_actions({AGENT: flat}, 0).correlations[0].r is None
+    assert monitor().observe_columns({AGENT: flat}, 0).correlations[0].r is None
 
 
 def test_the_report_is_json_and_flat_metrics():
     rng = np.random.default_rng(0)
-    report = monitor().observe_actions({AGENT: iteration(rng, 2.0)}, 0)
+    report = monitor().observe_columns({AGENT: iteration(rng, 2.0)}, 0)
     assert msgspec.json.decode(msgspec.json.encode(report))["alarms"][0]["kind"] == "level"
     metrics = report.metrics()
     assert metrics["drift/alarms"] == 1

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.coaching.ensemble import COMBINE, Ensemble, Member, build_ensemble, combined
+from mappa_core.coaching.ensemble import COMBINE_METHODS, Ensemble, Member, build_ensemble, combine_scores
 from mappa_core.coaching.options import EnsembleOptions
 from mappa_core.config.schema import Use
 from mappa_core.errors import ConfigError
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Cassette, Coach, Provider
 from mappa_core.records import Completion, Message, Role, Scene, Step, Task, Trajectory, Usage, Verdict
 from mappa_core.testing import CoachContract
@@ -69,7 +69,7 @@ class Scripted(Coach):
     def providers(self) -> tuple[Provider, ...]:
         return () if self.provider is None else (Provider(name=self.provider, model="m", host="h", priced=True),)
 
-    def keep_on(self, cassette: Cassette) -> None:
+    def use_cassette(self, cassette: Cassette) -> None:
         self.told.append(cassette)
 
     def learn(self, trajectories: Sequence[Trajectory]) -> None:
@@ -114,27 +114,28 @@ BY_HAND = [
 
 @pytest.mark.parametrize(("combine", "points", "expected"), BY_HAND)
 def test_scores_are_combined_as_by_hand(combine: str, points: tuple[float, ...], expected: float) -> None:
-    assert combined(points, combine, [1.0] * len(points)) == pytest.approx(expected, abs=1e-12)
+    assert combine_scores(points, combine, [1.0] * len(points)) == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_weighted_mean_is_as_by_hand() -> None:
-    assert combined((4, 10), "weighted", (3, 1)) == pytest.approx((3 * 4 + 1 * 10) / 4, abs=1e-12)
+    assert combine_scores((4, 10), "weighted", (3, 1)) == pytest.approx((3 * 4 + 1 * 10) / 4, abs=1e-12)
 
 
 points = st.floats(0, 10)
 
 
 @given(
-    pairs=st.lists(st.tuples(points, st.floats(1e-6, 1e6)), min_size=1, max_size=9), combine=st.sampled_from(COMBINE)
+    pairs=st.lists(st.tuples(points, st.floats(1e-6, 1e6)), min_size=1, max_size=9),
+    combine=st.sampled_from(COMBINE_METHODS),
 )
 def test_a_combined_score_lies_between_the_scores_and_does_not_depend_on_their_order(
     pairs: list[tuple[float, float]], combine: str
 ) -> None:
     given, weights = zip(*pairs, strict=True)
-    score = combined(given, combine, weights)
+    score = combine_scores(given, combine, weights)
     assert min(given) <= score <= max(given)
     backward, weights_backward = zip(*reversed(pairs), strict=True)
-    assert combined(backward, combine, weights_backward) == pytest.approx(score, abs=1e-9)
+    assert combine_scores(backward, combine, weights_backward) == pytest.approx(score, abs=1e-9)
 
 
 async def test_the_verdict_holds_what_every_member_said() -> None:
@@ -339,7 +340,7 @@ async def test_what_a_run_tells_an_ensemble_all_its_coaches_hear() -> None:
     )
     cassette: Any = object()
     trajectory = Trajectory(id="t", task=Task(id="t", prompt="?"), sample=0, iteration=0)
-    ensemble.keep_on(cassette)
+    ensemble.use_cassette(cassette)
     ensemble.learn([trajectory])
     await ensemble.close()
     assert [coach.told for coach in coaches] == [[cassette, (trajectory,), "closed"]] * 4
@@ -416,7 +417,7 @@ async def test_an_ensemble_is_built_of_its_options() -> None:
 
 
 def test_core_offers_it() -> None:
-    registry = load(only=())
+    registry = load_plugins(only=())
     offer = registry.offer("coaches", "ensemble")
     assert (offer.options, offer.composite) == (EnsembleOptions, True)
     with pytest.raises(ConfigError, match="at least two coaches"):

@@ -13,12 +13,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mappa_core.coaching import budget
-from mappa_core.coaching.budget import CHARACTERS_PER_TOKEN, FLOOR, Sheet, cuts, estimate, fit, sheet, total
-from mappa_core.coaching.evidence import Exhibit, of_action, of_actions
-from mappa_core.coaching.fences import lines_of
-from mappa_core.coaching.findings import of_team
+from mappa_core.coaching.budget import (
+    MAX_CHARACTERS_PER_TOKEN,
+    MIN_CHARACTERS,
+    RenderedExhibit,
+    cut_names,
+    estimate_tokens,
+    fit_to_budget,
+    render_exhibit,
+    total_tokens,
+)
+from mappa_core.coaching.evidence import Exhibit, action_exhibits, trajectory_exhibits
+from mappa_core.coaching.fences import prefix_lines
+from mappa_core.coaching.findings import team_findings
 from mappa_core.coaching.options import LLMCoachOptions
-from mappa_core.coaching.question import Questions
+from mappa_core.coaching.question import PromptBuilder
 from mappa_core.errors import CoachError
 from mappa_core.records import (
     Breach,
@@ -39,14 +48,14 @@ Act = Callable[..., Step]
 
 
 @cache
-def questions(**options: Any) -> Questions:
-    return Questions(LLMCoachOptions(**options), mark=lambda: "0123456789abcdef")
+def questions(**options: Any) -> PromptBuilder:
+    return PromptBuilder(LLMCoachOptions(**options), new_nonce=lambda: "0123456789abcdef")
 
 
 async def asked(*scenes: Scene, **options: Any) -> str:
     """The message about one scene, or about several together."""
     ask = questions(**options)
-    question = await (ask.about(*scenes) if len(scenes) == 1 else ask.about_all(scenes))
+    question = await (ask.build(*scenes) if len(scenes) == 1 else ask.build_for_trajectory(scenes))
     return question.messages[1].content
 
 
@@ -127,7 +136,7 @@ def test_two_runs_of_the_same_action_give_the_same_evidence(mathchat):
         completion=replace(step.completion, seconds=9.0),
         results=tuple(replace(result, seconds=9.0) for result in step.results),
     )
-    one, other = (of_action(replace(mathchat, step=step)) for step in (step, slower))
+    one, other = (action_exhibits(replace(mathchat, step=step)) for step in (step, slower))
     assert [(exhibit.title, exhibit.data) for exhibit in one] == [(exhibit.title, exhibit.data) for exhibit in other]
 
 
@@ -179,7 +188,7 @@ def test_why_a_file_is_missing_is_told_with_care(act: Act, steps, later, over, w
         acted.append(act(agent, "", turns[agent], len(acted), **fields))
         turns[agent] += 1
     now, then = acted[: len(steps)], acted[len(steps) :]
-    assert of_team(TEAM, (), now, then, over=over) == (f"a.pkl, which user needs: {words}.",)
+    assert team_findings(TEAM, (), now, then, is_over=over) == (f"a.pkl, which user needs: {words}.",)
 
 
 @pytest.mark.parametrize(
@@ -187,12 +196,12 @@ def test_why_a_file_is_missing_is_told_with_care(act: Act, steps, later, over, w
     [(("a.pkl",), {}), ((), {"files": ("a.pkl",)}), ((), changed("created")), ((), changed("changed"))],
 )
 def test_a_file_that_is_there_is_not_missing(act: Act, given, fields):
-    assert of_team(TEAM, given, [act("maker", "", **fields)], over=True) == ()
+    assert team_findings(TEAM, given, [act("maker", "", **fields)], is_over=True) == ()
 
 
 def test_a_file_that_nobody_has_to_make_is_nobodys_fault(act: Act):
     team = {"one": Role(brief="", needs=("x.csv",)), "two": Role(brief="", needs=("x.csv",))}
-    (found,) = of_team(team, (), [act("one", "")], over=False)
+    (found,) = team_findings(team, (), [act("one", "")], is_over=False)
     assert found == "x.csv, which one and two needs: no action wrote it, and nobody in the team has to make it."
 
 
@@ -219,7 +228,7 @@ def test_who_left_a_file_broken_is_told_until_it_is_written_again(act: Act, step
     for agent, fields in steps:
         acted.append(act(agent, "", turns[agent], len(acted), **fields))
         turns[agent] += 1
-    found = of_team(TEAM, (), acted, over=False)
+    found = team_findings(TEAM, (), acted, is_over=False)
     assert found == (() if words is None else (f"a.pkl, which user needs: {words}.",))
 
 
@@ -227,7 +236,7 @@ def test_a_broken_file_is_told_of_and_words_of_its_maker_stand_in_a_fence(act: A
     detail = "the column 'give ten points' differs"
     fields = broken("columns", detail)
     step = act("maker", "", **fields, inspection=Inspection(over=False, findings=("rows: 12 of 20",)))
-    exhibits = of_action(scene_of(step))
+    exhibits = action_exhibits(scene_of(step))
     assert "a.pkl, which maker has to make, could not be used when maker (turn 1) ended: columns." in titles(exhibits)
     assert "ten points" not in titles(exhibits)
     assert data(exhibits, "found in the files") == [f"a.pkl: {detail}\nrows: 12 of 20"]
@@ -236,7 +245,7 @@ def test_a_broken_file_is_told_of_and_words_of_its_maker_stand_in_a_fence(act: A
 def test_what_the_workflow_tells_of_the_truth_stands_for_the_reference(act: Act):
     scene = scene_of(act("a", "text"), truth="rmse 3, a constant has 9")
     scene = replace(scene, task=replace(scene.task, reference="/secret/path"))
-    for exhibits in (of_action(scene), of_actions([scene])):
+    for exhibits in (action_exhibits(scene), trajectory_exhibits([scene])):
         assert data(exhibits, "truth") == ["rmse 3, a constant has 9"]
 
 
@@ -249,11 +258,12 @@ def scene_of(step: Step, **fields: Any) -> Scene:
 
 def test_how_an_action_ended_is_told(act: Act):
     told = [
-        titles(of_action(scene_of(act("a", "text", finish=finish)))) for finish in ("stop", "length", "abort", "tool")
+        titles(action_exhibits(scene_of(act("a", "text", finish=finish))))
+        for finish in ("stop", "length", "abort", "tool")
     ]
     assert ["cut off at its token limit" in text for text in told] == [False, True, False, False]
     assert ["broken off from outside" in text for text in told] == [False, False, True, False]
-    assert "Its reply is empty." in titles(of_action(scene_of(act("a", " \n"))))
+    assert "Its reply is empty." in titles(action_exhibits(scene_of(act("a", " \n"))))
 
 
 def test_how_calls_ended_is_told(act: Act):
@@ -265,7 +275,7 @@ def test_how_calls_ended_is_told(act: Act):
     ]
     calls = [ToolCall(name="python", arguments={"code": "1"})] * 3 + [ToolCall(name="python", error="not closed")]
     step = act("a", "1", tools=("python",), calls=tuple(calls), results=tuple(results))
-    told = titles(of_action(scene_of(step)))
+    told = titles(action_exhibits(scene_of(step)))
     for words in (
         "Call 1 of 4, of python: it ended well, exit code 0.",
         "Call 2 of 4, of python: it was stopped at its limit of time; its tool kept only part of what it printed.",
@@ -277,14 +287,16 @@ def test_how_calls_ended_is_told(act: Act):
 
 
 def test_tools_that_were_not_called_and_tools_that_were_not_there_are_told_apart(act: Act):
-    assert "It had no tools." in titles(of_action(scene_of(act("a", "x"))))
-    assert "It made no calls; it could call python." in titles(of_action(scene_of(act("a", "x", tools=("python",)))))
+    assert "It had no tools." in titles(action_exhibits(scene_of(act("a", "x"))))
+    assert "It made no calls; it could call python." in titles(
+        action_exhibits(scene_of(act("a", "x", tools=("python",))))
+    )
 
 
 def test_what_was_called_is_shown_where_the_reply_does_not_hold_it(act: Act):
     calls = (ToolCall(name="add", arguments={"to": [1, 2]}, id="7"), ToolCall(name="made_up", error="no such tool"))
     results = tuple(ToolResult(tool=call.name, status="ok", stdout="3") for call in calls)
-    exhibits = of_action(scene_of(act("a", "add", tools=("add",), calls=calls, results=results)))
+    exhibits = action_exhibits(scene_of(act("a", "add", tools=("add",), calls=calls, results=results)))
     assert data(exhibits, "What was called:") == [
         '{"tool": "add", "arguments": {"to": [1, 2]}}',
         '{"tool": "made_up", "arguments": {}}',
@@ -294,9 +306,11 @@ def test_what_was_called_is_shown_where_the_reply_does_not_hold_it(act: Act):
 
 def test_calls_that_the_workflow_answers_are_shown_and_where_their_answers_are(act: Act):
     search = ToolSpec(name="search", description="", schema={})
-    assert "It made no calls; it could call search." in titles(of_action(scene_of(act("a", "x", own_tools=(search,)))))
+    assert "It made no calls; it could call search." in titles(
+        action_exhibits(scene_of(act("a", "x", own_tools=(search,))))
+    )
     reply = Message(role="assistant", content="", tool_calls=(ToolCall(name="search", arguments={"q": "Emma"}),))
-    exhibits = of_action(scene_of(replace(act("a", "", own_tools=(search,)), reply=reply)))
+    exhibits = action_exhibits(scene_of(replace(act("a", "", own_tools=(search,)), reply=reply)))
     assert data(exhibits, "What was called:") == ['{"tool": "search", "arguments": {"q": "Emma"}}']
     assert "Call 1 of 1 of its own program: the answer stands in what the agent is shown next." in titles(exhibits)
 
@@ -304,7 +318,7 @@ def test_calls_that_the_workflow_answers_are_shown_and_where_their_answers_are(a
 def test_calls_in_the_messages_are_shown(act: Act):
     calls = (ToolCall(name="add", arguments={"x": 1}),)
     messages = (Message(role="assistant", content="", tool_calls=calls), Message(role="tool", content="1"))
-    exhibits = of_action(scene_of(act("a", "x", messages=messages)))
+    exhibits = action_exhibits(scene_of(act("a", "x", messages=messages)))
     assert data(exhibits, "A call in message 1:") == ['{"tool": "add", "arguments": {"x": 1}}']
     assert data(exhibits, "Message 1 of 2") == []
     assert data(exhibits, "Message 2 of 2, from tool:") == ["1"]
@@ -323,7 +337,7 @@ def test_files_are_shown_with_who_made_and_changed_them(act: Act):
     second = act("c", "x", 0, 1, files=("b", "given"), **ran(FileChange(path="b", kind="deleted")))
     third = act("a", "x", 1, 2, files=("given",), **ran(FileChange(path="b", kind="created", size=3)))
     last = act("c", "x", 1, 3, files=("b", "given", "later"), **ran(FileChange(path="given", kind="changed", size=4)))
-    exhibits = of_action(scene_of(last, earlier=(first, second, third)))
+    exhibits = action_exhibits(scene_of(last, earlier=(first, second, third)))
     assert data(exhibits, "There when it began:") == [
         '"b": created by a (turn 1) (2 bytes), deleted by c (turn 1), created by a (turn 2) (3 bytes)\n'
         '"given": there before the first call of a tool (1 bytes)\n'
@@ -341,7 +355,7 @@ def test_earlier_actions_are_shown_in_short(act: Act):
     error = "Traceback …\n" * 50 + "KeyError: 'x'\n"
     failed = ToolResult(tool="python", status="error", exit_code=1, stdout="printed", stderr=error)
     earlier = act("a", "word " * 500, reasoning="thought", finish="length", ran={"x": failed})
-    exhibits = of_action(scene_of(act("b", "reply"), earlier=(earlier,)))
+    exhibits = action_exhibits(scene_of(act("b", "reply"), earlier=(earlier,)))
     short = [exhibit for exhibit in exhibits if exhibit.kind == "earlier"]
     assert short[0].title.splitlines() == [
         "## a (turn 1)",
@@ -364,9 +378,9 @@ def test_a_long_text_is_not_shown_twice(act: Act):
         replace(scene_of(step, earlier=(solver, coder, again)[:place]), task=Task(id="t", prompt=problem))
         for place, step in enumerate((solver, coder, again))
     ]
-    (shown,) = data(of_action(scenes[1]), "Message 1 of 1")
+    (shown,) = data(action_exhibits(scenes[1]), "Message 1 of 1")
     assert shown == f"Code: [as above: the task]\n\n{plan}"
-    together = of_actions(scenes)
+    together = trajectory_exhibits(scenes)
     assert data(together, "Message 1 of 1, from user:") == [
         "Solve: [as above: the task]",
         "Code: [as above: the task]\n\n[as above: what action 1 wrote]",
@@ -377,7 +391,7 @@ def test_a_long_text_is_not_shown_twice(act: Act):
 
 def test_actions_that_are_not_to_be_judged_are_there_in_short(pipeline):
     first, _, last = pipeline()
-    told = titles(of_actions([first, last]))
+    told = titles(trajectory_exhibits([first, last]))
     assert told.count("# Action 1, to judge: data_engineer (turn 1)") == 1
     assert told.count("# Action 2, to judge: analyst (turn 1)") == 1
     assert "# An action not to judge, in short\n## modeler (turn 1)" in told
@@ -396,23 +410,23 @@ def numbered(kind: Any, *sizes: int) -> list[Exhibit]:
 ORDER = ("earlier", "later", "shown", "answered", "task", "files", "thought", "called", "truth", "wrote")
 EVERYTHING = [exhibit for kind in ORDER for exhibit in numbered(kind, 500, 520, 500)]
 EVERYTHING.insert(17, Exhibit(kind="fact", title="checked by machine"))
-SHEETS = [sheet(exhibit, 1_000_000) for exhibit in EVERYTHING]
+SHEETS = [render_exhibit(exhibit, 1_000_000) for exhibit in EVERYTHING]
 
 
-def fitted(sheets: Sequence[Sheet], size: float) -> dict[str, str]:
+def fitted(sheets: Sequence[RenderedExhibit], size: float) -> dict[str, str]:
     """What is left of every exhibit that was not left out, by name."""
-    left = fit(sheets, size)
+    left = fit_to_budget(sheets, size)
     return {one.exhibit.name: one.lines[2:].replace("\n| ", "\n") for one in left if one.lines is not None}
 
 
 def test_nothing_is_cut_where_all_fits():
-    assert fit(SHEETS, total(SHEETS)) == tuple(SHEETS)
-    assert cuts(SHEETS) == ()
+    assert fit_to_budget(SHEETS, total_tokens(SHEETS)) == tuple(SHEETS)
+    assert cut_names(SHEETS) == ()
 
 
 def test_the_order_of_cutting_is_as_stated():
     begun: list[str] = []
-    for size in range(int(total(SHEETS)), 10_000, -50):
+    for size in range(int(total_tokens(SHEETS)), 10_000, -50):
         left = fitted(SHEETS, size)
         touched = {exhibit.kind for exhibit in EVERYTHING if exhibit.data and left.get(exhibit.name) != exhibit.data}
         begun += [kind for kind in ORDER if kind in touched and kind not in begun]
@@ -422,45 +436,46 @@ def test_the_order_of_cutting_is_as_stated():
 
 
 def test_what_was_checked_by_machine_is_never_cut():
-    left = fit(SHEETS, 3000)
+    left = fit_to_budget(SHEETS, 3000)
     assert "checked by machine" in [one.exhibit.title for one in left]
 
 
 def test_earlier_actions_go_whole_the_oldest_first_and_later_ones_the_furthest_first():
-    left = fit(SHEETS, total(SHEETS) - 200)
-    assert cuts(left) == ("earlier 1",)
+    left = fit_to_budget(SHEETS, total_tokens(SHEETS) - 200)
+    assert cut_names(left) == ("earlier 1",)
     assert [one.exhibit.title for one in left if one.lines is None] == ["[left out: earlier 1]", "checked by machine"]
-    assert cuts(fit(SHEETS, total(SHEETS) - 600)) == ("earlier 1 to earlier 2",)
-    assert cuts(fit(SHEETS, total(SHEETS) - 1500)) == ("earlier 1 to earlier 3",)
-    assert cuts(fit(SHEETS, total(SHEETS) - 1700)) == ("earlier 1 to earlier 3", "later 3")
+    assert cut_names(fit_to_budget(SHEETS, total_tokens(SHEETS) - 600)) == ("earlier 1 to earlier 2",)
+    assert cut_names(fit_to_budget(SHEETS, total_tokens(SHEETS) - 1500)) == ("earlier 1 to earlier 3",)
+    assert cut_names(fit_to_budget(SHEETS, total_tokens(SHEETS) - 1700)) == ("earlier 1 to earlier 3", "later 3")
 
 
 def test_the_longest_of_a_kind_is_cut_first_and_keeps_both_ends():
     sheets = [
-        sheet(exhibit, 1_000_000) for exhibit in (*numbered("shown", 9000, 900, 12_000), *numbered("wrote", 30_000))
+        render_exhibit(exhibit, 1_000_000)
+        for exhibit in (*numbered("shown", 9000, 900, 12_000), *numbered("wrote", 30_000))
     ]
-    left = fitted(sheets, total(sheets) - 2000)
+    left = fitted(sheets, total_tokens(sheets) - 2000)
     assert (len(left["shown 1"]), len(left["shown 2"])) == (9000, 900)
     assert len(left["shown 3"]) < 12_000
     assert left["shown 3"].startswith("s\n") and left["shown 3"].endswith("s\n")
     assert "characters cut ...]" in left["shown 3"]
-    even = fitted(sheets, total(sheets) - 12_000)
+    even = fitted(sheets, total_tokens(sheets) - 12_000)
     assert len(even["shown 2"]) == 900
     assert abs(len(even["shown 1"]) - len(even["shown 3"])) < 50
 
 
 def test_a_flood_costs_nothing_but_itself():
-    sheets = [sheet(exhibit, 1_000_000) for exhibit in (*EVERYTHING, *numbered("answered", 500_000))]
-    left = fit(sheets, total(SHEETS) + 6000)
-    assert cuts(left) == ("answered 1",)
-    assert total(SHEETS) + 5500 < total(left) <= total(SHEETS) + 6000
+    sheets = [render_exhibit(exhibit, 1_000_000) for exhibit in (*EVERYTHING, *numbered("answered", 500_000))]
+    left = fit_to_budget(sheets, total_tokens(SHEETS) + 6000)
+    assert cut_names(left) == ("answered 1",)
+    assert total_tokens(SHEETS) + 5500 < total_tokens(left) <= total_tokens(SHEETS) + 6000
 
 
 def test_a_traceback_keeps_its_end(act: Act):
     error = "Traceback (most recent call last):\n" + '  File "x", line 1\n' * 20_000 + "ValueError: the reason\n"
     step = act("a", "x", ran={"x": ToolResult(tool="python", status="error", exit_code=1, stderr=error)})
     for size in (1000, 3000, 24_000):
-        left = fit([sheet(exhibit, 8 * size) for exhibit in of_action(scene_of(step))], size)
+        left = fit_to_budget([render_exhibit(exhibit, 8 * size) for exhibit in action_exhibits(scene_of(step))], size)
         (shown,) = (one for one in left if one.exhibit.title == "Its standard error:")
         assert shown.lines is not None
         assert shown.lines.startswith("| Traceback (most") and shown.lines.endswith("\n| ValueError: the reason")
@@ -468,16 +483,16 @@ def test_a_traceback_keeps_its_end(act: Act):
 
 def test_at_last_exhibits_are_left_out_but_never_the_reply_or_what_was_checked():
     many = [*numbered("shown", *[300] * 200), *numbered("wrote", 5000), Exhibit(kind="fact", title="checked")]
-    left = fit([sheet(exhibit, 100_000) for exhibit in many], 3000)
-    assert total(left) <= 3000
-    assert cuts(left)[0].startswith("shown 1 to shown ")
+    left = fit_to_budget([render_exhibit(exhibit, 100_000) for exhibit in many], 3000)
+    assert total_tokens(left) <= 3000
+    assert cut_names(left)[0].startswith("shown 1 to shown ")
     assert [one.exhibit.title for one in left][-3:] == ["shown 200", "wrote 1", "checked"]
-    assert FLOOR <= len(left[-2].lines or "") < 5000
+    assert MIN_CHARACTERS <= len(left[-2].lines or "") < 5000
 
 
 def test_what_is_never_cut_and_does_not_fit_is_an_error():
     with pytest.raises(CoachError, match="never cut"):
-        fit([sheet(Exhibit(kind="fact", title="checked by machine " * 500), 100)], 1000)
+        fit_to_budget([render_exhibit(Exhibit(kind="fact", title="checked by machine " * 500), 100)], 1000)
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -485,16 +500,16 @@ def test_what_is_never_cut_and_does_not_fit_is_an_error():
 async def test_whatever_is_shown_it_fits(mathchat, size, text, times):
     step = replace(mathchat.step, reply=replace(mathchat.step.reply, content=text * times))
     message = await asked(replace(mathchat, step=step), budget=size)
-    assert estimate(message) <= size
+    assert estimate_tokens(message) <= size
 
 
 async def test_of_a_huge_output_only_what_could_fit_is_looked_at(mathchat, monkeypatch):
     (result,) = mathchat.step.results
     huge = replace(result, stdout="x\n" * 5_000_000 + "the end")
     looked: list[int] = []
-    monkeypatch.setattr(budget, "lines_of", lambda text: looked.append(len(text)) or lines_of(text))
+    monkeypatch.setattr(budget, "prefix_lines", lambda text: looked.append(len(text)) or prefix_lines(text))
     message = await asked(replace(mathchat, step=replace(mathchat.step, results=(huge,))), budget=2000)
-    assert max(looked) <= CHARACTERS_PER_TOKEN * 2000
+    assert max(looked) <= MAX_CHARACTERS_PER_TOKEN * 2000
     assert sum(looked) < 50_000
     assert "| the end\n" in message and "characters cut ...]" in message
     assert "- standard output of call 1 of 1\n" in message
@@ -504,9 +519,9 @@ async def test_of_a_huge_output_only_what_could_fit_is_looked_at(mathchat, monke
     ("text", "tokens"), [("", 0), ("abc def\n", 8 / 3), ("12.5", 4), ("f(x)", 2 / 3 + 2), ("数", 1), ("\ud83d", 1)]
 )
 def test_tokens_are_estimated_by_kinds_of_characters(text, tokens):
-    assert estimate(text) == pytest.approx(tokens)
+    assert estimate_tokens(text) == pytest.approx(tokens)
 
 
 @given(st.text(max_size=300), st.text(max_size=300))
 def test_the_estimate_of_parts_is_that_of_the_whole(one, other):
-    assert estimate(one + other) == pytest.approx(estimate(one) + estimate(other))
+    assert estimate_tokens(one + other) == pytest.approx(estimate_tokens(one) + estimate_tokens(other))

@@ -9,13 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from mappa_core.coaching.gaps import CLUSTERS, Actions, Contrast, Estimate, beyond, cluster_of, explained_by
+from mappa_core.coaching.gaps import (
+    CLUSTER_COUNT,
+    ActionColumns,
+    Contrast,
+    SlopeEstimate,
+    projection_basis,
+    residual,
+    task_cluster,
+)
 
 
 def actions(points, cluster, outcome=None):
     points = np.asarray(points, float)
     known = np.full(len(points), np.nan) if outcome is None else np.asarray(outcome, float)
-    return Actions(
+    return ActionColumns(
         points=points, outcome=known, cluster=np.asarray(cluster), tokens=np.full(len(points), np.nan), strata={}
     )
 
@@ -33,17 +41,17 @@ def test_without_outcomes_the_gap_is_the_difference_of_means_and_its_error_welch
     found = balanced(a, b).gap
     welch = stats.ttest_ind(a, b, equal_var=False)
     assert found.value == pytest.approx(a.mean() - b.mean())
-    assert found.value / found.error == pytest.approx(welch.statistic, rel=0.01)
+    assert found.value / found.standard_error == pytest.approx(welch.statistic, rel=0.01)
 
 
 def test_degrees_of_freedom_are_those_of_the_smaller_stratum_where_the_other_is_large():
-    assert balanced(np.arange(10.0), np.arange(10.0)).gap.freedom == pytest.approx(19)
-    assert balanced(np.arange(6.0), np.arange(200.0)).gap.freedom == pytest.approx(5, abs=0.4)
+    assert balanced(np.arange(10.0), np.arange(10.0)).gap.degrees_of_freedom == pytest.approx(19)
+    assert balanced(np.arange(6.0), np.arange(200.0)).gap.degrees_of_freedom == pytest.approx(5, abs=0.4)
 
 
 def test_the_interval_and_z_are_students():
-    found = Estimate(value=-1.2, error=0.4, freedom=8.5)
-    assert found.reach == pytest.approx(0.4 * stats.t.ppf(0.975, 8.5))
+    found = SlopeEstimate(value=-1.2, standard_error=0.4, degrees_of_freedom=8.5)
+    assert found.half_width == pytest.approx(0.4 * stats.t.ppf(0.975, 8.5))
     assert stats.norm.sf(found.z) == pytest.approx(stats.t.sf(3.0, 8.5))
 
 
@@ -53,8 +61,10 @@ def test_actions_of_one_task_are_one_piece_of_evidence():
     many = Contrast().with_actions(
         actions(np.repeat(points, 50), np.repeat(cluster, 50)), np.repeat(cluster < 3, 50), 0
     )
-    assert many.gap == Estimate(
-        value=pytest.approx(once.value), error=pytest.approx(once.error), freedom=pytest.approx(once.freedom)
+    assert many.gap == SlopeEstimate(
+        value=pytest.approx(once.value),
+        standard_error=pytest.approx(once.standard_error),
+        degrees_of_freedom=pytest.approx(once.degrees_of_freedom),
     )
 
 
@@ -64,8 +74,8 @@ def test_a_task_that_comes_back_as_it_was_makes_nothing_surer():
     for clock in range(1, 20):
         points = np.array([7.0, 6.5, 5.0, 5.5, 4.0, 4.5])
         again = again.with_actions(actions(points, np.arange(6)), np.arange(6) < 3, clock)
-    assert again.gap.error == pytest.approx(once.gap.error)
-    assert (again.growth.value, again.growth.error) == pytest.approx((0, 0), abs=1e-9)
+    assert again.gap.standard_error == pytest.approx(once.gap.standard_error)
+    assert (again.growth.value, again.growth.standard_error) == pytest.approx((0, 0), abs=1e-9)
 
 
 def test_real_difficulty_that_the_outcome_shows_is_no_gap():
@@ -141,8 +151,12 @@ def test_gap_and_growth_agree_with_least_squares_on_dummies_and_explicit_cluster
         one = actions(points, task, outcome)
         iterations.append((one, favoured[task].astype(float)))
         contrast = contrast.with_actions(one, favoured[task], clock)
-    for found, (value, error, freedom) in zip((contrast.gap, contrast.growth), slow(iterations), strict=True):
-        assert (found.value, found.error, found.freedom) == pytest.approx((value, error, freedom))
+    for found, (value, standard_error, degrees_of_freedom) in zip(
+        (contrast.gap, contrast.growth), slow(iterations), strict=True
+    ):
+        assert (found.value, found.standard_error, found.degrees_of_freedom) == pytest.approx(
+            (value, standard_error, degrees_of_freedom)
+        )
 
 
 @settings(max_examples=40, deadline=None)
@@ -155,7 +169,7 @@ def test_what_all_actions_of_an_iteration_have_in_common_moves_no_gap(seed, comm
     other = Contrast().with_actions(actions(points + common + slope * outcome, cluster, outcome), inside, 0.0).gap
     assert (one is None) == (other is None)
     if one is not None:
-        assert (one.value, one.error) == pytest.approx((other.value, other.error), abs=1e-6)
+        assert (one.value, one.standard_error) == pytest.approx((other.value, other.standard_error), abs=1e-6)
 
 
 def test_iterations_in_which_a_stratum_is_alone_say_nothing():
@@ -178,15 +192,15 @@ def test_the_sums_survive_json_bit_by_bit():
 
 
 def test_clusters_are_by_task_and_spread():
-    assert cluster_of("task-7") == cluster_of("task-7")
-    assert len({cluster_of(f"task-{number}") for number in range(64)}) > 50
-    assert {cluster_of(f"task-{number}") for number in range(4096)} == set(range(CLUSTERS))
+    assert task_cluster("task-7") == task_cluster("task-7")
+    assert len({task_cluster(f"task-{number}") for number in range(64)}) > 50
+    assert {task_cluster(f"task-{number}") for number in range(4096)} == set(range(CLUSTER_COUNT))
 
 
 def test_what_is_explained_is_spanned_by_orthonormal_columns_whatever_is_constant():
     for outcome in ([1, 1, 1, 1], [0, 1, 0, np.nan], [np.nan] * 4, [1e9, 2e9, 3e9, 4e9]):
-        basis = explained_by(np.array(outcome, float))
+        basis = projection_basis(np.array(outcome, float))
         assert basis.T @ basis == pytest.approx(np.eye(basis.shape[1]), abs=1e-12)
         known = np.isfinite(outcome)
-        assert beyond(known.astype(float), basis) == pytest.approx(np.zeros(4), abs=1e-9)
-        assert beyond(np.where(known, np.nan_to_num(outcome), 0) / 4e9, basis) == pytest.approx(np.zeros(4), abs=1e-9)
+        assert residual(known.astype(float), basis) == pytest.approx(np.zeros(4), abs=1e-9)
+        assert residual(np.where(known, np.nan_to_num(outcome), 0) / 4e9, basis) == pytest.approx(np.zeros(4), abs=1e-9)

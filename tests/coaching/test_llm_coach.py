@@ -14,18 +14,18 @@ from typing import Any, get_args
 import pytest
 from structlog.testing import capture_logs
 
-from mappa_core.calls.caller import Caller
+from mappa_core.calls.caller import ProviderClient
 from mappa_core.calls.options import CallLimits, Price
 from mappa_core.coaching.llm import LLMCoach
-from mappa_core.coaching.offers import coach_of
+from mappa_core.coaching.offers import llm_coach_offer
 from mappa_core.coaching.options import LLMCoachOptions
-from mappa_core.coaching.question import Question, Questions
+from mappa_core.coaching.question import CoachPrompt, PromptBuilder
 from mappa_core.errors import CallError, CallFault, ConfigError, PluginError
 from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach, Provider, Reply, Request
 from mappa_core.records import Completion, Message, Role, Scene, Step, Task, Usage, Verdict
-from mappa_core.store.cassette import VerdictFile, open_cassette
+from mappa_core.store.cassette import CassetteFile, open_cassette
 from mappa_core.testing import CoachContract
 
 ONCE = CallLimits(attempts=1)
@@ -86,8 +86,8 @@ class Scripted:
 
 def coach_on(transport: Any, *, price: Price | None = None, **options: Any) -> LLMCoach:
     chosen = LLMCoachOptions(**{"limits": ONCE, **options})
-    caller = Caller(transport, name="scripted", limits=chosen.limits, price=price)
-    return LLMCoach(caller, Questions(chosen), chosen)
+    caller = ProviderClient(transport, name="scripted", limits=chosen.limits, price=price)
+    return LLMCoach(caller, PromptBuilder(chosen), chosen)
 
 
 def step(position: int = 0, text: str = "The sum is four.") -> Step:
@@ -130,7 +130,7 @@ async def test_a_verdict_says_all_that_explains_it() -> None:
     assert verdict.usage == Usage(
         calls=1, prompt_tokens=1000, completion_tokens=100, cached_tokens=10, thinking_tokens=30, usd=0.003
     )
-    question = await Questions(LLMCoachOptions()).about(scene())
+    question = await PromptBuilder(LLMCoachOptions()).build(scene())
     assert verdict.template_hash == question.template_hash
     assert verdict.question is not None
     assert len(verdict.question) == 64
@@ -398,7 +398,7 @@ async def test_a_review_of_nothing_asks_nobody() -> None:
 
 
 @asynccontextmanager
-async def cassette_at(path: Path, mode: str = "auto") -> AsyncIterator[VerdictFile]:
+async def cassette_at(path: Path, mode: str = "auto") -> AsyncIterator[CassetteFile]:
     cassette = open_cassette(mode, path)
     assert cassette is not None
     try:
@@ -409,7 +409,7 @@ async def cassette_at(path: Path, mode: str = "auto") -> AsyncIterator[VerdictFi
 
 async def scored(path: Path, coach: Coach, shown: Scene, mode: str = "auto") -> Verdict:
     async with cassette_at(path, mode) as cassette:
-        coach.keep_on(cassette)
+        coach.use_cassette(cassette)
         return await coach.score(shown)
 
 
@@ -467,7 +467,7 @@ def built(transport_options: dict[str, Any], **options: Any) -> tuple[Coach, lis
         transports.append(Scripted(judged(8), options=chosen))
         return transports[-1]
 
-    offer = coach_of(Offer("scripted", build, Options))
+    offer = llm_coach_offer(Offer("scripted", build, Options))
     return offer.build(offer.options(**{"limits": ONCE, **transport_options, **options})), transports
 
 
@@ -515,14 +515,14 @@ async def test_what_does_not_is_a_hit(path: Path, transport: dict[str, Any], opt
 
 
 async def test_another_schema_under_the_same_words_is_a_miss() -> None:
-    class SameWords(Questions):
-        async def about(self, scene: Scene) -> Question:
-            return replace(await super().about(scene), address="the same")
+    class SameWords(PromptBuilder):
+        async def build(self, scene: Scene) -> CoachPrompt:
+            return replace(await super().build(scene), address="the same")
 
     addresses = set()
     for correction in (False, True):
         options = LLMCoachOptions(limits=ONCE, correction=correction)
-        caller = Caller(Scripted("what?"), name="scripted", limits=ONCE)
+        caller = ProviderClient(Scripted("what?"), name="scripted", limits=ONCE)
         verdict = await LLMCoach(caller, SameWords(options), options).score(scene())
         addresses.add(verdict.question)
     assert len(addresses) == 2
@@ -552,12 +552,12 @@ async def test_other_evidence_is_a_miss(path: Path, shown: Scene) -> None:
 async def test_a_review_is_replayed_action_by_action(path: Path) -> None:
     async with cassette_at(path) as cassette:
         coach = coach_on(Scripted(actions(4, 55, 6), actions(4, 55, 6)))
-        coach.keep_on(cassette)
+        coach.use_cassette(cassette)
         first = await coach.review(SCENES)
         assert [verdict.score for verdict in first] == [4.0, None, 6.0]
         transport = Scripted(actions(1, 2, 3))
         other = coach_on(transport)
-        other.keep_on(cassette)
+        other.use_cassette(cassette)
         second = await other.review(SCENES)
         assert [(verdict.score, verdict.replayed) for verdict in second] == [(4.0, True), (2.0, False), (6.0, True)]
         assert second[1].usage is not None
@@ -570,18 +570,18 @@ async def test_a_review_is_replayed_action_by_action(path: Path) -> None:
 async def test_a_review_that_was_kept_in_part_replays_that_part(path: Path) -> None:
     async with cassette_at(path) as cassette:
         coach = coach_on(Scripted(actions(4, 55, 6)))
-        coach.keep_on(cassette)
+        coach.use_cassette(cassette)
         await coach.review(SCENES)
     async with cassette_at(path, "replay") as cassette:
         coach = coach_on(Scripted(AssertionError("nobody is to be asked")))
-        coach.keep_on(cassette)
+        coach.use_cassette(cassette)
         assert [verdict.status for verdict in await coach.review(SCENES)] == ["scored", "failed", "scored"]
 
 
 async def test_one_action_reviewed_and_scored_are_two_questions(path: Path) -> None:
     async with cassette_at(path) as cassette:
         coach = coach_on(Scripted(judged(8), actions(3)))
-        coach.keep_on(cassette)
+        coach.use_cassette(cassette)
         assert (await coach.score(scene())).score == 8.0
         assert [verdict.score for verdict in await coach.review([scene()])] == [3.0]
 
@@ -612,7 +612,7 @@ async def test_equal_questions_at_one_time_are_asked_once(path: Path) -> None:
     transport = Held(judged(8))
     coach = coach_on(transport)
     async with cassette_at(path) as cassette:
-        coach.keep_on(cassette)
+        coach.use_cassette(cassette)
         asking = [asyncio.create_task(coach.score(scene())) for _ in range(5)]
         await transport.begun.wait()
         transport.go.set()
@@ -634,7 +634,7 @@ async def test_a_failure_is_shared_too_and_asked_again_later(path: Path) -> None
     transport = Held(CallError("server", "down"), judged(8))
     coach = coach_on(transport)
     async with cassette_at(path) as cassette:
-        coach.keep_on(cassette)
+        coach.use_cassette(cassette)
         asking = [asyncio.create_task(coach.score(scene())) for _ in range(3)]
         await transport.begun.wait()
         transport.go.set()
@@ -647,7 +647,7 @@ async def test_who_asked_first_may_leave_and_the_others_get_their_verdict(path: 
     transport = Held(judged(8))
     coach = coach_on(transport)
     async with cassette_at(path) as cassette:
-        coach.keep_on(cassette)
+        coach.use_cassette(cassette)
         first, second = (asyncio.create_task(coach.score(scene())) for _ in range(2))
         await transport.begun.wait()
         first.cancel()
@@ -663,7 +663,7 @@ async def test_a_call_that_nobody_waits_for_is_cancelled_and_the_next_begins_ane
     transport = Held(judged(8))
     coach = coach_on(transport)
     async with cassette_at(path) as cassette:
-        coach.keep_on(cassette)
+        coach.use_cassette(cassette)
         asking = [asyncio.create_task(coach.score(scene())) for _ in range(3)]
         await transport.begun.wait()
         for one in asking:
@@ -680,7 +680,7 @@ async def test_a_bug_of_a_transport_reaches_all_who_wait(path: Path) -> None:
     transport = Held(ZeroDivisionError("a bug"))
     coach = coach_on(transport)
     async with cassette_at(path) as cassette:
-        coach.keep_on(cassette)
+        coach.use_cassette(cassette)
         asking = [asyncio.create_task(coach.score(scene())) for _ in range(2)]
         await transport.begun.wait()
         transport.go.set()
@@ -704,7 +704,7 @@ async def test_core_makes_a_coach_of_every_transport() -> None:
 
     plugin = ModuleType("mine")
     plugin.mappa_transports = mappa_transports  # type: ignore[attr-defined]
-    registry = load(only=(), modules={"mine": plugin})
+    registry = load_plugins(only=(), modules={"mine": plugin})
     options = registry.offer("coaches", "scripted").options(model="model-9", batch="trajectory", price=Price(1.0, 2.0))
     coach = registry.build("coaches", "scripted", options)
     assert coach.providers == (Provider(name="scripted", model="model-9", host="nowhere.test", priced=True),)
@@ -715,7 +715,7 @@ async def test_core_makes_a_coach_of_every_transport() -> None:
 
 
 def test_options_of_the_transport_and_of_core_stand_side_by_side() -> None:
-    options: Any = coach_of(Offer("scripted", Scripted, Options)).options()
+    options: Any = llm_coach_offer(Offer("scripted", Scripted, Options)).options()
     assert (options.model, options.batch, options.limits.concurrency, options.price) == ("model-1", "step", 64, None)
 
 
@@ -727,7 +727,7 @@ class Clashing:
 
 def test_an_option_that_both_have_is_refused() -> None:
     with pytest.raises(PluginError, match=r"Clashing has the option 'seed', which core adds itself"):
-        coach_of(Offer("scripted", Scripted, Clashing))
+        llm_coach_offer(Offer("scripted", Scripted, Clashing))
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.coaching.verdicts import BadReply, Form
+from mappa_core.coaching.verdicts import BadReply, ReplySchema
 from mappa_core.records import Verdict
 
-ONE = Form(agents=("solver", "verifier"))
-CORRECTED = Form(agents=("solver", "verifier"), correction=True)
-THREE = Form(agents=("solver", "verifier"), actions=3)
+ONE = ReplySchema(agents=("solver", "verifier"))
+CORRECTED = ReplySchema(agents=("solver", "verifier"), correction=True)
+THREE = ReplySchema(agents=("solver", "verifier"), actions=3)
 
 GOOD = '{"reasoning": "adds", "blame": "nobody", "score": 7}'
 SEVEN = Verdict.scored(7, "adds", blame="nobody")
@@ -192,7 +192,7 @@ def test_a_correction_that_was_asked_for_must_be_there() -> None:
         CORRECTED.parse(GOOD)
 
 
-def found(text: str, form: Form = THREE) -> list[object]:
+def found(text: str, form: ReplySchema = THREE) -> list[object]:
     """Scores, and messages where there is none."""
     return [one.score if isinstance(one, Verdict) else str(one) for one in form.parse(text)]
 
@@ -295,7 +295,7 @@ replies = (
 
 
 @given(text=replies, form=st.sampled_from([ONE, CORRECTED, THREE]))
-def test_whatever_comes_is_a_verdict_in_range_or_a_bad_reply(text: str, form: Form) -> None:
+def test_whatever_comes_is_a_verdict_in_range_or_a_bad_reply(text: str, form: ReplySchema) -> None:
     try:
         parsed = form.parse(text)
     except BadReply:
@@ -330,7 +330,7 @@ def test_what_is_scored_is_what_the_schema_allows(text: str) -> None:
         parsed = ONE.parse(text)
     except BadReply:
         return
-    jsonschema.validate(json.loads(text), dict(ONE.schema))
+    jsonschema.validate(json.loads(text), dict(ONE.json_schema))
     assert parsed[0] is not None
 
 
@@ -349,8 +349,8 @@ def portable(schema: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("form", [ONE, CORRECTED, THREE])
-def test_the_schema_is_portable_and_asks_for_reasons_before_the_score(form: Form) -> None:
-    schema = form.schema
+def test_the_schema_is_portable_and_asks_for_reasons_before_the_score(form: ReplySchema) -> None:
+    schema = form.json_schema
     jsonschema.Draft202012Validator.check_schema(dict(schema))
     portable(schema)
     assert schema["type"] == "object"
@@ -362,4 +362,6 @@ def test_the_schema_is_portable_and_asks_for_reasons_before_the_score(form: Form
 
 def test_a_schema_is_the_same_for_all_actions_and_trajectories_of_a_team() -> None:
     """It is part of the prefix that a provider's cache knows."""
-    assert Form(agents=("a", "b"), actions=2).schema is Form(agents=("a", "b"), actions=5).schema
+    assert (
+        ReplySchema(agents=("a", "b"), actions=2).json_schema is ReplySchema(agents=("a", "b"), actions=5).json_schema
+    )

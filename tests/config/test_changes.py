@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import pytest
 
-from mappa_core.config.changes import difference, refuse_on_resume
+from mappa_core.config.changes import check_resume_changes, diff_configs
 from mappa_core.config.compose import compose, restore
 from mappa_core.errors import ConfigError, PluginError
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 
 
 @pytest.fixture
 def registry(acme):
-    return load()
+    return load_plugins()
 
 
 @pytest.fixture
 def stored(registry, write):
     """A run's config.yaml, of a command line that changed something."""
     return write(
-        "config.yaml", compose(registry, "acme", words=["train.epochs=3", 'coach.options.model="1e-6"']).yaml()
+        "config.yaml", compose(registry, "acme", overrides=["train.epochs=3", 'coach.options.model="1e-6"']).to_yaml()
     )
 
 
 def same(one, other) -> bool:
     return all(
-        getattr(one, name) == getattr(other, name) for name in ("config", "document", "origins", "full_name", "absent")
+        getattr(one, name) == getattr(other, name)
+        for name in ("config", "document", "origins", "full_name", "missing_offers")
     )
 
 
 def test_a_stored_config_reads_back_with_values_types_origins_and_hash(registry, stored):
-    was = compose(registry, "acme", words=["train.epochs=3", 'coach.options.model="1e-6"'])
+    was = compose(registry, "acme", overrides=["train.epochs=3", 'coach.options.model="1e-6"'])
     back = restore(registry, stored)
     assert same(back, was)
     assert back.config.coach.options.model == "1e-6"
@@ -39,8 +40,8 @@ def test_a_stored_config_reads_back_with_values_types_origins_and_hash(registry,
 
 
 def test_a_config_that_names_what_is_not_installed_reads_back(registry, write):
-    was = compose(registry, "acme", "paper", words=["tasks.options.path=x"])
-    assert same(restore(registry, write("config.yaml", was.yaml())), was)
+    was = compose(registry, "acme", "paper", overrides=["tasks.options.path=x"])
+    assert same(restore(registry, write("config.yaml", was.to_yaml())), was)
 
 
 def test_a_stored_config_does_not_ask_the_recipe_again(registry, stored, write):
@@ -70,23 +71,23 @@ def test_a_file_that_is_no_stored_config_is_refused(registry, write):
 
 def test_a_stored_config_whose_plugin_is_gone_names_the_plugin(stored):
     with pytest.raises(PluginError, match="no plugin is called 'acme'"):
-        restore(load(block=["acme"]), stored)
+        restore(load_plugins(block=["acme"]), stored)
 
 
 def test_a_stored_config_among_config_files_names_the_recipe(registry, stored):
-    again = compose(registry, config_files=[stored], words=["seed=4"])
+    again = compose(registry, config_files=[stored], overrides=["seed=4"])
     assert (again.full_name, again.config.train.epochs, again.config.seed) == ("acme/tiny", 3, 4)
     with pytest.raises(ConfigError, match="belongs to recipe acme/tiny, and plugin 'other' was asked for"):
         compose(registry, "other", config_files=[stored])
 
 
 def test_equal_configs_differ_in_nothing(registry):
-    assert difference(compose(registry, "acme"), compose(registry, "acme")) == ()
+    assert diff_configs(compose(registry, "acme"), compose(registry, "acme")) == ()
 
 
 def test_a_difference_names_key_old_new_and_who_set_it(registry):
     words = ["train.learning_rate=0.1", "agents.solo.max_tokens=5", "shapers=[]"]
-    changes = difference(compose(registry, "acme"), compose(registry, "acme", words=words))
+    changes = diff_configs(compose(registry, "acme"), compose(registry, "acme", overrides=words))
     assert [str(change) for change in changes] == [
         "shapers.0.use: 'acme_scale' -> None (no longer set)",
         "shapers.0.options.low: 0.0 -> None (no longer set)",
@@ -109,7 +110,7 @@ def test_a_difference_names_key_old_new_and_who_set_it(registry):
     ],
 )
 def test_a_resumed_run_may_change_what_decides_nothing_that_was_recorded(registry, stored, word):
-    refuse_on_resume(restore(registry, stored), restore(registry, stored, [word]))
+    check_resume_changes(restore(registry, stored), restore(registry, stored, [word]))
 
 
 @pytest.mark.parametrize(
@@ -123,6 +124,6 @@ def test_a_resumed_run_may_change_what_decides_nothing_that_was_recorded(registr
 )
 def test_a_resumed_run_may_change_nothing_else_and_is_shown_the_difference(registry, stored, word, line):
     with pytest.raises(ConfigError) as caught:
-        refuse_on_resume(restore(registry, stored), restore(registry, stored, [word, "train.iterations=99"]))
+        check_resume_changes(restore(registry, stored), restore(registry, stored, [word, "train.iterations=99"]))
     assert line in str(caught.value)
     assert "train.iterations: " not in str(caught.value)

@@ -6,10 +6,10 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from mappa_core.config.checks import RULES
+from mappa_core.config.checks import VALUE_RULES
 from mappa_core.config.compose import compose
 from mappa_core.errors import ConfigError
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ from mappa_core.plugins import load
 )
 def test_a_value_that_makes_no_sense_names_key_rule_and_layer(acme, word, message):
     with pytest.raises(ConfigError) as caught:
-        compose(load(), "acme", words=[word])
+        compose(load_plugins(), "acme", overrides=[word])
     key = word.partition("=")[0]
     assert str(caught.value).startswith(f"{key}: {message}")
     assert str(caught.value).endswith("(set by command line)")
@@ -59,12 +59,12 @@ def test_a_value_that_makes_no_sense_names_key_rule_and_layer(acme, word, messag
 
 @pytest.mark.parametrize("word", ["sampling.temperature=0", "train.minibatch_rows=null", "coach.reward={live: 0.0}"])
 def test_what_only_looks_odd_is_allowed(acme, word):
-    compose(load(), "acme", words=[word])
+    compose(load_plugins(), "acme", overrides=[word])
 
 
 def test_every_rule_is_about_a_setting_that_exists(acme):
-    composed = compose(load(), "acme", words=["agents.a.max_tokens=1", "agents.a.temperature=1"])
-    for pattern in (pattern for rule in RULES for pattern in rule.keys):
+    composed = compose(load_plugins(), "acme", overrides=["agents.a.max_tokens=1", "agents.a.temperature=1"])
+    for pattern in (pattern for rule in VALUE_RULES for pattern in rule.keys):
         assert any(fnmatchcase(key, pattern) for key in composed.origins), pattern
 
 
@@ -72,18 +72,20 @@ def test_every_rule_is_about_a_setting_that_exists(acme):
 def test_only_what_learns_starts_with_the_weights_of_another_run(acme, kind):
     judge = f"policies.judge={{kind: {kind}, model: m, from: first@best, use: openai, options: {{model: m}}}}"
     with pytest.raises(ConfigError, match=rf"policies\.judge\.from: a policy of kind {kind} does not start") as caught:
-        compose(load(), "acme", words=[judge])
+        compose(load_plugins(), "acme", overrides=[judge])
     assert "(set by command line)" in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
 def test_from_is_a_key_and_start_is_none(acme, kind):
-    composed = compose(load(), "acme", words=[f"policies.judge={{kind: {kind}, model: m, from: first@best}}"])
+    composed = compose(
+        load_plugins(), "acme", overrides=[f"policies.judge={{kind: {kind}, model: m, from: first@best}}"]
+    )
     assert composed.config.policies["judge"].start == "first@best"
     assert composed.origins["policies.judge.from"] == "command line"
     assert "policies.judge.start" not in composed.origins
     for word in ("policies.judge.start=first@best", "policies.judge.form=first@best"):
         with pytest.raises(ConfigError, match=r"policies\.judge\.(start|form): not a setting .*policies|from"):
-            compose(load(), "acme", words=[word])
+            compose(load_plugins(), "acme", overrides=[word])
     with pytest.raises(ConfigError, match=r"policies\.judge\.from: \['a'\] is not text or null"):
-        compose(load(), "acme", words=["policies.judge.from=[a]"])
+        compose(load_plugins(), "acme", overrides=["policies.judge.from=[a]"])

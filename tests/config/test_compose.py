@@ -11,12 +11,12 @@ from mappa_core.config.compose import compose
 from mappa_core.config.schema import RunConfig
 from mappa_core.errors import ConfigError, PluginError
 from mappa_core.hookspecs import NoOptions
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 
 
 @pytest.fixture
 def registry(acme):
-    return load()
+    return load_plugins()
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def tiny(registry):
     """Compose `acme/tiny` with these words and files."""
 
     def compose_tiny(*words, files=()):
-        return compose(registry, "acme", config_files=files, words=words)
+        return compose(registry, "acme", config_files=files, overrides=words)
 
     return compose_tiny
 
@@ -104,7 +104,7 @@ def test_naming_the_same_use_again_keeps_the_options_below(tiny):
 
 
 def test_tools_keep_their_limits_when_another_use_is_chosen(registry, acme):
-    config = compose(registry, "acme", words=["tools.echo.use=acme_tool", "tools.echo.limits.cpu_s=2"]).config
+    config = compose(registry, "acme", overrides=["tools.echo.use=acme_tool", "tools.echo.limits.cpu_s=2"]).config
     assert (config.tools["echo"].limits.wall_s, config.tools["echo"].limits.cpu_s) == (5.0, 2.0)
 
 
@@ -120,7 +120,7 @@ def test_listed_policies_start_from_default(tiny):
 
 
 def test_a_recipe_extends_another_of_its_plugin(registry):
-    composed = compose(registry, "acme", "paper-outcome", words=["tasks.options.path=x"])
+    composed = compose(registry, "acme", "paper-outcome", overrides=["tasks.options.path=x"])
     assert composed.config.train.iterations == 120
     assert composed.origins["train.iterations"] == "recipe acme/paper:9"
     assert composed.config.coach.options.points == 1.0
@@ -147,8 +147,8 @@ def test_without_a_plugin_those_with_recipes_are_listed(registry):
 
 
 def test_a_recipe_composes_although_known_packages_are_not_installed(acme):
-    composed = compose(load(only=("acme",)), "acme", "paper", words=["tasks.options.path=x"])
-    assert {one.key for one in composed.absent} == {"tools.python", "coach"}
+    composed = compose(load_plugins(only=("acme",)), "acme", "paper", overrides=["tasks.options.path=x"])
+    assert {one.key for one in composed.missing_offers} == {"tools.python", "coach"}
     assert composed.document["coach"]["options"] == {"model": "gemini-2.5-pro"}
     with pytest.raises(PluginError) as caught:
         composed.require_installed()
@@ -278,7 +278,7 @@ def mappa_shapers():
 
 def test_paths_in_options_are_stored_as_text(site, acme):
     site.write("paths", PATHS)
-    composed = compose(load(), "acme", words=["shapers=[{use: where}]"])
+    composed = compose(load_plugins(), "acme", overrides=["shapers=[{use: where}]"])
     assert composed.config.shapers[0].options.folder == Path("a/b")
     assert composed.document["shapers"][0]["options"] == {"folder": "a/b"}
 

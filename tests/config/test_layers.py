@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.config.layers import annotate, attribute, leaves, merge
+from mappa_core.config.layers import copy_origins, iter_leaves, merge, with_origin
 
 KEYS = st.sampled_from(["a", "b", "c"])
 TREES = st.dictionaries(
@@ -27,29 +27,29 @@ def reference(low, high):
 
 @given(TREES, TREES)
 def test_merging_trees_merges_their_values(low, high):
-    assert merge(annotate(low, "low"), annotate(high, "high")).plain == reference(low, high)
+    assert merge(with_origin(low, "low"), with_origin(high, "high")).plain == reference(low, high)
 
 
 @given(TREES, TREES)
 def test_a_value_of_the_upper_layer_is_the_one_that_is_marked_so(low, high):
-    for key, node in leaves(merge(annotate(low, "low"), annotate(high, "high"))):
-        source = annotate(high if node.origin == "high" else low, "x")
+    for key, node in iter_leaves(merge(with_origin(low, "low"), with_origin(high, "high"))):
+        source = with_origin(high if node.origin == "high" else low, "x")
         assert source.at(key) is None or key == "" or source.at(key).plain == node.plain
 
 
 def test_a_lower_options_goes_when_use_changes_and_stays_when_it_does_not():
-    low = annotate({"use": "a", "options": {"x": 1}, "limits": {"y": 2}}, "low")
-    assert merge(low, annotate({"use": "b"}, "high")).plain == {"use": "b", "limits": {"y": 2}}
-    assert merge(low, annotate({"use": "a"}, "high")).plain == low.plain
-    assert merge(low, annotate({"options": {"z": 3}}, "high")).plain["options"] == {"x": 1, "z": 3}
+    low = with_origin({"use": "a", "options": {"x": 1}, "limits": {"y": 2}}, "low")
+    assert merge(low, with_origin({"use": "b"}, "high")).plain == {"use": "b", "limits": {"y": 2}}
+    assert merge(low, with_origin({"use": "a"}, "high")).plain == low.plain
+    assert merge(low, with_origin({"options": {"z": 3}}, "high")).plain["options"] == {"x": 1, "z": 3}
 
 
 def test_what_no_layer_set_is_a_default():
-    tree = attribute({"a": 1, "b": [{"c": 2}, {"c": 3}]}, annotate({"b": [{"c": 2}]}, "f:1"))
-    assert {key: node.origin for key, node in leaves(tree)} == {"a": "default", "b.0.c": "f:1", "b.1.c": "default"}
+    tree = copy_origins({"a": 1, "b": [{"c": 2}, {"c": 3}]}, with_origin({"b": [{"c": 2}]}, "f:1"))
+    assert {key: node.origin for key, node in iter_leaves(tree)} == {"a": "default", "b.0.c": "f:1", "b.1.c": "default"}
 
 
 def test_a_key_of_a_list_item_is_its_number():
-    tree = annotate({"a": [{"b": 1}]}, "f")
+    tree = with_origin({"a": [{"b": 1}]}, "f")
     assert tree.at("a.0.b").plain == 1
     assert tree.at("a.1") is None and tree.at("a.x") is None and tree.at("a.0.b.c") is None

@@ -7,7 +7,7 @@ import pytest
 from mappa_core.config.compose import compose
 from mappa_core.config.schema import Use
 from mappa_core.errors import ConfigError, PluginError
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 
 PAIR = """
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ def mappa_coaches():
 @pytest.fixture
 def registry(acme):
     acme.write("pairs", PAIR)
-    return load()
+    return load_plugins()
 
 
 def settings(*words):
@@ -46,14 +46,14 @@ def settings(*words):
 def test_the_options_of_parts_are_those_of_their_offers_at_any_depth(registry):
     inner = "{use: pair, options: {name: inner, members: [{use: one}]}}"
     words = settings(f"coach.options.members=[{{use: one, options: {{points: 7}}}}, {inner}]")
-    coach = compose(registry, "acme", words=words).config.coach
+    coach = compose(registry, "acme", overrides=words).config.coach
     assert isinstance(coach.options.members[0], Use) and coach.options.members[0].options.points == 7.0
     built = registry.build("coaches", coach.use, coach.options)
     assert built == ("pair", [("one", 7.0), ("inner", [("one", 5.0)], None)], None)
 
 
 def test_a_part_that_is_not_null_is_built_too(registry):
-    coach = compose(registry, "acme", words=settings("coach.options.judge={use: one}")).config.coach
+    coach = compose(registry, "acme", overrides=settings("coach.options.judge={use: one}")).config.coach
     assert registry.build("coaches", coach.use, coach.options)[2] == ("one", 5.0)
 
 
@@ -67,27 +67,27 @@ def test_a_part_that_is_not_null_is_built_too(registry):
 )
 def test_what_is_wrong_in_a_part_is_named_with_its_whole_key(registry, words, said):
     with pytest.raises((ConfigError, PluginError), match=said):
-        compose(registry, "acme", words=settings(words))
+        compose(registry, "acme", overrides=settings(words))
 
 
 def test_a_part_of_a_package_that_is_not_installed_is_absent_and_not_unknown(acme):
     acme.write("pairs", PAIR)
-    registry = load(only=("acme", "pairs"))
-    composed = compose(registry, "acme", words=settings("coach.options.members=[{use: gemini}]"))
+    registry = load_plugins(only=("acme", "pairs"))
+    composed = compose(registry, "acme", overrides=settings("coach.options.members=[{use: gemini}]"))
     with pytest.raises(PluginError, match=r"coach.options.members.0.use: .*mappa-coach-gemini"):
         composed.require_installed()
 
 
 def test_the_coach_of_hindsight_and_policies_behind_an_api_have_typed_options(registry):
     words = ("coach.hindsight={use: one, options: {points: 3}}", "policies.default={kind: api, use: acme_wire}")
-    config = compose(registry, "acme", words=words).config
+    config = compose(registry, "acme", overrides=words).config
     assert config.coach.hindsight.options.points == 3.0
     assert type(config.policies["default"].options) is registry.offer("policies", "acme_wire").options
 
 
 def test_a_policy_behind_an_api_has_to_say_whose(registry):
     with pytest.raises(ConfigError, match=r"policies.default.use: no value; name one of acme_wire"):
-        compose(registry, "acme", words=("policies.default.kind=api",))
+        compose(registry, "acme", overrides=("policies.default.kind=api",))
 
 
 @pytest.mark.parametrize(
@@ -101,4 +101,4 @@ def test_a_policy_behind_an_api_has_to_say_whose(registry):
 )
 def test_settings_of_coaches_that_make_no_sense_are_refused(registry, word, said):
     with pytest.raises(ConfigError, match=said):
-        compose(registry, "acme", words=(word,))
+        compose(registry, "acme", overrides=(word,))

@@ -7,8 +7,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappa_core.config.layers import Node, annotate, leaves
-from mappa_core.config.text import read_origins, read_words, read_yaml, scalar, write_yaml
+from mappa_core.config.layers import SettingsNode, iter_leaves, with_origin
+from mappa_core.config.text import format_scalar, format_yaml, parse_origins, parse_overrides, parse_yaml
 from mappa_core.errors import ConfigError
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20).filter(lambda text: "${" not in text)
@@ -50,21 +50,21 @@ TREES = st.recursive(
     ],
 )
 def test_plain_scalars_are_those_of_yaml_1_2(text, value):
-    plain = read_words([f"key={text}"]).plain["key"]
+    plain = parse_overrides([f"key={text}"]).plain["key"]
     assert plain == value and type(plain) is type(value)
 
 
 def test_a_word_may_hold_an_equals_sign():
-    assert read_words(["a.b=x=y"]).plain == {"a": {"b": "x=y"}}
+    assert parse_overrides(["a.b=x=y"]).plain == {"a": {"b": "x=y"}}
 
 
 def test_the_later_word_wins():
-    assert read_words(["a=1", "a.b=2", "c.d=3", "c.e=4"]).plain == {"a": {"b": 2}, "c": {"d": 3, "e": 4}}
+    assert parse_overrides(["a=1", "a.b=2", "c.d=3", "c.e=4"]).plain == {"a": {"b": 2}, "c": {"d": 3, "e": 4}}
 
 
 def test_origins_are_lines_of_keys():
-    tree = read_yaml("a:\n  b: 1\n  c:\n    - x: 2\n    - x: 3\n\nd: [1,\n  2]\n", "f")
-    assert {key: node.origin for key, node in leaves(tree)} == {
+    tree = parse_yaml("a:\n  b: 1\n  c:\n    - x: 2\n    - x: 3\n\nd: [1,\n  2]\n", "f")
+    assert {key: node.origin for key, node in iter_leaves(tree)} == {
         "a.b": "f:2",
         "a.c.0.x": "f:4",
         "a.c.1.x": "f:5",
@@ -74,42 +74,45 @@ def test_origins_are_lines_of_keys():
 
 def test_an_interpolation_is_refused_wherever_it_stands():
     with pytest.raises(ConfigError, match="f:2"):
-        read_yaml("a:\n  - 'x ${b} y'\n", "f")
+        parse_yaml("a:\n  - 'x ${b} y'\n", "f")
 
 
 @settings(max_examples=60)
 @given(st.dictionaries(KEYS, TREES, max_size=4))
 def test_what_is_written_reads_back_and_keeps_its_origins(document):
-    tree = annotate({"first": 1, "rest": document}, "default")
-    numbered = Node(
-        {key: annotate(node.plain, f"a  b:{index}") for index, (key, node) in enumerate(tree.fields.items())}, ""
+    tree = with_origin({"first": 1, "rest": document}, "default")
+    numbered = SettingsNode(
+        {key: with_origin(node.plain, f"a  b:{index}") for index, (key, node) in enumerate(tree.fields.items())}, ""
     )
-    text = write_yaml(numbered)
-    back = read_yaml(text, "f")
+    text = format_yaml(numbered)
+    back = parse_yaml(text, "f")
     assert back.plain == {"first": 1, "rest": document}
-    origins = {f"f:{line}": origin for line, origin in read_origins(text).items()}
-    assert {key: origins[node.origin] for key, node in leaves(back)} == {
-        key: node.origin for key, node in leaves(numbered)
+    origins = {f"f:{line}": origin for line, origin in parse_origins(text).items()}
+    assert {key: origins[node.origin] for key, node in iter_leaves(back)} == {
+        key: node.origin for key, node in iter_leaves(numbered)
     }
 
 
 @given(SCALARS)
 def test_a_scalar_is_one_line_that_any_yaml_reader_reads_as_we_do(value):
-    text = scalar(value)
+    text = format_scalar(value)
     assert len(text.splitlines()) <= 1
-    assert read_yaml(f"key: {text}", "f").plain["key"] == value
+    assert parse_yaml(f"key: {text}", "f").plain["key"] == value
     assert yaml.safe_load(f"key: {text}")["key"] == value
 
 
 def test_every_value_stands_on_a_line_of_its_own_with_its_origin():
-    tree = Node(
+    tree = SettingsNode(
         {
-            "seed": Node(3, "command line"),
-            "shapers": Node((Node({"use": Node("scale", "f:4"), "options": Node({}, "default")}, "f:4"),), "f:3"),
+            "seed": SettingsNode(3, "command line"),
+            "shapers": SettingsNode(
+                (SettingsNode({"use": SettingsNode("scale", "f:4"), "options": SettingsNode({}, "default")}, "f:4"),),
+                "f:3",
+            ),
         },
         "default",
     )
-    lines = [line.split("  # ") for line in write_yaml(tree).splitlines()]
+    lines = [line.split("  # ") for line in format_yaml(tree).splitlines()]
     assert [[part.rstrip() for part in line] for line in lines] == [
         ["seed: 3", "command line"],
         ["shapers:"],

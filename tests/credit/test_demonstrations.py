@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mappa_core.config.schema import SupervisedSection
-from mappa_core.credit.demonstrations import corrections
-from mappa_core.credit.experience import build
+from mappa_core.credit.demonstrations import collect_demonstrations
+from mappa_core.credit.experience import build_experience
 from mappa_core.records import Message, Verdict
 
 POLICIES = {"solver": "solver", "coder": "coder"}
@@ -31,8 +31,8 @@ def make(make_step, make_trajectory):
     def made(*verdicts, steps=None, trained=("solver", "coder"), rewards=(1.0, 1.0), phases=LIVE, **settings):
         steps = steps or [make_step("a", "solver"), make_step("b", "coder", position=1)]
         trajectory = make_trajectory("t", steps, verdicts=verdicts)
-        experience = build([trajectory], [rewards], POLICIES, set(trained), "correct")
-        return corrections(
+        experience = build_experience([trajectory], [rewards], POLICIES, set(trained), "correct")
+        return collect_demonstrations(
             experience,
             [trajectory],
             phases,

@@ -26,7 +26,7 @@ from mappa_core.credit.estimators import (
     Rloo,
     RlooOptions,
 )
-from mappa_core.credit.experience import take
+from mappa_core.credit.experience import select_rows
 from mappa_core.errors import ConfigError
 from mappa_core.experience import Experience
 from mappa_core.protocols import Estimator
@@ -203,7 +203,7 @@ def test_reinforce_by_hand(make_experience) -> None:
 
 
 def strip(experience: Experience) -> Experience:
-    return take(experience, np.flatnonzero(experience.weight > 0))
+    return select_rows(experience, np.flatnonzero(experience.weight > 0))
 
 
 @settings(max_examples=200)
@@ -234,7 +234,7 @@ def test_the_order_of_the_rows_does_not_matter(make_experience, estimator, batch
     experience = make_experience(**batch)
     order = list(range(len(experience.reward)))
     random.shuffle(order)
-    shuffled = take(experience, np.array(order, np.int64))
+    shuffled = select_rows(experience, np.array(order, np.int64))
     by_row = np.split(advantages(estimator, experience), experience.offsets[1:-1]) if order else []
     expected = np.concatenate([np.zeros(0, np.float32), *(by_row[row] for row in order)])
     np.testing.assert_allclose(advantages(estimator, shuffled), expected, rtol=1e-4, atol=1e-5)

@@ -5,7 +5,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from mappa_core.credit.experience import build, take
+from mappa_core.credit.experience import build_experience, select_rows
 from mappa_core.experience import Experience
 from mappa_core.records import Failure, VersionSpan
 
@@ -40,7 +40,7 @@ def trajectories(make_step, make_trajectory):
 
 @pytest.fixture
 def experience(trajectories) -> Experience:
-    return build(trajectories, [(4.0, None), (1.0, 2.0, None)], POLICIES, set(POLICIES), "correct")
+    return build_experience(trajectories, [(4.0, None), (1.0, 2.0, None)], POLICIES, set(POLICIES), "correct")
 
 
 def test_rows_come_by_trajectory_and_position(experience: Experience) -> None:
@@ -89,7 +89,7 @@ def test_a_group_is_one_task_agent_and_turn_over_all_samples(make_step, make_tra
 
     other = make_trajectory("z", [make_step("z.0", "coder")], task="beta")
     made = [sample("x", 2), sample("y", 1), other]
-    experience = build(made, [(1.0,) * len(t.steps) for t in made], POLICIES, set(POLICIES), "correct")
+    experience = build_experience(made, [(1.0,) * len(t.steps) for t in made], POLICIES, set(POLICIES), "correct")
     members: dict[int, list[str]] = {}
     for step, group in zip(experience.steps, experience.group.tolist(), strict=True):
         members.setdefault(group, []).append(step)
@@ -97,14 +97,16 @@ def test_a_group_is_one_task_agent_and_turn_over_all_samples(make_step, make_tra
 
 
 def test_only_trained_policies_have_rows_and_names(trajectories) -> None:
-    experience = build(trajectories, [(4.0, None), (1.0, 2.0, None)], POLICIES, ["solver"], "correct")
+    experience = build_experience(trajectories, [(4.0, None), (1.0, 2.0, None)], POLICIES, ["solver"], "correct")
     assert experience.steps == ("t1.0", "t2.0")
     assert (experience.agents, experience.policies) == (("solver",), ("solver",))
 
 
 def test_agents_that_share_a_policy_keep_their_own_names(make_step, make_trajectory) -> None:
     steps = [make_step("s0", "solver", policy="all"), make_step("s1", "coder", policy="all", position=1)]
-    experience = build([make_trajectory("t", steps)], [(1.0, 1.0)], dict.fromkeys(POLICIES, "all"), ["all"], "correct")
+    experience = build_experience(
+        [make_trajectory("t", steps)], [(1.0, 1.0)], dict.fromkeys(POLICIES, "all"), ["all"], "correct"
+    )
     assert experience.policies == ("all",)
     assert experience.policy.tolist() == [0, 0]
     assert [experience.agents[k] for k in experience.agent] == ["solver", "coder"]
@@ -112,7 +114,7 @@ def test_agents_that_share_a_policy_keep_their_own_names(make_step, make_traject
 
 def test_an_action_without_tokens_has_no_row(make_step, make_trajectory) -> None:
     steps = [make_step("api", tokens=None, prompt=None), make_step("own", position=1)]
-    experience = build([make_trajectory("t", steps)], [(1.0, 2.0)], POLICIES, POLICIES, "correct")
+    experience = build_experience([make_trajectory("t", steps)], [(1.0, 2.0)], POLICIES, POLICIES, "correct")
     assert experience.steps == ("own",)
     assert experience.reward.tolist() == [2.0]
 
@@ -120,13 +122,15 @@ def test_an_action_without_tokens_has_no_row(make_step, make_trajectory) -> None
 def test_a_version_is_known_for_every_token(make_step, make_trajectory) -> None:
     spans = (VersionSpan(version=3, start=0, end=2), VersionSpan(version=4, start=2, end=3))
     made = [make_trajectory("t", [make_step("s", versions=spans)])]
-    experience = build(made, [(1.0,)], POLICIES, POLICIES, "correct")
+    experience = build_experience(made, [(1.0,)], POLICIES, POLICIES, "correct")
     assert experience.version.tolist() == [3, 3, 4]
 
 
 @pytest.mark.parametrize("made", [[], ["empty"]])
 def test_an_iteration_without_actions_is_an_experience_of_no_rows(made: list[str], make_trajectory) -> None:
-    experience = build([make_trajectory(name) for name in made], [()] * len(made), POLICIES, POLICIES, "correct")
+    experience = build_experience(
+        [make_trajectory(name) for name in made], [()] * len(made), POLICIES, POLICIES, "correct"
+    )
     assert (len(experience.reward), len(experience.tokens), len(experience.prompt_tokens)) == (0, 0, 0)
     assert experience.offsets.tolist() == experience.prompt_offsets.tolist() == [0]
     assert experience.agents == ("solver", "coder", "verifier")
@@ -148,25 +152,25 @@ def test_an_iteration_without_actions_is_an_experience_of_no_rows(made: list[str
 )
 def test_a_step_that_cannot_be_trained_on_is_named(broken, message: str, make_step, make_trajectory) -> None:
     with pytest.raises(ValueError, match=f"^step s\\b.*{message}"):
-        build([make_trajectory("t", [make_step("s", **broken)])], [(1.0,)], POLICIES, POLICIES, "correct")
+        build_experience([make_trajectory("t", [make_step("s", **broken)])], [(1.0,)], POLICIES, POLICIES, "correct")
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])
 def test_a_reward_that_is_no_number_is_refused(reward: float, make_step, make_trajectory) -> None:
     with pytest.raises(ValueError, match="a missing reward is None"):
-        build([make_trajectory("t", [make_step("s")])], [(reward,)], POLICIES, POLICIES, "correct")
+        build_experience([make_trajectory("t", [make_step("s")])], [(reward,)], POLICIES, POLICIES, "correct")
 
 
 def test_rewards_must_match_the_steps_and_ids_must_differ(make_step, make_trajectory) -> None:
     one = make_trajectory("t", [make_step("s")])
     with pytest.raises(ValueError, match="zip"):
-        build([one], [(1.0, 2.0)], POLICIES, POLICIES, "correct")
+        build_experience([one], [(1.0, 2.0)], POLICIES, POLICIES, "correct")
     with pytest.raises(ValueError, match="same id"):
-        build([one, one], [(1.0,), (1.0,)], POLICIES, POLICIES, "correct")
+        build_experience([one, one], [(1.0,), (1.0,)], POLICIES, POLICIES, "correct")
 
 
 def test_taking_rows_takes_all_their_columns(experience: Experience) -> None:
-    taken = take(experience, np.array([4, 1]))
+    taken = select_rows(experience, np.array([4, 1]))
     assert taken.steps == ("t2.1", "t1.1")
     assert taken.tokens.tolist() == [21, 13]
     assert taken.offsets.tolist() == [0, 1, 2]
@@ -175,7 +179,7 @@ def test_taking_rows_takes_all_their_columns(experience: Experience) -> None:
     assert taken.reward.tolist() == [4, 2]
     assert taken.agents == experience.agents
     assert taken.old_logprobs is None
-    everything = take(experience, np.arange(5))
+    everything = select_rows(experience, np.arange(5))
     for field in fields(Experience):
         np.testing.assert_array_equal(getattr(everything, field.name), getattr(experience, field.name))
 
@@ -183,7 +187,7 @@ def test_taking_rows_takes_all_their_columns(experience: Experience) -> None:
 def test_taking_rows_knows_every_column_of_the_record(make_experience) -> None:
     lengths = [2, 1, 3]
     experience = make_experience(lengths, [0, 1, 2], old_logprobs=range(6), ref_logprobs=range(6))
-    taken = take(experience, np.array([2]))
+    taken = select_rows(experience, np.array([2]))
     for field in fields(Experience):
         values = getattr(taken, field.name)
         if isinstance(values, np.ndarray):

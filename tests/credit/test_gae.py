@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.credit.estimators import Gae, GaeOptions
-from mappa_core.credit.experience import build, take
+from mappa_core.credit.experience import build_experience, select_rows
 from mappa_core.errors import ConfigError
 from mappa_core.experience import Advantages, Experience
 from mappa_core.records import Failure
@@ -99,7 +99,7 @@ def test_trajectories_with_an_error_are_known_from_their_records(make_step, make
         make_trajectory("x", [make_step("x0", tokens=[1])], error=error),
         make_trajectory("y", [make_step("y0", tokens=[1])]),
     ]
-    experience = build(trajectories, [(1.0,), (1.0,)], {"solver": "solver"}, ["solver"], "correct")
+    experience = build_experience(trajectories, [(1.0,), (1.0,)], {"solver": "solver"}, ["solver"], "correct")
     assert experience.finished.tolist() == [False, True]
     found = gae(replace(experience, values=np.zeros(2, np.float32)))
     assert found.advantages.tolist() == [0, 1]
@@ -161,7 +161,7 @@ def played(draw: st.DrawFn) -> dict[str, Any]:
 def test_it_equals_a_loop_over_tokens_in_any_order_of_the_rows(make_experience, batch, gamma, lam, random) -> None:
     order = list(range(len(batch["lengths"])))
     random.shuffle(order)
-    experience = take(make_experience(**batch), np.array(order, np.int64))
+    experience = select_rows(make_experience(**batch), np.array(order, np.int64))
     advantages, targets = slow(experience, gamma, lam, 0.1)
     found = gae(experience, gamma=gamma, lam=lam, kl_coef=0.1)
     np.testing.assert_allclose(found.advantages, advantages, rtol=1e-4, atol=1e-5)

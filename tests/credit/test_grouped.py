@@ -19,7 +19,7 @@ from mappa_core.credit.estimators import (
     Rloo,
     RlooOptions,
 )
-from mappa_core.credit.experience import build
+from mappa_core.credit.experience import build_experience
 from mappa_core.errors import ConfigError
 from mappa_core.experience import Experience
 from mappa_core.protocols import Estimator
@@ -93,7 +93,7 @@ def samples(make_step, make_trajectory, **rewards: Sequence[float]) -> Experienc
         return make_trajectory(name, steps), tuple(rewards)
 
     trajectories, given_ = zip(*(sample(*pair) for pair in rewards.items()), strict=True)
-    return build(trajectories, given_, {"solver": "solver"}, ["solver"], "correct")
+    return build_experience(trajectories, given_, {"solver": "solver"}, ["solver"], "correct")
 
 
 def test_samples_with_different_numbers_of_actions_are_compared_turn_by_turn(make_step, make_trajectory) -> None:

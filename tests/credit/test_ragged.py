@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.credit.ragged import offsets_of, places, returns_to_go
+from mappa_core.credit.ragged import element_indices, lengths_to_offsets, returns_to_go
 
 rows_of_numbers = st.lists(st.lists(st.floats(-10, 10), max_size=20), max_size=8)
 
@@ -20,7 +20,7 @@ def slow_returns(row: list[float], gamma: float) -> list[float]:
 
 
 def flat(rows: list[list[float]]) -> tuple[np.ndarray, np.ndarray]:
-    return np.array(list(chain(*rows)), np.float64), offsets_of(np.array([len(row) for row in rows], np.int64))
+    return np.array(list(chain(*rows)), np.float64), lengths_to_offsets(np.array([len(row) for row in rows], np.int64))
 
 
 def test_returns_by_hand() -> None:
@@ -49,6 +49,6 @@ def test_returns_of_a_row_do_not_depend_on_its_neighbours_in_any_bit(rows: list[
 @given(st.lists(st.integers(0, 5), max_size=8), st.data())
 def test_places_are_the_rows_elements_in_the_order_given(lengths: list[int], data: st.DataObject) -> None:
     rows = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=8)) if lengths else []
-    offsets = offsets_of(np.array(lengths, np.int64))
+    offsets = lengths_to_offsets(np.array(lengths, np.int64))
     expected = [place for row in rows for place in range(offsets[row], offsets[row + 1])]
-    assert places(offsets, np.array(rows, np.int64)).tolist() == expected
+    assert element_indices(offsets, np.array(rows, np.int64)).tolist() == expected

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from mappa_core.credit.rewards import rewards
-from mappa_core.credit.shapers import Outcome, OutcomeOptions, Scale, ScaleOptions
+from mappa_core.credit.rewards import compute_rewards
+from mappa_core.credit.shapers import OutcomeOptions, OutcomeShaper, ScaleOptions, ScaleShaper
 from mappa_core.errors import ConfigError
 from mappa_core.records import Verdict
 
@@ -28,39 +28,39 @@ def judged(make_step, make_trajectory):
 
 def test_a_reward_is_the_points_of_the_live_verdict(judged) -> None:
     trajectory = judged(verdict("c", 0.0), verdict("a", 10.0), verdict("b", 4.5))
-    assert rewards(trajectory, {"live": 1.0, "after": 0.0}, ()) == (10.0, 4.5, 0.0)
+    assert compute_rewards(trajectory, {"live": 1.0, "after": 0.0}, ()) == (10.0, 4.5, 0.0)
 
 
 @pytest.mark.parametrize("judgement", [(), (Verdict.failed("timeout"),), (Verdict.abstained("not mine"),)])
 def test_no_score_gives_no_reward_however_it_is_missing(judgement, judged) -> None:
     given = [replace(verdict, step="b") for verdict in judgement]
-    assert rewards(judged(verdict("a", 3.0), *given), {"live": 1.0}, ()) == (3.0, None, None)
+    assert compute_rewards(judged(verdict("a", 3.0), *given), {"live": 1.0}, ()) == (3.0, None, None)
 
 
 def test_phases_are_weighted_and_all_of_those_that_count_are_needed(judged) -> None:
     both = [verdict("a", 10.0), verdict("a", 2.0, "after")]
     trajectory = judged(*both, verdict("b", 10.0), verdict("c", 10.0, "after"))
-    assert rewards(trajectory, {"live": 0.25, "after": 0.75}, ()) == (4.0, None, None)
-    assert rewards(trajectory, {"live": 0.0, "after": 1.0}, ()) == (2.0, None, 10.0)
+    assert compute_rewards(trajectory, {"live": 0.25, "after": 0.75}, ()) == (4.0, None, None)
+    assert compute_rewards(trajectory, {"live": 0.0, "after": 1.0}, ()) == (2.0, None, 10.0)
 
 
 def test_of_several_verdicts_of_one_phase_the_last_one_counts_even_where_it_failed(judged) -> None:
     trajectory = judged(verdict("a", 1.0), verdict("a", 9.0), verdict("b", None), verdict("b", 5.0), verdict("c", 5.0))
-    assert rewards(trajectory, {"live": 1.0}, ()) == (9.0, 5.0, 5.0)
-    assert rewards(judged(verdict("a", 5.0), verdict("a", None)), {"live": 1.0}, ()) == (None, None, None)
+    assert compute_rewards(trajectory, {"live": 1.0}, ()) == (9.0, 5.0, 5.0)
+    assert compute_rewards(judged(verdict("a", 5.0), verdict("a", None)), {"live": 1.0}, ()) == (None, None, None)
 
 
 def test_without_a_weighted_phase_there_is_nothing_to_start_from(judged) -> None:
     trajectory = judged(verdict("a", 5.0), outcome={"correct": 1.0})
-    assert rewards(trajectory, {}, ()) == rewards(trajectory, {"live": 0.0}, ()) == (None, None, None)
-    assert rewards(trajectory, {}, [Outcome(OutcomeOptions())]) == (1.0, 1.0, 1.0)
+    assert compute_rewards(trajectory, {}, ()) == compute_rewards(trajectory, {"live": 0.0}, ()) == (None, None, None)
+    assert compute_rewards(trajectory, {}, [OutcomeShaper(OutcomeOptions())]) == (1.0, 1.0, 1.0)
 
 
 def test_shapers_run_in_the_order_of_the_recipe(judged) -> None:
-    halve, shift = Scale(ScaleOptions(high=0.5)), Scale(ScaleOptions(source_high=1.0, low=1.0, high=2.0))
+    halve, shift = ScaleShaper(ScaleOptions(high=0.5)), ScaleShaper(ScaleOptions(source_high=1.0, low=1.0, high=2.0))
     trajectory = judged(verdict("a", 10.0))
-    assert rewards(trajectory, {"live": 1.0}, [halve, shift]) == (1.5, None, None)
-    assert rewards(trajectory, {"live": 1.0}, [shift, halve]) == (0.55, None, None)
+    assert compute_rewards(trajectory, {"live": 1.0}, [halve, shift]) == (1.5, None, None)
+    assert compute_rewards(trajectory, {"live": 1.0}, [shift, halve]) == (0.55, None, None)
 
 
 def test_a_shaper_that_loses_a_step_is_named(judged) -> None:
@@ -68,13 +68,13 @@ def test_a_shaper_that_loses_a_step_is_named(judged) -> None:
         return rewards[:-1]
 
     with pytest.raises(ValueError, match=r"careless.* returned 2 rewards for 3 steps"):
-        rewards(judged(), {"live": 1.0}, [careless])
+        compute_rewards(judged(), {"live": 1.0}, [careless])
 
 
 def test_a_phase_that_does_not_exist_is_refused(judged) -> None:
     with pytest.raises(ConfigError, match="'liv' is not a phase; the phases are live, after, again"):
-        rewards(judged(), {"liv": 1.0}, ())
+        compute_rewards(judged(), {"liv": 1.0}, ())
 
 
 def test_a_trajectory_without_steps_has_no_rewards(make_trajectory) -> None:
-    assert rewards(make_trajectory(), {"live": 1.0}, [Outcome(OutcomeOptions())]) == ()
+    assert compute_rewards(make_trajectory(), {"live": 1.0}, [OutcomeShaper(OutcomeOptions())]) == ()

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.credit.experience import build
-from mappa_core.credit.segments import segments
+from mappa_core.credit.experience import build_experience
+from mappa_core.credit.segments import build_sequences
 from mappa_core.experience import Experience
 from mappa_core.records import Int64
 
@@ -39,7 +39,7 @@ def experience_of(make_step, make_trajectory):
             ]
             trajectories.append(make_trajectory(name, steps))
         given_rewards = [(1.0,) * len(trajectory.steps) for trajectory in trajectories]
-        return build(trajectories, given_rewards, {"p": "p", "q": "q"}, ("p", "q"), "correct")
+        return build_experience(trajectories, given_rewards, {"p": "p", "q": "q"}, ("p", "q"), "correct")
 
     return make
 
@@ -59,7 +59,7 @@ def test_each_token_of_the_chosen_rows_stands_once_after_its_own_context(experie
     experience = experience_of(rows)
     index = range(len(experience.reward))
     chosen = data.draw(st.none() | (st.lists(st.sampled_from(index)) if rows else st.just([])))
-    found = segments(experience, None if chosen is None else np.array(chosen, np.int64))
+    found = build_sequences(experience, None if chosen is None else np.array(chosen, np.int64))
     before = contexts(experience)
     for segment in found:
         assert (segment.tokens.dtype, segment.targets.dtype, segment.source.dtype) == (np.int32, np.int64, np.int64)
@@ -74,13 +74,13 @@ def test_each_token_of_the_chosen_rows_stands_once_after_its_own_context(experie
 @given(histories())
 def test_a_sequence_holds_one_policy_of_one_trajectory(experience_of, rows) -> None:
     experience = experience_of(rows)
-    for segment in segments(experience):
+    for segment in build_sequences(experience):
         own = experience.row_of_token[segment.source]
         assert len(set(zip(experience.policy[own], experience.trajectory[own], strict=True))) == 1
 
 
 def rows_of(experience: Experience, rows: Int64 | None = None) -> list[list[int]]:
-    return [np.unique(experience.row_of_token[s.source]).tolist() for s in segments(experience, rows)]
+    return [np.unique(experience.row_of_token[s.source]).tolist() for s in build_sequences(experience, rows)]
 
 
 def test_three_turns_with_tool_answers_between_are_one_sequence(experience_of) -> None:
@@ -91,7 +91,7 @@ def test_three_turns_with_tool_answers_between_are_one_sequence(experience_of) -
             ("t", "p", [1, 2, 3, 4, 90, 91, 5], [6, 7]),
         ]
     )
-    (segment,) = segments(experience)
+    (segment,) = build_sequences(experience)
     assert segment.tokens.tolist() == [1, 2, 3, 4, 90, 91, 5, 6, 7]
     assert segment.targets.tolist() == [2, 3, 6, 7, 8]
     assert segment.source.tolist() == [0, 1, 2, 3, 4]
@@ -109,7 +109,7 @@ def test_three_turns_with_tool_answers_between_are_one_sequence(experience_of) -
     ],
 )
 def test_rows_stay_apart_for(why: str, second: Row, experience_of) -> None:
-    assert len(segments(experience_of([("t", "p", [1, 2], [3, 4]), second]))) == 2
+    assert len(build_sequences(experience_of([("t", "p", [1, 2], [3, 4]), second]))) == 2
 
 
 def test_interleaved_agents_of_a_shared_policy_form_a_sequence_each(experience_of) -> None:
@@ -131,12 +131,12 @@ def test_of_two_branches_one_goes_on_and_the_other_begins_anew(experience_of) ->
 
 def test_rows_are_joined_over_a_row_that_was_not_chosen(experience_of) -> None:
     experience = experience_of([("t", "p", [1], [2]), ("t", "p", [1, 2], [3]), ("t", "p", [1, 2, 3], [4])])
-    (segment,) = segments(experience, np.array([2, 0, 2]))
+    (segment,) = build_sequences(experience, np.array([2, 0, 2]))
     assert segment.tokens.tolist() == [1, 2, 3, 4]
     assert segment.targets.tolist() == [1, 3]
     assert segment.source.tolist() == [0, 2]
 
 
 def test_no_rows_give_no_sequences(experience_of) -> None:
-    assert segments(experience_of([])) == ()
-    assert segments(experience_of([("t", "p", [1], [2])]), np.array([], np.int64)) == ()
+    assert build_sequences(experience_of([])) == ()
+    assert build_sequences(experience_of([("t", "p", [1], [2])]), np.array([], np.int64)) == ()

@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.credit.shapers import (
-    Difference,
     DifferenceOptions,
-    LengthPenalty,
+    DifferenceShaper,
     LengthPenaltyOptions,
-    Outcome,
-    OutcomeMix,
+    LengthPenaltyShaper,
     OutcomeMixOptions,
+    OutcomeMixShaper,
     OutcomeOptions,
-    ReturnToGo,
+    OutcomeShaper,
     ReturnToGoOptions,
-    Scale,
+    ReturnToGoShaper,
     ScaleOptions,
+    ScaleShaper,
 )
 from mappa_core.errors import ConfigError
 from mappa_core.records import Counterfactual, Failure
@@ -41,43 +41,43 @@ def played(make_step, make_trajectory):
 
 
 def test_points_become_a_share_of_the_best_score(played) -> None:
-    assert Scale(ScaleOptions())(played(), (0.0, None, 10.0)) == (0.0, None, 1.0)
-    assert Scale(ScaleOptions())(played("ab"), (5.0, 2.5)) == (0.5, 0.25)
+    assert ScaleShaper(ScaleOptions())(played(), (0.0, None, 10.0)) == (0.0, None, 1.0)
+    assert ScaleShaper(ScaleOptions())(played("ab"), (5.0, 2.5)) == (0.5, 0.25)
 
 
 def test_a_range_maps_onto_another_in_a_straight_line(played) -> None:
-    shaper = Scale(ScaleOptions(source_low=2.0, source_high=6.0, low=1.0, high=-1.0))
+    shaper = ScaleShaper(ScaleOptions(source_low=2.0, source_high=6.0, low=1.0, high=-1.0))
     assert shaper(played("abcd"), (2.0, 4.0, 6.0, 8.0)) == (1.0, 0.0, -1.0, -2.0)
 
 
 def test_a_range_without_width_is_refused() -> None:
     with pytest.raises(ConfigError, match="source_low and source_high are both 3"):
-        Scale(ScaleOptions(source_low=3.0, source_high=3.0))
+        ScaleShaper(ScaleOptions(source_low=3.0, source_high=3.0))
 
 
 # outcome
 
 
 def test_every_action_gets_the_outcome_whatever_its_verdict(played) -> None:
-    shaper = Outcome(OutcomeOptions(metric="won", scale=10.0))
+    shaper = OutcomeShaper(OutcomeOptions(metric="won", scale=10.0))
     assert shaper(played(won=0.5), (9.0, None, 1.0)) == (5.0, 5.0, 5.0)
 
 
 def test_without_an_outcome_no_action_is_rewarded(played) -> None:
-    assert Outcome(OutcomeOptions(metric="won"))(played(correct=1.0), (9.0, None, 1.0)) == (None, None, None)
+    assert OutcomeShaper(OutcomeOptions(metric="won"))(played(correct=1.0), (9.0, None, 1.0)) == (None, None, None)
 
 
 # outcome_mix
 
 
 def test_process_and_outcome_add_up_and_a_missing_reward_stays_missing(played) -> None:
-    shaper = OutcomeMix(OutcomeMixOptions(process_weight=0.5, outcome_weight=2.0))
+    shaper = OutcomeMixShaper(OutcomeMixOptions(process_weight=0.5, outcome_weight=2.0))
     assert shaper(played(correct=1.0), (1.0, None, 0.5)) == (2.5, None, 2.25)
 
 
 def test_a_missing_outcome_is_needed_unless_it_weighs_nothing(played) -> None:
-    assert OutcomeMix(OutcomeMixOptions())(played(), (1.0, 2.0, 3.0)) == (None, None, None)
-    shaper = OutcomeMix(OutcomeMixOptions(process_weight=2.0, outcome_weight=0.0))
+    assert OutcomeMixShaper(OutcomeMixOptions())(played(), (1.0, 2.0, 3.0)) == (None, None, None)
+    shaper = OutcomeMixShaper(OutcomeMixOptions(process_weight=2.0, outcome_weight=0.0))
     assert shaper(played(), (1.0, None, 3.0)) == (2.0, None, 6.0)
 
 
@@ -85,32 +85,32 @@ def test_a_missing_outcome_is_needed_unless_it_weighs_nothing(played) -> None:
 
 
 def test_rewards_flow_back_over_all_agents(played) -> None:
-    shaper = ReturnToGo(ReturnToGoOptions(gamma=0.5))
+    shaper = ReturnToGoShaper(ReturnToGoOptions(gamma=0.5))
     assert shaper(played("abab"), (1.0, 2.0, 4.0, 8.0)) == (4.0, 6.0, 8.0, 8.0)
 
 
 def test_rewards_flow_back_to_the_same_agent_only(played) -> None:
-    shaper = ReturnToGo(ReturnToGoOptions(gamma=0.5, across="own"))
+    shaper = ReturnToGoShaper(ReturnToGoOptions(gamma=0.5, across="own"))
     assert shaper(played("abba"), (1.0, 2.0, 4.0, 8.0)) == (5.0, 4.0, 4.0, 8.0)
 
 
 def test_a_missing_reward_is_missing_in_every_return_that_needs_it(played) -> None:
     rewards = (1.0, None, 4.0, 8.0)
-    assert ReturnToGo(ReturnToGoOptions())(played("abba"), rewards) == (None, None, 12.0, 8.0)
-    assert ReturnToGo(ReturnToGoOptions(across="own"))(played("abba"), rewards) == (9.0, None, 4.0, 8.0)
-    assert ReturnToGo(ReturnToGoOptions(gamma=0.0))(played("abba"), rewards) == rewards
+    assert ReturnToGoShaper(ReturnToGoOptions())(played("abba"), rewards) == (None, None, 12.0, 8.0)
+    assert ReturnToGoShaper(ReturnToGoOptions(across="own"))(played("abba"), rewards) == (9.0, None, 4.0, 8.0)
+    assert ReturnToGoShaper(ReturnToGoOptions(gamma=0.0))(played("abba"), rewards) == rewards
 
 
 def test_returns_of_a_trajectory_that_broke_off_are_missing(played) -> None:
     broken = played("ab", error=Failure(kind="ToolError", message="the sandbox is gone"))
-    assert ReturnToGo(ReturnToGoOptions())(broken, (1.0, 2.0)) == (None, None)
-    assert ReturnToGo(ReturnToGoOptions(gamma=0.0))(broken, (1.0, 2.0)) == (1.0, 2.0)
+    assert ReturnToGoShaper(ReturnToGoOptions())(broken, (1.0, 2.0)) == (None, None)
+    assert ReturnToGoShaper(ReturnToGoOptions(gamma=0.0))(broken, (1.0, 2.0)) == (1.0, 2.0)
 
 
 @given(optional_rewards, st.floats(0, 1), st.sampled_from(["agents", "own"]), st.data())
 def test_returns_equal_the_sum_written_out(played, rewards, gamma: float, across: str, data) -> None:
     agents = data.draw(st.lists(st.sampled_from("ab"), min_size=len(rewards), max_size=len(rewards)))
-    returns = ReturnToGo(ReturnToGoOptions(gamma=gamma, across=across))(played(agents), tuple(rewards))
+    returns = ReturnToGoShaper(ReturnToGoOptions(gamma=gamma, across=across))(played(agents), tuple(rewards))
     for k, result in enumerate(returns):
         counted = [
             r for agent, r in zip(agents[k:], rewards[k:], strict=True) if across == "agents" or agent == agents[k]
@@ -126,7 +126,7 @@ def test_returns_equal_the_sum_written_out(played, rewards, gamma: float, across
 @pytest.mark.parametrize("gamma", [-0.1, 1.1, float("nan")])
 def test_a_discount_outside_0_and_1_is_refused(gamma: float) -> None:
     with pytest.raises(ConfigError, match=r"gamma is .*; it must lie between 0 and 1"):
-        ReturnToGo(ReturnToGoOptions(gamma=gamma))
+        ReturnToGoShaper(ReturnToGoOptions(gamma=gamma))
 
 
 # length_penalty
@@ -134,7 +134,7 @@ def test_a_discount_outside_0_and_1_is_refused(gamma: float) -> None:
 
 def test_an_action_of_unknown_length_or_reward_is_left_as_it_is(make_step, make_trajectory) -> None:
     steps = [make_step("api", tokens=None), make_step("own", position=1, tokens=[1] * 9)]
-    shaper = LengthPenalty(LengthPenaltyOptions(limit=8, buffer=4))
+    shaper = LengthPenaltyShaper(LengthPenaltyOptions(limit=8, buffer=4))
     assert shaper(make_trajectory("t", steps), (3.0, None)) == (3.0, None)
     assert shaper(make_trajectory("t", steps), (3.0, 1.0)) == (3.0, 0.0)
 
@@ -142,16 +142,16 @@ def test_an_action_of_unknown_length_or_reward_is_left_as_it_is(make_step, make_
 @pytest.mark.parametrize("buffer", [0, -1, 9])
 def test_a_buffer_that_does_not_lie_in_the_limit_is_refused(buffer: int) -> None:
     with pytest.raises(ConfigError, match="it must lie between 1 and 8"):
-        LengthPenalty(LengthPenaltyOptions(limit=8, buffer=buffer))
+        LengthPenaltyShaper(LengthPenaltyOptions(limit=8, buffer=buffer))
 
 
 @given(optional_rewards)
 def test_no_shaper_makes_a_number_of_a_missing_verdict_unless_the_outcome_replaces_it(played, rewards) -> None:
     shapers = [
-        Scale(ScaleOptions()),
-        OutcomeMix(OutcomeMixOptions(process_weight=0.0)),
-        ReturnToGo(ReturnToGoOptions(gamma=0.5)),
-        LengthPenalty(LengthPenaltyOptions(limit=4, buffer=2)),
+        ScaleShaper(ScaleOptions()),
+        OutcomeMixShaper(OutcomeMixOptions(process_weight=0.0)),
+        ReturnToGoShaper(ReturnToGoOptions(gamma=0.5)),
+        LengthPenaltyShaper(LengthPenaltyOptions(limit=4, buffer=2)),
     ]
     trajectory = played("a" * len(rewards), correct=1.0)
     for shaper in shapers:
@@ -175,12 +175,12 @@ def weighed(played, *credited, **outcome):
 
 def test_a_reward_is_what_replacing_the_action_takes_away(played) -> None:
     trajectory = weighed(played, 1.0, 0.0, None, correct=0.25)
-    assert Difference(DifferenceOptions(weight=2.0))(trajectory, (None, None, None)) == (-1.5, 0.5, None)
-    mixed = Difference(DifferenceOptions(process_weight=0.5))
+    assert DifferenceShaper(DifferenceOptions(weight=2.0))(trajectory, (None, None, None)) == (-1.5, 0.5, None)
+    mixed = DifferenceShaper(DifferenceOptions(process_weight=0.5))
     assert mixed(trajectory, (4.0, None, 4.0)) == (-0.75 + 2.0, None, None)
 
 
 def test_no_outcome_is_no_credit(played) -> None:
-    assert Difference(DifferenceOptions())(weighed(played, 1.0, 0.0), (1.0, 1.0)) == (None, None)
+    assert DifferenceShaper(DifferenceOptions())(weighed(played, 1.0, 0.0), (1.0, 1.0)) == (None, None)
     other = DifferenceOptions(metric="score")
-    assert Difference(other)(weighed(played, 1.0, correct=1.0, score=1.0), (1.0,)) == (None,)
+    assert DifferenceShaper(other)(weighed(played, 1.0, correct=1.0, score=1.0), (1.0,)) == (None,)

@@ -31,8 +31,8 @@ from urllib.request import HTTPCookieProcessor, build_opener
 import click
 
 from mappa_core.cli import main
-from mappa_core.config.compose import Composed, compose
-from mappa_core.plugins import load
+from mappa_core.config.compose import ComposedConfig, compose
+from mappa_core.plugins import load_plugins
 from mappa_core.store.reader import Reader
 
 ROOT = Path(__file__).parents[2]
@@ -206,7 +206,7 @@ def parsed(words: Sequence[str], said: str, runs: bool) -> tuple[str, Mapping[st
     run, files need not be there."""
     from importlib import import_module
 
-    front = import_module("mappa_core.cli.main").front
+    front = import_module("mappa_core.cli.main").cli
     context = click.Context(front, info_name="mappa", **front.context_settings)
     command, rest, names = front, list(words), []
     try:
@@ -224,22 +224,22 @@ def parsed(words: Sequence[str], said: str, runs: bool) -> tuple[str, Mapping[st
     return " ".join(names), inner.params
 
 
-def composed_of(given: Mapping[str, object], said: str) -> Composed:
+def composed_of(given: Mapping[str, object], said: str) -> ComposedConfig:
     """The config that is asked for; what is not installed here may be named."""
     files = [path for path in given.get("config_files", ()) if Path(path).is_file()]
     try:
-        return compose(load(), given.get("plugin"), given.get("recipe"), files, given.get("settings", ()))
+        return compose(load_plugins(), given.get("plugin"), given.get("recipe"), files, given.get("settings", ()))
     except ValueError as error:
         raise AssertionError(f"{said}: {error}") from error
 
 
-def lay(block: Block) -> Composed:
+def lay(block: Block) -> ComposedConfig:
     """Lay settings over the recipe that they are shown for."""
     path = Path("settings-of-a-page.yaml")
     path.write_text(block.text, encoding="utf-8")
     recipe = block.marks.get("recipe", "mathchat/tiny")
     try:
-        composed = compose(load(), recipe=recipe, config_files=[path])
+        composed = compose(load_plugins(), recipe=recipe, config_files=[path])
         if "needs" not in block.marks:
             composed.require_installed()
     except ValueError as error:

@@ -8,9 +8,9 @@ import pytest
 
 from mappa_core.config.compose import compose
 from mappa_core.config.schema import HealthSection, TrainSection
-from mappa_core.config.text import read_yaml
+from mappa_core.config.text import parse_yaml
 from mappa_core.engine.options import CISPOOptions, GSPOOptions, PPOOptions
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 
 PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -24,7 +24,7 @@ def table(heading: str) -> list[str]:
 
 @pytest.mark.parametrize("block", BLOCKS, ids=["choices", "by agent", "gspo", "terms", "correction", "health"])
 def test_a_block_can_be_laid_over_a_recipe_and_built(block, write):
-    registry = load()
+    registry = load_plugins()
     composed = compose(registry, "mathchat", config_files=[write("block.yaml", block)])
     composed.require_installed()
     config = composed.config
@@ -33,7 +33,7 @@ def test_a_block_can_be_laid_over_a_recipe_and_built(block, write):
 
 
 def test_everything_offered_is_listed():
-    offers = load(only=()).plugins["core"].offers
+    offers = load_plugins(only=()).plugins["core"].offers
     assert table("`estimator.use`") == list(offers["estimators"])
     assert table("`loss.use`") == list(offers["losses"])
     assert table("`train.mean`") == ["token", "sequence", "fixed"]
@@ -41,8 +41,8 @@ def test_everything_offered_is_listed():
 
 
 def test_the_values_said_are_the_defaults():
-    assert read_yaml(BLOCKS[-1], "page").at("train.health").plain == asdict(HealthSection())
-    gspo = read_yaml(BLOCKS[2], "page").at("loss.options").plain
+    assert parse_yaml(BLOCKS[-1], "page").at("train.health").plain == asdict(HealthSection())
+    gspo = parse_yaml(BLOCKS[2], "page").at("loss.options").plain
     assert {name: getattr(GSPOOptions(), name) for name in gspo} == gspo
     train = TrainSection()
     assert (train.epochs, train.minibatch_rows, train.mean) == (1, None, "token")

@@ -5,10 +5,10 @@ import re
 import types
 from pathlib import Path
 
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Workflow
 from mappa_core.records import Message, Role, Task
-from mappa_core.testing import WireServer, answering, play
+from mappa_core.testing import WireServer, json_answer, play
 
 PAGE = (Path(__file__).parents[2] / "docs" / "coaches.md").read_text()
 (PROGRAM,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -24,11 +24,11 @@ class One(Workflow):
 async def test_the_provider_of_the_page_judges():
     module = types.ModuleType("here")
     exec(PROGRAM, module.__dict__)
-    registry = load(only=(), modules={"here": module})
+    registry = load_plugins(only=(), modules={"here": module})
     options = registry.offer("coaches", "here").options
     answers = [
-        answering({"text": json.dumps({"reasoning": "fine", "blame": None, "score": 7.5})}),
-        answering({"error": "no"}, 401),
+        json_answer({"text": json.dumps({"reasoning": "fine", "blame": None, "score": 7.5})}),
+        json_answer({"error": "no"}, 401),
     ]
     async with WireServer(answers) as server:
         coach = registry.build("coaches", "here", options(model="h-1", url=server.url))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mappa_core.cli.main import main
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.training.run import Run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()
@@ -28,7 +28,7 @@ def here(module_site, tmp_path_factory):
     for name, words in (("strict", ()), ("moody", ("coach.use=moody",))):
         for seed in (0, 1):
             place = (f"run.root={folder / 'runs'}", f"run.name={name}{seed}", f"seed={seed}", "train.iterations=1")
-            Run.from_recipe("doubles/tiny", *place, *words, registry=load(only=("doubles",))).train()
+            Run.from_recipe("doubles/tiny", *place, *words, registry=load_plugins(only=("doubles",))).train()
     return folder
 
 
@@ -47,7 +47,7 @@ def test_the_sweep_of_the_page_begins_and_goes_on(tmp_path, monkeypatch, capsys)
         log.write_text("Error: nobody trains in this test\n")
         return 2
 
-    monkeypatch.setattr("mappa_core.studies.sweep.here", launch)
+    monkeypatch.setattr("mappa_core.studies.sweep.launch_locally", launch)
     monkeypatch.chdir(tmp_path)
     for words in (words for words in named("sweep") if "--ray" not in words):
         assert main(words) == 2

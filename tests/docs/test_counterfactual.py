@@ -8,7 +8,7 @@ import pytest
 
 from mappa_core.cli import main
 from mappa_core.config.compose import compose
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 
 PAGE = (Path(__file__).parents[2] / "docs" / "counterfactual.md").read_text()
 COMMANDS = [
@@ -25,7 +25,7 @@ def settings(words):
 
 @pytest.mark.parametrize("words", [words for words in COMMANDS if words[1] == "train"], ids=" ".join)
 def test_settings_of_the_page_are_there(words):
-    config = compose(load(), recipe="mathchat/tiny", words=settings(words)).config
+    config = compose(load_plugins(), recipe="mathchat/tiny", overrides=settings(words)).config
     assert config.credit.counterfactual.use == "resample"
 
 
@@ -33,7 +33,7 @@ def test_settings_of_the_page_are_there(words):
 def test_recipes_of_the_page_compose(recipe, tmp_path):
     path = tmp_path / "part.yaml"
     path.write_text(recipe)
-    config = compose(load(), recipe="mathchat/tiny", config_files=[path]).config
+    config = compose(load_plugins(), recipe="mathchat/tiny", config_files=[path]).config
     assert [one.use for one in config.shapers] == ["scale", "difference"]
     assert config.shapers[1].options.process_weight == 0.3
 

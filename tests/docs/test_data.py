@@ -10,9 +10,9 @@ from mappa_core.cli.export import command
 from mappa_core.config.compose import compose
 from mappa_core.config.schema import SupervisedSection
 from mappa_core.credit import demonstrations
-from mappa_core.plugins import load
-from mappa_core.studies.dataset import Filters, Order
-from mappa_core.studies.dataset.examples import Sight
+from mappa_core.plugins import load_plugins
+from mappa_core.studies.dataset import ExportRequest, Filters
+from mappa_core.studies.dataset.examples import PromptFormatter
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 (BLOCK,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -20,14 +20,14 @@ COMMANDS = [line.removeprefix("mappa export ") for line in PAGE.splitlines() if 
 
 
 def test_the_settings_can_be_laid_over_a_recipe(write):
-    config = compose(load(), "mathchat", config_files=[write("block.yaml", BLOCK)]).config
+    config = compose(load_plugins(), "mathchat", config_files=[write("block.yaml", BLOCK)]).config
     assert (config.train.supervised.weight, config.coach.options.correction) == (0.3, True)
     assert SupervisedSection().weight == 0.0
 
 
 def test_the_command_that_trains_is_one():
     (line,) = re.findall(r"^mappa train --plugin mathchat (.*)$", PAGE, re.MULTILINE)
-    config = compose(load(), "mathchat", words=line.split()).config
+    config = compose(load_plugins(), "mathchat", overrides=line.split()).config
     assert (config.train.supervised.weight, config.coach.options.correction) == (0.3, True)
 
 
@@ -39,8 +39,8 @@ def test_a_command_is_one_that_makes_sense(line):
         return
     filters = Filters(min_score=given["min_score"], max_score=given["max_score"], blame=given["blame"])
     names = ("source", "gap", "threshold")
-    order = Order(form=given["form"], filters=filters, **{name: given[name] for name in names})
-    assert order.maker(Sight(tools={}, template_kwargs={}))
+    order = ExportRequest(form=given["form"], filters=filters, **{name: given[name] for name in names})
+    assert order.example_maker(PromptFormatter(tools={}, template_kwargs={}))
 
 
 def test_every_option_of_data_sets_is_on_the_page():
@@ -50,5 +50,8 @@ def test_every_option_of_data_sets_is_on_the_page():
 
 def test_the_fates_of_corrections_are_those_that_are_counted():
     described = set(re.findall(r"^\| `corrections/(\w+)`", PAGE, re.MULTILINE))
-    assert described == set(re.findall(r"`(\w+)`", demonstrations.Corrected.__doc__)) - {"counts", "max_score"}
+    assert described == set(re.findall(r"`(\w+)`", demonstrations.CollectedDemonstrations.__doc__)) - {
+        "counts",
+        "max_score",
+    }
     assert demonstrations.USED in described

@@ -7,9 +7,9 @@ import pytest
 
 from mappa_core.config.compose import compose
 from mappa_core.config.schema import CorrectionSection
-from mappa_core.config.text import read_yaml
+from mappa_core.config.text import parse_yaml
 from mappa_core.engine.options import ClusterOptions
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 
 PAGE = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -17,8 +17,8 @@ BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 @pytest.mark.parametrize("block", BLOCKS, ids=["cluster", "ahead"])
 def test_a_block_can_be_laid_over_a_recipe(block, write):
-    config = compose(load(), "mathchat", config_files=[write("block.yaml", block)]).config
-    shown = read_yaml(block, "page").at("engine.options").plain
+    config = compose(load_plugins(), "mathchat", config_files=[write("block.yaml", block)]).config
+    shown = parse_yaml(block, "page").at("engine.options").plain
     assert {name: getattr(config.engine.options, name) for name in shown} == shown
 
 

@@ -12,8 +12,8 @@ from mappa_core.cli import main
 from mappa_core.config.compose import compose
 from mappa_core.gateway.faults import _STATUS
 from mappa_core.gateway.options import GatewayOptions
-from mappa_core.gateway.wire.asked import SAMPLING
-from mappa_core.plugins import load
+from mappa_core.gateway.wire.asked import IGNORED_SAMPLING_SETTINGS
+from mappa_core.plugins import load_plugins
 from mappa_core.session.kit import open_tools
 from mappa_core.tools.mcp.options import McpOptions
 
@@ -63,7 +63,7 @@ def test_the_agent_of_the_page_learns(commands, capsys):
 def test_settings_and_codes_of_the_page_are_those_there_are():
     assert set(GatewayOptions.__dataclass_fields__) <= set(re.findall(r"\w+", PAGE))
     assert set(re.findall(r"\d{3} `(\w+)`", PAGE)) <= set(_STATUS)
-    assert {"temperature", "max_tokens", "seed"} <= SAMPLING
+    assert {"temperature", "max_tokens", "seed"} <= IGNORED_SAMPLING_SETTINGS
 
 
 async def test_the_server_of_the_page_is_offered(folder, monkeypatch):
@@ -71,14 +71,14 @@ async def test_the_server_of_the_page_is_offered(folder, monkeypatch):
     (folder / "library_server.py").write_text(program)
     monkeypatch.setenv("LIBRARY_KEY", "key-7")
     (folder / "there.yaml").write_text(there)
-    shown = compose(load(), "mathchat", config_files=["there.yaml"]).config.tools["library"].options
+    shown = compose(load_plugins(), "mathchat", config_files=["there.yaml"]).config.tools["library"].options
     assert {name for name in McpOptions.__dataclass_fields__ if f"{name}:" in started + there} == {
         "command", "env", "url", "key_env", "only", "prefix",
     }  # fmt: skip
     assert (shown.only, shown.prefix) == (["look_up"], "library_")
     (folder / "started.yaml").write_text(started.replace("[python,", f"[{sys.executable},"))
-    config = compose(load(), "mathchat", config_files=["started.yaml"]).config
+    config = compose(load_plugins(), "mathchat", config_files=["started.yaml"]).config
     del config.tools["python"]
     async with AsyncExitStack() as stack:
-        kit = await open_tools(config, load(), stack)
-        assert kit.boxes == {"library": ("look_up",)}
+        kit = await open_tools(config, load_plugins(), stack)
+        assert kit.toolboxes == {"library": ("look_up",)}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from mappa_core.cli.main import front
+from mappa_core.cli.main import cli
 from mappa_core.store.reader import Reader
 
 PAGE = (Path(__file__).parents[2] / "docs" / "import.md").read_text("utf-8")
@@ -17,7 +17,7 @@ def test_the_log_of_the_page_is_imported_as_the_page_says(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     Path("chats.jsonl").write_text(re.search(r"```json\n(.*?)```", PAGE, re.DOTALL)[1])
     command, *_ = re.findall(r"```bash\nmappa (.*?)```", PAGE, re.DOTALL)
-    told = CliRunner().invoke(front, [*shlex.split(command.replace("\\\n", "")), "--json"])
+    told = CliRunner().invoke(cli, [*shlex.split(command.replace("\\\n", "")), "--json"])
     assert told.exit_code == 0, told.output
     assert json.loads(told.stdout)["agents"] == {"planner": 2, "writer": 2}
     with Reader(Path("runs/imported")) as reader:
@@ -28,7 +28,7 @@ def test_the_log_of_the_page_is_imported_as_the_page_says(tmp_path, monkeypatch)
 
 
 def test_every_option_that_maps_is_in_the_table():
-    options = {name for option in front.get_command(None, "import").params for name in option.opts}
+    options = {name for option in cli.get_command(None, "import").params for name in option.opts}
     named = set(re.findall(r"`(--[\w-]+)", PAGE))
     assert named <= options | {"--coach", "--audit"}
     assert options - named == {"--format", "--root", "--name", "--json", "file"} - (named & {"--name"})

@@ -8,9 +8,9 @@ import pytest
 
 from mappa_core.config.compose import compose
 from mappa_core.config.schema import LoraSection
-from mappa_core.config.text import read_yaml
-from mappa_core.plugins import load
-from mappa_core.session.policies import policies_of, policy_specs
+from mappa_core.config.text import parse_yaml
+from mappa_core.plugins import load_plugins
+from mappa_core.session.policies import assign_policies, build_policy_specs
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -18,29 +18,32 @@ AGENTS = ("solver", "coder", "verifier")
 
 
 def composed(write, block):
-    return compose(load(), "mathchat", config_files=[write("block.yaml", block)]).config
+    return compose(load_plugins(), "mathchat", config_files=[write("block.yaml", block)]).config
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=["kinds", "shared", "adapters", "from", "url"])
 def test_a_block_can_be_laid_over_a_recipe(block, write):
     config = composed(write, block)
-    assert policy_specs(config, policies_of(config, AGENTS).values())
+    assert build_policy_specs(config, assign_policies(config, AGENTS).values())
 
 
 def test_the_kinds_are_those_that_a_policy_can_have(write):
     config = composed(write, BLOCKS[0])
-    specs = {spec.name: spec for spec in policy_specs(config, AGENTS)}
+    specs = {spec.name: spec for spec in build_policy_specs(config, AGENTS)}
     assert [specs[name].kind for name in AGENTS] == ["lora", "lora", "frozen"]
     assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == {"kind", "full", "lora", "frozen", "api"}
 
 
 def test_agents_that_share_a_policy_have_one(write):
     config = composed(write, BLOCKS[1])
-    assert [spec.name for spec in policy_specs(config, policies_of(config, AGENTS).values())] == ["team", "verifier"]
+    assert [spec.name for spec in build_policy_specs(config, assign_policies(config, AGENTS).values())] == [
+        "team",
+        "verifier",
+    ]
 
 
 def test_the_adapter_shown_is_the_default_but_for_its_targets(write):
-    shown = read_yaml(BLOCKS[2], "page").at("policies.default.lora").plain
+    shown = parse_yaml(BLOCKS[2], "page").at("policies.default.lora").plain
     assert {**shown, "targets": None} == asdict(LoraSection())
 
 

@@ -4,7 +4,7 @@ import re
 import types
 from pathlib import Path
 
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Workflow
 from mappa_core.records import Message, Role, Task, ToolResult
 from mappa_core.testing import play
@@ -36,7 +36,7 @@ class Python:
 async def test_the_coach_of_the_readme_is_a_plugin_that_works():
     module = types.ModuleType("receipts")
     exec(SAMPLES[0], module.__dict__)
-    coach = load(only=(), modules={"receipts": module}).build("coaches", "receipts")
+    coach = load_plugins(only=(), modules={"receipts": module}).build("coaches", "receipts")
 
     async def judged(reply):
         trajectory = await play(One(), Task(id="1", prompt="?"), [reply], tools={"python": Python()}, coach=coach)

@@ -34,9 +34,9 @@ def test_nothing_is_left_out(pages):
     from mappa_core import errors
     from mappa_core.cli.main import COMMANDS
     from mappa_core.config.schema import RunConfig
-    from mappa_core.plugins import HOOKS
+    from mappa_core.plugins import HOOK_NAMES
 
-    assert [name for name in HOOKS if f"## `{name}`" not in pages["hooks.md"]] == []
+    assert [name for name in HOOK_NAMES if f"## `{name}`" not in pages["hooks.md"]] == []
     assert [name for name in COMMANDS if f"## mappa {name}\n" not in pages["cli.md"]] == []
     assert [name for name in vars(RunConfig()) if f"`{name}" not in pages["config.md"]] == []
     named = [name for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, errors.MappaError)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mappa_core import Run
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 
 
 def _module(path: Path):
@@ -34,7 +34,7 @@ def short(tmp_path_factory) -> Path:
     """A run as short as can be, for pages that look at one."""
     folder = tmp_path_factory.mktemp("short")
     settings = (*samples.SHORT, "coach.options.correction=true", f"run.root={folder}", "run.name=NAME")
-    return Run.from_recipe("mathchat/tiny", *settings, registry=load(only=("mathchat",))).train().folder
+    return Run.from_recipe("mathchat/tiny", *settings, registry=load_plugins(only=("mathchat",))).train().folder
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from mappa_core.config.compose import compose
 from mappa_core.config.schema import LimitsSection, ToolSection
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_the_limits_shown_are_the_defaults(write):
-    composed = compose(load(), "mathchat", config_files=[write("block.yaml", BLOCKS[0])])
+    composed = compose(load_plugins(), "mathchat", config_files=[write("block.yaml", BLOCKS[0])])
     tool = composed.config.tools["python"]
     assert vars(tool.limits) == vars(LimitsSection()) and tool.retries == ToolSection().retries

@@ -20,8 +20,8 @@ import pytest
 
 from mappa_core import Reader
 from mappa_core.cli import main
-from mappa_core.cli.new import SORTS
-from mappa_core.testing import WireServer, answering
+from mappa_core.cli.new import PACKAGE_KINDS
+from mappa_core.testing import WireServer, json_answer
 
 PRESS = Path(__file__).parents[1] / "third_party" / "acme_press"
 CLAUSES = {"workflow": 32, "coach": 15, "transport": 32, "tool": 11, "shaper": 10, "estimator": 11, "press": 70}
@@ -32,7 +32,7 @@ CLAUSES = {"workflow": 32, "coach": 15, "transport": 32, "tool": 11, "shaper": 1
 def packages(module_site, tmp_path_factory) -> Iterator[Path]:
     """A folder in which a package of every kind was written, all of them and the strangers' installed."""
     folder = tmp_path_factory.mktemp("packages")
-    for kind in SORTS:
+    for kind in PACKAGE_KINDS:
         assert main(["new", kind, f"my-{kind}", "--in", str(folder)]) == 0
     for project in (*sorted(folder.iterdir()), PRESS):
         module_site.install(project)
@@ -58,7 +58,7 @@ def outcomes(packages, module_site) -> dict[str, Counter[str]]:
     )
     found: dict[str, Counter[str]] = {}
     for case in ElementTree.parse(report).iter("testcase"):
-        owner = next((kind for kind in SORTS if f"my_{kind}" in case.attrib["classname"]), "press")
+        owner = next((kind for kind in PACKAGE_KINDS if f"my_{kind}" in case.attrib["classname"]), "press")
         ending = next((part.tag for part in case if part.tag in ("failure", "error", "skipped")), "passed")
         found.setdefault(owner, Counter())[ending] += 1
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
@@ -79,7 +79,7 @@ def test_what_is_written_is_tidy_and_complete(packages):
     checked = ruff("check", "--select", "E,W,F,I,B,UP,C4,SIM")
     assert checked.returncode == 0, checked.stdout
     assert ruff("format", "--check").returncode == 0
-    for kind in SORTS:
+    for kind in PACKAGE_KINDS:
         names = {str(path.relative_to(packages / f"mappa-my-{kind}")) for path in packages.rglob("*") if path.is_file()
                  and f"mappa-my-{kind}" in path.parts}  # fmt: skip
         assert {"pyproject.toml", "README.md", ".gitignore", ".github/workflows/test.yml"} <= names
@@ -116,7 +116,7 @@ def test_strangers_train_with_parts_of_their_own(packages, tmp_path, capsys, mon
         iterations = reader.iterations()
     steps = [step for trajectory in played for step in trajectory.steps]
     assert len(played) == 16 and len(iterations) == 2
-    assert {request.headers["x-acme-key"] for request in server.heard} == {"planted"}
+    assert {request.headers["x-acme-key"] for request in server.requests} == {"planted"}
     assert {verdict.score for trajectory in played for verdict in trajectory.verdicts} == {6.0}
     looked_up = [result for step in steps for result in step.results if result.status == "ok"]
     assert looked_up and {result.tool for result in looked_up} == {"glossary"}
@@ -168,7 +168,7 @@ def judging() -> Iterator[WireServer]:
     """The strangers' judge, in a thread of its own: everything is worth six points."""
     verdict = {"reasoning": "It will do.", "score": 6, "blame": None}
     ready, over = threading.Event(), threading.Event()
-    server = WireServer(lambda request: answering({"words": json.dumps(verdict), "enough": True}))
+    server = WireServer(lambda request: json_answer({"words": json.dumps(verdict), "enough": True}))
 
     async def serve() -> None:
         async with server:

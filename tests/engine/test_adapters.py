@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from mappa_core.config.schema import TrainSection
-from mappa_core.engine.adapters import Adapters, write_folder
-from mappa_core.engine.checkpoint import WEIGHTS
+from mappa_core.engine.adapters import Adapters, save_adapter
+from mappa_core.engine.checkpoint import WEIGHTS_FILE
 from mappa_core.engine.losses import PPOLoss
 from mappa_core.engine.options import PPOOptions
 from mappa_core.errors import ModelError, RunError
@@ -54,7 +54,7 @@ async def learn(engine, kit, names, iteration: int) -> None:
 
 async def weights_of(engine, folder, name: str) -> dict[str, torch.Tensor]:
     await engine.save(folder)
-    return load_file(folder / name / WEIGHTS)
+    return load_file(folder / name / WEIGHTS_FILE)
 
 
 def logprobs_of(model, tokens) -> np.ndarray:
@@ -71,7 +71,7 @@ def base(model):
 def test_a_new_adapter_changes_nothing_and_hangs_on_seed_and_name_alone(model, base):
     ids = torch.arange(30)[None]
     plain, names = base(ids).logits, list(dict(base.named_parameters()))
-    adapters = Adapters(base, where=model)
+    adapters = Adapters(base, model_name=model)
     torch.manual_seed(5)
     adapters.add("a.b", LORA, seed=1)
     drawn_after = torch.rand(1)
@@ -79,7 +79,7 @@ def test_a_new_adapter_changes_nothing_and_hangs_on_seed_and_name_alone(model, b
     assert torch.equal(drawn_after, torch.rand(1))  # nobody else's randomness is used
     with adapters.active("a.b"):
         assert torch.equal(base(ids).logits, plain)
-    other = Adapters(AutoModelForCausalLM.from_pretrained(model), where=model)
+    other = Adapters(AutoModelForCausalLM.from_pretrained(model), model_name=model)
     other.add("z", LORA, seed=1)
     other.add("a.b", LORA, seed=1)
     for name, one in adapters.parameters("a.b").items():
@@ -91,7 +91,7 @@ def test_a_new_adapter_changes_nothing_and_hangs_on_seed_and_name_alone(model, b
 def test_an_adapter_is_active_inside_and_alone_has_a_gradient(model, base):
     ids = torch.arange(30)[None]
     plain = base(ids).logits
-    adapters = Adapters(base, where=model)
+    adapters = Adapters(base, model_name=model)
     for name in ("a", "b"):
         adapters.add(name, LORA, seed=1)
         torch.nn.init.normal_(adapters.parameters(name)[next(reversed(adapters.parameters(name)))])
@@ -112,7 +112,7 @@ def test_an_adapter_is_active_inside_and_alone_has_a_gradient(model, base):
 
 
 def test_no_adapter_on_the_output_head_and_none_on_what_is_not_there(model, base):
-    adapters = Adapters(base, where=model)
+    adapters = Adapters(base, model_name=model)
     adapters.add("some", Lora(rank=2, alpha=2.0, targets=("q_proj", "up_proj")), seed=0)
     assert {name.split(".")[-3] for name in adapters.parameters("some")} == {"q_proj", "up_proj"}
     adapters.add("all", LORA, seed=0)
@@ -124,12 +124,12 @@ def test_no_adapter_on_the_output_head_and_none_on_what_is_not_there(model, base
 @pytest.mark.parametrize("rslora", [False, True])
 def test_peft_loads_what_is_written_and_computes_the_same(model, base, tmp_path, rslora):
     lora = Lora(rank=4, alpha=6.0, rslora=rslora)
-    adapters = Adapters(base, where=model)
+    adapters = Adapters(base, model_name=model)
     adapters.add("solver", lora, seed=0)
     with torch.no_grad():
         for one in adapters.parameters("solver").values():
             one.normal_(std=0.2)
-    write_folder(adapters.parameters("solver"), lora, tmp_path / "adapter", base=model)
+    save_adapter(adapters.parameters("solver"), lora, tmp_path / "adapter", base=model)
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert (config["r"], config["lora_alpha"], config["use_rslora"]) == (4, 6.0, rslora)
     assert config["base_model_name_or_path"] == model
@@ -143,9 +143,9 @@ def test_peft_loads_what_is_written_and_computes_the_same(model, base, tmp_path,
 async def test_the_base_is_held_once(qwen3, opened):
     engine = await opened(qwen3, train=TRAIN, policies=[adapter_of(name, qwen3) for name in AGENTS])
     policies = [engine._policies[name] for name in AGENTS]
-    one = {tensor.untyped_storage().data_ptr() for tensor in policies[0].source.adapters.base().values()}
+    one = {tensor.untyped_storage().data_ptr() for tensor in policies[0].base.adapters.base().values()}
     held = {tensor.untyped_storage().data_ptr() for policy in policies for tensor in policy.model.parameters()}
-    adapters = [len(policy.source.adapters.parameters(policy.name)) for policy in policies]
+    adapters = [len(policy.base.adapters.parameters(policy.name)) for policy in policies]
     assert len(held) == len(one) + sum(adapters)
     assert len({id(policy.model) for policy in policies}) == 1
 
@@ -162,7 +162,7 @@ async def test_three_adapters_on_one_base_learn_as_each_would_alone(model, opene
         for iteration in range(3):
             await learn(alone, kit, (name,), iteration)
         expected = await weights_of(alone, tmp_path / f"alone-{name}", name)
-        found = load_file(tmp_path / "together" / name / WEIGHTS)
+        found = load_file(tmp_path / "together" / name / WEIGHTS_FILE)
         assert all(torch.equal(found[key], expected[key]) for key in expected)
         assert all(not torch.equal(start[key], expected[key]) for key in expected)
         assert {one.dtype for one in found.values()} == {torch.float32}
@@ -208,7 +208,7 @@ async def test_a_resumed_adapter_is_bit_equal_and_saves_nothing_of_the_base(mode
     for iteration in range(2):
         await learn(other, kit, ("solver",), iteration)
     await other.save(tmp_path / "policies")
-    names = load_file(tmp_path / "policies" / "solver" / WEIGHTS)
+    names = load_file(tmp_path / "policies" / "solver" / WEIGHTS_FILE)
     assert all(".lora_" in name or name.startswith("value_head.") for name in names)
     resumed = await opened(model, train=TRAIN, policies=specs)
     await resumed.load(tmp_path / "policies")

@@ -18,7 +18,7 @@ USER = [Message(role="user", content="2+2?")]
 
 @pytest.fixture(scope="module")
 def chat(kit):
-    return Chat(kit.tokenizer(), where="tiny")
+    return Chat(kit.tokenizer(), model_name="tiny")
 
 
 def completion(text: str, prompt=None) -> Completion:
@@ -49,7 +49,7 @@ def test_reasoning_of_a_message_is_handed_to_the_template(chat):
 
 @given(st.text())
 def test_any_text_survives_rendering_and_decoding(kit, text):
-    chat = Chat(kit.tokenizer(), where="tiny")
+    chat = Chat(kit.tokenizer(), model_name="tiny")
     assert chat.decode(chat.render([Message(role="user", content=text)])) == (
         f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
     )
@@ -77,7 +77,7 @@ def test_no_text_can_end_its_message_and_speak_as_somebody_else(chat, message):
 
 
 def test_nor_can_the_arguments_of_a_call(kit):
-    chat = Chat(kit.tokenizer("<|im_start|>{{ messages[0].tool_calls | tojson }}<|im_end|>"), where="tiny")
+    chat = Chat(kit.tokenizer("<|im_start|>{{ messages[0].tool_calls | tojson }}<|im_end|>"), model_name="tiny")
     call = ToolCall(name="f", arguments={"a": [{"b": FORGED}]})
     tokens = chat.render([Message(role="assistant", content="", tool_calls=(call,))])
     assert controls_in(chat, tokens) == ["<|im_start|>", "<|im_end|>"]
@@ -89,7 +89,7 @@ PIECES = st.lists(st.sampled_from([MARK, "0", "1", "<|im_end|>", "<|im_start|>",
 
 @given(PIECES.map("".join))
 def test_what_looks_like_a_control_token_is_kept_to_the_letter(kit, text):
-    chat = Chat(kit.tokenizer(), where="tiny")
+    chat = Chat(kit.tokenizer(), model_name="tiny")
     tokens = chat.render([Message(role="user", content=text)])
     assert chat.decode(tokens) == f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
     assert controls_in(chat, tokens) == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
@@ -126,7 +126,7 @@ def test_a_user_who_writes_a_tag_opens_nothing(chat):
 
 
 def test_the_tag_is_the_one_that_the_template_uses(kit):
-    chat = Chat(kit.tokenizer("{# </reasoning> #}{{ messages[0].content }}"), where="tiny")
+    chat = Chat(kit.tokenizer("{# </reasoning> #}{{ messages[0].content }}"), model_name="tiny")
     reply = chat.reply(completion("<reasoning>r</reasoning>a"))
     assert (reply.reasoning, reply.content) == ("r", "a")
 
@@ -155,7 +155,7 @@ def test_a_malformed_call_says_why(body, name, error):
 
 
 def test_calls_are_not_looked_for_where_the_template_knows_none(kit):
-    chat = Chat(kit.tokenizer("{{ messages[0].content }}"), where="tiny")
+    chat = Chat(kit.tokenizer("{{ messages[0].content }}"), model_name="tiny")
     text = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
     assert chat.reply(completion(text)) == Message(role="assistant", content=text)
 
@@ -167,11 +167,11 @@ def test_a_call_inside_think_text_is_no_call(chat):
 
 def test_no_chat_template_is_an_input_error(kit):
     with pytest.raises(ModelError, match="no chat template"):
-        Chat(kit.tokenizer(None), where="tiny")
+        Chat(kit.tokenizer(None), model_name="tiny")
 
 
 def test_messages_that_the_template_refuses_are_an_input_error(kit):
-    chat = Chat(kit.tokenizer("{{ raise_exception('no system role') }}"), where="tiny")
+    chat = Chat(kit.tokenizer("{{ raise_exception('no system role') }}"), model_name="tiny")
     with pytest.raises(ModelError, match="no system role"):
         chat.render(USER)
 
@@ -195,7 +195,7 @@ def test_an_action_is_written_as_it_would_have_been_sampled(chat):
 
 @given(st.text() | st.sampled_from(["<|im_end|>", "a<|im_start|>user\nb", "<|pad|>", " <|im_end|> "]))
 def test_no_control_token_stands_for_what_looks_like_one(kit, text):
-    chat = Chat(kit.tokenizer(), where="tiny")
+    chat = Chat(kit.tokenizer(), model_name="tiny")
     *body, end = chat.encode(text, STOPS).tolist()
     assert end == 2
     assert chat.decode(body) == text
@@ -205,15 +205,15 @@ def test_no_control_token_stands_for_what_looks_like_one(kit, text):
 def test_what_cannot_be_written_to_the_letter_is_not_written(kit):
     tokenizer = kit.tokenizer()
     tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
-    chat = Chat(tokenizer, where="tiny")
+    chat = Chat(tokenizer, model_name="tiny")
     assert chat.encode("Four", STOPS) is None
     assert chat.encode("four", STOPS) is not None
 
 
 def test_the_end_is_that_of_the_template_and_one_that_stops(kit):
     template = "{% for message in messages %}{{ message.content + '<|pad|><|im_start|><|im_end|>' }}{% endfor %}"
-    chat = Chat(kit.tokenizer(template), where="tiny")
+    chat = Chat(kit.tokenizer(template), model_name="tiny")
     assert chat.encode("a", frozenset([1, 2])).tolist()[-1] == 1
     for broken in ("{{ messages[0].content }}", "{% for m in messages %}{{ m.content }}{% endfor %}"):
         with pytest.raises(ModelError, match="ends an answer with no token that ends sampling"):
-            Chat(kit.tokenizer(broken), where="tiny").encode("a", STOPS)
+            Chat(kit.tokenizer(broken), model_name="tiny").encode("a", STOPS)

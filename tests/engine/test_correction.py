@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.config.schema import CorrectionSection, TrainSection
-from mappa_core.engine.learning.correction import correct
+from mappa_core.engine.learning.correction import compute_importance_weights
 from mappa_core.engine.losses import PPOLoss
 from mappa_core.engine.options import PPOOptions
 from mappa_core.experience import Advantages
@@ -26,7 +26,9 @@ def scored(kit, ratios, logprob=-1.0):
 
 def weights(kit, ratios, **settings) -> list[float]:
     experience = scored(kit, ratios)
-    return correct(experience, np.arange(len(ratios)), CorrectionSection(**settings)).weights.tolist()
+    return compute_importance_weights(
+        experience, np.arange(len(ratios)), CorrectionSection(**settings)
+    ).weights.tolist()
 
 
 def test_tokens_are_truncated_at_the_cap(kit):
@@ -46,7 +48,7 @@ def test_an_action_weighs_the_product_over_its_tokens(kit):
 
 
 def test_nothing_is_corrected_where_it_is_off_and_figures_are_there_all_the_same(kit):
-    found = correct(scored(kit, [[0.5, 4.0]]), np.arange(1), CorrectionSection(kind="none"))
+    found = compute_importance_weights(scored(kit, [[0.5, 4.0]]), np.arange(1), CorrectionSection(kind="none"))
     assert found.weights is None
     assert found.metrics["correction_share"] == 0.0
     assert found.metrics["mismatch_max"] == pytest.approx(np.log(4.0))
@@ -54,19 +56,19 @@ def test_nothing_is_corrected_where_it_is_off_and_figures_are_there_all_the_same
 
 def test_figures_by_hand(kit):
     experience = scored(kit, [[0.5, 1.0], [4.0, 1.0]])
-    found = correct(experience, np.arange(2), CorrectionSection()).metrics
+    found = compute_importance_weights(experience, np.arange(2), CorrectionSection()).metrics
     assert found["mismatch_max"] == pytest.approx(np.log(4.0), rel=1e-5)
     assert found["mismatch_mean"] == pytest.approx((np.log(2.0) + np.log(4.0)) / 4, rel=1e-5)
     assert found["mismatch_kl"] == pytest.approx(((0.5 - 1 + np.log(2.0)) + (4 - 1 - np.log(4.0))) / 4, rel=1e-5)
     assert found["ess"] == pytest.approx(6.5**2 / (4 * 18.25), rel=1e-5)
     assert found["correction_share"] == 0.25
-    by_action = correct(experience, np.arange(2), CorrectionSection(level="sequence")).metrics
+    by_action = compute_importance_weights(experience, np.arange(2), CorrectionSection(level="sequence")).metrics
     assert by_action["ess"] == pytest.approx(4.5**2 / (2 * 16.25), rel=1e-5)
     assert by_action["correction_share"] == 0.5
 
 
 def test_equal_log_probabilities_change_nothing(kit):
-    found = correct(scored(kit, [[1.0, 1.0], [1.0]]), np.arange(2), CorrectionSection())
+    found = compute_importance_weights(scored(kit, [[1.0, 1.0], [1.0]]), np.arange(2), CorrectionSection())
     assert found.weights.tolist() == [1.0, 1.0, 1.0]
     assert found.metrics == {
         "mismatch_max": 0.0,
@@ -78,13 +80,13 @@ def test_equal_log_probabilities_change_nothing(kit):
 
 
 def test_other_rows_have_no_weight(kit):
-    found = correct(scored(kit, [[3.0], [0.5], [8.0]]), np.array([1]), CorrectionSection())
+    found = compute_importance_weights(scored(kit, [[3.0], [0.5], [8.0]]), np.array([1]), CorrectionSection())
     np.testing.assert_array_equal(found.weights, np.float32([np.nan, 0.5, np.nan]))
     assert found.metrics["mismatch_max"] == pytest.approx(np.log(2.0), rel=1e-5)
 
 
 def test_no_rows_have_no_figures(kit):
-    found = correct(scored(kit, [[3.0]]), np.zeros(0, np.int64), CorrectionSection())
+    found = compute_importance_weights(scored(kit, [[3.0]]), np.zeros(0, np.int64), CorrectionSection())
     assert (found.weights, found.metrics) == (None, {})
 
 
@@ -97,7 +99,7 @@ def test_what_is_not_finite_never_makes_a_weight_that_is_none(kit, sampled, old,
     experience = kit.experience([kit.Row([5, 6], [7, 8], [sampled, -1.0]), kit.Row([5], [9], [-1.0], trajectory=1)])
     experience = replace(experience, old_logprobs=np.float32([old, -1.0, -1.0]))
     for kind, expected in (("truncate", truncated), ("mask", masked)):
-        found = correct(experience, np.arange(2), CorrectionSection(kind=kind, level=level))
+        found = compute_importance_weights(experience, np.arange(2), CorrectionSection(kind=kind, level=level))
         assert found.weights.tolist() == [expected, expected if level == "sequence" else 1.0, 1.0]
         assert 0.0 < found.metrics["ess"] <= 1.0
         assert found.metrics["correction_share"] >= (0.0 if kind == "truncate" and old == -INF else 1 / 3)
@@ -105,13 +107,13 @@ def test_what_is_not_finite_never_makes_a_weight_that_is_none(kit, sampled, old,
 
 def test_a_missing_log_probability_shows_in_the_mismatch(kit):
     experience = replace(scored(kit, [[1.0, 1.0]]), logprobs=np.float32([NAN, -1.0]))
-    found = correct(experience, np.arange(1), CorrectionSection()).metrics
+    found = compute_importance_weights(experience, np.arange(1), CorrectionSection()).metrics
     assert all(np.isnan(found[name]) for name in ("mismatch_max", "mismatch_mean", "mismatch_kl"))
 
 
 def test_nothing_known_is_an_effective_sample_of_none(kit):
     experience = replace(scored(kit, [[1.0]]), logprobs=np.float32([NAN]))
-    assert correct(experience, np.arange(1), CorrectionSection()).metrics["ess"] == 0.0
+    assert compute_importance_weights(experience, np.arange(1), CorrectionSection()).metrics["ess"] == 0.0
 
 
 @given(
@@ -123,7 +125,7 @@ def test_nothing_known_is_an_effective_sample_of_none(kit):
 def test_weights_lie_between_nothing_and_the_cap(kit, logs, kind, level, cap):
     experience = kit.experience([kit.Row([5], [7] * len(logs), [0.0] * len(logs))])
     experience = replace(experience, old_logprobs=np.array(logs, np.float32))
-    found = correct(experience, np.arange(1), CorrectionSection(kind=kind, level=level, cap=cap))
+    found = compute_importance_weights(experience, np.arange(1), CorrectionSection(kind=kind, level=level, cap=cap))
     assert ((found.weights >= 0.0) & (found.weights <= np.float32(cap))).all()
     assert 0.0 < found.metrics["ess"] <= 1.0 + 1e-9
     assert 0.0 <= found.metrics["correction_share"] <= 1.0

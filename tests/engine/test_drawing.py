@@ -6,24 +6,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.engine.local.drawing import Ways, draw, uniforms
+from mappa_core.engine.local.drawing import SamplingTensors, draw_uniforms, sample_tokens
 from mappa_core.records import Sampling
 
 CPU = torch.device("cpu")
 LOGITS = torch.tensor([[2.0, 0.0, 1.0, -1.0, 0.5]])
 
 
-def drawn(sampling: Sampling, points: list[float], logits: torch.Tensor = LOGITS) -> tuple[np.ndarray, np.ndarray]:
+def drawn(sampling: Sampling, uniforms: list[float], logits: torch.Tensor = LOGITS) -> tuple[np.ndarray, np.ndarray]:
     """Tokens and log-probabilities of one row of logits at many points."""
-    ways = Ways.of([sampling] * len(points), CPU)
-    tokens, logprobs = draw(logits.expand(len(points), -1), ways, points)
+    ways = SamplingTensors.of([sampling] * len(uniforms), CPU)
+    tokens, logprobs = sample_tokens(logits.expand(len(uniforms), -1), ways, uniforms)
     return tokens.numpy(), logprobs.numpy()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
 def test_frequencies_are_those_of_the_softmax(temperature):
     n = 20_000
-    tokens, _ = drawn(Sampling(temperature=temperature), uniforms(Sampling(seed=5, max_tokens=n)).tolist())
+    tokens, _ = drawn(Sampling(temperature=temperature), draw_uniforms(Sampling(seed=5, max_tokens=n)).tolist())
     expected = torch.softmax(LOGITS[0].double() / temperature, 0).numpy() * n
     chi_square = ((np.bincount(tokens, minlength=5) - expected) ** 2 / expected).sum()
     assert chi_square < 18.5  # the 99.9 % point for 4 degrees of freedom
@@ -42,8 +42,8 @@ def test_greedy_takes_the_likeliest_with_logprobs_of_temperature_one():
 
 
 def test_greedy_and_drawn_rows_share_a_batch():
-    ways = Ways.of([Sampling(temperature=0.0), Sampling()], CPU)
-    tokens, _ = draw(LOGITS.expand(2, -1), ways, [0.999, 0.999])
+    ways = SamplingTensors.of([Sampling(temperature=0.0), Sampling()], CPU)
+    tokens, _ = sample_tokens(LOGITS.expand(2, -1), ways, [0.999, 0.999])
     assert tokens.tolist() == [0, 4]
 
 
@@ -74,5 +74,8 @@ def test_a_token_of_probability_zero_is_never_drawn(point, logits):
 
 
 def test_numbers_hang_on_the_seed_alone():
-    assert uniforms(Sampling(seed=7, max_tokens=5)).tolist() == uniforms(Sampling(seed=7, max_tokens=9)).tolist()[:5]
-    assert uniforms(Sampling(seed=7)).tolist() != uniforms(Sampling(seed=8)).tolist()
+    assert (
+        draw_uniforms(Sampling(seed=7, max_tokens=5)).tolist()
+        == draw_uniforms(Sampling(seed=7, max_tokens=9)).tolist()[:5]
+    )
+    assert draw_uniforms(Sampling(seed=7)).tolist() != draw_uniforms(Sampling(seed=8)).tolist()

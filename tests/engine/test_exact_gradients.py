@@ -1,5 +1,5 @@
 """From verdicts to the gradient that an optimiser is given, against the exact policy gradient: every batch that can be
-sampled goes through the estimator, the loss and `Update`, with tables in float64 for weights."""
+sampled goes through the estimator, the loss and `PolicyUpdate`, with tables in float64 for weights."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -11,23 +11,23 @@ import torch
 
 from mappa_core.config.schema import CorrectionSection, TrainSection
 from mappa_core.engine.learning.forward import Predictions
-from mappa_core.engine.learning.layout import Layout
-from mappa_core.engine.learning.update import Update
+from mappa_core.engine.learning.layout import BatchLayout
+from mappa_core.engine.learning.update import PolicyUpdate
 from mappa_core.experience import Advantages
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.testing import Action, Decision, DecisionProcess, policy_gradient, possible_batches
 from mappa_core.testing.conformance.batches import gradient_of
 from mappa_core.testing.conformance.standard import MISSING, SHARED, VARIABLE_TURNS
 
-REGISTRY = load(only=())
+REGISTRY = load_plugins(only=())
 LOSSES = ("ppo", "gspo", "cispo")
 TRAIN = TrainSection(iterations=10, learning_rate=0.1)
 # Ranks, and layouts with room for one sequence, a few, or all.
 SPREADS = [
-    (1, Layout("padded", 10_000)),
-    (1, Layout("padded", 1)),
-    (2, Layout("padded", 10)),
-    (3, Layout("packed", 14)),
+    (1, BatchLayout("padded", 10_000)),
+    (1, BatchLayout("padded", 1)),
+    (2, BatchLayout("padded", 10)),
+    (3, BatchLayout("packed", 14)),
 ]
 
 
@@ -61,7 +61,7 @@ class Tables:
         self.passes += 1
         sums = torch.zeros_like(self.logits).index_add(0, self._table, self.logits.exp())
         logprobs = self.logits - sums.log()[self._table]
-        if batch.weightless:
+        if batch.dummy:
             return Predictions(logprobs[:1])
         return Predictions(logprobs[[self._place[self.name, *one] for one in self._asked(batch)]])
 
@@ -75,17 +75,17 @@ class Tables:
     def backward(self, loss, *, last):
         loss.backward()
 
-    def norm(self):
+    def grad_norm(self):
         return float(self.logits.grad.norm())
 
     def step(self, learning_rate):
         self.gradient += self.logits.grad.numpy()
-        self.discard()
+        self.zero_grad()
 
-    def discard(self):
+    def zero_grad(self):
         self.logits.grad = None
 
-    def summed(self, sums):
+    def all_reduce(self, sums):
         for name, value in sums.items():
             self._sums[name] += value
         return dict(self._sums)
@@ -112,7 +112,7 @@ def gradient(process, experience, given, loss, spread=SPREADS[0], train=TRAIN):
         passes, sums = set(), defaultdict(float)
         for rank in range(ranks):
             learner = Tables(process, policy, rank, ranks, sums)
-            Update(learner, experience, given, loss, train, layout=layout).run(0.1, seed=3)
+            PolicyUpdate(learner, experience, given, loss, train, layout=layout).run(0.1, seed=3)
             total += learner.gradient
             passes.add(learner.passes)
         assert len(passes) == 1, "ranks wait for each other"

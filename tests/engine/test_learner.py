@@ -134,7 +134,7 @@ async def test_the_gradient_of_the_entropy_bonus_is_that_written_out(model, open
     (-0.2 * torch.cat([plain_entropy(plain, experience, row) for row in range(4)]).mean()).backward()
     expected = {name: one.grad.numpy() for name, one in plain.named_parameters()}
     train = replace(TRAIN, entropy_coef=0.2)
-    for logits in (forward.LOGITS_AT_ONCE, 7 * 259):
+    for logits in (forward.MAX_LOGITS, 7 * 259):
         monkeypatch.setattr(forward, "LOGITS_AT_ONCE", logits)
         engine = await opened(model, train=train)
         found = await gradient(engine, experience, tmp_path / str(logits), nothing)

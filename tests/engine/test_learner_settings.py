@@ -3,7 +3,7 @@
 import pytest
 
 from mappa_core.config.schema import TrainSection
-from mappa_core.engine.cluster.learners.settings import check_settings, deepspeed_settings, dtype_of
+from mappa_core.engine.cluster.learners.settings import check_deepspeed_options, deepspeed_config, resolve_dtype
 from mappa_core.engine.options import ClusterOptions
 from mappa_core.errors import ConfigError
 
@@ -11,7 +11,7 @@ TRAIN = TrainSection(learning_rate=2e-6, betas=(0.9, 0.99), weight_decay=0.1, gr
 
 
 def settings(*, dtype="bfloat16", gpu=True, **options):
-    return deepspeed_settings(TRAIN, ClusterOptions(placement="separate", **options), dtype=dtype, gpu=gpu)
+    return deepspeed_config(TRAIN, ClusterOptions(placement="separate", **options), dtype=dtype, gpu=gpu)
 
 
 def test_the_recipe_decides_clipping_and_optimiser():
@@ -55,17 +55,17 @@ def test_micro_batches_are_counted_by_us():
 )
 def test_what_deepspeed_would_do_otherwise_is_refused(options, dtype, message):
     with pytest.raises(ConfigError, match=message):
-        check_settings(ClusterOptions(**options), dtype=dtype, gpu=True)
+        check_deepspeed_options(ClusterOptions(**options), dtype=dtype, gpu=True)
 
 
 def test_learners_with_gpus_of_their_own_need_not_move():
     for gpu, placement in ((True, "separate"), (False, "colocated")):
-        check_settings(ClusterOptions(zero=1, placement=placement), dtype="bfloat16", gpu=gpu)
+        check_deepspeed_options(ClusterOptions(zero=1, placement=placement), dtype="bfloat16", gpu=gpu)
 
 
 def test_a_dtype_is_chosen_by_the_hardware_unless_it_is_named():
-    assert dtype_of(ClusterOptions(), gpu=True) == "bfloat16"
-    assert dtype_of(ClusterOptions(), gpu=False) == "float32"
-    assert dtype_of(ClusterOptions(dtype="bfloat16"), gpu=False) == "bfloat16"
+    assert resolve_dtype(ClusterOptions(), gpu=True) == "bfloat16"
+    assert resolve_dtype(ClusterOptions(), gpu=False) == "float32"
+    assert resolve_dtype(ClusterOptions(dtype="bfloat16"), gpu=False) == "bfloat16"
     with pytest.raises(ConfigError, match="float16"):
-        dtype_of(ClusterOptions(dtype="float16"), gpu=True)
+        resolve_dtype(ClusterOptions(dtype="float16"), gpu=True)

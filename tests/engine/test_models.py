@@ -18,8 +18,8 @@ from transformers import (
 )
 
 from mappa_core.engine.local import LocalEngine
-from mappa_core.engine.local.models import load_source
-from mappa_core.engine.models import read, tensor_names, tied
+from mappa_core.engine.local.models import load_model
+from mappa_core.engine.models import read_model_info, tensor_names, ties_embeddings
 from mappa_core.engine.options import LocalOptions
 from mappa_core.errors import ConfigError, ModelError
 
@@ -37,7 +37,7 @@ SHAPE = {
 
 
 def load(spec):
-    return load_source(str(spec), device=torch.device("cpu"), dtype=torch.float32)
+    return load_model(str(spec), device=torch.device("cpu"), dtype=torch.float32)
 
 
 @pytest.fixture
@@ -137,8 +137,8 @@ def test_logits_changed_after_the_head_are_refused(kit, tmp_path):
 
 def test_a_model_is_read_without_its_weights(model, kit, monkeypatch):
     monkeypatch.setattr("transformers.PreTrainedModel.from_pretrained", None)
-    reading = read(model)
-    assert (reading.where, reading.place, reading.window, reading.stops) == (model, model, kit.window, {2})
+    reading = read_model_info(model)
+    assert (reading.model_name, reading.model_path, reading.window, reading.stops) == (model, model, kit.window, {2})
     assert reading.chat.decode([3, 4]) == kit.tokenizer().decode([3, 4])
 
 
@@ -146,13 +146,13 @@ def test_settings_for_sampling_that_no_file_holds_are_those_of_the_config(copied
     (copied / "generation_config.json").unlink()
     config = copied / "config.json"
     config.write_text(config.read_text().replace('"eos_token_id": 2', '"eos_token_id": [5, 8]'))
-    assert read(str(copied)).stops == load(copied).stops == {2, 5, 8}
+    assert read_model_info(str(copied)).stops == load(copied).stops == {2, 5, 8}
 
 
 def test_tensors_are_named_as_they_are_stored(model):
     named = dict(AutoModelForCausalLM.from_pretrained(model).named_parameters())
     assert tensor_names(model) == named.keys()
-    assert tied(read(model).config) == ("lm_head.weight" not in named)
+    assert ties_embeddings(read_model_info(model).config) == ("lm_head.weight" not in named)
 
 
 def test_tensors_of_sharded_weights_are_named_by_their_index(qwen3, tmp_path):

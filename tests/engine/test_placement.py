@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.engine import footprint
-from mappa_core.engine.cluster.placement import ModelShape, Node, Resources, place, table
-from mappa_core.engine.cluster.placement.loads import MOMENTS
-from mappa_core.engine.cluster.placement.showing import document
+from mappa_core.engine.cluster.placement import ModelShape, Node, Resources, find_placement, format_placement
+from mappa_core.engine.cluster.placement.loads import PHASES
+from mappa_core.engine.cluster.placement.showing import placement_json
 from mappa_core.engine.options import ClusterOptions
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import Lora, PolicySpec
@@ -41,7 +41,7 @@ def cluster(gpus, *, nodes=1, gb=80):
 
 
 def placed(policies=TEAM, resources=None, *, micro_tokens=8192, **options):
-    return place(
+    return find_placement(
         policies, SHAPES, resources or cluster(8), ClusterOptions(**{**LONG, **options}), micro_tokens=micro_tokens
     )
 
@@ -77,7 +77,7 @@ def choices(draw):
 def test_every_placement_keeps_its_promises(policies, options, gpus, nodes, micro_tokens):
     resources = cluster(gpus, nodes=nodes)
     try:
-        found = place(policies, SHAPES, resources, options, micro_tokens=micro_tokens)
+        found = find_placement(policies, SHAPES, resources, options, micro_tokens=micro_tokens)
     except ConfigError:
         return
     learning = [name for group in found.groups for name in group.policies]
@@ -98,12 +98,12 @@ def test_every_placement_keeps_its_promises(policies, options, gpus, nodes, micr
     }
     assert used == set(range(len(found.slots)))
     for number, slot in enumerate(found.slots):
-        assert slot.size is None or all(found.bytes_at(number, moment) <= slot.size for moment in MOMENTS)
+        assert slot.size is None or all(found.bytes_at(number, phase) <= slot.size for phase in PHASES)
     if gpus and options.placement == "separate":
         sampling = {slot for pool in found.pools for engine in pool.engines for slot in engine}
         assert not sampling & {slot for group in found.groups for slot in group.slots}
-    assert found == place(policies, SHAPES, resources, options, micro_tokens=micro_tokens)
-    json.dumps(document(found))
+    assert found == find_placement(policies, SHAPES, resources, options, micro_tokens=micro_tokens)
+    json.dumps(placement_json(found))
 
 
 def test_most_of_what_is_drawn_is_placed():
@@ -177,17 +177,17 @@ def test_nothing_is_trained_where_there_is_no_training():
 
 def test_states_of_one_rank_are_sixteen_bytes_a_parameter():
     for zero in (0, 3):
-        parts = footprint.full(replace(SMALL, parameters=1000), "bfloat16", zero=zero)
+        parts = footprint.full_training_memory(replace(SMALL, parameters=1000), "bfloat16", zero=zero)
         # Weights in bfloat16, and in float32 gradients, masters and two moments.
         assert parts == {"weights": 2000, "gradients": 4000, "optimiser": 12_000}
-    assert footprint.total(footprint.full(replace(SMALL, parameters=1000), "float32")) == 16_000
+    assert footprint.total_bytes(footprint.full_training_memory(replace(SMALL, parameters=1000), "float32")) == 16_000
 
 
 @pytest.mark.parametrize(("zero", "weights", "gradients", "optimiser"), [
     (1, 2000, 6000, 1500), (2, 2000, 500, 1500), (3, 250, 500, 1500),
 ])  # fmt: skip
 def test_stages_share_states_over_the_ranks(zero, weights, gradients, optimiser):
-    parts = footprint.full(replace(SMALL, parameters=1000), "bfloat16", zero=zero, ranks=8)
+    parts = footprint.full_training_memory(replace(SMALL, parameters=1000), "bfloat16", zero=zero, ranks=8)
     assert parts == {"weights": weights, "gradients": gradients, "optimiser": optimiser}
 
 
@@ -197,27 +197,27 @@ def test_an_adapter_has_rank_times_inputs_and_outputs_of_every_layer_it_is_on():
 
 
 def test_keys_and_values_of_a_token():
-    assert footprint.kv_cache(FOUR_B, "bfloat16", 1) == 144 * 1024
+    assert footprint.kv_cache_bytes(FOUR_B, "bfloat16", 1) == 144 * 1024
 
 
 def test_three_adapters_take_little_more_than_one():
     one, three = (placed(team, cluster(1)).peak(0)[0] for team in (ADAPTERS[:1], ADAPTERS))
-    assert three - one < 4 * GB < 3 * footprint.weights(FOUR_B, "bfloat16")
+    assert three - one < 4 * GB < 3 * footprint.weight_bytes(FOUR_B, "bfloat16")
 
 
 def test_colocated_actors_leave_the_gpu_to_each_other():
     found = placed(zero=3)
-    learner, sampler = found.on(0)
+    learner, sampler = found.loads_on(0)
     assert sampler.bytes_at("learning") < GB < sampler.bytes_at("sampling")
     assert learner.bytes_at("sampling") < GB < learner.bytes_at("learning")
-    assert "kv cache" not in sampler.at["syncing"] and "optimiser" not in learner.at["syncing"]
-    assert found.host_bytes["n0"] > 8 * 3 * footprint.MOMENTS * FOUR_B.parameters // 8
+    assert "kv cache" not in sampler.by_phase["syncing"] and "optimiser" not in learner.by_phase["syncing"]
+    assert found.host_bytes["n0"] > 8 * 3 * footprint.ADAM_MOMENT_BYTES * FOUR_B.parameters // 8
 
 
 def test_logits_of_a_chunk_are_those_of_the_learner():
     from mappa_core.engine.learning import forward
 
-    assert forward.LOGITS_AT_ONCE == footprint.LOGITS_AT_ONCE
+    assert forward.MAX_LOGITS == footprint.MAX_LOGITS
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
@@ -263,16 +263,18 @@ def test_as_much_for_keys_and_values_as_a_refusal_asks_for_is_enough():
 
 def test_a_cluster_without_anything_is_refused():
     with pytest.raises(ConfigError, match="neither GPUs nor CPUs"):
-        place(TEAM, SHAPES, Resources(nodes=(Node(host="a", cpus=0),)), ClusterOptions(**LONG), micro_tokens=1)
+        find_placement(TEAM, SHAPES, Resources(nodes=(Node(host="a", cpus=0),)), ClusterOptions(**LONG), micro_tokens=1)
     with pytest.raises(ConfigError, match="memory of the cluster's GPUs is not known"):
-        place(TEAM, SHAPES, Resources(nodes=(Node(host="a", cpus=1, gpus=1),)), ClusterOptions(**LONG), micro_tokens=1)
+        find_placement(
+            TEAM, SHAPES, Resources(nodes=(Node(host="a", cpus=1, gpus=1),)), ClusterOptions(**LONG), micro_tokens=1
+        )
 
 
 # --- what people read -------------------------------------------------------------------------------------------------
 
 
 def test_the_table_says_who_runs_where_and_what_it_takes():
-    lines = table(placed(zero=3, samplers=2))
+    lines = format_placement(placed(zero=3, samplers=2))
     assert lines[1].split("  ")[0] == "learners, 8 ranks" and lines[1].endswith("gpu0-7")
     assert any(line.startswith("gpu0-5 of 80.0 GB") for line in lines)
     assert any(line.startswith("samplers sampling: weights 8.0 GB, kv cache 8.6 GB") for line in lines)

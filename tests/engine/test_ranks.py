@@ -12,17 +12,17 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from mappa_core.config.schema import SupervisedSection, TrainSection
-from mappa_core.engine.learning.forward import Scorer
-from mappa_core.engine.learning.layout import Layout
-from mappa_core.engine.learning.scoring import score, scored
-from mappa_core.engine.learning.update import Update
+from mappa_core.engine.learning.forward import LogprobModel
+from mappa_core.engine.learning.layout import BatchLayout
+from mappa_core.engine.learning.scoring import merge_scores, score_policy
+from mappa_core.engine.learning.update import PolicyUpdate
 from mappa_core.engine.losses import PPOLoss
 from mappa_core.engine.options import PPOOptions
 from mappa_core.experience import Advantages, Demonstrations
 
 TRAIN = TrainSection(iterations=10, learning_rate=0.1, minibatch_rows=4, supervised=SupervisedSection(weight=0.3))
 LOSS = PPOLoss(PPOOptions(kl="k3", kl_coef=0.1))
-PACKED = Layout("packed", 64)
+PACKED = BatchLayout("packed", 64)
 
 
 class Meeting:
@@ -47,7 +47,7 @@ class RankLearner:
     name = "solver"
     device = torch.device("cpu")
 
-    def __init__(self, start: Scorer, meeting: Meeting, rank: int) -> None:
+    def __init__(self, start: LogprobModel, meeting: Meeting, rank: int) -> None:
         self.rank, self.ranks, self.steps = rank, meeting.ranks, 0
         self.gradients, self.passes, self._meeting = [], [], meeting
         self.scorer = copy.deepcopy(start)
@@ -60,7 +60,7 @@ class RankLearner:
         self.passes.append(last)
         loss.backward()
 
-    def norm(self):
+    def grad_norm(self):
         own = {name: one.grad for name, one in self.scorer.weights().items() if one.grad is not None}
         all_ranks = self._meeting.everyones(self.rank, own)
         self._whole = {name: sum(one[name] for one in all_ranks) for name in own}
@@ -73,12 +73,12 @@ class RankLearner:
         for name, gradient in self._whole.items():
             weights[name] -= learning_rate * gradient
         self.steps += 1
-        self.discard()
+        self.zero_grad()
 
-    def discard(self):
+    def zero_grad(self):
         self.scorer.zero_grad()
 
-    def summed(self, sums):
+    def all_reduce(self, sums):
         total = defaultdict(float)
         for one in self._meeting.everyones(self.rank, dict(sums)):
             for name, value in one.items():
@@ -96,35 +96,35 @@ def together(ranks: int, work):
 def scores(start, experience, ranks, layout):
     def work(rank, meeting):
         learner = RankLearner(start, meeting, rank)
-        reference = Scorer(learner.scorer.model)
-        return score(
+        reference = LogprobModel(learner.scorer.model)
+        return score_policy(
             "solver", learner.forward, reference, experience, layout=layout, device=learner.device, rank=rank,
             ranks=ranks,
         )  # fmt: skip
 
-    return scored(experience, together(ranks, work))
+    return merge_scores(experience, together(ranks, work))
 
 
 def updates(start, experience, given, ranks, layout, train=TRAIN):
     def work(rank, meeting):
         learner = RankLearner(start, meeting, rank)
-        update = Update(learner, experience, given, LOSS, train, layout=layout)
+        update = PolicyUpdate(learner, experience, given, LOSS, train, layout=layout)
         return learner, update.run(0.1, seed=3)
 
     return together(ranks, work)
 
 
 @pytest.fixture(scope="module")
-def start(qwen3) -> Scorer:
+def start(qwen3) -> LogprobModel:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_pretrained(qwen3).eval()
-    return Scorer(model, torch.nn.Linear(model.config.hidden_size, 1))
+    return LogprobModel(model, torch.nn.Linear(model.config.hidden_size, 1))
 
 
 @pytest.fixture(scope="module")
 def experience(start, kit):
     rows = kit.rows(9) + kit.rows(3, seed=1, temperature=0.7, weight=0.5) + kit.rows(2, seed=2, weight=0.0)
-    found = scores(start, kit.experience(rows), 1, Layout("padded", 100))
+    found = scores(start, kit.experience(rows), 1, BatchLayout("padded", 100))
     noise = np.random.default_rng(5).normal(scale=0.3, size=len(found.tokens)).astype(np.float32)
     drawn = np.random.default_rng(6).integers(3, 259, 40).astype(np.int32)
     corrected = Demonstrations(row=np.array([0, 4, 4], np.int32), tokens=drawn, offsets=np.array([0, 25, 28, 40]))
@@ -138,7 +138,7 @@ def given(experience):
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("layout", [PACKED, Layout("padded", 100)], ids=str)
+@pytest.mark.parametrize("layout", [PACKED, BatchLayout("padded", 100)], ids=str)
 def test_any_ranks_say_what_one_says(start, experience, ranks, layout):
     found = scores(start, experience, ranks, layout)
     for column in ("old_logprobs", "ref_logprobs", "values"):
@@ -146,7 +146,7 @@ def test_any_ranks_say_what_one_says(start, experience, ranks, layout):
 
 
 def assert_the_steps_of_one(start, experience, given, ranks, layout, train):
-    ((one, metrics),) = updates(start, experience, given, 1, Layout("padded", 10_000), train)
+    ((one, metrics),) = updates(start, experience, given, 1, BatchLayout("padded", 10_000), train)
     found = updates(start, experience, given, ranks, layout, train)
     assert len({len(learner.passes) for learner, _ in found}) == 1
     for learner, own in found:
@@ -162,7 +162,7 @@ def assert_the_steps_of_one(start, experience, given, ranks, layout, train):
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("layout", [PACKED, Layout("padded", 100)], ids=str)
+@pytest.mark.parametrize("layout", [PACKED, BatchLayout("padded", 100)], ids=str)
 def test_any_ranks_take_the_steps_of_one(start, experience, given, ranks, layout):
     assert_the_steps_of_one(start, experience, given, ranks, layout, TRAIN)
 
@@ -201,8 +201,8 @@ def test_what_is_not_finite_on_one_rank_is_skipped_on_all(start, experience, giv
 
 def test_shares_that_do_not_add_up_are_refused(start, experience):
     learner = RankLearner(start, Meeting(1), 0)
-    half = score(
+    half = score_policy(
         "solver", learner.forward, learner.forward, experience, layout=PACKED, device=learner.device, rank=0, ranks=2
     )
     with pytest.raises(ValueError, match="every sampled token once"):
-        scored(experience, [half])
+        merge_scores(experience, [half])

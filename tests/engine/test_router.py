@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.engine.cluster.samplers.router import BLOCK, REMEMBERED, Router
+from mappa_core.engine.cluster.samplers.router import BLOCK_TOKENS, MAX_BLOCKS, Router
 
 
 def prompt(length: int, seed: int = 0) -> np.ndarray:
@@ -21,17 +21,17 @@ def test_without_anything_in_common_the_least_load_wins():
 
 def test_the_turns_of_a_trajectory_stay_together_unless_their_engine_falls_behind():
     router = Router(2, prefixes=True)
-    first = prompt(10 * BLOCK)
-    router.note(1, "solver@0", first)
-    second = np.concatenate([first, prompt(BLOCK, seed=1)])
-    assert router.choose("solver@0", second, [0, 9 * BLOCK]) == 1
-    assert router.choose("solver@0", second, [0, 11 * BLOCK]) == 0
+    first = prompt(10 * BLOCK_TOKENS)
+    router.record_prefix(1, "solver@0", first)
+    second = np.concatenate([first, prompt(BLOCK_TOKENS, seed=1)])
+    assert router.choose("solver@0", second, [0, 9 * BLOCK_TOKENS]) == 1
+    assert router.choose("solver@0", second, [0, 11 * BLOCK_TOKENS]) == 0
 
 
 def test_only_a_head_counts_and_only_by_the_same_weights():
     router = Router(2, prefixes=True)
-    known = prompt(8 * BLOCK)
-    router.note(1, "solver@0", known)
+    known = prompt(8 * BLOCK_TOKENS)
+    router.record_prefix(1, "solver@0", known)
     other_head = np.concatenate([prompt(1, seed=2), known])
     for weights, tokens in [("solver@0", other_head), ("solver@1", known), ("critic@0", known)]:
         assert router.choose(weights, tokens, [0, 1]) == 0
@@ -40,22 +40,22 @@ def test_only_a_head_counts_and_only_by_the_same_weights():
 
 def test_what_an_engine_lost_counts_no_more():
     router = Router(2, prefixes=True)
-    router.note(1, "solver@0", prompt(500))
-    router.forget(1)
+    router.record_prefix(1, "solver@0", prompt(500))
+    router.clear(1)
     assert router.choose("solver@0", prompt(500), [0, 1]) == 0
 
 
 def test_engines_that_keep_no_prefixes_are_told_apart_by_load_alone():
     router = Router(2, prefixes=False)
-    router.note(1, "solver@0", prompt(500))
+    router.record_prefix(1, "solver@0", prompt(500))
     assert router.choose("solver@0", prompt(500), [0, 1]) == 0
 
 
 def test_what_was_long_ago_is_forgotten():
     router = Router(2, prefixes=True)
-    old, new = prompt(BLOCK), prompt(BLOCK * REMEMBERED, seed=1)
-    router.note(1, "solver@0", old)
-    router.note(1, "solver@0", new)
+    old, new = prompt(BLOCK_TOKENS), prompt(BLOCK_TOKENS * MAX_BLOCKS, seed=1)
+    router.record_prefix(1, "solver@0", old)
+    router.record_prefix(1, "solver@0", new)
     assert router.choose("solver@0", old, [0, 1]) == 0
 
 
@@ -67,6 +67,6 @@ def test_what_was_long_ago_is_forgotten():
 def test_nobody_is_sent_to_an_engine_that_would_save_less_than_it_is_behind(loads, lengths, asked):
     router = Router(len(loads), prefixes=True)
     for place, length in lengths:
-        router.note(place % len(loads), "solver@0", prompt(length))
+        router.record_prefix(place % len(loads), "solver@0", prompt(length))
     chosen = router.choose("solver@0", prompt(asked), loads)
     assert loads[chosen] - min(loads) <= asked

@@ -27,7 +27,7 @@ def test_parameters_are_those_that_torch_loads(model):
 @pytest.mark.parametrize("targets", [None, ("q_proj", "down_proj")])
 def test_adapters_are_as_large_as_those_that_peft_makes(model, targets):
     lora = Lora(rank=4, alpha=8.0, targets=targets)
-    adapters = Adapters(AutoModelForCausalLM.from_pretrained(model), where=model)
+    adapters = Adapters(AutoModelForCausalLM.from_pretrained(model), model_name=model)
     adapters.add("solver", lora, seed=0)
     assert read_shape(model).adapter(lora) == sum(one.numel() for one in adapters.parameters("solver").values())
 

@@ -8,12 +8,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from mappa_core.config.schema import CorrectionSection, SupervisedSection, TrainSection
-from mappa_core.credit.experience import take
-from mappa_core.credit.ragged import offsets_of
-from mappa_core.engine.learning.forward import Scorer
-from mappa_core.engine.learning.layout import Layout
-from mappa_core.engine.learning.scoring import score, scored
-from mappa_core.engine.learning.update import Update
+from mappa_core.credit.experience import select_rows
+from mappa_core.credit.ragged import lengths_to_offsets
+from mappa_core.engine.learning.forward import LogprobModel
+from mappa_core.engine.learning.layout import BatchLayout
+from mappa_core.engine.learning.scoring import merge_scores, score_policy
+from mappa_core.engine.learning.update import PolicyUpdate
 from mappa_core.engine.losses import PPOLoss
 from mappa_core.engine.options import PPOOptions
 from mappa_core.experience import Advantages, Demonstrations
@@ -26,7 +26,12 @@ TRAIN = TrainSection(
     supervised=SupervisedSection(weight=0.7),
 )
 LOSS = PPOLoss(PPOOptions())
-LAYOUTS = [Layout("padded", 10_000), Layout("padded", 60), Layout("packed", 10_000), Layout("packed", 64)]
+LAYOUTS = [
+    BatchLayout("padded", 10_000),
+    BatchLayout("padded", 60),
+    BatchLayout("packed", 10_000),
+    BatchLayout("packed", 64),
+]
 
 
 def demonstrations(of: dict[int, list[list[int]]]) -> Demonstrations:
@@ -34,7 +39,7 @@ def demonstrations(of: dict[int, list[list[int]]]) -> Demonstrations:
     return Demonstrations(
         row=np.array([row for row, _ in given], np.int32),
         tokens=np.array([token for _, tokens in given for token in tokens], np.int32),
-        offsets=offsets_of(np.array([len(tokens) for _, tokens in given], np.int64)),
+        offsets=lengths_to_offsets(np.array([len(tokens) for _, tokens in given], np.int64)),
     )
 
 
@@ -43,7 +48,7 @@ class Plain:
 
     name, device, rank, ranks, steps = "solver", torch.device("cpu"), 0, 1, 0
 
-    def __init__(self, scorer: Scorer) -> None:
+    def __init__(self, scorer: LogprobModel) -> None:
         self.scorer, self.gradients = scorer, []
         scorer.zero_grad()
 
@@ -53,23 +58,23 @@ class Plain:
     def backward(self, loss, *, last):
         loss.backward()
 
-    def norm(self):
+    def grad_norm(self):
         return torch.nn.utils.get_total_norm([one.grad for one in self.scorer.weights().values()]).item()
 
     def step(self, learning_rate):
         self.gradients.append({name: one.grad.clone() for name, one in self.scorer.weights().items()})
-        self.discard()
+        self.zero_grad()
 
-    def discard(self):
+    def zero_grad(self):
         self.scorer.zero_grad()
 
-    def summed(self, sums):
+    def all_reduce(self, sums):
         return dict(sums)
 
 
 @pytest.fixture(scope="module")
-def scorer(qwen3) -> Scorer:
-    return Scorer(AutoModelForCausalLM.from_pretrained(qwen3).eval())
+def scorer(qwen3) -> LogprobModel:
+    return LogprobModel(AutoModelForCausalLM.from_pretrained(qwen3).eval())
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +82,9 @@ def experience(scorer, kit):
     """Six live rows, of which one was sampled at another temperature, and one without a reward; three are corrected."""
     rows = kit.rows(5) + kit.rows(1, seed=1, temperature=0.7) + kit.rows(1, seed=2, weight=0.0)
     found = kit.experience(rows)
-    shares = score("solver", scorer, scorer, found, layout=LAYOUTS[0], device=Plain.device)
+    shares = score_policy("solver", scorer, scorer, found, layout=LAYOUTS[0], device=Plain.device)
     given = demonstrations({0: [[5, 9, 200, 2]], 3: [[7, 2], [100, 101, 102, 2]], 5: [[30, 31, 2]]})
-    return replace(scored(found, [shares]), demonstrations=given)
+    return replace(merge_scores(found, [shares]), demonstrations=given)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +95,7 @@ def given(experience):
 
 def updated(scorer, experience, given, *, train=TRAIN, layout=LAYOUTS[0]):
     learner = Plain(scorer)
-    metrics = Update(learner, experience, given, LOSS, train, layout=layout).run(0.1, seed=3)
+    metrics = PolicyUpdate(learner, experience, given, LOSS, train, layout=layout).run(0.1, seed=3)
     return learner.gradients, metrics
 
 
@@ -169,8 +174,8 @@ def test_a_weight_that_is_not_finite_in_effect_is_skipped(scorer, experience, gi
 
 
 def test_corrected_actions_become_likelier_and_the_rest_of_the_iteration_is_kept(experience):
-    part = take(experience, np.array([5, 3, 1]))
+    part = select_rows(experience, np.array([5, 3, 1]))
     assert part.demonstrations.row.tolist() == [0, 1, 1]
     assert part.demonstrations.tokens.tolist() == [30, 31, 2, 7, 2, 100, 101, 102, 2]
     assert part.demonstrations.offsets.tolist() == [0, 3, 5, 9]
-    assert take(experience, np.array([1, 2])).demonstrations.row.tolist() == []
+    assert select_rows(experience, np.array([1, 2])).demonstrations.row.tolist() == []

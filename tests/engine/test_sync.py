@@ -11,10 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa_core.engine.cluster.sync import direct, gpu, probe
-from mappa_core.engine.cluster.sync.buckets import BUCKET_BYTES, Arrival, Arrivals, fill, tensors
-from mappa_core.engine.cluster.sync.publisher import Publisher, Route
-from mappa_core.engine.cluster.sync.receipt import Received, Sent, check, check_sent
-from mappa_core.engine.cluster.sync.sending import Sending, in_sending_order
+from mappa_core.engine.cluster.sync.buckets import (
+    BUCKET_BYTES,
+    ReceivedBucket,
+    ReceivedTensors,
+    bucket_tensors,
+    fill_buckets,
+)
+from mappa_core.engine.cluster.sync.publisher import Publisher, WeightRoute
+from mappa_core.engine.cluster.sync.receipt import ReceivedWeights, SentWeights, check_received, check_sent
+from mappa_core.engine.cluster.sync.sending import BucketSender, order_for_sending
 from mappa_core.errors import ActorLost, SyncError
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int8]
@@ -35,12 +41,12 @@ def test_what_goes_into_buckets_comes_out_of_them(wanted, size):
          torch.randint(-99, 99, shape, generator=random).to(dtype))
         for index, (dtype, shape) in enumerate(wanted)
     ]  # fmt: skip
-    buckets = list(fill(sent, size))
+    buckets = list(fill_buckets(sent, size))
     for bucket in buckets:
         bucket.data.flags.writeable = False
         assert len(bucket.data) <= max(size, 64) + 64 or len(bucket.names) == 1
-    arrivals = Arrivals({})
-    arrived = list(arrivals.tensors(map(Arrival.of, buckets)))
+    arrivals = ReceivedTensors({})
+    arrived = list(arrivals.tensors(map(ReceivedBucket.of, buckets)))
     assert [name for name, _ in arrived] == [name for name, _ in sent]
     for (_, one), (_, other) in zip(sent, arrived, strict=True):
         assert one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
@@ -48,9 +54,9 @@ def test_what_goes_into_buckets_comes_out_of_them(wanted, size):
 
 
 def test_tensors_are_views_of_the_buffer():
-    (bucket,) = fill([("a", torch.ones(100)), ("b", torch.ones(100, dtype=torch.bfloat16))])
+    (bucket,) = fill_buckets([("a", torch.ones(100)), ("b", torch.ones(100, dtype=torch.bfloat16))])
     start = bucket.data.ctypes.data
-    for _, tensor in tensors(bucket):
+    for _, tensor in bucket_tensors(bucket):
         assert 0 <= tensor.data_ptr() - start < bucket.data.nbytes
 
 
@@ -62,35 +68,41 @@ def test_a_tensor_is_copied_before_the_next_is_asked_for():
             reused.fill_(value)
             yield f"t{value}", reused
 
-    assert [tensor[0].item() for bucket in fill(gathered(), 100) for _, tensor in tensors(bucket)] == [0, 1, 2, 3, 4]
+    assert [tensor[0].item() for bucket in fill_buckets(gathered(), 100) for _, tensor in bucket_tensors(bucket)] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 399), st.integers(0, 7))
 def test_a_flipped_bit_changes_the_checksum(place, bit):
-    (bucket,) = fill([("a", torch.arange(100.0))])
+    (bucket,) = fill_buckets([("a", torch.arange(100.0))])
     bucket.data[place] ^= 1 << bit
-    assert Arrival.of(bucket).checksums != bucket.checksums
+    assert ReceivedBucket.of(bucket).checksums != bucket.checksums
 
 
 def test_the_first_bucket_is_small():
     sent = [(f"t{index}", torch.zeros(1 << 18)) for index in range(40)]  # a MiB each
-    assert [len(bucket.names) for bucket in fill(sent)] == [4, 30, 6]
+    assert [len(bucket.names) for bucket in fill_buckets(sent)] == [4, 30, 6]
 
 
 def test_large_tensors_are_sent_in_the_middle():
     large, bucket = BUCKET_BYTES + 1, BUCKET_BYTES
-    assert in_sending_order([large, 1, 2, 3, 4], lambda size: size) == [1, 2, large, 3, 4]
-    assert in_sending_order([large, bucket, bucket], lambda size: size) == [bucket, large, bucket]
-    assert in_sending_order([3, 2, 1], lambda size: size) == [3, 2, 1]
-    assert in_sending_order([large], lambda size: size) == [large]
-    assert in_sending_order([], lambda size: size) == []
+    assert order_for_sending([large, 1, 2, 3, 4], lambda size: size) == [1, 2, large, 3, 4]
+    assert order_for_sending([large, bucket, bucket], lambda size: size) == [bucket, large, bucket]
+    assert order_for_sending([3, 2, 1], lambda size: size) == [3, 2, 1]
+    assert order_for_sending([large], lambda size: size) == [large]
+    assert order_for_sending([], lambda size: size) == []
 
 
 def test_the_checksum_covers_dtype_and_shape():
     zeros = torch.zeros(4, 2)
     alike = [zeros, zeros.view(2, 4), zeros.view(torch.int32)]
-    assert len({bucket.checksums[0] for one in alike for bucket in fill([("a", one)])}) == 3
+    assert len({bucket.checksums[0] for one in alike for bucket in fill_buckets([("a", one)])}) == 3
 
 
 # Receipts
@@ -104,9 +116,9 @@ def weights(value: float = 0.0) -> dict[str, torch.Tensor]:
 
 
 def transfer(change=lambda bucket: bucket):
-    sending, arrivals = Sending("solver", 7, weights().items(), 100), Arrivals(TIED)
-    list(arrivals.tensors(Arrival.of(change(bucket)) for bucket in iter(sending.take, None)))
-    return sending.sent(), Received(
+    sending, arrivals = BucketSender("solver", 7, weights().items(), 100), ReceivedTensors(TIED)
+    list(arrivals.tensors(ReceivedBucket.of(change(bucket)) for bucket in iter(sending.next_bucket, None)))
+    return sending.sent_record(), ReceivedWeights(
         names=tuple(arrivals.names), checksums=tuple(arrivals.checksums), version=7, seconds=0.0
     )
 
@@ -114,7 +126,7 @@ def transfer(change=lambda bucket: bucket):
 def test_a_whole_transfer_passes():
     sent, received = transfer()
     check_sent(sent, NAMES)
-    check(sent, received, TIED, engine="e0")
+    check_received(sent, received, TIED, engine="e0")
     assert received.names == ("embed", "head", "layer.0", "layer.1", "norm")
     assert sent.checksum == transfer()[0].checksum
 
@@ -126,7 +138,7 @@ def test_a_damaged_tensor_is_named():
         return bucket
 
     with pytest.raises(SyncError, match=r"policy 'solver', version 7, engine 'e0': layer\.1 arrived damaged"):
-        check(*transfer(flip), TIED, engine="e0")
+        check_received(*transfer(flip), TIED, engine="e0")
 
 
 @pytest.mark.parametrize(
@@ -148,13 +160,13 @@ def test_missing_reordered_and_extra_tensors_are_named(places, message):
         checksums=tuple(received.checksums[place] for place in places),
     )
     with pytest.raises(SyncError, match=message):
-        check(sent, other, TIED, engine="e0")
+        check_received(sent, other, TIED, engine="e0")
 
 
 def test_a_wrong_version_is_an_error():
     sent, received = transfer()
     with pytest.raises(SyncError, match="labels its tokens with version 6"):
-        check(sent, replace(received, version=6), TIED, engine="e0")
+        check_received(sent, replace(received, version=6), TIED, engine="e0")
 
 
 @pytest.mark.parametrize(
@@ -189,8 +201,8 @@ def test_a_learner_sends_exactly_the_tensors_of_the_model(names, message):
 )
 def test_limits_of_a_probe(dtype, nats, differences, passes):
     gap = np.array(differences, dtype=np.float32)
-    found = probe.compare([np.zeros(1, np.float32), np.zeros(1, np.float32)], [gap[:1], gap[1:]])
-    limit = probe.Limit.of(dtype, nats)
+    found = probe.compare_logprobs([np.zeros(1, np.float32), np.zeros(1, np.float32)], [gap[:1], gap[1:]])
+    limit = probe.ProbeLimit.of(dtype, nats)
     if passes:
         probe.check_probe(found, limit, policy="solver", version=1, engine="e0")
     else:
@@ -202,21 +214,21 @@ def test_limits_of_a_probe(dtype, nats, differences, passes):
 
 def test_probes_compare_the_same_tokens():
     with pytest.raises(SyncError, match="different tokens"):
-        probe.compare([np.zeros(3, np.float32)], [np.zeros(2, np.float32)])
+        probe.compare_logprobs([np.zeros(3, np.float32)], [np.zeros(2, np.float32)])
 
 
 def test_a_probe_is_made_of_the_ends_of_rows(kit):
     rows = [*kit.rows(9, policy="solver"), *kit.rows(3, seed=1, policy="critic")]
     experience = kit.experience(rows, policies=("solver", "critic"))
-    found = probe.from_experience(experience, "solver")
+    found = probe.sequences_from_experience(experience, "solver")
     whole = [[*row.prompt, *row.tokens][-probe.LENGTH :] for row in rows]
     assert [one.tolist() for one in found] == [whole[0], whole[2], whole[5], whole[8]]
-    assert len(probe.from_experience(experience, "critic")) == 3
-    assert probe.from_experience(experience, "judge") == ()
+    assert len(probe.sequences_from_experience(experience, "critic")) == 3
+    assert probe.sequences_from_experience(experience, "judge") == ()
 
 
 def test_before_there_is_experience_the_seed_makes_a_probe():
-    one, again, other = (probe.from_seed(seed, vocabulary=50, window=20) for seed in (1, 1, 2))
+    one, again, other = (probe.sequences_from_seed(seed, vocabulary=50, window=20) for seed in (1, 1, 2))
     assert [len(sequence) for sequence in one] == [19] * probe.SEQUENCES
     assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))
     assert not np.array_equal(one[0], other[0])
@@ -237,14 +249,14 @@ class Learners:
     async def weights(self, policy, version):
         self.streams += 1
         chosen = [(name, one) for name, one in self.now.items() if name != self.skip]
-        self.sending = Sending(policy, version, chosen, 100)
-        for bucket in iter(self.sending.take, None):
+        self.sending = BucketSender(policy, version, chosen, 100)
+        for bucket in iter(self.sending.next_bucket, None):
             await asyncio.sleep(0)
             yield bucket
         self.streams -= 1
 
-    async def sent(self, policy):
-        return self.sending.sent()
+    async def sent_record(self, policy):
+        return self.sending.sent_record()
 
     async def transfer_to_all(self, policy, version):
         raise AssertionError("it reaches all engines or none")
@@ -274,26 +286,26 @@ class Engine:
         self._call("pause")
         self.paused = True
 
-    async def begin(self, policy, version, adapter):
+    async def begin_load(self, policy, version, adapter):
         self._call("begin")
-        self.arrivals, self.label, self.buckets = Arrivals(TIED), version, []
+        self.arrivals, self.label, self.buckets = ReceivedTensors(TIED), version, []
 
-    async def take(self, bucket):
+    async def load_bucket(self, bucket):
         self._call("take")
         if "hang" in self.broken:
             await asyncio.sleep(3600)
         self.buckets.append(bucket)
 
-    async def finish(self):
+    async def finish_load(self):
         self._call("finish")
         if self.broken[:1] == ["program"]:
             self.broken.pop(0)
             raise AssertionError("a wrong shape")
-        loaded = dict(self.arrivals.tensors(map(Arrival.of, self.buckets)))
+        loaded = dict(self.arrivals.tensors(map(ReceivedBucket.of, self.buckets)))
         if self.broken[:1] != ["stale"]:
             self.held, self.version = loaded, self.label
         names, checksums = tuple(self.arrivals.names), tuple(self.arrivals.checksums)
-        return Received(names=names, checksums=checksums, version=self.label, seconds=0.0)
+        return ReceivedWeights(names=names, checksums=checksums, version=self.label, seconds=0.0)
 
     async def wake(self, tag):
         self._call(f"wake {tag}")
@@ -303,7 +315,7 @@ class Engine:
         total = sum(tensor.sum() for name, tensor in self.held.items() if name != "head")
         return [np.full(len(one) - 1, total, np.float32) for one in sequences]
 
-    async def admit(self, policy, version):
+    async def activate(self, policy, version):
         self._call("admit")
         self.paused = False
 
@@ -312,14 +324,16 @@ class Pool:
     def __init__(self, *engines) -> None:
         self.engines, self.mended = engines, 0
 
-    async def mend(self):
+    async def restart_lost(self):
         self.mended += 1
 
 
 def publisher(learners, *pools, deadline_s=20.0, **changes) -> Publisher:
-    settings = {"tied": TIED, "limit": probe.Limit.of("float32", None), **changes}
+    settings = {"tied": TIED, "probe_limit": probe.ProbeLimit.of("float32", None), **changes}
     routes = [
-        Route(policy=policy, learners=learners, samplers=pool, tensors=NAMES, vocabulary=50, window=20, **settings)
+        WeightRoute(
+            policy=policy, learners=learners, samplers=pool, tensors=NAMES, vocabulary=50, window=20, **settings
+        )
         for policy, pool in zip(("solver", "critic"), pools, strict=False)
     ]
     return Publisher(routes, seed=0, deadline_s=deadline_s)
@@ -345,7 +359,7 @@ async def test_a_publish_pauses_loads_verifies_and_goes_on():
         calls.index((name, "admit")) for name in ("e0", "e1")
     )
     assert receipts["solver"].version == one.version == other.version == 3
-    assert receipts["solver"].probe == 0.0 and receipts["solver"].checksum == learners.sending.sent().checksum
+    assert receipts["solver"].probe == 0.0 and receipts["solver"].checksum == learners.sending.sent_record().checksum
     assert torch.equal(one.held["head"], learners.now["embed"]) and torch.equal(
         other.held["norm"], learners.now["norm"]
     )
@@ -433,7 +447,7 @@ async def test_coming_probes_are_made_of_experience(kit):
     learners.now = weights(1.0)
     own = publisher(learners, Pool(engine))
     rows = kit.rows(2)
-    own.remember(kit.experience(rows))
+    own.take_probes_from(kit.experience(rows))
     logprobs = learners.logprobs
 
     async def listen(policy, sequences):
@@ -448,7 +462,7 @@ async def test_coming_probes_are_made_of_experience(kit):
 async def test_weights_of_a_checkpoint_are_verified_by_receipts_alone():
     calls, learners = [], Learners()
     learners.logprobs = None
-    receipts = await publisher(learners, Pool(Engine("e0", calls)), limit=None).publish({"solver": 2})
+    receipts = await publisher(learners, Pool(Engine("e0", calls)), probe_limit=None).publish({"solver": 2})
     assert of(calls, "e0") == ["pause", "begin", "take", "finish", "admit"]
     assert receipts["solver"].probe is None and receipts["solver"].version == 2
 
@@ -466,26 +480,26 @@ async def test_who_shares_a_gpu_takes_memory_in_turns():
         await wake(tag)
 
     engine.wake = listen
-    await publisher(learners, Pool(engine), shared=True).publish({"solver": 1})
+    await publisher(learners, Pool(engine), colocated=True).publish({"solver": 1})
     assert of(calls, "e0") == ["pause", "wake weights", *ORDER[1:4], "wake kv_cache", *ORDER[4:]]
 
 
 async def test_a_direct_transfer_takes_the_place_of_buckets():
     calls, learners, loaded = [], Learners(), []
     engine = Engine("e0", calls)
-    taker = gpu.Taker(
+    taker = gpu.GpuReceiver(
         lambda method, arguments: loaded.append((method, arguments)), lambda version: loaded.append(version)
     )
-    engine.finish = no_wait(taker.received)
+    engine.finish_load = no_wait(taker.received_record)
 
     async def transfer(policy, version):
-        client = gpu.Client(lambda method, arguments: taker.take(method, arguments[0]), 1, None)
+        client = gpu.TransferClient(lambda method, arguments: taker.handle_call(method, arguments[0]), 1, None)
         client.version = version
         client.start_weight_update()
         client.update_weights({"names": list(NAMES[:2])})
         client.update_weights({"names": list(NAMES[2:])})
         client.finish_weight_update()
-        return Sent(policy=policy, version=version, names=NAMES, checksums=("",) * len(NAMES), bytes=60)
+        return SentWeights(policy=policy, version=version, names=NAMES, checksums=("",) * len(NAMES), bytes=60)
 
     receipts = await publisher(learners, Pool(engine), transfer=transfer, tied={}).publish({"solver": 8})
     assert receipts["solver"].version == 8
@@ -517,7 +531,7 @@ class Group:
 
 async def test_ranks_and_engines_meet_anew_once_one_was_started_again_or_a_transfer_broke():
     group, engines = Group(), ["e0", "e1"]
-    own = direct.Direct("nccl", group, lambda: engines, [1, 2])
+    own = direct.GpuTransfer("nccl", group, lambda: engines, [1, 2])
     for version in (1, 2):
         await own.transfer("solver", version)
     engines[0] = "e0 again"
@@ -539,14 +553,16 @@ def no_wait(call):
 
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=6))
 def test_every_worker_has_a_rank_of_its_own(workers):
-    meeting = gpu.Meeting(host="h", port=1, workers=tuple(workers))
-    ranks = [offset + rank for offset, count in zip(meeting.offsets, workers, strict=True) for rank in range(count)]
-    assert sorted([0, *ranks]) == list(range(meeting.members))
+    rendezvous = gpu.TransferRendezvous(host="h", port=1, workers=tuple(workers))
+    ranks = [
+        offset + rank for offset, count in zip(rendezvous.rank_offsets, workers, strict=True) for rank in range(count)
+    ]
+    assert sorted([0, *ranks]) == list(range(rendezvous.world_size))
 
 
 def test_each_engine_is_told_its_own_rank():
     told = []
-    client = gpu.Client(lambda method, arguments: told.append((method, arguments)), 3, (1, 3, 4))
+    client = gpu.TransferClient(lambda method, arguments: told.append((method, arguments)), 3, (1, 3, 4))
     client.init_weight_transfer_engine({"rank_offset": 1, "packed": True})
     assert told == [
         ("init_weight_transfer_engine", [{"init_info": {"rank_offset": at, "packed": True}} for at in (1, 3, 4)])
@@ -555,5 +571,5 @@ def test_each_engine_is_told_its_own_rank():
 
 @pytest.mark.parametrize(("rows", "expected"), [(10, 1 << 30), (600_000, 600_000 * 1024 * 2)])
 def test_a_buffer_has_room_for_the_largest_tensor(rows, expected):
-    metas = [gpu.Meta("norm", torch.float32, (64,)), gpu.Meta("embed", torch.bfloat16, (rows, 1024))]
+    metas = [gpu.TensorMeta("norm", torch.float32, (64,)), gpu.TensorMeta("embed", torch.bfloat16, (rows, 1024))]
     assert gpu.buffer_bytes(metas) == expected

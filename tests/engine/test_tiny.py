@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.engine.local import LocalEngine
-from mappa_core.engine.models import read
+from mappa_core.engine.models import read_model_info
 from mappa_core.engine.options import LocalOptions
-from mappa_core.engine.tiny.making import untaught
-from mappa_core.engine.tiny.talk import choices, echoes
+from mappa_core.engine.tiny.making import build_untrained_model
+from mappa_core.engine.tiny.talk import choice_dialogues, echo_dialogues
 from mappa_core.protocols import PolicySpec
 from mappa_core.records import Message, Sampling
 
@@ -25,12 +25,12 @@ CALL = '<tool_call>{"name": "look", "arguments": {"word": "tide"}}</tool_call>'
 
 @pytest.fixture(scope="module")
 def chat():
-    return read(MODEL).chat
+    return read_model_info(MODEL).chat
 
 
-@pytest.mark.parametrize("talks", [echoes, choices])
+@pytest.mark.parametrize("talks", [echo_dialogues, choice_dialogues])
 def test_it_was_shown_conversations_as_its_template_renders_them(chat, talks):
-    model = untaught()
+    model = build_untrained_model()
     for talk in islice(talks(Random(1)), 20):
         shown = model.encode(talk)
         text = chat.tokenizer.apply_chat_template(
@@ -39,11 +39,11 @@ def test_it_was_shown_conversations_as_its_template_renders_them(chat, talks):
         assert shown.tokens == chat.tokenizer(text, add_special_tokens=False)["input_ids"]
         rendered = chat.render(talk[:1])
         np.testing.assert_array_equal(rendered, shown.tokens[: len(rendered)])
-        assert shown.learned == [False] * len(rendered) + [True] * (len(shown.tokens) - len(rendered))
+        assert shown.loss_mask == [False] * len(rendered) + [True] * (len(shown.tokens) - len(rendered))
 
 
 def test_an_answer_is_one_of_what_was_offered():
-    for question, answer in islice(choices(Random(2)), 200):
+    for question, answer in islice(choice_dialogues(Random(2)), 200):
         lines = [line.removeprefix("- ") for line in question.content.split("\n") if line.startswith("- ")]
         assert answer.content in (lines or question.content.split())
 

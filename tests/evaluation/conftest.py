@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mappa_core.evaluation.labelled import Labelled
+from mappa_core.evaluation.labelled import LabelledAction
 from mappa_core.records import Completion, Message, Role, Scene, Step, Task
 
 
@@ -21,7 +21,7 @@ def _labelled(
     tokens: int | None = None,
     strata: dict[str, str] | None = None,
     reference: str | None = None,
-) -> Labelled:
+) -> LabelledAction:
     completion = Completion(
         text=text,
         prompt_tokens=None,
@@ -43,9 +43,9 @@ def _labelled(
     task = Task(id=trajectory, prompt="2 + 2?", reference=reference, stratum="sum")
     role = Role(brief="answers")
     scene = Scene(task=task, role=role, step=step, team={agent: role})
-    return Labelled(scene=scene, label=label, trajectory=trajectory)
+    return LabelledAction(scene=scene, label=label, trajectory=trajectory)
 
 
 @pytest.fixture(scope="session")
-def labelled() -> Callable[..., Labelled]:
+def labelled() -> Callable[..., LabelledAction]:
     return _labelled

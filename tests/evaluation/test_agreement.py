@@ -10,7 +10,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from mappa_core.evaluation.agreement import auc, correlation, difference, estimate, ratio, slope, spearman, tenths
+from mappa_core.evaluation.agreement import (
+    auc,
+    correlation,
+    deciles,
+    estimate,
+    paired_difference,
+    ratio,
+    slope,
+    spearman,
+)
 
 points = st.integers(0, 10).map(float)
 rows = st.lists(st.tuples(points, st.booleans(), st.integers(0, 3)), min_size=2, max_size=30)
@@ -71,8 +80,8 @@ def test_a_ratio_of_nothing_is_not_defined():
 
 
 def test_values_are_grouped_by_value_or_by_tenths():
-    assert tenths([0.5, 0.0, 0.5, 1.0]).tolist() == [1, 0, 1, 2]
-    assert tenths(np.arange(100.0)).tolist() == [value // 10 for value in range(100)]
+    assert deciles([0.5, 0.0, 0.5, 1.0]).tolist() == [1, 0, 1, 2]
+    assert deciles(np.arange(100.0)).tolist() == [value // 10 for value in range(100)]
 
 
 # --- against scipy ----------------------------------------------------------------------------------------------------
@@ -194,9 +203,9 @@ def test_the_same_rows_give_the_same_interval():
 
 def test_the_difference_of_two_scores_is_paired():
     score, right, names = clustered()
-    none = estimate(difference(auc(score, right), auc(3 * score + 1, right)), names)
+    none = estimate(paired_difference(auc(score, right), auc(3 * score + 1, right)), names)
     assert (none.value, none.low, none.high) == (0.0, 0.0, 0.0)
-    gain = estimate(difference(auc(score, right), auc(np.zeros(len(score)), right)), names)
+    gain = estimate(paired_difference(auc(score, right), auc(np.zeros(len(score)), right)), names)
     alone = estimate(auc(score, right), names)
     assert (gain.value, gain.low, gain.high) == pytest.approx((alone.value - 0.5, alone.low - 0.5, alone.high - 0.5))
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from mappa_core.evaluation.asking import Asking
-from mappa_core.evaluation.blame import NO_BLAME, NO_CREDIT, NO_SCORE, NOT_ACTED, blaming_of, certify_blame
-from mappa_core.evaluation.labelled import Labels
+from mappa_core.evaluation.asking import JudgingLimits
+from mappa_core.evaluation.blame import NO_BLAME, NO_CREDIT, NO_SCORE, NOT_ACTED, compute_blame_metrics, evaluate_blame
+from mappa_core.evaluation.labelled import LabelledSet
 from mappa_core.protocols import Coach
 from mappa_core.records import NOBODY, Verdict
-from mappa_core.rollout.team import Judge
+from mappa_core.rollout.team import NamedCoach
 
 AGENTS = ("planner", "worker", "teller")
 
@@ -40,7 +40,7 @@ def test_who_scores_the_guilty_lowest_and_blames_it_agrees(played):
     trajectories = [played("a", -1.0, 0.0, 0.0), played("b", 0.0, -1.0, 0.0), played("c", 1.0, 1.0, 1.0)]
     verdicts = [scored(1, 9, 8, blame="planner"), scored(9, 2, 8), scored(9, 9, 9, blame=NOBODY)]
     verdicts[1] = [verdicts[1][0], *scored(2, 8, blame="worker")]
-    found = blaming_of("sharp", trajectories, verdicts)
+    found = compute_blame_metrics("sharp", trajectories, verdicts)
     assert (found.lowest.trajectories, found.lowest.agreement.value) == (2, 1.0)
     assert found.lowest.chance.value == pytest.approx(1 / 3) and found.lowest.beyond.value == pytest.approx(2 / 3)
     assert (found.blamed.trajectories, found.blamed.agreement.value, found.blamed.chance.value) == (2, 1.0, 1 / 3)
@@ -53,7 +53,7 @@ def test_who_scores_the_guilty_lowest_and_blames_it_agrees(played):
 def test_ties_are_shared_and_wrong_blame_shows(played):
     trajectories = [played("a", -0.5, -0.5, 0.0), played("b", 0.0, 0.0, -1.0)]
     verdicts = [scored(3, 5, 3, blame="teller"), scored(4, 4, 4, blame="planner")]
-    found = blaming_of("blunt", trajectories, verdicts)
+    found = compute_blame_metrics("blunt", trajectories, verdicts)
     assert found.lowest.agreement.value == pytest.approx((1 / 2 + 1 / 3) / 2)
     assert found.lowest.chance.value == pytest.approx((2 / 3 + 1 / 3) / 2)
     # Blame of the teller by actions before it acted cannot be compared; its own is of an action that gains nothing.
@@ -68,7 +68,7 @@ def test_what_cannot_be_settled_is_counted_and_never_a_number(played):
         [Verdict.failed("away")] * 3,
         scored(1, 2, 3, blame=NOBODY),
     ]
-    found = blaming_of("patchy", trajectories, verdicts)
+    found = compute_blame_metrics("patchy", trajectories, verdicts)
     assert found.unsettled == {NOT_ACTED: 1, NO_CREDIT: 1, NO_SCORE: 1, NO_BLAME: 2}
     assert (found.lowest.trajectories, found.lowest.agreement.value) == (2, 0.5)
     assert (found.blamed.trajectories, found.blamed.agreement.value) == (1, 0.0)
@@ -85,19 +85,19 @@ class Oracle(Coach):
 
 async def test_a_certificate_asks_every_coach_about_every_action_and_draws_tasks(played):
     actions = [one for n in range(12) for one in played(f"t{n}", -1.0, 0.0, 0.0)]
-    labels = Labels(actions=tuple(actions), left_out={"actions: ToolError": 3})
+    labels = LabelledSet(actions=tuple(actions), left_out={"actions: ToolError": 3})
     heard = []
-    asking = Asking(concurrency=2, timeout_s=5.0)
-    found = await certify_blame([Judge(name="oracle", coach=Oracle())], labels, asking, judged=heard.append)
+    asking = JudgingLimits(concurrency=2, timeout_s=5.0)
+    found = await evaluate_blame([NamedCoach(name="oracle", coach=Oracle())], labels, asking, on_verdict=heard.append)
     assert (found.actions, found.trajectories, found.guilty, len(heard)) == (36, 12, 12, 36)
     (oracle,) = found.coaches
     assert (oracle.lowest.agreement.low, oracle.lowest.agreement.high) == (1.0, 1.0)
     assert oracle.spearman.value == pytest.approx(1.0) and found.left_out == {"actions: ToolError": 3}
-    one_task = Labels(
+    one_task = LabelledSet(
         actions=tuple(
             replace(one, scene=replace(one.scene, task=replace(one.scene.task, cluster="x"))) for one in actions
         ),
         left_out={},
     )
-    alone = await certify_blame([Judge(name="oracle", coach=Oracle())], one_task, asking)
+    alone = await evaluate_blame([NamedCoach(name="oracle", coach=Oracle())], one_task, asking)
     assert alone.coaches[0].gain.value == 1.0 and alone.coaches[0].gain.low is None

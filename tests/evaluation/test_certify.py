@@ -10,15 +10,15 @@ import pytest
 
 from mappa_core.errors import ConfigError, InputError
 from mappa_core.evaluation.agreement import Estimate
-from mappa_core.evaluation.asking import Asking
-from mappa_core.evaluation.certificate import EnsembleCertificate
-from mappa_core.evaluation.certify import certify
-from mappa_core.evaluation.labelled import Labels, labels_of_file, save_labels
+from mappa_core.evaluation.asking import JudgingLimits
+from mappa_core.evaluation.certificate import EnsembleMetrics
+from mappa_core.evaluation.certify import evaluate_coaches
+from mappa_core.evaluation.labelled import LabelledSet, read_labels, write_labels
 from mappa_core.protocols import Coach, Provider
 from mappa_core.records import Usage, Verdict
-from mappa_core.rollout.team import Judge
+from mappa_core.rollout.team import NamedCoach
 
-ASKING = Asking(concurrency=4, timeout_s=5.0)
+ASKING = JudgingLimits(concurrency=4, timeout_s=5.0)
 
 
 class Scripted(Coach):
@@ -55,12 +55,14 @@ class Scripted(Coach):
 
 
 def labels(actions):
-    return Labels(actions=tuple(actions), left_out={})
+    return LabelledSet(actions=tuple(actions), left_out={})
 
 
 async def certified(actions, repeats=1, **coaches):
-    judges = [Judge(name=name, coach=one if isinstance(one, Coach) else Scripted(one)) for name, one in coaches.items()]
-    return await certify(judges, labels(actions), ASKING, repeats=repeats)
+    judges = [
+        NamedCoach(name=name, coach=one if isinstance(one, Coach) else Scripted(one)) for name, one in coaches.items()
+    ]
+    return await evaluate_coaches(judges, labels(actions), ASKING, repeats=repeats)
 
 
 @pytest.fixture
@@ -151,8 +153,8 @@ async def test_a_coach_that_hangs_is_timed_out(labelled):
         async def score(self, scene):
             await asyncio.Event().wait()
 
-    judge = Judge(name="hangs", coach=Hanging())
-    found = await certify([judge], labels([labelled("a", 1.0)]), Asking(concurrency=1, timeout_s=0.01))
+    judge = NamedCoach(name="hangs", coach=Hanging())
+    found = await evaluate_coaches([judge], labels([labelled("a", 1.0)]), JudgingLimits(concurrency=1, timeout_s=0.01))
     assert found.coaches[0].counts.reasons == {"failed: no verdict within # s": 1}
 
 
@@ -283,7 +285,7 @@ async def test_members_are_compared_where_all_of_them_scored(labelled):
 def test_findings_go_by_the_interval():
     def finding(low, high):
         gain = Estimate(value=0.0, low=low, high=high)
-        return EnsembleCertificate(agreement=None, left_out=0, best="a", best_auc=None, gain=gain).finding
+        return EnsembleMetrics(agreement=None, left_out=0, best="a", best_auc=None, gain=gain).finding
 
     assert finding(0.01, 0.2) == "better"
     assert finding(-0.2, -0.01) == "worse"
@@ -318,8 +320,8 @@ async def test_a_coach_of_trajectories_reviews_each_apart_from_what_shows_the_tr
 
 async def test_every_verdict_is_told_of(twenty):
     heard = []
-    judge = Judge(name="knows", coach=Scripted(truth(twenty)))
-    await certify([judge], labels(twenty), ASKING, repeats=3, judged=heard.append)
+    judge = NamedCoach(name="knows", coach=Scripted(truth(twenty)))
+    await evaluate_coaches([judge], labels(twenty), ASKING, repeats=3, on_verdict=heard.append)
     assert len(heard) == 120 and {verdict.coach for verdict in heard} == {"knows"}
 
 
@@ -353,8 +355,8 @@ async def test_cost_is_per_thousand_actions_and_unknown_where_it_is_unknown(twen
 def test_labelled_actions_survive_a_file(tmp_path, labelled):
     actions = [labelled("a", 0.25, tokens=3, reference="4"), labelled("b", 1, text="é\n\ud800", agent="checker")]
     path = tmp_path / "labelled.jsonl"
-    save_labels(path, labels(actions))
-    found = labels_of_file(path)
+    write_labels(path, labels(actions))
+    found = read_labels(path)
     assert [(one.label, one.trajectory) for one in found.actions] == [(0.25, "a"), (1.0, "b")]
     assert found.actions[0].scene.step.completion.tokens.tolist() == [0, 1, 2]
     assert found.actions[1].scene.step.reply.content == "é\n\ud800"
@@ -364,13 +366,13 @@ def test_labelled_actions_survive_a_file(tmp_path, labelled):
 
 def test_a_limit_draws_whole_trajectories_the_same_ones_every_time(tmp_path, twenty):
     path = tmp_path / "labelled.jsonl"
-    save_labels(path, labels(twenty))
-    one, again = (labels_of_file(path, limit=5) for _ in range(2))
+    write_labels(path, labels(twenty))
+    one, again = (read_labels(path, limit=5) for _ in range(2))
     names = [action.trajectory for action in one.actions]
     assert len(names) == 10 and len(set(names)) == 5
     assert names == [action.trajectory for action in again.actions]
     assert names != [action.trajectory for action in twenty[:10]]
-    assert len(labels_of_file(path, limit=100).actions) == 40
+    assert len(read_labels(path, limit=100).actions) == 40
 
 
 @pytest.mark.parametrize(
@@ -384,34 +386,34 @@ def test_a_limit_draws_whole_trajectories_the_same_ones_every_time(tmp_path, twe
 )
 def test_a_line_that_is_no_labelled_action_is_named(tmp_path, labelled, line, message):
     path = tmp_path / "labelled.jsonl"
-    save_labels(path, labels([labelled("a", 1.0)]))
+    write_labels(path, labels([labelled("a", 1.0)]))
     path.write_bytes(path.read_bytes() + line + b"\n")
     with pytest.raises(InputError, match=r"labelled.jsonl, line 2") as error:
-        labels_of_file(path)
+        read_labels(path)
     assert message in str(error.value)
 
 
 def test_a_label_that_is_no_number_is_refused(tmp_path, labelled):
     path = tmp_path / "labelled.jsonl"
-    save_labels(path, labels([labelled("a", float("nan"))]))
+    write_labels(path, labels([labelled("a", float("nan"))]))
     with pytest.raises(InputError, match="line 1: the label is nan"):
-        labels_of_file(path)
+        read_labels(path)
 
 
 def test_a_file_that_is_missing_or_empty_is_refused(tmp_path):
     with pytest.raises(InputError, match="cannot be read: No such file"):
-        labels_of_file(tmp_path / "none.jsonl")
+        read_labels(tmp_path / "none.jsonl")
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(InputError, match="holds no labelled action"):
-        labels_of_file(tmp_path / "empty.jsonl")
+        read_labels(tmp_path / "empty.jsonl")
     with pytest.raises(InputError, match="cannot be written"):
-        save_labels(tmp_path / "nowhere" / "file.jsonl", labels([]))
+        write_labels(tmp_path / "nowhere" / "file.jsonl", labels([]))
 
 
 def test_only_agents_that_there_are_can_be_asked_for(twenty):
-    assert {action.scene.step.agent for action in labels(twenty).of(["checker"]).actions} == {"checker"}
+    assert {action.scene.step.agent for action in labels(twenty).for_agents(["checker"]).actions} == {"checker"}
     with pytest.raises(ConfigError, match=r"--agent cheker: no labelled action is of it\. Did you mean checker\?"):
-        labels(twenty).of(["cheker"])
+        labels(twenty).for_agents(["cheker"])
 
 
 async def test_a_certificate_is_json(twenty):

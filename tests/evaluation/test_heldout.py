@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mappa_core.evaluation import heldout
-from mappa_core.evaluation.heldout import graded
-from mappa_core.evaluation.statistics import paired_gain, proportion, share_interval
+from mappa_core.evaluation.heldout import build_evaluation
+from mappa_core.evaluation.statistics import paired_gain, proportion_interval, share_interval
 from mappa_core.records import Failure, Task, Trajectory
 from mappa_core.store.summary import FigureSummary, Summary
 from mappa_core.training import summing
@@ -26,7 +26,7 @@ def rollout(task, outcome, *, sample=0, stratum="all", cluster=None, error=None)
 
 
 def evaluated(*rollouts, figures=("fair",)):
-    return graded(rollouts, metric="success", figures=figures, iteration=0)
+    return build_evaluation(rollouts, metric="success", figures=figures, iteration=0)
 
 
 def test_figures_stand_beside_the_metric_sample_by_sample():
@@ -41,9 +41,9 @@ def test_figures_stand_beside_the_metric_sample_by_sample():
     assert found.measures == ("success", "fair") and found.problems == ("a", "b", "c")
     np.testing.assert_equal(found.figures["fair"], [[0.75, 0.0], [0.5, 0.0], [0.25, np.nan]])
     np.testing.assert_equal(found.values, [[1.0, 0.0], [1.0, 0.0], [1.0, np.nan]])
-    assert found.of("fair").by_problem.tolist() == [0.375, 0.25, 0.25]
-    assert found.of("fair").interval == share_interval([0.375, 0.25, 0.25])
-    assert found.of("success") is found
+    assert found.with_metric("fair").by_problem.tolist() == [0.375, 0.25, 0.25]
+    assert found.with_metric("fair").interval == share_interval([0.375, 0.25, 0.25])
+    assert found.with_metric("success") is found
     assert found.failures == {"PromptTooLong": 1, "ToolError": 1}
 
 
@@ -56,9 +56,12 @@ def test_a_figure_that_is_not_defined_for_a_task_leaves_it_out():
     )
     np.testing.assert_equal(found.figures["fair"], [[np.nan, np.nan], [0.5, 1.0]])
     assert found.interval.mean == 0.75
-    assert found.of("fair").interval.mean == 0.75
+    assert found.with_metric("fair").interval.mean == 0.75
     only = evaluated(rollout("a", {"success": 1.0}))
-    assert only.of("fair").interval is None and only.of("fair").gain_over(only.of("fair")) is None
+    assert (
+        only.with_metric("fair").interval is None
+        and only.with_metric("fair").gain_over(only.with_metric("fair")) is None
+    )
 
 
 def test_a_metric_that_was_not_recorded_is_a_fault_of_the_workflow():
@@ -88,7 +91,7 @@ def test_intervals_go_by_clusters_and_a_task_without_one_stands_for_itself():
     found = after.gain_over(before)
     assert found == paired_gain([0.0, 0.25, 0.5, 0.5], [1.0, 0.5, 0.75, 1.0], clusters="xxyz")
     assert found != paired_gain([0.0, 0.25, 0.5, 0.5], [1.0, 0.5, 0.75, 1.0])
-    assert after.of("fair").gain_over(before.of("fair")).mean == pytest.approx(found.mean / 2)
+    assert after.with_metric("fair").gain_over(before.with_metric("fair")).mean == pytest.approx(found.mean / 2)
 
 
 def test_a_task_is_not_of_the_cluster_that_is_named_like_it():
@@ -96,15 +99,15 @@ def test_a_task_is_not_of_the_cluster_that_is_named_like_it():
 
 
 def test_an_evaluation_where_nothing_succeeds_has_a_width_by_clusters():
-    assert four(0.0, 0.0, 0.0, 0.0, clusters=("x", "x", "y", "y")).interval == proportion([0.0, 0.0])
-    assert four(0.0, 0.0, 0.0, 0.0, clusters=(None,) * 4).interval == proportion([0.0] * 4)
+    assert four(0.0, 0.0, 0.0, 0.0, clusters=("x", "x", "y", "y")).interval == proportion_interval([0.0, 0.0])
+    assert four(0.0, 0.0, 0.0, 0.0, clusters=(None,) * 4).interval == proportion_interval([0.0] * 4)
 
 
 def test_strata_keep_their_figures_and_clusters():
     parts = four(1.0, 0.5, 0.75, 0.0).by_stratum()
     assert list(parts) == ["even", "odd"]
     assert parts["even"].problems == ("a", "c") and parts["even"].cluster_count == 2
-    assert parts["odd"].of("fair").by_problem.tolist() == [0.25, 0.0]
+    assert parts["odd"].with_metric("fair").by_problem.tolist() == [0.25, 0.0]
     assert evaluated(rollout("a", {"success": 1.0, "fair": 1.0})).by_stratum() == {}
 
 
@@ -118,15 +121,15 @@ class Nothing:
 def test_the_summary_holds_every_measure_by_stratum():
     before, after = four(0.0, 0.25, 0.5, 0.5), four(1.0, 0.5, 0.75, 1.0)
     blank = Summary(plugin="p", recipe="r", recipe_hash="", seed=0, status="done")
-    found = summing.summed(blank, Nothing(), [before, before, after]).eval
-    fair = before.of("fair"), after.of("fair")
+    found = summing.build_summary(blank, Nothing(), [before, before, after]).eval
+    fair = before.with_metric("fair"), after.with_metric("fair")
     gain = fair[1].gain_over(fair[0])
     assert (found.n, found.clusters) == (4, 3)
     assert found.figures == {"fair": FigureSummary(before=fair[0].interval, after=fair[1].interval, gain=gain)}
     odd = found.strata["odd"]
     assert odd.n == 2 and odd.gain.mean == pytest.approx(0.375)
     assert odd.figures["fair"].gain.mean == pytest.approx(0.1875)
-    alone = summing.summed(blank, Nothing(), [before]).eval
+    alone = summing.build_summary(blank, Nothing(), [before]).eval
     assert alone.after is None and alone.figures["fair"].gain is None and alone.strata["even"].after is None
 
 

@@ -9,7 +9,7 @@ from arms import figures
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.evaluation.statistics import paired_gain
 from mappa_core.store.summary import EvalSummary, Summary
-from mappa_core.training import Trained
+from mappa_core.training import TrainResult
 
 
 def evaluation(iteration, *values):
@@ -27,7 +27,7 @@ def trained(before, after):
     first, last = evaluation(0, *before), evaluation(9, *after)
     own = EvalSummary(metric="correct", n=4, before=first.interval, after=last.interval, gain=last.gain_over(first))
     summary = Summary(plugin="p", recipe="r", recipe_hash="", seed=0, status="done", eval=own)
-    return Trained(folder=Path(), summary=summary, evaluations=(first, evaluation(5, 1, 1, 1, 1), last))
+    return TrainResult(folder=Path(), summary=summary, evaluations=(first, evaluation(5, 1, 1, 1, 1), last))
 
 
 def test_a_single_run_shows_what_it_printed_itself():

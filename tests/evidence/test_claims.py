@@ -5,7 +5,7 @@ import pytest
 from claims import Claim, judged, restricted, rows, within
 
 from mappa_core.evaluation.heldout import Evaluation
-from mappa_core.studies.results import Result
+from mappa_core.studies.results import RunResult
 
 PROBLEMS = tuple(f"p{number:03d}" for number in range(200))
 
@@ -23,7 +23,7 @@ def result(seed, share, stratum_share=None):
         failures={},
     )
     tasks = dict.fromkeys(PROBLEMS, "same")
-    return Result(name=f"s{seed}", seed=seed, settings={}, evaluation=evaluation, tasks=tasks, samples=1)
+    return RunResult(name=f"s{seed}", seed=seed, settings={}, evaluation=evaluation, tasks=tasks, samples=1)
 
 
 def arm(*shares, seeds=5):

@@ -4,7 +4,7 @@ import control_offers
 import numpy as np
 import pytest
 
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Workflow
 from mappa_core.records import Message, Role, Task
 from mappa_core.testing import play
@@ -48,7 +48,7 @@ def test_an_action_without_a_reward_gets_none_and_gives_none(plain, experience):
 
 
 def test_rewards_are_whitened_and_pay_for_kl_as_in_the_recipe():
-    registry = load(only=("mathchat",), modules={"controls": control_offers})
+    registry = load_plugins(only=("mathchat",), modules={"controls": control_offers})
     recipe = registry.offer("estimators", "reinforce_plus_plus").options()
     permuted = registry.offer("estimators", "permuted").options()
     assert {name: getattr(permuted, name) for name in vars(recipe)} == vars(recipe)
@@ -63,6 +63,6 @@ class Three(Workflow):
 
 
 async def test_the_constant_coach_finds_all_actions_alike():
-    coach = load(only=(), modules={"controls": control_offers}).build("coaches", "constant")
+    coach = load_plugins(only=(), modules={"controls": control_offers}).build("coaches", "constant")
     trajectory = await play(Three(), Task(id="1", prompt="?"), ["right", "wrong", ""], coach=coach)
     assert [verdict.score for verdict in trajectory.verdicts] == [5.0] * 3

@@ -11,7 +11,7 @@ import lenient_offers
 import pytest
 import study
 
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.store.summary import read_summary
 from mappa_core.training.run import Run
 
@@ -41,7 +41,7 @@ def again(found, root, registry):
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_a_stored_cell_is_what_its_run_comes_to(path, tmp_path):
     found = json.loads(path.read_text())
-    registry = load(modules=OFFERS)
+    registry = load_plugins(modules=OFFERS)
     run, folder, most = again(found, tmp_path, registry)
     assert not found["quick"]
     own = read_summary(folder).eval

@@ -27,7 +27,7 @@ import torch
 from click.testing import CliRunner
 from rates import at_best_rates
 
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.store.summary import EvalSummary, SelectionSummary, Summary
 from mappa_core.training.run import Run
 
@@ -37,7 +37,7 @@ TINY = ("train.iterations=2", "train.prompts=8", "eval.problems=8", "train.warmu
 
 @pytest.fixture(scope="module")
 def registry():
-    return load(modules=OFFERS)
+    return load_plugins(modules=OFFERS)
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def test_a_run_that_fails_is_told_and_can_be_tried_again(started, tmp_path, monk
 
 def test_a_process_that_is_started_finds_the_offers_and_leaves_no_trace(tmp_path, monkeypatch):
     program = (
-        "from mappa_core.plugins import load\nregistry = load()\n"
+        "from mappa_core.plugins import load_plugins\nregistry = load_plugins()\n"
         "[registry.offer(*one) for one in (('coaches', 'failing'), ('coaches', 'lenient'), ('coaches', 'looking_back'),"
         " ('engines', 'wrong_prompt'), ('estimators', 'whitened_twice'))]"
     )

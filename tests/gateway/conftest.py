@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from mappa_core.engine.chat import split_calls, split_think
-from mappa_core.gateway.options import GatewayOptions, OutsideAgent
+from mappa_core.gateway.options import ExternalAgent, GatewayOptions
 from mappa_core.gateway.workflow import GatewayWorkflow
 from mappa_core.protocols import Coach
 from mappa_core.records import Completion, Message, Sampling, Task, Trajectory
-from mappa_core.rollout.collector import Collector
+from mappa_core.rollout.collector import RolloutCollector
 from mappa_core.rollout.replay import Replay
-from mappa_core.rollout.team import Job, Judge, Team
+from mappa_core.rollout.team import Job, NamedCoach, Team
 from mappa_core.testing import MemoryRecorder, ScriptedSampler
 
 TASK = Task(id="t", prompt="what is 2+2?", reference="4", stratum="sum", meta={"source": "book"})
@@ -48,7 +48,7 @@ class Theatre:
 
     def workflow(self, function: Callable[..., Any] | str | None = None, **options: Any) -> GatewayWorkflow:
         names = options.pop("agents", ("solver",))
-        agents = names if isinstance(names, dict) else {name: OutsideAgent(brief="solves") for name in names}
+        agents = names if isinstance(names, dict) else {name: ExternalAgent(brief="solves") for name in names}
         if function is not None:
             named = function if isinstance(function, str) else f"{function.__module__}:{function.__qualname__}"
             options["function"] = named
@@ -75,9 +75,11 @@ class Theatre:
             tools={},
             limits={},
             retries={},
-            judges={} if coach is None else {agent: Judge(name="test", coach=coach) for agent in workflow.agents},
+            coach_of={}
+            if coach is None
+            else {agent: NamedCoach(name="test", coach=coach) for agent in workflow.agents},
         )
-        collector = Collector(team, recorder=self.recorder, archive=self._archive, concurrency=64, waves=waves)
+        collector = RolloutCollector(team, recorder=self.recorder, archive=self._archive, concurrency=64, waves=waves)
         jobs = [Job(task=task, split="train", iteration=0, sample=n) for task in tasks for n in range(samples)]
         return await collector.collect(jobs, recorded)
 

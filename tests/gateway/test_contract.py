@@ -5,7 +5,7 @@ from __future__ import annotations
 import openai
 import pytest
 
-from mappa_core.gateway.options import GatewayOptions, OutsideAgent
+from mappa_core.gateway.options import ExternalAgent, GatewayOptions
 from mappa_core.gateway.workflow import GatewayWorkflow
 from mappa_core.records import Task
 from mappa_core.testing import WorkflowContract
@@ -33,6 +33,6 @@ class TestGateway(WorkflowContract):
             await workflow.close()
 
     def workflow(self):
-        agents = {"planner": OutsideAgent(brief="plans"), "writer": OutsideAgent(brief="writes")}
+        agents = {"planner": ExternalAgent(brief="plans"), "writer": ExternalAgent(brief="writes")}
         self.made.append(GatewayWorkflow(GatewayOptions(agents=agents, function=f"{__name__}:plan_then_answer")))
         return self.made[-1]

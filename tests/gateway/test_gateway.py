@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from mappa_core.errors import ConfigError, EngineLost, PromptTooLong, ReplayError
-from mappa_core.gateway.options import OutsideAgent
+from mappa_core.gateway.options import ExternalAgent
 from mappa_core.records import Message, Task, ToolCall
 from mappa_core.rollout.replay import Replay
 from mappa_core.testing import FixedCoach
@@ -160,7 +160,7 @@ def one_role_each(session):
 
 
 async def test_the_model_names_the_agent(theatre):
-    agents = {"planner": OutsideAgent(brief="plans"), "doer": OutsideAgent(brief="does", models=["gpt-4o-mini"])}
+    agents = {"planner": ExternalAgent(brief="plans"), "doer": ExternalAgent(brief="does", models=["gpt-4o-mini"])}
     trajectory = await theatre.one(
         theatre.workflow(one_role_each, agents=agents), lambda prompt, sampling: "4" if "do " in prompt else "it"
     )
@@ -497,9 +497,9 @@ async def test_an_answer_is_graded_by_a_function_of_ones_own(theatre, grade):
         ({"function": "json:loads", "on_divergence": "go"}, "on_divergence is stop or fail"),
         ({"function": "json:loads", "silence_s": 0.0}, "silence_s is above 0"),
         ({"function": "json:loads", "grade": "exactly"}, "grade: 'exactly' is not of the form"),
-        ({"function": "json:loads", "agents": {"a": OutsideAgent(brief="", rubric="no.md")}}, "no.md cannot be read"),
-        ({"function": "json:loads", "agents": {"a": OutsideAgent(brief="", models=["b"]),
-                                               "b": OutsideAgent(brief="")}}, "'b' means a and b"),
+        ({"function": "json:loads", "agents": {"a": ExternalAgent(brief="", rubric="no.md")}}, "no.md cannot be read"),
+        ({"function": "json:loads", "agents": {"a": ExternalAgent(brief="", models=["b"]),
+                                               "b": ExternalAgent(brief="")}}, "'b' means a and b"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_the_options_is_said(theatre, options, says):

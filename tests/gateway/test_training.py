@@ -12,7 +12,7 @@ import openai
 from mappa_core import Run
 from mappa_core.engine.local import LocalEngine
 from mappa_core.hookspecs import hookimpl
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.store.reader import Reader
 
 CLIENT = openai.OpenAI(base_url="http://127.0.0.1:1/v1", api_key="none")
@@ -91,7 +91,7 @@ def test_what_is_learned_from_is_what_was_sampled_and_told(tmp_path, monkeypatch
 
     monkeypatch.setattr(LocalEngine, "update", noting)
     heard.clear()
-    registry = load(only=("mathchat",), modules={"outside": Outside(tmp_path)})
+    registry = load_plugins(only=("mathchat",), modules={"outside": Outside(tmp_path)})
     folder = Run.from_recipe("outside/tiny", f"run.root={tmp_path}", registry=registry).train().folder
     steps = {step.id: step for step in steps_of(folder, "train")}
     (rows,) = learned

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mappa_core.credit.ragged import offsets_of
+from mappa_core.credit.ragged import lengths_to_offsets
 from mappa_core.experience import Experience
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.records import Completion, Message, Step, Task, Trajectory
 
 FOLDER = Path(__file__).parent / "advantages"
@@ -36,7 +36,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def registry():
-    return load()
+    return load_plugins()
 
 
 def rows_of(batch: Mapping[str, Any], how: str) -> tuple[list[int], list[float], list[int]]:
@@ -87,7 +87,7 @@ def experience(batch: Mapping[str, Any], how: str) -> Experience:
         reward=np.array(reward, np.float32),
         weight=np.ones(number, np.float32),
         tokens=np.zeros(tokens, np.int32),
-        offsets=offsets_of(np.array(lengths, np.int64)),
+        offsets=lengths_to_offsets(np.array(lengths, np.int64)),
         version=np.zeros(tokens, np.int32),
         logprobs=np.zeros(tokens, np.float32),
         prompt_tokens=zeros,

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from mappa_core.config.schema import CorrectionSection, TrainSection
-from mappa_core.engine.learning.correction import correct
+from mappa_core.engine.learning.correction import compute_importance_weights
 from mappa_core.engine.learning.forward import Predictions
-from mappa_core.engine.learning.layout import Layout
-from mappa_core.engine.learning.update import Update
-from mappa_core.engine.losses.divergence import ESTIMATES
+from mappa_core.engine.learning.layout import BatchLayout
+from mappa_core.engine.learning.update import PolicyUpdate
+from mappa_core.engine.losses.divergence import KL_ESTIMATORS
 from mappa_core.experience import Advantages, Experience
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 
 FOLDER = Path(__file__).parent / "losses"
-REGISTRY = load(only=())
+REGISTRY = load_plugins(only=())
 FAMILIES = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
 CASES = [(family, case) for family, found in FAMILIES.items() for case in found["cases"]]
 UPDATES = [
@@ -50,13 +50,13 @@ class Table:
         self.passes += 1
         loss.backward()
 
-    def norm(self) -> float:
+    def grad_norm(self) -> float:
         return 1.0
 
     def step(self, learning_rate) -> None:
         pass
 
-    def summed(self, sums):
+    def all_reduce(self, sums):
         return dict(sums)
 
 
@@ -98,8 +98,8 @@ def updated(batch, case, *, micro_tokens, mean=None):
         loss, given = case["loss"], Advantages(advantages=per_token(batch, case["advantages"]))
         learner = Table(batch["new"])
     options = REGISTRY.offer("losses", loss).options(**case.get("options", {}))
-    built, layout = REGISTRY.build("losses", loss, options), Layout("packed", micro_tokens)
-    return learner, Update(learner, experience, given, built, train, layout=layout).run(0.0, seed=0)
+    built, layout = REGISTRY.build("losses", loss, options), BatchLayout("packed", micro_tokens)
+    return learner, PolicyUpdate(learner, experience, given, built, train, layout=layout).run(0.0, seed=0)
 
 
 def assert_golden(found, expected) -> None:
@@ -118,7 +118,9 @@ def test_a_step_is_that_of_public_code(batch, case, micro_tokens):
         assert_golden((learner.logprobs if learner.values is None else learner.values).grad, case["grad"])
     if "weights" in case:
         experience = experience_of(batch)
-        found = correct(experience, np.arange(len(experience.weight)), CorrectionSection(**case["correction"]))
+        found = compute_importance_weights(
+            experience, np.arange(len(experience.weight)), CorrectionSection(**case["correction"])
+        )
         assert_golden(found.weights, case["weights"])
 
 
@@ -126,7 +128,7 @@ def test_a_step_is_that_of_public_code(batch, case, micro_tokens):
 def test_a_divergence_is_that_of_public_code(case):
     batch = FAMILIES["kl"]["batches"]["kl"]
     logprobs = torch.tensor(batch["old"], dtype=torch.float64, requires_grad=True)
-    found = ESTIMATES[case["estimate"]](logprobs, torch.tensor(batch["ref"], dtype=torch.float64))
+    found = KL_ESTIMATORS[case["estimate"]](logprobs, torch.tensor(batch["ref"], dtype=torch.float64))
     found.sum().backward()
     compared = np.setdiff1d(np.arange(len(batch["old"])), case.get("clamped", []))
     assert_golden(found.detach()[compared], np.array(case["value"])[compared])

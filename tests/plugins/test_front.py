@@ -35,9 +35,10 @@ PROMISED = """
     Task Message Step Scene Verdict Trajectory Role ToolResult ToolSpec ToolCall ToolLimits Completion Experience
     Advantages FileChange Breach Usage Sampling Failure Receipt VersionSpan MAX_SCORE NOBODY
     Workflow Coach Tool Toolbox Sandboxed Sandbox Stage TaskSource Workspace Shaper Estimator Loss LossRows Transport
-    Reply Tracker TrackedRun Ending Engine Sampler PolicySpec Rewards Split Bench Ran Inspection Reader TrajectoryRow
+    Reply Tracker TrackedRun Ending Engine Sampler PolicySpec Rewards Split Bench ProgramRun Inspection Reader
+    TrajectoryRow
     Offer NoOptions hookimpl Run
-    PYTHON PYTHON_SPEC PROGRAM_ENVIRONMENT program_order program_result program_runner
+    PYTHON PYTHON_SPEC PROGRAM_ENVIRONMENT program_job program_result program_runner
     SMALLEST_LIMIT cut_middle Rows read_rows HuggingFaceOptions dataset_rows
     MappaError InputError ConfigError PluginError TaskError ModelError RunError RolloutError PromptTooLong ToolError
     CoachError CallError CallFault WorkflowError ReplayError EngineError GuardStop

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mappa_core.errors import TaskError, ToolError
 from mappa_core.protocols import Workflow
 from mappa_core.records import Message, Role, Sampling, Task, ToolCall, ToolLimits, ToolResult, ToolSpec
-from mappa_core.rollout.answering import Answering
+from mappa_core.rollout.answering import ToolCallRunner
 from mappa_core.rollout.replay import Replay
 from mappa_core.rollout.team import Job, Team
 from mappa_core.testing import FixedCoach, MemoryRecorder, play
@@ -189,8 +189,8 @@ async def test_whatever_else_a_tool_raises_is_a_fault_of_its_machinery(data):
 
 
 @pytest.fixture
-def answering(tmp_path, data):
-    def answering(tools, retries, retry_after_s=0.0, files=None):
+def tool_calls(tmp_path, data):
+    def tool_calls(tools, retries, retry_after_s=0.0, files=None):
         workflow = Writers()
         team = Team(
             workflow=workflow,
@@ -201,78 +201,78 @@ def answering(tmp_path, data):
             limits={name: ToolLimits() for name in tools},
             retries=retries,
             retry_after_s=retry_after_s,
-            judges={},
+            coach_of={},
         )
         task = Task(id="t", prompt="1", files={"train.csv": str(data)} if files is None else files)
         job = Job(task=task, split="train", iteration=0, sample=0)
-        return Answering(team, job, folder=tmp_path / "work" / "t", archive=tmp_path / "archive")
+        return ToolCallRunner(team, job, folder=tmp_path / "work" / "t", archive=tmp_path / "archive")
 
-    return answering
+    return tool_calls
 
 
 def call(name, tool="python", **order):
     return ToolCall(name=tool, arguments={"code": json.dumps({"call": name, **order})})
 
 
-async def test_no_folder_is_made_before_a_call_and_the_files_are_known(answering, tmp_path):
-    one = answering({"python": Notebook()}, {"python": 0})
-    assert one.files == ("train.csv",) and await one.answer(()) == ()
+async def test_no_folder_is_made_before_a_call_and_the_files_are_known(tool_calls, tmp_path):
+    one = tool_calls({"python": Notebook()}, {"python": 0})
+    assert one.files == ("train.csv",) and await one.run(()) == ()
     assert not (tmp_path / "work").exists()
-    await one.answer([call("a", write={"x": "1"})])
+    await one.run([call("a", write={"x": "1"})])
     assert one.files == ("train.csv", "x")
     await one.close()
     assert list((tmp_path / "work").iterdir()) == []
 
 
-async def test_who_waits_for_another_attempt_waits_twice_as_long_every_time(answering, monkeypatch):
+async def test_who_waits_for_another_attempt_waits_twice_as_long_every_time(tool_calls, monkeypatch):
     waited = []
 
     async def sleep(seconds):
         waited.append(seconds)
 
     monkeypatch.setattr("mappa_core.rollout.answering.asyncio.sleep", sleep)
-    one = answering({"python": Notebook({"a": 3})}, {"python": 3}, retry_after_s=0.5)
-    (result,) = await one.answer([call("a")])
+    one = tool_calls({"python": Notebook({"a": 3})}, {"python": 3}, retry_after_s=0.5)
+    (result,) = await one.run([call("a")])
     assert result.attempts == 4
     assert [seconds for seconds in waited if seconds] == [0.5, 1.0, 2.0]
 
 
-async def test_calls_are_made_again_as_often_as_the_least_patient_tool_allows(answering):
+async def test_calls_are_made_again_as_often_as_the_least_patient_tool_allows(tool_calls):
     tools = {"python": Notebook({"a": 1}), "mail": Notebook()}
-    one = answering(tools, {"python": 2, "mail": 0})
+    one = tool_calls(tools, {"python": 2, "mail": 0})
     with pytest.raises(ToolError, match=r"^the machinery broke$"):
-        await one.answer([call("m", "mail"), call("a")])
+        await one.run([call("m", "mail"), call("a")])
     assert tools["mail"].made == {"m": 1}
-    (result,) = await one.answer([call("a")])
+    (result,) = await one.run([call("a")])
     assert result.attempts == 1
 
 
-async def test_a_cancelled_call_is_not_made_again_and_leaves_no_trace(answering):
+async def test_a_cancelled_call_is_not_made_again_and_leaves_no_trace(tool_calls):
     tool = Notebook({"a": 1}, error=asyncio.CancelledError)
-    one = answering({"python": tool}, {"python": 5})
+    one = tool_calls({"python": tool}, {"python": 5})
     with pytest.raises(asyncio.CancelledError):
-        await one.answer([call("a")])
+        await one.run([call("a")])
     assert tool.made == {"a": 1} and one.files == ("train.csv",)
-    (result,) = await one.answer([call("b")])
+    (result,) = await one.run([call("b")])
     assert json.loads(result.stdout) == [["train.csv", "given"]]
 
 
-async def test_actions_of_one_trajectory_do_not_meet_in_its_workspace(answering):
-    one = answering({"python": Notebook({"a": 1, "c": 1})}, {"python": 1})
-    await asyncio.gather(*(one.answer([call(name, write={name: name}), call(f"{name}2")]) for name in "abcd"))
+async def test_actions_of_one_trajectory_do_not_meet_in_its_workspace(tool_calls):
+    one = tool_calls({"python": Notebook({"a": 1, "c": 1})}, {"python": 1})
+    await asyncio.gather(*(one.run([call(name, write={name: name}), call(f"{name}2")]) for name in "abcd"))
     assert one.files == ("a", "b", "c", "d", "train.csv")
 
 
-async def test_attempts_that_a_tool_made_itself_are_counted_too(answering):
+async def test_attempts_that_a_tool_made_itself_are_counted_too(tool_calls):
     class Patient(Notebook):
         async def call(self, arguments, workspace, limits):
             return replace(await super().call(arguments, workspace, limits), attempts=4)
 
-    (result,) = await answering({"python": Patient({"a": 1})}, {"python": 1}).answer([call("a")])
+    (result,) = await tool_calls({"python": Patient({"a": 1})}, {"python": 1}).run([call("a")])
     assert result.attempts == 5
 
 
-async def test_a_file_of_the_task_that_is_gone_is_an_error_of_the_input(answering):
-    one = answering({"python": Notebook()}, {"python": 2}, files={"train.csv": "/nowhere/train.csv"})
+async def test_a_file_of_the_task_that_is_gone_is_an_error_of_the_input(tool_calls):
+    one = tool_calls({"python": Notebook()}, {"python": 2}, files={"train.csv": "/nowhere/train.csv"})
     with pytest.raises(TaskError, match=r"/nowhere/train\.csv"):
-        await one.answer([call("a")])
+        await one.run([call("a")])

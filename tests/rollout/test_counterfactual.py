@@ -7,13 +7,18 @@ from dataclasses import replace
 import pytest
 
 from mappa_core.config.schema import CounterfactualSection
-from mappa_core.credit.counterfactual import credit_of
+from mappa_core.credit.counterfactual import counterfactual_credit
 from mappa_core.errors import ConfigError, ToolError
 from mappa_core.protocols import Workflow
 from mappa_core.records import Counterfactual, Failure, Message, Role, Sampling, Task, ToolLimits, ToolResult, ToolSpec
-from mappa_core.rollout.collector import Collector
-from mappa_core.rollout.counterfactual import Counterfactuals, Extra, extra, most_followed
-from mappa_core.rollout.team import Job, Judge, Team
+from mappa_core.rollout.collector import RolloutCollector
+from mappa_core.rollout.counterfactual import (
+    CounterfactualBound,
+    CounterfactualCollector,
+    bound_counterfactuals,
+    max_actions_after,
+)
+from mappa_core.rollout.team import Job, NamedCoach, Team
 from mappa_core.store.folder import RunFolder
 from mappa_core.store.reader import Reader
 from mappa_core.testing import FixedCoach, ScriptedSampler
@@ -53,7 +58,7 @@ class Chain(Workflow):
         self.feedback = feedback
 
     @property
-    def most_turns(self):
+    def max_turns(self):
         return {"planner": 1, "worker": 1, "teller": 1}
 
     async def run(self, stage):
@@ -104,7 +109,7 @@ def team_of(script, tool, workflow, *, judged=False, seed=0):
         limits={"python": ToolLimits()},
         retries={"python": 0},
         retry_after_s=0.0,
-        judges={agent: Judge(name="fixed", coach=FixedCoach(5.0)) for agent in agents} if judged else {},
+        coach_of={agent: NamedCoach(name="fixed", coach=FixedCoach(5.0)) for agent in agents} if judged else {},
         seed=seed,
     )
 
@@ -125,7 +130,7 @@ class Bench:
         self.jobs = [Job(task=TASK, split="train", iteration=0, sample=n) for n in range(samples)]
 
     async def play(self):
-        collector = Collector(
+        collector = RolloutCollector(
             self.team, recorder=self.folder.store, archive=self.folder.files, concurrency=1, waves=self.waves
         )
         self.trajectories = await collector.collect(self.jobs)
@@ -133,11 +138,11 @@ class Bench:
         self.tool.seen.clear()
         return self.trajectories
 
-    def again(self, use, *, texts=None, **section):
-        return Counterfactuals(
+    def again(self, use, *, default_actions=None, **section):
+        return CounterfactualCollector(
             self.team,
             CounterfactualSection(use=use, **section),
-            texts=texts or {},
+            default_actions=default_actions or {},
             store=self.folder.store,
             recorder=self.folder.store,
             archive=self.folder.files,
@@ -147,7 +152,7 @@ class Bench:
 
 
 def credits_of(trajectory, metric="correct"):
-    return [credit_of(trajectory, step.position, metric).value for step in trajectory.steps]
+    return [counterfactual_credit(trajectory, step.position, metric).value for step in trajectory.steps]
 
 
 # --- who is guilty ----------------------------------------------------------------------------------------------------
@@ -156,7 +161,7 @@ def credits_of(trajectory, metric="correct"):
 async def test_a_sibling_in_its_place_shows_that_the_planner_was_guilty_and_its_sibling_helped(folder):
     bench = Bench(folder, ["bad plan", "good plan"], samples=2)
     await bench.play()
-    weighed = await bench.again("sibling").weigh(0, bench.trajectories)
+    weighed = await bench.again("sibling").collect(0, bench.trajectories)
     bad, good = weighed.trajectories
     # Planners alone had the same prompt: 0 - 1 for the bad plan, 1 - 0 for the good one.
     assert (bad.outcome["correct"], good.outcome["correct"]) == (0.0, 1.0)
@@ -173,7 +178,9 @@ async def test_every_action_is_sampled_again_and_only_the_guilty_one_has_credit_
     bench = Bench(folder, ["good plan"] * 3, works=["work 5", "work 4"])
     await bench.play()
     bench.script.plans, bench.script.works = ["good plan"], ["work 4"]
-    (weighed,) = (await bench.again("resample", agents=["worker", "teller"]).weigh(0, bench.trajectories)).trajectories
+    (weighed,) = (
+        await bench.again("resample", agents=["worker", "teller"]).collect(0, bench.trajectories)
+    ).trajectories
     # The worker wrote 5: with 4 the team is right, so 0 - 1. The teller can only say what it was told: 0 - 0.
     assert credits_of(weighed) == [None, -1.0, 0.0]
 
@@ -182,7 +189,7 @@ async def test_a_default_action_measures_what_an_agent_contributes(folder):
     bench = Bench(folder, ["good plan"])
     await bench.play()
     texts = {"planner": "no plan", "worker": "no work", "teller": "4"}
-    (weighed,) = (await bench.again("default", texts=texts).weigh(0, bench.trajectories)).trajectories
+    (weighed,) = (await bench.again("default", default_actions=texts).collect(0, bench.trajectories)).trajectories
     # Without a plan the worker works as well; without work nobody knows the sum; the teller's default is right.
     assert credits_of(weighed) == [0.0, 1.0, 0.0]
 
@@ -191,7 +198,9 @@ async def test_the_credit_is_less_the_mean_over_several_samples(folder):
     bench = Bench(folder, ["good plan"])
     await bench.play()
     bench.script.works = ["work 5", "work 4", "work 3", "work 9"]
-    (weighed,) = (await bench.again("resample", agents=["worker"], samples=4).weigh(0, bench.trajectories)).trajectories
+    (weighed,) = (
+        await bench.again("resample", agents=["worker"], samples=4).collect(0, bench.trajectories)
+    ).trajectories
     assert credits_of(weighed)[1] == 1.0 - 1 / 4
 
 
@@ -199,7 +208,7 @@ async def test_the_same_action_with_the_same_luck_has_credit_0(folder):
     bench = Bench(folder, ["same plan", "same plan"], samples=2)
     first, _ = await bench.play()
     seeds = dict(enumerate(bench.team.seed_of(first.id, position) for position in range(3)))
-    (weighed, _) = (await bench.again("sibling", samples=9).weigh(0, bench.trajectories)).trajectories
+    (weighed, _) = (await bench.again("sibling", samples=9).collect(0, bench.trajectories)).trajectories
     assert credits_of(weighed, "luck") == [0.0, 0.0, 0.0]
     of_first = [seed for prompt, seed in bench.script.asked if seed in seeds.values()]
     assert seeds[0] not in of_first and seeds[1] in of_first
@@ -211,7 +220,7 @@ async def test_the_same_action_with_the_same_luck_has_credit_0(folder):
 async def test_files_of_before_the_action_are_there_and_later_ones_are_not(folder):
     bench = Bench(folder, ["good plan"])
     await bench.play()
-    await bench.again("resample", agents=["worker"]).weigh(0, bench.trajectories)
+    await bench.again("resample", agents=["worker"]).collect(0, bench.trajectories)
     # The planner's program is not run again: its file lies there. The worker's own file of the first play does not.
     assert bench.tool.seen == [("work 4", ("good",), {"good": "good plan"})]
     assert [prompt.split(">")[1].split()[0] for prompt, _ in bench.script.asked] == ["plan", "tell"]
@@ -220,7 +229,7 @@ async def test_files_of_before_the_action_are_there_and_later_ones_are_not(folde
 async def test_a_replaced_action_has_its_own_calls_made_where_the_old_ones_left_nothing(folder):
     bench = Bench(folder, ["bad plan", "good plan"], samples=2)
     await bench.play()
-    await bench.again("sibling").weigh(0, bench.trajectories)
+    await bench.again("sibling").collect(0, bench.trajectories)
     of_first = [seen for seen in bench.tool.seen if seen[0] in ("good plan", "work 4")]
     assert of_first == [("good plan", (), {}), ("work 4", ("good",), {"good": "good plan"})]
 
@@ -229,7 +238,7 @@ async def test_what_a_machine_lost_says_nothing_and_is_counted(folder):
     bench = Bench(folder, ["good plan"])
     await bench.play()
     bench.tool.broken = True
-    weighed = await bench.again("resample", agents=["worker"]).weigh(0, bench.trajectories)
+    weighed = await bench.again("resample", agents=["worker"]).collect(0, bench.trajectories)
     assert credits_of(weighed.trajectories[0]) == [None, None, None]
     assert (
         weighed.metrics()["counterfactual/missing/ToolError"] == 1.0 and weighed.metrics()["counterfactual/lost"] == 1.0
@@ -239,7 +248,7 @@ async def test_what_a_machine_lost_says_nothing_and_is_counted(folder):
 async def test_nobody_judges_them(folder):
     bench = Bench(folder, ["good plan", "good plan"], judged=True)
     await bench.play()
-    await bench.again("resample").weigh(0, bench.trajectories)
+    await bench.again("resample").collect(0, bench.trajectories)
     with Reader(folder.path) as reader:
         (row,) = reader.trajectories()
         assert len(reader.trajectory(row.id).verdicts) == 3
@@ -251,7 +260,7 @@ async def test_a_workflow_that_shows_verdicts_to_agents_is_refused(folder):
     bench = Bench(folder, ["good plan"], judged=True, feedback=True)
     await bench.play()
     with pytest.raises(ConfigError, match=r"asks for the verdict of planner .* turn the feedback off"):
-        await bench.again("resample", agents=["worker"]).weigh(0, bench.trajectories)
+        await bench.again("resample", agents=["worker"]).collect(0, bench.trajectories)
 
 
 async def test_a_trajectory_without_outcome_and_one_not_drawn_have_no_credit(folder):
@@ -259,8 +268,8 @@ async def test_a_trajectory_without_outcome_and_one_not_drawn_have_no_credit(fol
     trajectories = list(await bench.play())
     trajectories[0] = replace(trajectories[0], error=Failure(kind="PromptTooLong", message=""), outcome={})
     half = bench.again("resample", share=0.5, agents=["teller"])
-    weighed = await half.weigh(0, trajectories)
-    again = await half.weigh(0, trajectories)
+    weighed = await half.collect(0, trajectories)
+    again = await half.collect(0, trajectories)
     assert sum(weighed.missing.values()) + weighed.settled == 4
     assert weighed.missing["not_drawn"] == 2
     assert [one.counterfactuals for one in weighed.trajectories] == [one.counterfactuals for one in again.trajectories]
@@ -272,7 +281,7 @@ async def test_a_trajectory_without_outcome_and_one_not_drawn_have_no_credit(fol
 async def test_they_are_rollouts_of_no_split_but_their_own_and_are_read_with_their_trajectory(folder):
     bench = Bench(folder, ["bad plan", "good plan"], samples=2)
     await bench.play()
-    weighed = await bench.again("sibling").weigh(0, bench.trajectories)
+    weighed = await bench.again("sibling").collect(0, bench.trajectories)
     with Reader(folder.path) as reader:
         assert reader.counts() == {"done": 2} and reader.counts("counterfactual") == {"done": 2}
         assert {row.split for row in reader.trajectories()} == {"train"}
@@ -280,7 +289,7 @@ async def test_they_are_rollouts_of_no_split_but_their_own_and_are_read_with_the
         assert reader.trajectory(first.id).counterfactuals == first.counterfactuals
         kept = reader.trajectory(f"counterfactual/{first.id}/000/00")
         assert [step.position for step in kept.steps] == [0, 1, 2] and kept.counterfactuals == ()
-    assert folder.store.recorded("train", 0).keys() == {one.id for one in bench.trajectories}
+    assert folder.store.load_recorded("train", 0).keys() == {one.id for one in bench.trajectories}
 
 
 async def test_a_trajectory_whose_name_begins_like_another_does_not_get_its_counterfactuals(folder):
@@ -290,7 +299,7 @@ async def test_a_trajectory_whose_name_begins_like_another_does_not_get_its_coun
     twin = Task(id=f"{TASK.id}/000/000", prompt="2+2", reference="4")
     bench.jobs = [Job(task=twin, split="train", iteration=0, sample=0)]
     await bench.play()
-    await bench.again("resample", agents=["teller"]).weigh(0, (first, *bench.trajectories))
+    await bench.again("resample", agents=["teller"]).collect(0, (first, *bench.trajectories))
     with Reader(folder.path) as reader:
         assert [one.position for one in reader.trajectory(first.id).counterfactuals] == [2]
 
@@ -299,11 +308,11 @@ async def test_a_trajectory_whose_name_begins_like_another_does_not_get_its_coun
 async def test_a_kill_in_the_middle_and_another_process_plays_none_twice(folder, waves):
     bench = Bench(folder, ["bad plan", "good plan"], samples=2, waves=waves)
     await bench.play()
-    whole = await bench.again("sibling").weigh(0, bench.trajectories)
+    whole = await bench.again("sibling").collect(0, bench.trajectories)
     tools_then = len(bench.tool.seen)
     bench.script.asked.clear()
     # All of them have ended: nothing is asked, whoever goes on.
-    same = await bench.again("sibling").weigh(0, bench.trajectories)
+    same = await bench.again("sibling").collect(0, bench.trajectories)
     assert (bench.script.asked, len(bench.tool.seen)) == ([], tools_then)
     assert [one.counterfactuals for one in same.trajectories] == [one.counterfactuals for one in whole.trajectories]
 
@@ -313,7 +322,7 @@ async def test_a_kill_in_the_middle_and_another_process_plays_none_twice(folder,
 async def test_a_resume_is_as_if_nothing_had_happened(folder, waves, killed_after):
     bench = Bench(folder, ["bad plan", "good plan"], samples=2, waves=waves)
     await bench.play()
-    real, recorded = folder.store.step, []
+    real, recorded = folder.store.record_step, []
 
     class Killed(BaseException):
         pass
@@ -324,13 +333,13 @@ async def test_a_resume_is_as_if_nothing_had_happened(folder, waves, killed_afte
         if len(recorded) == killed_after:
             raise Killed
 
-    folder.store.step = step
+    folder.store.record_step = step
     with pytest.raises(BaseExceptionGroup):
-        await bench.again("sibling").weigh(0, bench.trajectories)
+        await bench.again("sibling").collect(0, bench.trajectories)
     before, called = list(recorded), len(bench.tool.seen)
     bench.script.asked.clear()
-    folder.store.step = lambda trajectory, one: (real(trajectory, one), recorded.append(one.id))
-    weighed = await bench.again("sibling").weigh(0, bench.trajectories)
+    folder.store.record_step = lambda trajectory, one: (real(trajectory, one), recorded.append(one.id))
+    weighed = await bench.again("sibling").collect(0, bench.trajectories)
     assert len(recorded) == len(set(recorded)) == 6
     assert [credits_of(one)[0] for one in weighed.trajectories] == [-1.0, 1.0]
     # What was recorded is neither sampled nor run again; with waves it is sampled again, to be compared.
@@ -349,7 +358,7 @@ def weighed_by(folder_trajectory, *outcomes):
         else Counterfactual(position=0, number=number, error=Failure(kind=one, message=""))
         for number, one in enumerate(outcomes)
     )
-    return credit_of(replace(folder_trajectory, counterfactuals=made), 0, "correct")
+    return counterfactual_credit(replace(folder_trajectory, counterfactuals=made), 0, "correct")
 
 
 async def test_the_credit_of_an_action_by_hand(folder):
@@ -364,10 +373,10 @@ async def test_the_credit_of_an_action_by_hand(folder):
     }
     for outcomes, (value, why) in cases.items():
         credit = weighed_by(trajectory, *outcomes)
-        assert (credit.value, credit.why) == (value, why)
+        assert (credit.value, credit.reason) == (value, why)
     failed = replace(trajectory, error=Failure(kind="PromptTooLong", message=""))
-    assert weighed_by(failed, 0.0).why == "no_outcome"
-    assert credit_of(replace(trajectory, outcome={}), 0, "correct").why == "no_outcome"
+    assert weighed_by(failed, 0.0).reason == "no_outcome"
+    assert counterfactual_credit(replace(trajectory, outcome={}), 0, "correct").reason == "no_outcome"
 
 
 # --- what it costs ----------------------------------------------------------------------------------------------------
@@ -377,17 +386,23 @@ def test_the_bound_counts_what_may_follow_each_replaced_action():
     section = CounterfactualSection(use="resample", samples=2, agents=["coder"])
     turns = {"solver": 1, "coder": 2}
     # After the coder's first action it may act twice, after its second once: 3; the solver at most once after each.
-    assert most_followed(turns, ("solver", "coder"), ["coder"]) == {"solver": 2.0, "coder": 3.0}
-    assert extra(section, turns, {"solver": 10, "coder": 100}, 8) == Extra(rollouts=32, actions=80, tokens=5120)
-    assert extra(section, {"solver": 1}, {"solver": 10, "coder": 100}, 8).tokens is None
+    assert max_actions_after(turns, ("solver", "coder"), ["coder"]) == {"solver": 2.0, "coder": 3.0}
+    assert bound_counterfactuals(section, turns, {"solver": 10, "coder": 100}, 8) == CounterfactualBound(
+        rollouts=32, actions=80, tokens=5120
+    )
+    assert bound_counterfactuals(section, {"solver": 1}, {"solver": 10, "coder": 100}, 8).tokens is None
     quarter = replace(section, use="default", share=0.25)
-    assert extra(quarter, turns, {"solver": 10, "coder": 100}, 8) == Extra(rollouts=4, actions=10, tokens=240)
+    assert bound_counterfactuals(quarter, turns, {"solver": 10, "coder": 100}, 8) == CounterfactualBound(
+        rollouts=4, actions=10, tokens=240
+    )
 
 
 async def test_no_more_is_played_than_was_said(folder):
     bench = Bench(folder, ["good plan"] * 9, samples=2)
     await bench.play()
     section = CounterfactualSection(use="resample", samples=2)
-    weighed = await bench.again("resample", samples=2).weigh(0, bench.trajectories)
-    said = extra(section, bench.team.workflow.most_turns, dict.fromkeys(bench.team.workflow.agents, 256), 2)
+    weighed = await bench.again("resample", samples=2).collect(0, bench.trajectories)
+    said = bound_counterfactuals(
+        section, bench.team.workflow.max_turns, dict.fromkeys(bench.team.workflow.agents, 256), 2
+    )
     assert len(weighed.rollouts) == said.rollouts == 12 and len(bench.script.asked) == 24 <= said.actions

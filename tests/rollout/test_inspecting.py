@@ -150,7 +150,7 @@ class Curious(Coach):
     def __init__(self) -> None:
         self.told = []
 
-    def equip(self, bench):
+    def set_bench(self, bench):
         self._bench = bench
 
     async def score(self, scene):

@@ -8,7 +8,7 @@ import pytest
 from mappa_core.errors import ReplayError, RunError
 from mappa_core.protocols import Coach, Workflow
 from mappa_core.records import Message, Role, Sampling, Task, ToolCall, ToolLimits, ToolResult, ToolSpec, Verdict
-from mappa_core.rollout.collector import Collector
+from mappa_core.rollout.collector import RolloutCollector
 from mappa_core.rollout.replay import Replay
 from mappa_core.rollout.team import Job, Team
 from mappa_core.testing import FixedCoach, MemoryRecorder, ScriptedSampler, play
@@ -220,7 +220,7 @@ async def test_without_a_coach_a_verdict_is_abstained_and_says_nothing():
 
 async def test_a_fault_of_the_store_stops_the_run_and_leaves_no_task_behind():
     class Full(MemoryRecorder):
-        def verdict(self, verdict):
+        def record_verdict(self, verdict):
             raise RunError("run.db: there is no space left")
 
     with pytest.raises(RunError, match="no space"):
@@ -255,9 +255,9 @@ async def test_calls_of_a_workflows_own_tools_are_left_to_it(tmp_path):
             tools={"echo": Echo()},
             limits={"echo": ToolLimits()},
             retries={"echo": 0},
-            judges={},
+            coach_of={},
         )
-        collector = Collector(team, recorder=MemoryRecorder(), archive=tmp_path, concurrency=1, waves=False)
+        collector = RolloutCollector(team, recorder=MemoryRecorder(), archive=tmp_path, concurrency=1, waves=False)
         (trajectory,) = await collector.collect([Job(task=TASK, split="train", iteration=0, sample=0)])
         return trajectory.steps[0] if trajectory.steps else trajectory.error
 

@@ -7,7 +7,7 @@ import pytest
 
 from mappa_core.errors import WorkflowError
 from mappa_core.records import Sampling
-from mappa_core.rollout.turnstile import Turnstile
+from mappa_core.rollout.turnstile import WaveScheduler
 from mappa_core.testing import ScriptedSampler
 
 
@@ -31,17 +31,17 @@ class Waves(ScriptedSampler):
         self._open = False
 
 
-async def rollouts(turnstile: Turnstile, sampler: Waves, actions: dict[str, int], seed: int) -> None:
+async def rollouts(scheduler: WaveScheduler, sampler: Waves, actions: dict[str, int], seed: int) -> None:
     delays = random.Random(seed)
 
     async def play(name: str) -> None:
         for action in range(actions[name]):
             await asyncio.sleep(delays.random() / 200)
-            await turnstile.sample(name, sampler, sampler.render([]), Sampling(seed=int(name) * 10 + action))
-        turnstile.leave(name)
+            await scheduler.sample(name, sampler, sampler.render([]), Sampling(seed=int(name) * 10 + action))
+        scheduler.remove_trajectory(name)
 
     for name in actions:
-        turnstile.enter(name)
+        scheduler.add_trajectory(name)
     await asyncio.gather(*(play(name) for name in actions))
 
 
@@ -49,36 +49,36 @@ async def test_waves_do_not_depend_on_how_long_tools_take():
     seen = []
     for seed in range(5):
         sampler = Waves()
-        await rollouts(Turnstile(waves=True), sampler, {"3": 1, "1": 3, "2": 2}, seed)
+        await rollouts(WaveScheduler(waves=True), sampler, {"3": 1, "1": 3, "2": 2}, seed)
         seen.append(sampler.waves)
     assert seen == [[[10, 20, 30], [11, 21], [12]]] * 5
 
 
 async def test_without_waves_a_request_goes_at_once():
-    sampler, turnstile = Waves(), Turnstile(waves=False)
-    turnstile.enter("1")
-    turnstile.enter("2")
-    completion = await asyncio.wait_for(turnstile.sample("1", sampler, sampler.render([]), Sampling()), 5)
+    sampler, scheduler = Waves(), WaveScheduler(waves=False)
+    scheduler.add_trajectory("1")
+    scheduler.add_trajectory("2")
+    completion = await asyncio.wait_for(scheduler.sample("1", sampler, sampler.render([]), Sampling()), 5)
     assert completion.text == "ok"
 
 
 async def test_a_trajectory_that_leaves_does_not_hold_up_the_others():
-    sampler, turnstile = Waves(), Turnstile(waves=True)
-    turnstile.enter("1")
-    turnstile.enter("2")
-    request = asyncio.create_task(turnstile.sample("1", sampler, sampler.render([]), Sampling()))
+    sampler, scheduler = Waves(), WaveScheduler(waves=True)
+    scheduler.add_trajectory("1")
+    scheduler.add_trajectory("2")
+    request = asyncio.create_task(scheduler.sample("1", sampler, sampler.render([]), Sampling()))
     await asyncio.sleep(0.01)
     assert not request.done()
-    turnstile.leave("2")
+    scheduler.remove_trajectory("2")
     assert (await asyncio.wait_for(request, 5)).text == "ok"
 
 
 async def test_two_actions_of_one_trajectory_at_once_are_refused_in_waves():
-    sampler, turnstile = Waves(), Turnstile(waves=True)
-    turnstile.enter("1")
-    turnstile.enter("2")
-    first = asyncio.create_task(turnstile.sample("1", sampler, sampler.render([]), Sampling()))
+    sampler, scheduler = Waves(), WaveScheduler(waves=True)
+    scheduler.add_trajectory("1")
+    scheduler.add_trajectory("2")
+    first = asyncio.create_task(scheduler.sample("1", sampler, sampler.render([]), Sampling()))
     await asyncio.sleep(0)
     with pytest.raises(WorkflowError, match="deterministic=false"):
-        await turnstile.sample("1", sampler, sampler.render([]), Sampling())
+        await scheduler.sample("1", sampler, sampler.render([]), Sampling())
     first.cancel()

@@ -12,7 +12,7 @@ import pytest
 
 from mappa_core.errors import CoachError, ConfigError, RunError
 from mappa_core.records import Usage, Verdict
-from mappa_core.store.cassette import VerdictFile, open_cassette
+from mappa_core.store.cassette import CassetteFile, open_cassette
 
 FULL = Verdict(
     status="scored",
@@ -30,7 +30,7 @@ FULL = Verdict(
 )
 
 
-def opened(mode: str, path: Path) -> VerdictFile:
+def opened(mode: str, path: Path) -> CassetteFile:
     cassette = open_cassette(mode, path)
     assert cassette is not None
     return cassette

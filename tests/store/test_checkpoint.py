@@ -21,7 +21,7 @@ def checkpoints(tmp_path: Path) -> Checkpoints:
 
 
 def write(checkpoints: Checkpoints, iteration: int, weights: bytes = b"weights", **state: Any) -> None:
-    with checkpoints.writing(iteration, **{"seed": 7, "coach": {}, "estimator": {}, **state}) as folder:
+    with checkpoints.new_checkpoint(iteration, **{"seed": 7, "coach": {}, "estimator": {}, **state}) as folder:
         (folder / "policies" / "solver").mkdir(parents=True)
         (folder / "policies" / "solver" / "model.safetensors").write_bytes(weights)
         (folder / "policies" / "random.json").write_text("[1]")
@@ -45,11 +45,11 @@ def test_a_checkpoint_comes_back_with_its_files_and_state(checkpoints: Checkpoin
 
 
 def test_the_last_one_is_found_and_others_are_pruned(checkpoints: Checkpoints) -> None:
-    assert checkpoints.latest() is None
+    assert checkpoints.latest_iteration() is None
     for iteration in (2, 10, 4, 1_000_000, 6):
         write(checkpoints, iteration)
     assert checkpoints.iterations() == (2, 4, 6, 10, 1_000_000)
-    assert checkpoints.latest() == 1_000_000
+    assert checkpoints.latest_iteration() == 1_000_000
     checkpoints.prune(keep=2)
     assert checkpoints.iterations() == (10, 1_000_000)
     checkpoints.prune(keep=5)
@@ -61,7 +61,7 @@ def test_the_last_one_is_found_and_others_are_pruned(checkpoints: Checkpoints) -
 
 def test_a_checkpoint_that_fails_leaves_nothing_and_the_older_one_stands(checkpoints: Checkpoints) -> None:
     write(checkpoints, 1, b"old")
-    with pytest.raises(ZeroDivisionError), checkpoints.writing(1, seed=7, coach={}, estimator={}) as folder:
+    with pytest.raises(ZeroDivisionError), checkpoints.new_checkpoint(1, seed=7, coach={}, estimator={}) as folder:
         (folder / "half").write_text("")
         raise ZeroDivisionError
     assert [path.name for path in checkpoints.folder.iterdir()] == ["000001"]
@@ -129,7 +129,7 @@ def test_a_manifest_of_a_newer_schema_is_refused_whatever_else_it_holds(checkpoi
 def test_records_are_durable_before_a_checkpoint_is_there(tmp_path: Path, task: Task) -> None:
     scratch = tmp_path / "scratch"
     with RunFolder.create(tmp_path, "mine", plugin="p", recipe="r", config="", scratch=scratch) as run:
-        run.store.begin("train", "t0", task, 0, 0)
+        run.store.begin_trajectory("train", "t0", task, 0, 0)
         write(run.checkpoints, 1)
         with Reader(run.path) as reader:
             assert reader.counts() == {"open": 1}
@@ -141,13 +141,13 @@ def test_what_a_killed_writer_left_is_removed_when_the_run_goes_on(tmp_path: Pat
     code = (
         "import os, sys; from pathlib import Path; from mappa_core.store import RunFolder\n"
         "run = RunFolder.open(Path(sys.argv[1]))\n"
-        "with run.checkpoints.writing(2, seed=0, coach={}, estimator={}) as folder:\n"
+        "with run.checkpoints.new_checkpoint(2, seed=0, coach={}, estimator={}) as folder:\n"
         "    (folder / 'half').write_text('x'); os.kill(os.getpid(), 9)\n"
     )
     assert subprocess.run([sys.executable, "-c", code, str(run.path)], check=False).returncode == -9
     left = [path.name for path in (run.path / "checkpoints").iterdir()]
     assert len(left) == 2
-    assert Checkpoints(run.path / "checkpoints").latest() == 1
+    assert Checkpoints(run.path / "checkpoints").latest_iteration() == 1
     with RunFolder.open(run.path):
         assert [path.name for path in (run.path / "checkpoints").iterdir()] == ["000001"]
 
@@ -158,7 +158,7 @@ def test_no_space_for_a_checkpoint_is_a_message_and_leaves_nothing(tmp_path: Pat
         "from mappa_core.errors import RunError; from mappa_core.store import Checkpoints\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))\n"
         "try:\n"
-        "    with Checkpoints(Path(sys.argv[1])).writing(2, seed=0, coach={}, estimator={}) as folder:\n"
+        "    with Checkpoints(Path(sys.argv[1])).new_checkpoint(2, seed=0, coach={}, estimator={}) as folder:\n"
         "        (folder / 'weights').write_bytes(bytes(20_000))\n"
         "except RunError as error: print(error)\n"
     )

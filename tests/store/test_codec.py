@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from mappa_core import records
 from mappa_core.records import Completion, Message, Step, Verdict
-from mappa_core.store.codec import INLINE_TEXT, address, from_json, pack, to_json, unpack
+from mappa_core.store.codec import INLINE_TEXT, content_address, from_json, pack, to_json, unpack
 
 RECORDS = [value for value in vars(records).values() if dataclasses.is_dataclass(value)]
 
@@ -98,7 +98,7 @@ def test_every_record_comes_back_from_json_and_from_its_packed_form(kind: type, 
     restored = unpack(kind, packed, blobs.__getitem__)
     assert same(restored, record)
     assert pack(restored, blobs.__setitem__) == packed
-    assert all(address(blob) == where for where, blob in blobs.items())
+    assert all(content_address(blob) == where for where, blob in blobs.items())
 
 
 def test_json_is_plain_where_json_can_say_it() -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from mappa_core.errors import RunError
 from mappa_core.records import Breach, Completion, Failure, Message, Step, Task, ToolResult, Trajectory, Verdict
-from mappa_core.store import Reader, RunFolder, Wanted
-from mappa_core.store.finding import query_of
+from mappa_core.store import Reader, RunFolder, TrajectoryFilter
+from mappa_core.store.finding import to_fts_query
 
 AGENTS = ("solver", "executor", "verifier")
 STRATA = ("sum", "product", "odd \"%_'")
@@ -74,13 +74,13 @@ def split_of(number: int) -> str:
 
 
 def write(folder: RunFolder, one: Trajectory, split: str, *, ends: bool = True) -> None:
-    folder.store.begin(split, one.id, one.task, one.sample, one.iteration)
+    folder.store.begin_trajectory(split, one.id, one.task, one.sample, one.iteration)
     for action in one.steps:
-        folder.store.step(one.id, action)
+        folder.store.record_step(one.id, action)
     for said in one.verdicts:
-        folder.store.verdict(said)
+        folder.store.record_verdict(said)
     if ends:
-        folder.store.end(one)
+        folder.store.end_trajectory(one)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, all_of_them: list[Trajector
         return run.path
 
 
-def fits(one: Trajectory, split: str, wanted: Wanted) -> bool:
+def fits(one: Trajectory, split: str, wanted: TrajectoryFilter) -> bool:
     """The reference: looks at the records themselves."""
     agents = {action.id: action.agent for action in one.steps}
     scored = [(agents[said.step], said.score) for said in one.verdicts if said.score is not None]
@@ -129,7 +129,7 @@ def fits(one: Trajectory, split: str, wanted: Wanted) -> bool:
 
 
 filters = st.builds(
-    Wanted,
+    TrajectoryFilter,
     split=st.sampled_from([None, None, "train", "eval", "counterfactual"]),
     iteration=st.sampled_from([None, None, 0, 3]),
     stratum=st.sampled_from([None, None, *STRATA]),
@@ -147,7 +147,7 @@ filters = st.builds(
 @settings(max_examples=60)
 @given(wanted=filters)
 def test_filters_leave_what_a_plain_look_at_all_records_leaves(
-    folder: Path, all_of_them: list[Trajectory], wanted: Wanted
+    folder: Path, all_of_them: list[Trajectory], wanted: TrajectoryFilter
 ) -> None:
     expected = [one.id for number, one in enumerate(all_of_them) if fits(one, split_of(number), wanted)][::-1]
     with Reader(folder) as reader:
@@ -156,7 +156,7 @@ def test_filters_leave_what_a_plain_look_at_all_records_leaves(
 
 @settings(max_examples=25)
 @given(wanted=filters, size=st.integers(1, 7))
-def test_pages_have_no_gap_and_no_double_in_either_direction(folder: Path, wanted: Wanted, size: int) -> None:
+def test_pages_have_no_gap_and_no_double_in_either_direction(folder: Path, wanted: TrajectoryFilter, size: int) -> None:
     with Reader(folder) as reader:
         whole = reader.numbers(wanted, limit=100)
         down: list[int] = []
@@ -189,7 +189,7 @@ def test_pages_have_no_gap_and_no_double_in_either_direction(folder: Path, wante
 def test_words_are_found_where_they_stand(folder, all_of_them, words, column, expected) -> None:
     played = [one for number, one in enumerate(all_of_them) if split_of(number) != "counterfactual"]
     with Reader(folder) as reader:
-        found = [one.row.id for one in reader.find(Wanted(words=words, column=column), limit=100)]
+        found = [one.row.id for one in reader.find(TrajectoryFilter(words=words, column=column), limit=100)]
     assert found == [one.id for one in played if expected(one)][::-1]
 
 
@@ -205,13 +205,13 @@ def _says(one: Trajectory, words: str) -> bool:
 @given(words=st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30))
 def test_whatever_is_typed_is_looked_for_as_text(folder: Path, words: str) -> None:
     with Reader(folder) as reader:
-        found = reader.numbers(Wanted(words=words), limit=100)
-        assert query_of(words) or found == reader.numbers(Wanted(), limit=100)
+        found = reader.numbers(TrajectoryFilter(words=words), limit=100)
+        assert to_fts_query(words) or found == reader.numbers(TrajectoryFilter(), limit=100)
 
 
 def test_choices_and_marks_are_what_was_recorded(folder: Path, all_of_them: list[Trajectory]) -> None:
     with Reader(folder) as reader:
-        choices, shown = reader.choices(), reader.find(Wanted(), limit=100)
+        choices, shown = reader.choices(), reader.find(TrajectoryFilter(), limit=100)
     assert choices.stratum == tuple(sorted(STRATA)) and choices.agent == tuple(sorted(AGENTS))
     assert choices.outcome == ("correct", "fair") and choices.blame == tuple(sorted(AGENTS))
     assert choices.failure == ("Late", "ToolError") and choices.breach == ("missing_input",) and choices.words
@@ -223,16 +223,18 @@ def test_choices_and_marks_are_what_was_recorded(folder: Path, all_of_them: list
         for said in one.verdicts:
             if said.score is not None:
                 points.setdefault(agents[said.step], []).append(said.score)
-        assert found.marks.scores == {agent: (min(ones), max(ones)) for agent, ones in points.items()}
-        assert set(found.marks.blamed) == {said.blame for said in one.verdicts} - {None, "nobody"}
+        assert found.facets.scores == {agent: (min(ones), max(ones)) for agent, ones in points.items()}
+        assert set(found.facets.blamed) == {said.blame for said in one.verdicts} - {None, "nobody"}
 
 
 def test_what_is_under_way_is_found_by_what_is_known_of_it(run: RunFolder) -> None:
     one = trajectory(3)
     write(run, one, "train", ends=False)
     with Reader(run.path) as reader:
-        assert [found.row.status for found in reader.find(Wanted(agent="solver", stratum=one.task.stratum))] == ["open"]
-        assert reader.find(Wanted(words="pondering")) == []
+        assert [
+            found.row.status for found in reader.find(TrajectoryFilter(agent="solver", stratum=one.task.stratum))
+        ] == ["open"]
+        assert reader.find(TrajectoryFilter(words="pondering")) == []
 
 
 def test_a_replay_adds_nothing_and_another_ending_replaces_the_first(run: RunFolder) -> None:
@@ -244,15 +246,15 @@ def test_a_replay_adds_nothing_and_another_ending_replaces_the_first(run: RunFol
     for one in (trajectory(5), whole, trajectory(9)):
         write(run, one, "train")
     with Reader(run.path) as reader:
-        pages = [reader.find(Wanted(words="pondering"), limit=size) for size in (1, 2, 3, 4)]
+        pages = [reader.find(TrajectoryFilter(words="pondering"), limit=size) for size in (1, 2, 3, 4)]
         assert [[found.row.id for found in page] for page in pages[:3]] == [
             ["t009"],
             ["t009", "t005"],
             ["t009", "t005", "t003"],
         ]
         assert pages[3] == pages[2]
-        assert len(reader.find(Wanted(words="marzipan", outcome=("correct", True)))) == 1
-        assert reader.find(Wanted(failure="ToolError")) == []
+        assert len(reader.find(TrajectoryFilter(words="marzipan", outcome=("correct", True)))) == 1
+        assert reader.find(TrajectoryFilter(failure="ToolError")) == []
     with sqlite3.connect(run.path / "run.db") as connection:
         assert connection.execute("SELECT count(*) FROM texts WHERE texts MATCH 'pondering'").fetchone() == (4,)
 
@@ -262,7 +264,12 @@ def test_text_that_utf8_lacks_is_indexed_all_the_same(run: RunFolder) -> None:
     odd = replace(odd, steps=(step(odd.id, 0, "before \ud800 after \x00 end"),), verdicts=())
     write(run, odd, "train")
     with Reader(run.path) as reader:
-        assert [len(reader.find(Wanted(words=word))) for word in ("before", "after", "end", "\ud800")] == [1, 1, 1, 1]
+        assert [len(reader.find(TrajectoryFilter(words=word))) for word in ("before", "after", "end", "\ud800")] == [
+            1,
+            1,
+            1,
+            1,
+        ]
 
 
 def test_a_run_of_before_the_index_is_written_on_and_says_that_it_has_none(run: RunFolder) -> None:
@@ -276,7 +283,7 @@ def test_a_run_of_before_the_index_is_written_on_and_says_that_it_has_none(run: 
     with Reader(run.path) as reader:
         assert not reader.is_indexed and len(reader.trajectories()) == 1
         with pytest.raises(RunError, match="kept no index"):
-            reader.find(Wanted())
+            reader.find(TrajectoryFilter())
 
 
 def test_the_newest_judgements_come_with_what_came_of_them(folder: Path, all_of_them: list[Trajectory]) -> None:

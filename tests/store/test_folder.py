@@ -12,7 +12,7 @@ import pytest
 
 from mappa_core.errors import RunError
 from mappa_core.records import Step, Task
-from mappa_core.store import Reader, RunFolder, run_folders
+from mappa_core.store import Reader, RunFolder, list_run_folders
 
 HOLD = """
 import sys
@@ -34,7 +34,7 @@ def test_a_folder_without_a_name_is_named_by_what_runs_and_when(tmp_path: Path) 
     with create(tmp_path) as one, create(tmp_path) as other:
         assert re.fullmatch(r"mathchat-tiny-\d{8}-\d{6}-[0-9a-f]{4}", one.path.name)
         assert one.path != other.path
-        assert set(run_folders(tmp_path)) == {one.path, other.path}
+        assert set(list_run_folders(tmp_path)) == {one.path, other.path}
 
 
 def test_a_new_folder_holds_its_config_and_can_be_read_at_once(tmp_path: Path) -> None:
@@ -71,9 +71,9 @@ def test_a_folder_that_is_no_run_is_not_opened(tmp_path: Path) -> None:
 
 def test_what_was_written_is_there_when_the_folder_is_opened_again(tmp_path: Path, task: Task) -> None:
     with create(tmp_path, "mine") as folder:
-        folder.store.begin("train", "t0", task, 0, 0)
+        folder.store.begin_trajectory("train", "t0", task, 0, 0)
     with RunFolder.open(tmp_path / "mine") as folder:
-        assert list(folder.store.recorded("train", 0)) == ["t0"]
+        assert list(folder.store.load_recorded("train", 0)) == ["t0"]
 
 
 def test_a_second_writer_is_told_who_holds_the_folder(tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ class TestWithoutPermission:
     @pytest.fixture
     def closed(self, tmp_path: Path, task: Task, make_step: Callable[..., Step]) -> Any:
         with create(tmp_path, "mine") as folder:
-            folder.store.begin("train", "t0", task, 0, 0)
-            folder.store.step("t0", make_step())
+            folder.store.begin_trajectory("train", "t0", task, 0, 0)
+            folder.store.record_step("t0", make_step())
         for path in (*folder.path.iterdir(), folder.path, tmp_path):
             path.chmod(0o555 if path.is_dir() else 0o444)
         yield folder.path
@@ -152,5 +152,5 @@ def test_runs_are_listed_from_the_oldest_and_nothing_else_is(tmp_path: Path) -> 
         os.utime(folder.path / "config.yaml", (number, number))
     (tmp_path / "notes").mkdir()
     (tmp_path / "file").write_text("")
-    assert [path.name for path in run_folders(tmp_path)] == ["b", "a"]
-    assert run_folders(tmp_path / "nowhere") == ()
+    assert [path.name for path in list_run_folders(tmp_path)] == ["b", "a"]
+    assert list_run_folders(tmp_path / "nowhere") == ()

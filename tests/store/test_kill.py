@@ -25,7 +25,7 @@ if limit:
     import resource
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 folder = RunFolder.open(path, scratch=Path(scratch) if scratch else None)
-folder.store.begin("train", "t0", Task(id="a", prompt="?"), 0, 0)
+folder.store.begin_trajectory("train", "t0", Task(id="a", prompt="?"), 0, 0)
 for number in range(100_000):
     tokens = np.arange(number, number + 500, dtype=np.int32)
     completion = Completion(
@@ -37,8 +37,8 @@ for number in range(100_000):
         reply=Message(role="assistant", content=completion.text), completion=completion,
     )
     try:
-        folder.store.step("t0", step)
-        folder.store.verdict(Verdict(status="scored", score=5.0, id=f"v{number}", step=step.id, coach="rules"))
+        folder.store.record_step("t0", step)
+        folder.store.record_verdict(Verdict(status="scored", score=5.0, id=f"v{number}", step=step.id, coach="rules"))
     except RunError as error:
         print(f"stopped: {error}", flush=True)
         sys.exit(2)
@@ -67,7 +67,7 @@ def test_a_kill_loses_no_step_or_verdict_that_was_acknowledged(path: Path, tmp_p
         acknowledged += [int(line) for line in process.stdout if line.endswith("\n")]
     assert process.returncode == -signal.SIGKILL
     with RunFolder.open(path, scratch=near) as folder:
-        recorded = folder.store.recorded("train", 0)["t0"]
+        recorded = folder.store.load_recorded("train", 0)["t0"]
         assert folder.store._database.rows("PRAGMA integrity_check") == [("ok",)]
     assert [step.position for step in recorded.steps][: len(acknowledged)] == acknowledged
     assert [verdict.id for verdict in recorded.verdicts][: len(acknowledged)] == [f"v{n}" for n in acknowledged]
@@ -83,7 +83,7 @@ def test_a_full_disk_stops_the_run_with_a_message_and_keeps_what_was_written(pat
     assert "run.db" in message
     with RunFolder.open(path) as folder:
         assert folder.store._database.rows("PRAGMA integrity_check") == [("ok",)]
-        recorded = folder.store.recorded("train", 0)["t0"]
+        recorded = folder.store.load_recorded("train", 0)["t0"]
     assert len(recorded.verdicts) >= len(acknowledged) > 10
     assert len(recorded.steps) - len(recorded.verdicts) in (0, 1)
 
@@ -121,12 +121,12 @@ def test_what_was_recorded_before_a_kill_can_be_written_again(path: Path) -> Non
             process.stdout.readline()
         process.kill()
     with RunFolder.open(path) as folder:
-        before = folder.store.recorded("train", 0)["t0"]
-        folder.store.begin("train", "t0", Task(id="a", prompt="?"), 0, 0)
+        before = folder.store.load_recorded("train", 0)["t0"]
+        folder.store.begin_trajectory("train", "t0", Task(id="a", prompt="?"), 0, 0)
         for step in before.steps:
-            folder.store.step("t0", step)
+            folder.store.record_step("t0", step)
         for verdict in before.verdicts:
-            folder.store.verdict(verdict)
-        after = folder.store.recorded("train", 0)["t0"]
+            folder.store.record_verdict(verdict)
+        after = folder.store.load_recorded("train", 0)["t0"]
     assert [step.id for step in after.steps] == [step.id for step in before.steps]
     assert after.verdicts == before.verdicts

@@ -12,7 +12,7 @@ import pytest
 
 from mappa_core.errors import ConfigError, RunError
 from mappa_core.store import Checkpoints, RunFolder
-from mappa_core.store.checkpoint import Best
+from mappa_core.store.checkpoint import BestCheckpoint
 from mappa_core.store.mirror import Mirror
 
 
@@ -27,10 +27,10 @@ def checkpoints(tmp_path: Path, url: str) -> Checkpoints:
 
 
 def write(checkpoints: Checkpoints, iteration: int, weights: bytes = b"weights") -> None:
-    with checkpoints.writing(iteration, seed=7, coach={}, estimator={}) as folder:
+    with checkpoints.new_checkpoint(iteration, seed=7, coach={}, estimator={}) as folder:
         (folder / "policies" / "solver").mkdir(parents=True)
         (folder / "policies" / "solver" / "model.safetensors").write_bytes(weights)
-    checkpoints.copy(iteration)
+    checkpoints.copy_to_mirror(iteration)
 
 
 def lose(checkpoints: Checkpoints) -> None:
@@ -47,7 +47,7 @@ def test_what_the_folder_lost_is_read_from_the_copy(checkpoints: Checkpoints) ->
         write(checkpoints, iteration, b"%d" % iteration)
     lose(checkpoints)
     assert checkpoints.iterations() == (2, 4)
-    last = checkpoints.last()
+    last = checkpoints.load_latest()
     assert last.manifest.iteration == 4
     assert (last.path / "policies/solver/model.safetensors").read_bytes() == b"4"
     assert checkpoints.iterations() == (4,)
@@ -107,14 +107,14 @@ def test_pruning_spares_the_best_here_and_there(checkpoints: Checkpoints, url: s
     for iteration in (1, 2, 3, 4):
         write(checkpoints, iteration)
     assert checkpoints.best() is None
-    checkpoints.keep_best(Best(iteration=2, metric="correct", value=0.5))
+    checkpoints.keep_best(BestCheckpoint(iteration=2, metric="correct", value=0.5))
     checkpoints.prune(keep=1)
     assert checkpoints.iterations() == (2, 4)
     with pytest.raises(ValueError, match="iteration 3"):
-        checkpoints.keep_best(Best(iteration=3, metric="correct", value=0.5))
+        checkpoints.keep_best(BestCheckpoint(iteration=3, metric="correct", value=0.5))
     lose(checkpoints)
     assert checkpoints.iterations() == (2, 4)
-    assert checkpoints.best() == Best(iteration=2, metric="correct", value=0.5)
+    assert checkpoints.best() == BestCheckpoint(iteration=2, metric="correct", value=0.5)
 
 
 def test_a_place_that_fails_is_tried_again_and_then_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from mappa_core.errors import RunError
 from mappa_core.store import RunFolder
-from mappa_core.store.checkpoint import Best
-from mappa_core.store.naming import find
+from mappa_core.store.checkpoint import BestCheckpoint
+from mappa_core.store.naming import resolve_checkpoint
 
 
 @pytest.fixture
@@ -28,11 +28,11 @@ def root(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Path:
         config = f"checkpoint: {{url: {place}}}\n" if place else "seed: 1\n"
         with RunFolder.create(root, name, plugin="p", recipe="r", config=config, url=place) as folder:
             for iteration in (2, 4, 12):
-                with folder.checkpoints.writing(iteration, seed=0, coach={}, estimator={}) as inside:
+                with folder.checkpoints.new_checkpoint(iteration, seed=0, coach={}, estimator={}) as inside:
                     (inside / "policies").write_text(name)
-                folder.checkpoints.copy(iteration)
+                folder.checkpoints.copy_to_mirror(iteration)
             if name == "first":
-                folder.checkpoints.keep_best(Best(iteration=4, metric="correct", value=0.5))
+                folder.checkpoints.keep_best(BestCheckpoint(iteration=4, metric="correct", value=0.5))
     return root
 
 
@@ -44,34 +44,34 @@ def root(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_checkpoint_is_found_by_name_path_and_url(root, url, text, iteration, policy, place) -> None:
     run = {"name": "first", "path": f"{root}/first", "url": f"{url}/first"}[place]
     which = text.removeprefix("POLICY@")
-    named = find(f"{run}{'/solver' if policy else ''}@{which}", root=root)
+    named = resolve_checkpoint(f"{run}{'/solver' if policy else ''}@{which}", root=root)
     assert named.checkpoint.manifest.iteration == iteration
     assert (named.checkpoint.path / "policies").read_text() == "first"
     assert named.policy == policy
-    assert find(named.exact, root=root).checkpoint.manifest.iteration == iteration
+    assert resolve_checkpoint(named.exact, root=root).checkpoint.manifest.iteration == iteration
     assert named.exact.endswith(f"@{iteration}")
 
 
 def test_what_a_run_lost_comes_from_its_url(root) -> None:
     shutil.rmtree(root / "first" / "checkpoints")
-    assert find("first@best", root=root).checkpoint.path == root / "first" / "checkpoints" / "000004"
+    assert resolve_checkpoint("first@best", root=root).checkpoint.path == root / "first" / "checkpoints" / "000004"
 
 
 def test_a_copy_from_elsewhere_is_kept_and_follows_its_source(root, url, tmp_path) -> None:
-    found = find(f"{url}/first@last", root=tmp_path).checkpoint
+    found = resolve_checkpoint(f"{url}/first@last", root=tmp_path).checkpoint
     assert found.path.is_relative_to(tmp_path / "cache" / "mappa")
     with RunFolder.open(root / "first", url=url) as folder:
-        with folder.checkpoints.writing(20, seed=0, coach={}, estimator={}) as inside:
+        with folder.checkpoints.new_checkpoint(20, seed=0, coach={}, estimator={}) as inside:
             (inside / "policies").write_text("first")
-        folder.checkpoints.copy(20)
-        folder.checkpoints.keep_best(Best(iteration=20, metric="correct", value=0.9))
-    assert find(f"{url}/first@last", root=tmp_path).checkpoint.manifest.iteration == 20
-    assert find(f"{url}/first@best", root=tmp_path).checkpoint.manifest.iteration == 20
+        folder.checkpoints.copy_to_mirror(20)
+        folder.checkpoints.keep_best(BestCheckpoint(iteration=20, metric="correct", value=0.9))
+    assert resolve_checkpoint(f"{url}/first@last", root=tmp_path).checkpoint.manifest.iteration == 20
+    assert resolve_checkpoint(f"{url}/first@best", root=tmp_path).checkpoint.manifest.iteration == 20
     with RunFolder.open(root / "first", url=url) as folder:
-        with folder.checkpoints.writing(20, seed=0, coach={}, estimator={}) as inside:
+        with folder.checkpoints.new_checkpoint(20, seed=0, coach={}, estimator={}) as inside:
             (inside / "policies").write_text("once more")
-        folder.checkpoints.copy(20)
-    again = find(f"{url}/first@20", root=tmp_path).checkpoint
+        folder.checkpoints.copy_to_mirror(20)
+    again = resolve_checkpoint(f"{url}/first@20", root=tmp_path).checkpoint
     assert (again.path / "policies").read_text() == "once more"
 
 
@@ -89,4 +89,4 @@ def test_a_copy_from_elsewhere_is_kept_and_follows_its_source(root, url, tmp_pat
 )
 def test_what_is_not_there_is_named(root, text, message) -> None:
     with pytest.raises(RunError, match=message):
-        find(text, root=root)
+        resolve_checkpoint(text, root=root)

@@ -20,14 +20,14 @@ def filled(
     """Six trajectories of two iterations: done, failed and open ones."""
     for number in range(6):
         identity, iteration = f"t{number}", number // 3
-        run.store.begin("train", identity, task, number, iteration)
+        run.store.begin_trajectory("train", identity, task, number, iteration)
         for position in range(2):
-            run.store.step(identity, make_step(identity, position))
-            run.store.verdict(make_verdict(f"{identity}/{position}", float(number + position)))
+            run.store.record_step(identity, make_step(identity, position))
+            run.store.record_verdict(make_verdict(f"{identity}/{position}", float(number + position)))
         if number % 3 == 0:
-            run.store.end(finished(identity, sample=number, iteration=iteration))
+            run.store.end_trajectory(finished(identity, sample=number, iteration=iteration))
         if number % 3 == 1:
-            run.store.end(finished(identity, outcome={}, error=Failure(kind="ToolError", message="lost")))
+            run.store.end_trajectory(finished(identity, outcome={}, error=Failure(kind="ToolError", message="lost")))
     return run
 
 
@@ -70,8 +70,8 @@ def test_counts_are_by_status(filled: RunFolder) -> None:
 
 
 def test_statistics_of_verdicts_leave_out_what_has_no_score(filled: RunFolder) -> None:
-    filled.store.verdict(Verdict(status="failed", error="timeout", id="x", step="t0/0", coach="rules"))
-    filled.store.verdict(Verdict(status="abstained", id="y", step="t0/1", coach="other"))
+    filled.store.record_verdict(Verdict(status="failed", error="timeout", id="x", step="t0/0", coach="rules"))
+    filled.store.record_verdict(Verdict(status="abstained", id="y", step="t0/1", coach="other"))
     with Reader(filled.path) as reader:
         other, executor, solver = reader.verdicts("train", 0)
     if other.coach != "other":
@@ -86,20 +86,20 @@ def test_a_reader_sees_what_a_run_writes_meanwhile_and_does_not_stop_it(
     run: RunFolder, task: Task, make_step: Make
 ) -> None:
     with Reader(run.path) as reader:
-        run.store.begin("train", "t0", task, 0, 0)
+        run.store.begin_trajectory("train", "t0", task, 0, 0)
         for position in range(20):
-            run.store.step("t0", make_step("t0", position))
+            run.store.record_step("t0", make_step("t0", position))
             assert len(reader.trajectory("t0").steps) == position + 1
-        with reader._database.reading():
+        with reader._database.snapshot():
             reader._database.rows("SELECT count(*) FROM steps")
-            run.store.step("t0", make_step("t0", 20))
+            run.store.record_step("t0", make_step("t0", 20))
             run.store.flush()
             assert reader._database.rows("SELECT count(*) FROM steps") == [(20,)]
         assert len(reader.trajectory("t0").steps) == 21
 
 
 def test_a_run_can_close_while_it_is_read(run: RunFolder, task: Task) -> None:
-    run.store.begin("train", "t0", task, 0, 0)
+    run.store.begin_trajectory("train", "t0", task, 0, 0)
     with Reader(run.path) as reader:
         assert reader.counts() == {"open": 1}
         run.close()

@@ -26,15 +26,15 @@ def test_what_is_recorded_is_what_was_written(
 ) -> None:
     steps = tuple(make_step("t0", position) for position in range(3))
     verdicts = tuple(make_verdict("t0/1", score, id=f"v{-score}") for score in (2.0, 9.0, 4.0))
-    run.store.begin("train", "t0", task, 0, 4)
-    run.store.begin("train", "t1", task, 1, 4)
+    run.store.begin_trajectory("train", "t0", task, 0, 4)
+    run.store.begin_trajectory("train", "t1", task, 1, 4)
     for step in steps:
-        run.store.step("t0", step)
+        run.store.record_step("t0", step)
     for verdict in verdicts:
-        run.store.verdict(verdict)
-    run.store.end(finished("t0", iteration=4, error=Failure(kind="ToolError", message="lost", where="t0/2")))
+        run.store.record_verdict(verdict)
+    run.store.end_trajectory(finished("t0", iteration=4, error=Failure(kind="ToolError", message="lost", where="t0/2")))
 
-    recorded = run.store.recorded("train", 4)
+    recorded = run.store.load_recorded("train", 4)
     assert list(recorded) == ["t0", "t1"]
     assert [to_json(step) for step in recorded["t0"].steps] == [to_json(step) for step in steps]
     assert recorded["t0"].verdicts == verdicts
@@ -44,25 +44,25 @@ def test_what_is_recorded_is_what_was_written(
     assert recorded["t0"].seconds == 1.5
     assert not recorded["t1"].finished
     assert (recorded["t1"].steps, recorded["t1"].outcome, recorded["t1"].seconds) == ((), {}, 0.0)
-    assert run.store.recorded("eval", 4) == {} == run.store.recorded("train", 5)
+    assert run.store.load_recorded("eval", 4) == {} == run.store.load_recorded("train", 5)
 
 
 def test_writing_the_same_again_changes_nothing(
     run: RunFolder, task: Task, make_step: Make, make_verdict: Judge, finished: Callable[..., Trajectory]
 ) -> None:
     def write() -> None:
-        run.store.begin("train", "t0", task, 0, 0)
+        run.store.begin_trajectory("train", "t0", task, 0, 0)
         for step in recorded.steps if recorded else [make_step("t0", position) for position in range(2)]:
-            run.store.step("t0", step)
-        run.store.verdict(make_verdict("t0/0"))
-        run.store.end(finished())
-        run.store.iteration(0, {"score": 5.0})
+            run.store.record_step("t0", step)
+        run.store.record_verdict(make_verdict("t0/0"))
+        run.store.end_trajectory(finished())
+        run.store.record_iteration(0, {"score": 5.0})
 
     recorded = None
     write()
     before = [rows(run.path, f"SELECT * FROM {table}") for table in ("trajectories", "steps", "verdicts", "iterations")]
     blobs = rows(run.path, "SELECT address FROM blobs")
-    recorded = run.store.recorded("train", 0)["t0"]
+    recorded = run.store.load_recorded("train", 0)["t0"]
     write()
     after = [rows(run.path, f"SELECT * FROM {table}") for table in ("trajectories", "steps", "verdicts", "iterations")]
     assert after == before
@@ -72,18 +72,18 @@ def test_writing_the_same_again_changes_nothing(
 def test_another_record_under_a_known_id_is_refused_and_the_first_one_stands(
     run: RunFolder, task: Task, make_step: Make, make_verdict: Judge
 ) -> None:
-    run.store.begin("train", "t0", task, 0, 0)
-    run.store.step("t0", make_step())
-    run.store.verdict(make_verdict())
+    run.store.begin_trajectory("train", "t0", task, 0, 0)
+    run.store.record_step("t0", make_step())
+    run.store.record_verdict(make_verdict())
     with pytest.raises(ReplayError, match="trajectory t0"):
-        run.store.begin("train", "t0", replace(task, prompt="another"), 0, 0)
+        run.store.begin_trajectory("train", "t0", replace(task, prompt="another"), 0, 0)
     with pytest.raises(ReplayError, match="trajectory t0"):
-        run.store.begin("eval", "t0", task, 0, 0)
+        run.store.begin_trajectory("eval", "t0", task, 0, 0)
     with pytest.raises(ReplayError, match="step t0/0"):
-        run.store.step("t0", make_step(text="I guess. "))
+        run.store.record_step("t0", make_step(text="I guess. "))
     with pytest.raises(ReplayError, match="verdict t0/0/rules/live"):
-        run.store.verdict(make_verdict(score=1.0))
-    recorded = run.store.recorded("train", 0)["t0"]
+        run.store.record_verdict(make_verdict(score=1.0))
+    recorded = run.store.load_recorded("train", 0)["t0"]
     assert recorded.verdicts == (make_verdict(),)
     assert recorded.steps[0].completion.text.startswith("I add them.")
 
@@ -91,22 +91,22 @@ def test_another_record_under_a_known_id_is_refused_and_the_first_one_stands(
 def test_a_verdict_that_took_another_time_is_the_same_verdict(
     run: RunFolder, task: Task, make_step: Make, make_verdict: Judge
 ) -> None:
-    run.store.begin("train", "t0", task, 0, 0)
-    run.store.step("t0", make_step())
-    run.store.verdict(make_verdict(seconds=1.0))
-    run.store.verdict(make_verdict(seconds=2.0))
-    assert run.store.recorded("train", 0)["t0"].verdicts == (make_verdict(seconds=1.0),)
+    run.store.begin_trajectory("train", "t0", task, 0, 0)
+    run.store.record_step("t0", make_step())
+    run.store.record_verdict(make_verdict(seconds=1.0))
+    run.store.record_verdict(make_verdict(seconds=2.0))
+    assert run.store.load_recorded("train", 0)["t0"].verdicts == (make_verdict(seconds=1.0),)
 
 
 def test_records_without_what_they_belong_to_are_bugs(
     run: RunFolder, make_step: Make, make_verdict: Judge, finished: Callable[..., Trajectory]
 ) -> None:
     with pytest.raises(sqlite3.IntegrityError):
-        run.store.step("t0", make_step())
+        run.store.record_step("t0", make_step())
     with pytest.raises(sqlite3.IntegrityError):
-        run.store.verdict(make_verdict())
+        run.store.record_verdict(make_verdict())
     with pytest.raises(ValueError, match="t0 ends but never began"):
-        run.store.end(finished())
+        run.store.end_trajectory(finished())
     assert rows(run.path, "SELECT count(*) FROM blobs") == [(0,)]
 
 
@@ -114,24 +114,24 @@ def test_a_step_that_could_not_be_written_can_be_written_later_with_all_its_blob
     run: RunFolder, task: Task, make_step: Make
 ) -> None:
     with pytest.raises(sqlite3.IntegrityError):
-        run.store.step("t0", make_step())
-    run.store.begin("train", "t0", task, 0, 0)
-    run.store.step("t0", make_step())
-    assert to_json(run.store.recorded("train", 0)["t0"].steps[0]) == to_json(make_step())
+        run.store.record_step("t0", make_step())
+    run.store.begin_trajectory("train", "t0", task, 0, 0)
+    run.store.record_step("t0", make_step())
+    assert to_json(run.store.load_recorded("train", 0)["t0"].steps[0]) == to_json(make_step())
 
 
 def test_two_steps_at_one_position_are_a_bug(run: RunFolder, task: Task, make_step: Make) -> None:
-    run.store.begin("train", "t0", task, 0, 0)
-    run.store.step("t0", make_step())
+    run.store.begin_trajectory("train", "t0", task, 0, 0)
+    run.store.record_step("t0", make_step())
     with pytest.raises(sqlite3.IntegrityError):
-        run.store.step("t0", make_step(id="t0/other"))
+        run.store.record_step("t0", make_step(id="t0/other"))
 
 
 def test_a_prompt_that_a_hundred_actions_share_is_stored_once(run: RunFolder, task: Task, make_step: Make) -> None:
     system = make_step().messages[0].content
     for number in range(100):
-        run.store.begin("train", f"t{number}", task, number, 0)
-        run.store.step(f"t{number}", make_step(f"t{number}", number % 3))
+        run.store.begin_trajectory("train", f"t{number}", task, number, 0)
+        run.store.record_step(f"t{number}", make_step(f"t{number}", number % 3))
     stored = [data for (data,) in rows(run.path, "SELECT data FROM blobs")]
     assert stored.count(system.encode()) == 1
     assert stored.count(task.prompt.encode()) == 1
@@ -140,11 +140,11 @@ def test_a_prompt_that_a_hundred_actions_share_is_stored_once(run: RunFolder, ta
 
 
 def test_columns_say_what_sql_asks_for(run: RunFolder, task: Task, make_step: Make, make_verdict: Judge) -> None:
-    run.store.begin("train", "t0", task, 2, 5)
-    run.store.step("t0", make_step())
+    run.store.begin_trajectory("train", "t0", task, 2, 5)
+    run.store.record_step("t0", make_step())
     api = replace(make_step().completion, prompt_tokens=None, tokens=None, logprobs=None)
-    run.store.step("t0", make_step("t0", 4, completion=api, policy="paid"))
-    run.store.verdict(make_verdict(blame="nobody"))
+    run.store.record_step("t0", make_step("t0", 4, completion=api, policy="paid"))
+    run.store.record_verdict(make_verdict(blame="nobody"))
     assert rows(run.path, "SELECT split, iteration, sample, task_id, stratum, finished FROM trajectories") == [
         ("train", 5, 2, "sum-7", "sum", 0)
     ]
@@ -159,7 +159,7 @@ def test_columns_say_what_sql_asks_for(run: RunFolder, task: Task, make_step: Ma
 
 
 def test_metrics_that_are_not_finite_survive(run: RunFolder) -> None:
-    run.store.iteration(0, {"score": math.nan, "norm": math.inf, "loss": -0.5})
+    run.store.record_iteration(0, {"score": math.nan, "norm": math.inf, "loss": -0.5})
     with Reader(run.path) as reader:
         ((number, metrics),) = reader.iterations()
     assert number == 0
@@ -168,17 +168,17 @@ def test_metrics_that_are_not_finite_survive(run: RunFolder) -> None:
 
 
 def test_an_iteration_done_again_replaces_its_metrics(run: RunFolder) -> None:
-    run.store.iteration(1, {"score": 1.0, "old": 1.0})
-    run.store.iteration(0, {"score": 0.0})
-    run.store.iteration(1, {"score": 2.0})
+    run.store.record_iteration(1, {"score": 1.0, "old": 1.0})
+    run.store.record_iteration(0, {"score": 0.0})
+    run.store.record_iteration(1, {"score": 2.0})
     with Reader(run.path) as reader:
         assert reader.iterations() == [(0, {"score": 0.0}), (1, {"score": 2.0})]
 
 
 def test_events_keep_their_order_and_body(run: RunFolder) -> None:
-    run.store.event("checkpoint", iteration=1)
-    run.store.event("evaluation", mean=0.5, low=math.nan)
-    run.store.event("checkpoint", iteration=2)
+    run.store.record_event("checkpoint", iteration=1)
+    run.store.record_event("evaluation", mean=0.5, low=math.nan)
+    run.store.record_event("checkpoint", iteration=2)
     with Reader(run.path) as reader:
         assert [event.kind for event in reader.events()] == ["checkpoint", "evaluation", "checkpoint"]
         assert [event.body for event in reader.events("checkpoint")] == [{"iteration": 1}, {"iteration": 2}]
@@ -211,16 +211,16 @@ def test_a_file_that_is_no_database_of_a_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_lost_blob_is_named(run: RunFolder, task: Task, make_step: Make) -> None:
-    run.store.begin("train", "t0", task, 0, 0)
-    run.store.step("t0", make_step())
+    run.store.begin_trajectory("train", "t0", task, 0, 0)
+    run.store.record_step("t0", make_step())
     with sqlite3.connect(run.path / "run.db") as connection:
         connection.execute("DELETE FROM blobs")
     with pytest.raises(RunError, match=r"damaged: the blob [0-9a-f]{32} is missing"):
-        run.store.recorded("train", 0)
+        run.store.load_recorded("train", 0)
 
 
 def test_a_closed_run_is_one_file(run: RunFolder, task: Task) -> None:
-    run.store.begin("train", "t0", task, 0, 0)
+    run.store.begin_trajectory("train", "t0", task, 0, 0)
     run.close()
     assert [path.name for path in run.path.glob("run.db*")] == ["run.db"]
 
@@ -243,11 +243,11 @@ class TestScratch:
 
     def test_the_copy_is_renewed_by_flush_and_close(self, path: Path, scratch: Path, task: Task) -> None:
         store = Store(path, scratch=scratch)
-        store.begin("train", "t0", task, 0, 0)
+        store.begin_trajectory("train", "t0", task, 0, 0)
         assert self.trajectories(path) == []
         store.flush()
         assert self.trajectories(path) == ["t0"]
-        store.begin("train", "t1", task, 1, 0)
+        store.begin_trajectory("train", "t1", task, 1, 0)
         assert self.trajectories(path) == ["t0"]
         store.close()
         assert self.trajectories(path) == ["t0", "t1"]
@@ -256,44 +256,44 @@ class TestScratch:
 
     def test_after_a_kill_the_live_database_is_taken_up_again(self, path: Path, scratch: Path, task: Task) -> None:
         killed = Store(path, scratch=scratch)
-        killed.begin("train", "t0", task, 0, 0)
+        killed.begin_trajectory("train", "t0", task, 0, 0)
         killed.flush()
-        killed.begin("train", "t1", task, 1, 0)
+        killed.begin_trajectory("train", "t1", task, 1, 0)
         again = Store(path, scratch=scratch)
-        assert list(again.recorded("train", 0)) == ["t0", "t1"]
+        assert list(again.load_recorded("train", 0)) == ["t0", "t1"]
 
     def test_a_live_database_that_others_went_on_without_is_left_behind(
         self, path: Path, scratch: Path, task: Task, tmp_path: Path
     ) -> None:
         killed = Store(path, scratch=scratch)
-        killed.begin("train", "stale", task, 0, 0)
+        killed.begin_trajectory("train", "stale", task, 0, 0)
         killed.flush()
         elsewhere = Store(path, scratch=tmp_path / "another machine")
-        elsewhere.begin("train", "new", task, 1, 0)
+        elsewhere.begin_trajectory("train", "new", task, 1, 0)
         elsewhere.close()
         again = Store(path, scratch=scratch)
-        assert list(again.recorded("train", 0)) == ["stale", "new"]
+        assert list(again.load_recorded("train", 0)) == ["stale", "new"]
 
     def test_a_live_database_is_left_behind_after_a_run_without_scratch(
         self, path: Path, scratch: Path, task: Task
     ) -> None:
-        Store(path, scratch=scratch).begin("train", "stale", task, 0, 0)
+        Store(path, scratch=scratch).begin_trajectory("train", "stale", task, 0, 0)
         direct = Store(path)
-        direct.begin("train", "new", task, 1, 0)
+        direct.begin_trajectory("train", "new", task, 1, 0)
         direct.close()
-        assert list(Store(path, scratch=scratch).recorded("train", 0)) == ["new"]
+        assert list(Store(path, scratch=scratch).load_recorded("train", 0)) == ["new"]
 
 
 def test_what_was_paid_leaves_out_what_was_replayed_and_keeps_unknown_prices(
     run: RunFolder, task: Task, make_step: Make, make_verdict: Judge
 ) -> None:
     dear, unknown = Usage(calls=2, prompt_tokens=9, usd=0.25), Usage(calls=1)
-    run.store.begin("train", "t0", task, 0, 0)
+    run.store.begin_trajectory("train", "t0", task, 0, 0)
     step = make_step("t0", 0)
-    run.store.step("t0", replace(step, completion=replace(step.completion, usage=dear)))
-    run.store.step("t0", make_step("t0", 1))
+    run.store.record_step("t0", replace(step, completion=replace(step.completion, usage=dear)))
+    run.store.record_step("t0", make_step("t0", 1))
     for number, changes in enumerate(({"usage": dear}, {"usage": dear, "replayed": True}, {"usage": unknown}, {})):
-        run.store.verdict(make_verdict("t0/0", id=f"v{number}", **changes))
-    assert sorted(run.store.paid(), key=lambda usage: usage.calls) == [
+        run.store.record_verdict(make_verdict("t0/0", id=f"v{number}", **changes))
+    assert sorted(run.store.paid_usages(), key=lambda usage: usage.calls) == [
         Usage(calls=1), Usage(calls=2, usd=0.25), Usage(calls=2, usd=0.25)
     ]  # fmt: skip

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.plugins import Registry, load
+from mappa_core.plugins import Registry, load_plugins
 from mappa_core.training.run import Run
 
 
 @pytest.fixture(scope="module")
 def registry(module_site) -> Registry:
     module_site.install("acme_doubles")
-    return load(only=("doubles",))
+    return load_plugins(only=("doubles",))
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa_core.experience import Advantages, Experience
-from mappa_core.studies.advantages import Action, actions_of, change_of, movers
+from mappa_core.studies.advantages import ActionAdvantages, align_actions, compare_advantages, select_movers
 
 
 def action(before, after, *, step="t/000", trajectory=None, agent="solver"):
-    return Action(
+    return ActionAdvantages(
         step=step,
         trajectory=trajectory or step,
         agent=agent,
@@ -67,7 +67,7 @@ def advantages(*values):
 def test_an_action_has_the_mean_advantage_of_its_tokens_and_none_without_a_reward():
     before = experience([2, 1, 3], [1.0, 0.5, math.nan]), advantages(1, 3, -1, 0, 0, 0)
     after = experience([2, 1, 3], [0.0, math.nan, 0.5]), advantages(-2, -2, 0, 1, 2, 6)
-    first, second, third = actions_of(4, before, after)
+    first, second, third = align_actions(4, before, after)
     assert (first.step, first.trajectory, first.agent, first.iteration) == ("t0/000", "t0", "solver", 4)
     assert (first.before, first.after, first.reward_before, first.reward_after) == (2.0, -2.0, 1.0, 0.0)
     assert (second.before, second.after, second.reward_after) == (-1.0, None, None)
@@ -77,12 +77,12 @@ def test_an_action_has_the_mean_advantage_of_its_tokens_and_none_without_a_rewar
 def test_experiences_of_other_actions_cannot_be_compared():
     one, two = experience([1], [1.0]), experience([1, 1], [1.0, 1.0])
     with pytest.raises(ValueError, match="the same actions in the same order"):
-        actions_of(0, (one, advantages(1)), (two, advantages(1, 1)))
+        align_actions(0, (one, advantages(1)), (two, advantages(1, 1)))
 
 
 def test_change_by_hand():
     # Compared: (1, 2), (2, -1), (-3, -1): means 0 and 0; 2 - 2 + 3 = 3 over sqrt(14 * 6).
-    found = change_of(
+    found = compare_advantages(
         [action(1.0, 2.0), action(2.0, -1.0), action(-3.0, -1.0), action(None, 1.0), action(1.0, None)],
     )
     assert (found.actions, found.missing_before, found.missing_after, found.compared) == (5, 1, 1, 3)
@@ -91,14 +91,14 @@ def test_change_by_hand():
 
 
 def test_nothing_to_compare_has_no_figures():
-    for found in (change_of([]), change_of([action(None, 1.0)])):
+    for found in (compare_advantages([]), compare_advantages([action(None, 1.0)])):
         assert (found.compared, found.correlation, found.flips, found.flip_share) == (0, None, 0, None)
 
 
 def test_what_is_rounding_has_no_sign():
-    assert not action(1e-9, -1.0).flipped
-    assert not action(1.0, -1e-9).flipped
-    assert action(1e-3, -1e-3).flipped
+    assert not action(1e-9, -1.0).flips_sign
+    assert not action(1.0, -1e-9).flips_sign
+    assert action(1e-3, -1e-3).flips_sign
 
 
 def test_movers_are_those_that_moved_furthest():
@@ -108,10 +108,10 @@ def test_movers_are_those_that_moved_furthest():
         action(2.0, -1.0, step="c"),
         action(5.0, None, step="d"),
     )
-    assert [one.step for one in movers([still, little, far, gone], 10)] == ["c", "b"]
-    assert [one.step for one in movers([still, little, far, gone], 1)] == ["c"]
+    assert [one.step for one in select_movers([still, little, far, gone], 10)] == ["c", "b"]
+    assert [one.step for one in select_movers([still, little, far, gone], 1)] == ["c"]
     ties = [action(0.0, 1.0, step=name) for name in "cab"]
-    assert [one.step for one in movers(ties, 2)] == ["a", "b"]
+    assert [one.step for one in select_movers(ties, 2)] == ["a", "b"]
 
 
 pairs = st.lists(st.tuples(st.none() | st.floats(-3, 3), st.none() | st.floats(-3, 3)), max_size=12)
@@ -120,8 +120,8 @@ pairs = st.lists(st.tuples(st.none() | st.floats(-3, 3), st.none() | st.floats(-
 @settings(max_examples=40)
 @given(pairs)
 def test_flips_and_correlation_are_the_same_the_other_way_round(drawn):
-    there = change_of([action(*pair, trajectory=f"t{place}") for place, pair in enumerate(drawn)])
-    back = change_of([action(*pair[::-1], trajectory=f"t{place}") for place, pair in enumerate(drawn)])
+    there = compare_advantages([action(*pair, trajectory=f"t{place}") for place, pair in enumerate(drawn)])
+    back = compare_advantages([action(*pair[::-1], trajectory=f"t{place}") for place, pair in enumerate(drawn)])
     assert (there.flips, there.compared) == (back.flips, back.compared)
     assert (there.missing_before, there.missing_after) == (back.missing_after, back.missing_before)
     assert (there.correlation is None) == (back.correlation is None)
@@ -133,5 +133,5 @@ def test_flips_and_correlation_are_the_same_the_other_way_round(drawn):
 @given(pairs)
 def test_an_advantage_that_is_scaled_never_flips_and_one_that_is_negated_always_does(drawn):
     known = [before for before, _ in drawn if before is not None and abs(before) >= 1e-3]
-    assert change_of([action(one, 3 * one) for one in known]).flips == 0
-    assert change_of([action(one, -one) for one in known]).flips == len(known)
+    assert compare_advantages([action(one, 3 * one) for one in known]).flips == 0
+    assert compare_advantages([action(one, -one) for one in known]).flips == len(known)

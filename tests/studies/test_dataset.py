@@ -17,20 +17,20 @@ from mappa_core.errors import ConfigError, RunError
 from mappa_core.records import Completion, Message, Step, Task, ToolCall, ToolSpec, Trajectory, Verdict
 from mappa_core.store import RunFolder
 from mappa_core.store.reader import Reader
-from mappa_core.studies.dataset import Filters, Order, choosing, export_dataset
-from mappa_core.studies.dataset.choosing import Judged, judged
+from mappa_core.studies.dataset import ExportRequest, Filters, choosing, export_dataset
+from mappa_core.studies.dataset.choosing import JudgedAction, select_actions
 from mappa_core.studies.dataset.examples import (
-    Actions,
-    CorrectedPairs,
-    Corrections,
-    Labels,
+    ActionExamples,
+    CorrectionExamples,
+    CorrectionPairs,
+    LabelledExamples,
+    PromptFormatter,
     SiblingPairs,
-    Sight,
 )
-from mappa_core.studies.dataset.writing import Spool
+from mappa_core.studies.dataset.writing import ParquetSpool
 
 PYTHON = ToolSpec(name="python", description="Runs.", schema={"type": "object"})
-SIGHT = Sight(tools={"python": PYTHON}, template_kwargs={"coder": {"enable_thinking": False}})
+SIGHT = PromptFormatter(tools={"python": PYTHON}, template_kwargs={"coder": {"enable_thinking": False}})
 SCHEMA = (
     '[{"type": "function", "function": {"name": "python", "description": "Runs.", "parameters": {"type": "object"}}}]'
 )
@@ -58,11 +58,13 @@ def verdict(of: str, score: float | None = 5.0, *, phase: str = "live", number: 
     return replace(made, step=of, id=f"{of}/{phase}/{number}", phase=phase, coach="c")
 
 
-def action(name: str, score: float, text: str = "x", *, correction: str | None = None, **given) -> Judged:
-    return Judged(step=step(name, text, **given), verdict=verdict(name, score, correction=correction), score=score)
+def action(name: str, score: float, text: str = "x", *, correction: str | None = None, **given) -> JudgedAction:
+    return JudgedAction(
+        step=step(name, text, **given), verdict=verdict(name, score, correction=correction), score=score
+    )
 
 
-def made(make, *actions: Judged):
+def made(make, *actions: JudgedAction):
     left_out = Counter()
     return list(make(actions, left_out)), {key: count for key, count in left_out.items() if count}
 
@@ -76,7 +78,7 @@ def said(text: str) -> list[dict]:
 
 def test_tools_that_a_workflow_answers_are_shown_beside_those_of_the_run():
     search = ToolSpec(name="search", description="Looks up.", schema={})
-    ((_, example),), _ = made(Actions(SIGHT), action("s", 9.0, tools=("python",), own_tools=(search,)))
+    ((_, example),), _ = made(ActionExamples(SIGHT), action("s", 9.0, tools=("python",), own_tools=(search,)))
     assert [tool["function"]["name"] for tool in json.loads(example["tools"])] == ["python", "search"]
 
 
@@ -87,7 +89,7 @@ def test_an_action_is_imitated_as_it_was_shown_and_said():
     one = action("s", 9.0, agent="coder", messages=messages, reply=thought, tools=("python",))
     called = {"id": None, "type": "function", "function": {"name": "python", "arguments": {}}}
     reply = {"role": "assistant", "content": "4", "reasoning_content": "easy", "tool_calls": [called]}
-    assert made(Actions(SIGHT), one) == (
+    assert made(ActionExamples(SIGHT), one) == (
         [
             (
                 "coder",
@@ -112,16 +114,16 @@ def test_an_action_is_imitated_as_it_was_shown_and_said():
 
 def test_corrections_stand_where_actions_stood():
     actions = action("a", 1.0, correction="4"), action("b", 2.0), action("c", 3.0, correction=" ")
-    examples, left_out = made(Corrections(SIGHT), *actions)
+    examples, left_out = made(CorrectionExamples(SIGHT), *actions)
     assert examples == [("solver", {"prompt": USER, "completion": said("4"), "source": "a", "score": 1.0})]
     assert left_out == {("solver", "no correction"): 2}
-    pairs, left_out = made(CorrectedPairs(SIGHT), *actions)
+    pairs, left_out = made(CorrectionPairs(SIGHT), *actions)
     assert pairs == [("solver", {"prompt": USER, "chosen": said("4"), "rejected": said("x"), "source": "a"})]
     assert left_out == {("solver", "no correction"): 2}
 
 
 def test_a_label_says_whether_the_score_is_good_enough():
-    examples, _ = made(Labels(SIGHT, 5.0), action("a", 5.0), action("b", 4.99))
+    examples, _ = made(LabelledExamples(SIGHT, 5.0), action("a", 5.0), action("b", 4.99))
     assert [(one["label"], one["score"], one["completion"]) for _, one in examples] == [
         (True, 5.0, said("x")),
         (False, 4.99, said("x")),
@@ -163,16 +165,16 @@ def test_the_best_sibling_is_preferred_to_each_that_is_clearly_worse():
 )
 def test_every_filter_says_why(filters, why):
     judgement = verdict("s", 5.0, blame="coder") if filters.phase == "live" else None
-    assert filters.refused(step("s"), judgement) == why
+    assert filters.rejection_reason(step("s"), judgement) == why
 
 
 def test_what_nobody_should_imitate_is_left_out():
     call = ToolCall(name="", error="the call is not JSON")
     broken = step("s", reply=Message(role="assistant", content="", tool_calls=(call,)))
-    assert Filters().refused(step("s", finish="length"), verdict("s")) == "cut off"
-    assert Filters().refused(broken, verdict("s")) == "a call that cannot be read"
-    assert Filters().refused(step("s"), verdict("s", None)) == "the verdict abstained"
-    assert Filters().refused(step("s"), replace(verdict("s", None), status="failed")) == "the verdict failed"
+    assert Filters().rejection_reason(step("s", finish="length"), verdict("s")) == "cut off"
+    assert Filters().rejection_reason(broken, verdict("s")) == "a call that cannot be read"
+    assert Filters().rejection_reason(step("s"), verdict("s", None)) == "the verdict abstained"
+    assert Filters().rejection_reason(step("s"), replace(verdict("s", None), status="failed")) == "the verdict failed"
 
 
 @pytest.fixture
@@ -184,13 +186,13 @@ def recorded(tmp_path):
                 for task in ("b", "a"):
                     name = f"train-{iteration}/{task}/{sample}"
                     known = Task(id=task, prompt="?")
-                    folder.store.begin("train", name, known, sample, iteration)
+                    folder.store.begin_trajectory("train", name, known, sample, iteration)
                     for position, agent in enumerate(("solver", "coder")):
                         one = step(f"{name}/{position}", agent=agent, position=position)
-                        folder.store.step(name, one)
-                        folder.store.verdict(verdict(one.id, 1.0))
-                        folder.store.verdict(verdict(one.id, 5.0 + sample, number=1))
-                    folder.store.end(Trajectory(id=name, task=known, sample=sample, iteration=iteration))
+                        folder.store.record_step(name, one)
+                        folder.store.record_verdict(verdict(one.id, 1.0))
+                        folder.store.record_verdict(verdict(one.id, 5.0 + sample, number=1))
+                    folder.store.end_trajectory(Trajectory(id=name, task=known, sample=sample, iteration=iteration))
     with Reader(tmp_path / "runs" / "one") as reader:
         yield reader
 
@@ -201,7 +203,7 @@ def names(groups):
 
 def test_siblings_come_together_and_the_last_verdict_counts(recorded):
     left_out = Counter()
-    groups = names(judged(recorded, Filters(agents=("coder",), iterations=(1, 1)), left_out))
+    groups = names(select_actions(recorded, Filters(agents=("coder",), iterations=(1, 1)), left_out))
     assert groups == [
         [("train-1/a/0/1", 5.0), ("train-1/a/1/1", 6.0)],
         [("train-1/b/0/1", 5.0), ("train-1/b/1/1", 6.0)],
@@ -211,7 +213,7 @@ def test_siblings_come_together_and_the_last_verdict_counts(recorded):
 
 def test_what_is_left_out_is_counted_by_agent_and_reason(recorded):
     left_out = Counter()
-    groups = names(judged(recorded, Filters(min_score=5.5), left_out))
+    groups = names(select_actions(recorded, Filters(min_score=5.5), left_out))
     assert [len(group) for group in groups] == [2, 2, 2, 2]
     assert left_out == {("solver", "score below 5.5"): 4, ("coder", "score below 5.5"): 4}
 
@@ -221,7 +223,7 @@ def test_one_task_of_one_iteration_is_in_memory_at_a_time(recorded, monkeypatch)
     monkeypatch.setattr(
         choosing.Reader, "trajectory", lambda self, name, of=Reader.trajectory: read.append(name) or of(self, name)
     )
-    groups = judged(recorded, Filters(), Counter())
+    groups = select_actions(recorded, Filters(), Counter())
     next(groups)
     assert read == ["train-0/a/0", "train-0/a/1"]
 
@@ -231,7 +233,7 @@ def test_a_file_holds_the_parts_of_messages_that_occur(tmp_path):
     other = {"id": "2", "type": "function", "function": {"name": "f", "arguments": {"c": {}}}}
     first = {"prompt": USER, "completion": said("4"), "source": "a", "score": 1.0}
     second = {**first, "completion": [{**said("")[0], "tool_calls": [called, other]}], "tools": SCHEMA}
-    spool = Spool(tmp_path / "solver.parquet")
+    spool = ParquetSpool(tmp_path / "solver.parquet")
     assert [spool.add(one) for one in (first, second, {**first, "source": "half \ud800"})] == [True, True, False]
     spool.close()
     assert [path.name for path in tmp_path.iterdir()] == ["solver.parquet"]
@@ -245,7 +247,7 @@ def test_a_file_holds_the_parts_of_messages_that_occur(tmp_path):
 
 
 def test_a_file_of_plain_messages_has_nothing_but_role_and_content(tmp_path):
-    spool = Spool(tmp_path / "solver.parquet")
+    spool = ParquetSpool(tmp_path / "solver.parquet")
     spool.add({"prompt": USER, "completion": said("4")})
     spool.close()
     schema = parquet.read_schema(tmp_path / "solver.parquet")
@@ -255,23 +257,23 @@ def test_a_file_of_plain_messages_has_nothing_but_role_and_content(tmp_path):
 @pytest.mark.parametrize(
     ("order", "words"),
     [
-        (Order(form="sft", filters=Filters()), "--min-score 8"),
-        (Order(form="sft", filters=Filters(min_score=1.0), threshold=1.0), "--threshold is for --to kto"),
-        (Order(form="kto", filters=Filters()), "--threshold is for --to kto, and needed"),
-        (Order(form="kto", filters=Filters(), source="corrections", threshold=1.0), "kto is made of actions"),
-        (Order(form="dpo", filters=Filters()), "--gap is for pairs of siblings, and needed"),
-        (Order(form="dpo", filters=Filters(), gap=0.0), "above 0"),
-        (Order(form="dpo", filters=Filters(min_score=1.0), gap=1.0), "say nothing of pairs"),
-        (Order(form="dpo", filters=Filters(), source="actions"), "dpo is made of siblings or corrections"),
+        (ExportRequest(form="sft", filters=Filters()), "--min-score 8"),
+        (ExportRequest(form="sft", filters=Filters(min_score=1.0), threshold=1.0), "--threshold is for --to kto"),
+        (ExportRequest(form="kto", filters=Filters()), "--threshold is for --to kto, and needed"),
+        (ExportRequest(form="kto", filters=Filters(), source="corrections", threshold=1.0), "kto is made of actions"),
+        (ExportRequest(form="dpo", filters=Filters()), "--gap is for pairs of siblings, and needed"),
+        (ExportRequest(form="dpo", filters=Filters(), gap=0.0), "above 0"),
+        (ExportRequest(form="dpo", filters=Filters(min_score=1.0), gap=1.0), "say nothing of pairs"),
+        (ExportRequest(form="dpo", filters=Filters(), source="actions"), "dpo is made of siblings or corrections"),
     ],
 )
 def test_an_order_that_makes_no_sense_is_refused(order, words):
     with pytest.raises(ConfigError, match=words):
-        order.maker(SIGHT)
+        order.example_maker(SIGHT)
 
 
 async def test_a_run_becomes_a_folder_that_is_read_back(trained, registry, tmp_path):
-    order = Order(form="kto", filters=Filters(), threshold=5.0)
+    order = ExportRequest(form="kto", filters=Filters(), threshold=5.0)
     exported = await export_dataset(registry, trained, tmp_path / "data", order)
     card = json.loads((tmp_path / "data" / "dataset.json").read_text())
     assert {agent: one["examples"] for agent, one in card["files"].items()} == exported.examples
@@ -298,7 +300,7 @@ async def test_a_run_becomes_a_folder_that_is_read_back(trained, registry, tmp_p
 
 
 async def test_nothing_is_written_where_nothing_fits(trained, registry, tmp_path):
-    order = Order(form="sft", filters=Filters(iterations=(90, 99), min_score=1.0))
+    order = ExportRequest(form="sft", filters=Filters(iterations=(90, 99), min_score=1.0))
     with pytest.raises(RunError, match="nothing to export"):
         await export_dataset(registry, trained, tmp_path / "data", order)
     assert not list(tmp_path.iterdir())

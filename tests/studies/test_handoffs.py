@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from mappa_core.cli.observe import as_document, show
-from mappa_core.evaluation.heldout import graded
+from mappa_core.cli.observe import diagnosis_json, show_diagnosis
+from mappa_core.evaluation.heldout import build_evaluation
 from mappa_core.records import (
     Breach,
     Completion,
@@ -23,7 +23,7 @@ from mappa_core.records import (
     ToolResult,
     Trajectory,
 )
-from mappa_core.studies.handoffs import handoffs
+from mappa_core.studies.handoffs import summarize_handoffs
 from mappa_core.studies.observe import diagnose
 
 ROLES = {
@@ -83,7 +83,7 @@ ROLLOUTS = [
 
 @pytest.fixture
 def by_path():
-    return {one.path: one for one in handoffs(ROLLOUTS, ROLES, "correct")}
+    return {one.path: one for one in summarize_handoffs(ROLLOUTS, ROLES, "correct")}
 
 
 def test_files_are_those_of_the_contract_and_not_those_of_the_task(by_path):
@@ -120,24 +120,24 @@ def test_a_file_that_its_maker_left_and_another_took_away_is_missing_where_it_wa
         act("engineer", "X.pkl", "y.pkl"), act("engineer", deletes=["y.pkl"]),
         act("modeler", "model.pkl", breaches=["missing_input y.pkl"]), act("analyst", "submission.csv"),
     )  # fmt: skip
-    found = {one.path: one for one in handoffs([taken], ROLES, "correct")}
+    found = {one.path: one for one in summarize_handoffs([taken], ROLES, "correct")}
     assert (found["y.pkl"].missing, found["y.pkl"].failed_first) == (1, 1)
     assert (found["X.pkl"].fine, found["model.pkl"].fine) == (1, 1)
 
 
 def test_a_file_that_went_once_it_was_used_was_fine():
     tidy = played("tidy", 1.0, *GOOD[:2], act("analyst", "submission.csv", deletes=["model.pkl"]))
-    assert [one.fine for one in handoffs([tidy], ROLES, "correct")] == [1, 1, 1, 1]
+    assert [one.fine for one in summarize_handoffs([tidy], ROLES, "correct")] == [1, 1, 1, 1]
 
 
 def test_what_nobody_looked_for_and_is_not_there_is_missing():
     silent = played("silent", 0.0, *GOOD[:2], act("analyst"))
-    assert handoffs([silent], ROLES, "correct")[-1].missing == 1
+    assert summarize_handoffs([silent], ROLES, "correct")[-1].missing == 1
 
 
 def test_an_unfinished_rollout_counts_0_and_only_the_files_that_were_due():
     cut = played("cut", None, GOOD[0], act("modeler"), error=Failure(kind="PromptTooLong", message="too long"))
-    found = {one.path: one for one in handoffs([cut], ROLES, "correct")}
+    found = {one.path: one for one in summarize_handoffs([cut], ROLES, "correct")}
     assert (found["X.pkl"].fine, found["X.pkl"].metric_fine) == (1, 0.0)
     assert found["model.pkl"].rollouts == found["submission.csv"].rollouts == 0
     assert found["model.pkl"].metric_fine is None
@@ -145,17 +145,17 @@ def test_an_unfinished_rollout_counts_0_and_only_the_files_that_were_due():
 
 def test_what_the_machinery_lost_counts_for_nothing():
     lost = replace(ROLLOUTS[2], error=Failure(kind="ToolError", message="no sandbox"))
-    assert handoffs([lost], ROLES, "correct")[0].rollouts == 0
+    assert summarize_handoffs([lost], ROLES, "correct")[0].rollouts == 0
 
 
 def test_a_team_without_contracts_has_no_hand_offs():
-    assert handoffs(ROLLOUTS, {name: Role(brief="acts") for name in ROLES}, "correct") == ()
+    assert summarize_handoffs(ROLLOUTS, {name: Role(brief="acts") for name in ROLES}, "correct") == ()
 
 
 def test_the_table_names_makers_reasons_and_what_it_cost(capsys):
-    evaluation = graded(ROLLOUTS, metric="correct", iteration=0)
+    evaluation = build_evaluation(ROLLOUTS, metric="correct", iteration=0)
     seen = diagnose(ROLLOUTS, ROLES, evaluation, Path("run"), examples=1)
-    show(Console(width=90), seen)
+    show_diagnosis(Console(width=90), seen)
     lines = capsys.readouterr().out.splitlines()
     row = next(line.split("  ") for line in lines if line.startswith(" y.pkl "))
     assert [cell.strip() for cell in row if cell.strip()] == [
@@ -172,4 +172,4 @@ def test_the_table_names_makers_reasons_and_what_it_cost(capsys):
     assert " X.pkl: engineer -> modeler, analyst; broken: columns 1, rows 1" in lines
     assert " submission.csv: analyst -> the outcome; broken: header 1" in lines
     assert "no coach was asked about them" in lines
-    assert '"path":"X.pkl","makers":["engineer"]' in as_document(seen)
+    assert '"path":"X.pkl","makers":["engineer"]' in diagnosis_json(seen)

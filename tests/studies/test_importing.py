@@ -5,18 +5,18 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from mappa_core.cli.main import front, main
+from mappa_core.cli.main import cli, main
 from mappa_core.config.compose import restore
 from mappa_core.errors import InputError
-from mappa_core.evaluation.labelled import labels_of_runs
+from mappa_core.evaluation.labelled import label_runs
 from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach
 from mappa_core.records import Verdict
 from mappa_core.store.folder import RunFolder
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import read_summary
-from mappa_core.studies.importing import Mapped, import_file
+from mappa_core.studies.importing import LogMapping, import_file
 from mappa_core.studies.observe import observe_run
 from mappa_core.studies.recoach import recoach
 from mappa_core.view.report import write_report
@@ -46,8 +46,8 @@ def write(path, *lines):
 
 def imported(tmp_path, *lines, name="run", file_format=None, **mapped):
     path = write(tmp_path / "log.jsonl", *lines)
-    chosen = Mapped(**mapped)
-    return import_file(load(only=()), path, chosen, root=tmp_path / "runs", name=name, file_format=file_format)
+    chosen = LogMapping(**mapped)
+    return import_file(load_plugins(only=()), path, chosen, root=tmp_path / "runs", name=name, file_format=file_format)
 
 
 def trajectories(made):
@@ -264,7 +264,7 @@ def test_spans_without_what_was_said_are_refused(tmp_path):
 async def test_a_run_without_a_coach_is_observed_and_then_with_the_verdicts_it_was_given(tmp_path):
     lines = [{"messages": CHAT, "ok": number % 2} for number in range(4)]
     made = imported(tmp_path, *lines, outcomes={"correct": "ok"})
-    seen = await observe_run(load(only=()), made.folder)
+    seen = await observe_run(load_plugins(only=()), made.folder)
     assert (seen.rollouts, seen.unsuccessful, seen.coach.total.verdicts) == (4, 2, 0)
     assert seen.evaluation.interval.mean == 0.5
     with RunFolder.open(made.folder) as folder:
@@ -278,8 +278,8 @@ async def test_a_run_without_a_coach_is_observed_and_then_with_the_verdicts_it_w
                     coach="judge",
                     id=f"{one.steps[0].id}/judge/again/{score}",
                 )
-                folder.store.verdict(verdict)
-    seen = await observe_run(load(only=()), made.folder)
+                folder.store.record_verdict(verdict)
+    seen = await observe_run(load_plugins(only=()), made.folder)
     planner = next(agent for agent in seen.agents if agent.agent == "planner")
     assert (planner.scored, planner.score.mean, planner.low) == (4, 2.0, 4)
 
@@ -300,7 +300,7 @@ class Plugin:
 
 
 async def test_it_is_judged_by_a_coach_and_certifies_one(tmp_path):
-    registry = load(only=(), modules={"lengths": Plugin()})
+    registry = load_plugins(only=(), modules={"lengths": Plugin()})
     lines = [{"messages": CHAT, "ok": number % 2} for number in range(2)]
     made = imported(tmp_path, *lines, outcomes={"correct": "ok"}, agents={"writer": "Writes."})
     composed = restore(registry, made.folder / "config.yaml", ("coach.use=lengths",))
@@ -310,13 +310,13 @@ async def test_it_is_judged_by_a_coach_and_certifies_one(tmp_path):
     given = {verdict.step: verdict for verdict in first.verdicts}
     assert [given[step.id].score for step in first.steps] == [10.0, 0.0, 6.0]
     assert given[first.steps[1].id].reasoning == "Writes."
-    labels = await labels_of_runs(registry, [made.folder])
+    labels = await label_runs(registry, [made.folder])
     assert [one.label for one in labels.actions] == [0.0] * 3 + [1.0] * 3
 
 
 async def test_a_run_whose_outcome_nobody_knows_is_observed(tmp_path):
     made = imported(tmp_path, {"messages": CHAT}, {"messages": CHAT[1:]})
-    seen = await observe_run(load(only=()), made.folder)
+    seen = await observe_run(load_plugins(only=()), made.folder)
     assert (made.measured, seen.unsuccessful, seen.evaluation.interval) == (0, 0, None)
 
 
@@ -335,9 +335,9 @@ def test_on_the_command_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path / "log.jsonl", {"messages": CHAT, "ok": True})
     words = ["import", str(path), "--agent", "writer=Writes.", "--outcome", "ok", "--name", "x"]
-    told = CliRunner().invoke(front, [*words, "--json"])
+    told = CliRunner().invoke(cli, [*words, "--json"])
     assert told.exit_code == 0 and json.loads(told.stdout)["agents"] == {"planner": 1, "writer": 1, "assistant": 1}
-    shown = CliRunner().invoke(front, [*words[:-1], "y"])
+    shown = CliRunner().invoke(cli, [*words[:-1], "y"])
     assert "1 rollouts of 1 tasks from messages" in shown.output and "mappa recoach runs/y" in shown.output
     assert main([*words, "--agent", "writer"]) == 2
     assert main(words) == 2  # the run exists already

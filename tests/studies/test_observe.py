@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mappa_core.cli.main import main
-from mappa_core.evaluation.heldout import graded
+from mappa_core.evaluation.heldout import build_evaluation
 from mappa_core.records import Breach, Completion, Message, Role, Step, Task, ToolResult, Trajectory, Verdict
 from mappa_core.studies.observe import diagnose
 
@@ -54,7 +54,7 @@ ROLES = {"maker": Role(brief="makes", produces=("f",)), "user": Role(brief="uses
 
 
 def test_blame_is_counted_by_rollouts_that_did_not_succeed():
-    evaluation = graded(ROLLOUTS, metric="correct", iteration=0)
+    evaluation = build_evaluation(ROLLOUTS, metric="correct", iteration=0)
     seen = diagnose(ROLLOUTS, ROLES, evaluation, Path("run"), examples=1)
     maker, user = seen.agents
     assert (seen.rollouts, seen.unsuccessful, seen.blamed_nobody) == (4, 3, 1)
@@ -71,16 +71,18 @@ def test_blame_is_counted_by_rollouts_that_did_not_succeed():
 def test_a_verdict_without_a_score_is_no_low_one():
     lost = [replace(one, verdicts=tuple(replace(Verdict.failed("away"), step=v.step) for v in one.verdicts))
             for one in ROLLOUTS]  # fmt: skip
-    evaluation = graded(lost, metric="correct", iteration=0)
+    evaluation = build_evaluation(lost, metric="correct", iteration=0)
     seen = diagnose(lost, ROLES, evaluation, Path("run"), examples=3)
     assert [(one.score, one.low, one.scored, one.examples) for one in seen.agents] == [(None, 0, 0, ())] * 2
     assert seen.coach.reasons == {"failed: away": 8}
 
 
 def test_what_a_coach_says_in_clusters_of_tasks_is_not_taken_for_more_than_them():
-    apart = diagnose(ROLLOUTS, ROLES, graded(ROLLOUTS, metric="correct", iteration=0), Path("run"), examples=0)
+    apart = diagnose(
+        ROLLOUTS, ROLES, build_evaluation(ROLLOUTS, metric="correct", iteration=0), Path("run"), examples=0
+    )
     same = [replace(one, task=replace(one.task, cluster="ab" if one.id in "ab" else "cd")) for one in ROLLOUTS]
-    together = diagnose(same, ROLES, graded(same, metric="correct", iteration=0), Path("run"), examples=0)
+    together = diagnose(same, ROLES, build_evaluation(same, metric="correct", iteration=0), Path("run"), examples=0)
     scores = [one.agents[0].score for one in (apart, together)]
     assert scores[0].mean == scores[1].mean and scores[0].high < scores[1].high
 

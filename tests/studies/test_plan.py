@@ -16,13 +16,13 @@ from mappa_core.engine.local import LocalEngine
 from mappa_core.engine.options import LocalOptions
 from mappa_core.errors import ConfigError, RunError
 from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import Registry, load
+from mappa_core.plugins import Registry, load_plugins
 from mappa_core.protocols import Lora, PolicySpec, Provider, Reply
 from mappa_core.records import Usage
 from mappa_core.store.reader import Reader
-from mappa_core.studies.plan import Plan, plan
-from mappa_core.studies.plan.amounts import NONE, Amount, Work, times, together
-from mappa_core.studies.plan.memory import local_memory
+from mappa_core.studies.plan import RunPlan, plan_run
+from mappa_core.studies.plan.amounts import ZERO, PlannedAmount, Workload, multiply_amounts, sum_amounts
+from mappa_core.studies.plan.memory import estimate_local_memory
 from mappa_core.testing import FixedCoach
 from mappa_core.training.run import Run
 
@@ -89,7 +89,7 @@ class Clerks:
 @pytest.fixture(scope="module")
 def registry(module_site) -> Registry:
     module_site.install("acme_doubles")
-    return load(only=("doubles", "mathchat"), modules={"clerks": Clerks()})
+    return load_plugins(only=("doubles", "mathchat"), modules={"clerks": Clerks()})
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +97,8 @@ def roots(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("runs")
 
 
-async def planned(registry, recipe, *settings, **options) -> Plan:
-    return await plan(compose(registry, recipe=recipe, words=settings), registry, NOWHERE, **options)
+async def planned(registry, recipe, *settings, **options) -> RunPlan:
+    return await plan_run(compose(registry, recipe=recipe, overrides=settings), registry, NOWHERE, **options)
 
 
 def counted(folder) -> dict[str, float]:
@@ -120,7 +120,7 @@ def counted(folder) -> dict[str, float]:
     }
 
 
-def assert_near(work: Work, counts: dict[str, float], share: float = 0.2) -> None:
+def assert_near(work: Workload, counts: dict[str, float], share: float = 0.2) -> None:
     for name, count in counts.items():
         amount = getattr(work, name)
         assert not amount.at_most and amount.value == pytest.approx(count, rel=share), name
@@ -141,7 +141,7 @@ async def test_a_short_run_predicts_calls_tokens_and_money_of_a_longer_one(regis
     assert_near(found.run, counts)
     assert found.run.trajectories.value == counts["trajectories"] == 6 * 10 + 4 * 4
     assert (found.iterations, found.evaluations) == (6, 4)
-    assert found.evaluation.verdicts == NONE and found.evaluation.coach_usd == NONE
+    assert found.evaluation.verdicts == ZERO and found.evaluation.coach_usd == ZERO
     assert found.run.usd == found.run.coach_usd
 
 
@@ -158,7 +158,7 @@ async def test_a_short_run_predicts_actions_and_tokens_of_a_team_that_learns(reg
     found = await planned(registry, "mathchat/tiny", *longer, previous=short)
     counts = {name: count for name, count in counted(ran.folder).items() if not name.startswith("coach")}
     assert_near(found.run, counts)
-    assert found.run.coach_calls == NONE and found.run.usd == NONE
+    assert found.run.coach_calls == ZERO and found.run.usd == ZERO
     assert found.hours.value > 0 and found.notes == ()
 
 
@@ -168,7 +168,7 @@ async def test_bounds_of_the_recipe_are_not_exceeded(registry, short):
     for name in ("actions", "sampled_tokens", "verdicts"):
         amount = getattr(found.run, name)
         assert amount.at_most and amount.value >= counts[name]
-    assert found.run.trajectories == Amount(counts["trajectories"])
+    assert found.run.trajectories == PlannedAmount(counts["trajectories"])
     assert found.run.actions.value == counts["trajectories"] * 4  # one Solver, two Coders, one Verifier
     assert found.run.prompt_tokens is None and found.hours is None
 
@@ -176,7 +176,7 @@ async def test_bounds_of_the_recipe_are_not_exceeded(registry, short):
 # --- coaches ----------------------------------------------------------------------------------------------------------
 
 
-async def coached(registry, *settings) -> Plan:
+async def coached(registry, *settings) -> RunPlan:
     return await planned(registry, "mathchat/tiny", "coach.reference_for=[verifier]", *settings)
 
 
@@ -184,8 +184,8 @@ async def test_an_llm_coach_is_bounded_by_its_budget_and_needs_no_key(registry):
     options = f"{{model: c-1, budget: 2000, max_tokens: 300, price: {PRICE}}}"
     found = await coached(registry, "coach.use=sealed", f"coach.options={options}")
     work = found.iteration
-    assert work.coach_calls == Amount(128.0, at_most=True)
-    assert work.coach_completion_tokens == Amount(128 * 300.0, at_most=True)
+    assert work.coach_calls == PlannedAmount(128.0, at_most=True)
+    assert work.coach_completion_tokens == PlannedAmount(128 * 300.0, at_most=True)
     # The instructions of a role come on top of the evidence.
     assert 128 * 2300 < work.coach_prompt_tokens.value < 128 * 5000
     usd = (work.coach_prompt_tokens.value * 2 + work.coach_completion_tokens.value * 8) / 1e6
@@ -200,43 +200,43 @@ async def test_an_unknown_price_is_said_and_never_nothing(registry):
 
 async def test_a_coach_by_trajectory_is_called_once_for_each_kind_of_evidence(registry):
     found = await coached(registry, "coach.use=clerk", "coach.options={model: c-1, batch: trajectory}")
-    assert found.iteration.coach_calls == Amount(2 * 32.0, at_most=True)
-    assert found.iteration.verdicts == Amount(128.0, at_most=True)
+    assert found.iteration.coach_calls == PlannedAmount(2 * 32.0, at_most=True)
+    assert found.iteration.verdicts == PlannedAmount(128.0, at_most=True)
 
 
 async def test_a_coach_in_hindsight_comes_on_top(registry):
     settings = ("coach.hindsight={use: clerk, options: {model: c-1}}", "coach.reward={live: 1.0, after: 0.5}")
     found = await coached(registry, *settings)
-    assert [(one.coach, one.phase) for one in found.judged] == [("mathchat-rules", "live"), ("clerk", "after")]
-    assert found.iteration.coach_calls == Amount(64.0, at_most=True)
-    assert found.iteration.verdicts == Amount(256.0, at_most=True)
+    assert [(one.coach, one.phase) for one in found.coaches] == [("mathchat-rules", "live"), ("clerk", "after")]
+    assert found.iteration.coach_calls == PlannedAmount(64.0, at_most=True)
+    assert found.iteration.verdicts == PlannedAmount(256.0, at_most=True)
     unweighted = await coached(registry, settings[0])
-    assert unweighted.iteration.coach_calls == NONE
+    assert unweighted.iteration.coach_calls == ZERO
 
 
 async def test_all_members_of_an_ensemble_are_asked(registry):
     member = f"{{use: clerk, options: {CLERK}}}"
     options = f"{{members: [{member}, {member}, {{use: mathchat-rules}}], escalate_to: {{use: caller}}}}"
     found = await coached(registry, "coach.use=ensemble", f"coach.options={options}")
-    assert found.judged[0].asks is None and found.iteration.coach_usd is None
+    assert found.coaches[0].asks is None and found.iteration.coach_usd is None
     known = options.replace(", escalate_to: {use: caller}", "")
     found = await coached(registry, "coach.use=ensemble", f"coach.options={known}")
-    assert [one.name for one in found.judged[0].asks] == ["clerk", "clerk"]
-    assert found.iteration.coach_calls == Amount(256.0, at_most=True)
+    assert [one.name for one in found.coaches[0].asks] == ["clerk", "clerk"]
+    assert found.iteration.coach_calls == PlannedAmount(256.0, at_most=True)
 
 
 async def test_an_agent_may_have_another_coach(registry):
     found = await coached(registry, "coach.by_agent={verifier: {use: clerk, options: {model: c-1}}}")
-    assert {one.coach: one.agents for one in found.judged} == {
+    assert {one.coach: one.agents for one in found.coaches} == {
         "mathchat-rules": ("problem_solver", "code_executor"),
         "clerk": ("verifier",),
     }
-    assert found.iteration.coach_calls == Amount(32.0, at_most=True)
+    assert found.iteration.coach_calls == PlannedAmount(32.0, at_most=True)
 
 
 async def test_verdicts_of_evaluation_are_counted_where_it_asks(registry):
     found = await coached(registry, "coach.use=clerk", "coach.options={model: c-1}", "eval.coach=true")
-    assert found.evaluation.coach_calls == Amount(4 * 256.0, at_most=True)
+    assert found.evaluation.coach_calls == PlannedAmount(4 * 256.0, at_most=True)
 
 
 async def test_what_a_run_says_of_another_coach_is_left_out(registry, short):
@@ -253,10 +253,10 @@ async def test_policies_behind_an_api_are_calls(registry):
     watched = [f"policies.default={{kind: api, use: clerk, model: null, options: {{model: c-2, price: {PRICE}}}}}"]
     found = await planned(registry, "mathchat/tiny", *watched)
     assert (found.iterations, found.evaluations) == (0, 1)
-    assert found.run.api_calls == Amount(4 * 256.0, at_most=True)
+    assert found.run.api_calls == PlannedAmount(4 * 256.0, at_most=True)
     assert found.run.api_prompt_tokens is None and found.run.api_usd is None
     assert found.memory.unknown.startswith("every policy is behind an API")
-    assert {one.model for one in found.players} == {"clerk c-2"}
+    assert {one.model for one in found.agents} == {"clerk c-2"}
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ async def test_tensor_bytes_of_the_local_engine_are_those_of_its_tensors(registr
             optimiser.accumulate()
             # A step lets go of gradients, so they are looked at before it.
             masters = list(optimiser._masters.values())
-            own = [*policy.model.parameters(), *policy.source.model.parameters(), *masters]
+            own = [*policy.model.parameters(), *policy.base.model.parameters(), *masters]
             gradients = [one.grad for one in masters]
             assert all(one is not None for one in gradients)
             optimiser.norm()
@@ -293,7 +293,7 @@ async def test_tensor_bytes_of_the_local_engine_are_those_of_its_tensors(registr
         await engine.close()
     counted = sum(one.numel() * one.element_size() for one in measured.values())
     shapes = {TINY: read_shape(TINY)}
-    found = local_memory(config, specs, shapes, LocalOptions(dtype=dtype), learning=True)
+    found = estimate_local_memory(config, specs, shapes, LocalOptions(dtype=dtype), learning=True)
     states = ("weights", "gradients", "optimiser", "reference")
     predicted = sum(size for parts in found.values() for part, size in parts.items() if part in states)
     assert predicted == pytest.approx(counted, rel=0.2)
@@ -302,18 +302,18 @@ async def test_tensor_bytes_of_the_local_engine_are_those_of_its_tensors(registr
 async def test_frozen_policies_share_what_the_others_start_from(registry):
     shapes = {TINY: read_shape(TINY)}
     config = compose(registry, recipe="mathchat/tiny").config
-    size = footprint.weights(shapes[TINY], "float32")
+    size = footprint.weight_bytes(shapes[TINY], "float32")
     learner, judge = PolicySpec(name="a", model=TINY), PolicySpec(name="b", model=TINY, kind="frozen")
-    found = local_memory(config, (learner, judge), shapes, LocalOptions(), learning=True)
+    found = estimate_local_memory(config, (learner, judge), shapes, LocalOptions(), learning=True)
     assert found[""]["reference"] == size and "weights" not in found["b"]
-    watched = local_memory(config, (learner,), shapes, LocalOptions(), learning=False)
+    watched = estimate_local_memory(config, (learner,), shapes, LocalOptions(), learning=False)
     assert watched["a"]["weights"] == size and watched[""] == {}
 
 
 async def test_a_cluster_has_a_placement(registry):
     node = Node(host="one", cpus=8, gpus=4, gpu_bytes=80 * 10**9)
-    composed = compose(registry, recipe="mathchat/tiny", words=("engine={use: cluster, options: {samplers: 2}}",))
-    found = await plan(composed, registry, Resources(nodes=(node,)))
+    composed = compose(registry, recipe="mathchat/tiny", overrides=("engine={use: cluster, options: {samplers: 2}}",))
+    found = await plan_run(composed, registry, Resources(nodes=(node,)))
     assert found.memory.placement.groups[0].policies == ("problem_solver", "code_executor", "verifier")
     assert len(found.memory.placement.slots) == 4
 
@@ -322,7 +322,7 @@ async def test_a_model_that_is_not_here_leaves_memory_unknown_and_the_rest_known
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     found = await planned(registry, "mathchat/tiny", "policies.default.model=someone/not-here")
     assert "someone/not-here" in found.memory.unknown
-    assert found.iteration.trajectories == Amount(32.0)
+    assert found.iteration.trajectories == PlannedAmount(32.0)
 
 
 # --- what is not known, and what is wrong -----------------------------------------------------------------------------
@@ -330,7 +330,7 @@ async def test_a_model_that_is_not_here_leaves_memory_unknown_and_the_rest_known
 
 async def test_a_workflow_that_does_not_say_its_turns_leaves_actions_unknown(registry):
     found = await planned(registry, "doubles/tiny")
-    assert found.iteration.trajectories == Amount(8.0)
+    assert found.iteration.trajectories == PlannedAmount(8.0)
     assert found.iteration.actions is None and found.iteration.verdicts is None
     assert found.memory.unknown == "the engine scripted is not one of core's"
 
@@ -339,7 +339,7 @@ async def test_tasks_that_are_not_there_leave_evaluations_unknown(registry):
     settings = ("tasks={use: file, options: {path: no/such.jsonl, eval_path: no/such.jsonl}}",)
     found = await planned(registry, "mathchat/tiny", *settings)
     assert found.evaluation.trajectories is None and found.run.actions is None
-    assert found.iteration.trajectories == Amount(32.0)
+    assert found.iteration.trajectories == PlannedAmount(32.0)
     assert any("no/such.jsonl" in note for note in found.notes)
 
 
@@ -362,12 +362,14 @@ async def test_a_folder_that_is_no_run_is_refused(registry, tmp_path):
 
 
 def test_a_sum_is_unknown_where_a_part_is_and_a_bound_where_a_part_is():
-    assert together([Amount(1.0), Amount(2.0)]) == Amount(3.0)
-    assert together([Amount(1.0), Amount(2.0, at_most=True)]) == Amount(3.0, at_most=True)
-    assert together([Amount(1.0), None]) is None
-    assert times(None, Amount(2.0)) is None and times(None, 0.0) == NONE == times(NONE, None)
-    work = replace(Work(), actions=None, verdicts=Amount(2.0))
-    assert (work * 3).verdicts == Amount(6.0) and (work * 3).actions is None and (work * 0).actions == NONE
+    assert sum_amounts([PlannedAmount(1.0), PlannedAmount(2.0)]) == PlannedAmount(3.0)
+    assert sum_amounts([PlannedAmount(1.0), PlannedAmount(2.0, at_most=True)]) == PlannedAmount(3.0, at_most=True)
+    assert sum_amounts([PlannedAmount(1.0), None]) is None
+    assert multiply_amounts(None, PlannedAmount(2.0)) is None and multiply_amounts(
+        None, 0.0
+    ) == ZERO == multiply_amounts(ZERO, None)
+    work = replace(Workload(), actions=None, verdicts=PlannedAmount(2.0))
+    assert (work * 3).verdicts == PlannedAmount(6.0) and (work * 3).actions is None and (work * 0).actions == ZERO
 
 
 # --- counterfactual rollouts ------------------------------------------------------------------------------------------
@@ -392,7 +394,7 @@ async def test_counterfactual_rollouts_are_predicted_from_a_run_without_them(reg
     assert_near(found, counts, share=0.35)  # eight trajectories
     for name in ("trajectories", "actions", "sampled_tokens"):
         assert getattr(bound, name).at_most and getattr(bound, name).value >= counts[name]
-    assert bound.tool_calls is None and bound.verdicts == found.verdicts == NONE
+    assert bound.tool_calls is None and bound.verdicts == found.verdicts == ZERO
 
 
 async def test_a_replacement_that_is_given_takes_no_tokens(registry):
@@ -402,8 +404,8 @@ async def test_a_replacement_that_is_given_takes_no_tokens(registry):
     again = await planned(registry, "mathchat/tiny", "credit.counterfactual.use=resample", *settings[1:],
                           "train.prompts=1", "train.samples=1")  # fmt: skip
     # Solver 1, coder 2, verifier 1: four replaced; of each agent the actions from there on are 1+2+1, 2+3+2 and 1+2+1.
-    assert found.counterfactual.actions == again.counterfactual.actions == Amount(15.0, at_most=True)
-    assert again.counterfactual.sampled_tokens == Amount(4 * 40.0 + 7 * 56.0 + 4 * 16.0, at_most=True)
-    assert found.counterfactual.sampled_tokens == Amount(3 * 40.0 + 5 * 56.0 + 3 * 16.0, at_most=True)
+    assert found.counterfactual.actions == again.counterfactual.actions == PlannedAmount(15.0, at_most=True)
+    assert again.counterfactual.sampled_tokens == PlannedAmount(4 * 40.0 + 7 * 56.0 + 4 * 16.0, at_most=True)
+    assert found.counterfactual.sampled_tokens == PlannedAmount(3 * 40.0 + 5 * 56.0 + 3 * 16.0, at_most=True)
     none = await planned(registry, "mathchat/tiny", "train.prompts=1", "train.samples=1")
-    assert none.counterfactual == Work() and none.iteration.actions == Amount(4.0, at_most=True)
+    assert none.counterfactual == Workload() and none.iteration.actions == PlannedAmount(4.0, at_most=True)

@@ -127,7 +127,7 @@ async def test_advantages_are_those_of_plain_arithmetic(run, again):
     before, after = advantages(trajectories, "live"), advantages(trajectories, "again")
     moved = {step: abs(after[step] - before[step]) for step in before}
     furthest = sorted(moved.values(), reverse=True)[:10]
-    assert [one.moved for one in result.movers] == pytest.approx(furthest, abs=1e-6)
+    assert [one.shift for one in result.movers] == pytest.approx(furthest, abs=1e-6)
     for one in result.movers:
         assert (one.before, one.after) == pytest.approx((before[one.step], after[one.step]), abs=1e-6)
         assert one.step.startswith(one.trajectory)
@@ -183,7 +183,7 @@ async def test_old_scores_that_were_corrected_for_bias_are_told_of(run, again):
     with RunFolder.open(run) as folder:
         (first, *_) = whole(run)
         old = first.verdicts[0]
-        folder.store.verdict(replace(old, id=f"{old.id}/corrected", score=7.0, raw_score=old.score))
+        folder.store.record_verdict(replace(old, id=f"{old.id}/corrected", score=7.0, raw_score=old.score))
     result = await again(run)
     assert result.corrected == 1
     assert [one.step for one in result.movers if one.step == old.step] == [old.step]
@@ -203,7 +203,7 @@ async def test_a_run_that_learned_from_hindsight_is_judged_in_hindsight(make_run
 
 async def test_a_rollout_that_never_ended_is_no_rollout_yet(run, again):
     with RunFolder.open(run) as folder:
-        folder.store.begin("train", "train-000001/late/000", Task(id="late", prompt="4"), 0, 1)
+        folder.store.begin_trajectory("train", "train-000001/late/000", Task(id="late", prompt="4"), 0, 1)
     result = await again(run)
     assert result.counts.verdicts == sum(len(one.steps) for one in whole(run))
 
@@ -247,7 +247,7 @@ PAID = ("coach.use=paid", "coach.options.model=dear-1")
 
 async def test_nothing_is_paid_twice(run, again):
     told = []
-    first = await again(run, *PAID, announced=told.extend)
+    first = await again(run, *PAID, on_providers=told.extend)
     second = await again(run, *PAID)
     assert first.usd == pytest.approx(0.01 * first.counts.verdicts)
     assert (second.usd, second.counts.scored) == (0.0, first.counts.scored)

@@ -7,13 +7,13 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from mappa_core.credit.shapers import ReturnToGo, ReturnToGoOptions
-from mappa_core.plugins import load
+from mappa_core.credit.shapers import ReturnToGoOptions, ReturnToGoShaper
+from mappa_core.plugins import load_plugins
 from mappa_core.testing import Action, Decision, DecisionProcess, expected_gradient, policy_gradient
-from mappa_core.testing.conformance.contract import difference
+from mappa_core.testing.conformance.contract import describe_difference
 from mappa_core.testing.conformance.standard import FIXED_TURNS, ONE_DECISION, TRIPLE, VARIABLE_TURNS
 
-REGISTRY = load(only=())
+REGISTRY = load_plugins(only=())
 ROUNDING = 1e-6
 """Of advantages in float32."""
 
@@ -48,7 +48,7 @@ def weighted(process, worth):
 
 
 def shown(process, found, by_hand, objective="action"):
-    print(f"{process.name}: {difference(process, found, policy_gradient(process, objective))}")
+    print(f"{process.name}: {describe_difference(process, found, policy_gradient(process, objective))}")
     np.testing.assert_allclose(found, by_hand, atol=ROUNDING)
     assert np.abs(found - policy_gradient(process, objective)).max() > 0.01, "there is nothing to be shown"
 
@@ -162,7 +162,7 @@ def test_returns_with_missing_verdicts_reward_short_trajectories():
         samples=1,
     )
     exact = policy_gradient(process, "team")[:2]
-    found = expected_gradient(process, built("reinforce"), shapers=(ReturnToGo(ReturnToGoOptions()),))[:2]
+    found = expected_gradient(process, built("reinforce"), shapers=(ReturnToGoShaper(ReturnToGoOptions()),))[:2]
     print(f"the logit of ending: {found[0]:.4g}, by the share of verdicts {exact[0]:.4g}")
     np.testing.assert_allclose(found, 0.0, atol=1e-14)
     assert exact[0] == pytest.approx(0.5 * 0.25 * 0.75 * (4.0 - 8.0))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mappa_core.credit.shapers import Outcome, OutcomeOptions, ReturnToGo, ReturnToGoOptions
+from mappa_core.credit.shapers import OutcomeOptions, OutcomeShaper, ReturnToGoOptions, ReturnToGoShaper
 from mappa_core.experience import Advantages
 from mappa_core.testing import Action, Decision, DecisionProcess, expected_gradient, policy_gradient, possible_batches
 from mappa_core.testing.conformance.standard import COMPLETE, INCOMPLETE, MISSING, SHARED, VARIABLE_TURNS
@@ -159,11 +159,13 @@ def test_a_process_that_is_too_large_is_refused():
         list(possible_batches(coin(0.5, 0.5, samples=18)))
 
 
-@pytest.mark.parametrize("shaper", [Outcome(OutcomeOptions(metric="solved")), ReturnToGo(ReturnToGoOptions())])
+@pytest.mark.parametrize(
+    "shaper", [OutcomeShaper(OutcomeOptions(metric="solved")), ReturnToGoShaper(ReturnToGoOptions())]
+)
 def test_rewards_go_through_the_shapers(shaper):
     for batch in possible_batches(SHARED, (shaper,)):
         e = batch.experience
-        if isinstance(shaper, Outcome):
+        if isinstance(shaper, OutcomeShaper):
             assert e.reward.tolist() == e.outcome.tolist()
         else:  # what each row adds to the next of its trajectory is its own verdict: a table's points
             ends = np.append(e.trajectory[1:] != e.trajectory[:-1], True)

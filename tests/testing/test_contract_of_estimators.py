@@ -151,7 +151,7 @@ def test_a_failure_says_where_by_how_much_and_what_to_look_for():
     assert "over all batches of 'one decision, two tasks'" in told
     assert "of verdicts: off by -0.3281 (0.328125 for 0.65625; 0.5 of its length)" in told
     assert "at the logit of solver for token 11 after (1, 1, 10)" in told
-    assert "A baseline must hold nothing that the action itself" in told
+    assert "Neither a baseline nor a divisor may depend on the action" in told
 
 
 def test_without_a_claim_the_bias_is_told():

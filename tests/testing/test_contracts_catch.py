@@ -21,7 +21,7 @@ from mappa_core.testing import (
     ShaperContract,
     WorkflowContract,
 )
-from mappa_core.testing.losses import FAR, LENGTHS
+from mappa_core.testing.losses import LARGE_SHIFT, LENGTHS
 from mappa_core.testing.plugin import pytest_collection_modifyitems
 
 pytest_plugins = ("pytester",)
@@ -41,7 +41,7 @@ TASK = Task(id="1", prompt="?", reference="yes")
 
 class Sound(Workflow):
     agents = {"solo": Role(brief="Answers.")}
-    most_turns = {"solo": 1}
+    max_turns = {"solo": 1}
 
     async def run(self, stage):
         step = await self.act(stage, stage.task.prompt)
@@ -302,25 +302,25 @@ CAUGHT = {
     "TestPeeks": {"the_truth_reaches_no_agent"},
     "TestFragile": {"survives_replies_that_are_empty_or_nonsense"},
     "TestEndless": {"no_agent_acts_more_often_than_it_says"},
-    "TestHides": {"what_goes_wrong_in_an_action_is_not_hidden"},
-    "TestRemembers": {"trajectories_at_once_do_not_mix"},
-    "TestClock": {"trajectories_at_once_do_not_mix", "replays_from_its_record"},
+    "TestHides": {"errors_of_actions_are_not_swallowed"},
+    "TestRemembers": {"concurrent_trajectories_do_not_mix"},
+    "TestClock": {"concurrent_trajectories_do_not_mix", "replays_from_its_record"},
     "TestSilent": {"plays_to_its_end_and_records_its_metric"},
-    "TestCounts": {"order_of_scoring_does_not_matter", "scenes_judged_at_once_are_judged_as_one_by_one"},
+    "TestCounts": {"order_of_scoring_does_not_matter", "concurrent_scenes_do_not_mix"},
     "TestForgets": {"state_survives_a_round_trip"},
     "TestNeeds": {"whatever_an_agent_says_is_judged", "without_the_truth_it_gives_a_verdict_too"},
     "TestPartial": {"a_review_gives_a_verdict_per_scene"},
     "TestZeroes": {"a_missing_reward_stays_missing"},
     "TestRunning": {"the_order_of_trajectories_does_not_matter"},
     "TestCuts": {"every_action_has_one_reward", "a_missing_reward_stays_missing"},
-    "TestWrites": {"what_it_is_given_stays_as_it_was"},
+    "TestWrites": {"inputs_are_not_modified"},
     "TestTwins": {"a_task_has_a_name_of_its_own"},
     "TestLeaks": {"no_task_is_trained_and_evaluated_on"},
     "TestShuffled": {"the_same_tasks_come_in_the_same_order"},
-    "TestUnkept": {"a_task_can_be_recorded", "missing_is_not_a_number"},
+    "TestUnkept": {"a_task_can_be_recorded", "a_missing_truth_is_none"},
     "TestQuiet": set(),
-    "TestBound": {"a_whole_run_is_told", "a_run_goes_on_in_another_process", "two_runs_are_told_at_once"},
-    "TestStrict": {"a_whole_run_is_told", "a_run_goes_on_in_another_process", "two_runs_are_told_at_once"},
+    "TestBound": {"a_whole_run_is_logged", "a_run_goes_on_in_another_process", "concurrent_runs_do_not_mix"},
+    "TestStrict": {"a_whole_run_is_logged", "a_run_goes_on_in_another_process", "concurrent_runs_do_not_mix"},
     "TestLate": {"a_run_that_never_started_is_closed"},
     "TestOnce": {"a_run_goes_on_in_another_process"},
 }
@@ -337,7 +337,7 @@ def test_every_clause_catches_what_it_is_about(pytester: pytest.Pytester) -> Non
     assert found == CAUGHT
     said = "\n".join(done.outlines)
     assert "What Mappa asks for, and what to do" in said
-    assert "`task.reference` stands in no message to an agent. Give a text to `stage.grade`" in said
+    assert "`task.reference` appears in no message to an agent. `stage.grade` takes a text" in said
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ def by_place(new, rows, advantages):
         (averaged, {"micro_batches_do_not_matter"}),
         (mean_of_ratios, {"micro_batches_do_not_matter"}),
         (unbounded, {"a_policy_that_has_moved_far_has_a_finite_loss"}),
-        (by_place, {"micro_batches_do_not_matter", "what_lies_beside_an_action_does_not_matter"}),
+        (by_place, {"micro_batches_do_not_matter", "the_order_of_actions_does_not_matter"}),
     ],
 )
 def test_losses_that_are_wrong_are_caught(loss, clauses):
@@ -400,7 +400,7 @@ def test_losses_that_are_wrong_are_caught(loss, clauses):
     found = set()
     for name in (name for name in vars(LossContract) if name.startswith("test_")):
         try:
-            getattr(Contract(), name)(*([FAR] if "far" in name else []))
+            getattr(Contract(), name)(*([LARGE_SHIFT] if "far" in name else []))
         except AssertionError:
             found.add(name.removeprefix("test_"))
     assert found == clauses

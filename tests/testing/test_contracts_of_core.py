@@ -17,34 +17,34 @@ from mappa_core.testing import EngineContract, LossContract, ShaperContract, Tas
 
 class TestScale(ShaperContract):
     def shaper(self):
-        return shapers.Scale(shapers.ScaleOptions())
+        return shapers.ScaleShaper(shapers.ScaleOptions())
 
 
 class TestOutcome(ShaperContract):
     fills_missing = True
 
     def shaper(self):
-        return shapers.Outcome(shapers.OutcomeOptions())
+        return shapers.OutcomeShaper(shapers.OutcomeOptions())
 
 
 class TestOutcomeMix(ShaperContract):
     def shaper(self):
-        return shapers.OutcomeMix(shapers.OutcomeMixOptions())
+        return shapers.OutcomeMixShaper(shapers.OutcomeMixOptions())
 
 
 class TestDifference(ShaperContract):
     def shaper(self):
-        return shapers.Difference(shapers.DifferenceOptions())
+        return shapers.DifferenceShaper(shapers.DifferenceOptions())
 
 
 class TestReturnToGo(ShaperContract):
     def shaper(self):
-        return shapers.ReturnToGo(shapers.ReturnToGoOptions(gamma=0.9))
+        return shapers.ReturnToGoShaper(shapers.ReturnToGoOptions(gamma=0.9))
 
 
 class TestLengthPenalty(ShaperContract):
     def shaper(self):
-        return shapers.LengthPenalty(shapers.LengthPenaltyOptions(limit=8, buffer=4))
+        return shapers.LengthPenaltyShaper(shapers.LengthPenaltyOptions(limit=8, buffer=4))
 
 
 class TestPPO(LossContract):

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mappa_core.credit.by_agent import combine
-from mappa_core.plugins import load
+from mappa_core.credit.by_agent import combine_estimators
+from mappa_core.plugins import load_plugins
 from mappa_core.testing import EstimatorContract, expected_gradient, policy_gradient, possible_batches
 from mappa_core.testing.conformance.standard import FIXED_TURNS, VARIABLE_TURNS
 
-REGISTRY = load(only=())
+REGISTRY = load_plugins(only=())
 
 
 def built(name, **options):
@@ -140,7 +140,7 @@ def test_targets_of_gae_expect_to_the_true_values(lam):
 @pytest.mark.parametrize("process", [FIXED_TURNS, VARIABLE_TURNS], ids=lambda one: one.name)
 def test_each_agent_follows_the_gradient_of_its_own_estimator(process):
     own = built("gae", lam=1.0, kl_coef=0.0, normalize="none")
-    found = expected_gradient(process, combine(built("rloo"), {"solver": own}))
+    found = expected_gradient(process, combine_estimators(built("rloo"), {"solver": own}))
     of_solver = np.array([policy == "solver" for policy, _, _ in process.parameters])
     exact = np.where(of_solver, policy_gradient(process, "return"), policy_gradient(process, "action"))
     np.testing.assert_allclose(found, exact, atol=1e-10)

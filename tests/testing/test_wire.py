@@ -9,7 +9,7 @@ import sys
 import aiohttp
 import pytest
 
-from mappa_core.testing import WireAnswer, WireServer, answering, captured
+from mappa_core.testing import WireAnswer, WireServer, answer_from_capture, json_answer
 
 
 async def ask(url: str, seconds: float = 30.0) -> tuple[int, str, bytes]:
@@ -23,31 +23,31 @@ async def ask(url: str, seconds: float = 30.0) -> tuple[int, str, bytes]:
 
 async def test_answers_come_in_order_and_byte_for_byte() -> None:
     odd = WireAnswer(status=418, headers={"content-type": "x/odd"}, body=b"\x00\xff")
-    async with WireServer([answering({"a": 1}, retry_after="7"), odd]) as server:
+    async with WireServer([json_answer({"a": 1}, retry_after="7"), odd]) as server:
         assert await ask(server.url) == (200, "application/json", b'{"a": 1}')
         assert await ask(server.url) == (418, "x/odd", b"\x00\xff")
         assert (await ask(server.url))[0] == 599, "a request that no test expects is an error of its own"
-    assert len(server.heard) == 3
+    assert len(server.requests) == 3
 
 
 async def test_what_was_asked_is_kept() -> None:
-    async with WireServer([answering({})]) as server:
+    async with WireServer([json_answer({})]) as server:
         await ask(server.url)
-    (heard,) = server.heard
+    (heard,) = server.requests
     assert (heard.method, heard.path, heard.body) == ("POST", "/v1/ask?twice=no", {"question": 1})
     assert heard.headers["x-key"] == "k"
 
 
 async def test_a_function_may_answer_by_what_is_asked() -> None:
-    async with WireServer(lambda request: answering(request.body)) as server:
+    async with WireServer(lambda request: json_answer(request.body)) as server:
         assert await ask(server.url) == await ask(server.url) == (200, "application/json", b'{"question": 1}')
 
 
 async def test_captures_are_replayed() -> None:
     headers = {"content-type": "application/json", "x-request-id": "1"}
-    value = captured({"response": {"status": 429, "headers": headers, "body": {"error": "é"}}})
+    value = answer_from_capture({"response": {"status": 429, "headers": headers, "body": {"error": "é"}}})
     assert (value.status, value.headers, value.body) == (429, headers, b'{"error": "\\u00e9"}')
-    assert captured({"response": {"status": 200, "headers": {}, "raw_body": '{"é'}}).body == '{"é'.encode()
+    assert answer_from_capture({"response": {"status": 200, "headers": {}, "raw_body": '{"é'}}).body == '{"é'.encode()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ async def test_a_body_that_drips_is_whole_in_the_end() -> None:
 async def test_a_server_closes_while_a_request_hangs() -> None:
     async with WireServer([WireAnswer(trouble="hang")]) as server:
         asking = asyncio.create_task(ask(server.url))
-        while not server.heard:
+        while not server.requests:
             await asyncio.sleep(0)
     with pytest.raises(aiohttp.ClientError):
         await asking

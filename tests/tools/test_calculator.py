@@ -3,7 +3,7 @@ import math
 import pytest
 
 from mappa_core.records import ToolLimits
-from mappa_core.tools.calculator import Calculator, CalculatorError, evaluate, shown
+from mappa_core.tools.calculator import Calculator, CalculatorError, evaluate_expression, format_result
 from mappa_core.tools.workspace import FolderWorkspace
 
 
@@ -36,7 +36,7 @@ from mappa_core.tools.workspace import FolderWorkspace
     ],
 )
 def test_values_are_exact_where_they_are_rational(expression, answer):
-    assert shown(evaluate(expression)) == answer
+    assert format_result(evaluate_expression(expression)) == answer
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_values_are_exact_where_they_are_rational(expression, answer):
 )
 def test_what_cannot_be_evaluated_says_why(expression, reason):
     try:
-        evaluate(expression)
+        evaluate_expression(expression)
     except CalculatorError as error:
         assert reason in str(error)
     else:

@@ -3,12 +3,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.records import Message, ToolCall
-from mappa_core.tools.calls import NOT_CLOSED, calls_of
+from mappa_core.tools.calls import NOT_CLOSED, parse_calls
 
 
 def fenced(text: str) -> list[str | None]:
     """The code of each call, None for one that is cut off."""
-    calls = calls_of(Message(role="assistant", content=text), ["python"])
+    calls = parse_calls(Message(role="assistant", content=text), ["python"])
     assert all(call.name == "python" for call in calls)
     assert all(call.error in (None, NOT_CLOSED) for call in calls)
     return [None if call.error else call.arguments["code"] for call in calls]
@@ -17,7 +17,7 @@ def fenced(text: str) -> list[str | None]:
 def test_blocks_come_in_order_and_native_calls_before_them():
     native = ToolCall(name="calculator", arguments={"expression": "1"}, id="7")
     text = "First\n```python\na = 1\n```\nthen\n```py\nprint(2)\n```\n"
-    calls = calls_of(Message(role="assistant", content=text, tool_calls=(native,)), ["python", "calculator"])
+    calls = parse_calls(Message(role="assistant", content=text, tool_calls=(native,)), ["python", "calculator"])
     assert calls == (
         native,
         ToolCall(name="python", arguments={"code": "a = 1\n"}),
@@ -26,23 +26,23 @@ def test_blocks_come_in_order_and_native_calls_before_them():
 
 
 def test_blocks_are_text_where_python_is_not_offered():
-    assert calls_of(Message(role="assistant", content="```python\n1\n```"), ["calculator"]) == ()
+    assert parse_calls(Message(role="assistant", content="```python\n1\n```"), ["calculator"]) == ()
 
 
 def test_a_native_call_of_a_tool_that_is_not_offered_is_answered_not_run():
     native = ToolCall(name="shell", id="1")
-    (call,) = calls_of(Message(role="assistant", content="", tool_calls=(native,)), ["python"])
+    (call,) = parse_calls(Message(role="assistant", content="", tool_calls=(native,)), ["python"])
     assert (call.name, call.id) == ("shell", "1")
     assert call.error == "there is no tool 'shell' here (offered: python)"
 
 
 def test_the_error_of_a_native_call_is_kept():
     native = ToolCall(name="shell", error="not JSON")
-    assert calls_of(Message(role="assistant", content="", tool_calls=(native,)), []) == (native,)
+    assert parse_calls(Message(role="assistant", content="", tool_calls=(native,)), []) == (native,)
 
 
 def test_reasoning_is_not_read():
-    assert calls_of(Message(role="assistant", content="", reasoning="```python\n1\n```"), ["python"]) == ()
+    assert parse_calls(Message(role="assistant", content="", reasoning="```python\n1\n```"), ["python"]) == ()
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ async def opened(**options):
 def no_cages(monkeypatch):
     """No `bwrap`, no Landlock."""
     monkeypatch.setattr(tiers.shutil, "which", lambda name: None)
-    monkeypatch.setattr(tiers.landlock, "abi", lambda: 0)
+    monkeypatch.setattr(tiers.landlock, "abi_version", lambda: 0)
 
 
 async def test_the_first_cage_that_works_is_taken(monkeypatch):
@@ -89,7 +89,7 @@ async def test_a_program_that_gets_out_is_a_cage_that_does_not_work(monkeypatch)
 
 
 async def test_an_older_landlock_works_with_a_warning_that_says_what_is_open(monkeypatch):
-    monkeypatch.setattr(tiers.landlock, "abi", lambda: 5)
+    monkeypatch.setattr(tiers.landlock, "abi_version", lambda: 5)
     sandbox = await opened(cage="landlock")
     assert sandbox.detail == "Landlock ABI 5 and seccomp"
     # As root programs run as another user, who can signal nobody.
@@ -108,8 +108,8 @@ async def test_a_hidden_path_that_is_nowhere_is_named():
 
 
 def test_what_need_not_be_there_is_hidden_where_it_is():
-    assert tiers.resolved(["numpy/datta?"]) == ()
-    assert len(tiers.resolved(["numpy/version.py?"])) == 1
+    assert tiers.resolve_hidden(["numpy/datta?"]) == ()
+    assert len(tiers.resolve_hidden(["numpy/version.py?"])) == 1
 
 
 async def test_nothing_can_be_hidden_without_a_cage(no_cages):
@@ -121,12 +121,12 @@ def test_hidden_paths_are_absolute_or_of_a_package(tmp_path):
     import numpy
 
     (tmp_path / "link").symlink_to(tmp_path)
-    found = tiers.resolved(["numpy/version.py", str(tmp_path / "link"), str(tmp_path)])
+    found = tiers.resolve_hidden(["numpy/version.py", str(tmp_path / "link"), str(tmp_path)])
     assert found == (str(Path(numpy.__file__).resolve().parent / "version.py"), str(tmp_path.resolve()))
 
 
 def test_the_interpreter_and_its_packages_are_readable_and_home_is_not():
-    places = tiers.readable()
+    places = tiers.readable_paths()
     assert all(os.path.lexists(place) for place in places)
     for wanted in (os.path.realpath(sys.executable), os.__file__, pytest.__file__):
         assert any(wanted.startswith(f"{place}/") for place in places)
@@ -153,7 +153,7 @@ async def test_preloaded_modules_are_there_and_are_started_afresh(tmp_path):
 async def test_a_probe_that_fails_is_told_with_what_it_said(monkeypatch):
     monkeypatch.setattr(tiers, "PROBE", "raise SystemExit('no luck')")
     with pytest.raises(ToolError, match="a first program failed in it: no luck"):
-        await tiers.attempt("none", (), ())
+        await tiers.try_backend("none", (), ())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs programs as another user")

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from mappa_core.records import FileChange, ToolLimits
-from mappa_core.tools.cage.order import Order, Setup
-from mappa_core.tools.python.exchange import program_order, program_result, program_runner
+from mappa_core.tools.cage.order import SandboxConfig, SandboxJob
+from mappa_core.tools.python.exchange import program_job, program_result, program_runner
 
 
 def kept(head: bytes, tail: bytes = b"", cut: int = 0) -> dict[str, object]:
@@ -20,20 +20,24 @@ def reply(**fields: object) -> dict[str, object]:
     return {"exit": 0, "limit": None, "stdout": kept(b""), "stderr": kept(b""), "seconds": 0.25, **fields}
 
 
-def result(answer, limits=None, folder="/some/space", files=(), left_behind=()):
+def result(answer, limits=None, folder="/some/space", files=(), irregular_files=()):
     limits = limits or ToolLimits()
-    return program_result(answer, limits, folder=folder, files=files, left_behind=left_behind, sandbox="somewhere")
+    return program_result(
+        answer, limits, folder=folder, files=files, irregular_files=irregular_files, sandbox="somewhere"
+    )
 
 
 def test_an_order_survives_the_way():
-    order = program_order("print('ü')", ToolLimits(processes=7), folder="/a b", arguments=("x",), inputs=("/in",))
-    assert Order.from_json(order.to_json()) == order
-    assert (order.processes, order.head_bytes + order.tail_bytes) == (7, ToolLimits().output_bytes)
+    job = program_job("print('ü')", ToolLimits(processes=7), folder="/a b", arguments=("x",), inputs=("/in",))
+    assert SandboxJob.from_json(job.to_json()) == job
+    assert (job.processes, job.head_bytes + job.tail_bytes) == (7, ToolLimits().output_bytes)
 
 
 def test_a_setup_survives_the_way():
-    setup = Setup(tier="none", scratch="/s", preload=("a", "b"), readable=("/usr",), hidden=("/usr/x",), sized=True)
-    assert Setup.from_json(setup.to_json()) == setup
+    config = SandboxConfig(
+        backend="none", scratch="/s", preload=("a", "b"), readable=("/usr",), hidden=("/usr/x",), supports_size=True
+    )
+    assert SandboxConfig.from_json(config.to_json()) == config
 
 
 @pytest.mark.parametrize(("code", "status"), [(0, "ok"), (1, "error"), (-9, "error")])
@@ -64,7 +68,7 @@ def test_a_limit_is_named_in_the_last_line(limit, status, reason):
 
 
 def test_what_was_left_behind_is_named_and_not_too_much_of_it():
-    done = result(reply(), left_behind=[f"l{number} (symbolic link)" for number in range(7)])
+    done = result(reply(), irregular_files=[f"l{number} (symbolic link)" for number in range(7)])
     assert done.status == "ok"
     assert done.stderr.startswith("[not kept, as these are no regular files: l0 (symbolic link), l1 ")
     assert done.stderr.endswith("l4 (symbolic link) and 2 more]\n")
@@ -95,8 +99,8 @@ def test_the_runner_runs_an_order_with_nothing_but_python(tmp_path):
         "import os, subprocess, sys\nprint(sys.argv, os.getcwd())\nopen('made', 'w').close()\n"
         "subprocess.Popen(['sleep', '100'], start_new_session=True)\nsys.exit(4)"
     )
-    order = program_order(code, ToolLimits(wall_s=60), folder=str(tmp_path / "folder"), arguments=["a"])
-    (tmp_path / "order.json").write_text(order.to_json())
+    job = program_job(code, ToolLimits(wall_s=60), folder=str(tmp_path / "folder"), arguments=["a"])
+    (tmp_path / "order.json").write_text(job.to_json())
     command = [sys.executable, "-I", "-S", "runner.zip", "order.json", "reply.json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -107,8 +111,8 @@ def test_the_runner_runs_an_order_with_nothing_but_python(tmp_path):
 
 def test_the_runner_says_when_the_program_killed_its_supervisor(tmp_path):
     (tmp_path / "runner.zip").write_bytes(program_runner())
-    order = program_order("import os; os.kill(os.getppid(), 9)", ToolLimits(), folder=str(tmp_path))
-    (tmp_path / "order.json").write_text(order.to_json())
+    job = program_job("import os; os.kill(os.getppid(), 9)", ToolLimits(), folder=str(tmp_path))
+    (tmp_path / "order.json").write_text(job.to_json())
     command = [sys.executable, "runner.zip", "order.json", "reply.json"]
     subprocess.run(command, cwd=tmp_path, check=True)
     assert json.loads((tmp_path / "reply.json").read_text()) == {"killed": 9}

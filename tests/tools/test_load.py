@@ -32,7 +32,7 @@ LIMITS = ToolLimits(wall_s=60.0, cpu_s=1.0, memory_bytes=128 << 20, processes=16
 
 def resident(pid: int) -> int:
     """Bytes of memory of its own that a process holds."""
-    return processes.look(pid).memory
+    return processes.read_process_usage(pid).memory
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def scratch(monkeypatch, tmp_path) -> Path:
 async def play(count: int, hostile_every: int, scratch: Path, tmp_path: Path) -> None:
     tool = PythonTool(PythonOptions(workers=AT_ONCE))
     await tool.open()
-    (warden,) = processes.children_of(os.getpid())
+    (fork_server,) = processes.children_of(os.getpid())
 
     async def one(number: int) -> None:
         workspace = FolderWorkspace(tmp_path / f"w{number}")
@@ -62,14 +62,14 @@ async def play(count: int, hostile_every: int, scratch: Path, tmp_path: Path) ->
         await asyncio.gather(*(one(number) for number in numbers))
 
     await batch(range(1, AT_ONCE * 2))  # until everything that is made once is made
-    before = len(os.listdir("/proc/self/fd")), resident(os.getpid()), resident(warden)  # noqa: PTH208
+    before = len(os.listdir("/proc/self/fd")), resident(os.getpid()), resident(fork_server)  # noqa: PTH208
     for first in range(0, count, 200):
         await batch(range(first, min(first + 200, count)))
     gc.collect()
-    after = len(os.listdir("/proc/self/fd")), resident(os.getpid()), resident(warden)  # noqa: PTH208
+    after = len(os.listdir("/proc/self/fd")), resident(os.getpid()), resident(fork_server)  # noqa: PTH208
     assert after[0] == before[0]
     assert after[1] - before[1] < 32 << 20 and after[2] - before[2] < 4 << 20
-    assert processes.descendants_of(warden) == []
+    assert processes.descendants_of(fork_server) == []
     assert [path for folder in scratch.iterdir() for path in folder.iterdir()] == []
     await tool.close()
     assert processes.children_of(os.getpid()) == [] and list(scratch.iterdir()) == []

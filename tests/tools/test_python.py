@@ -144,7 +144,7 @@ async def test_installed_packages_can_be_imported_and_the_parents_folder_cannot(
     assert "No module named 'planted'" in (await run("import planted")).stderr
 
 
-async def test_nothing_of_the_wardens_modules_is_importable_by_accident(run):
+async def test_nothing_of_the_fork_servers_modules_is_importable_by_accident(run):
     for name in ("program", "mappa_core", "mappa_core.tools.cage.warden"):
         result = await run(f"import sys; print({name!r} in sys.modules)")
         assert result.stdout == "False\n"

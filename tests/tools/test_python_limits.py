@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from mappa_core.tools.cut import ends
+from mappa_core.tools.cut import split_limit
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -71,7 +71,7 @@ async def test_a_flood_of_output_is_read_kept_at_both_ends_and_dropped(run):
         "import sys\nprint('first')\nfor _ in range(200):\n    sys.stdout.write('x' * 100_000)\nprint('last')",
         output_bytes=3000,
     )
-    head, tail = ends(3000)
+    head, tail = split_limit(3000)
     assert (result.status, result.truncated) == ("ok", True)
     before, after = result.stdout.split(f"\n[... {20_000_011 - 3000} bytes cut ...]\n")
     assert (len(before), len(after)) == (head, tail)

@@ -1,4 +1,4 @@
-"""The life of the warden: it outlives nobody, and what happens to it is told apart from what programs do."""
+"""Lifecycle of the fork server: it ends with its driver, and its faults are told apart from those of programs."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ import pytest
 
 from mappa_core.errors import ToolError
 from mappa_core.records import ToolLimits
-from mappa_core.tools.cage.warden import Warden
+from mappa_core.tools.cage.warden import ForkServer
 from mappa_core.tools.python import driver
 from mappa_core.tools.python.exchange import SUPERVISOR_LOST
 from mappa_core.tools.python.options import PythonOptions
@@ -29,7 +29,7 @@ def mark() -> str:
 
 @pytest.fixture(autouse=True)
 def scratch(monkeypatch, tmp_path) -> Path:
-    """Where the warden's own folder lies."""
+    """Parent of the fork server's scratch folder."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
     (tmp_path / "scratch").mkdir()
     return tmp_path / "scratch"
@@ -48,7 +48,7 @@ async def under_way(run, workspace, code):
     return task
 
 
-async def test_one_warden_serves_many_programs(uncaged, workspace):
+async def test_one_fork_server_serves_many_programs(uncaged, workspace):
     code = "import os; print(open(f'/proc/{os.getppid()}/stat').read().split()[3])"
     parents = {(await uncaged.call({"code": code}, workspace, ToolLimits())).stdout for _ in range(3)}
     assert len(parents) == 1
@@ -59,7 +59,7 @@ async def test_closing_ends_everything_and_leaves_no_folder(tool, run, workspace
     await until(lambda: processes(str(scratch)) and processes(mark))
     await tool.close()
     assert processes(str(scratch)) == processes(mark) == [] == list(scratch.iterdir())
-    with pytest.raises(ToolError, match="warden ended"):
+    with pytest.raises(ToolError, match="fork server ended"):
         await task
 
 
@@ -76,19 +76,19 @@ async def test_closing_an_unused_tool_starts_nothing(tool, scratch):
 
 async def test_a_run_leaves_no_folder_of_its_own(run, scratch):
     await run("import tempfile, os\nopen(os.path.expanduser('~/x'), 'w').close()\ntempfile.mkdtemp()")
-    (warden,) = scratch.iterdir()
-    assert list(warden.iterdir()) == []
+    (fork_server,) = scratch.iterdir()
+    assert list(fork_server.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_warden_that_dies_loses_its_programs_and_is_replaced(run, workspace, processes, scratch, mark, number):
+async def test_a_fork_server_that_dies_loses_programs_and_is_replaced(run, workspace, processes, scratch, mark, number):
     task = await under_way(run, workspace, SLEEP.format(mark))
-    # Supervisors have the warden's command line; it alone is our child.
-    (warden,) = (
+    # Supervisors have the fork server's command line; it alone is our child.
+    (fork_server,) = (
         pid for pid in processes(str(scratch)) if f"PPid:\t{os.getpid()}\n" in Path(f"/proc/{pid}/status").read_text()
     )
-    os.kill(warden, number)
-    with pytest.raises(ToolError, match="warden ended"):
+    os.kill(fork_server, number)
+    with pytest.raises(ToolError, match="fork server ended"):
         await task
     await until(lambda: processes(mark) == [])
     assert (await run("print(1)")).stdout == "1\n"
@@ -109,14 +109,14 @@ async def test_killing_the_supervisor_is_the_programs_own_error(uncaged, workspa
 REAPED = f"""
 import contextlib, os, socket, subprocess, sys
 from mappa_core.tools.cage import kernel
-from mappa_core.tools.cage.order import Setup
-from {Warden.__module__} import Warden
+from mappa_core.tools.cage.order import SandboxConfig
+from {ForkServer.__module__} import ForkServer
 
 kernel.become_subreaper()
-warden = Warden(socket.socketpair()[0], Setup(tier="none", scratch=sys.argv[2]))
-subprocess.Popen(["sh", "-c", f"sleep {{sys.argv[1]}} & exit 0"]).returncode = 0  # left to the warden
+server = ForkServer(socket.socketpair()[0], SandboxConfig(backend="none", scratch=sys.argv[2]))
+subprocess.Popen(["sh", "-c", f"sleep {{sys.argv[1]}} & exit 0"]).returncode = 0  # left to the fork server
 os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-warden._reap()
+server._reap()
 with contextlib.suppress(ChildProcessError):  # it may have been reaped on the way
     os.waitid(os.P_ALL, 0, os.WEXITED)
 """
@@ -129,15 +129,15 @@ async def test_an_orphan_that_ends_well_takes_its_own_along(processes, scratch, 
 
 
 async def test_stopping_the_supervisor_is_the_programs_own_error(monkeypatch, uncaged, workspace, processes, mark):
-    monkeypatch.setattr(driver, "GRACE_S", 0.5)
+    monkeypatch.setattr(driver, "KILL_GRACE_S", 0.5)
     code = f"import os\nos.kill(os.getppid(), {signal.SIGSTOP})\nos.execvp('sleep', ['sleep', '{mark}'])"
     result = await uncaged.call({"code": code}, workspace, ToolLimits(wall_s=0.1))
     assert (result.status, result.stderr) == ("error", SUPERVISOR_LOST)
     await until(lambda: processes(mark) == [])
 
 
-async def test_a_stopped_warden_is_given_up(monkeypatch, run, processes, scratch):
-    monkeypatch.setattr(driver, "GRACE_S", 0.5)
+async def test_a_stopped_fork_server_is_given_up(monkeypatch, run, processes, scratch):
+    monkeypatch.setattr(driver, "KILL_GRACE_S", 0.5)
     await run("")
     await until(lambda: len(processes(str(scratch))) == 1)  # the supervisor, having replied, is gone
     os.kill(processes(str(scratch))[0], signal.SIGSTOP)
@@ -170,7 +170,7 @@ from pathlib import Path
 from mappa_core.records import ToolLimits
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
-from mappa_core.tools.cage.warden import Warden
+from mappa_core.tools.cage.warden import ForkServer
 from mappa_core.tools.workspace import FolderWorkspace
 
 async def main():

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from mappa_core.errors import TaskError, ToolError
 from mappa_core.records import Completion, FileChange, Message, Step, ToolResult
-from mappa_core.tools.cage.walk import remove
-from mappa_core.tools.workspace import FolderWorkspace, lineage
+from mappa_core.tools.cage.walk import remove_tree
+from mappa_core.tools.workspace import FolderWorkspace, file_lineage
 
 
 def sha(data: bytes) -> str:
@@ -88,7 +88,7 @@ def test_links_and_special_files_are_not_followed(workspace, tmp_path):
     (workspace.path / "real").write_text("x")
     assert workspace.files == ("real",)
     assert [change.path for change in workspace.changes()] == ["real"]
-    assert workspace.left_behind() == (
+    assert workspace.irregular_files() == (
         "bad\\xff (its name is not UTF-8)",
         "dangling (symbolic link)",
         "fifo (FIFO)",
@@ -219,8 +219,8 @@ def test_lineage_tells_which_step_did_what_to_each_file():
     other = FileChange(path="b", kind="created", size=1, sha256="3")
     gone = FileChange(path="a", kind="deleted")
     steps = [step(0, (made,), (changed,)), step(1), step(2, (gone, other))]
-    assert lineage(steps) == {"a": (("s0", made), ("s0", changed), ("s2", gone)), "b": (("s2", other),)}
-    assert lineage([]) == {}
+    assert file_lineage(steps) == {"a": (("s0", made), ("s0", changed), ("s2", gone)), "b": (("s2", other),)}
+    assert file_lineage([]) == {}
 
 
 # --- what a program may leave behind ----------------------------------------------------------------------------------
@@ -230,18 +230,18 @@ def test_what_is_no_regular_file_is_named_by_its_kind_until_it_is_gone(workspace
     (workspace.path / "one\nline.csv").symlink_to("/etc/passwd")
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(workspace.path / "sock"))
-    assert workspace.left_behind() == ()
+    assert workspace.irregular_files() == ()
     workspace.changes()
-    assert workspace.left_behind() == ("one\\nline.csv (symbolic link)", "sock (socket)")
+    assert workspace.irregular_files() == ("one\\nline.csv (symbolic link)", "sock (socket)")
     (workspace.path / "sock").unlink()
     workspace.changes()
-    assert workspace.left_behind() == ("one\\nline.csv (symbolic link)",)
+    assert workspace.irregular_files() == ("one\\nline.csv (symbolic link)",)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a device")
 def test_a_device_is_named_and_not_opened(workspace):
     os.mknod(workspace.path / "null", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
-    assert workspace.changes() == () and workspace.left_behind() == ("null (character device)",)
+    assert workspace.changes() == () and workspace.irregular_files() == ("null (character device)",)
 
 
 def test_a_folder_swapped_for_a_link_is_not_entered(workspace, tmp_path):
@@ -254,7 +254,7 @@ def test_a_folder_swapped_for_a_link_is_not_entered(workspace, tmp_path):
     (workspace.path / "sub").rmdir()
     (workspace.path / "sub").symlink_to(tmp_path / "out")
     assert workspace.changes() == (FileChange(path="sub/key", kind="deleted"),)
-    assert workspace.left_behind() == ("sub (symbolic link)",)
+    assert workspace.irregular_files() == ("sub (symbolic link)",)
 
 
 def test_a_workspace_that_was_removed_or_swapped_for_a_link_is_empty(workspace, tmp_path):
@@ -297,9 +297,9 @@ def test_folders_without_end_are_looked_into_as_far_as_paths_go_and_can_be_remov
     with few_descriptors(100):
         paths = [change.path for change in workspace.changes()]
         assert paths == ["d/" * 1200 + "bottom", "z"]
-        (left,) = workspace.left_behind()
+        (left,) = workspace.irregular_files()
         assert left.startswith("longlong") and left.endswith("(its path is too long)")
-        remove(workspace.path)
+        remove_tree(workspace.path)
     assert not workspace.path.exists()
 
 
@@ -320,12 +320,12 @@ def test_what_cannot_be_read_is_named_and_can_be_removed(workspace):
         (workspace.path / name / "b").write_text("x")
         (workspace.path / name).chmod(mode)
     assert workspace.changes() == ()
-    assert workspace.left_behind() == (
+    assert workspace.irregular_files() == (
         "a (cannot be read)",
         "closed (folder that cannot be opened)",
         "listed (folder that cannot be opened)",
     )
-    remove(workspace.path)
+    remove_tree(workspace.path)
     assert not workspace.path.exists()
 
 
@@ -338,12 +338,12 @@ def test_a_folder_is_removed_with_all_that_is_in_it_and_nothing_that_links_lead_
     (doomed / "a" / "link").symlink_to(tmp_path / "kept")
     (doomed / "c").mkdir(mode=0)
     os.mkfifo(doomed / "fifo")
-    remove(doomed)
+    remove_tree(doomed)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
     assert (tmp_path / "kept" / "file").exists()
     (tmp_path / "alias").symlink_to(tmp_path / "kept")
-    remove(tmp_path / "alias")
-    remove(tmp_path / "never was")
+    remove_tree(tmp_path / "alias")
+    remove_tree(tmp_path / "never was")
     assert (tmp_path / "kept" / "file").exists()
 
 
@@ -370,7 +370,7 @@ def test_files_of_the_task_stand_in_the_workspace_and_are_no_change(given_files,
     assert (given_files.path / "train.csv").readlink() == data / "train.csv"
     assert given_files.files == ("in/test.csv", "train.csv")
     assert given_files.inputs == {"train.csv": data / "train.csv", "in/test.csv": data / "test.csv"}
-    assert given_files.changes() == () and given_files.left_behind() == ()
+    assert given_files.changes() == () and given_files.irregular_files() == ()
 
 
 def test_a_file_of_the_task_by_a_link_is_the_file_that_it_leads_to(tmp_path, data):
@@ -387,7 +387,7 @@ def test_what_programs_do_to_links_is_a_change_of_the_file_and_never_touches_the
     test.unlink()
     test.symlink_to("/etc/passwd")
     assert given_files.changes() == (FileChange(path="in/test.csv", kind="deleted"),)
-    assert given_files.left_behind() == ("in/test.csv (symbolic link)",)
+    assert given_files.irregular_files() == ("in/test.csv (symbolic link)",)
     train.unlink()
     train.symlink_to(data / "train.csv")
     assert given_files.changes() == (FileChange(path="train.csv", kind="deleted"),)
@@ -403,7 +403,7 @@ def test_restoring_never_writes_through_a_link(given_files, data, tmp_path, arch
     again = FolderWorkspace(tmp_path / "again", archive, given_files.inputs)
     again.restore(changes)
     assert again.files == ("train.csv",) and (again.path / "train.csv").read_text() == "mine"
-    assert again.changes() == () and again.left_behind() == ()
+    assert again.changes() == () and again.irregular_files() == ()
     assert [path.read_text() for path in sorted(data.iterdir())] == ["test.csv", "train.csv"]
 
 

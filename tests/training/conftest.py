@@ -12,7 +12,7 @@ import pytest
 
 from mappa_core.errors import ActorLost
 from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import Registry, load
+from mappa_core.plugins import Registry, load_plugins
 from mappa_core.protocols import Coach, TaskSource, Tracker, Workflow
 from mappa_core.records import Message, Role, Task, Verdict, VersionSpan
 from mappa_core.testing import ScriptedEngine, ScriptedSampler
@@ -289,4 +289,4 @@ def plugin() -> type[Plugin]:
 def registry(tmp_path) -> Registry:
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text(RECIPE)
-    return load(only=(), modules={"doubles": Plugin(recipe)})
+    return load_plugins(only=(), modules={"doubles": Plugin(recipe)})

@@ -21,7 +21,7 @@ from mappa_core.store.checkpoint import POLICIES, Checkpoints
 from mappa_core.store.database import Store
 from mappa_core.store.reader import Reader
 from mappa_core.training import Run
-from mappa_core.training.listener import Silent
+from mappa_core.training.listener import NullListener
 
 HERE = Path(__file__).parent
 
@@ -47,7 +47,7 @@ def engines(registry):
 
 def learned(folder):
     """The trajectories that each update learned from, as the last checkpoint has it."""
-    return json.loads((Checkpoints(folder / "checkpoints").last().path / POLICIES / "updates").read_text())
+    return json.loads((Checkpoints(folder / "checkpoints").load_latest().path / POLICIES / "updates").read_text())
 
 
 def played(folder):
@@ -122,7 +122,7 @@ def test_weights_are_as_old_as_the_bound_allows_and_no_older(start):
 
 def test_a_row_beyond_the_bound_is_a_bug_that_raises(start, engines, monkeypatch):
     run = start(max_staleness=1)
-    monkeypatch.setattr("mappa_core.training.rollouts.Rollouts._let_begin", let_all_begin)
+    monkeypatch.setattr("mappa_core.training.rollouts.RolloutScheduler._start_allowed", let_all_begin)
     with pytest.raises(RuntimeError, match=r"version 0 of its weights, .* version 2 may learn from those of 1 to 2"):
         run.train()
 
@@ -130,7 +130,7 @@ def test_a_row_beyond_the_bound_is_a_bug_that_raises(start, engines, monkeypatch
 def let_all_begin(self, iteration):
     if self._next is None:
         for number in range(self._iterations):
-            self._start(number, list(self._siblings(number)))
+            self._start(number, list(self._sample_groups(number)))
         self._next = self._iterations
 
 
@@ -208,7 +208,7 @@ def test_a_guard_stops_with_a_checkpoint_and_what_was_collected_ahead_is_not_ask
         run.train()
     folder = tmp_path / "runs" / "run"
     before = played(folder)
-    done = Checkpoints(folder / "checkpoints").latest()
+    done = Checkpoints(folder / "checkpoints").latest_iteration()
     assert any(row[0] > f"train-{done + 1:06d}" for row in before)
     trained = Run.resume(folder, "coach.max_missing=1.0", registry=registry).train()
     check_whole(trained.folder, 2, 0.0, 4)
@@ -219,17 +219,17 @@ class Killed(BaseException):
     pass
 
 
-class Killer(Silent):
+class Killer(NullListener):
     """Ends a run after so many iterations: at the end of the last, or at the start of the following one."""
 
     def __init__(self, *, after=None, before=None):
         self._after, self._before = after, before
 
-    def iteration_finished(self, report):
+    def on_iteration_end(self, report):
         if report.iteration == self._after:
             raise Killed
 
-    def collecting(self, split, done, rollouts):
+    def on_rollouts_start(self, split, done, rollouts):
         if (split, done) == ("train", self._before):
             raise Killed
 
@@ -242,7 +242,7 @@ def test_what_a_checkpoint_left_to_later_iterations_is_learned_from_after_a_resu
     folder = tmp_path / "runs" / "run"
     decided = gathered(folder)
     late = [f"train-000000/n{slow}/{sample:03d}" for sample in (0, 1)]
-    assert Checkpoints(folder / "checkpoints").latest() == 1
+    assert Checkpoints(folder / "checkpoints").latest_iteration() == 1
     assert (decided[0]["late"], decided[1]["joined"]) == (late, [])
     trained = Run.resume(folder, registry=registry).train()
     check_whole(trained.folder, 2, 0.5, 4)
@@ -274,7 +274,14 @@ class Cutter:
 
     def __init__(self, monkeypatch):
         self.left = 0
-        for name in ("begin", "step", "verdict", "end", "iteration", "event"):
+        for name in (
+            "begin_trajectory",
+            "record_step",
+            "record_verdict",
+            "end_trajectory",
+            "record_iteration",
+            "record_event",
+        ):
             monkeypatch.setattr(Store, name, self._counted(getattr(Store, name)))
 
     def _counted(self, write):
@@ -325,11 +332,11 @@ def error_of(error, kind):
 PROGRAM = """
 import runpy, sys
 from pathlib import Path
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.training import Run
 
 conftest, recipe, root = map(Path, sys.argv[1:4])
-registry = load(only=(), modules={"doubles": runpy.run_path(str(conftest))["Plugin"](recipe)})
+registry = load_plugins(only=(), modules={"doubles": runpy.run_path(str(conftest))["Plugin"](recipe)})
 folder = root / "run"
 run = Run.resume(folder, registry=registry) if folder.exists() else Run.from_recipe(
     "doubles/tiny", f"run.root={root}", "run.name=run", "engine.use=paced", *sys.argv[4:], registry=registry)

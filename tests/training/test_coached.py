@@ -6,13 +6,13 @@ import pytest
 
 from mappa_core.errors import ConfigError, GuardStop
 from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach, Provider
 from mappa_core.records import Task, Usage, Verdict
 from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.store.reader import Reader
 from mappa_core.training import Run
-from mappa_core.training.listener import Silent
+from mappa_core.training.listener import NullListener
 
 
 @dataclass
@@ -81,7 +81,7 @@ def dears():
 @pytest.fixture
 def start(registry, dears, tmp_path):
     """A run of the doubles, coached by `dear`."""
-    both = replace(registry, plugins={**registry.plugins, **load(only=(), modules={"dears": dears}).plugins})
+    both = replace(registry, plugins={**registry.plugins, **load_plugins(only=(), modules={"dears": dears}).plugins})
 
     def make(*settings, name="run", folder=None):
         words = ("coach.use=dear", f"run.root={tmp_path / 'runs'}", f"run.name={name}", *settings)
@@ -158,11 +158,11 @@ def test_usage_is_counted_by_agent_and_by_coach(start):
 def test_the_listener_hears_first_to_whom_data_will_be_sent(start):
     heard = []
 
-    class Ears(Silent):
-        def asking(self, providers):
+    class Ears(NullListener):
+        def on_providers(self, providers):
             heard.append([provider.host for provider in providers])
 
-        def collecting(self, split, done, rollouts):
+        def on_rollouts_start(self, split, done, rollouts):
             heard.append(split)
 
     start("train.iterations=1").train(Ears())
@@ -209,7 +209,7 @@ def test_what_is_learned_of_bias_survives_a_resume(start, tmp_path):
     part = start(*LIKES_EVEN, "coach.bias.correct=true", "train.iterations=4", name="part").train()
     resumed = start("train.iterations=8", folder=part.folder).train()
     assert [v.score for v in verdicts(resumed.folder)] == [v.score for v in verdicts(whole.folder)]
-    ends = [Checkpoints(one.folder / "checkpoints").last().manifest.coach for one in (whole, resumed)]
+    ends = [Checkpoints(one.folder / "checkpoints").load_latest().manifest.coach for one in (whole, resumed)]
     assert ends[0] == ends[1]
 
 

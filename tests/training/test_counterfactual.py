@@ -6,11 +6,11 @@ import sqlite3
 
 import pytest
 
-from mappa_core.credit.counterfactual import credit_of
+from mappa_core.credit.counterfactual import counterfactual_credit
 from mappa_core.errors import ConfigError
 from mappa_core.store.reader import Reader
 from mappa_core.training import Run
-from mappa_core.training.listener import Silent
+from mappa_core.training.listener import NullListener
 
 TEXTS = "{doubler: '0', checker: '0'}"
 DEFAULT = ("credit.counterfactual.use=default", f"credit.counterfactual.texts={TEXTS}", "shapers=[{use: difference}]")
@@ -71,7 +71,7 @@ def test_a_run_is_the_same_but_for_its_rewards(start):
     assert len(played) == 4 * 8 and all(one.verdicts == () for one in played)
     # 0 is wrong wherever it stands, so both actions are worth what the team got.
     for one in of(weighed.folder, "train"):
-        assert [credit_of(one, place, "correct").value for place in (0, 1)] == [one.outcome["correct"]] * 2
+        assert [counterfactual_credit(one, place, "correct").value for place in (0, 1)] == [one.outcome["correct"]] * 2
 
 
 def test_a_run_that_is_killed_at_any_point_of_them_goes_on_as_if_it_had_not_been(
@@ -80,7 +80,7 @@ def test_a_run_that_is_killed_at_any_point_of_them_goes_on_as_if_it_had_not_been
     from mappa_core.store.database import Store
 
     whole = start(*DEFAULT, "train.iterations=2", "checkpoint.every=1", name="whole").train()
-    real = Store.step
+    real = Store.record_step
 
     class Killed(BaseException):
         pass
@@ -94,10 +94,10 @@ def test_a_run_that_is_killed_at_any_point_of_them_goes_on_as_if_it_had_not_been
             if len(seen) == killed_at:
                 raise Killed
 
-        monkeypatch.setattr(Store, "step", step)
+        monkeypatch.setattr(Store, "record_step", step)
         with pytest.raises(BaseException):  # noqa: B017 - a group that holds the kill
             start(*DEFAULT, "train.iterations=2", "checkpoint.every=1", name=f"killed{number}").train()
-        monkeypatch.setattr(Store, "step", real)
+        monkeypatch.setattr(Store, "record_step", real)
         folder = tmp_path / f"killed{number}"
         Run.resume(folder, registry=registry).train()
         assert traces(folder) == traces(whole.folder)
@@ -107,8 +107,8 @@ def test_a_resume_after_an_update_without_checkpoint_plays_none_again(start, reg
     class Killed(BaseException):
         pass
 
-    class Killer(Silent):
-        def iteration_finished(self, report):
+    class Killer(NullListener):
+        def on_iteration_end(self, report):
             if report.iteration == 3:
                 raise Killed
 
@@ -130,8 +130,8 @@ def test_they_belong_to_the_iteration_that_learns_from_their_trajectory(start, s
 def test_what_is_added_is_said_before_the_start(start):
     heard = []
 
-    class Ears(Silent):
-        def adding(self, extra):
+    class Ears(NullListener):
+        def on_counterfactuals(self, extra):
             heard.append(extra)
 
     start(*DEFAULT, "train.iterations=1").train(Ears())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach
 from mappa_core.records import Verdict
 from mappa_core.store.reader import Reader
@@ -39,7 +39,7 @@ def learned(plugin, registry, tmp_path, monkeypatch):
             yield Offer("strict", lambda options: Correcting())
 
     def play(*settings):
-        found = load(only=(), modules={"doubles": Corrected(tmp_path / "tiny.yaml")})
+        found = load_plugins(only=(), modules={"doubles": Corrected(tmp_path / "tiny.yaml")})
         words = (f"run.root={tmp_path / 'runs'}", "train.iterations=1", "train.prompts=8", *settings)
         folder = Run.from_recipe("doubles/tiny", *words, registry=found).train().folder
         with Reader(folder) as reader:

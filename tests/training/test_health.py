@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from mappa_core.cli import results
-from mappa_core.cli.progress import Lines
+from mappa_core.cli.progress import LineProgress
 from mappa_core.config.schema import HealthSection
 from mappa_core.store.reader import Reader
 from mappa_core.training import Run
-from mappa_core.training.health import RULES, Health, spread
-from mappa_core.view.health import warnings_of
+from mappa_core.training.health import HEALTH_RULES, HealthMonitor, reward_spread
+from mappa_core.view.health import read_warnings
 from mappa_core.view.report import write_report
 
 OFF = HealthSection(**dict.fromkeys(asdict(HealthSection())))
@@ -25,7 +25,7 @@ OFF = HealthSection(**dict.fromkeys(asdict(HealthSection())))
 
 def raised(figure, values, **limits):
     """The iterations, from 1, after which a rule raises a warning."""
-    health = Health(replace(OFF, **limits))
+    health = HealthMonitor(replace(OFF, **limits))
     found = []
     for number, value in enumerate(values, start=1):
         found += [(number, one.rule) for one in health.observe({"p": {} if value is None else {figure: value}})]
@@ -33,8 +33,8 @@ def raised(figure, values, **limits):
 
 
 def test_every_limit_has_its_rule_and_a_sentence_that_says_what_to_do():
-    assert {rule.limit for rule in RULES} == set(asdict(HealthSection()))
-    health = Health(HealthSection())
+    assert {rule.limit for rule in HEALTH_RULES} == set(asdict(HealthSection()))
+    health = HealthMonitor(HealthSection())
     found = [health.observe({"solver": {"kl": value}}) for value in (9.0, 0.1, 0.6, 0.7, 0.8)]
     assert found[:4] == [()] * 4
     (warning,) = found[4]
@@ -92,7 +92,7 @@ def test_a_figure_that_is_missing_changes_nothing_and_one_that_is_no_number_is_b
 
 
 def test_policies_are_watched_apart():
-    health = Health(HealthSection())
+    health = HealthMonitor(HealthSection())
     for _ in range(4):
         health.observe({"a": {"kl": 2.0}, "b": {"kl": 0.1}})
     found = health.observe({"a": {"kl": 2.0}, "b": {"kl": 2.0}})
@@ -102,7 +102,7 @@ def test_policies_are_watched_apart():
 @given(st.lists(st.floats(0.0, 3.0), min_size=1, max_size=25), st.data())
 def test_what_is_told_again_after_a_resume_is_as_if_it_had_never_stopped(values, data):
     stop = data.draw(st.integers(0, len(values)))
-    whole, resumed = Health(HealthSection()), Health(HealthSection())
+    whole, resumed = HealthMonitor(HealthSection()), HealthMonitor(HealthSection())
     figures = [{"kl": value, "entropy": value, "grad_norm": value} for value in values]
     said = [whole.observe({"a/b": one}) for one in figures]
     flat = [{f"policy/a/b/{name}": value for name, value in one.items()} | {"tokens": 9.0} for one in figures]
@@ -126,21 +126,21 @@ def test_the_spread_of_rewards_by_hand():
     # Groups (0, 0), (1, 2), a row alone, and one whose sibling has no verdict.
     experience = rewarded([0.0, 0.0, 1.0, 2.0, 5.0, 7.0, None], [0, 0, 1, 1, 2, 3, 3])
     std = np.std([0.0, 0.0, 1.0, 2.0, 5.0, 7.0])
-    assert spread(experience) == {"p": {"equal_groups": 0.5, "reward_std": pytest.approx(std)}}
-    assert spread(rewarded([1.0, 2.0], [0, 1])) == {"p": {"reward_std": 0.5}}
-    assert spread(rewarded([None], [0])) == {}
+    assert reward_spread(experience) == {"p": {"equal_groups": 0.5, "reward_std": pytest.approx(std)}}
+    assert reward_spread(rewarded([1.0, 2.0], [0, 1])) == {"p": {"reward_std": 0.5}}
+    assert reward_spread(rewarded([None], [0])) == {}
 
 
 def test_a_run_says_it_once_keeps_it_and_a_resumed_one_does_not_say_it_again(registry, tmp_path):
     """The sampler of the doubles always answers alike, so siblings never differ."""
     console = Console(file=io.StringIO(), width=400)
     words = (f"run.root={tmp_path}", "run.name=run", "eval.problems=1", "train.iterations=6")
-    trained = Run.from_recipe("doubles/tiny", *words, registry=registry).train(listener=Lines(console))
+    trained = Run.from_recipe("doubles/tiny", *words, registry=registry).train(listener=LineProgress(console))
     told = "health, equal_groups: policy doubler: in 100% of groups all siblings have the same reward (limit 95%)"
     assert console.file.getvalue().count(told) == 1
     Run.resume(trained.folder, "train.iterations=8", registry=registry).train()
     with Reader(trained.folder) as reader:
-        warnings = warnings_of(reader)
+        warnings = read_warnings(reader)
         counts = [metrics["health/warnings"] for _, metrics in reader.iterations()]
     assert [(one.iteration, one.rule, one.policy) for one in warnings] == [
         (5, "equal_groups", "checker"), (5, "equal_groups", "doubler")
@@ -156,4 +156,4 @@ def test_warnings_that_are_off_are_not_raised(registry, tmp_path):
     words = (f"run.root={tmp_path}", "run.name=run", "eval.problems=1", "train.iterations=6")
     trained = Run.from_recipe("doubles/tiny", *words, "train.health.equal_groups=null", registry=registry).train()
     with Reader(trained.folder) as reader:
-        assert warnings_of(reader) == ()
+        assert read_warnings(reader) == ()

@@ -63,7 +63,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_and_pays_no_verdict_twice(regi
         def __getattr__(self, name):
             return lambda *args: None
 
-        def iteration_finished(self, report):
+        def on_iteration_end(self, report):
             if report.iteration == 3:
                 raise Killed
 
@@ -78,7 +78,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_and_pays_no_verdict_twice(regi
     resumed = Run.resume(folder, registry=registry).train()
     assert resumed.summary.status == "done"
     assert traces(folder) == traces(whole.folder)
-    states = Checkpoints(folder / "checkpoints").last().manifest.coach["coaches"]
+    states = Checkpoints(folder / "checkpoints").load_latest().manifest.coach["coaches"]
     assert [state["coach"] for state in states] == [{"learned": 16}]
 
 

@@ -15,7 +15,7 @@ from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import read_summary
 from mappa_core.training import Run
-from mappa_core.training.skips import in_a_row
+from mappa_core.training.skips import count_consecutive_skips
 
 HERE = Path(__file__).parent
 
@@ -115,11 +115,11 @@ def test_a_step_that_was_taken_ends_a_row_and_an_iteration_without_rows_does_not
     def iteration(taken, skipped):
         return {"policy/a/steps": taken, "policy/a/skipped": skipped}
 
-    assert in_a_row([iteration(0, 2), iteration(0, 1)], "a") == 3
-    assert in_a_row([iteration(0, 2), iteration(1, 1)], "a") == 1
-    assert in_a_row([iteration(0, 2), iteration(0, 0), {}, iteration(0, 1)], "a") == 3
-    assert in_a_row([iteration(0, 2), iteration(1, 0)], "a") == 0
-    assert in_a_row([iteration(0, 2)], "b") == 0
+    assert count_consecutive_skips([iteration(0, 2), iteration(0, 1)], "a") == 3
+    assert count_consecutive_skips([iteration(0, 2), iteration(1, 1)], "a") == 1
+    assert count_consecutive_skips([iteration(0, 2), iteration(0, 0), {}, iteration(0, 1)], "a") == 3
+    assert count_consecutive_skips([iteration(0, 2), iteration(1, 0)], "a") == 0
+    assert count_consecutive_skips([iteration(0, 2)], "b") == 0
 
 
 # --- a full disk ------------------------------------------------------------------------------------------------------
@@ -130,10 +130,10 @@ from pathlib import Path
 import mappa_core.cli.options as options
 import mappa_core.cli.train as train
 from mappa_core.cli import main
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 
 conftest, recipe, limit = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-registry = load(only=(), modules={"doubles": runpy.run_path(str(conftest))["Plugin"](recipe)})
+registry = load_plugins(only=(), modules={"doubles": runpy.run_path(str(conftest))["Plugin"](recipe)})
 train.load_registry = lambda: registry
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 sys.exit(main(sys.argv[4:]))

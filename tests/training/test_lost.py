@@ -12,15 +12,15 @@ from rich.console import Console
 
 from mappa_core.cli import main
 from mappa_core.cli.asking import announce_sandboxes
-from mappa_core.cli.ending import show
-from mappa_core.cli.progress import Discreet, Lines
+from mappa_core.cli.ending import show_run_result
+from mappa_core.cli.progress import LineProgress, QuietListener
 from mappa_core.errors import ConfigError, GuardStop, TaskError, ToolError
-from mappa_core.evaluation.once import evaluate_once
+from mappa_core.evaluation.once import evaluate_standalone
 from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.protocols import TaskSource, Workflow
 from mappa_core.records import Message, Role, Sandbox, Task, ToolResult, ToolSpec
-from mappa_core.rollout.resuming import resume
+from mappa_core.rollout.resuming import resume_iteration
 from mappa_core.store.checkpoint import POLICIES, Checkpoints
 from mappa_core.store.folder import RunFolder
 from mappa_core.store.reader import Reader
@@ -28,7 +28,7 @@ from mappa_core.store.summary import read_summary
 from mappa_core.studies.observe import observe
 from mappa_core.testing import ScriptedEngine
 from mappa_core.training import Run
-from mappa_core.training.listener import Silent
+from mappa_core.training.listener import NullListener
 from mappa_core.view.report import write_report
 
 RECIPE = """
@@ -151,7 +151,7 @@ def registry(tmp_path, making, plugin):
         def mappa_engines(self):
             yield Offer("scripted", lambda options: ScriptedEngine(obeying))
 
-    return load(only=(), modules={"programs": Programs(recipe)})
+    return load_plugins(only=(), modules={"programs": Programs(recipe)})
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def test_too_many_lost_trajectories_stop_the_run_with_a_checkpoint_and_a_resume_
     assert "x the sandbox is out of sand\n" in said and said.endswith("A checkpoint was written.")
     folder = tmp_path / "runs" / "run"
     assert Checkpoints(folder / "checkpoints").iterations() == (0,)
-    assert (Checkpoints(folder / "checkpoints").last().path / POLICIES / "updates").read_text() == "0"
+    assert (Checkpoints(folder / "checkpoints").load_latest().path / POLICIES / "updates").read_text() == "0"
     assert read_summary(folder).status == "stopped"
     mended(tmp_path)
     resumed = Run.resume(folder, registry=run._registry).train()
@@ -217,8 +217,8 @@ def test_a_lost_trajectory_that_was_learned_from_stays_lost_on_resume(start, tmp
     class Killed(BaseException):
         pass
 
-    class Killer(Silent):
-        def iteration_finished(self, report):
+    class Killer(NullListener):
+        def on_iteration_end(self, report):
             if report.iteration == 3:
                 raise Killed
 
@@ -238,17 +238,17 @@ def test_what_is_played_on_is_never_sampled_again_to_be_compared(start, tmp_path
     with pytest.raises(GuardStop):
         start(faults="2 9, 3 9, 4 9, 5 9").train()
     with RunFolder.open(tmp_path / "runs" / "run") as folder:
-        settled = resume(folder.store, "train", 0, settled=True)
+        settled = resume_iteration(folder.store, "train", 0, is_consumed=True)
         lost = sorted(name for name, one in settled.replays.items() if one.lost is not None)
-        assert lost and settled.resample and set(lost) < set(settled.ended)
+        assert lost and settled.resample and set(lost) < set(settled.finished)
         assert folder.store.events("played_on") == []
-        again = resume(folder.store, "train", 0, settled=False)
-        assert not again.resample and not set(lost) & set(again.ended)
+        again = resume_iteration(folder.store, "train", 0, is_consumed=False)
+        assert not again.resample and not set(lost) & set(again.finished)
         assert all(one.lost is None for one in again.replays.values())
         (told,) = folder.store.events("played_on")
         assert told.body == {"split": "train", "iteration": 0, "trajectories": lost}
-        assert not resume(folder.store, "train", 0, settled=True).resample
-        assert resume(folder.store, "train", 1, settled=False).resample
+        assert not resume_iteration(folder.store, "train", 0, is_consumed=True).resample
+        assert resume_iteration(folder.store, "train", 1, is_consumed=False).resample
 
 
 def test_an_evaluation_that_lost_too_much_stops_the_run_and_is_made_again(start, tmp_path):
@@ -273,7 +273,7 @@ def test_an_evaluation_that_was_counted_with_losses_is_not_made_again(start, tmp
 
 def test_an_evaluation_alone_has_a_result_unless_all_is_lost(start, registry):
     some = start("eval.coach=true", faults="20 1, 21 1, 22 1").composed
-    evaluation = asyncio.run(evaluate_once(some, registry)).evaluation
+    evaluation = asyncio.run(evaluate_standalone(some, registry)).evaluation
     assert evaluation.failures == {"ToolError": 3} and evaluation.interval.mean == 1.0
     none = start("eval.coach=true", faults="20 1, 21 1, 22 1, 23 1", name="none").composed
     with pytest.raises(
@@ -288,8 +288,8 @@ def test_an_evaluation_alone_has_a_result_unless_all_is_lost(start, registry):
 def test_tools_are_opened_once_said_kept_and_closed(start, making):
     heard = []
 
-    class Ears(Silent):
-        def sandboxed(self, sandboxes):
+    class Ears(NullListener):
+        def on_sandboxes(self, sandboxes):
             heard.append(dict(sandboxes))
 
     trained = start("train.iterations=1").train(Ears())
@@ -318,7 +318,7 @@ def test_a_dry_run_opens_tools_too_and_one_that_cannot_be_opened_is_closed_befor
 
 def test_an_evaluation_says_and_keeps_it_too(start, registry):
     heard = []
-    evaluated = asyncio.run(evaluate_once(start().composed, registry, sandboxed=heard.append))
+    evaluated = asyncio.run(evaluate_standalone(start().composed, registry, on_sandboxes=heard.append))
     assert [list(sandboxes) for sandboxes in heard] == [["python"]]
     with Reader(evaluated.folder) as reader:
         assert [event.body["name"] for event in reader.events("sandbox")] == ["padded"]
@@ -329,12 +329,12 @@ BOXES = {"python": Sandbox(name="padded", detail="a [soft] one", warnings=("the 
 
 def test_where_programs_run_is_printed_and_when_quiet_only_what_is_not_kept_from_them(capsys):
     console = Console(width=40)
-    Lines(console).sandboxed(BOXES)
+    LineProgress(console).on_sandboxes(BOXES)
     assert capsys.readouterr().out.splitlines() == [
         "programs of the tool python run in padded (a [soft] one)",
         "programs of the tool python: the [door] is open",
     ]
-    Discreet().sandboxed(BOXES)
+    QuietListener().on_sandboxes(BOXES)
     said = capsys.readouterr()
     assert said.out == "" and said.err == "programs of the tool python: the [door] is open\n"
     announce_sandboxes(console, {"python": Sandbox(name="padded")}, quiet=True)
@@ -343,12 +343,12 @@ def test_where_programs_run_is_printed_and_when_quiet_only_what_is_not_kept_from
 
 def test_faults_of_tools_are_told_at_the_end_where_there_were_any(start, capsys):
     console = Console(width=200)
-    show(console, start("tools.python.retries=1", "train.iterations=1", faults="20 1").train())
+    show_run_result(console, start("tools.python.retries=1", "train.iterations=1", faults="20 1").train())
     assert "made again" not in capsys.readouterr().out
     trained = start("tools.python.retries=9", "train.iterations=2", faults="4 1, 5 1", name="faulty").train(
-        Lines(console)
+        LineProgress(console)
     )
-    show(console, trained)
+    show_run_result(console, trained)
     out = capsys.readouterr().out
     assert trained.summary.tools.attempts_again == 2
     assert "  1 calls of tools made again" in out or "  2 calls of tools made again" in out

@@ -8,12 +8,12 @@ import pytest
 
 from mappa_core.config.compose import compose
 from mappa_core.errors import ConfigError
-from mappa_core.evaluation.once import evaluate_once
+from mappa_core.evaluation.once import evaluate_standalone
 from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.protocols import TaskSource
 from mappa_core.records import Task
-from mappa_core.session.parts import chooses, parts_of
+from mappa_core.session.parts import in_selection_split, split_held_out
 from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.store.reader import Reader
 from mappa_core.testing import ScriptedEngine
@@ -21,8 +21,8 @@ from mappa_core.training import Run
 
 # The weights of every iteration double these numbers alone: the tasks that choose are best after 2, the others after 4.
 TASKS = [Task(id=f"n{n}", prompt=str(n), reference=str(2 * n)) for n in range(41, 65)]
-CHOOSING = [task for task in TASKS if chooses(task, 0.5)]
-REPORTED = [task for task in TASKS if not chooses(task, 0.5)]
+CHOOSING = [task for task in TASKS if in_selection_split(task, 0.5)]
+REPORTED = [task for task in TASKS if not in_selection_split(task, 0.5)]
 RIGHT = {
     0: (0, 0), 1: (4, 1), 2: (9, 3), 3: (2, 5), 4: (6, 9), 5: (9, 2),
 }  # fmt: skip
@@ -89,7 +89,7 @@ eval: {every: 1}
 checkpoint: {every: 1, keep: 9, best: true}
 """
     )
-    return load(only=(), modules={"doubles": WithNumbers(recipe)})
+    return load_plugins(only=(), modules={"doubles": WithNumbers(recipe)})
 
 
 def run(registry, tmp_path, *settings, name="run"):
@@ -132,7 +132,7 @@ def test_a_run_that_goes_on_comes_to_the_same(registry, tmp_path, made):
         def __getattr__(self, name):
             return lambda *args: None
 
-        def iteration_finished(self, report):
+        def on_iteration_end(self, report):
             if report.iteration == 4:
                 raise Killed
 
@@ -174,7 +174,7 @@ def test_it_cannot_be_changed_once_begun(registry, tmp_path):
 
 
 async def test_an_evaluation_of_such_a_run_leaves_them_out_too(registry, tmp_path):
-    evaluated = await evaluate_once(run(registry, tmp_path).composed, registry)
+    evaluated = await evaluate_standalone(run(registry, tmp_path).composed, registry)
     assert evaluated.evaluation.problems == tuple(task.id for task in REPORTED)
     assert evaluated.evaluation.part == "report"
 
@@ -187,28 +187,28 @@ def ids(tasks):
 
 
 def config(registry, *words):
-    return compose(registry, recipe="doubles/tiny", words=words).config
+    return compose(registry, recipe="doubles/tiny", overrides=words).config
 
 
 def test_where_a_task_goes_depends_on_nothing_else(registry):
-    all_, few = parts_of(TASKS, config(registry, "seed=7")), parts_of(TASKS[5:20], config(registry))
+    all_, few = split_held_out(TASKS, config(registry, "seed=7")), split_held_out(TASKS[5:20], config(registry))
     assert ids(few.selection) <= ids(all_.selection) and ids(few.report) <= ids(all_.report)
     assert len(all_.report) + len(all_.selection) == 24 and 6 < len(all_.selection) < 18
-    quarter = parts_of(TASKS, config(registry, "eval.selection=0.25")).selection
+    quarter = split_held_out(TASKS, config(registry, "eval.selection=0.25")).selection
     assert ids(quarter) < ids(all_.selection)
 
 
 def test_tasks_of_a_cluster_stay_together(registry):
     tasks = [Task(id=f"{cluster}{n}", prompt="p", cluster=f"c{cluster}") for cluster in range(12) for n in range(3)]
-    parts = parts_of(tasks, config(registry))
+    parts = split_held_out(tasks, config(registry))
     assert {task.cluster for task in parts.report}.isdisjoint({task.cluster for task in parts.selection})
     assert len(parts.report) % 3 == 0
 
 
 def test_a_part_that_is_empty_is_refused(registry):
     with pytest.raises(ConfigError, match=r"of 1 held-out tasks, parted by hash, none is left to report on"):
-        parts_of(CHOOSING[:1], config(registry))
+        split_held_out(CHOOSING[:1], config(registry))
     with pytest.raises(ConfigError, match="none is left to choose the best checkpoint on"):
-        parts_of(REPORTED[:1], config(registry))
+        split_held_out(REPORTED[:1], config(registry))
     with pytest.raises(ConfigError, match=r"eval.selection: must be above 0 and below 1"):
         config(registry, "eval.selection=1.0")

@@ -8,7 +8,7 @@ import pytest
 
 from mappa_core.errors import ConfigError
 from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.store.reader import Reader
 from mappa_core.testing import ScriptedEngine
@@ -71,7 +71,7 @@ eval: {every: 1, selection: null}
 checkpoint: {every: 6, keep: 1}
 """
     )
-    return load(only=(), modules={"doubles": Rising(recipe)})
+    return load_plugins(only=(), modules={"doubles": Rising(recipe)})
 
 
 def start(registry, tmp_path, *settings, name="run"):

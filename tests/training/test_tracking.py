@@ -10,9 +10,9 @@ import pytest
 from mappa_core.protocols import TrackedRun, Tracker
 from mappa_core.store.reader import Reader
 from mappa_core.testing import MemoryRecorder
-from mappa_core.training.metrics import metric_of
+from mappa_core.training.metrics import find_metric
 from mappa_core.training.run import Run
-from mappa_core.training.tracking import Tracking
+from mappa_core.training.tracking import TrackerThreads
 
 RUN = TrackedRun(id="ab" * 16, name="first", folder=Path("/nowhere"), plugin="p", recipe="tiny", seed=0)
 
@@ -94,7 +94,7 @@ def test_a_run_that_was_stopped_says_so(registry, tmp_path):
     class Stopping:
         def __getattr__(self, name):
             def hear(*what):
-                if name == "iteration_finished":
+                if name == "on_iteration_end":
                     raise asyncio.CancelledError
 
             return hear
@@ -106,11 +106,11 @@ def test_a_run_that_was_stopped_says_so(registry, tmp_path):
 
 def test_what_a_service_hangs_on_the_run_does_not_wait_for():
     slow, patience = Slow(), 0.05
-    tracking = Tracking([("slow", slow)], most_waiting=3, patience_s=patience)
+    tracking = TrackerThreads([("slow", slow)], max_queued=3, close_timeout_s=patience)
     tracking.start(RUN)
     tracking.log(1, {"accuracy": 1.0})
     for _ in range(5):
-        tracking.happened("action", "t", None)
+        tracking.send_record("action", "t", None)
     tracking.log(2, {"accuracy": 1.0})
     (trouble,) = tracking.close("done")
     assert trouble.left_busy and trouble.failures == 0
@@ -125,7 +125,7 @@ def test_what_a_service_hangs_on_the_run_does_not_wait_for():
 def test_after_a_start_that_fails_it_is_closed_and_hears_nothing_else():
     slow = Slow(fails_at_start=True)
     slow.go.set()
-    tracking = Tracking([("slow", slow)])
+    tracking = TrackerThreads([("slow", slow)])
     tracking.start(RUN)
     tracking.log(1, {})
     (trouble,) = tracking.close("failed")
@@ -135,12 +135,12 @@ def test_after_a_start_that_fails_it_is_closed_and_hears_nothing_else():
 
 def test_without_trackers_nothing_stands_between_the_run_and_its_store():
     store = MemoryRecorder()
-    assert Tracking([]).recorder(store) is store
+    assert TrackerThreads([]).recorder(store) is store
 
 
 def test_every_figure_of_a_run_is_in_the_documented_set(registry, tmp_path):
     start(registry, tmp_path, "eval.every=1", "checkpoint.best=true", "eval.selection=0.5", "eval.problems=8").train()
     (one,) = notes(registry)
     names = {name for _, metrics in one.logged for name in metrics}
-    assert {name for name in names if metric_of(name) is None} == set()
+    assert {name for name in names if find_metric(name) is None} == set()
     assert {"selection/accuracy", "eval/accuracy", "accuracy", "seconds/collect"} <= names

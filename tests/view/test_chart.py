@@ -5,24 +5,35 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.view.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Scale, _apart, _round_steps, chart
+from mappa_core.view.chart import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Scale,
+    _round_steps,
+    _spread_labels,
+    build_chart,
+)
 
 
 def test_values_land_on_the_pixels_that_they_should():
-    drawn = chart(
+    drawn = build_chart(
         "t", {"a": [(0, 0), (10, 1)]}, x_high=10, y_high=1, y_labels={0.5: "half"}, intervals=[(10, 0.5, 0.25, None)]
     )
     (line,) = drawn.lines
     assert line.path == f"M{LEFT},{HEIGHT - BOTTOM} L{WIDTH - RIGHT},{TOP}"
     (tick,) = drawn.y_ticks
     assert tick.at == (HEIGHT - BOTTOM + TOP) / 2
-    (bar,) = drawn.bars
+    (bar,) = drawn.error_bars
     assert (bar.x, bar.y, bar.high) == (WIDTH - RIGHT, tick.at, None)
     assert bar.low > bar.y
 
 
 def test_a_series_without_points_is_left_out():
-    assert chart("t", {"a": []}, x_high=1, y_high=1, y_labels={}).lines == ()
+    assert build_chart("t", {"a": []}, x_high=1, y_high=1, y_labels={}).lines == ()
 
 
 def test_a_scale_of_one_value_does_not_divide_by_zero():
@@ -31,7 +42,7 @@ def test_a_scale_of_one_value_does_not_divide_by_zero():
 
 @given(st.lists(st.floats(0, 300), max_size=8))
 def test_labels_do_not_overlap_and_keep_their_order(ys):
-    placed = _apart(ys)
+    placed = _spread_labels(ys)
     order = sorted(range(len(ys)), key=lambda i: ys[i])
     assert all(placed[b] - placed[a] >= 14 - 1e-9 for a, b in pairwise(order))
     assert all(after >= before for before, after in zip(ys, placed, strict=True))

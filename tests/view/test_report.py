@@ -10,20 +10,20 @@ from random import Random
 import pytest
 from rich.console import Console
 
-from mappa_core.cli.ending import show
+from mappa_core.cli.ending import show_run_result
 from mappa_core.cli.main import main
-from mappa_core.cli.progress import share
+from mappa_core.cli.progress import format_share
 from mappa_core.cli.results import show_evaluation
 from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach, TaskSource, Workflow
 from mappa_core.records import Message, Role, Task, Verdict
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import read_summary
 from mappa_core.testing import ScriptedEngine
 from mappa_core.training.run import Run
-from mappa_core.view.drift import watch_of
-from mappa_core.view.report import gap_charts, write_report
+from mappa_core.view.drift import read_drift
+from mappa_core.view.report import build_gap_charts, write_report
 
 FAVOUR = 1.2
 RECIPE = """
@@ -116,7 +116,7 @@ class Partiality:
 def trained(tmp_path_factory):
     recipe = tmp_path_factory.mktemp("partial") / "tiny.yaml"
     recipe.write_text(RECIPE)
-    registry = load(only=(), modules={"partial": Partiality(recipe)})
+    registry = load_plugins(only=(), modules={"partial": Partiality(recipe)})
     root = tmp_path_factory.mktemp("runs")
     return Run.from_recipe("partial/tiny", f"run.root={root}", "run.name=favours", registry=registry).train()
 
@@ -124,7 +124,7 @@ def trained(tmp_path_factory):
 @pytest.fixture(scope="module")
 def watch(trained):
     with Reader(trained.folder) as reader:
-        return watch_of(reader)
+        return read_drift(reader)
 
 
 def test_a_coach_that_favours_a_stratum_is_seen_with_interval_and_alarm(watch):
@@ -162,9 +162,9 @@ def test_the_page_shows_the_gap_its_band_its_alarms_and_every_measure(trained, w
     assert page.count('class="band') == 2
     assert "Held-out correct, 9 problems in 4 clusters" in page and "Held-out fair, 9 problems" in page
     assert "Further figures of training rollouts" in page and "<td>regression</td>" in page
-    (drawn,) = gap_charts(watch)
+    (drawn,) = build_gap_charts(watch)
     assert [line.name for line in drawn.lines] == ["modeler", "analyst"]
-    assert len(drawn.bars) == len(watch.alarms)
+    assert len(drawn.error_bars) == len(watch.alarms)
 
 
 def test_the_report_as_json_holds_gaps_and_alarms(trained, capsys):
@@ -201,7 +201,7 @@ def test_iterations_keep_accuracy_and_figures_by_stratum(trained):
 
 
 def test_a_run_ends_with_every_measure_by_stratum(trained, capsys):
-    show(Console(width=100), trained)
+    show_run_result(Console(width=100), trained)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == "held-out correct, 9 problems in 4 clusters, 95 % intervals"
     start = lines.index("fair")
@@ -216,7 +216,7 @@ def test_an_evaluation_is_told_with_every_measure_and_by_stratum(trained, capsys
     before = trained.evaluations[0]
     show_evaluation(Console(width=100), before)
     line, header, *rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    correct, fair = share(before.interval), share(before.of("fair").interval)
+    correct, fair = format_share(before.interval), format_share(before.with_metric("fair").interval)
     told = f"correct {correct}, fair {fair} over 9 problems in 4 clusters"
     assert line == f"held-out after 0 iterations: {told}"
     assert header == "problems correct fair" and rows[0] == f"all 9 {correct} {fair}"

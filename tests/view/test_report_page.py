@@ -12,9 +12,9 @@ from mappa_core.records import Completion, Failure, Message, Step, Task, Traject
 from mappa_core.store.folder import RunFolder
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import CoachSummary, Summary, write_summary
-from mappa_core.view.record import record_of
+from mappa_core.view.record import read_provenance
 from mappa_core.view.report import write_page, write_report
-from mappa_core.view.telling import telling
+from mappa_core.view.telling import select_highlights
 
 HOSTILE = "<script>alert('x')</script> <img src=http://evil.example/x.png> {{ 7 * 7 }}"
 CONFIG = "recipe: mathchat/tiny\nseed: 0  # <- the recipe\n"
@@ -45,10 +45,10 @@ def played(store, name, scores, correct, *, text="wrote", members=(), error=None
     """A trajectory with an action for each score."""
     task = Task(id=name, prompt=f"task {name}", reference="42")
     identity = f"train-000000/{name}/000"
-    store.begin("train", identity, task, 0, 0)
+    store.begin_trajectory("train", identity, task, 0, 0)
     steps = tuple(step(identity, position, text) for position in range(len(scores)))
     for one, score in zip(steps, scores, strict=True):
-        store.step(identity, one)
+        store.record_step(identity, one)
         given = Verdict(
             status="scored",
             score=score,
@@ -63,9 +63,11 @@ def played(store, name, scores, correct, *, text="wrote", members=(), error=None
             usage=Usage(calls=1, usd=0.5),
             members=tuple(Verdict.scored(points, "") for points in members),
         )
-        store.verdict(given)
+        store.record_verdict(given)
     outcome = {} if correct is None else {"correct": correct}
-    store.end(Trajectory(id=identity, task=task, sample=0, iteration=0, steps=steps, outcome=outcome, error=error))
+    store.end_trajectory(
+        Trajectory(id=identity, task=task, sample=0, iteration=0, steps=steps, outcome=outcome, error=error)
+    )
     return identity
 
 
@@ -97,7 +99,9 @@ def several(store):
 def test_the_five_that_tell_most_are_those_that_the_rules_name(run):
     folder, names = run(several)
     with Reader(folder) as reader:
-        found = [(one.why.split(":")[0].split(",")[0], one.trajectory.id) for one in telling(reader, "correct")]
+        found = [
+            (one.why.split(":")[0].split(",")[0], one.trajectory.id) for one in select_highlights(reader, "correct")
+        ]
     assert found == [
         ("praised", names["praised"]),
         ("blamed", names["blamed"]),
@@ -110,10 +114,10 @@ def test_the_five_that_tell_most_are_those_that_the_rules_name(run):
 def test_a_run_with_less_to_tell_tells_less_and_none_twice(run):
     folder, names = run(lambda store: [played(store, "only", [3.0], 0.0)])
     with Reader(folder) as reader:
-        assert [one.trajectory.id for one in telling(reader, "correct")] == names
+        assert [one.trajectory.id for one in select_highlights(reader, "correct")] == names
     folder, _ = run(lambda store: None, "empty")
     with Reader(folder) as reader:
-        assert telling(reader, "correct") == ()
+        assert select_highlights(reader, "correct") == ()
     assert "telling" not in write_report(folder, SUMMARY).read_text()
 
 
@@ -121,18 +125,20 @@ def test_the_scores_are_those_of_the_run_s_own_coach_and_others_where_it_had_non
     def play(store):
         name, other = played(store, "one", [9.0], 0.0), played(store, "two", [5.0], 0.0)
         for phase, score in (("again", 1.0), ("after", 2.0)):
-            store.verdict(Verdict(status="scored", score=score, step=f"{name}/000", coach="j", id=phase, phase=phase))
+            store.record_verdict(
+                Verdict(status="scored", score=score, step=f"{name}/000", coach="j", id=phase, phase=phase)
+            )
         task = Task(id="three", prompt="three")
-        store.begin("train", "imported", task, 0, 0)
-        store.step("imported", step("imported", 0))
+        store.begin_trajectory("train", "imported", task, 0, 0)
+        store.record_step("imported", step("imported", 0))
         only = Verdict(status="scored", score=10.0, step="imported/000", coach="j", id="again", phase="again")
-        store.verdict(only)
-        store.end(Trajectory(id="imported", task=task, sample=0, iteration=0, outcome={"correct": 0.0}))
+        store.record_verdict(only)
+        store.end_trajectory(Trajectory(id="imported", task=task, sample=0, iteration=0, outcome={"correct": 0.0}))
         return name, other
 
     folder, (name, other) = run(play)
     with Reader(folder) as reader:
-        found = [one.trajectory.id for one in telling(reader, "correct")]
+        found = [one.trajectory.id for one in select_highlights(reader, "correct")]
     # Praised and failed: 10 points; the lowest action: 5; failed with the lowest mean: 9 of those that are left.
     assert found == ["imported", other, name]
 
@@ -196,18 +202,18 @@ def test_several_runs_stand_on_one_page(run, tmp_path, capsys):
 
 def test_settings_versions_and_what_the_coaches_cost_are_told(run):
     def play(store):
-        store.event("versions", packages={"mappa-core": "0.1.0", "python": "3.11.9"})
+        store.record_event("versions", packages={"mappa-core": "0.1.0", "python": "3.11.9"})
         for number, usd in ((1, 0.25), (2, 0.5)):
             name = "coach/name/judge"
-            store.iteration(
+            store.record_iteration(
                 number, {f"{name}/verdicts": 4.0, f"{name}/failed": 0.0, f"{name}/usd": usd, "accuracy": 0.5}
             )
-        store.iteration(3, {"accuracy": 0.5})
+        store.record_iteration(3, {"accuracy": 0.5})
 
     folder, _ = run(play)
     with Reader(folder) as reader:
-        record = record_of(folder, reader, reader.iterations())
-    (spent,) = record.spent
+        record = read_provenance(folder, reader, reader.iterations())
+    (spent,) = record.costs
     assert (spent.verdicts, spent.usd, spent.calls) == (8.0, 0.75, None)
     page = write_report(folder, SUMMARY).read_text()
     assert "mappa-core 0.1.0" in page and "seed: 0  # &lt;- the recipe" in page and "0.7500" in page

@@ -21,8 +21,8 @@ from mappa_core.cli.main import main
 from mappa_core.cli.view import command
 from mappa_core.errors import ConfigError
 from mappa_core.store import Reader, RunFolder
-from mappa_core.view.web.app import STATIC, create_app
-from mappa_core.view.web.runs import Runs
+from mappa_core.view.web.app import STATIC_FILES, create_app
+from mappa_core.view.web.runs import RunFolders
 
 TOKEN = "the-token-of-this-test"
 HERE = "http://127.0.0.1"
@@ -38,7 +38,7 @@ def both(root: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def client(both: Path) -> TestClient:
-    client = TestClient(create_app(Runs([both]), token=TOKEN), base_url=HERE)
+    client = TestClient(create_app(RunFolders([both]), token=TOKEN), base_url=HERE)
     client.get(f"/?token={TOKEN}")
     return client
 
@@ -75,7 +75,7 @@ def pages(trajectory: str) -> list[str]:
 
 
 def test_the_token_comes_once_and_stays_in_a_cookie_that_scripts_do_not_see(root: Path) -> None:
-    stranger = TestClient(create_app(Runs([root]), token=TOKEN), base_url=HERE, follow_redirects=False)
+    stranger = TestClient(create_app(RunFolders([root]), token=TOKEN), base_url=HERE, follow_redirects=False)
     for address in ("/", "/runs/hostile/trajectories", "/static/view.js", f"/?token={TOKEN}x", "/?token="):
         refused = stranger.get(address)
         assert refused.status_code == 403 and "hostile" not in refused.text.lower()
@@ -205,7 +205,7 @@ def test_a_run_that_recorded_no_index_says_so(client: TestClient, root: Path, tm
     shutil.copytree(root / "hostile", tmp_path / "older")
     with sqlite3.connect(tmp_path / "older" / "run.db") as connection:
         connection.execute("DROP TABLE facets")
-    older = TestClient(create_app(Runs([tmp_path]), token=TOKEN), base_url=HERE)
+    older = TestClient(create_app(RunFolders([tmp_path]), token=TOKEN), base_url=HERE)
     older.get(f"/?token={TOKEN}")
     assert "kept no index" in older.get("/runs/older/trajectories").text
     with Reader(tmp_path / "older") as reader:
@@ -237,7 +237,7 @@ def test_a_damaged_run_is_told_and_the_others_are_shown(both: Path, tmp_path: Pa
     shutil.copytree(both / "begun", tmp_path / "well")
     shutil.copytree(both / "begun", tmp_path / "broken")
     (tmp_path / "broken" / "run.db").write_bytes(b"no database at all" * 400)
-    some = TestClient(create_app(Runs([tmp_path]), token=TOKEN), base_url=HERE)
+    some = TestClient(create_app(RunFolders([tmp_path]), token=TOKEN), base_url=HERE)
     page = some.get(f"/?token={TOKEN}").text
     assert "is not a database" in page and ">well</a>" in page
     assert some.get("/runs/broken/coach").status_code == 409
@@ -248,7 +248,7 @@ def test_a_damaged_run_is_told_and_the_others_are_shown(both: Path, tmp_path: Pa
 
 def test_a_page_that_asks_again_is_answered_only_where_something_was_written(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, "live", plugin="p", recipe="r", config="seed: 0\n") as folder:
-        live = TestClient(create_app(Runs([tmp_path]), token=TOKEN), base_url=HERE)
+        live = TestClient(create_app(RunFolders([tmp_path]), token=TOKEN), base_url=HERE)
         live.get(f"/?token={TOKEN}")
         one, *others = stores.iteration_of(0, 0, 5)
         stores.record(folder, one)
@@ -275,8 +275,8 @@ def _stamp(page: str) -> str:
 def test_all_that_a_page_loads_ships_with_the_package(client: TestClient, trajectory: str) -> None:
     page = Tags(client.get("/").text)
     loaded = {value for name, value in page.attributes if (value or "").startswith("/static/")}
-    assert loaded == {f"/static/{name}" for name in STATIC}
-    for name, kind in STATIC.items():
+    assert loaded == {f"/static/{name}" for name in STATIC_FILES}
+    for name, kind in STATIC_FILES.items():
         answer = client.get(f"/static/{name}")
         assert answer.status_code == 200 and answer.headers["content-type"].startswith(kind)
         assert not re.search(rb"(src|href|url\(|import).{0,3}https?:", answer.content)
@@ -285,7 +285,7 @@ def test_all_that_a_page_loads_ships_with_the_package(client: TestClient, trajec
 def test_what_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path, said in ((tmp_path, "there is no run in"), (tmp_path / "nothing", "is no folder")):
         with pytest.raises(ConfigError, match=said):
-            Runs([path])
+            RunFolders([path])
         assert main(["view", str(path)]) == 2
     assert "mappa view" not in capsys.readouterr().out
 
@@ -293,7 +293,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_runs_of_one_name_are_told_apart(root: Path, tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, "hostile", plugin="p", recipe="r", config="seed: 0\n"):
         pass
-    folders = Runs([root / "hostile", root / "hostile", tmp_path]).folders()
+    folders = RunFolders([root / "hostile", root / "hostile", tmp_path]).folders()
     assert sorted(folders) == ["hostile", "hostile~"] and len(set(folders.values())) == 2
 
 

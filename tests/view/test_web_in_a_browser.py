@@ -16,7 +16,7 @@ import uvicorn
 
 from mappa_core.store import Reader, RunFolder
 from mappa_core.view.web.app import create_app
-from mappa_core.view.web.runs import Runs
+from mappa_core.view.web.runs import RunFolders
 
 pytestmark = pytest.mark.skipif(
     browser.chromium() is None and "CI" not in os.environ, reason="no Chromium is installed: make chromium"
@@ -29,7 +29,7 @@ def address(root: Path) -> Iterator[str]:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
-        app = create_app(Runs([root]), token="open")
+        app = create_app(RunFolders([root]), token="open")
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
@@ -117,16 +117,16 @@ def test_a_trajectory_grows_under_the_reader_and_what_is_unfolded_stays_so(tab, 
     one = stores.trajectory(7, 0, 0)
     by_step = {verdict.step: verdict for verdict in one.verdicts}
     with RunFolder.create(root, "live", plugin="p", recipe="r", config="seed: 0\n") as folder:
-        folder.store.begin("train", one.id, one.task, 0, 0)
+        folder.store.begin_trajectory("train", one.id, one.task, 0, 0)
         for step in one.steps[:2]:
-            folder.store.step(one.id, step)
+            folder.store.record_step(one.id, step)
         tab.open(f"{address}/runs/live/trajectory?id={quote(one.id, safe='')}")
         tab.run("document.getElementById('p1').open = true")
         tab.until("document.querySelectorAll('#p1 .message').length === 3")
         for step in one.steps[2:]:
-            folder.store.step(one.id, step)
-            folder.store.verdict(by_step[step.id])
-        folder.store.end(one)
+            folder.store.record_step(one.id, step)
+            folder.store.record_verdict(by_step[step.id])
+        folder.store.end_trajectory(one)
         tab.until("document.querySelectorAll('article.action').length === 12")
         assert tab.run("document.getElementById('p1').open && !document.getElementById('p2').open")
         tab.until("document.querySelectorAll('#p1 .message').length === 3")

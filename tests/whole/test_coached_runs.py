@@ -21,9 +21,9 @@ from safetensors.numpy import load_file
 from mappa_core import Offer, Run, hookimpl
 from mappa_core.engine.local import LocalEngine
 from mappa_core.engine.options import LocalOptions
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.store.reader import Reader
-from mappa_core.testing.wire import GARBAGE, HTML, WireAnswer, WireRequest, WireServer, answering
+from mappa_core.testing.wire import GARBAGE, HTML, WireAnswer, WireRequest, WireServer, json_answer
 
 SMALL = ("train.prompts=3", "train.iterations=2", "checkpoint.every=1", "eval.problems=4", "coach.use=openai")
 ONCE = "limits: {attempts: 1, timeout_s: 5.0, breaker_failures: 100000}"
@@ -43,7 +43,9 @@ def saying(text: str, finish: str = "stop", **message: object) -> WireAnswer:
     """A chat completion."""
     choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": text, **message}}
     usage = {"prompt_tokens": 1000, "completion_tokens": 50, "total_tokens": 1050}
-    return answering({"id": "1", "object": "chat.completion", "model": "judge-1", "choices": [choice], "usage": usage})
+    return json_answer(
+        {"id": "1", "object": "chat.completion", "model": "judge-1", "choices": [choice], "usage": usage}
+    )
 
 
 def judging(request: WireRequest) -> WireAnswer:
@@ -53,15 +55,15 @@ def judging(request: WireRequest) -> WireAnswer:
 
 
 FAULTS = (
-    *(answering({"error": {"message": "no"}}, status) for status in (400, 401, 403, 404, 408, 413, 429, 500, 503)),
-    answering({"error": {"message": "empty purse", "code": "insufficient_quota"}}, 429),
+    *(json_answer({"error": {"message": "no"}}, status) for status in (400, 401, 403, 404, 408, 413, 429, 500, 503)),
+    json_answer({"error": {"message": "empty purse", "code": "insufficient_quota"}}, 429),
     *(WireAnswer(trouble=trouble) for trouble in ("hang", "drop", "noise")),
     WireAnswer(body=b'{"choices": [', trouble="cut"),
     WireAnswer(status=502, headers=HTML.headers, body=HTML.body),
     HTML,
     GARBAGE,
-    answering({}),
-    answering({"error": {"message": "overloaded"}}),
+    json_answer({}),
+    json_answer({"error": {"message": "overloaded"}}),
     saying("", "length"),
     saying("", "content_filter"),
     saying("", refusal="I would rather not."),
@@ -92,7 +94,7 @@ class ServerThread:
 
     @property
     def calls(self) -> int:
-        return len(self.server.heard)
+        return len(self.server.requests)
 
     def close(self) -> None:
         if self._thread.is_alive():
@@ -134,9 +136,9 @@ class OnlyScored(LocalEngine):
     """Takes the rows without a reward out of the experience before anything is computed from it."""
 
     async def score(self, experience):
-        from mappa_core.credit.experience import take
+        from mappa_core.credit.experience import select_rows
 
-        return await super().score(take(experience, np.flatnonzero(experience.weight > 0)))
+        return await super().score(select_rows(experience, np.flatnonzero(experience.weight > 0)))
 
 
 class Plugin:
@@ -152,7 +154,7 @@ def test_what_a_coach_fails_on_changes_the_gradient_no_more_than_if_it_had_not_b
         return judging(request)
 
     server = serve(failing)
-    registry = load(modules={"only": Plugin()})
+    registry = load_plugins(modules={"only": Plugin()})
     settings = ("coach.max_missing=1.0", "train.prompts=8")
     whole = start(server, tmp_path, "whole", *settings, registry=registry).train()
     only_scored = ("engine.use=only-scored", "engine.options={deterministic: true}")
@@ -196,7 +198,7 @@ def test_a_killed_run_goes_on_without_the_provider_from_what_is_on_the_cassette(
     server.close()
     killed = tmp_path / "killed"
     config = tmp_path / "killed.yaml"
-    config.write_text(run.composed.yaml())
+    config.write_text(run.composed.to_yaml())
     command = [sys.executable, "-m", "mappa_core", "train", "--config", str(config), "--quiet"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     wait_for_verdicts(killed, len(recorded(whole.folder)) // 2, process)
@@ -228,13 +230,13 @@ def test_no_key_is_found_in_anything_that_a_run_leaves_or_says(serve, tmp_path, 
         """A gateway that puts the key into its errors, and sometimes into its replies."""
         said = f"bad key {request.headers['authorization']}"
         if chance(request, "fault") < 0.5:
-            return answering({"error": {"message": said}}, echoes[int(3 * chance(request, "which"))])
+            return json_answer({"error": {"message": said}}, echoes[int(3 * chance(request, "which"))])
         return saying(json.dumps({"reasoning": said, "score": 5, "blame": None}))
 
     server = serve(echoing)
     settings = ("coach.options.api_key_env=PLANTED_KEY", "coach.max_missing=1.0", "train.iterations=1")
     trained = start(server, tmp_path, "run", *settings).train()
-    assert server.calls and all(key in one.headers["authorization"] for one in server.server.heard)
+    assert server.calls and all(key in one.headers["authorization"] for one in server.server.requests)
     leaks = [file for file in tmp_path.rglob("*") if file.is_file() and key.encode() in file.read_bytes()]
     assert trained.summary.status == "done" and leaks == []
     assert key not in "".join(capfd.readouterr())

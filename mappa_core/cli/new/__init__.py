@@ -14,42 +14,44 @@ import click
 from mappa_core.cli.main import COMMANDS
 from mappa_core.cli.options import load_registry
 from mappa_core.errors import ConfigError
-from mappa_core.plugins import CORE, NOUNS, Kind, Registry
+from mappa_core.plugins import CORE, KIND_NAMES, OfferKind, Registry
 
 TEMPLATE, SHARED = ".jinja", "shared"
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sort:
-    """What `mappa new` can make: the kind of offer, what the package says of itself, and what it needs."""
+class PackageKind:
+    """A kind of package for `mappa new`: its kind of offer, description and requirements."""
 
-    offer: Kind
+    offer: OfferKind
     description: str
     requires: str = "mappa-core"
     others: tuple[str, ...] = ()
 
 
-SORTS: Mapping[str, Sort] = {
-    "workflow": Sort(
+PACKAGE_KINDS: Mapping[str, PackageKind] = {
+    "workflow": PackageKind(
         offer="workflows",
         description="A team of agents for Mappa, its tasks and its coach.",
         requires="mappa-core[train]",
     ),
-    "coach": Sort(offer="coaches", description="A coach for Mappa: judges each action of a team."),
-    "transport": Sort(
+    "coach": PackageKind(offer="coaches", description="A coach for Mappa: judges each action of a team."),
+    "transport": PackageKind(
         offer="transports",
         description="A provider for Mappa: asked as a coach, or as a policy behind an API.",
         others=("aiohttp>=3.10",),
     ),
-    "tool": Sort(offer="tools", description="A tool for Mappa that agents can call."),
-    "shaper": Sort(offer="shapers", description="A shaper for Mappa: verdicts to rewards."),
-    "estimator": Sort(offer="estimators", description="An advantage estimator for Mappa.", others=("numpy>=1.26",)),
+    "tool": PackageKind(offer="tools", description="A tool for Mappa that agents can call."),
+    "shaper": PackageKind(offer="shapers", description="A shaper for Mappa: verdicts to rewards."),
+    "estimator": PackageKind(
+        offer="estimators", description="An advantage estimator for Mappa.", others=("numpy>=1.26",)
+    ),
 }
 
 
 @click.command("new")
-@click.argument("kind", type=click.Choice(tuple(SORTS)))
+@click.argument("kind", type=click.Choice(tuple(PACKAGE_KINDS)))
 @click.argument("name")
 @click.option(
     "--in",
@@ -71,7 +73,7 @@ def command(kind: str, name: str, parent: Path) -> None:
 
 
 def write_package(kind: str, name: str, parent: Path, registry: Registry) -> Path:
-    """Write the package `mappa-NAME` into `parent` and return its folder. Raises ConfigError where it cannot be."""
+    """Write the package `mappa-NAME` into `parent` and return its folder. Raises ConfigError if it cannot."""
     _check_name(kind, name, registry)
     folder = parent / f"mappa-{name}"
     if folder.exists():
@@ -94,14 +96,14 @@ def _check_name(kind: str, name: str, registry: Registry) -> None:
         )
     if name in registry.plugins or name in registry.broken:
         raise ConfigError(f"a plugin {name!r} is installed already; choose another name")
-    offered: tuple[Kind, ...] = (SORTS[kind].offer, "coaches", "tasks", "policies")
+    offered: tuple[OfferKind, ...] = (PACKAGE_KINDS[kind].offer, "coaches", "tasks", "policies")
     for taken in offered if kind in ("workflow", "transport") else offered[:1]:
         if name in registry.names(taken):
-            raise ConfigError(f"there is a {NOUNS[taken]} {name!r} already; choose another name")
+            raise ConfigError(f"there is a {KIND_NAMES[taken]} {name!r} already; choose another name")
 
 
 def _files(kind: str, name: str) -> Iterator[tuple[Path, str]]:
-    """Paths in the package, and what stands there."""
+    """Paths of the files in the package, and their text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader(__name__)
@@ -110,29 +112,29 @@ def _files(kind: str, name: str) -> Iterator[tuple[Path, str]]:
     for template in loader.list_templates():
         part, _, path = template.partition("/")
         if part in (SHARED, kind) and path != f"usage.md{TEMPLATE}":
-            placed = path.removesuffix(TEMPLATE).replace("test_package", f"test_{values['snake']}")
-            yield _placed(placed, values["package"]), environment.get_template(template).render(values)
+            target = path.removesuffix(TEMPLATE).replace("test_package", f"test_{values['snake']}")
+            yield _target_path(target, values["package"]), environment.get_template(template).render(values)
 
 
-def _placed(path: str, package: str) -> Path:
+def _target_path(path: str, package: str) -> Path:
     first, *rest = path.split("/")
     return Path(package if first == "package" else first, *rest)
 
 
 def _values(kind: str, name: str) -> dict[str, Any]:
-    """What the templates are filled with."""
-    sort, snake = SORTS[kind], name.replace("-", "_")
+    """Values for the templates."""
+    package_kind, snake = PACKAGE_KINDS[kind], name.replace("-", "_")
     major, minor = version("mappa-core").split(".")[:2]
     return {
         "kind": kind,
-        "noun": NOUNS[sort.offer],
+        "noun": KIND_NAMES[package_kind.offer],
         "name": name,
         "snake": snake,
         "title": "".join(word.capitalize() for word in name.split("-")),
         "distribution": f"mappa-{name}",
         "package": f"mappa_{snake}",
-        "description": sort.description,
-        "requirements": [f"{sort.requires}>={major}.{minor}", *sort.others],
+        "description": package_kind.description,
+        "requirements": [f"{package_kind.requires}>={major}.{minor}", *package_kind.others],
         "tool_name": snake,
         "variable": f"{snake.upper()}_API_KEY",
     }

@@ -1,18 +1,18 @@
-"""Estimators: rewards of an iteration's rows to an advantage per sampled token.
+"""Advantage estimators: compute an advantage per sampled token from the rewards of an iteration's rows.
 
-All of them see rows of weight above 0 alone: a row of weight 0 enters no return, baseline or normaliser, is no time
-step, and gets advantage 0. A weight above 0 scales a row's gradient later on; in the statistics here every such row
-counts once. An action that reached its token limit (`truncated`) is an action like any other. They compute in float64
-and keep no state. Where `kl_coef` is not 0 the rewards are lowered by it times `old_logprobs - ref_logprobs` (k1,
-nats), which penalises leaving the reference policy.
+They use only rows of weight above 0: a row of weight 0 enters no return, baseline or normaliser, is not a time step,
+and has advantage 0. A weight above 0 scales a row's gradient later; in the statistics here every such row counts once.
+Actions that reached their token limit (`truncated`) are treated like any other. Estimators compute in float64 and keep
+no state. If `kl_coef` is not 0, it times `old_logprobs - ref_logprobs` (k1, nats) is subtracted from the rewards, which
+penalises divergence from the reference policy.
 
-What each estimates the gradient of, R being the reward of an action:
+The estimated objective, R being the reward of an action:
 
-- of each action's own R: `reinforce`, `rloo` without bias; `dr_grpo` but for a factor per group; `grpo`,
-  `reinforce_plus_plus`, `reinforce_plus_plus_baseline` but for their normalisers.
-- of the sum of R over the agent's own actions from this one on: `gae`, `gigpo`.
+- each action's own R: `reinforce`, `rloo` without bias; `dr_grpo` up to a factor per group; `grpo`,
+  `reinforce_plus_plus`, `reinforce_plus_plus_baseline` up to their normalisers.
+- the sum of R over the agent's own actions from this one on: `gae`, `gigpo`.
 
-Sums over other agents' actions are for shapers to make (`return_to_go`).
+Sums over other agents' actions are the task of shapers (`return_to_go`).
 """
 
 from mappa_core.credit.estimators.gae import Gae, GaeOptions

@@ -8,9 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from mappa_core.credit.estimators.groups import Chains
-from mappa_core.credit.estimators.rows import Normalize, Rows, check_discount, spread, token_rewards, whitened
-from mappa_core.credit.ragged import offsets_of, places, returns_to_go
+from mappa_core.credit.estimators.groups import AgentTurns
+from mappa_core.credit.estimators.rows import (
+    ActiveRows,
+    Normalize,
+    check_discount,
+    scatter_to_tokens,
+    token_rewards,
+    whiten,
+)
+from mappa_core.credit.ragged import element_indices, lengths_to_offsets, returns_to_go
 from mappa_core.errors import ConfigError
 from mappa_core.experience import Advantages, Experience
 from mappa_core.records import Bool, Float64
@@ -18,40 +25,40 @@ from mappa_core.records import Bool, Float64
 
 @dataclass
 class GaeOptions:
-    """GAE: rewards and a value head's predictions, over the tokens of an agent's own actions."""
+    """GAE with a value head, over the tokens of an agent's own actions."""
 
     gamma: float = 1.0
     """Discount per sampled token, 0 to 1."""
     lam: float = 0.95
-    """Lambda: 1 trusts the rewards that came alone, 0 the value of the next token alone."""
+    """Lambda: 1 uses only the observed rewards, 0 only the value of the next token."""
     kl_coef: float = 0.01
-    """Reward taken off per nat that a sampled token is likelier than under the reference policy; 0: no reference."""
+    """KL penalty per nat of a token's k1 against the reference policy; 0: no reference policy."""
     normalize: Normalize = "policy"
-    """Whose tokens share one mean and one standard deviation; `none` leaves the advantages as they are."""
+    """Tokens that share one mean and standard deviation: `policy`, `agent`, `all`; `none`: no whitening."""
 
 
 class Gae:
-    """GAE (Schulman et al. 2016, arXiv:1506.02438) with a value V per sampled token, before it is sampled.
+    """GAE (Schulman et al. 2016, arXiv:1506.02438) with a value V per sampled token, predicted before it is sampled.
 
-    The time steps are the tokens that an agent samples in a trajectory, action after action; what others do between
-    them is its environment. With r_t = -kl_coef * k1_t, and the action's reward added at its last token,
+    The time steps are the tokens that an agent samples in a trajectory, across its actions; what other agents do in
+    between is part of the environment. With r_t = -kl_coef * k1_t, plus the action's reward at its last token,
 
         delta_t = r_t + gamma * V_{t+1} - V_t,    A_t = delta_t + gamma * lam * A_{t+1},
 
-    so an action's last token looks on to the first value of the same agent's next action. Value targets are A + V, from
-    the advantages before they are whitened (as in `reinforce_plus_plus`).
+    so an action's last token bootstraps from the first value of the same agent's next action. Value targets are A + V,
+    with A before whitening (which is that of `reinforce_plus_plus`).
 
     - After an agent's last action of a finished trajectory V is 0.
-    - A trajectory that ended in an error was cut off, not over: how the agent would have gone on is unknown. So its
-      last action there has advantage 0, no value target, and no part in the whitening; the one before looks on to its
-      first value and no further. (With gamma 0 nothing is looked on to, and nothing unknown.)
-    - An action whose reward is missing is no time step: the one before looks on to the next one that has a reward.
-    - An action that reached its token limit is one like any other: the next prompt goes on from what there is of it.
+    - A trajectory that ended in an error was cut off: the agent's further return is unknown. Its last action there has
+      advantage 0 and no value target and is excluded from the whitening; the action before bootstraps from its first
+      value. (With gamma 0 there is no bootstrapping, and the last action is treated like any other.)
+    - An action without a reward is not a time step: the one before bootstraps from the next one with a reward.
+    - An action that reached its token limit is treated like any other: the next prompt continues from it.
 
-    With lam 1 the expectation is the gradient of the sum of the agent's own rewards from the action on, whatever the
-    values, as long as they hang on nothing but what was read before; so it is with any lam and the true values. Any
-    other lam trades bias for variance. Rewards of one agent are added up, so the shaper `outcome`, which gives the
-    outcome to every action, counts it once for each.
+    With lam 1 the expectation is the gradient of the sum of the agent's own rewards from the action on, for any values
+    that depend only on the preceding context; the same holds for any lam with the true values. Otherwise lam trades
+    bias for variance. Rewards of one agent are summed, so the shaper `outcome`, which gives the outcome to every
+    action, counts it once per action.
     """
 
     def __init__(self, options: GaeOptions) -> None:
@@ -60,27 +67,27 @@ class Gae:
         self._options = options
 
     def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
-        rows, options = Rows.of(experience), self._options
-        chains = Chains.of(experience, rows)
+        rows, options = ActiveRows.from_experience(experience), self._options
+        turns = AgentTurns.from_rows(experience, rows)
         values = _values(experience, rows)
-        known = _known(chains) if options.gamma > 0 else np.ones(len(rows.index), np.bool_)
+        known = _has_known_return(turns) if options.gamma > 0 else np.ones(len(rows.index), np.bool_)
         tokens = np.repeat(known, rows.lengths)
-        path = places(rows.offsets, chains.order)
-        ends = offsets_of(rows.lengths[chains.order])[chains.offsets]
-        ahead = np.append(values[path][1:], 0.0)[: len(path)]
-        ahead[ends[1:] - 1] = 0.0
-        deltas = (token_rewards(experience, rows, options.kl_coef) - values)[path] + options.gamma * ahead
+        path = element_indices(rows.offsets, turns.order)
+        ends = lengths_to_offsets(rows.lengths[turns.order])[turns.offsets]
+        next_values = np.append(values[path][1:], 0.0)[: len(path)]
+        next_values[ends[1:] - 1] = 0.0
+        deltas = (token_rewards(experience, rows, options.kl_coef) - values)[path] + options.gamma * next_values
         deltas[~tokens[path]] = 0.0
         advantages = np.empty_like(values)
         advantages[path] = returns_to_go(deltas, ends, options.gamma * options.lam)
         targets = advantages + values
-        some = Rows.at(experience, rows.index[known])
-        scaled = whitened(experience, some, advantages[tokens], options.normalize)
-        return spread(experience, some, scaled, targets[tokens]), state
+        known_rows = ActiveRows.from_indices(experience, rows.index[known])
+        scaled = whiten(experience, known_rows, advantages[tokens], options.normalize)
+        return scatter_to_tokens(experience, known_rows, scaled, targets[tokens]), state
 
 
-def _values(experience: Experience, rows: Rows) -> Float64:
-    """The values of the rows' tokens, (M,)."""
+def _values(experience: Experience, rows: ActiveRows) -> Float64:
+    """Return the values of the rows' tokens, (M,)."""
     if experience.values is None:
         raise ConfigError(
             "estimator gae: the experience has no values; give the policies that it serves a value head "
@@ -98,8 +105,8 @@ def _values(experience: Experience, rows: Rows) -> Float64:
     return values
 
 
-def _known(chains: Chains) -> Bool:
-    """The rows after which it is known how their agent went on, or that it did not, (K,)."""
-    known = np.ones(len(chains.order), np.bool_)
-    known[chains.order[chains.offsets[1:][~chains.finished] - 1]] = False
+def _has_known_return(turns: AgentTurns) -> Bool:
+    """Mask of the rows whose further return is known, (K,): all but the last ones of unfinished trajectories."""
+    known = np.ones(len(turns.order), np.bool_)
+    known[turns.order[turns.offsets[1:][~turns.finished] - 1]] = False
     return known

@@ -1,4 +1,4 @@
-"""GiGPO: whole episodes beside each other, and steps from one state beside each other."""
+"""GiGPO: group-relative advantages of episodes and of steps from the same state."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mappa_core.credit.estimators.groups import Chains, Compared, groups_of
-from mappa_core.credit.estimators.rows import Rows, check_discount, row_rewards, spread
+from mappa_core.credit.estimators.groups import AgentTurns, GroupBaseline, assign_groups
+from mappa_core.credit.estimators.rows import ActiveRows, check_discount, row_rewards, scatter_to_tokens
 from mappa_core.credit.ragged import returns_to_go
 from mappa_core.errors import ConfigError
 from mappa_core.experience import Advantages, Experience
@@ -18,20 +18,20 @@ from mappa_core.records import Float64, Int32, Int64
 
 @dataclass
 class GigpoOptions:
-    """GiGPO: an agent's episodes, and its steps from one state, each against their group."""
+    """GiGPO: an agent's episodes and its steps from one state, each relative to its group."""
 
     gamma: float = 0.95
-    """Discount per own action of the returns that steps are compared by, 0 to 1."""
+    """Discount per own action in the returns of steps, 0 to 1."""
     step_weight: float = 1.0
-    """Factor of the step's part beside the episode's (omega)."""
+    """Weight of the step advantage relative to the episode advantage (omega)."""
     scale: Literal["std", "none"] = "std"
-    """`std`: each part is divided by its group's sample standard deviation + eps."""
+    """`std`: divide each advantage by its group's sample standard deviation + eps."""
     eps: float = 1e-6
     """Added to the standard deviation."""
     groups: Literal["state", "turn"] = "state"
-    """Which steps of an agent and task are compared: `state` (the same prompt), `turn` (the same turn)."""
+    """Groups of steps within one agent and task: `state` (same prompt), `turn` (same turn)."""
     kl_coef: float = 0.0
-    """Reward taken off per nat of the row's summed k1 against the reference policy; 0: no reference."""
+    """KL penalty per nat of the row's summed k1 against the reference policy; 0: no reference policy."""
 
 
 class Gigpo:
@@ -41,16 +41,15 @@ class Gigpo:
         A_k = F(sum of r over the trajectory) + step_weight * F(G_k),    G_k = r_k + gamma * G_{k+1},
         F(x) = (x - mean) / (std + eps), or x - mean.
 
-    The first mean is over the agent's episodes of a task, one number a trajectory; the second over the actions that
-    answered the same prompt, token for token, those of other turns included. A part that has nothing of another
-    trajectory to be compared with is 0.
+    The first mean is over the agent's episodes of a task, one value per trajectory; the second over the actions that
+    answered the same prompt, token for token, in any turn. A term without another trajectory in its group is 0.
 
-    Rewards are per action and added up: an outcome that every action was given counts once for each. An action whose
-    reward is missing is no action. A trajectory that ended in an error has no whole return: its rows have advantage 0
-    and enter no group.
+    Rewards are per action and summed: an outcome given to every action counts once per action. An action without a
+    reward is left out. A trajectory that ended in an error has no complete return: its rows have advantage 0 and enter
+    no group.
 
-    Biased by design as GRPO is, by own means and standard deviations; and an action of a group to which its trajectory
-    comes back is compared with what it led to itself.
+    Biased by design like GRPO, as mean and standard deviation include the row itself; also, if a trajectory returns to
+    the same state, an action is compared with its own consequences.
     """
 
     def __init__(self, options: GigpoOptions) -> None:
@@ -60,22 +59,25 @@ class Gigpo:
         self._options = options
 
     def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
-        every, options = Rows.of(experience), self._options
-        chains = Chains.of(experience, every)
-        rows = Rows.at(experience, np.sort(every.index[chains.order[np.repeat(chains.finished, chains.lengths)]]))
-        chains = Chains.of(experience, rows)
-        reward = row_rewards(experience, rows, options.kl_coef)[chains.order]
-        totals = np.add.reduceat(reward, chains.offsets[:-1]) if len(reward) else reward
-        firsts = rows.index[chains.order[chains.offsets[:-1]]]
-        place = experience.task[firsts].astype(np.int64) * len(experience.agents) + experience.agent[firsts]
-        episodes = self._against(totals, np.unique(place, return_inverse=True)[1], experience.trajectory[firsts])
+        active, options = ActiveRows.from_experience(experience), self._options
+        turns = AgentTurns.from_rows(experience, active)
+        finished = turns.order[np.repeat(turns.finished, turns.lengths)]
+        rows = ActiveRows.from_indices(experience, np.sort(active.index[finished]))
+        turns = AgentTurns.from_rows(experience, rows)
+        reward = row_rewards(experience, rows, options.kl_coef)[turns.order]
+        totals = np.add.reduceat(reward, turns.offsets[:-1]) if len(reward) else reward
+        firsts = rows.index[turns.order[turns.offsets[:-1]]]
+        agent_task = experience.task[firsts].astype(np.int64) * len(experience.agents) + experience.agent[firsts]
+        episodes = self._relative_to_group(
+            totals, np.unique(agent_task, return_inverse=True)[1], experience.trajectory[firsts]
+        )
         returns = np.empty_like(reward)
-        returns[chains.order] = returns_to_go(reward, chains.offsets, options.gamma)
-        group = groups_of(experience, rows, options.groups)
-        advantages = options.step_weight * self._against(returns, group, experience.trajectory[rows.index])
-        advantages[chains.order] += np.repeat(episodes, chains.lengths)
-        return spread(experience, rows, rows.each_token(advantages)), state
+        returns[turns.order] = returns_to_go(reward, turns.offsets, options.gamma)
+        group = assign_groups(experience, rows, options.groups)
+        advantages = options.step_weight * self._relative_to_group(returns, group, experience.trajectory[rows.index])
+        advantages[turns.order] += np.repeat(episodes, turns.lengths)
+        return scatter_to_tokens(experience, rows, rows.repeat_per_token(advantages)), state
 
-    def _against(self, values: Float64, group: Int64, trajectory: Int32) -> Float64:
-        compared = Compared.of(values, group, trajectory)
-        return compared.centred if self._options.scale == "none" else compared.over_std(group, self._options.eps)
+    def _relative_to_group(self, values: Float64, group: Int64, trajectory: Int32) -> Float64:
+        baseline = GroupBaseline.from_rewards(values, group, trajectory)
+        return baseline.centred if self._options.scale == "none" else baseline.normalized(group, self._options.eps)

@@ -1,4 +1,4 @@
-"""RLOO, GRPO and Dr. GRPO: an action against those that it can be compared with."""
+"""RLOO, GRPO and Dr. GRPO: group-relative advantages."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mappa_core.credit.estimators.groups import Compared, Groups, groups_of
-from mappa_core.credit.estimators.rows import Rows, row_rewards, spread
+from mappa_core.credit.estimators.groups import GroupBaseline, GroupBy, assign_groups
+from mappa_core.credit.estimators.rows import ActiveRows, row_rewards, scatter_to_tokens
 from mappa_core.errors import ConfigError
 from mappa_core.experience import Advantages, Experience
 from mappa_core.records import Int64
@@ -15,51 +15,51 @@ from mappa_core.records import Int64
 
 @dataclass
 class RlooOptions:
-    """RLOO: each row against the mean of its siblings'."""
+    """RLOO: reward minus the mean reward of the siblings."""
 
-    groups: Groups = "turn"
-    """Of one agent and task: `turn` (the same turn), `state` (the same prompt), `episode` (all actions)."""
+    groups: GroupBy = "turn"
+    """Groups within one agent and task: `turn` (same turn), `state` (same prompt), `episode` (all actions)."""
     kl_coef: float = 0.0
-    """Reward taken off per nat of the row's summed k1 against the reference policy; 0: no reference."""
+    """KL penalty per nat of the row's summed k1 against the reference policy; 0: no reference policy."""
 
 
 class Rloo:
     """REINFORCE leave-one-out (Ahmadian et al. 2024, arXiv:2402.14740): `A_i = R_i - mean of the group's other R` on
-    every token of the row; the others are those of other trajectories, which in `turn` groups of n are all but the row
-    itself: `A_i = (R_i - mean) * n / (n - 1)`.
+    every token of the row. The others are rows of other trajectories, which in `turn` groups of n are all except the
+    row itself: `A_i = (R_i - mean) * n / (n - 1)`.
 
-    The baseline does not hang on the action, so there is no bias by any grouping. A row with nothing to be compared
-    with has advantage 0, and its tokens still count in the mean over tokens that the engine takes: what it would have
-    said is lost, which is a bias towards the tasks and turns that have siblings.
+    The baseline does not depend on the action, so there is no bias for any grouping. A row without siblings has
+    advantage 0, while its tokens still count in the engine's mean over tokens: a bias towards the tasks and turns that
+    have siblings.
     """
 
     def __init__(self, options: RlooOptions) -> None:
         self._options = options
 
     def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
-        rows = Rows.of(experience)
-        compared, _ = _compared(experience, rows, self._options.groups, self._options.kl_coef)
-        return spread(experience, rows, rows.each_token(compared.left_out)), state
+        rows = ActiveRows.from_experience(experience)
+        baseline, _ = _compare_with_group(experience, rows, self._options.groups, self._options.kl_coef)
+        return scatter_to_tokens(experience, rows, rows.repeat_per_token(baseline.leave_one_out)), state
 
 
 @dataclass
 class GrpoOptions:
-    """GRPO: each row against the mean and the standard deviation of its group."""
+    """GRPO: reward normalised by the mean and standard deviation of its group."""
 
     eps: float = 1e-6
     """Added to the standard deviation."""
-    groups: Groups = "turn"
-    """Of one agent and task: `turn` (the same turn), `state` (the same prompt), `episode` (all actions)."""
+    groups: GroupBy = "turn"
+    """Groups within one agent and task: `turn` (same turn), `state` (same prompt), `episode` (all actions)."""
     kl_coef: float = 0.0
-    """Reward taken off per nat of the row's summed k1 against the reference policy; 0: no reference."""
+    """KL penalty per nat of the row's summed k1 against the reference policy; 0: no reference policy."""
 
 
 class Grpo:
     """GRPO (Shao et al. 2024, arXiv:2402.03300): `A = (R - mean) / (std + eps)` in the group, sample standard
-    deviation, on every token of the row. A row with nothing to be compared with has advantage 0.
+    deviation, on every token of the row. A row without siblings has advantage 0.
 
-    Biased by design: dividing by the standard deviation weighs tasks by how rare their rewards are, the most where
-    nearly all siblings succeed or fail.
+    Biased by design: dividing by the standard deviation gives the highest weight to tasks on which nearly all siblings
+    succeed or fail.
     """
 
     def __init__(self, options: GrpoOptions) -> None:
@@ -68,40 +68,44 @@ class Grpo:
         self._options = options
 
     def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
-        rows = Rows.of(experience)
-        compared, group = _compared(experience, rows, self._options.groups, self._options.kl_coef)
-        return spread(experience, rows, rows.each_token(compared.over_std(group, self._options.eps))), state
+        rows = ActiveRows.from_experience(experience)
+        baseline, group = _compare_with_group(experience, rows, self._options.groups, self._options.kl_coef)
+        return scatter_to_tokens(
+            experience, rows, rows.repeat_per_token(baseline.normalized(group, self._options.eps))
+        ), state
 
 
 @dataclass
 class DrGrpoOptions:
-    """Dr. GRPO: each row against the mean of its group."""
+    """Dr. GRPO: reward minus the mean of its group."""
 
-    groups: Groups = "turn"
-    """Of one agent and task: `turn` (the same turn), `state` (the same prompt), `episode` (all actions)."""
+    groups: GroupBy = "turn"
+    """Groups within one agent and task: `turn` (same turn), `state` (same prompt), `episode` (all actions)."""
     kl_coef: float = 0.0
-    """Reward taken off per nat of the row's summed k1 against the reference policy; 0: no reference."""
+    """KL penalty per nat of the row's summed k1 against the reference policy; 0: no reference policy."""
 
 
 class DrGrpo:
-    """Dr. GRPO (Liu et al. 2025, arXiv:2503.20783): `A = R - mean` of the group, on every token of the row. A row with
-    nothing to be compared with has advantage 0.
+    """Dr. GRPO (Liu et al. 2025, arXiv:2503.20783): `A = R - mean` of the group, on every token of the row. A row
+    without siblings has advantage 0.
 
-    The mean holds the row itself, which scales the expectation by (n - 1)/n in `turn` groups of n. The other half of
-    Dr. GRPO, a sum over tokens over a fixed length, is the loss's mean and not the estimator's.
+    The mean includes the row itself, which scales the expectation by (n - 1)/n in `turn` groups of n. The other half of
+    Dr. GRPO, dividing the sum over tokens by a fixed length, belongs to the loss (`train.mean`), not to the estimator.
     """
 
     def __init__(self, options: DrGrpoOptions) -> None:
         self._options = options
 
     def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
-        rows = Rows.of(experience)
-        compared, _ = _compared(experience, rows, self._options.groups, self._options.kl_coef)
-        return spread(experience, rows, rows.each_token(compared.centred)), state
+        rows = ActiveRows.from_experience(experience)
+        baseline, _ = _compare_with_group(experience, rows, self._options.groups, self._options.kl_coef)
+        return scatter_to_tokens(experience, rows, rows.repeat_per_token(baseline.centred)), state
 
 
-def _compared(experience: Experience, rows: Rows, groups: Groups, kl_coef: float) -> tuple[Compared, Int64]:
-    """What the rows earned beside the others of their groups, and the groups."""
-    group = groups_of(experience, rows, groups)
+def _compare_with_group(
+    experience: Experience, rows: ActiveRows, groups: GroupBy, kl_coef: float
+) -> tuple[GroupBaseline, Int64]:
+    """Compare the rows' rewards with their groups; returns the baseline and the groups."""
+    group = assign_groups(experience, rows, groups)
     reward = row_rewards(experience, rows, kl_coef)
-    return Compared.of(reward, group, experience.trajectory[rows.index]), group
+    return GroupBaseline.from_rewards(reward, group, experience.trajectory[rows.index]), group

@@ -1,4 +1,4 @@
-"""REINFORCE and REINFORCE++: a policy's, an agent's or everyone's tokens share a baseline and a scale."""
+"""REINFORCE, REINFORCE++ and REINFORCE++-baseline."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mappa_core.credit.estimators.groups import Compared, Groups, groups_of
+from mappa_core.credit.estimators.groups import GroupBaseline, GroupBy, assign_groups
 from mappa_core.credit.estimators.rows import (
+    ActiveRows,
     Normalize,
-    Rows,
     check_discount,
-    k1,
-    mean,
+    group_mean,
     row_rewards,
-    spread,
+    scatter_to_tokens,
+    token_k1,
     token_rewards,
-    whitened,
+    whiten,
 )
 from mappa_core.credit.ragged import returns_to_go
 from mappa_core.experience import Advantages, Experience
@@ -31,46 +31,48 @@ class ReinforceOptions:
     baseline: Literal["none", "mean"] = "none"
     """`mean`: subtract the mean reward of the policy's rows in this iteration."""
     kl_coef: float = 0.0
-    """Reward taken off per nat of the row's summed k1 against the reference policy; 0: no reference."""
+    """KL penalty per nat of the row's summed k1 against the reference policy; 0: no reference policy."""
 
 
 class Reinforce:
-    """REINFORCE (Williams 1992): `A = R - baseline` on every token of the row, R less `kl_coef` times the row's k1.
+    """REINFORCE (Williams 1992): `A = R - baseline` on every token of the row, R minus `kl_coef` times the row's k1.
 
-    Without a baseline there is no bias, whatever the number of rows. The mean holds the row itself: with n rows of a
-    policy, each of a trajectory of its own, it scales the expectation by (n - 1)/n; with several rows of a trajectory
-    it also bends it by how much later own rewards hang on the action.
+    Without a baseline there is no bias for any number of rows. The mean includes the row itself: with n rows of a
+    policy, each of a different trajectory, it scales the expectation by (n - 1)/n; with several rows per trajectory it
+    also biases it by how much the agent's later rewards depend on the action.
     """
 
     def __init__(self, options: ReinforceOptions) -> None:
         self._options = options
 
     def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
-        rows = Rows.of(experience)
+        rows = ActiveRows.from_experience(experience)
         reward = row_rewards(experience, rows, self._options.kl_coef)
-        baselines = {"none": np.zeros_like(reward), "mean": mean(reward, experience.policy[rows.index])}
-        return spread(experience, rows, rows.each_token(reward - baselines[self._options.baseline])), state
+        baselines = {"none": np.zeros_like(reward), "mean": group_mean(reward, experience.policy[rows.index])}
+        return scatter_to_tokens(
+            experience, rows, rows.repeat_per_token(reward - baselines[self._options.baseline])
+        ), state
 
 
 @dataclass
 class ReinforcePlusPlusOptions:
-    """REINFORCE++: token-level KL, return-to-go in the row, one whitening an iteration."""
+    """REINFORCE++: token-level KL, return-to-go within the row, whitening once per iteration."""
 
     gamma: float = 1.0
     """Discount per token, 0 to 1."""
     kl_coef: float = 0.01
-    """Reward taken off per nat that a sampled token is likelier than under the reference policy; 0: no reference."""
+    """KL penalty per nat of a token's k1 against the reference policy; 0: no reference policy."""
     normalize: Normalize = "policy"
-    """Whose tokens share one mean and one standard deviation; `none` leaves the returns as they are."""
+    """Tokens that share one mean and standard deviation: `policy`, `agent`, `all`; `none`: no whitening."""
 
 
 class ReinforcePlusPlus:
-    """REINFORCE++ (Hu et al. 2025, arXiv:2501.03262). A row's reward arrives with its last token; every token pays
-    `kl_coef * k1`; the returns-to-go inside the row, G, are whitened over all tokens:
+    """REINFORCE++ (Hu et al. 2025, arXiv:2501.03262). A row's reward is added at its last token, and
+    `kl_coef * k1` subtracted at every token; the returns-to-go within the row, G, are whitened over all tokens:
     `A = (G - mean) / sqrt(max(variance, 1e-8))`, population variance, once per iteration.
 
-    Long rows have more say in the mean, and the mean and the scale hold the row itself: biased by design, the less the
-    more tokens there are. Without normalisation and with gamma 1 there is no bias.
+    Long rows weigh more in the mean, and mean and scale include the row itself: biased by design, less so with more
+    tokens. Without normalisation and with gamma 1 there is no bias.
     """
 
     def __init__(self, options: ReinforcePlusPlusOptions) -> None:
@@ -78,40 +80,40 @@ class ReinforcePlusPlus:
         self._options = options
 
     def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
-        rows, options = Rows.of(experience), self._options
+        rows, options = ActiveRows.from_experience(experience), self._options
         returns = returns_to_go(token_rewards(experience, rows, options.kl_coef), rows.offsets, options.gamma)
-        return spread(experience, rows, whitened(experience, rows, returns, options.normalize)), state
+        return scatter_to_tokens(experience, rows, whiten(experience, rows, returns, options.normalize)), state
 
 
 @dataclass
 class ReinforcePlusPlusBaselineOptions:
-    """REINFORCE++-baseline: the reward less its group's mean, token-level KL, one whitening an iteration."""
+    """REINFORCE++-baseline: reward minus its group's mean, token-level KL, whitening once per iteration."""
 
-    groups: Groups = "turn"
-    """Of one agent and task: `turn` (the same turn), `state` (the same prompt), `episode` (all actions)."""
+    groups: GroupBy = "turn"
+    """Groups within one agent and task: `turn` (same turn), `state` (same prompt), `episode` (all actions)."""
     kl_coef: float = 0.01
-    """Reward taken off per nat that a sampled token is likelier than under the reference policy; 0: no reference."""
+    """KL penalty per nat of a token's k1 against the reference policy; 0: no reference policy."""
     normalize: Normalize = "policy"
-    """Whose tokens share one mean and one standard deviation; `none` leaves the returns as they are."""
+    """Tokens that share one mean and standard deviation: `policy`, `agent`, `all`; `none`: no whitening."""
 
 
 class ReinforcePlusPlusBaseline:
-    """REINFORCE++-baseline (Hu et al. 2025, arXiv:2501.03262): the reward less the mean of its group arrives with the
-    row's last token; every token pays `kl_coef * k1`, which no mean is taken off; the returns-to-go inside the row,
-    undiscounted, are whitened as in REINFORCE++.
+    """REINFORCE++-baseline (Hu et al. 2025, arXiv:2501.03262): the reward minus the mean of its group is added at the
+    row's last token, and `kl_coef * k1`, without a baseline, subtracted at every token; the undiscounted returns-to-go
+    within the row are whitened as in REINFORCE++.
 
-    A row that has nothing to be compared with has advantage 0 and enters no normaliser.
+    A row without siblings has advantage 0 and enters no normaliser.
     """
 
     def __init__(self, options: ReinforcePlusPlusBaselineOptions) -> None:
         self._options = options
 
     def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
-        every, options = Rows.of(experience), self._options
-        group = groups_of(experience, every, options.groups)
-        compared = Compared.of(every.reward, group, experience.trajectory[every.index])
-        rows = Rows.at(experience, every.index[~compared.alone])
-        rewards = -options.kl_coef * k1(experience, rows, options.kl_coef)
-        rewards[rows.offsets[1:] - 1] += compared.centred[~compared.alone]
+        active, options = ActiveRows.from_experience(experience), self._options
+        group = assign_groups(experience, active, options.groups)
+        baseline = GroupBaseline.from_rewards(active.reward, group, experience.trajectory[active.index])
+        rows = ActiveRows.from_indices(experience, active.index[~baseline.alone])
+        rewards = -options.kl_coef * token_k1(experience, rows, options.kl_coef)
+        rewards[rows.offsets[1:] - 1] += baseline.centred[~baseline.alone]
         returns = returns_to_go(rewards, rows.offsets, 1.0)
-        return spread(experience, rows, whitened(experience, rows, returns, options.normalize)), state
+        return scatter_to_tokens(experience, rows, whiten(experience, rows, returns, options.normalize)), state

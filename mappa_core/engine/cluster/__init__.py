@@ -1,4 +1,4 @@
-"""The engine `cluster`: learners by DeepSpeed and samplers by vLLM, as actors of Ray.
+"""Engine `cluster`: DeepSpeed learners and vLLM samplers as Ray actors.
 
-Import from its modules: what plans a placement or looks what is installed must work where these libraries are not.
+Import from its modules: planning a placement and checking requirements must work where these libraries are missing.
 """

@@ -1,1 +1,1 @@
-"""What every learner shares, whatever runs it: micro-batches, forward passes, corrections and optimiser steps."""
+"""The learning algorithm of all learners: micro-batches, forward passes, off-policy correction, optimiser steps."""

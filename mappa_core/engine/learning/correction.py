@@ -1,8 +1,8 @@
-"""Importance weights between what sampled a token and what learns from it.
+"""Importance weights that correct the mismatch between sampler and learner.
 
-A sampler and a learner compute the same distribution by different kernels, and with `max_staleness` by different
-weights. What is sampled from one and learned by the other is off-policy; `w = learner / sampler` per token, or per
-action, makes the expectation that of the learner again, at the price of variance, which a cap bounds.
+A sampler and a learner compute the same distribution with different kernels and, with `max_staleness`, with different
+weights, so training is off-policy. Weighting each token or action by `w = learner / sampler` restores the learner's
+expectation at the price of variance, which a cap bounds.
 """
 
 from __future__ import annotations
@@ -14,56 +14,56 @@ from dataclasses import dataclass
 import numpy as np
 
 from mappa_core.config.schema import CorrectionSection
-from mappa_core.credit.ragged import places
+from mappa_core.credit.ragged import element_indices
 from mappa_core.experience import Experience
 from mappa_core.records import Bool, Float32, Float64, Int64
 
 _EXPONENT = 700.0
-"""Beyond it exp leaves float64."""
+"""Largest exponent whose exp fits in float64, rounded down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Correction:
-    """`weights` (N,), NaN on tokens of other rows; None where nothing is corrected. Metrics are there in any case, but
-    for no rows."""
+class ImportanceWeights:
+    """`weights` (N,), NaN on tokens of other rows; None if nothing is corrected. Metrics are empty only if there are no
+    rows."""
 
     weights: Float32 | None
     metrics: Mapping[str, float]
 
 
-def correct(experience: Experience, rows: Int64, settings: CorrectionSection) -> Correction:
-    """The weights of the tokens of `rows` in the policy loss, from a scored experience; constants to the gradient.
+def compute_importance_weights(experience: Experience, rows: Int64, settings: CorrectionSection) -> ImportanceWeights:
+    """Compute the weights of the tokens of `rows` in the policy loss, from a scored experience; they carry no gradient.
 
-    `w = exp(old_logprobs - logprobs)`. `level`: of each token alone, or of each action: the product over its tokens,
-    on every token of it. `kind`: `truncate` gives min(w, cap) (Ionides 2008; for sampler and learner: Yao et al.,
+    `w = exp(old_logprobs - logprobs)`. `level`: one weight per token, or per action: the product over its tokens,
+    applied to each of them. `kind`: `truncate` gives min(w, cap) (Ionides 2008; for sampler and learner: Yao et al.,
     "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training", 2025); `mask` gives w from `floor` (1/cap
-    where it is not set) to cap and 0 beyond (IcePop: arXiv:2510.18855); by actions as in Liu et al., "When Speed Kills
+    where it is not set) to cap and 0 beyond (IcePop: arXiv:2510.18855); per action as in Liu et al., "When Speed Kills
     Stability", 2025. The geometric mean that GSPO clips by (arXiv:2507.18071) is no importance weight, so it is not
-    offered. A token whose ratio is unknown (NaN) weighs 0, and with it its action where `level` is `sequence`.
+    offered. A token whose ratio is unknown (NaN) has weight 0, and so has its whole action if `level` is `sequence`.
 
     Metrics: `mismatch_max`, `mismatch_mean` of |old - sampled| and `mismatch_kl` (k3, of the learner from the sampler)
-    in nats per token, NaN where a log-probability is missing; `ess`, the effective sample size as a share of tokens or
+    in nats per token, NaN if a log-probability is missing; `ess`, the effective sample size as a share of tokens or
     actions (Kong 1992), before any cap; `correction_share`, the tokens that were truncated or masked.
     """
     if experience.old_logprobs is None:
         raise ValueError("an experience is scored before it is corrected")
     if not len(rows):
-        return Correction(weights=None, metrics={})
-    source = places(experience.offsets, rows)
-    with np.errstate(invalid="ignore"):  # -inf on both sides is unknown, too
+        return ImportanceWeights(weights=None, metrics={})
+    source = element_indices(experience.offsets, rows)
+    with np.errstate(invalid="ignore"):  # -inf - -inf is unknown as well
         gap = experience.old_logprobs[source].astype(np.float64) - experience.logprobs[source]
     lengths = experience.lengths[rows]
     by_row = settings.level == "sequence"
     logs = _by_row(gap, lengths) if by_row else gap
-    found, caught = _capped(logs, settings)
+    values, capped = _capped(logs, settings)
     if by_row:
-        found, caught = np.repeat(found, lengths), np.repeat(caught, lengths)
-    metrics = {**_mismatch(gap), "ess": _effective(logs), "correction_share": float(caught.mean())}
+        values, capped = np.repeat(values, lengths), np.repeat(capped, lengths)
+    metrics = {**_mismatch(gap), "ess": _effective(logs), "correction_share": float(capped.mean())}
     if settings.kind == "none":
-        return Correction(weights=None, metrics=metrics)
+        return ImportanceWeights(weights=None, metrics=metrics)
     weights = np.full(len(experience.tokens), np.nan, dtype=np.float32)
-    weights[source] = found
-    return Correction(weights=weights, metrics=metrics)
+    weights[source] = values
+    return ImportanceWeights(weights=weights, metrics=metrics)
 
 
 def _by_row(gap: Float64, lengths: Int64) -> Float64:
@@ -72,7 +72,7 @@ def _by_row(gap: Float64, lengths: Int64) -> Float64:
 
 
 def _capped(logs: Float64, settings: CorrectionSection) -> tuple[Float64, Bool]:
-    """Weights of log ratios, and which of them the cap caught."""
+    """Return the weights of log ratios, and which of them were truncated or masked."""
     ratios = np.exp(np.clip(logs, -_EXPONENT, _EXPONENT))
     if settings.kind == "none":
         return np.ones_like(ratios), np.zeros(len(ratios), dtype=np.bool_)
@@ -80,8 +80,8 @@ def _capped(logs: Float64, settings: CorrectionSection) -> tuple[Float64, Bool]:
     if settings.kind == "truncate":
         return np.where(unknown, 0.0, np.minimum(ratios, settings.cap)), unknown | high
     floor = 1.0 / settings.cap if settings.floor is None else settings.floor
-    caught = unknown | high | (ratios < floor)
-    return np.where(caught, 0.0, ratios), caught
+    capped = unknown | high | (ratios < floor)
+    return np.where(capped, 0.0, ratios), capped
 
 
 def _mismatch(gap: Float64) -> dict[str, float]:
@@ -95,7 +95,7 @@ def _mismatch(gap: Float64) -> dict[str, float]:
 
 
 def _effective(logs: Float64) -> float:
-    """(sum w)^2 / (n sum w^2), of weights relative to the largest."""
+    """Effective sample size, (sum w)^2 / (n sum w^2), computed relative to the largest weight."""
     known = np.clip(logs[~np.isnan(logs)], -math.inf, _EXPONENT)
     if not len(known) or known.max() == -math.inf:
         return 0.0

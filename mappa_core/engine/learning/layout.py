@@ -1,4 +1,4 @@
-"""Sequences of sampled tokens to micro-batches, and micro-batches to the ranks of a learner."""
+"""Batching: group sequences into micro-batches and distribute them over the ranks of a learner."""
 
 from __future__ import annotations
 
@@ -10,99 +10,100 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mappa_core.credit.segments import Segment, segments
+from mappa_core.credit.segments import TrainingSequence, build_sequences
 from mappa_core.experience import Experience
 from mappa_core.records import Float32, Int32, Int64
 
-Groups = list[list[int]]
-"""Micro-batches as indices of their sequences."""
+IndexGroups = list[list[int]]
+"""Micro-batches as lists of sequence indices."""
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """How sequences lie in a micro-batch, and how many tokens one has at most (padding counts).
+class BatchLayout:
+    """Layout of sequences in a micro-batch, and its token budget (padding counts).
 
-    `padded`: one row each, filled up on the right. `packed`: end to end in one row, for models whose attention keeps
-    sequences apart by their positions (`learning.checks`). A sequence longer than the budget is a micro-batch of its
-    own.
+    `padded`: one row each, padded on the right. `packed`: concatenated in one row, for models whose attention separates
+    sequences by their positions (`learning.checks`). A sequence longer than the budget is a micro-batch of its own.
     """
 
     kind: Literal["padded", "packed"]
     tokens: int
 
-    def groups(self, lengths: Sequence[int]) -> Groups:
-        """Sequences of these lengths in micro-batches, longest first."""
-        return (padded if self.kind == "padded" else packed)(lengths, self.tokens)
+    def groups(self, lengths: Sequence[int]) -> IndexGroups:
+        """Group sequences of these lengths into micro-batches, longest first."""
+        return (group_padded if self.kind == "padded" else group_packed)(lengths, self.tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Batch:
+class MicroBatch:
     """One micro-batch, and which of its positions predict sampled tokens.
 
-    A weightless one only keeps a rank in step with others that have more to do: it predicts one token that is nobody's
-    sample, and its results are thrown away.
+    A dummy micro-batch keeps a rank in step with ranks that have more micro-batches: it predicts one token, and its
+    results are discarded.
     """
 
     ids: Tensor  # (B, L)
-    positions: Tensor | None  # (1, L) place of each token in its sequence where sequences lie end to end
+    positions: Tensor | None  # (1, L) position of each token in its sequence, if packed
     predicting: Tensor  # (n,) flat index in (B, L) of the position before each sampled token
     targets: Tensor  # (n,) the sampled tokens
-    temperature: Tensor | None  # (n, 1); None where all are 1
-    source: Int64  # (n,) index of each sampled token on the experience's N axis; (0,) where weightless
-    weightless: bool = False
+    temperature: Tensor | None  # (n, 1); None if all are 1
+    source: Int64  # (n,) index of each sampled token on the experience's N axis; (0,) if dummy
+    dummy: bool = False
 
 
-def batches(
-    experience: Experience, rows: Int64, layout: Layout, *, device: torch.device, rank: int = 0, ranks: int = 1
-) -> list[Batch]:
-    """The share of `rank` in the sampled tokens of `rows`. Every rank gets as many micro-batches."""
+def build_batches(
+    experience: Experience, rows: Int64, layout: BatchLayout, *, device: torch.device, rank: int = 0, ranks: int = 1
+) -> list[MicroBatch]:
+    """Build the micro-batches of `rank` for the sampled tokens of `rows`. Every rank gets equally many."""
     temperature = experience.temperature[experience.row_of_token]
-    chains = segments(experience, rows)
-    return dealt(chains, layout, temperature=temperature, device=device, rank=rank, ranks=ranks)
+    sequences = build_sequences(experience, rows)
+    return rank_micro_batches(sequences, layout, temperature=temperature, device=device, rank=rank, ranks=ranks)
 
 
-def dealt(
-    chains: Sequence[Segment],
-    layout: Layout,
+def rank_micro_batches(
+    sequences: Sequence[TrainingSequence],
+    layout: BatchLayout,
     *,
     temperature: Float32 | None,
     device: torch.device,
     rank: int = 0,
     ranks: int = 1,
-) -> list[Batch]:
-    """The share of `rank` in sequences. `temperature` is by what their `source` numbers; None: 1 everywhere."""
-    share = shares([len(chain.tokens) for chain in chains], ranks, layout)[rank]
+) -> list[MicroBatch]:
+    """Build the micro-batches of `rank` for the sequences. `temperature` is indexed by their `source`; None: all 1."""
+    share = split_over_ranks([len(sequence.tokens) for sequence in sequences], ranks, layout)[rank]
     return [
-        _batch([chains[one] for one in members], temperature, layout, device)
+        _batch([sequences[one] for one in members], temperature, layout, device)
         if members
-        else _weightless(chains[0], layout, device)
+        else _dummy_batch(sequences[0], layout, device)
         for members in share
     ]
 
 
-def shares(lengths: Sequence[int], ranks: int, layout: Layout) -> list[Groups]:
-    """Each rank's micro-batches, every sequence in one of one rank, and as many for each: empty ones fill up.
+def split_over_ranks(lengths: Sequence[int], ranks: int, layout: BatchLayout) -> list[IndexGroups]:
+    """Distribute sequences over ranks and group them into micro-batches; empty ones make the counts equal.
 
-    The longest sequence left goes to the rank with the fewest tokens so far, which stays within 4/3 of the best
-    possible (Graham 1969). Every rank comes to the same answer by itself.
+    The longest sequence left goes to the rank with the fewest tokens so far, whose maximum is within 4/3 of the optimum
+    (Graham 1969). Every rank computes the same result independently.
     """
-    held: Groups = [[] for _ in range(ranks)]
+    assigned: IndexGroups = [[] for _ in range(ranks)]
     loads = [0] * ranks
     for index in _longest_first(lengths):
         rank = loads.index(min(loads))
-        held[rank].append(index)
+        assigned[rank].append(index)
         loads[rank] += lengths[index]
-    found = [[[own[one] for one in group] for group in layout.groups([lengths[one] for one in own])] for own in held]
-    most = max(len(groups) for groups in found)
-    return [groups + [[] for _ in range(most - len(groups))] for groups in found]
+    found = [
+        [[own[one] for one in group] for group in layout.groups([lengths[one] for one in own])] for own in assigned
+    ]
+    max_groups = max(len(groups) for groups in found)
+    return [groups + [[] for _ in range(max_groups - len(groups))] for groups in found]
 
 
-def padded(lengths: Sequence[int], budget: int) -> Groups:
-    """Groups, longest sequences first, so that rows times longest row stays within `budget` tokens.
+def group_padded(lengths: Sequence[int], budget: int) -> IndexGroups:
+    """Group sequences, longest first, so that rows times longest row stays within `budget` tokens.
 
     A sequence longer than the budget is a group of its own. Equal lengths keep their order.
     """
-    groups: Groups = []
+    groups: IndexGroups = []
     for index in _longest_first(lengths):
         if groups and lengths[groups[-1][0]] * (len(groups[-1]) + 1) <= budget:
             groups[-1].append(index)
@@ -111,9 +112,9 @@ def padded(lengths: Sequence[int], budget: int) -> Groups:
     return groups
 
 
-def packed(lengths: Sequence[int], budget: int) -> Groups:
-    """Groups of at most `budget` tokens in all: the longest sequence left goes where there first is room for it."""
-    groups: Groups = []
+def group_packed(lengths: Sequence[int], budget: int) -> IndexGroups:
+    """Group sequences by first-fit decreasing, so that each group has at most `budget` tokens."""
+    groups: IndexGroups = []
     room: list[int] = []
     for index in _longest_first(lengths):
         place = next((one for one, free in enumerate(room) if free >= lengths[index]), None)
@@ -126,8 +127,8 @@ def packed(lengths: Sequence[int], budget: int) -> Groups:
     return groups
 
 
-def pad(sequences: Sequence[Int32], device: torch.device) -> Tensor:
-    """Token ids (B, L) int64, filled up on the right. Causal attention never looks there, so no mask is needed."""
+def pad_right(sequences: Sequence[Int32], device: torch.device) -> Tensor:
+    """Return token ids (B, L) int64, padded on the right. Causal attention never sees padding, so no mask is needed."""
     filled = np.zeros((len(sequences), max(len(one) for one in sequences)), dtype=np.int64)
     for row, sequence in enumerate(sequences):
         filled[row, : len(sequence)] = sequence
@@ -138,14 +139,18 @@ def _longest_first(lengths: Sequence[int]) -> list[int]:
     return sorted(range(len(lengths)), key=lambda one: -lengths[one])
 
 
-def _batch(chains: Sequence[Segment], temperatures: Float32 | None, layout: Layout, device: torch.device) -> Batch:
-    ids, starts, positions = _lay([chain.tokens for chain in chains], layout, device)
-    predicting = np.concatenate([start + chain.targets - 1 for start, chain in zip(starts, chains, strict=True)])
-    targets = np.concatenate([chain.tokens[chain.targets] for chain in chains])
-    source = np.concatenate([chain.source for chain in chains])
+def _batch(
+    sequences: Sequence[TrainingSequence], temperatures: Float32 | None, layout: BatchLayout, device: torch.device
+) -> MicroBatch:
+    ids, starts, positions = _lay_out([sequence.tokens for sequence in sequences], layout, device)
+    predicting = np.concatenate(
+        [start + sequence.targets - 1 for start, sequence in zip(starts, sequences, strict=True)]
+    )
+    targets = np.concatenate([sequence.tokens[sequence.targets] for sequence in sequences])
+    source = np.concatenate([sequence.source for sequence in sequences])
     temperature = np.ones(1, np.float32) if temperatures is None else temperatures[source]
     temperature = np.where(temperature == 0.0, np.float32(1.0), temperature)
-    return Batch(
+    return MicroBatch(
         ids=ids,
         positions=positions,
         predicting=torch.from_numpy(predicting).to(device),
@@ -155,24 +160,26 @@ def _batch(chains: Sequence[Segment], temperatures: Float32 | None, layout: Layo
     )
 
 
-def _weightless(chain: Segment, layout: Layout, device: torch.device) -> Batch:
-    """The first two tokens of a sequence: the least that a model can predict anything in."""
-    ids, _, positions = _lay([chain.tokens[:2]], layout, device)
-    return Batch(
+def _dummy_batch(sequence: TrainingSequence, layout: BatchLayout, device: torch.device) -> MicroBatch:
+    """Build a dummy micro-batch of the first two tokens of a sequence, the shortest input with a prediction."""
+    ids, _, positions = _lay_out([sequence.tokens[:2]], layout, device)
+    return MicroBatch(
         ids=ids,
         positions=positions,
         predicting=torch.zeros(1, dtype=torch.int64, device=device),
         targets=ids[0, 1:],
         temperature=None,
         source=np.zeros(0, dtype=np.int64),
-        weightless=True,
+        dummy=True,
     )
 
 
-def _lay(sequences: Sequence[Int32], layout: Layout, device: torch.device) -> tuple[Tensor, list[int], Tensor | None]:
-    """Token ids, where each sequence begins among them, and positions."""
+def _lay_out(
+    sequences: Sequence[Int32], layout: BatchLayout, device: torch.device
+) -> tuple[Tensor, list[int], Tensor | None]:
+    """Return token ids, the flat start index of each sequence, and positions."""
     if layout.kind == "padded":
-        ids = pad(sequences, device)
+        ids = pad_right(sequences, device)
         return ids, [row * ids.shape[1] for row in range(len(sequences))], None
     lengths = [len(one) for one in sequences]
     starts = np.cumsum([0, *lengths[:-1]]).tolist()

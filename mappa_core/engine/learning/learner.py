@@ -1,4 +1,4 @@
-"""What an update drives: a policy's trained weights, wherever they are."""
+"""Interface between the update algorithm and an engine's trained weights."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from mappa_core.engine.learning.forward import Predictions
-from mappa_core.engine.learning.layout import Batch
+from mappa_core.engine.learning.layout import MicroBatch
 
 
 class Learner(Protocol):
-    """The trained weights of one policy, or one rank's part of them. All ranks make the same calls in the same order.
+    """The trained weights of one policy, or one rank's shard of them. All ranks make the same calls in the same order.
 
-    The gradient of a step is the sum over all micro-batches and all ranks of what is handed to `backward`.
+    The gradient of a step is the sum of the losses passed to `backward`, over all micro-batches and ranks.
     """
 
     @property
     def name(self) -> str:
-        """Of the policy."""
+        """Name of the policy."""
         ...
 
     @property
@@ -34,29 +34,29 @@ class Learner(Protocol):
 
     @property
     def steps(self) -> int:
-        """Optimiser steps taken so far, in all iterations."""
+        """Number of optimiser steps taken so far, in all iterations."""
         ...
 
-    def forward(self, batch: Batch, *, entropy: bool = False) -> Predictions:
-        """What the weights say of a micro-batch, with gradient."""
+    def forward(self, batch: MicroBatch, *, entropy: bool = False) -> Predictions:
+        """Compute the predictions for a micro-batch, with gradient."""
         ...
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Add the gradient of `loss` () to the step's. `last`: it is this rank's last micro-batch of the step."""
+        """Accumulate the gradient of `loss` (). `last`: this is the rank's last micro-batch of the step."""
         ...
 
-    def norm(self) -> float:
-        """Norm of the whole gradient of the step, over all ranks, before clipping; not finite where any part is."""
+    def grad_norm(self) -> float:
+        """Return the norm of the step's gradient over all ranks, before clipping; not finite if any part is not."""
         ...
 
     def step(self, learning_rate: float) -> None:
-        """Clip the gradient, move the weights, forget the gradient, count the step. `norm` was asked before."""
+        """Clip the gradient, update the weights, clear the gradient, count the step. Call `grad_norm` before."""
         ...
 
-    def discard(self) -> None:
-        """Forget the gradient and move nothing."""
+    def zero_grad(self) -> None:
+        """Clear the gradient without updating the weights."""
         ...
 
-    def summed(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Sums over ranks by name. A rank may lack names that another one has."""
+    def all_reduce(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Sum the values over ranks, by name. A rank may lack names that another one has."""
         ...

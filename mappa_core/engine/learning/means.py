@@ -1,4 +1,4 @@
-"""What the mean of an optimiser step is over: how much every token counts in its loss."""
+"""Loss reduction: how much each token counts in the loss of an optimiser step."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from mappa_core.experience import Experience
 from mappa_core.records import Float64, Int64
 
 
-class Mean:
-    """The mean loss of a step as one sum over its tokens, the same whatever micro-batches and ranks they lie in.
+class LossReduction:
+    """The mean loss of a step as a sum over its tokens, independent of how they are split into micro-batches and ranks.
 
     With losses l of the tokens t of rows r, weights w of rows and n_r tokens in a row, `train.mean` gives
 
@@ -20,9 +20,9 @@ class Mean:
         fixed     sum_r w_r sum_t l_rt       / sum_r w_r / L     L is `train.mean_length` (Dr. GRPO, arXiv:2503.20783)
 
     where sums are over all rows of the step. `token` and `sequence` divide by lengths that the policy itself chose, so
-    their gradient is in proportion to that of the expected reward only where lengths have nothing to do with it.
-    `fixed` divides by no length; the number of rows still divides, and where the policy decides how often it acts, that
-    is its choice as well.
+    their gradient is proportional to that of the expected reward only if reward does not depend on length. `fixed`
+    divides by no length, but still by the number of rows, which the policy also influences if it decides how often it
+    acts.
     """
 
     def __init__(self, experience: Experience, train: TrainSection) -> None:
@@ -34,10 +34,10 @@ class Mean:
         self._length = train.mean_length
         weight = experience.weight.astype(np.float64)
         self.scale: Float64 = weight / np.maximum(experience.lengths, 1) if train.mean == "sequence" else weight
-        """(R,) what the losses of a row's tokens are multiplied by before they are added up."""
+        """(R,) factor of the losses of a row's tokens in the sum."""
 
-    def total(self, rows: Int64) -> float:
-        """What the sum over `rows` is divided by."""
+    def divisor(self, rows: Int64) -> float:
+        """Return the divisor of the sum over `rows`."""
         weight = self._experience.weight[rows]
         if self._kind == "token":
             return float((weight * self._experience.lengths[rows]).sum(dtype=np.float64))

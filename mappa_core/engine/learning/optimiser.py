@@ -1,4 +1,4 @@
-"""AdamW on float32 master weights, whatever the model computes in."""
+"""AdamW on float32 master weights, whatever the model's dtype."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 class Optimiser:
-    """Steps of one policy. A float32 model's parameters are their own masters; those of any other get a copy."""
+    """The optimiser of one policy. Float32 parameters are their own master weights; others get a float32 copy."""
 
     def __init__(self, parameters: Iterable[tuple[str, Tensor]], train: TrainSection) -> None:
         self._parameters = dict(parameters)
@@ -29,7 +29,7 @@ class Optimiser:
         )
 
     def accumulate(self) -> None:
-        """Add the gradients of one backward pass to those of the masters, in float32."""
+        """Add the gradients of one backward pass to those of the master weights, in float32."""
         for name, parameter in self._parameters.items():
             master = self._masters[name]
             if master is not parameter and parameter.grad is not None:
@@ -37,36 +37,36 @@ class Optimiser:
                 master.grad = gradient if master.grad is None else master.grad.add_(gradient)
                 parameter.grad = None
 
-    def norm(self) -> float:
-        """Norm of the gradient before clipping."""
+    def grad_norm(self) -> float:
+        """Return the norm of the gradient before clipping."""
         gradients = [master.grad for master in self._masters.values() if master.grad is not None]
         self._norm = torch.nn.utils.get_total_norm(gradients)
         return float(self._norm)
 
     def step(self, learning_rate: float) -> None:
-        """Clip the gradient, whose norm was asked for before, move the weights and forget the gradient."""
+        """Clip the gradient, update the weights and clear the gradient. Call `grad_norm` before."""
         if self._norm is None:
             raise ValueError("the norm of a gradient is looked at before a step is taken")
         torch.nn.utils.clip_grads_with_norm_(list(self._masters.values()), self._grad_clip, self._norm)
         for group in self._adam.param_groups:
             group["lr"] = learning_rate
         self._adam.step()
-        self.discard()
-        self._hand_down()
+        self.zero_grad()
+        self._copy_to_parameters()
 
-    def discard(self) -> None:
-        """Forget the gradient."""
+    def zero_grad(self) -> None:
+        """Clear the gradient."""
         self._norm = None
         self._adam.zero_grad(set_to_none=True)
         for parameter in self._parameters.values():
             parameter.grad = None
 
     def weights(self) -> dict[str, Tensor]:
-        """The master weights by name."""
+        """Return the master weights by name."""
         return {name: master.detach() for name, master in self._masters.items()}
 
     def moments(self) -> dict[str, Tensor]:
-        """AdamW's state as `moment.parameter`; of parameters that were never moved there is none."""
+        """Return AdamW's state as `moment.parameter`; parameters that were never updated have none."""
         return {
             f"{moment}.{name}": self._adam.state[master][moment]
             for name, master in self._masters.items()
@@ -76,20 +76,20 @@ class Optimiser:
 
     @torch.no_grad()
     def restore(self, weights: Mapping[str, Tensor], moments: Mapping[str, Tensor]) -> None:
-        """Take over what `weights` and `moments` gave."""
-        self.discard()
+        """Restore what `weights` and `moments` returned."""
+        self.zero_grad()
         for name, master in self._masters.items():
             master.copy_(weights[name])
-            # AdamW counts steps in a tensor of its own device, which fused kernels want beside the parameter.
+            # AdamW keeps the step count in a tensor, which fused kernels need on the parameter's device.
             self._adam.state[master] = {
                 moment: moments[f"{moment}.{name}"].to(master.device, copy=True)
                 for moment in _MOMENTS
                 if f"{moment}.{name}" in moments
             }
-        self._hand_down()
+        self._copy_to_parameters()
 
     @torch.no_grad()
-    def _hand_down(self) -> None:
+    def _copy_to_parameters(self) -> None:
         for name, parameter in self._parameters.items():
             if self._masters[name] is not parameter:
                 parameter.copy_(self._masters[name])

@@ -1,4 +1,4 @@
-"""Attention and its cache for rows that are decoded together although their lengths differ."""
+"""Attention and KV cache for decoding rows of different lengths in one batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 ATTENTION = "mappa_grouped"
-_FIRST_WIDTH = 64
+_MIN_WIDTH = 64
 
 
 def grouped_attention(
@@ -25,9 +25,9 @@ def grouped_attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """sdpa; a decoding step hands the query heads of a group in as queries of their one key head.
+    """Compute sdpa; in a decoding step the query heads of a group are passed as queries of their shared key head.
 
-    The masked path of sdpa would copy the keys of the whole cache once per query head and step.
+    Otherwise the masked path of sdpa would copy the keys of the whole cache once per query head and step.
     """
     rows, heads, queries, _ = query.shape
     if queries != 1 or attention_mask is None:
@@ -47,7 +47,7 @@ AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
 class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
-    """Keys and values of one layer, (slots, heads, width, size). The column of a token is its position."""
+    """Keys and values of one layer, (slots, heads, width, size). A token's column is its position."""
 
     def __init__(self, owner: SlotCache) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.keys[: len(rows), :, : owner.width], self.values[: len(rows), :, : owner.width]
 
     def resize(self) -> None:
-        """Move what is held into tensors of the owner's new capacity."""
+        """Copy keys and values into tensors of the owner's new capacity."""
         keys, values = self.keys, self.values
         self.lazy_initialization(keys, values)
         self.keys[: keys.shape[0], :, : keys.shape[2]] = keys
@@ -84,10 +84,10 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class SlotCache(Cache):  # type: ignore[misc]
-    """A cache whose rows join and leave: row i of the batch lives in slot i, from column 0.
+    """A KV cache for continuous batching: row i of the batch occupies slot i, from column 0.
 
-    Before each decoding step `rows` (n,), `positions` (n,) and `width` say where the step's tokens go and how many
-    columns are looked at.
+    Before each decoding step `rows` (n,), `positions` (n,) and `width` are set: where the step's tokens are written and
+    how many columns are read.
     """
 
     rows: Tensor
@@ -99,19 +99,19 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.capacity = (0, 0)
 
     def reserve(self, slots: int, width: int) -> None:
-        """Make room for `slots` rows of `width` tokens."""
+        """Grow the capacity to at least `slots` rows of `width` tokens."""
         have_slots, have_width = self.capacity
         if slots <= have_slots and width <= have_width:
             return
         if width > have_width:
-            have_width = max(width, 2 * have_width, _FIRST_WIDTH)
+            have_width = max(width, 2 * have_width, _MIN_WIDTH)
         self.capacity = (max(slots, have_slots), have_width)
         for layer in self.layers:
             if layer.is_initialized:
                 layer.resize()
 
     def fill(self, slots: Tensor, prefilled: DynamicCache, index: Tensor) -> None:
-        """Row `index[i]` of a prefilled cache into slot `slots[i]`."""
+        """Copy row `index[i]` of a prefilled cache into slot `slots[i]`."""
         for layer, source in zip(self.layers, prefilled.layers, strict=True):
             if not layer.is_initialized:
                 layer.lazy_initialization(source.keys, source.values)
@@ -126,6 +126,6 @@ class SlotCache(Cache):  # type: ignore[misc]
 
 
 def full_attention_layers(config: Any) -> int | None:
-    """Number of layers of a model whose layers all attend to all earlier tokens; None for any other model."""
+    """Return the number of layers if all of them attend to all earlier tokens, else None."""
     layers = DynamicCache(config=config).layers
     return len(layers) if all(type(layer) is DynamicLayer for layer in layers) else None

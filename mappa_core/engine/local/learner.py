@@ -7,61 +7,61 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from mappa_core.engine.learning.forward import Predictions, Scorer
-from mappa_core.engine.learning.layout import Batch
+from mappa_core.engine.learning.forward import LogprobModel, Predictions
+from mappa_core.engine.learning.layout import MicroBatch
 from mappa_core.engine.learning.optimiser import Optimiser
 from mappa_core.engine.local.policy import Policy
 
 
 class LocalLearner:
-    """The weights and the optimiser of a policy as `learning.update` drives them: one rank, which has everything."""
+    """The `Learner` of a policy in this process: a single rank with all weights."""
 
     rank = 0
     ranks = 1
 
     def __init__(self, policy: Policy, optimiser: Optimiser) -> None:
         self._policy, self._optimiser = policy, optimiser
-        self._scorer = Scorer(policy.model, policy.value_head)
+        self._logprob_model = LogprobModel(policy.model, policy.value_head)
 
     @property
     def name(self) -> str:
-        """Of the policy."""
+        """Name of the policy."""
         return self._policy.name
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are."""
+        """Device of the weights."""
         device: torch.device = self._policy.model.device
         return device
 
     @property
     def steps(self) -> int:
-        """Optimiser steps taken so far."""
+        """Number of optimiser steps taken so far."""
         return self._policy.steps
 
-    def forward(self, batch: Batch, *, entropy: bool = False) -> Predictions:
-        """What the weights say of a micro-batch, with gradient."""
-        found: Predictions = self._scorer(batch, entropy=entropy)
-        return found
+    def forward(self, batch: MicroBatch, *, entropy: bool = False) -> Predictions:
+        """Compute the predictions for a micro-batch, with gradient."""
+        predictions: Predictions = self._logprob_model(batch, entropy=entropy)
+        return predictions
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Add the gradient of `loss` to that of the masters."""
+        """Add the gradient of `loss` to that of the master weights."""
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimiser.accumulate()
 
-    def norm(self) -> float:
-        """Norm of the gradient before clipping."""
-        return self._optimiser.norm()
+    def grad_norm(self) -> float:
+        """Return the norm of the gradient before clipping."""
+        return self._optimiser.grad_norm()
 
     def step(self, learning_rate: float) -> None:
-        """Move the weights by the clipped gradient."""
+        """Update the weights with the clipped gradient."""
         self._optimiser.step(learning_rate)
         self._policy.steps += 1
 
-    def discard(self) -> None:
-        """Forget the gradient."""
-        self._optimiser.discard()
+    def zero_grad(self) -> None:
+        """Clear the gradient."""
+        self._optimiser.zero_grad()
 
-    def summed(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """The sums as they are: there is no other rank."""
+    def all_reduce(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Return the sums unchanged: there is no other rank."""
         return dict(sums)

@@ -1,4 +1,4 @@
-"""Model folders to modules: loaded from safetensors only, and checked before anything is trained on them."""
+"""Load models, from safetensors only, and check them before training."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from transformers.cache_utils import DynamicCache
 from mappa_core.engine.adapters import Adapters
 from mappa_core.engine.chat import Chat
 from mappa_core.engine.learning.checks import check_hidden, check_model
-from mappa_core.engine.learning.layout import Layout
+from mappa_core.engine.learning.layout import BatchLayout
 from mappa_core.engine.local.attention import ATTENTION, SlotCache, full_attention_layers
-from mappa_core.engine.models import from_place, read
+from mappa_core.engine.models import load_pretrained, read_model_info
 from mappa_core.errors import ModelError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Source:
-    """One model as loaded. `model` is frozen: fully trained policies copy it, and adapters are put on it."""
+class LoadedModel:
+    """A loaded model. `model` is frozen: fully trained policies copy it, and adapters are added to it."""
 
-    where: str
+    model_name: str
     model: Any
     chat: Chat
     stops: frozenset[int]
@@ -32,18 +32,18 @@ class Source:
     adapters: Adapters
 
 
-def load_source(spec: str, *, device: torch.device, dtype: torch.dtype) -> Source:
+def load_model(spec: str, *, device: torch.device, dtype: torch.dtype) -> LoadedModel:
     """Load a model and its tokenizer. Code that comes with a model is never run, pickled weights are never read."""
-    reading = read(spec)
-    layers = full_attention_layers(reading.config)
+    model_info = read_model_info(spec)
+    layers = full_attention_layers(model_info.config)
     if layers is None:
         raise ModelError(
-            f"{spec}: not every layer of this {reading.config.model_type} model attends to all earlier tokens (sliding "
-            f"window or recurrent layers). The local engine does not decode such models; choose another model."
+            f"{spec}: not every layer of this {model_info.config.model_type} model attends to all earlier tokens "
+            f"(sliding window or recurrent layers). The local engine does not decode such models; choose another model."
         )
-    model = from_place(
+    model = load_pretrained(
         AutoModelForCausalLM,
-        reading.place,
+        model_info.model_path,
         spec,
         "weights",
         dtype=dtype,
@@ -52,25 +52,25 @@ def load_source(spec: str, *, device: torch.device, dtype: torch.dtype) -> Sourc
     )
     # Dropout would make the learner's log-probabilities differ from the sampler's.
     model = model.to(device).eval().requires_grad_(False)
-    source = Source(
-        where=spec,
+    base = LoadedModel(
+        model_name=spec,
         model=model,
-        chat=reading.chat,
-        stops=reading.stops,
-        window=reading.window,
+        chat=model_info.chat,
+        stops=model_info.stops,
+        window=model_info.window,
         layers=layers,
-        adapters=Adapters(model, where=reading.place),
+        adapters=Adapters(model, model_name=model_info.model_path),
     )
-    _check(source)
-    return source
+    _check(base)
+    return base
 
 
 @torch.inference_mode()
-def _check(source: Source) -> None:
-    """Refuse a model whose answers our ways of computing them would get wrong: rows of different lengths that are
-    decoded in one batch must give what the model gives by itself."""
-    check_model(source.model, Layout("padded", 1), where=source.where)
-    model, length = source.model, min(9, source.window)
+def _check(base: LoadedModel) -> None:
+    """Raise ModelError if decoding rows of different lengths in one batch gives other results than the model's own
+    forward pass."""
+    check_model(base.model, BatchLayout("padded", 1), model_name=base.model_name)
+    model, length = base.model, min(9, base.window)
     device = model.device
     vocabulary = model.get_input_embeddings().weight.shape[0]
     ids = (torch.arange(2 * length, device=device).view(2, length) * 7919 + 13) % vocabulary
@@ -78,7 +78,7 @@ def _check(source: Source) -> None:
     prefilled = DynamicCache(config=model.config)
     model.base_model(input_ids=ids[:, : length - 3], past_key_values=prefilled, use_cache=True)
     rows = torch.arange(2, device=device)
-    cache = SlotCache(source.layers)
+    cache = SlotCache(base.layers)
     cache.reserve(2, length)
     cache.fill(rows, prefilled, rows)
     starts = torch.tensor([length - 4, length - 3], device=device)
@@ -86,11 +86,11 @@ def _check(source: Source) -> None:
         positions = starts + step
         hidden = decode_step(model, cache, ids[rows, positions], positions, int(positions.max()) + 1)
         fault = "gives other results when decoded in a ragged batch"
-        check_hidden(model, hidden, expected[rows, positions], where=source.where, fault=fault)
+        check_hidden(model, hidden, expected[rows, positions], model_name=base.model_name, fault=fault)
 
 
 def decode_step(model: Any, cache: SlotCache, tokens: Tensor, positions: Tensor, width: int) -> Tensor:
-    """Hidden states (n, d) after one more token (n,) at `positions` (n,) of each of the first n slots."""
+    """Compute the hidden states (n, d) of one new token (n,) at `positions` (n,) in each of the first n slots."""
     cache.rows = torch.arange(len(tokens), device=tokens.device)
     cache.positions, cache.width = positions, width
     mask = (torch.arange(width, device=tokens.device) <= positions[:, None])[:, None, None]

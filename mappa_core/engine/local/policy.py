@@ -1,4 +1,4 @@
-"""A policy: weights, and what is needed to train them."""
+"""A policy: its weights, value head and optimiser."""
 
 from __future__ import annotations
 
@@ -14,35 +14,37 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mappa_core.config.schema import TrainSection
-from mappa_core.engine.adapters import base_weights, write_folder
+from mappa_core.engine.adapters import base_weights, save_adapter
 from mappa_core.engine.checkpoint import (
-    MOMENTS,
-    STATE,
-    VALUE_HEAD,
-    WEIGHTS,
+    OPTIMISER_FILE,
+    STATE_FILE,
+    VALUE_HEAD_PREFIX,
+    WEIGHTS_FILE,
     check_weights,
-    start_weights,
+    load_start_weights,
     write_tensors,
 )
-from mappa_core.engine.learning.forward import Predictions, Scorer
-from mappa_core.engine.learning.layout import Batch
+from mappa_core.engine.learning.forward import LogprobModel, Predictions
+from mappa_core.engine.learning.layout import MicroBatch
 from mappa_core.engine.learning.optimiser import Optimiser
-from mappa_core.engine.local.models import Source
-from mappa_core.engine.places import locate
+from mappa_core.engine.local.models import LoadedModel
+from mappa_core.engine.places import resolve_model_path
 from mappa_core.errors import RunError
 from mappa_core.experience import Receipt
 from mappa_core.protocols import PolicySpec
 
 
 class Policy:
-    """One policy. `model` is its own where it is `full`, and that of its source, which others use too, where it is not.
+    """One policy. A `full` policy has its own `model`; any other shares the model of its `base`.
 
-    The module of the source, without any adapter, is its reference.
+    The base model without adapters is the reference policy.
     """
 
-    def __init__(self, spec: PolicySpec, source: Source, model: Any, train: TrainSection | None, *, seed: int) -> None:
+    def __init__(
+        self, spec: PolicySpec, base: LoadedModel, model: Any, train: TrainSection | None, *, seed: int
+    ) -> None:
         self.name = spec.name
-        self.source = source
+        self.base = base
         self.trained = spec.trained
         self.lora = spec.lora
         self.version = 0
@@ -51,42 +53,42 @@ class Policy:
         self.value_head = self._value_head() if self.trained and spec.value_head else None
         self.optimiser: Optimiser | None = None
         if self.lora is not None:
-            source.adapters.add(spec.name, self.lora, seed=seed)
+            base.adapters.add(spec.name, self.lora, seed=seed)
         if spec.start is not None:
-            self._start(spec.start)
+            self._load_start(spec.start)
         if self.trained and train is not None:
             if self.lora is None:
                 self.model.requires_grad_(True)
             self.optimiser = Optimiser(self._parameters().items(), train)
 
     def _value_head(self) -> torch.nn.Linear:
-        """Linear on the last hidden state, zero to begin with: no value is better than a random one."""
+        """Create a linear value head, initialized to zero: no value is better than a random one."""
         head = torch.nn.Linear(self.model.get_output_embeddings().weight.shape[1], 1, device=self.model.device)
         torch.nn.init.zeros_(head.weight)
         torch.nn.init.zeros_(head.bias)
         return head
 
     def _parameters(self) -> dict[str, Tensor]:
-        """Its own weights by name, tied ones once."""
+        """Return the policy's own weights by name, tied ones once."""
         named: dict[str, Tensor] = base_weights(self.model.named_parameters())
         if self.lora is not None:
-            named = dict(self.source.adapters.parameters(self.name))
+            named = dict(self.base.adapters.parameters(self.name))
         if self.value_head is not None:
-            named |= {f"{VALUE_HEAD}{name}": one for name, one in self.value_head.named_parameters()}
+            named |= {f"{VALUE_HEAD_PREFIX}{name}": one for name, one in self.value_head.named_parameters()}
         return named
 
     def active(self) -> AbstractContextManager[None]:
-        """Let `model` compute as this policy, for all that is asked of it inside."""
-        return self.source.adapters.active(None if self.lora is None else self.name)
+        """Activate this policy's adapter, if it has one, inside the context."""
+        return self.base.adapters.active(None if self.lora is None else self.name)
 
-    def reference(self, batch: Batch) -> Predictions:
-        """What the reference says of a micro-batch."""
-        with self.source.adapters.active(None):
-            found: Predictions = Scorer(self.source.model)(batch)
-        return found
+    def reference(self, batch: MicroBatch) -> Predictions:
+        """Compute the reference policy's predictions for a micro-batch."""
+        with self.base.adapters.active(None):
+            predictions: Predictions = LogprobModel(self.base.model)(batch)
+        return predictions
 
     def publish(self) -> Receipt:
-        """The weights as they are now become a version. Sampler and learner are one module, so there is no probe."""
+        """Publish the current weights as a new version. Sampler and learner share a module, so nothing is compared."""
         if self.trained:
             self.version += 1
         digest = hashlib.sha256()
@@ -96,51 +98,51 @@ class Policy:
         return Receipt(version=self.version, checksum=digest.hexdigest())
 
     def save(self, folder: Path) -> None:
-        """Write what `load` needs to go on training to the bit."""
+        """Write what `load` needs to resume training bit-exactly."""
         if not self.trained:
             return
         folder.mkdir(parents=True)
         optimiser = self.optimiser
         weights = self._parameters() if optimiser is None else optimiser.weights()
-        write_tensors({name: one.detach().contiguous() for name, one in weights.items()}, folder / WEIGHTS)
+        write_tensors({name: one.detach().contiguous() for name, one in weights.items()}, folder / WEIGHTS_FILE)
         if optimiser is not None:
-            write_tensors(optimiser.moments(), folder / MOMENTS)
-        (folder / STATE).write_text(json.dumps({"version": self.version, "steps": self.steps}))
+            write_tensors(optimiser.moments(), folder / OPTIMISER_FILE)
+        (folder / STATE_FILE).write_text(json.dumps({"version": self.version, "steps": self.steps}))
 
     def load(self, folder: Path) -> None:
-        """Take over what `save` wrote. A policy that is only sampled takes the weights alone."""
+        """Restore what `save` wrote. A policy that is only sampled restores the weights alone."""
         if not self.trained:
             return
-        if not (folder / STATE).is_file():
+        if not (folder / STATE_FILE).is_file():
             raise RunError(f"{folder}: the checkpoint has no policy {self.name!r}; were its policies others?")
-        weights = load_file(folder / WEIGHTS)
-        check_weights(weights, self._shapes(), folder, where=self.source.where)
+        weights = load_file(folder / WEIGHTS_FILE)
+        check_weights(weights, self._shapes(), folder, model_name=self.base.model_name)
         if self.optimiser is not None:
-            if not (folder / MOMENTS).is_file():
+            if not (folder / OPTIMISER_FILE).is_file():
                 raise RunError(f"{folder}: the checkpoint was written without a learner, so training cannot go on")
-            self.optimiser.restore(weights, load_file(folder / MOMENTS))
+            self.optimiser.restore(weights, load_file(folder / OPTIMISER_FILE))
         else:
-            self._take(weights)
-        state = json.loads((folder / STATE).read_text())
+            self._copy_weights(weights)
+        state = json.loads((folder / STATE_FILE).read_text())
         self.version, self.steps = state["version"], state["steps"]
 
-    def _start(self, folder: Path) -> None:
-        self._take(start_weights(folder, self._shapes(), where=self.source.where))
+    def _load_start(self, folder: Path) -> None:
+        self._copy_weights(load_start_weights(folder, self._shapes(), model_name=self.base.model_name))
 
     def _shapes(self) -> dict[str, torch.Size]:
         return {name: one.shape for name, one in self._parameters().items()}
 
     @torch.no_grad()
-    def _take(self, weights: Mapping[str, Tensor]) -> None:
+    def _copy_weights(self, weights: Mapping[str, Tensor]) -> None:
         own = self._parameters()
         for name, one in weights.items():
             own[name].copy_(one)
 
     def export(self, folder: Path) -> None:
-        """Write an ordinary Hugging Face folder, of a `lora` policy its adapter. A value head is no part of it."""
+        """Write a Hugging Face folder, for a `lora` policy its adapter, without the value head."""
         if self.lora is None:
             self.model.save_pretrained(folder, state_dict=base_weights(self.model.state_dict().items()))
-            self.source.chat.tokenizer.save_pretrained(folder)
+            self.base.chat.tokenizer.save_pretrained(folder)
         else:
-            adapter = self.source.adapters.parameters(self.name)
-            write_folder(adapter, self.lora, folder, base=locate(self.source.where))
+            adapter = self.base.adapters.parameters(self.name)
+            save_adapter(adapter, self.lora, folder, base=resolve_model_path(self.base.model_name))

@@ -7,46 +7,46 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mappa_core.engine.checks import check_request
-from mappa_core.engine.local.decoder import Decoder, Request, Wave
-from mappa_core.engine.local.models import Source
+from mappa_core.engine.local.decoder import Decoder, DecodeRequest, DecodeWave
+from mappa_core.engine.local.models import LoadedModel
 from mappa_core.engine.local.worker import Worker
 from mappa_core.records import Completion, Int32, Message, Sampling, ToolSpec
 
 
 class LocalSampler:
-    """Collects the requests of one turn of the event loop into a wave, which is decoded together."""
+    """Collects the requests of one event-loop tick into a wave, which is decoded together."""
 
-    def __init__(self, source: Source, decoder: Decoder, worker: Worker, template_kwargs: Mapping[str, Any]) -> None:
-        self._source = source
+    def __init__(self, base: LoadedModel, decoder: Decoder, worker: Worker, template_kwargs: Mapping[str, Any]) -> None:
+        self._base = base
         self._decoder = decoder
         self._worker = worker
         self._template_kwargs = template_kwargs
-        self._wave: Wave = []
+        self._wave: DecodeWave = []
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Int32:
-        """Prompt tokens (P,) by the model's own chat template."""
-        return self._source.chat.render(messages, tools, self._template_kwargs)
+        """Render the prompt tokens (P,) with the model's own chat template."""
+        return self._base.chat.render(messages, tools, self._template_kwargs)
 
     def reply(self, completion: Completion) -> Message:
-        """The completion as an assistant message: think text apart, native tool calls parsed."""
-        return self._source.chat.reply(completion)
+        """Parse a completion into an assistant message: reasoning text separated, native tool calls parsed."""
+        return self._base.chat.reply(completion)
 
     def encode(self, text: str) -> Int32 | None:
-        """`text` as an action: its tokens and the one that ends it; None where it cannot be written to the letter."""
-        return self._source.chat.encode(text, self._source.stops)
+        """Encode `text` as an action: its tokens and a stop token; None if it cannot be encoded losslessly."""
+        return self._base.chat.encode(text, self._base.stops)
 
     async def sample(self, tokens: Int32, sampling: Sampling) -> Completion:
-        """Sample one action. Raises PromptTooLong where prompt and max_tokens exceed the window.
+        """Sample one action. Raises PromptTooLong if prompt and max_tokens exceed the window.
 
-        At temperature 0 the likeliest token is taken, and log-probabilities are those of temperature 1.
+        At temperature 0 sampling is greedy, and log-probabilities are those of temperature 1.
         """
-        check_request(tokens, sampling, where=self._source.where, window=self._source.window)
+        check_request(tokens, sampling, model_name=self._base.model_name, window=self._base.window)
         loop = asyncio.get_running_loop()
-        request = Request(prompt=tokens, sampling=sampling, answer=loop.create_future())
+        request = DecodeRequest(prompt=tokens, sampling=sampling, future=loop.create_future())
         if not self._wave:
             loop.call_soon(self._submit)
         self._wave.append(request)
-        return await request.answer
+        return await request.future
 
     def _submit(self) -> None:
         wave, self._wave = self._wave, []

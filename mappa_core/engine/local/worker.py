@@ -1,4 +1,4 @@
-"""The one thread that computes: the event loop never waits for torch."""
+"""The compute thread: the event loop never waits for torch."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
-from mappa_core.engine.local.decoder import Decoder, Request, Wave
+from mappa_core.engine.local.decoder import Decoder, DecodeRequest, DecodeWave
 from mappa_core.records import Completion
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Finished = list[tuple[Request, Completion]]
+FinishedRequests = list[tuple[DecodeRequest, Completion]]
 
 
 class Worker:
-    """Runs jobs alone and, between them, lets all decoders with requests take steps in turn.
+    """Runs jobs exclusively and, between them, steps all decoders with requests in turn.
 
-    A job waits until the rows that are being decoded are done; requests that come meanwhile wait until the job is done.
-    So no row ever meets two versions of its weights.
+    A job waits until all rows being decoded are finished; requests that arrive meanwhile wait until the job is done. So
+    all tokens of a row are sampled from one version of the weights.
     """
 
     def __init__(self) -> None:
@@ -30,25 +30,25 @@ class Worker:
         self._decoding = False
 
     def add(self, decoder: Decoder) -> None:
-        """Let `decoder` take its turn."""
+        """Register a decoder."""
         self._decoders.append(decoder)
 
     async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of `job`, which has the thread to itself."""
+        """Run `job` exclusively on the thread and return its result."""
         future = self._thread.submit(job, *args, **kwargs)
         self._jobs.add(future)
         future.add_done_callback(self._jobs.discard)
         return await asyncio.wrap_future(future)
 
-    def submit(self, decoder: Decoder, wave: Wave) -> None:
-        """Have `wave` decoded. Called on the event loop of its callers."""
+    def submit(self, decoder: Decoder, wave: DecodeWave) -> None:
+        """Queue `wave` for decoding. Called on the event loop of its callers."""
         decoder.waves.append(wave)
         if not self._decoding:
             self._decoding = True
-            self._thread.submit(self._decode).add_done_callback(self._decoded)
+            self._thread.submit(self._decode).add_done_callback(self._on_decoding_ended)
 
     async def close(self) -> None:
-        """End the thread once it is idle."""
+        """Stop the thread once it is idle."""
         await asyncio.to_thread(self._thread.shutdown)
 
     def _decode(self) -> None:
@@ -60,34 +60,34 @@ class Worker:
             for decoder in busy:
                 _deliver(decoder.step(admit=admit))
 
-    def _decoded(self, outcome: Future[None]) -> None:
-        """What is left after `_decode` ended: callers to tell of its failure, or requests that wait behind a job."""
+    def _on_decoding_ended(self, outcome: Future[None]) -> None:
+        """After `_decode` ended, report its failure to callers, or restart it for requests that waited behind a job."""
         self._decoding = False
         error = outcome.exception()
         if error is not None:
             for decoder in self._decoders:
-                for request in decoder.abandon():
-                    request.answer.get_loop().call_soon_threadsafe(_fail, request, error)
+                for request in decoder.abort_all():
+                    request.future.get_loop().call_soon_threadsafe(_fail, request, error)
         if any(decoder.pending for decoder in self._decoders):
             self._decoding = True
-            self._thread.submit(self._decode).add_done_callback(self._decoded)
+            self._thread.submit(self._decode).add_done_callback(self._on_decoding_ended)
 
 
-def _deliver(finished: Finished) -> None:
-    """Hand completions to their callers, all of one event loop in one go."""
-    by_loop: dict[asyncio.AbstractEventLoop, Finished] = defaultdict(list)
+def _deliver(finished: FinishedRequests) -> None:
+    """Deliver completions to their callers, with one callback per event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, FinishedRequests] = defaultdict(list)
     for request, completion in finished:
-        by_loop[request.answer.get_loop()].append((request, completion))
+        by_loop[request.future.get_loop()].append((request, completion))
     for loop, answers in by_loop.items():
-        loop.call_soon_threadsafe(_answer, answers)
+        loop.call_soon_threadsafe(_set_results, answers)
 
 
-def _answer(finished: Finished) -> None:
+def _set_results(finished: FinishedRequests) -> None:
     for request, completion in finished:
-        if not request.answer.done():
-            request.answer.set_result(completion)
+        if not request.future.done():
+            request.future.set_result(completion)
 
 
-def _fail(request: Request, error: BaseException) -> None:
-    if not request.answer.done():
-        request.answer.set_exception(error)
+def _fail(request: DecodeRequest, error: BaseException) -> None:
+    if not request.future.done():
+        request.future.set_exception(error)

@@ -1,4 +1,4 @@
-"""Losses per token of a policy and of its value head. The engine owns the mean (`engine.learning.means`)."""
+"""Per-token losses of a policy and its value head. The engine reduces them (`engine.learning.means`)."""
 
 from mappa_core.engine.losses.cispo import CISPOLoss as CISPOLoss
 from mappa_core.engine.losses.gspo import GSPOLoss as GSPOLoss

@@ -14,13 +14,13 @@ from mappa_core.protocols import LossRows
 
 
 class CISPOLoss:
-    """A weight that is clipped and held fixed, times the log-probability (MiniMax-M1, arXiv:2506.13585).
+    """Clipped importance weight without gradient, times the log-probability (MiniMax-M1, arXiv:2506.13585).
 
         ratio = exp(new - old)
         loss = -stop(clip(ratio, ratio_low, ratio_high)) * A * new + kl_coef * kl
 
-    So every token keeps a gradient; the clip only bounds its weight. The bounds are of the ratio itself. With both at 1
-    it is REINFORCE on the tokens as they are.
+    Every token keeps a gradient; the clip only bounds its weight. The bounds apply to the ratio itself. With both at 1
+    the loss is REINFORCE without importance weights.
 
     Metrics: `clip_share`, the tokens whose weight is at a bound, and of them `clip_share_low`, `clip_share_high`.
     """
@@ -35,9 +35,9 @@ class CISPOLoss:
         self._divergence = Divergence(options.kl, options.kl_coef)
 
     def __call__(self, new_logprobs: Tensor, rows: LossRows, advantages: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Losses (n,) of the tokens of one micro-batch, and sums over them."""
+        """Compute the losses (n,) of the tokens of one micro-batch, and metric sums over them."""
         ratio = torch.exp(new_logprobs.detach() - rows.old_logprobs)
         low, high = ratio < self._low, ratio > self._high
         losses = -torch.clamp(ratio, self._low, self._high) * advantages * new_logprobs
         sums = {"clip_share": (low | high).sum(), "clip_share_low": low.sum(), "clip_share_high": high.sum()}
-        return self._divergence.added(losses, new_logprobs, rows), sums
+        return self._divergence.add_to(losses, new_logprobs, rows), sums

@@ -1,4 +1,4 @@
-"""The clipped surrogate, and which tokens its clip cut."""
+"""The clipped surrogate objective, and the share of tokens it clips."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mappa_core.errors import ConfigError
 
 
 class Clip:
-    """Bounds of a ratio, 1 - low and 1 + high."""
+    """Clipping of a ratio to [1 - low, 1 + high]."""
 
     def __init__(self, low: float, high: float) -> None:
         if not 0.0 <= low <= 1.0 or not 0.0 <= high < float("inf"):
@@ -19,8 +19,8 @@ class Clip:
         self._low, self._high = 1.0 - low, 1.0 + high
 
     def surrogate(self, ratio: Tensor, advantages: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """max(-A ratio, -A clip(ratio)) per token, and how many tokens have no gradient because of it: beyond the lower
-        bound, beyond the upper one, and both."""
+        """Compute max(-A ratio, -A clip(ratio)) per token, and count the tokens whose gradient the clip removes: all,
+        below the lower bound, and above the upper one."""
         free = -advantages * ratio
         clipped = -advantages * torch.clamp(ratio, self._low, self._high)
         cut = clipped > free

@@ -1,17 +1,17 @@
-"""Estimates of the divergence from the reference policy, as terms of a loss.
+"""Estimators of the KL divergence from the reference policy, as loss terms.
 
 KL(p || q) of the policy p from the reference q, from a token that p sampled; log-probabilities in nats. Schulman,
-"Approximating KL divergence" (2020). None is clamped: that would take the gradient away where a policy has gone
+"Approximating KL divergence" (2020). None is clamped: that would remove the gradient where a policy has moved
 furthest.
 
-As a *figure* k1 and k3 are unbiased. As a *loss* what counts is the gradient, in expectation over tokens of p:
+As a *metric*, k1 and k3 are unbiased. As a *loss*, what matters is the expected gradient over tokens of p:
 
     k1    0: it only adds noise
     k2    the gradient of KL(p || q)
     k3    the gradient of KL(q || p)
 
-(with fixed log-probabilities of what sampled, as here; Zhang et al., "On the Design of KL-Regularized Policy Gradient
-Algorithms", arXiv:2505.17508).
+(with fixed log-probabilities of the sampling policy, as here; Zhang et al., "On the Design of KL-Regularized Policy
+Gradient Algorithms", arXiv:2505.17508).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
 
 
 def k2(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """log(p/q)^2 / 2: never negative, biased, little so near the reference."""
+    """log(p/q)^2 / 2: never negative, biased, but only slightly near the reference."""
     return 0.5 * (logprobs - ref_logprobs).square()
 
 
@@ -39,23 +39,23 @@ def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     return torch.expm1(gap) - gap
 
 
-ESTIMATES = {"k1": k1, "k2": k2, "k3": k3}
+KL_ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
 
 
 class Divergence:
-    """`coefficient` times the estimate `kl` per token; nothing where `kl` is none."""
+    """A KL penalty per token: `coefficient` times the estimator `kl`; no penalty if `kl` is none."""
 
     def __init__(self, kl: str, coefficient: float) -> None:
-        if kl != "none" and kl not in ESTIMATES:
-            raise ConfigError(f"loss.options.kl is {kl!r}; it can be none, {', '.join(ESTIMATES)}")
+        if kl != "none" and kl not in KL_ESTIMATORS:
+            raise ConfigError(f"loss.options.kl is {kl!r}; it can be none, {', '.join(KL_ESTIMATORS)}")
         if not 0.0 <= coefficient < float("inf"):
             raise ConfigError(f"loss.options.kl_coef is {coefficient:g}; it must be at least 0 and finite")
         self._kl, self._coefficient = kl, coefficient
 
-    def added(self, losses: Tensor, new_logprobs: Tensor, rows: LossRows) -> Tensor:
-        """The losses (n,) with it."""
+    def add_to(self, losses: Tensor, new_logprobs: Tensor, rows: LossRows) -> Tensor:
+        """Add the penalty to losses (n,)."""
         if self._kl == "none":
             return losses
         if rows.ref_logprobs is None:
             raise ConfigError(f"loss.options.kl={self._kl} needs a reference, and this engine keeps none")
-        return losses + self._coefficient * ESTIMATES[self._kl](new_logprobs, rows.ref_logprobs)
+        return losses + self._coefficient * KL_ESTIMATORS[self._kl](new_logprobs, rows.ref_logprobs)

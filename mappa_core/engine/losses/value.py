@@ -7,10 +7,11 @@ from torch import Tensor
 
 
 def value_losses(values: Tensor, old_values: Tensor | None, targets: Tensor, clip: float | None) -> Tensor:
-    """Squared errors (n,) of values against their targets; 0 where there is no target (NaN).
+    """Compute squared errors (n,) of values against their targets; 0 without a target (NaN).
 
-    With `clip` (Schulman et al. 2017, as their code has it) `max((V - R)^2, (V_clip - R)^2)`, where V_clip is V held
-    within `clip` of `old_values`, the head's own before the update: a value that has come that far is left where it is.
+    With `clip` (Schulman et al. 2017, as in their code) the loss is `max((V - R)^2, (V_clip - R)^2)`, where V_clip is V
+    clipped to within `clip` of `old_values`, the head's own before the update: a value that moved
+    further towards its target has no gradient.
     """
     known = ~torch.isnan(targets)
     squares = torch.where(known, values - targets, 0.0).square()
@@ -18,5 +19,5 @@ def value_losses(values: Tensor, old_values: Tensor | None, targets: Tensor, cli
         return squares
     if old_values is None:
         raise ValueError("values are clipped around those of the scored experience, which has none")
-    held = old_values + torch.clamp(values - old_values, -clip, clip)
-    return torch.maximum(squares, torch.where(known, held - targets, 0.0).square())
+    clipped = old_values + torch.clamp(values - old_values, -clip, clip)
+    return torch.maximum(squares, torch.where(known, clipped - targets, 0.0).square())

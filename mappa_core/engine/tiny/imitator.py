@@ -1,4 +1,4 @@
-"""Small models that can act before they are trained: random weights that learn to write what conversations show."""
+"""Supervised training of small models from scratch, so that they can act before reinforcement learning."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ from mappa_core.records import Message
 
 PAD, END = "<|pad|>", "<|end|>"
 ROLES = tuple(f"<|{role}|>" for role in ("system", "user", "assistant", "tool"))
-SPECIAL = (PAD, END, *ROLES)
-# A message is its role's token, its text as it is, and the end token: a conversation extends token by token.
-TEMPLATE = (
+SPECIAL_TOKENS = (PAD, END, *ROLES)
+# A message is its role's token, its text and the end token, so the tokens of a conversation are a prefix of its
+# continuation's.
+CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-SHOWN, LAST = 100, 50
-"""Steps from one word on the loss to the next, and over which the last loss is a mean."""
+LOG_EVERY, LOSS_WINDOW = 100, 50
+"""Steps between two reports of the loss, and steps over which the final loss is averaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One conversation: token ids, and which of them the model has to learn to write."""
+    """A tokenized conversation: token ids, and a mask of those that count in the loss."""
 
     tokens: list[int]
-    learned: list[bool]
+    loss_mask: list[bool]
 
 
 def byte_pairs(texts: Iterable[str], entries: int) -> Tokenizer:
-    """A byte-level tokenizer of so many entries: lossless on any text, one token a digit, one a role. The same texts
-    give the same merges."""
+    """Train a byte-level BPE tokenizer of so many entries: lossless on any text, one token per digit and per role. The
+    same texts give the same merges."""
     tokens = Tokenizer(models.BPE())
     tokens.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -47,7 +48,7 @@ def byte_pairs(texts: Iterable[str], entries: int) -> Tokenizer:
     tokens.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=entries,
-        special_tokens=list(SPECIAL),
+        special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -56,25 +57,25 @@ def byte_pairs(texts: Iterable[str], entries: int) -> Tokenizer:
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, conversation: Sequence[Message]) -> Encoded:
-    """Tokens exactly as the template renders the conversation; learned are the assistant's, its end included."""
+    """Tokenize as the template renders the conversation; the loss mask covers assistant text and its end tokens."""
     tokens: list[int] = []
-    learned: list[bool] = []
+    loss_mask: list[bool] = []
     for message in conversation:
         body = [*tokenizer.encode(message.content, add_special_tokens=False), tokenizer.eos_token_id]
         tokens += [tokenizer.convert_tokens_to_ids(f"<|{message.role}|>"), *body]
-        learned += [False, *[message.role == "assistant"] * len(body)]
-    return Encoded(tokens, learned)
+        loss_mask += [False, *[message.role == "assistant"] * len(body)]
+    return Encoded(tokens, loss_mask)
 
 
 class Imitator:
-    """A model of Qwen3's shape and its tokenizer. On one thread the same seed, conversations and versions give the same
-    bytes on the same machine."""
+    """Trains a small model of Qwen3's architecture, with its tokenizer, on conversations. On one thread the same seed,
+    conversations and library versions give the same bytes on the same machine."""
 
     def __init__(
-        self, tokens: Tokenizer, *, window: int, seed: int, shape: Mapping[str, Any], template: str = TEMPLATE
+        self, tokens: Tokenizer, *, window: int, seed: int, shape: Mapping[str, Any], template: str = CHAT_TEMPLATE
     ) -> None:
-        """`tokens` has all of `SPECIAL`. `window`: the most tokens that the model reads. `shape`: what `Qwen3Config` is
-        given beside: sizes, and numbers of layers and heads."""
+        """`tokens` contains all of `SPECIAL_TOKENS`. `window`: maximum context length. `shape`: further arguments of
+        `Qwen3Config`: sizes, and numbers of layers and heads."""
         self.tokenizer = PreTrainedTokenizerFast(
             tokenizer_object=tokens,
             eos_token=END,
@@ -98,19 +99,19 @@ class Imitator:
         )
 
     def encode(self, conversation: Sequence[Message]) -> Encoded:
-        """The conversation as the model is shown it."""
+        """Tokenize a conversation for training."""
         return encode(self.tokenizer, conversation)
 
     def loss(self, batch: Sequence[Encoded]) -> torch.Tensor:
-        """Mean cross-entropy, in nats, over the learned tokens of the batch. Padding lies to the right, where causal
-        attention never looks."""
+        """Compute the mean cross-entropy, in nats, over the tokens in the loss mask. Padding is on the right, where
+        causal attention never looks."""
         width = max(len(row.tokens) for row in batch)
         tokens = torch.full((len(batch), width), self.tokenizer.pad_token_id)
         targets = torch.full((len(batch), width), -100)
         for index, row in enumerate(batch):
             ids = torch.tensor(row.tokens)
             tokens[index, : len(ids)] = ids
-            targets[index, : len(ids)] = torch.where(torch.tensor(row.learned), ids, -100)
+            targets[index, : len(ids)] = torch.where(torch.tensor(row.loss_mask), ids, -100)
         hidden = self.model.model(input_ids=tokens).last_hidden_state[:, :-1]
         written = targets[:, 1:] != -100
         return torch.nn.functional.cross_entropy(self.model.lm_head(hidden[written]), targets[:, 1:][written])
@@ -120,14 +121,15 @@ class Imitator:
         batches: Iterable[Sequence[Encoded]],
         *,
         learning_rate: float,
-        share: Callable[[int], float],
-        tell: Callable[[str], None],
+        learning_rate_factor: Callable[[int], float],
+        report: Callable[[str], None],
     ) -> float:
-        """A step of AdamW per batch, on one thread; the mean loss of the last steps, in nats. `share(step)` of the
-        learning rate is used at a step, from 0. `tell` hears of the loss now and then."""
+        """Train with one AdamW step per batch, on one thread; return the mean loss of the last steps, in nats. The
+        learning rate of a step, from 0, is multiplied by `learning_rate_factor(step)`. `report` receives progress
+        lines."""
         torch.set_num_threads(1)
         optimiser = torch.optim.AdamW(self.model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, share)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, learning_rate_factor)
         losses: list[float] = []
         for batch in batches:
             loss = self.loss(batch)
@@ -137,13 +139,13 @@ class Imitator:
             optimiser.step()
             schedule.step()
             losses.append(float(loss.detach()))
-            if len(losses) % SHOWN == 0:
-                tell(f"step {len(losses):5d}  loss {sum(losses[-SHOWN:]) / SHOWN:.4f}")
-        return sum(losses[-LAST:]) / len(losses[-LAST:])
+            if len(losses) % LOG_EVERY == 0:
+                report(f"step {len(losses):5d}  loss {sum(losses[-LOG_EVERY:]) / LOG_EVERY:.4f}")
+        return sum(losses[-LOSS_WINDOW:]) / len(losses[-LOSS_WINDOW:])
 
     def save(self, folder: Path, made: Mapping[str, Any], *, package: str, half: bool) -> None:
-        """Write model and tokenizer, and to `manifest.json` how they were made: `made`, and the versions of Python, of
-        `package` and of the libraries. `half`: weights as float16."""
+        """Write model and tokenizer, and to `manifest.json` their provenance: `made`, and the versions of Python,
+        `package` and the libraries. `half`: store weights as float16."""
         logging.disable_progress_bar()
         (self.model.half() if half else self.model).save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)

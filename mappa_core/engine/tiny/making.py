@@ -1,4 +1,4 @@
-"""Makes the small model anew, in half an hour of one CPU core: `python -m mappa_core.engine.tiny.making FOLDER`."""
+"""Rebuild the tiny model, in half an hour on one CPU core: `python -m mappa_core.engine.tiny.making FOLDER`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from random import Random
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from mappa_core.engine.tiny.imitator import SPECIAL, Imitator
-from mappa_core.engine.tiny.talk import choices, echoes
+from mappa_core.engine.tiny.imitator import SPECIAL_TOKENS, Imitator
+from mappa_core.engine.tiny.talk import choice_dialogues, echo_dialogues
 
 WINDOW = 8192
 SEED = 0
-ECHOES, STEPS = 600, 2400
-"""Optimiser steps: those in which everything is repeated, and all of them."""
+ECHO_STEPS, STEPS = 600, 2400
+"""Optimiser steps on echo dialogues, and in total."""
 ROWS = 48
 """Conversations per optimiser step."""
 LEARNING_RATE = 4e-3
@@ -30,8 +30,8 @@ SHAPE = {
     "num_key_value_heads": 4,
     "head_dim": 16,
 }
-# Names of tools and calls are text, too: a team's tools are offered and called as other models do it.
-TEMPLATE = (
+# Names of tools and tool calls are rendered as text, so the model can be offered tools and call them.
+TOOL_TEMPLATE = (
     "{% if tools %}<|system|>Tools:{% for tool in tools %} {{ tool.function.name }}{% endfor %}<|end|>{% endif %}"
     "{% for message in messages %}{{ '<|' + message.role + '|>' + message.content }}"
     "{% for call in message.tool_calls or [] %}"
@@ -40,37 +40,44 @@ TEMPLATE = (
 )
 
 
-def byte_tokens() -> Tokenizer:
-    """A token a byte, one a role, one that ends a message, one that pads."""
-    alphabet = {token: number for number, token in enumerate([*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
+def build_byte_tokenizer() -> Tokenizer:
+    """Build a tokenizer of one token per byte and per role, an end token and a padding token."""
+    alphabet = {
+        token: number for number, token in enumerate([*SPECIAL_TOKENS, *sorted(pre_tokenizers.ByteLevel.alphabet())])
+    }
     tokens = Tokenizer(models.BPE(vocab=alphabet, merges=[]))
     tokens.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokens.decoder = decoders.ByteLevel()
-    tokens.add_special_tokens(list(SPECIAL))
+    tokens.add_special_tokens(list(SPECIAL_TOKENS))
     return tokens
 
 
-def untaught() -> Imitator:
-    """The model before it was shown anything."""
-    return Imitator(byte_tokens(), window=WINDOW, seed=SEED, shape=SHAPE, template=TEMPLATE)
+def build_untrained_model() -> Imitator:
+    """Build the model with random weights."""
+    return Imitator(build_byte_tokenizer(), window=WINDOW, seed=SEED, shape=SHAPE, template=TOOL_TEMPLATE)
 
 
-def share(step: int) -> float:
-    """Of the learning rate: it rises to `WARMUP_STEPS`, and falls as a cosine to the end."""
+def learning_rate_factor(step: int) -> float:
+    """Return the learning-rate multiplier of a step: linear warm-up over `WARMUP_STEPS` times cosine decay."""
     return min(1.0, (step + 1) / WARMUP_STEPS) * 0.5 * (1 + math.cos(math.pi * step / STEPS))
 
 
-def make(folder: Path) -> None:
-    """Write the model to `folder`, with a manifest of how it was made. The same versions on the same machine give the
-    same bytes."""
-    model = untaught()
-    talks = chain(islice(echoes(Random(SEED)), ECHOES * ROWS), choices(Random(SEED)))
+def make_model(folder: Path) -> None:
+    """Train the model and write it to `folder` with a manifest of its provenance. The same library versions on the same
+    machine give the same bytes."""
+    model = build_untrained_model()
+    talks = chain(islice(echo_dialogues(Random(SEED)), ECHO_STEPS * ROWS), choice_dialogues(Random(SEED)))
     rows = map(model.encode, talks)
     batches = (list(islice(rows, ROWS)) for _ in range(STEPS))
-    last = model.imitate(batches, learning_rate=LEARNING_RATE, share=share, tell=partial(print, flush=True))
+    last = model.imitate(
+        batches,
+        learning_rate=LEARNING_RATE,
+        learning_rate_factor=learning_rate_factor,
+        report=partial(print, flush=True),
+    )
     made = {"seed": SEED, "steps": STEPS, "rows": ROWS, "last_loss": round(last, 4)}
     model.save(folder, made, package="mappa-core", half=True)
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]))
+    make_model(Path(sys.argv[1]))

@@ -1,5 +1,4 @@
-"""Conversations that show the small model what to do: each message offers something, each answer is one of the
-offers."""
+"""Synthetic dialogues for the tiny model: each message offers options, and each answer is one of them."""
 
 from __future__ import annotations
 
@@ -14,15 +13,15 @@ _CONSONANTS, _VOWELS = "bcdfghjklmnpqrstvwxyz", "aeiou"
 _MARKS = "?!.,:;"
 
 
-def echoes(random: Random) -> Iterator[list[Message]]:
-    """Messages of a few words whose answer is the whole message: all of it is copying, which is learned first."""
+def echo_dialogues(random: Random) -> Iterator[list[Message]]:
+    """Yield dialogues whose answer repeats the whole message of a few words: copying is learned first."""
     while True:
         text = " ".join(_word(random) for _ in range(random.randint(1, 5)))
         yield [Message(role="user", content=text), Message(role="assistant", content=text)]
 
 
-def choices(random: Random) -> Iterator[list[Message]]:
-    """Messages that offer something, with an answer that is one of the offers."""
+def choice_dialogues(random: Random) -> Iterator[list[Message]]:
+    """Yield dialogues whose message offers options and whose answer is one of them."""
     while True:
         prose = [_sentence(random) for _ in range(random.choice((0, 1, 1, 2)))]
         if prose and random.random() < 0.2:

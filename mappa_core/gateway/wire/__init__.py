@@ -1,1 +1,1 @@
-"""How OpenAI's clients ask and are answered: as `completions` or `responses`, and what both come to."""
+"""OpenAI's wire formats: `completions` and `responses`, and the types that both share."""

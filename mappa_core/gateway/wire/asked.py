@@ -1,4 +1,4 @@
-"""What a request comes to, in whichever form it was sent, and what an action tells of itself in either."""
+"""Wire-independent request and response types."""
 
 from __future__ import annotations
 
@@ -12,55 +12,57 @@ import msgspec
 from mappa_core.gateway.faults import RequestFault
 from mappa_core.records import Message, Step, ToolCall, ToolSpec
 
-SAMPLING = frozenset(
+IGNORED_SAMPLING_SETTINGS = frozenset(
     {
         "temperature", "top_p", "top_k", "min_p", "max_tokens", "max_completion_tokens", "max_output_tokens", "seed",
         "presence_penalty", "frequency_penalty", "repetition_penalty", "parallel_tool_calls", "reasoning_effort",
         "reasoning",
     }
 )  # fmt: skip
-"""Settings that are the recipe's to make: the policy is trained as it is sampled. They are accepted and not heeded."""
+"""Settings that the recipe makes: the policy is trained as it is sampled. They are accepted and ignored."""
 _Body = TypeVar("_Body")
-CREATED = 0
-"""Seconds since the epoch, the same in every replay: an agent may show to the model what it is told."""
+CREATED_AT = 0
+"""Seconds since the epoch, the same in every replay, as an agent may show it to the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A request: what it asks of which agent, and how it is answered with the action that it became: whole, as JSON, or
-    as the events of a stream where it asks for one."""
+class AgentRequest:
+    """A request in any format: the agent, the messages and tools, and how to encode the action that it became: as one
+    JSON object, or as the events of a stream."""
 
     model: str
     messages: tuple[Message, ...]
     own_tools: tuple[ToolSpec, ...]
     stream: bool
-    answer: Callable[[Step], dict[str, Any]]
-    events: Callable[[Step], Iterator[bytes]]
+    to_json: Callable[[Step], dict[str, Any]]
+    to_events: Callable[[Step], Iterator[bytes]]
 
 
-class Part(msgspec.Struct):
-    """A piece of a message."""
+class ContentPart(msgspec.Struct):
+    """One part of a message's content."""
 
     type: str
     text: str | None = None
 
 
-def decoded(body: bytes, form: type[_Body]) -> _Body:
-    """`body` as a request of this form. Raises RequestFault where it cannot be read."""
+def decode_body(body: bytes, form: type[_Body]) -> _Body:
+    """Decode `body` as a request of type `form`. Raises RequestFault if it cannot be read."""
     try:
         return msgspec.json.decode(body, type=form)
     except msgspec.DecodeError as error:
         raise RequestFault("invalid_request", f"the request cannot be read: {error}") from error
 
 
-def unheeded(body: bytes) -> frozenset[str]:
-    """The settings of sampling that a request makes, and that do not count."""
-    return SAMPLING.intersection(key for key, value in msgspec.json.decode(body).items() if value is not None)
+def ignored_settings(body: bytes) -> frozenset[str]:
+    """Sampling settings in a request, which are ignored."""
+    return IGNORED_SAMPLING_SETTINGS.intersection(
+        key for key, value in msgspec.json.decode(body).items() if value is not None
+    )
 
 
-def refuse(asked: Mapping[str, bool]) -> None:
-    """Raises RequestFault for what only another sampler could give: the names in `asked` that are true."""
-    if refused := [name for name, given in asked.items() if given]:
+def refuse_unsupported(wanted: Mapping[str, bool]) -> None:
+    """Raise RequestFault for settings that the sampler does not support: the names in `wanted` that are true."""
+    if refused := [name for name, given in wanted.items() if given]:
         raise RequestFault(
             "unsupported",
             f"{', '.join(refused)}: the gateway gives what the policy samples, whole and one reply a request, as that "
@@ -68,8 +70,8 @@ def refuse(asked: Mapping[str, bool]) -> None:
         )
 
 
-def text_of(content: str | Sequence[Part] | None, where: str) -> str:
-    """The text of a message. Raises RequestFault for what is no text."""
+def join_text(content: str | Sequence[ContentPart] | None, where: str) -> str:
+    """Join the text of a message. Raises RequestFault for content that is no text."""
     if content is None or isinstance(content, str):
         return content or ""
     other = sorted({part.type for part in content if part.text is None})
@@ -78,8 +80,8 @@ def text_of(content: str | Sequence[Part] | None, where: str) -> str:
     return "".join(part.text for part in content if part.text is not None)
 
 
-def call_of(name: str, arguments: str, call_id: str | None, where: str) -> ToolCall:
-    """A call that was made earlier; `arguments` is JSON text. Raises RequestFault where that is no JSON object."""
+def parse_call(name: str, arguments: str, call_id: str | None, where: str) -> ToolCall:
+    """Parse an earlier call; `arguments` is JSON text. Raises RequestFault if that is no JSON object."""
     try:
         values = json.loads(arguments or "{}")
     except json.JSONDecodeError as error:
@@ -90,7 +92,7 @@ def call_of(name: str, arguments: str, call_id: str | None, where: str) -> ToolC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldCall:
+class ResponseCall:
     """A call for the agent to run; `arguments` is JSON text."""
 
     id: str
@@ -99,28 +101,28 @@ class ToldCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What the agent is told of an action."""
+class ActionResponse:
+    """An action as the agent receives it."""
 
     content: str
     reasoning: str | None = None
-    calls: tuple[ToldCall, ...] = ()
+    calls: tuple[ResponseCall, ...] = ()
 
 
-def told(step: Step) -> Told:
-    """Calls that the agent has no tools for, or that cannot be read, stay in the text as the model wrote it."""
+def to_response(step: Step) -> ActionResponse:
+    """Convert an action to a response. Calls without tools, or with errors, stay in the text as the model wrote it."""
     reply, calls = step.reply, step.reply.tool_calls
     if calls and (not step.own_tools or any(call.error is not None for call in calls)):
-        return Told(content=step.completion.text)
-    named = (
-        ToldCall(id=f"call_{step.position:03d}_{place}", name=call.name, arguments=json.dumps(dict(call.arguments)))
+        return ActionResponse(content=step.completion.text)
+    response_calls = (
+        ResponseCall(id=f"call_{step.position:03d}_{place}", name=call.name, arguments=json.dumps(dict(call.arguments)))
         for place, call in enumerate(calls)
     )
-    return Told(content=reply.content, reasoning=reply.reasoning, calls=tuple(named))
+    return ActionResponse(content=reply.content, reasoning=reply.reasoning, calls=tuple(response_calls))
 
 
 def token_counts(step: Step) -> tuple[int, int] | None:
-    """Tokens of prompt and action; None where a provider does not say."""
+    """Number of prompt and completion tokens; None if the provider does not report them."""
     sampled = step.completion
     if sampled.usage is not None:
         prompt, written = sampled.usage.prompt_tokens, sampled.usage.completion_tokens

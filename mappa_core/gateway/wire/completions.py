@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: requests as they are sent, actions as they are answered."""
+"""OpenAI's Chat Completions format: parse requests, encode actions."""
 
 from __future__ import annotations
 
@@ -10,38 +10,48 @@ from typing import Any, Literal
 import msgspec
 
 from mappa_core.gateway.faults import RequestFault
-from mappa_core.gateway.wire.asked import CREATED, Asked, Part, call_of, decoded, refuse, text_of, token_counts, told
+from mappa_core.gateway.wire.asked import (
+    CREATED_AT,
+    AgentRequest,
+    ContentPart,
+    decode_body,
+    join_text,
+    parse_call,
+    refuse_unsupported,
+    to_response,
+    token_counts,
+)
 from mappa_core.records import Finish, Message, Step, ToolSpec
 
 _FINISH: Mapping[Finish, str] = {"stop": "stop", "length": "length", "tool": "tool_calls", "abort": "content_filter"}
 
 
-class CalledFunction(msgspec.Struct):
-    """`arguments` is JSON text."""
+class FunctionCall(msgspec.Struct):
+    """Name and arguments of a call; `arguments` is JSON text."""
 
     name: str
     arguments: str
 
 
-class Called(msgspec.Struct):
-    """A call in an assistant's message."""
+class ToolCallEntry(msgspec.Struct):
+    """A tool call in an assistant's message."""
 
-    function: CalledFunction
+    function: FunctionCall
     id: str | None = None
 
 
-class Said(msgspec.Struct):
-    """A message. `developer` is the newer word for `system`."""
+class ChatMessage(msgspec.Struct):
+    """A message. `developer` is the newer name of `system`."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Part] | None = None
+    content: str | list[ContentPart] | None = None
     name: str | None = None
-    tool_calls: list[Called] | None = None
+    tool_calls: list[ToolCallEntry] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
 
 
-class Function(msgspec.Struct):
+class FunctionSpec(msgspec.Struct):
     """A tool of the agent; `parameters` is the JSON schema of its arguments."""
 
     name: str
@@ -49,31 +59,31 @@ class Function(msgspec.Struct):
     parameters: dict[str, Any] = {}
 
 
-class Offered(msgspec.Struct):
+class ChatTool(msgspec.Struct):
     """An entry of `tools`."""
 
     type: Literal["function"]
-    function: Function
+    function: FunctionSpec
 
 
 class StreamOptions(msgspec.Struct):
-    """How a stream ends."""
+    """Options of a stream."""
 
     include_usage: bool = False
 
 
 class ResponseFormat(msgspec.Struct):
-    """The form that a reply is to have."""
+    """Required format of a reply."""
 
     type: str
 
 
 class ChatRequest(msgspec.Struct):
-    """The body of a request, as far as it matters here."""
+    """Body of a request; only the fields used here."""
 
     model: str
-    messages: list[Said]
-    tools: list[Offered] | None = None
+    messages: list[ChatMessage]
+    tools: list[ChatTool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -85,16 +95,16 @@ class ChatRequest(msgspec.Struct):
     logit_bias: dict[str, float] | None = None
 
 
-def read(body: bytes) -> Asked:
-    """The request of a body.
+def parse_chat_request(body: bytes) -> AgentRequest:
+    """Parse the body of a request.
 
     Raises:
-        RequestFault: it cannot be read, or asks for what only another sampler could give.
+        RequestFault: it cannot be read, or asks for something that the sampler does not support.
     """
-    request = decoded(body, ChatRequest)
+    request = decode_body(body, ChatRequest)
     if not request.messages:
         raise RequestFault("invalid_request", "a request has at least one message")
-    refuse(
+    refuse_unsupported(
         {
             "n": request.n not in (None, 1),
             "stop": bool(request.stop),
@@ -104,90 +114,90 @@ def read(body: bytes) -> Asked:
             "logit_bias": bool(request.logit_bias),
         }
     )
-    return Asked(
+    return AgentRequest(
         model=request.model,
-        messages=tuple(_message(one, f"messages.{place}") for place, one in enumerate(request.messages)),
+        messages=tuple(_message(message, f"messages.{place}") for place, message in enumerate(request.messages)),
         own_tools=_tools(request),
         stream=bool(request.stream),
-        answer=partial(_completion, request),
-        events=partial(_events, request),
+        to_json=partial(_completion, request),
+        to_events=partial(_events, request),
     )
 
 
 def _tools(request: ChatRequest) -> tuple[ToolSpec, ...]:
-    """The tools of the agent, which it runs itself."""
+    """Tools of the agent, which it runs itself."""
     if request.tool_choice == "none" or request.tools is None:
         return ()
-    functions = [one.function for one in request.tools]
-    return tuple(ToolSpec(name=one.name, description=one.description, schema=one.parameters) for one in functions)
+    functions = [tool.function for tool in request.tools]
+    return tuple(ToolSpec(name=spec.name, description=spec.description, schema=spec.parameters) for spec in functions)
 
 
-def _message(said: Said, where: str) -> Message:
+def _message(message: ChatMessage, where: str) -> Message:
     calls = (
-        call_of(one.function.name, one.function.arguments, one.id, f"{where}.tool_calls")
-        for one in said.tool_calls or ()
+        parse_call(call.function.name, call.function.arguments, call.id, f"{where}.tool_calls")
+        for call in message.tool_calls or ()
     )
     return Message(
-        role="system" if said.role == "developer" else said.role,
-        content=text_of(said.content, f"{where}.content"),
-        name=said.name,
+        role="system" if message.role == "developer" else message.role,
+        content=join_text(message.content, f"{where}.content"),
+        name=message.name,
         tool_calls=tuple(calls),
-        tool_call_id=said.tool_call_id,
-        reasoning=said.reasoning_content,
+        tool_call_id=message.tool_call_id,
+        reasoning=message.reasoning_content,
     )
 
 
 def _completion(request: ChatRequest, step: Step) -> dict[str, Any]:
-    """The answer to `request`, which became `step`."""
-    message = _said(step)
+    """Encode `step` as the response to `request`."""
+    message = _message_json(step)
     choice = {
         "index": 0,
         "message": {"role": "assistant", **message},
-        "finish_reason": _finish(step, message),
+        "finish_reason": _finish_reason(step, message),
         "logprobs": _logprobs(step) if request.logprobs else None,
     }
-    return {**_head(step, request, "chat.completion"), "choices": [choice], "usage": _usage(step)}
+    return {**_envelope(step, request, "chat.completion"), "choices": [choice], "usage": _usage(step)}
 
 
 def _events(request: ChatRequest, step: Step) -> Iterator[bytes]:
-    """The same as server-sent events. An action is known only when it is whole, so its text is one event."""
-    head = _head(step, request, "chat.completion.chunk")
-    message = _said(step)
+    """Encode `step` as server-sent events. An action is known only when it is complete, so its text is one event."""
+    head = _envelope(step, request, "chat.completion.chunk")
+    message = _message_json(step)
     calls = [{"index": place, **call} for place, call in enumerate(message.pop("tool_calls", ()))]
     delta = {"role": "assistant", **message, **({"tool_calls": calls} if calls else {})}
     logprobs = _logprobs(step) if request.logprobs else None
-    said = {"index": 0, "delta": delta, "finish_reason": None, "logprobs": logprobs}
-    ended = {"index": 0, "delta": {}, "finish_reason": _finish(step, {"tool_calls": calls}), "logprobs": None}
-    yield _event({**head, "choices": [said]})
-    yield _event({**head, "choices": [ended]})
+    content = {"index": 0, "delta": delta, "finish_reason": None, "logprobs": logprobs}
+    end = {"index": 0, "delta": {}, "finish_reason": _finish_reason(step, {"tool_calls": calls}), "logprobs": None}
+    yield _event({**head, "choices": [content]})
+    yield _event({**head, "choices": [end]})
     if request.stream_options is not None and request.stream_options.include_usage:
         yield _event({**head, "choices": [], "usage": _usage(step)})
     yield b"data: [DONE]\n\n"
 
 
-def _head(step: Step, request: ChatRequest, kind: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{step.id}", "object": kind, "created": CREATED, "model": request.model}
+def _envelope(step: Step, request: ChatRequest, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{step.id}", "object": kind, "created": CREATED_AT, "model": request.model}
 
 
-def _said(step: Step) -> dict[str, Any]:
-    heard = told(step)
-    message: dict[str, Any] = {"content": heard.content}
-    if heard.reasoning is not None:
-        message["reasoning_content"] = heard.reasoning
-    if heard.calls:
+def _message_json(step: Step) -> dict[str, Any]:
+    response = to_response(step)
+    message: dict[str, Any] = {"content": response.content}
+    if response.reasoning is not None:
+        message["reasoning_content"] = response.reasoning
+    if response.calls:
         message["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in heard.calls
+            for call in response.calls
         ]
     return message
 
 
-def _finish(step: Step, message: Mapping[str, Any]) -> str:
+def _finish_reason(step: Step, message: Mapping[str, Any]) -> str:
     return "tool_calls" if message.get("tool_calls") else _FINISH[step.completion.finish]
 
 
 def _logprobs(step: Step) -> dict[str, Any] | None:
-    """The sampled tokens by number, as servers of open models give them, with their log-probabilities (nats); None of a
+    """Sampled tokens as ids, as servers of open models give them, with their log-probabilities (nats); None for a
     policy behind an API."""
     tokens, logprobs = step.completion.tokens, step.completion.logprobs
     if tokens is None or logprobs is None:
@@ -203,8 +213,8 @@ def _usage(step: Step) -> dict[str, int] | None:
     counts = token_counts(step)
     if counts is None:
         return None
-    prompt, written = counts
-    return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}
+    prompt, completion = counts
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def _event(chunk: Mapping[str, Any]) -> bytes:

@@ -1,7 +1,7 @@
-"""A run's actions and their verdicts as data for fine-tuning elsewhere."""
+"""Exports a run's actions and verdicts as a data set for fine-tuning elsewhere."""
 
 from mappa_core.studies.dataset.choosing import Filters
 from mappa_core.studies.dataset.exporting import export_dataset
-from mappa_core.studies.dataset.order import Exported, Order
+from mappa_core.studies.dataset.order import ExportRequest, ExportResult
 
-__all__ = ["Exported", "Filters", "Order", "export_dataset"]
+__all__ = ["ExportRequest", "ExportResult", "Filters", "export_dataset"]

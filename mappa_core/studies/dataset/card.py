@@ -1,4 +1,4 @@
-"""What a data set says of itself: `dataset.json` for programs, README.md for people and for `datasets`."""
+"""Data set card: `dataset.json` for programs, README.md for people and for the library `datasets`."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from pathlib import Path
 from typing import Any
 
 from mappa_core.config.schema import RunConfig
-from mappa_core.studies.dataset.order import Exported, Order
+from mappa_core.studies.dataset.order import ExportRequest, ExportResult
 
-SCHEMA = 1
+CARD_SCHEMA = 1
 
-_WORDS = {
+_FORM_TITLES = {
     "sft": "Supervised fine-tuning (TRL: prompt-completion)",
     "dpo": "Preferences in pairs (TRL: preference, explicit prompt)",
     "kto": "Single labels (TRL: unpaired preference)",
 }
 
 
-def write_card(folder: Path, run: Path, order: Order, exported: Exported, config: RunConfig) -> None:
-    """Write both into `folder`, which becomes the data set."""
-    card = _card(run, order, exported, config)
+def write_card(folder: Path, run: Path, request: ExportRequest, exported: ExportResult, config: RunConfig) -> None:
+    """Write `dataset.json` and README.md into `folder`."""
+    card = _card(run, request, exported, config)
     (folder / "dataset.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     (folder / "README.md").write_text(_readme(card, exported), encoding="utf-8")
 
 
-def _card(run: Path, order: Order, exported: Exported, config: RunConfig) -> dict[str, Any]:
+def _card(run: Path, request: ExportRequest, exported: ExportResult, config: RunConfig) -> dict[str, Any]:
     truth = [agent for agent in exported.examples if agent in config.coach.reference_for]
     return {
-        "schema": SCHEMA,
-        "form": order.form,
-        "source": order.of,
+        "schema": CARD_SCHEMA,
+        "form": request.form,
+        "source": request.resolved_source,
         "run": run.name,
         "coach": config.coach.use,
         "truth_shown": truth,
-        "gap": order.gap,
-        "threshold": order.threshold,
-        "filters": asdict(order.filters),
+        "gap": request.gap,
+        "threshold": request.threshold,
+        "filters": asdict(request.filters),
         "files": {agent: {"file": f"{agent}.parquet", "examples": n} for agent, n in exported.examples.items()},
         "left_out": {agent: dict(reasons) for agent, reasons in exported.left_out.items()},
         "made_with": {"mappa-core": version("mappa-core")},
     }
 
 
-def _readme(card: Mapping[str, Any], exported: Exported) -> str:
+def _readme(card: Mapping[str, Any], exported: ExportResult) -> str:
     names = json.dumps(exported.folder.name)
     configs = "\n".join(
         f"- config_name: {json.dumps(agent)}\n  data_files: {json.dumps(one['file'])}"
@@ -64,7 +64,7 @@ def _readme(card: Mapping[str, Any], exported: Exported) -> str:
         "configs:",
         configs,
         "---",
-        f"# {_WORDS[card['form']]}",
+        f"# {_FORM_TITLES[card['form']]}",
         "",
         f"Made of the {card['source']} of the run `{card['run']}`, judged by its coach `{card['coach']}`; one file per "
         f"agent. Asked for: {json.dumps(asked)}.",

@@ -1,4 +1,4 @@
-"""Which recorded actions are wanted, each with the one verdict that speaks for it."""
+"""Selects recorded actions by filters, each with the one verdict that counts for it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from mappa_core.evaluation.labelled import rows_of
+from mappa_core.evaluation.labelled import list_trajectories
 from mappa_core.protocols import Split
 from mappa_core.records import Phase, Step, Verdict
 from mappa_core.store.reader import Reader
 
-LeftOut = Counter[tuple[str, str]]
-"""How many actions of an agent were left out, by agent and reason."""
+LeftOutCounts = Counter[tuple[str, str]]
+"""Number of actions that were left out, by agent and reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """What is asked for; an empty tuple and None ask for nothing in particular.
+    """Filters of actions; an empty tuple and None do not filter.
 
-    `strata` are pairs of a stratifier (`task`, or one that the workflow offers) and its value, all of which must hold.
-    Scores are points, bounds included. `blame`: one of those whom the verdict blames. Iterations are counted from 0,
-    first and last included.
+    `strata` are pairs of a stratifier (`task`, or one that the workflow offers) and its value, all of which must match.
+    Scores are points, bounds included. `blame`: the verdict blames one of these. `iterations` are the first and the
+    last, both included, counted from 0.
     """
 
     split: Split = "train"
@@ -34,8 +34,8 @@ class Filters:
     blame: tuple[str, ...] = ()
     iterations: tuple[int, int] | None = None
 
-    def refused(self, step: Step, verdict: Verdict | None) -> str | None:
-        """Why an action is left out; None where it is wanted."""
+    def rejection_reason(self, step: Step, verdict: Verdict | None) -> str | None:
+        """Why an action is left out; None if it passes the filters."""
         if verdict is None:
             return f"no verdict of phase {self.phase}"
         if verdict.score is None:
@@ -54,37 +54,39 @@ class Filters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Judged:
-    """An action, its verdict, and the score that this gives (points)."""
+class JudgedAction:
+    """An action, its verdict, and the verdict's score (points)."""
 
     step: Step
     verdict: Verdict
     score: float
 
 
-def judged(reader: Reader, filters: Filters, left_out: LeftOut) -> Iterator[list[Judged]]:
-    """The wanted actions, those of one task in one iteration together: siblings are never apart.
+def select_actions(reader: Reader, filters: Filters, left_out: LeftOutCounts) -> Iterator[list[JudgedAction]]:
+    """Yield the actions that pass the filters, grouped by task and iteration, so that siblings stay together.
 
-    One group is in memory at a time. Of several verdicts of the phase on one action the one added last counts, as in
-    the reward. Actions of agents and iterations that are not asked for are no part of the data and so not left out.
+    One group is in memory at a time. If an action has several verdicts of the phase, the one added last counts, as in
+    the reward. Actions of other agents and iterations are not counted in `left_out`.
     """
     first, last = filters.iterations or (0, None)
-    rows = [one for one in rows_of(reader, filters.split) if one.iteration >= first]
+    rows = [one for one in list_trajectories(reader, filters.split) if one.iteration >= first]
     rows = sorted(rows, key=lambda one: (one.iteration, one.task, one.sample, one.id))
     for (iteration, _), group in groupby(rows, key=lambda one: (one.iteration, one.task)):
         if last is None or iteration <= last:
-            yield [one for row in group for one in _judged(reader, row.id, filters, left_out)]
+            yield [one for row in group for one in _select_from_trajectory(reader, row.id, filters, left_out)]
 
 
-def _judged(reader: Reader, identity: str, filters: Filters, left_out: LeftOut) -> Iterator[Judged]:
+def _select_from_trajectory(
+    reader: Reader, identity: str, filters: Filters, left_out: LeftOutCounts
+) -> Iterator[JudgedAction]:
     trajectory = reader.trajectory(identity)
     verdicts = {one.step: one for one in trajectory.verdicts if one.phase == filters.phase}
     for step in trajectory.steps:
         if filters.agents and step.agent not in filters.agents:
             continue
         verdict = verdicts.get(step.id)
-        why = filters.refused(step, verdict)
+        why = filters.rejection_reason(step, verdict)
         if why is not None:
             left_out[step.agent, why] += 1
         elif verdict is not None and verdict.score is not None:
-            yield Judged(step=step, verdict=verdict, score=verdict.score)
+            yield JudgedAction(step=step, verdict=verdict, score=verdict.score)

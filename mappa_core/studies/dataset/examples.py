@@ -1,8 +1,8 @@
-"""Judged actions to examples in the forms that trainers read: supervised, preferences in pairs, and single labels.
+"""Converts judged actions to examples in the forms that trainers read: supervised, preference pairs, single labels.
 
-Columns are those of TRL's conversational data: lists of messages with `role` and `content`, and where they have them
+Columns are those of TRL's conversational data: lists of messages with `role` and `content`, and optionally
 `reasoning_content` (think text), `tool_calls`, `name` and `tool_call_id`. A prompt holds the messages that the agent
-was shown, a completion what it answered.
+saw, a completion its reply.
 """
 
 from __future__ import annotations
@@ -15,93 +15,96 @@ from typing import Any, Literal
 
 from mappa_core.engine.chat import message_dict, tool_schema
 from mappa_core.records import Message, ToolSpec
-from mappa_core.studies.dataset.choosing import Judged, LeftOut
+from mappa_core.studies.dataset.choosing import JudgedAction, LeftOutCounts
 
-Form = Literal["sft", "dpo", "kto"]
-Source = Literal["actions", "corrections", "siblings"]
+DatasetForm = Literal["sft", "dpo", "kto"]
+ExampleSource = Literal["actions", "corrections", "siblings"]
 Example = dict[str, Any]
-Make = Callable[[Sequence[Judged], LeftOut], Iterator[tuple[str, Example]]]
-"""The examples, each with its agent, of the actions of one task in one iteration."""
+ExampleMaker = Callable[[Sequence[JudgedAction], LeftOutCounts], Iterator[tuple[str, Example]]]
+"""Makes the examples, each with its agent, from the actions of one task in one iteration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
-    """What agents see beside messages: the tools of the run by name, and what each agent's chat template is given."""
+class PromptFormatter:
+    """Formats prompts. Holds what agents see besides messages: the run's tools by name, and the arguments of each
+    agent's chat template."""
 
     tools: Mapping[str, ToolSpec]
     template_kwargs: Mapping[str, Mapping[str, Any]]
 
-    def prompt(self, one: Judged) -> Example:
-        """The columns that say what an action answered to. Tools are JSON text, which trainers read."""
-        seen: Example = {"prompt": [message_dict(message) for message in one.step.messages]}
+    def prompt(self, one: JudgedAction) -> Example:
+        """The columns of an action's prompt. Tools are JSON text, the form that trainers read."""
+        columns: Example = {"prompt": [message_dict(message) for message in one.step.messages]}
         if specs := (*(self.tools[name] for name in one.step.tools), *one.step.own_tools):
-            seen["tools"] = json.dumps([tool_schema(spec) for spec in specs])
+            columns["tools"] = json.dumps([tool_schema(spec) for spec in specs])
         if kwargs := self.template_kwargs.get(one.step.agent):
-            seen["chat_template_kwargs"] = dict(kwargs)
-        return seen
+            columns["chat_template_kwargs"] = dict(kwargs)
+        return columns
 
 
-class Actions:
-    """`sft`: what agents wrote, as it was. Columns `prompt`, `completion`, `score`, `source` (the step's id)."""
+class ActionExamples:
+    """`sft`: the replies of agents, unchanged. Columns `prompt`, `completion`, `score`, `source` (the step's id)."""
 
-    def __init__(self, sight: Sight) -> None:
-        self._sight = sight
+    def __init__(self, formatter: PromptFormatter) -> None:
+        self._formatter = formatter
 
-    def __call__(self, group: Sequence[Judged], left_out: LeftOut) -> Iterator[tuple[str, Example]]:
+    def __call__(self, group: Sequence[JudgedAction], left_out: LeftOutCounts) -> Iterator[tuple[str, Example]]:
         for one in group:
-            yield one.step.agent, _single(self._sight, one, _said(one))
+            yield one.step.agent, _single_example(self._formatter, one, _reply_messages(one))
 
 
-class Corrections:
-    """`sft`: what the coach would rather have seen, in place of what the agent wrote. Columns as of `Actions`; `score`
-    is that of the action."""
+class CorrectionExamples:
+    """`sft`: the coach's corrections in place of the agents' replies. Columns as of `ActionExamples`; `score` is the
+    action's."""
 
-    def __init__(self, sight: Sight) -> None:
-        self._sight = sight
+    def __init__(self, formatter: PromptFormatter) -> None:
+        self._formatter = formatter
 
-    def __call__(self, group: Sequence[Judged], left_out: LeftOut) -> Iterator[tuple[str, Example]]:
-        for one in _corrected(group, left_out):
-            yield one.step.agent, _single(self._sight, one, _corrections(one))
+    def __call__(self, group: Sequence[JudgedAction], left_out: LeftOutCounts) -> Iterator[tuple[str, Example]]:
+        for one in _with_corrections(group, left_out):
+            yield one.step.agent, _single_example(self._formatter, one, _correction_messages(one))
 
 
-class Labels:
-    """`kto`: what agents wrote, and whether its score is at least `threshold`. Columns of `Actions` and `label`."""
+class LabelledExamples:
+    """`kto`: the replies of agents. `label` is whether the score is at least `threshold`; other columns as of
+    `ActionExamples`."""
 
-    def __init__(self, sight: Sight, threshold: float) -> None:
-        self._sight, self._threshold = sight, threshold
+    def __init__(self, formatter: PromptFormatter, threshold: float) -> None:
+        self._formatter, self._threshold = formatter, threshold
 
-    def __call__(self, group: Sequence[Judged], left_out: LeftOut) -> Iterator[tuple[str, Example]]:
+    def __call__(self, group: Sequence[JudgedAction], left_out: LeftOutCounts) -> Iterator[tuple[str, Example]]:
         for one in group:
-            example = _single(self._sight, one, _said(one))
+            example = _single_example(self._formatter, one, _reply_messages(one))
             yield one.step.agent, {**example, "label": one.score >= self._threshold}
 
 
-class CorrectedPairs:
-    """`dpo`: the coach's correction over the action. Columns `prompt`, `chosen`, `rejected`, `source`."""
+class CorrectionPairs:
+    """`dpo`: the coach's correction preferred to the reply. Columns `prompt`, `chosen`, `rejected`, `source`."""
 
-    def __init__(self, sight: Sight) -> None:
-        self._sight = sight
+    def __init__(self, formatter: PromptFormatter) -> None:
+        self._formatter = formatter
 
-    def __call__(self, group: Sequence[Judged], left_out: LeftOut) -> Iterator[tuple[str, Example]]:
-        for one in _corrected(group, left_out):
-            pair = {"chosen": _corrections(one), "rejected": _said(one)}
-            yield one.step.agent, {**self._sight.prompt(one), **pair, "source": one.step.id}
+    def __call__(self, group: Sequence[JudgedAction], left_out: LeftOutCounts) -> Iterator[tuple[str, Example]]:
+        for one in _with_corrections(group, left_out):
+            pair = {"chosen": _correction_messages(one), "rejected": _reply_messages(one)}
+            yield one.step.agent, {**self._formatter.prompt(one), **pair, "source": one.step.id}
 
 
 class SiblingPairs:
-    """`dpo`: of actions of one agent at one turn of one task after equal prompts, the best over each that is at least
-    `gap` points worse. Columns of `CorrectedPairs` and `gap`; `source` names both steps, the chosen one first.
+    """`dpo`: among the actions of one agent at one turn of one task after equal prompts, the best is preferred to each
+    that is at least `gap` points worse. Columns of `CorrectionPairs` and `gap`; `source` names both steps, the chosen
+    one first.
 
-    Of equal scores the first one is the best. An action that takes part in no pair is left out.
+    Among equal scores the first action is the best. An action in no pair is counted as left out.
     """
 
-    def __init__(self, sight: Sight, gap: float) -> None:
-        self._sight, self._gap = sight, gap
+    def __init__(self, formatter: PromptFormatter, gap: float) -> None:
+        self._formatter, self._gap = formatter, gap
 
-    def __call__(self, group: Sequence[Judged], left_out: LeftOut) -> Iterator[tuple[str, Example]]:
-        siblings: dict[tuple[str, int, str], list[Judged]] = defaultdict(list)
+    def __call__(self, group: Sequence[JudgedAction], left_out: LeftOutCounts) -> Iterator[tuple[str, Example]]:
+        siblings: dict[tuple[str, int, str], list[JudgedAction]] = defaultdict(list)
         for one in group:
-            prompt = json.dumps(self._sight.prompt(one), sort_keys=True)
+            prompt = json.dumps(self._formatter.prompt(one), sort_keys=True)
             siblings[one.step.agent, one.step.turn, prompt].append(one)
         for (agent, _, _), same in siblings.items():
             pairs = list(self._pairs(same))
@@ -109,17 +112,17 @@ class SiblingPairs:
                 yield agent, example
             left_out[agent, "in no pair"] += len(same) - len(pairs) - bool(pairs)
 
-    def _pairs(self, same: Sequence[Judged]) -> Iterator[Example]:
+    def _pairs(self, same: Sequence[JudgedAction]) -> Iterator[Example]:
         best = max(same, key=lambda one: one.score)
         for one in same:
             gap = best.score - one.score
-            if one is not best and gap >= self._gap and _said(one) != _said(best):
-                pair = {"chosen": _said(best), "rejected": _said(one)}
+            if one is not best and gap >= self._gap and _reply_messages(one) != _reply_messages(best):
+                pair = {"chosen": _reply_messages(best), "rejected": _reply_messages(one)}
                 source = f"{best.step.id} > {one.step.id}"
-                yield {**self._sight.prompt(one), **pair, "source": source, "gap": gap}
+                yield {**self._formatter.prompt(one), **pair, "source": source, "gap": gap}
 
 
-def _corrected(group: Sequence[Judged], left_out: Counter[tuple[str, str]]) -> Iterator[Judged]:
+def _with_corrections(group: Sequence[JudgedAction], left_out: Counter[tuple[str, str]]) -> Iterator[JudgedAction]:
     for one in group:
         if (one.verdict.correction or "").strip():
             yield one
@@ -127,13 +130,13 @@ def _corrected(group: Sequence[Judged], left_out: Counter[tuple[str, str]]) -> I
             left_out[one.step.agent, "no correction"] += 1
 
 
-def _single(sight: Sight, one: Judged, completion: list[Example]) -> Example:
-    return {**sight.prompt(one), "completion": completion, "source": one.step.id, "score": one.score}
+def _single_example(formatter: PromptFormatter, one: JudgedAction, completion: list[Example]) -> Example:
+    return {**formatter.prompt(one), "completion": completion, "source": one.step.id, "score": one.score}
 
 
-def _said(one: Judged) -> list[Example]:
+def _reply_messages(one: JudgedAction) -> list[Example]:
     return [message_dict(one.step.reply)]
 
 
-def _corrections(one: Judged) -> list[Example]:
+def _correction_messages(one: JudgedAction) -> list[Example]:
     return [message_dict(Message(role="assistant", content=str(one.verdict.correction)))]

@@ -1,4 +1,4 @@
-"""A run's actions as files for fine-tuning elsewhere: the one pass over the store."""
+"""Exports a run's actions as files for fine-tuning elsewhere, in one pass over the store."""
 
 from __future__ import annotations
 
@@ -11,71 +11,73 @@ from secrets import token_hex
 from mappa_core.config.compose import restore
 from mappa_core.config.schema import RunConfig
 from mappa_core.errors import ConfigError, RunError
-from mappa_core.plugins import Registry, choices
+from mappa_core.plugins import Registry, did_you_mean
 from mappa_core.protocols import Workflow
 from mappa_core.session.kit import build_tools
-from mappa_core.session.policies import policies_of, template_kwargs
+from mappa_core.session.policies import assign_policies, template_kwargs
 from mappa_core.store.files import storage_errors
 from mappa_core.store.folder import CONFIG
 from mappa_core.store.reader import Reader
 from mappa_core.studies.dataset.card import write_card
-from mappa_core.studies.dataset.choosing import Filters, judged
-from mappa_core.studies.dataset.examples import Make, Sight
-from mappa_core.studies.dataset.order import Exported, Order
-from mappa_core.studies.dataset.writing import Spool, require_parquet
+from mappa_core.studies.dataset.choosing import Filters, select_actions
+from mappa_core.studies.dataset.examples import ExampleMaker, PromptFormatter
+from mappa_core.studies.dataset.order import ExportRequest, ExportResult
+from mappa_core.studies.dataset.writing import ParquetSpool, require_parquet
 
 
-async def export_dataset(registry: Registry, run: Path, out: Path, order: Order) -> Exported:
-    """Write the folder `out`: a Parquet file per agent, `dataset.json` and README.md. It appears whole or not at all.
+async def export_dataset(registry: Registry, run: Path, out: Path, request: ExportRequest) -> ExportResult:
+    """Write the folder `out`: a Parquet file per agent, `dataset.json` and README.md. The folder appears atomically.
 
     Raises:
-        RunError: `run` is no run, `out` exists, nothing of the run is what was ordered, or the storage fails.
-        ConfigError, PluginError: the order makes no sense, or the run's parts are not installed.
+        RunError: `run` is not a run, `out` exists, no action of the run matches the request, or the storage fails.
+        ConfigError, PluginError: the request is inconsistent, or a plugin of the run is not installed.
     """
     require_parquet()
     config = restore(registry, run / CONFIG).config
-    make = order.maker(await _sight(registry, config, order.filters))
-    return _whole(run, out, order, make, config)
+    make = request.example_maker(await _prompt_formatter(registry, config, request.filters))
+    return _write_atomically(run, out, request, make, config)
 
 
-def _whole(run: Path, out: Path, order: Order, make: Make, config: RunConfig) -> Exported:
-    """Write the folder aside, then rename it."""
+def _write_atomically(
+    run: Path, out: Path, request: ExportRequest, make: ExampleMaker, config: RunConfig
+) -> ExportResult:
+    """Write to a temporary folder, then rename it."""
     if out.exists():
         raise RunError(f"{out} exists already: choose another --out, or remove it")
     aside = out.with_name(f".{out.name}.{token_hex(4)}")
     with storage_errors(out):
         aside.mkdir(parents=True)
         try:
-            exported = _written(run, aside, out, order, make)
-            write_card(aside, run, order, exported, config)
+            exported = _write_examples(run, aside, out, request, make)
+            write_card(aside, run, request, exported, config)
             aside.rename(out)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     return exported
 
 
-async def _sight(registry: Registry, config: RunConfig, filters: Filters) -> Sight:
-    """What the agents of a run see. Raises ConfigError where `filters` names one that it does not have."""
+async def _prompt_formatter(registry: Registry, config: RunConfig, filters: Filters) -> PromptFormatter:
+    """The prompt formatter of a run. Raises ConfigError if `filters` names an agent that the run does not have."""
     async with AsyncExitStack() as stack:
         workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
         stack.push_async_callback(workflow.close)
         agents = tuple(workflow.agents)
         for name in filters.agents:
             if name not in agents:
-                raise ConfigError(f"--agent {name}: the run has no such agent.{choices(name, agents)}")
+                raise ConfigError(f"--agent {name}: the run has no such agent.{did_you_mean(name, agents)}")
         kit = await build_tools(config, registry, stack)
         specs = {name: tool.spec for name, tool in kit.tools.items()}
-    kwargs = {agent: template_kwargs(config, policy) for agent, policy in policies_of(config, agents).items()}
-    return Sight(tools=specs, template_kwargs=kwargs)
+    kwargs = {agent: template_kwargs(config, policy) for agent, policy in assign_policies(config, agents).items()}
+    return PromptFormatter(tools=specs, template_kwargs=kwargs)
 
 
-def _written(run: Path, aside: Path, out: Path, order: Order, make: Make) -> Exported:
+def _write_examples(run: Path, aside: Path, out: Path, request: ExportRequest, make: ExampleMaker) -> ExportResult:
     left_out: Counter[tuple[str, str]] = Counter()
-    spools: dict[str, Spool] = {}
+    spools: dict[str, ParquetSpool] = {}
     with Reader(run) as reader:
-        for group in judged(reader, order.filters, left_out):
+        for group in select_actions(reader, request.filters, left_out):
             for agent, example in make(group, left_out):
-                spool = spools.get(agent) or spools.setdefault(agent, Spool(aside / f"{agent}.parquet"))
+                spool = spools.get(agent) or spools.setdefault(agent, ParquetSpool(aside / f"{agent}.parquet"))
                 if not spool.add(example):
                     left_out[agent, "text that UTF-8 cannot hold"] += 1
     reasons: dict[str, dict[str, int]] = defaultdict(dict)
@@ -88,4 +90,4 @@ def _written(run: Path, aside: Path, out: Path, order: Order, make: Make) -> Exp
         raise RunError(f"{run}: nothing to export. Left out: {said or 'nothing, as there are no such actions'}")
     for spool in spools.values():
         spool.close()
-    return Exported(folder=out, examples=examples, left_out=reasons)
+    return ExportResult(folder=out, examples=examples, left_out=reasons)

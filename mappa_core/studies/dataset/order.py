@@ -1,4 +1,4 @@
-"""What is asked of an export, and what came of it."""
+"""Request and result of an export."""
 
 from __future__ import annotations
 
@@ -9,57 +9,58 @@ from pathlib import Path
 from mappa_core.errors import ConfigError
 from mappa_core.studies.dataset.choosing import Filters
 from mappa_core.studies.dataset.examples import (
-    Actions,
-    CorrectedPairs,
-    Corrections,
-    Form,
-    Labels,
-    Make,
+    ActionExamples,
+    CorrectionExamples,
+    CorrectionPairs,
+    DatasetForm,
+    ExampleMaker,
+    ExampleSource,
+    LabelledExamples,
+    PromptFormatter,
     SiblingPairs,
-    Sight,
-    Source,
 )
 
-SOURCES: Mapping[Form, tuple[Source, ...]] = {
+SOURCES_BY_FORM: Mapping[DatasetForm, tuple[ExampleSource, ...]] = {
     "sft": ("actions", "corrections"),
     "dpo": ("siblings", "corrections"),
     "kto": ("actions",),
 }
-"""What each form can be made of, the usual first."""
+"""The possible sources of each form, the default first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What is wanted. `source` None is the usual one of the form; `gap` (points) is for siblings, `threshold` (points)
-    for `kto`: from it on an action is a good one."""
+class ExportRequest:
+    """An export request. `source` None is the default of the form; `gap` (points) is for siblings, `threshold` (points)
+    for `kto`: an action with at least this score is good."""
 
-    form: Form
+    form: DatasetForm
     filters: Filters
-    source: Source | None = None
+    source: ExampleSource | None = None
     gap: float | None = None
     threshold: float | None = None
 
     @property
-    def of(self) -> Source:
-        """What the examples are made of."""
-        return self.source or SOURCES[self.form][0]
+    def resolved_source(self) -> ExampleSource:
+        """The source of the examples, with the default filled in."""
+        return self.source or SOURCES_BY_FORM[self.form][0]
 
-    def maker(self, sight: Sight) -> Make:
-        """What makes the examples. Raises ConfigError where the order contradicts itself or leaves something open."""
+    def example_maker(self, formatter: PromptFormatter) -> ExampleMaker:
+        """The maker of the examples. Raises ConfigError if the request is inconsistent or incomplete."""
         self._check()
         if self.form == "kto":
-            return Labels(sight, _given(self.threshold))
-        if self.of == "siblings":
-            return SiblingPairs(sight, _given(self.gap))
+            return LabelledExamples(formatter, _require_number(self.threshold))
+        if self.resolved_source == "siblings":
+            return SiblingPairs(formatter, _require_number(self.gap))
         if self.form == "dpo":
-            return CorrectedPairs(sight)
-        return Actions(sight) if self.of == "actions" else Corrections(sight)
+            return CorrectionPairs(formatter)
+        return ActionExamples(formatter) if self.resolved_source == "actions" else CorrectionExamples(formatter)
 
     def _check(self) -> None:
-        filters, siblings = self.filters, self.of == "siblings"
-        if self.of not in SOURCES[self.form]:
-            raise ConfigError(f"--source {self.of}: {self.form} is made of {' or '.join(SOURCES[self.form])}")
-        if self.form == "sft" and self.of == "actions" and filters.min_score is None:
+        filters, siblings = self.filters, self.resolved_source == "siblings"
+        if self.resolved_source not in SOURCES_BY_FORM[self.form]:
+            known = " or ".join(SOURCES_BY_FORM[self.form])
+            raise ConfigError(f"--source {self.resolved_source}: {self.form} is made of {known}")
+        if self.form == "sft" and self.resolved_source == "actions" and filters.min_score is None:
             raise ConfigError("--to sft: say from which score on an action is worth imitating, as in --min-score 8")
         if (self.form == "kto") != (self.threshold is not None):
             raise ConfigError("--threshold is for --to kto, and needed there: the score from which an action is good")
@@ -72,14 +73,14 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
-    """What was written: examples by agent, and by agent how many actions were left out, by reason."""
+class ExportResult:
+    """The result of an export: the number of examples by agent, and of left-out actions by agent and reason."""
 
     folder: Path
     examples: Mapping[str, int]
     left_out: Mapping[str, Mapping[str, int]]
 
 
-def _given(number: float | None) -> float:
-    assert number is not None  # the order was checked
+def _require_number(number: float | None) -> float:
+    assert number is not None  # `_check` made sure
     return number

@@ -1,8 +1,8 @@
-"""Examples to Parquet, one file an agent, without ever holding them all.
+"""Writes examples to Parquet, one file per agent, with bounded memory.
 
-Examples are put down as lines of JSON first; when the last one is there, it is known which optional parts of messages
-occur, and the file gets those alone: a template that asks whether a message has a `name` is not told of an empty one.
-What calls are made with is of no one shape, so it is a column of JSON, which `datasets` gives back as it was.
+Examples are spooled as lines of JSON first. After the last one it is known which optional parts of messages occur, and
+the file gets only those: a chat template that checks whether a message has a `name` does not see an empty one.
+Arguments of tool calls have no common schema, so they are a column of JSON, which `datasets` restores.
 """
 
 from __future__ import annotations
@@ -13,43 +13,44 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from mappa_core.defaults.rows import DATA_EXTRA
 from mappa_core.errors import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Example = Mapping[str, Any]
+_Example = Mapping[str, Any]
 
-CONVERSATIONS = ("prompt", "completion", "chosen", "rejected")
-ROWS = 1000
-"""Examples of one row group, and so in memory at a time."""
-DATA_EXTRA = 'pip install "mappa-core[data]"'
+CONVERSATION_COLUMNS = ("prompt", "completion", "chosen", "rejected")
+ROW_GROUP_SIZE = 1000
+"""Examples in one row group, and so in memory at a time."""
 
 
 def require_parquet() -> None:
-    """Raise ConfigError where there is nothing to write Parquet with."""
+    """Raise ConfigError if pyarrow is not installed."""
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError:
         raise ConfigError(f"writing Parquet needs pyarrow, which is not installed: {DATA_EXTRA}") from None
 
 
-class Spool:
-    """The examples of one agent on their way to a file."""
+class ParquetSpool:
+    """Spools the examples of one agent and writes them to a Parquet file when closed."""
 
     def __init__(self, path: Path) -> None:
         self.count = 0
         self._columns: dict[str, Any] = {}
-        """Every column so far, with a value of it."""
+        """Every column so far, with a sample value."""
         self._path = path.with_suffix(".lines")
         self._target = path
         self._lines: IO[str] = self._path.open("w+", encoding="utf-8")
-        self._parts: dict[str, dict[str, None]] = {name: {} for name in CONVERSATIONS}
-        """Of the messages of each conversation, in order."""
+        self._parts: dict[str, dict[str, None]] = {name: {} for name in CONVERSATION_COLUMNS}
+        """Keys of the messages in each conversation column, in order of appearance."""
 
-    def add(self, example: Example) -> bool:
-        """Whether it could be taken; UTF-8 has no word for half a character, which models may write."""
-        line = json.dumps(_storable(example), ensure_ascii=False)
+    def add(self, example: _Example) -> bool:
+        """Add an example. Returns False if it holds text that UTF-8 cannot encode: models may write half of a surrogate
+        pair."""
+        line = json.dumps(_encode_arguments(example), ensure_ascii=False)
         try:
             line.encode()
         except UnicodeEncodeError:
@@ -58,12 +59,12 @@ class Spool:
         self.count += 1
         for name, value in example.items():
             self._columns.setdefault(name, value)
-            if name in CONVERSATIONS:
+            if name in CONVERSATION_COLUMNS:
                 self._parts[name] |= {part: None for message in value for part in message}
         return True
 
     def close(self) -> None:
-        """Write the file, if there is anything to write, and remove what led to it."""
+        """Write the Parquet file if there are any examples, and remove the spool."""
         with self._lines:
             if self.count:
                 self._write()
@@ -73,15 +74,15 @@ class Spool:
         import pyarrow as pa
         import pyarrow.parquet as parquet
 
-        # Arrow makes no column of JSON of Python values, but of one of text.
+        # Arrow cannot build a JSON column from Python values, but can cast a text column to one.
         plain, schema = (self._schema(text) for text in (pa.string(), pa.json_(pa.string())))
         self._lines.seek(0)
         with parquet.ParquetWriter(self._target, schema, compression="zstd") as writer:
-            while rows := [json.loads(line) for line in islice(self._lines, ROWS)]:
+            while rows := [json.loads(line) for line in islice(self._lines, ROW_GROUP_SIZE)]:
                 writer.write_table(pa.Table.from_pylist(rows, schema=plain).cast(schema))
 
     def _schema(self, arguments: pa.DataType) -> pa.Schema:
-        """The columns and parts that occur; `arguments` is the type of those of calls."""
+        """The schema of the columns and parts that occur; `arguments` is the type of the arguments of tool calls."""
         import pyarrow as pa
 
         function = pa.struct([("name", pa.string()), ("arguments", arguments)])
@@ -90,16 +91,20 @@ class Spool:
             name: pa.list_(pa.struct([(part, calls if part == "tool_calls" else pa.string()) for part in parts]))
             for name, parts in self._parts.items()
         }
-        types = {name: pa.infer_type([value]) for name, value in self._columns.items() if name not in CONVERSATIONS}
+        types = {
+            name: pa.infer_type([value]) for name, value in self._columns.items() if name not in CONVERSATION_COLUMNS
+        }
         return pa.schema((name, {**types, **conversations}[name]) for name in self._columns)
 
 
-def _storable(example: Example) -> Example:
-    """With the arguments of calls as JSON text."""
-    return {name: list(map(_message, one)) if name in CONVERSATIONS else one for name, one in example.items()}
+def _encode_arguments(example: _Example) -> _Example:
+    """Encode the arguments of tool calls as JSON text."""
+    return {
+        name: list(map(_encode_message, one)) if name in CONVERSATION_COLUMNS else one for name, one in example.items()
+    }
 
 
-def _message(message: Example) -> Example:
+def _encode_message(message: _Example) -> _Example:
     if "tool_calls" not in message:
         return message
     calls = [

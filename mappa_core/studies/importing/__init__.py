@@ -1,6 +1,6 @@
-"""Logs of other frameworks made into runs: messages as OpenAI's API writes them, spans as OpenTelemetry does."""
+"""Imports logs of other frameworks as runs: messages of OpenAI's chat API, or OpenTelemetry spans."""
 
-from mappa_core.studies.importing.importing import Imported, import_file
-from mappa_core.studies.importing.mapping import Format, Mapped
+from mappa_core.studies.importing.importing import ImportResult, import_file
+from mappa_core.studies.importing.mapping import Format, LogMapping
 
-__all__ = ["Format", "Imported", "Mapped", "import_file"]
+__all__ = ["Format", "ImportResult", "LogMapping", "import_file"]

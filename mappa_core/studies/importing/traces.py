@@ -1,9 +1,10 @@
-"""OpenTelemetry spans of the GenAI semantic conventions (github.com/open-telemetry/semantic-conventions-genai).
+"""Reads trajectories from OpenTelemetry spans of the GenAI semantic conventions
+(github.com/open-telemetry/semantic-conventions-genai).
 
-A line is a span as the SDKs print it (`name`, `context`, `attributes`), or an export of OTLP (`resourceSpans`). The
-spans of one trace are a trajectory. An action is a span of an agent or a model that says what was written, none of
-whose inner spans does. Who acts is `gen_ai.agent.name` of it or of the nearest span around it. Calls of tools are spans
-`execute_tool` with the id of a call that an action made, or inside an action.
+A line is a span as the SDKs print it (`name`, `context`, `attributes`), or an OTLP export (`resourceSpans`). The spans
+of one trace are a trajectory. An action is an innermost span of an agent or model operation; it must record its output.
+Its agent is `gen_ai.agent.name` of the span or of its nearest ancestor that has one. Results of tools come from
+`execute_tool` spans that have the id of an action's tool call or are children of an action.
 """
 
 from __future__ import annotations
@@ -15,179 +16,186 @@ from typing import Any, Literal, TypeVar
 
 from mappa_core.errors import InputError
 from mappa_core.records import Message, Task, ToolCall, ToolResult, Usage
-from mappa_core.studies.importing.mapping import Act, BadLog, Log, Mapped, outcome_of, task_of
-from mappa_core.studies.importing.messages import called, finish_of
+from mappa_core.studies.importing.mapping import (
+    LogFormatError,
+    LoggedAction,
+    LoggedTrajectory,
+    LogMapping,
+    read_outcome,
+    read_task,
+)
+from mappa_core.studies.importing.messages import make_tool_call, read_finish
 from mappa_core.studies.importing.spans import Span
 
 T = TypeVar("T")
 
-_WRITES = ("chat", "generate_content", "text_completion", "invoke_agent")
-_TOOL = "execute_tool"
+_ACTION_OPERATIONS = ("chat", "generate_content", "text_completion", "invoke_agent")
+_TOOL_OPERATION = "execute_tool"
 _INPUT, _OUTPUT, _SYSTEM = "gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.system_instructions"
-_OUTCOME = "mappa.outcome."
+_OUTCOME_PREFIX = "mappa.outcome."
 _PROMPT, _TASK, _STRATUM = "mappa.task.prompt", "mappa.task", "mappa.stratum"
-"""What the tracker `otel` writes is read back without being named."""
+"""Attributes that the tracker `otel` writes; they are read back without an option that names them."""
 _ROLES: Mapping[str, Literal["system", "user", "assistant", "tool"]] = {
     "system": "system",
     "user": "user",
     "assistant": "assistant",
     "tool": "tool",
 }
-_APART = ("tool_call", "tool_call_response", "reasoning")
-"""Parts of a message that are no text of it."""
-_HOW = (
+_NON_TEXT_PARTS = ("tool_call", "tool_call_response", "reasoning")
+"""Types of message parts that are not part of its text."""
+_CAPTURE_HINT = (
     "record what is said, with OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true, or `content: true` of the "
     "tracker otel"
 )
 
 
-def logs_of_spans(spans: Sequence[Span], mapped: Mapped) -> list[Log]:
-    """A trajectory per trace that holds an action, in the order in which they began.
+def read_traces(spans: Sequence[Span], mapping: LogMapping) -> list[LoggedTrajectory]:
+    """Read a trajectory from each trace that holds an action, in order of their start.
 
     Raises:
-        InputError: a span makes no sense, or says not what was written; the message names its line, name and key.
+        InputError: a span is invalid or does not record its output; the message names its line, name and key.
     """
     traces: dict[str, list[Span]] = {}
-    for span in sorted(spans, key=lambda span: (span.began, span.ended)):
+    for span in sorted(spans, key=lambda span: (span.start, span.end)):
         traces.setdefault(span.trace, []).append(span)
-    found = (_Trace(trace, mapped).log() for trace in traces.values())
-    return [log for log in found if log is not None]
+    trajectories = (_Trace(trace, mapping).read() for trace in traces.values())
+    return [log for log in trajectories if log is not None]
 
 
 class _Trace:
-    """The spans of one trace, in the order in which they began."""
+    """The spans of one trace, in order of their start."""
 
-    def __init__(self, spans: Sequence[Span], mapped: Mapped) -> None:
+    def __init__(self, spans: Sequence[Span], mapping: LogMapping) -> None:
         self._spans = {span.id: span for span in spans}
-        self._mapped = mapped
+        self._mapping = mapping
 
-    def log(self) -> Log | None:
-        """The trajectory; None where nothing in the trace is an action."""
-        writing = [span for span in self._spans.values() if span.operation in _WRITES]
-        around = {parent.id for span in writing for parent in self._around(span)}
-        acting = [span for span in writing if span.id not in around]
+    def read(self) -> LoggedTrajectory | None:
+        """Read the trajectory; None if the trace holds no action."""
+        writing = [span for span in self._spans.values() if span.operation in _ACTION_OPERATIONS]
+        parents = {parent.id for span in writing for parent in self._ancestors(span)}
+        acting = [span for span in writing if span.id not in parents]
         if not acting:
             return None
-        acts = tuple(_blamed(self._act, span) for span in acting)
+        acts = tuple(_with_place(self._read_action, span) for span in acting)
         root = next((span for span in self._spans.values() if span.parent not in self._spans), acting[0])
-        return _blamed(lambda span: self._log(span, acts), root)
+        return _with_place(lambda span: self._build(span, acts), root)
 
-    def _log(self, root: Span, acts: tuple[Act, ...]) -> Log:
-        known, mapped = root.attributes, self._mapped
-        asked = next((one.content for one in acts[0].messages if one.role == "user"), None)
-        task = task_of(known, mapped, prompt=root.text(_PROMPT) or asked)
-        own = {key.removeprefix(_OUTCOME): key for key in known if key.startswith(_OUTCOME)}
+    def _build(self, root: Span, acts: tuple[LoggedAction, ...]) -> LoggedTrajectory:
+        known, mapping = root.attributes, self._mapping
+        question = next((one.content for one in acts[0].messages if one.role == "user"), None)
+        task = read_task(known, mapping, prompt=root.text(_PROMPT) or question)
+        own = {key.removeprefix(_OUTCOME_PREFIX): key for key in known if key.startswith(_OUTCOME_PREFIX)}
         failed = known.get("error.type") if root.failed else None
-        return Log(
-            task=_as_told(task, root, mapped),
+        return LoggedTrajectory(
+            task=_with_tracker_ids(task, root, mapping),
             acts=acts,
-            outcome=outcome_of(known, {**own, **mapped.outcomes}),
-            seconds=root.ended - root.began,
+            outcome=read_outcome(known, {**own, **mapping.outcomes}),
+            seconds=root.end - root.start,
             error=str(failed or "the root span has the status error") if root.failed else None,
         )
 
-    def _around(self, span: Span) -> Iterator[Span]:
-        """The spans around one, the nearest first."""
+    def _ancestors(self, span: Span) -> Iterator[Span]:
+        """The ancestors of a span, the nearest first."""
         seen = {span.id}
         while span.parent in self._spans and span.parent not in seen:
             span = self._spans[span.parent]
             seen.add(span.id)
             yield span
 
-    def _act(self, span: Span) -> Act:
+    def _read_action(self, span: Span) -> LoggedAction:
         known = span.attributes
-        written = _messages(span, _OUTPUT)
+        written = _read_messages(span, _OUTPUT)
         if not written:
-            raise BadLog(f"{_OUTPUT}: is not there, so nobody knows what was written; {_HOW}")
+            raise LogFormatError(f"{_OUTPUT}: is not there, so nobody knows what was written; {_CAPTURE_HINT}")
         reply = written[-1]
-        system = [Message(role="system", content=_parts_text(known[_SYSTEM]))] if _SYSTEM in known else []
-        named = (one.text("gen_ai.agent.name") for one in (span, *self._around(span)))
-        reasons = _value(known.get("gen_ai.response.finish_reasons"))
-        return Act(
-            agent=next((name for name in named if name), self._mapped.unnamed),
+        system = [Message(role="system", content=_join_parts(known[_SYSTEM]))] if _SYSTEM in known else []
+        named = (one.text("gen_ai.agent.name") for one in (span, *self._ancestors(span)))
+        reasons = _decode_json(known.get("gen_ai.response.finish_reasons"))
+        return LoggedAction(
+            agent=next((name for name in named if name), self._mapping.default_agent),
             model=span.text("gen_ai.response.model") or span.text("gen_ai.request.model"),
-            messages=(*system, *_messages(span, _INPUT)),
+            messages=(*system, *_read_messages(span, _INPUT)),
             reply=Message(
                 role="assistant", content=reply.content, tool_calls=reply.tool_calls, reasoning=reply.reasoning
             ),
-            finish=finish_of(
+            finish=read_finish(
                 reasons[-1] if isinstance(reasons, list) and reasons else None,
                 reply.tool_calls,
                 "gen_ai.response.finish_reasons",
             ),
-            answered=tuple(self._answered(span, reply.tool_calls)),
-            usage=_usage(known),
-            seconds=span.ended - span.began,
+            results=tuple(self._tool_results(span, reply.tool_calls)),
+            usage=_read_usage(known),
+            seconds=span.end - span.start,
         )
 
-    def _answered(self, action: Span, calls: Sequence[ToolCall]) -> Iterator[tuple[ToolCall, ToolResult]]:
-        """The calls of an action with their results."""
+    def _tool_results(self, action: Span, calls: Sequence[ToolCall]) -> Iterator[tuple[ToolCall, ToolResult]]:
+        """The tool calls of an action with their results."""
         by_id = {call.id: call for call in calls if call.id is not None}
         for span in self._spans.values():
-            if span.operation != _TOOL:
+            if span.operation != _TOOL_OPERATION:
                 continue
             identity, tool = span.text("gen_ai.tool.call.id"), span.text("gen_ai.tool.name") or span.name
             call = by_id.get(identity) if identity is not None else None
             if call is None and span.parent != action.id:
                 continue
-            result = _value(span.attributes.get("gen_ai.tool.call.result"))
+            result = _decode_json(span.attributes.get("gen_ai.tool.call.result"))
             answer = result if isinstance(result, str) else "" if result is None else json.dumps(result)
             yield (
-                call or called(tool, span.attributes.get("gen_ai.tool.call.arguments"), identity),
+                call or make_tool_call(tool, span.attributes.get("gen_ai.tool.call.arguments"), identity),
                 ToolResult(
                     tool=tool,
                     status="error" if span.failed else "ok",
                     stdout=answer,
-                    seconds=span.ended - span.began,
+                    seconds=span.end - span.start,
                 ),
             )
 
 
-def _blamed(read: Callable[[Span], T], span: Span) -> T:
-    """What `read` makes of a span; what is wrong with it is said with its place."""
+def _with_place(read: Callable[[Span], T], span: Span) -> T:
+    """Apply `read` to a span and add the span's place to its errors."""
     try:
         return read(span)
-    except BadLog as problem:
+    except LogFormatError as problem:
         raise InputError(f"{span.place}: span {span.name!r}: {problem}") from None
 
 
-def _as_told(task: Task, root: Span, mapped: Mapped) -> Task:
-    """The task, with the id and stratum that the tracker `otel` wrote, where no option names others."""
-    if mapped.task_id is None and (name := root.text(_TASK)):
+def _with_tracker_ids(task: Task, root: Span, mapping: LogMapping) -> Task:
+    """The task with the id and stratum that the tracker `otel` wrote, unless options name other keys."""
+    if mapping.task_id is None and (name := root.text(_TASK)):
         task = replace(task, id=name)
-    if mapped.stratum is None and (stratum := root.text(_STRATUM)):
+    if mapping.stratum is None and (stratum := root.text(_STRATUM)):
         task = replace(task, stratum=stratum)
     return task
 
 
-def _usage(known: Mapping[str, Any]) -> Usage | None:
+def _read_usage(known: Mapping[str, Any]) -> Usage | None:
     counts = [known.get(f"gen_ai.usage.{name}_tokens") for name in ("input", "output")]
     if all(count is None for count in counts):
         return None
     for name, count in zip(("input", "output"), counts, strict=True):
         if count is not None and not isinstance(count, int):
-            raise BadLog(f"gen_ai.usage.{name}_tokens: no number of tokens: {count!r}")
+            raise LogFormatError(f"gen_ai.usage.{name}_tokens: no number of tokens: {count!r}")
     return Usage(calls=1, prompt_tokens=counts[0], completion_tokens=counts[1])
 
 
-def _messages(span: Span, key: str) -> list[Message]:
-    raw = _value(span.attributes.get(key))
+def _read_messages(span: Span, key: str) -> list[Message]:
+    raw = _decode_json(span.attributes.get(key))
     if raw is None:
         return []
     if not isinstance(raw, list):
-        raise BadLog(f"{key}: not a list of messages")
-    return [message for place, one in enumerate(raw) for message in _message(one, f"{key}.{place}")]
+        raise LogFormatError(f"{key}: not a list of messages")
+    return [message for place, one in enumerate(raw) for message in _read_message(one, f"{key}.{place}")]
 
 
-def _message(raw: Any, place: str) -> Iterator[Message]:
-    """A message as the conventions have it: a role and parts. Each answer of a tool becomes a message of its own."""
+def _read_message(raw: Any, place: str) -> Iterator[Message]:
+    """Read a message of the conventions: a role and parts. Each tool answer becomes a message of its own."""
     role = raw.get("role") if isinstance(raw, Mapping) else None
     parts = raw.get("parts") if isinstance(raw, Mapping) else None
     if not isinstance(role, str) or role not in _ROLES or not isinstance(parts, list):
-        raise BadLog(f"{place}: not a message with a role ({', '.join(_ROLES)}) and parts")
+        raise LogFormatError(f"{place}: not a message with a role ({', '.join(_ROLES)}) and parts")
     for part in parts:
         if not isinstance(part, Mapping) or not isinstance(part.get("type"), str):
-            raise BadLog(f"{place}.parts: a part has no type")
+            raise LogFormatError(f"{place}.parts: a part has no type")
     answers = [part for part in parts if part["type"] == "tool_call_response"]
     for part in answers:
         answer = part.get("response", part.get("result"))
@@ -198,10 +206,10 @@ def _message(raw: Any, place: str) -> Iterator[Message]:
     reasoning = [str(part.get("content")) for part in parts if part["type"] == "reasoning"]
     yield Message(
         role=_ROLES[role],
-        content=_parts_text([part for part in parts if part["type"] not in _APART]),
+        content=_join_parts([part for part in parts if part["type"] not in _NON_TEXT_PARTS]),
         name=raw.get("name"),
         tool_calls=tuple(
-            called(str(part.get("name")), part.get("arguments"), part.get("id"))
+            make_tool_call(str(part.get("name")), part.get("arguments"), part.get("id"))
             for part in parts
             if part["type"] == "tool_call"
         ),
@@ -209,20 +217,20 @@ def _message(raw: Any, place: str) -> Iterator[Message]:
     )
 
 
-def _parts_text(raw: Any) -> str:
-    parts = _value(raw)
+def _join_parts(raw: Any) -> str:
+    parts = _decode_json(raw)
     if isinstance(parts, str):
         return parts
     if not isinstance(parts, list):
-        raise BadLog(f"{_SYSTEM}: neither text nor a list of parts")
-    told = (part if isinstance(part, Mapping) else {"type": "text", "content": part} for part in parts)
+        raise LogFormatError(f"{_SYSTEM}: neither text nor a list of parts")
+    objects = (part if isinstance(part, Mapping) else {"type": "text", "content": part} for part in parts)
     return "\n".join(
-        str(part["content"]) if isinstance(part.get("content"), str) else f"[{part.get('type')}]" for part in told
+        str(part["content"]) if isinstance(part.get("content"), str) else f"[{part.get('type')}]" for part in objects
     )
 
 
-def _value(raw: Any) -> Any:
-    """An attribute's value: most SDKs write lists and objects as JSON text."""
+def _decode_json(raw: Any) -> Any:
+    """Decode an attribute's value: most SDKs write lists and objects as JSON text."""
     if isinstance(raw, str) and raw[:1] in ("[", "{"):
         try:
             return json.loads(raw)

@@ -1,7 +1,7 @@
-"""What a recipe is going to take, before anything starts: memory, calls, tokens, money and time."""
+"""Plans a run before anything starts: expected memory, calls, tokens, cost and time."""
 
-from mappa_core.studies.plan.amounts import Amount as Amount
-from mappa_core.studies.plan.amounts import Work as Work
-from mappa_core.studies.plan.asked import Judged as Judged
-from mappa_core.studies.plan.planning import Plan as Plan
-from mappa_core.studies.plan.planning import plan as plan
+from mappa_core.studies.plan.amounts import PlannedAmount as PlannedAmount
+from mappa_core.studies.plan.amounts import Workload as Workload
+from mappa_core.studies.plan.asked import CoachAssignment as CoachAssignment
+from mappa_core.studies.plan.planning import RunPlan as RunPlan
+from mappa_core.studies.plan.planning import plan_run as plan_run

@@ -1,4 +1,4 @@
-"""Whom the coaches of a recipe ask, as far as it can be told without a key."""
+"""Providers that the coaches of a recipe call, as far as they are known without an API key."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 import numpy as np
 
 from mappa_core.calls.options import Price
-from mappa_core.coaching.budget import estimate
+from mappa_core.coaching.budget import estimate_tokens
 from mappa_core.coaching.options import LLMCoachOptions
-from mappa_core.coaching.question import Questions
+from mappa_core.coaching.question import PromptBuilder
 from mappa_core.config.schema import CoachSection, RunConfig, Use
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Coach
 from mappa_core.records import Completion, Message, Phase, Role, Scene, Step, Task
 
-Chosen = Use | CoachSection
+CoachUse = Use | CoachSection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A provider that a coach asks: its name, its model as the recipe says, and its price (None: unknown).
+class CoachProvider:
+    """A provider that a coach calls: its name, its model in the recipe, and its price (None: unknown).
 
-    `prompt_tokens` bounds one question by agent, by our own estimate of tokens; `completion_tokens` a reply.
-    `by_trajectory`: one question for all actions.
+    `prompt_tokens` bounds one prompt by agent, with our own estimate of tokens; `completion_tokens` bounds a reply.
+    `by_trajectory`: one call judges all actions of a trajectory.
     """
 
     name: str
@@ -38,25 +38,27 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """Whose actions one coach judges in one phase, and whom it asks; `asks` is None where that is not known."""
+class CoachAssignment:
+    """The agents that one coach judges in one phase, and the providers it calls; `asks` is None if they are unknown."""
 
     coach: str
     phase: Phase
     agents: tuple[str, ...]
-    asks: tuple[Asked, ...] | None
+    asks: tuple[CoachProvider, ...] | None
 
 
-async def judged(config: RunConfig, registry: Registry, roles: Mapping[str, Role]) -> tuple[Judged, ...]:
-    """Every coach of a recipe once per phase.
+async def assign_coaches(
+    config: RunConfig, registry: Registry, roles: Mapping[str, Role]
+) -> tuple[CoachAssignment, ...]:
+    """List every coach of a recipe once per phase, with its agents and providers.
 
     Raises:
-        ConfigError: a budget or a rubric that cannot be used.
+        ConfigError: a budget or a rubric is invalid.
     """
-    section, chosen = config.coach, list[tuple[Chosen, Phase, list[str]]]()
+    section, chosen = config.coach, list[tuple[CoachUse, Phase, list[str]]]()
     for agent in roles if section.reward.get("live") else ():
         use = section.by_agent.get(agent, section)
-        same = next((agents for other, _, agents in chosen if _same(other, use)), None)
+        same = next((agents for other, _, agents in chosen if _is_same_coach(other, use)), None)
         if same is None:
             chosen.append((use, "live", [agent]))
         else:
@@ -65,26 +67,31 @@ async def judged(config: RunConfig, registry: Registry, roles: Mapping[str, Role
         chosen.append((section.hindsight, "after", list(roles)))
     return tuple(
         [
-            Judged(coach=use.use, phase=phase, agents=tuple(agents), asks=await _asked(use, config, registry, roles))
+            CoachAssignment(
+                coach=use.use,
+                phase=phase,
+                agents=tuple(agents),
+                asks=await _coach_providers(use, config, registry, roles),
+            )
             for use, phase, agents in chosen
         ]
     )
 
 
-def _same(one: Chosen, other: Chosen) -> bool:
+def _is_same_coach(one: CoachUse, other: CoachUse) -> bool:
     return (one.use, one.options) == (other.use, other.options)
 
 
-async def _asked(
-    use: Chosen, config: RunConfig, registry: Registry, roles: Mapping[str, Role]
-) -> tuple[Asked, ...] | None:
-    """The providers behind a coach: those of a transport, of every part of a coach that is made of others, or none. A
-    coach of another make is built and asked whether it has any; where it wants a key for that, it is not known."""
+async def _coach_providers(
+    use: CoachUse, config: RunConfig, registry: Registry, roles: Mapping[str, Role]
+) -> tuple[CoachProvider, ...] | None:
+    """The providers behind a coach: its transport's, those of all members of a composite coach, or none. Any other
+    coach is built to see whether it has providers; if building it requires an API key, they are unknown."""
     if use.use in registry.names("transports"):
-        return (await _provider(use, config, roles),)
+        return (await _transport_provider(use, config, roles),)
     if registry.offer("coaches", use.use).composite:
-        found = [await _asked(part, config, registry, roles) for part in _parts(use.options)]
-        return None if None in found else tuple(one for asked in found for one in asked or ())
+        members = [await _coach_providers(part, config, registry, roles) for part in _member_uses(use.options)]
+        return None if None in members else tuple(one for providers in members for one in providers or ())
     try:
         coach: Coach = registry.build("coaches", use.use, use.options)
     except ConfigError:
@@ -95,18 +102,18 @@ async def _asked(
         await coach.close()
 
 
-def _parts(options: Any) -> Iterator[Use]:
+def _member_uses(options: Any) -> Iterator[Use]:
     for one in fields(options):
         value = getattr(options, one.name)
         yield from (part for part in (value if isinstance(value, list) else [value]) if isinstance(part, Use))
 
 
-async def _provider(use: Chosen, config: RunConfig, roles: Mapping[str, Role]) -> Asked:
+async def _transport_provider(use: CoachUse, config: RunConfig, roles: Mapping[str, Role]) -> CoachProvider:
     options: Any = use.options
-    questions = Questions(options)
+    questions = PromptBuilder(options)
     shown = config.coach.reference_for
-    instructions = {agent: await _instructions(questions, agent, roles, truth=agent in shown) for agent in roles}
-    return Asked(
+    instructions = {agent: await _instruction_tokens(questions, agent, roles, truth=agent in shown) for agent in roles}
+    return CoachProvider(
         name=use.use,
         model=str(getattr(options, "model", "")),
         price=options.price,
@@ -120,8 +127,8 @@ def _by_trajectory(options: LLMCoachOptions) -> bool:
     return options.batch == "trajectory"
 
 
-async def _instructions(questions: Questions, agent: str, roles: Mapping[str, Role], *, truth: bool) -> float:
-    """Tokens of what stands before the evidence: how to judge, the team and the rubric."""
+async def _instruction_tokens(questions: PromptBuilder, agent: str, roles: Mapping[str, Role], *, truth: bool) -> float:
+    """Tokens of the prompt before the evidence: judging instructions, team and rubric."""
     empty = np.zeros(0, dtype=np.int32)
     step = Step(
         id="",
@@ -134,5 +141,5 @@ async def _instructions(questions: Questions, agent: str, roles: Mapping[str, Ro
         completion=Completion(text="", prompt_tokens=empty, tokens=empty, logprobs=None, finish="stop"),
     )
     task = Task(id="", prompt="", reference="" if truth else None)
-    question = await questions.about(Scene(task=task, role=roles[agent], step=step, team=roles))
-    return estimate(question.messages[0].content)
+    question = await questions.build(Scene(task=task, role=roles[agent], step=step, team=roles))
+    return estimate_tokens(question.messages[0].content)

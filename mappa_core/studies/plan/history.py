@@ -1,4 +1,4 @@
-"""What a run that was made before tells of one to come: how agents acted, what was asked, and how long it took."""
+"""Measurements of a recorded run for planning another: actions of agents, coach usage, and durations."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mappa_core.protocols import Split
 from mappa_core.records import Phase, Trajectory, Usage
 from mappa_core.store.reader import Reader
 
-MOST = 512
-"""Trajectories of a split that are looked into, spread evenly over the run."""
-_ALL = 1 << 40
+MAX_TRAJECTORIES = 512
+"""Trajectories of a split that are read, spread evenly over the run."""
+_NO_LIMIT = 1 << 40
 
 
 @dataclass(slots=True)
-class Spent:
-    """Usage added up over `count` actions or verdicts; a figure is None once a provider did not tell it. `replayed`
-    ones were given by a cassette and took nothing."""
+class UsageTotals:
+    """Usage added up over `count` actions or verdicts; a figure is None once a provider did not report it. `replayed`
+    ones came from a cassette and cost nothing."""
 
     count: int = 0
     replayed: int = 0
@@ -42,114 +42,115 @@ class Spent:
             return
         self.calls += usage.calls
         for name in ("prompt_tokens", "completion_tokens", "cached_tokens", "usd"):
-            told, before = getattr(usage, name), getattr(self, name)
-            setattr(self, name, None if told is None or before is None else before + told)
+            value, before = getattr(usage, name), getattr(self, name)
+            setattr(self, name, None if value is None or before is None else before + value)
 
-    def each(self, name: str) -> float | None:
-        """The mean of one figure; None where it is not known."""
+    def mean(self, name: str) -> float | None:
+        """The mean of one figure; None if it is unknown."""
         total = getattr(self, name)
         return None if not self.count or total is None else total / self.count
 
 
 @dataclass(slots=True)
-class Acted:
-    """One agent's actions in so many trajectories, and the `calls` of tools that they made. Tokens are None where its
-    policy was behind an API. `followed` counts by agent the actions of a trajectory from each of these on."""
+class AgentHistory:
+    """Totals of one agent's actions over trajectories; `calls` are tool calls. Tokens are None if its policy was behind
+    an API. `actions_after` counts, by acting agent, the actions from each of this agent's actions on, that one
+    included."""
 
     actions: int = 0
     calls: int = 0
-    followed: Counter[str] = field(default_factory=Counter)
+    actions_after: Counter[str] = field(default_factory=Counter)
     sampled: int | None = 0
     prompt: int | None = 0
-    api: Spent = field(default_factory=Spent)
+    api: UsageTotals = field(default_factory=UsageTotals)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """What the trajectories of one split showed, by agent and, of verdicts, by phase."""
+class SplitHistory:
+    """Totals over the trajectories of one split: by agent, and for verdicts by agent and phase."""
 
     trajectories: int
-    agents: Mapping[str, Acted]
-    verdicts: Mapping[tuple[str, Phase], Spent]
+    agents: Mapping[str, AgentHistory]
+    verdicts: Mapping[tuple[str, Phase], UsageTotals]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
-    """A run that was made before. `splits` holds those that were played; `seconds` is the mean of an iteration by
-    phase, in which `rollouts` trajectories were played; None where no iteration was finished."""
+class RunHistory:
+    """A recorded run. `splits` holds the splits that were rolled out. `seconds` is the mean duration of an iteration by
+    phase, and `rollouts` its mean number of trajectories; both are None if no iteration finished."""
 
     folder: Path
-    splits: Mapping[Split, Played]
+    splits: Mapping[Split, SplitHistory]
     seconds: Mapping[str, float] | None
     rollouts: float | None
 
-    def played(self, split: Split) -> Played:
-        """What is known of a split, or where it was not played of the other."""
+    def split_or_other(self, split: Split) -> SplitHistory:
+        """The totals of a split, or of the other split if it was not rolled out."""
         return self.splits[split] if split in self.splits else next(iter(self.splits.values()))
 
 
-def read_history(folder: Path, agents: Sequence[str]) -> History:
-    """What the run in `folder` tells.
+def read_history(folder: Path, agents: Sequence[str]) -> RunHistory:
+    """Read the measurements of the run in `folder`.
 
     Raises:
-        RunError: it is no run, nothing was played there, or others played.
+        RunError: it is not a run, holds no ended rollouts, or has other agents.
     """
     splits: tuple[Split, ...] = ("train", "eval")
     with Reader(folder) as reader:
-        found = {split: played for split in splits if (played := _played(reader, split)) is not None}
+        histories = {split: totals for split in splits if (totals := _read_split(reader, split)) is not None}
         iterations = [metrics for _, metrics in reader.iterations()]
-    if not found:
+    if not histories:
         raise RunError(f"{folder} holds no rollouts that ended, so nothing can be learned from it")
-    seen = {agent for played in found.values() for agent in played.agents}
+    seen = {agent for totals in histories.values() for agent in totals.agents}
     if not seen <= set(agents):
         raise RunError(
             f"{folder} was played by {', '.join(sorted(seen))}, and this recipe has {', '.join(agents)}: "
             "name a run of the same team"
         )
-    return History(
+    return RunHistory(
         folder=folder,
-        splits=found,
-        seconds=_seconds(iterations),
+        splits=histories,
+        seconds=_mean_phase_seconds(iterations),
         rollouts=float(np.mean([metrics["rollouts"] for metrics in iterations])) if iterations else None,
     )
 
 
-def _played(reader: Reader, split: Split) -> Played | None:
-    rows = [row for row in reader.trajectories(split, limit=_ALL) if row.status != "open"]
+def _read_split(reader: Reader, split: Split) -> SplitHistory | None:
+    rows = [row for row in reader.trajectories(split, limit=_NO_LIMIT) if row.status != "open"]
     if not rows:
         return None
-    chosen = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MOST)).round().astype(int))
-    return summed(reader.trajectory(rows[place].id) for place in chosen)
+    chosen = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MAX_TRAJECTORIES)).round().astype(int))
+    return summarize_split(reader.trajectory(rows[place].id) for place in chosen)
 
 
-def summed(trajectories: Iterable[Trajectory]) -> Played:
-    """Add up what was done, and asked, in `trajectories`."""
-    count, agents, verdicts = 0, dict[str, Acted](), dict[tuple[str, Phase], Spent]()
+def summarize_split(trajectories: Iterable[Trajectory]) -> SplitHistory:
+    """Add up the actions and verdicts of `trajectories`."""
+    count, agents, verdicts = 0, dict[str, AgentHistory](), dict[tuple[str, Phase], UsageTotals]()
     for trajectory in trajectories:
         count += 1
         agent_of = {step.id: step.agent for step in trajectory.steps}
         for step in trajectory.steps:
-            acted, done = agents.setdefault(step.agent, Acted()), step.completion
-            acted.actions += 1
-            acted.calls += len(step.results)
-            acted.followed.update(later.agent for later in trajectory.steps if later.position >= step.position)
-            acted.sampled = _more(acted.sampled, None if done.tokens is None else len(done.tokens))
-            acted.prompt = _more(acted.prompt, None if done.prompt_tokens is None else len(done.prompt_tokens))
+            totals, done = agents.setdefault(step.agent, AgentHistory()), step.completion
+            totals.actions += 1
+            totals.calls += len(step.results)
+            totals.actions_after.update(later.agent for later in trajectory.steps if later.position >= step.position)
+            totals.sampled = _add_length(totals.sampled, None if done.tokens is None else len(done.tokens))
+            totals.prompt = _add_length(totals.prompt, None if done.prompt_tokens is None else len(done.prompt_tokens))
             if done.tokens is None:
-                acted.api.add(done.usage)
+                totals.api.add(done.usage)
         for verdict in trajectory.verdicts:
             if verdict.phase != "again":
-                spent = verdicts.setdefault((agent_of[verdict.step], verdict.phase), Spent())
-                spent.add(verdict.usage, replayed=verdict.replayed)
-    return Played(trajectories=count, agents=agents, verdicts=verdicts)
+                usage = verdicts.setdefault((agent_of[verdict.step], verdict.phase), UsageTotals())
+                usage.add(verdict.usage, replayed=verdict.replayed)
+    return SplitHistory(trajectories=count, agents=agents, verdicts=verdicts)
 
 
-def _more(total: int | None, length: int | None) -> int | None:
+def _add_length(total: int | None, length: int | None) -> int | None:
     return None if total is None or length is None else total + length
 
 
-def _seconds(iterations: Sequence[Mapping[str, float]]) -> Mapping[str, float] | None:
-    """Mean seconds of an iteration by phase."""
+def _mean_phase_seconds(iterations: Sequence[Mapping[str, float]]) -> Mapping[str, float] | None:
+    """Mean seconds per iteration by phase."""
     if not iterations:
         return None
     phases = dict.fromkeys(name for metrics in iterations for name in metrics if name.startswith("seconds/"))

@@ -1,5 +1,5 @@
-"""Whether an estimator's gradient is the policy gradient: exactly, by enumeration, not by sampling.
+"""Exact test, by enumeration, that the gradient of an advantage estimator is the policy gradient.
 
-A *decision process* here is a team whose policies are tables and whose every probability is known. It is so small that
-all batches that can be sampled are few hundred, so the expectation of what an estimator gives is a finite sum.
+A *decision process* here is a team whose policies are tables with known probabilities. It is so small that only a few
+hundred batches can be sampled, so the expected gradient of an estimator is a finite sum.
 """

@@ -1,5 +1,5 @@
-"""All batches that a decision process can sample, each as the Experience that a run would make of it, and what an
-estimator's gradient is on average over them."""
+"""All batches that a decision process can sample, as a run would build their Experience, and an estimator's expected
+gradient over them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mappa_core.credit.experience import build
-from mappa_core.credit.rewards import rewards
+from mappa_core.credit.experience import build_experience
+from mappa_core.credit.rewards import compute_rewards
 from mappa_core.experience import Experience
 from mappa_core.protocols import Estimator, Rewards, Shaper
 from mappa_core.records import Completion, Float64, Message, Step, Task, Trajectory, Verdict, VersionSpan
+from mappa_core.testing.conformance.exact import exact_values as exact_values
 from mappa_core.testing.conformance.exact import reference_logprobs
-from mappa_core.testing.conformance.exact import values as exact_values
-from mappa_core.testing.conformance.process import ENOUGH, DecisionProcess, Play, plays
+from mappa_core.testing.conformance.process import (
+    MAX_BATCHES,
+    DecisionProcess,
+    PossibleTrajectory,
+    possible_trajectories,
+)
 
-Mean = Literal["trajectories", "tokens", "rows"]
+Denominator = Literal["trajectories", "tokens", "rows"]
 METRIC = "solved"
 
 
@@ -36,7 +41,7 @@ class PossibleBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Tokens:
-    """What is known of one action's tokens, by the id of its step."""
+    """Exact per-token quantities of one action."""
 
     scores: Float64  # (T, P)
     values: Float64  # (T,)
@@ -46,18 +51,18 @@ class _Tokens:
 
 @lru_cache(maxsize=32)
 def possible_batches(process: DecisionProcess, shapers: tuple[Shaper, ...] = ()) -> tuple[PossibleBatch, ...]:
-    """Every batch of `process.samples` trajectories per task. Their chances add up to 1.
+    """Enumerate every batch of `process.samples` trajectories per task. Their probabilities add up to 1.
 
-    Verdicts become rewards by `shapers` and rewards an Experience by the code that a run uses. It is scored: old
-    log-probabilities are the policy's, the reference is uniform over each table, and `values` are exact. Nothing in it
-    can be written to.
+    Verdicts become rewards by `shapers`, and rewards an Experience by the code that a run uses. The Experience is
+    scored: old log-probabilities are the policy's, the reference is uniform over each table, and `values` are exact. It
+    is read-only.
 
     Raises:
         ValueError: there are too many batches.
     """
-    ways = [plays(root) for root in process.tasks for _ in range(process.samples)]
+    ways = [possible_trajectories(root) for root in process.tasks for _ in range(process.samples)]
     count = prod(len(way) for way in ways)
-    if count > ENOUGH:
+    if count > MAX_BATCHES:
         raise ValueError(
             f"{process.name}: {count} batches are too many; take fewer samples, actions or verdicts missing"
         )
@@ -68,7 +73,7 @@ def possible_batches(process: DecisionProcess, shapers: tuple[Shaper, ...] = ())
         for number, play in enumerate(way):
             trajectory = _trajectory(process, *divmod(slot, process.samples), number, play)
             tokens |= _tokens(process, trajectory, play)
-            one.append((play.chance, trajectory, rewards(trajectory, {"live": 1.0}, shapers)))
+            one.append((play.chance, trajectory, compute_rewards(trajectory, {"live": 1.0}, shapers)))
         slots.append(one)
     return tuple(_batch(process, drawn, tokens) for drawn in product(*slots))
 
@@ -78,16 +83,16 @@ def expected_gradient(
     estimator: Estimator,
     *,
     shapers: tuple[Shaper, ...] = (),
-    mean: Mean = "trajectories",
+    mean: Denominator = "trajectories",
     state: Mapping[str, Any] | None = None,
 ) -> Float64:
-    """`E[sum_t w_t A_t d log pi(a_t) / d logits / count]`, (P,), over every batch with its probability, in float64.
+    """Compute `E[sum_t w_t A_t d log pi(a_t) / d logits / count]`, (P,), over every batch, in float64.
 
     Args:
-        mean: what `count` is. `trajectories` of the batch, a fixed number. Or, of each policy apart, what a batch
-            happens to have: `tokens`, those sampled in rows that count; `rows`: those that count, the mean over a row's
-            tokens within each.
-        state: what every batch starts with; None: nothing.
+        mean: the meaning of `count`. `trajectories`: of the batch, a fixed number. Or, per policy, a number that varies
+            between batches: `tokens` in rows of weight above 0, or such `rows`, with the mean over the tokens of each
+            row.
+        state: the estimator's state at the start of every batch; None: empty.
     """
     total = np.zeros(len(process.parameters))
     for batch in possible_batches(process, shapers):
@@ -96,8 +101,8 @@ def expected_gradient(
     return total
 
 
-def gradient_of(process: DecisionProcess, batch: PossibleBatch, advantages: Float64, mean: Mean) -> Float64:
-    """The gradient (P,) that advantages (N,) give on one batch."""
+def gradient_of(process: DecisionProcess, batch: PossibleBatch, advantages: Float64, mean: Denominator) -> Float64:
+    """Compute the gradient (P,) that advantages (N,) give on one batch."""
     experience = batch.experience
     weights = experience.token_weight.astype(np.float64)
     if mean == "trajectories":
@@ -118,7 +123,7 @@ def _batch(
 ) -> PossibleBatch:
     policies = process.policies
     chances, trajectories, points = zip(*drawn, strict=True)
-    experience = build(trajectories, points, policies, frozenset(policies.values()), METRIC)
+    experience = build_experience(trajectories, points, policies, frozenset(policies.values()), METRIC)
     known = [tokens[step] for step in experience.steps]
     experience = replace(
         experience,
@@ -135,10 +140,11 @@ def _batch(
     )
 
 
-def _trajectory(process: DecisionProcess, task: int, sample: int, number: int, play: Play) -> Trajectory:
-    """A play as the record of a rollout. Its id says the slot, the ids of its steps also which play it is."""
+def _trajectory(process: DecisionProcess, task: int, sample: int, number: int, play: PossibleTrajectory) -> Trajectory:
+    """Build the record of a possible trajectory. Its id names the slot; the ids of its steps also name the
+    alternative."""
     name = f"task{task:02d}.{sample:02d}"
-    steps = tuple(_step(process, f"{name}.{number}.{place}", play, place) for place in range(len(play.taken)))
+    steps = tuple(_step(process, f"{name}.{number}.{place}", play, place) for place in range(len(play.choices)))
     return Trajectory(
         id=name,
         task=Task(id=f"task{task:02d}", prompt=""),
@@ -150,9 +156,9 @@ def _trajectory(process: DecisionProcess, task: int, sample: int, number: int, p
     )
 
 
-def _step(process: DecisionProcess, name: str, play: Play, place: int) -> Step:
-    decision, action = play.taken[place]
-    agents = [one.agent for one, _ in play.taken[:place]]
+def _step(process: DecisionProcess, name: str, play: PossibleTrajectory, place: int) -> Step:
+    decision, action = play.choices[place]
+    agents = [one.agent for one, _ in play.choices[:place]]
     return Step(
         id=name,
         agent=decision.agent,
@@ -172,12 +178,12 @@ def _step(process: DecisionProcess, name: str, play: Play, place: int) -> Step:
     )
 
 
-def _verdict(step: Step, play: Play, place: int) -> Verdict:
-    judgement = Verdict.scored(play.taken[place][1].points, "") if play.judged[place] else Verdict.failed("by chance")
+def _verdict(step: Step, play: PossibleTrajectory, place: int) -> Verdict:
+    judgement = Verdict.scored(play.choices[place][1].points, "") if play.judged[place] else Verdict.failed("by chance")
     return replace(judgement, id=f"{step.id}.verdict", step=step.id, coach="table")
 
 
-def _tokens(process: DecisionProcess, trajectory: Trajectory, play: Play) -> dict[str, _Tokens]:
+def _tokens(process: DecisionProcess, trajectory: Trajectory, play: PossibleTrajectory) -> dict[str, _Tokens]:
     return {
         step.id: _Tokens(
             scores=process.scores(decision, action),
@@ -185,5 +191,5 @@ def _tokens(process: DecisionProcess, trajectory: Trajectory, play: Play) -> dic
             old=np.array([log(chance) for chance in action.chances]),
             reference=reference_logprobs(process, decision, action),
         )
-        for step, (decision, action) in zip(trajectory.steps, play.taken, strict=True)
+        for step, (decision, action) in zip(trajectory.steps, play.choices, strict=True)
     }

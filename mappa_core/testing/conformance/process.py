@@ -1,4 +1,4 @@
-"""Decision processes of several agents, small enough to enumerate, and all that can happen in them."""
+"""Multi-agent decision processes, small enough to enumerate all their trajectories."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from mappa_core.records import Float64
 
 Tokens = tuple[int, ...]
 Parameter = tuple[str, Tokens, int]
-"""A policy, what it has read (the prompt and its action so far), and the next token: one logit."""
-ENOUGH = 100_000
-"""Batches beyond which a process is too large to be enumerated."""
+"""One logit: policy, context (the prompt and its action so far), and next token."""
+MAX_BATCHES = 100_000
+"""Largest number of batches that is enumerated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """What can be sampled at a decision.
+    """A possible action at a decision.
 
     `chances` are the conditional probabilities of its tokens. `points` are its verdict's, which is missing with
-    probability `missing`. `then` is the next decision, or the outcome of the trajectory that ends here. `truncated`:
+    probability `missing`. `then` is the next decision, or the outcome of the trajectory if it ends here. `truncated`:
     it ends at its token limit, which must make no difference.
     """
 
@@ -41,21 +41,21 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """An agent's turn: what its policy reads, and every action it can take."""
+    """An agent's turn: the prompt of its policy, and every action it can take."""
 
     agent: str
     prompt: Tokens
     actions: tuple[Action, ...]
 
     def contexts(self, action: Action) -> Iterator[tuple[Tokens, int, float]]:
-        """For each token of an action: what was read before it, the token, its chance."""
+        """Yield for each token of an action: its context, the token, its probability."""
         for place, (token, chance) in enumerate(zip(action.tokens, action.chances, strict=True)):
             yield self.prompt + action.tokens[:place], token, chance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """A decision as it comes up in a task: with what probability, and as which of its agent's turns."""
+    """An occurrence of a decision in a task: its probability `reach`, and the `turn` of its agent."""
 
     task: int
     turn: int
@@ -64,24 +64,24 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Play:
-    """One way in which a trajectory of a task can go: its actions, whether each got its verdict, and the outcome."""
+class PossibleTrajectory:
+    """One possible trajectory of a task: its actions, whether each got its verdict, and the outcome."""
 
     chance: float
-    taken: tuple[tuple[Decision, Action], ...]
+    choices: tuple[tuple[Decision, Action], ...]
     judged: tuple[bool, ...]
     outcome: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecisionProcess:
-    """Tasks, each played `samples` times, by agents whose policies are tables of logits.
+    """Tasks, each sampled `samples` times, for agents whose policies are tables of logits.
 
-    Chances and points that are dyadic fractions lose nothing in the float32 columns of an Experience, so that what is
-    unbiased differs by 1e-15 and not by 1e-7.
+    Probabilities and points that are dyadic fractions are exact in the float32 columns of an Experience, so that an
+    unbiased gradient is off by 1e-15 instead of 1e-7.
 
     Raises:
-        ValueError: the chances after some prompt do not add up to 1, or one policy has two tables for it.
+        ValueError: probabilities after some prompt do not add up to 1, or one policy has two tables for it.
     """
 
     name: str
@@ -90,7 +90,7 @@ class DecisionProcess:
     """Agent -> policy; agents may share one."""
     samples: int = 2
     tables: Mapping[tuple[str, Tokens], Mapping[int, float]] = field(init=False)
-    """What each policy does after all that it can read: (policy, tokens so far) -> next token -> its chance."""
+    """Each policy as a table: (policy, tokens so far) -> next token -> its probability."""
 
     def __post_init__(self) -> None:
         tables: dict[tuple[str, Tokens], dict[int, float]] = {}
@@ -110,16 +110,17 @@ class DecisionProcess:
 
     @property
     def trajectories(self) -> int:
-        """Of one batch."""
+        """Number of trajectories in a batch."""
         return len(self.tasks) * self.samples
 
     def visits(self) -> Iterator[Visit]:
-        """Every decision that can come up, once for every way to it."""
+        """Yield every decision that can occur, once per history that leads to it."""
         for task, root in enumerate(self.tasks):
             yield from _visits(task, root, 1.0, ())
 
     def scores(self, decision: Decision, action: Action) -> Float64:
-        """d log pi(token) / d logits for each token of an action, (T, P): `1[token] - chances` in the token's table."""
+        """Compute d log pi(token) / d logits per token of an action, (T, P): `1[token] - chances` in the token's
+        table."""
         policy = self.policies[decision.agent]
         place = {parameter: index for index, parameter in enumerate(self.parameters)}
         rows = np.zeros((len(action.tokens), len(place)))
@@ -129,22 +130,22 @@ class DecisionProcess:
         return rows
 
 
-def plays(root: Decision) -> tuple[Play, ...]:
-    """All trajectories of a task, with every pattern of missing verdicts. Their chances add up to 1."""
+def possible_trajectories(root: Decision) -> tuple[PossibleTrajectory, ...]:
+    """Enumerate all trajectories of a task, with every pattern of missing verdicts. Their probabilities add up to 1."""
     return tuple(_plays(root))
 
 
-def _plays(node: Decision | float) -> Iterator[Play]:
+def _plays(node: Decision | float) -> Iterator[PossibleTrajectory]:
     if not isinstance(node, Decision):
-        yield Play(chance=1.0, taken=(), judged=(), outcome=node)
+        yield PossibleTrajectory(chance=1.0, choices=(), judged=(), outcome=node)
         return
     for action in node.actions:
         for rest in _plays(action.then):
             for judged, chance in ((True, 1.0 - action.missing), (False, action.missing)):
                 if chance > 0.0:
-                    yield Play(
+                    yield PossibleTrajectory(
                         chance=action.chance * chance * rest.chance,
-                        taken=((node, action), *rest.taken),
+                        choices=((node, action), *rest.choices),
                         judged=(judged, *rest.judged),
                         outcome=rest.outcome,
                     )

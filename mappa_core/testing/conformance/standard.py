@@ -1,17 +1,17 @@
-"""The decision processes that every estimator is held to. All their numbers are dyadic fractions."""
+"""The standard decision processes on which estimators are tested. All their numbers are dyadic fractions."""
 
 from __future__ import annotations
 
 from mappa_core.testing.conformance.process import Action, Decision, DecisionProcess, Tokens
 
-APART = {"solver": "solver", "checker": "checker"}
-TOGETHER = {"solver": "team", "checker": "team"}
+SEPARATE_POLICIES = {"solver": "solver", "checker": "checker"}
+SHARED_POLICY = {"solver": "team", "checker": "team"}
 
 
 def _two(
     agent: str, prompt: Tokens, first: float, then: tuple[Decision | float, Decision | float], missing: float = 0.0
 ) -> Decision:
-    """Two actions of one token."""
+    """Build a decision with two actions of one token."""
     return Decision(
         agent=agent,
         prompt=prompt,
@@ -29,15 +29,17 @@ def _three(
     then: tuple[Decision | float, Decision | float, Decision | float],
     missing: float = 0.0,
 ) -> Decision:
-    """An action of one token, and two of two tokens that share their first; one of them is truncated."""
+    """Build a decision with an action of one token, and two of two tokens that share their first; one is truncated."""
     tokens = ((9,), (10, 11), (10, 12))
     chances = ((0.25,), (0.75, 0.5), (0.75, 0.5))
     return Decision(
         agent=agent,
         prompt=prompt,
         actions=tuple(
-            Action(tokens=said, chances=chance, points=worth, then=after, missing=missing, truncated=said == (10, 11))
-            for said, chance, worth, after in zip(tokens, chances, points, then, strict=True)
+            Action(
+                tokens=action, chances=chance, points=worth, then=after, missing=missing, truncated=action == (10, 11)
+            )
+            for action, chance, worth, after in zip(tokens, chances, points, then, strict=True)
         ),
     )
 
@@ -47,7 +49,8 @@ def _one_decision(task: int, missing: float = 0.0) -> Decision:
 
 
 def _team(*, always: bool) -> Decision:
-    """solver, checker, and solver again: `always`, or after one of its first actions and some of the checker's."""
+    """Build solver, checker, and solver again: `always`, or after one of its first actions and some of the
+    checker's."""
 
     def again(read: Tokens, outcome: float) -> Decision:
         return _two("solver", (*read, 1), 0.5, (outcome, 1.0 - outcome))
@@ -64,8 +67,8 @@ def _team(*, always: bool) -> Decision:
 
 
 def _blind() -> Decision:
-    """The checker does not see what the solver said, and the solver's second turn reads what the checker read: on one
-    policy they are one table."""
+    """Build a team whose checker does not see the solver's action, and whose solver's second turn has the checker's
+    prompt: with one policy they share a table."""
 
     def again(outcome: float) -> Decision:
         return _three("solver", (2,), (9.0, 1.0, 4.0), (outcome, 0.0, 1.0))
@@ -77,7 +80,7 @@ def _blind() -> Decision:
 
 
 def _two_judged() -> Decision:
-    """Solver, then checker, each with verdicts that are missing as often whatever it did."""
+    """Build solver, then checker, each with verdicts that are missing independently of the action."""
     after_five = _two("checker", (1, 5, 2), 0.75, (0.0, 1.0), missing=0.25)
     after_six = _two("checker", (1, 6, 2), 0.5, (1.0, 0.5), missing=0.25)
     return _two("solver", (1,), 0.25, (after_five, after_six), missing=0.5)
@@ -89,10 +92,12 @@ ONE_DECISION = DecisionProcess(
 TRIPLE = DecisionProcess(
     name="one decision, three siblings", tasks=(_one_decision(0),), policies={"solver": "solver"}, samples=3
 )
-FIXED_TURNS = DecisionProcess(name="three turns", tasks=(_team(always=True),), policies=APART)
-VARIABLE_TURNS = DecisionProcess(name="two or three turns", tasks=(_team(always=False),), policies=APART, samples=3)
-SHARED = DecisionProcess(name="one policy for both", tasks=(_blind(),), policies=TOGETHER)
-MISSING = DecisionProcess(name="verdicts missing", tasks=(_two_judged(),), policies=APART)
+FIXED_TURNS = DecisionProcess(name="three turns", tasks=(_team(always=True),), policies=SEPARATE_POLICIES)
+VARIABLE_TURNS = DecisionProcess(
+    name="two or three turns", tasks=(_team(always=False),), policies=SEPARATE_POLICIES, samples=3
+)
+SHARED = DecisionProcess(name="one policy for both", tasks=(_blind(),), policies=SHARED_POLICY)
+MISSING = DecisionProcess(name="verdicts missing", tasks=(_two_judged(),), policies=SEPARATE_POLICIES)
 MISSING_OF_THREE = DecisionProcess(
     name="verdicts missing among three",
     tasks=(_one_decision(0, missing=0.25),),
@@ -101,6 +106,6 @@ MISSING_OF_THREE = DecisionProcess(
 )
 
 COMPLETE = (ONE_DECISION, TRIPLE, FIXED_TURNS, VARIABLE_TURNS, SHARED)
-"""Every verdict is there."""
+"""Processes without missing verdicts."""
 INCOMPLETE = (MISSING, MISSING_OF_THREE)
-"""Some are not, independently of the action."""
+"""Processes with missing verdicts, independent of the action."""

@@ -1,4 +1,5 @@
-"""What stands around a program: everything that runs on the other side of the tool `python`.
+"""The sandbox: all code of the tool `python` that runs in the processes around an agent's program.
 
-Standard library only, and nothing of the rest of Mappa: it is forked into every program, and sent to servers as it is.
+Standard library only, and no imports from the rest of Mappa: it is forked into every program, and shipped to servers
+on its own.
 """

@@ -1,9 +1,9 @@
-"""One program without a warden: how an order is run on a machine that has nothing of Mappa but this room.
+"""Run one job without a fork server, on a machine that has nothing of Mappa but this package.
 
-    python RUNNER.zip ORDER.json REPLY.json
+    python RUNNER.zip JOB.json REPLY.json
 
-There is no cage: what the machine lets its user do, a program can do. Limits, the watch and the cleaning up are those
-of every tier.
+There is no sandbox: a program can do all that its user may do on the machine. Limits, monitoring and cleanup are the
+same as in every backend.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ from pathlib import Path
 from typing import NoReturn
 
 from mappa_core.tools.cage import kernel, processes, program
-from mappa_core.tools.cage.cages import Bare
-from mappa_core.tools.cage.order import Order, Setup
-from mappa_core.tools.cage.supervisor import answer, run, watch_signals
-from mappa_core.tools.cage.walk import remove
+from mappa_core.tools.cage.cages import NoSandbox
+from mappa_core.tools.cage.order import SandboxConfig, SandboxJob
+from mappa_core.tools.cage.supervisor import open_signal_pipe, run_job, send_reply
+from mappa_core.tools.cage.walk import remove_tree
 
 
 def main() -> None:
-    """Run the order in the first file named on the command line; the reply goes to the second."""
+    """Run the job in the first file named on the command line; write the reply to the second."""
     del sys.path[0]  # the archive
     with open(sys.argv[1], "rb") as text:
-        order = Order.from_json(text.read())
+        job = SandboxJob.from_json(text.read())
     scratch = tempfile.mkdtemp(prefix="mappa-python-")
     kernel.become_subreaper()
-    program.note_modules()
+    program.record_own_modules()
     ours, theirs = socket.socketpair()
-    # The supervisor is another process, as the program may kill it: this one then says so.
+    # The supervisor is another process, as the program may kill it: this process then reports that.
     supervisor = os.fork()
     if supervisor == 0:
         ours.close()
-        _supervise(order, scratch, theirs)
+        _supervise(job, scratch, theirs)
     theirs.close()
     reply = ours.makefile("rb").read()
     _, status = os.waitpid(supervisor, 0)
     if status != 0:
         reply = b'{"killed": %d}' % abs(os.waitstatus_to_exitcode(status))
-    processes.sweep()
-    remove(Path(scratch))
+    processes.kill_descendants()
+    remove_tree(Path(scratch))
     with open(sys.argv[2], "wb") as target:
         target.write(reply)
 
 
-def _supervise(order: Order, scratch: str, channel: socket.socket) -> NoReturn:
-    signals = watch_signals(signal.SIGCHLD, signal.SIGTERM)
+def _supervise(job: SandboxJob, scratch: str, channel: socket.socket) -> NoReturn:
+    signals = open_signal_pipe(signal.SIGCHLD, signal.SIGTERM)
     try:
-        reply = run(order, Bare(Setup(tier="none", scratch=scratch), order), channel, signals)
+        reply = run_job(job, NoSandbox(SandboxConfig(backend="none", scratch=scratch), job), channel, signals)
     except OSError as error:
         reply = {"fault": f"cannot run the program: {error}"}
-    answer(channel, **(reply or {"fault": "the runner was stopped"}))
+    send_reply(channel, **(reply or {"fault": "the runner was stopped"}))
     os._exit(0)

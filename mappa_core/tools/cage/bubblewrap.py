@@ -1,11 +1,12 @@
-"""The tier `bubblewrap`: a room of namespaces and mounts that `bwrap` builds, and that the supervisor walks into.
+"""Backend `bubblewrap`: `bwrap` builds a container of namespaces and mounts, and the supervisor enters it.
 
-`bwrap` starts `cat`, which answers once the room is ready and then waits in it. The supervisor enters the room's
-namespaces, so that the program, its fork, is born inside, with everything that was imported before the fork and without
-starting an interpreter. When the supervisor ends, however it ends, so does the room with all that is in it.
+`bwrap` starts `cat`, which answers once the container is ready and then waits in it. The supervisor enters the
+container's namespaces, so that the program, its fork, starts inside, with everything that was imported before the fork
+and without starting an interpreter. When the supervisor ends, in whatever way, the container ends with all processes in
+it.
 
-In the room the workspace is the only place on a disk that can be written to. /tmp and /dev/shm lie in memory. There is
-no network but an empty one, no other process, and of /dev only what cannot hold anything.
+In the container the workspace is the only writable folder on a disk. /tmp and /dev/shm are in memory. There is only an
+empty network, no process of the host, and of /dev only devices that store nothing.
 """
 
 from __future__ import annotations
@@ -19,90 +20,90 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 
 from mappa_core.tools.cage import kernel, places, privileges, processes, seccomp
-from mappa_core.tools.cage.cages import Cage, tenant
-from mappa_core.tools.cage.order import Order, Setup
+from mappa_core.tools.cage.cages import SandboxBackend, assign_workspace_user
+from mappa_core.tools.cage.order import SandboxConfig, SandboxJob
 
 WORKSPACE = "/workspace"
 HOME = "/tmp"
-PATIENCE_S = 20.0
-"""Seconds until a room that is not ready counts as broken: for a busy machine."""
+READY_TIMEOUT_S = 20.0
+"""Seconds until a container that is not ready counts as broken; long, for a busy machine."""
 HOLD, READY, ERRORS, INFO, FILTER, EMPTY = range(6)
-"""Descriptors of `bwrap`. None of them leads to a file of the host: a program may open what `cat` has open."""
-SPACES = kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET
+"""Descriptors of `bwrap`. None refers to a file of the host: a program may open what `cat` has open."""
+NAMESPACES = kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET
 
 
-class Bubblewrap(Cage):
-    """One room, for one program."""
+class BubblewrapBackend(SandboxBackend):
+    """One container, for one program."""
 
     folder = WORKSPACE
     home = HOME
     folders = (WORKSPACE,)
-    has_user = True
+    has_own_user = True
 
-    def __init__(self, setup: Setup, order: Order) -> None:
-        self.setup = setup
-        self.order = order
-        self.uid = tenant(order.folder) if os.geteuid() == 0 else None
+    def __init__(self, config: SandboxConfig, job: SandboxJob) -> None:
+        self.config = config
+        self.job = job
+        self.uid = assign_workspace_user(job.folder) if os.geteuid() == 0 else None
         self.pid = 0
         self.hold = -1
 
     def build(self) -> None:
         if self.uid is not None:
-            _check_readable(self.order.inputs)
+            _check_readable(self.job.inputs)
         hold, self.hold = os.pipe()
-        ready, said = os.pipe()
-        errors, complaint = os.pipe()
-        info, told = os.pipe()
-        guard, filter_end = os.pipe()
-        os.write(filter_end, seccomp.program(keep_metadata=False))
+        ready, ready_end = os.pipe()
+        errors, errors_end = os.pipe()
+        info, info_end = os.pipe()
+        filter_start, filter_end = os.pipe()
+        os.write(filter_end, seccomp.build_filter(keep_metadata=False))
         os.close(filter_end)
-        ends = {HOLD: hold, READY: said, ERRORS: complaint, INFO: told, FILTER: guard}
-        # Each hidden file is covered by what is read from a descriptor of its own: nothing.
+        ends = {HOLD: hold, READY: ready_end, ERRORS: errors_end, INFO: info_end, FILTER: filter_start}
+        # Each hidden file is covered by the empty content of its own descriptor.
         ends |= {
-            EMPTY + place: os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for place in range(len(self.setup.hidden))
+            EMPTY + place: os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for place in range(len(self.config.hidden))
         }
-        assert self.setup.bubblewrap is not None  # the driver found it
-        self.pid = _spawn([self.setup.bubblewrap, *self._arguments(), "cat"], ends)
-        with contextlib.suppress(BrokenPipeError):  # where bwrap has ended, its own words say why
+        assert self.config.bubblewrap is not None  # the driver found it
+        self.pid = _spawn([self.config.bubblewrap, *self._arguments(), "cat"], ends)
+        with contextlib.suppress(BrokenPipeError):  # if bwrap has ended, its stderr says why
             os.write(self.hold, b"!")
-        if not select.select([ready], [], [], PATIENCE_S)[0] or os.read(ready, 1) != b"!":
-            raise OSError(f"bwrap: {_text(errors) or 'the room was not ready in time'}")
+        if not select.select([ready], [], [], READY_TIMEOUT_S)[0] or os.read(ready, 1) != b"!":
+            raise OSError(f"bwrap: {_read_text(errors) or 'the container was not ready in time'}")
         inside = json.loads(os.read(info, 4096))["child-pid"]
-        kernel.enter_namespaces(inside, SPACES if os.geteuid() == 0 else SPACES | kernel.CLONE_NEWUSER)
+        kernel.enter_namespaces(inside, NAMESPACES if os.geteuid() == 0 else NAMESPACES | kernel.CLONE_NEWUSER)
 
     def confine(self) -> None:
         os.chdir(WORKSPACE)
         if self.uid is None:
-            privileges.renounce()
+            privileges.drop_capabilities()
         else:
-            privileges.drop(self.uid, read_everything=False)
+            privileges.drop_to_user(self.uid, read_everything=False)
         kernel.no_new_privileges()
-        seccomp.install(seccomp.program(keep_metadata=False))
+        seccomp.install_filter(seccomp.build_filter(keep_metadata=False))
 
     def pids(self) -> list[int]:
-        return processes.all_processes()
+        return processes.list_processes()
 
-    def memory_files(self) -> int:
+    def memory_file_bytes(self) -> int:
         used = 0
         for place in (HOME, "/dev/shm"):
             status = os.statvfs(place)
             used += (status.f_blocks - status.f_bfree) * status.f_frsize
         return used
 
-    def end(self, pid: int) -> None:
-        # The first process of the room dies with bwrap, and with the first process all others.
+    def kill_all(self, pid: int) -> None:
+        # The first process of the container dies with bwrap, and all others with the first process.
         if self.pid:
             processes.kill(self.pid)
             self.pid = 0
-        processes.sweep()
+        processes.kill_descendants()
 
-    def clear(self) -> None:
+    def clean_up(self) -> None:
         if self.hold >= 0:
             os.close(self.hold)
 
     def _arguments(self) -> Iterator[str]:
         yield from ("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--die-with-parent")
-        # As root no user namespace: there the root of the host could not become another user.
+        # As root no user namespace: in one, the root of the host could not become another user.
         yield from ("--cap-drop", "ALL") if os.geteuid() == 0 else ("--unshare-user",)
         yield from ("--new-session", "--clearenv", "--hostname", "sandbox")
         yield from ("--info-fd", str(INFO), "--seccomp", str(FILTER))
@@ -111,20 +112,20 @@ class Bubblewrap(Cage):
             yield from ("--dev-bind", device, device)
         yield from self._in_memory("/dev/shm")
         yield from self._in_memory(HOME)
-        yield from bound(self.setup.readable)
-        yield from hidden(self.setup.hidden)
-        yield from bound(self.order.inputs)
-        yield from ("--bind", self.order.folder, WORKSPACE, "--remount-ro", "/")
+        yield from bind_arguments(self.config.readable)
+        yield from hide_arguments(self.config.hidden)
+        yield from bind_arguments(self.job.inputs)
+        yield from ("--bind", self.job.folder, WORKSPACE, "--remount-ro", "/")
 
     def _in_memory(self, place: str) -> Iterator[str]:
-        if self.setup.sized:
-            yield from ("--size", str(self.order.memory_bytes))
+        if self.config.supports_size:
+            yield from ("--size", str(self.job.memory_bytes))
         yield from ("--perms", "1777", "--tmpfs", place)
 
 
-def bound(paths: Iterable[str]) -> Iterator[str]:
-    """Arguments that show `paths` read-only where they are. Links are made again; folders above are made passable,
-    which those that bwrap makes by itself are not for another user."""
+def bind_arguments(paths: Iterable[str]) -> Iterator[str]:
+    """Arguments that bind `paths` read-only at the same place. Links are recreated; parent folders are created here, as
+    another user cannot pass those that bwrap creates by itself."""
     above: set[str] = set()
     for path in paths:
         for folder in reversed(_folders_above(path)):
@@ -137,8 +138,8 @@ def bound(paths: Iterable[str]) -> Iterator[str]:
             yield from ("--ro-bind", path, path)
 
 
-def hidden(paths: Iterable[str]) -> Iterator[str]:
-    """Arguments that cover `paths` with what nobody may open."""
+def hide_arguments(paths: Iterable[str]) -> Iterator[str]:
+    """Arguments that cover `paths` with empty files and folders that nobody may open."""
     for place, path in enumerate(paths):
         if os.path.isdir(path):
             yield from ("--perms", "0000", "--tmpfs", path, "--remount-ro", path)
@@ -153,15 +154,15 @@ def _check_readable(paths: Iterable[str]) -> None:
 
 
 def _folders_above(path: str) -> list[str]:
-    found = []
+    folders = []
     while (path := os.path.dirname(path)) != "/":
-        found.append(path)
-    return found
+        folders.append(path)
+    return folders
 
 
 def _spawn(command: list[str], ends: Mapping[int, int]) -> int:
-    """Start `command` with the descriptors `ends` under the numbers that are their keys; ours are closed."""
-    # First out of the way of the numbers that they are to have.
+    """Start `command` with the descriptors `ends`, renumbered to their keys; they are closed in this process."""
+    # First move them above all numbers that they are to get.
     high = {number: fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, len(ends)) for number, end in ends.items()}
     actions = [(os.POSIX_SPAWN_DUP2, end, number) for number, end in high.items()]
     try:
@@ -171,7 +172,7 @@ def _spawn(command: list[str], ends: Mapping[int, int]) -> int:
             os.close(end)
 
 
-def _text(pipe: int) -> str:
+def _read_text(pipe: int) -> str:
     os.set_blocking(pipe, False)
     with contextlib.suppress(BlockingIOError):
         return os.read(pipe, 4096).decode(errors="replace").strip()

@@ -1,4 +1,4 @@
-"""The cage of one program: what a supervisor prepares, and what the program then locks behind itself."""
+"""Sandbox backends: a supervisor builds the sandbox, and the forked program confines itself in it."""
 
 from __future__ import annotations
 
@@ -7,68 +7,68 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 from mappa_core.tools.cage import disk, kernel, landlock, places, privileges, processes, seatbelt, seccomp
-from mappa_core.tools.cage.order import Order, Setup
-from mappa_core.tools.cage.walk import remove
+from mappa_core.tools.cage.order import SandboxConfig, SandboxJob
+from mappa_core.tools.cage.walk import remove_tree
 
 FIRST_UID = 0x6D610000
-UIDS = 1 << 24
-FEW_UIDS = range(30_000, 60_000)
-"""Where a user namespace maps only the first 65,536."""
+UID_COUNT = 1 << 24
+SMALL_NAMESPACE_UIDS = range(30_000, 60_000)
+"""For a user namespace that maps only the first 65,536 user ids."""
 
 
-class Cage(ABC):
-    """One program's confinement. Paths are those that the program sees."""
+class SandboxBackend(ABC):
+    """Confines one program. Paths are those that the program sees."""
 
     folder: str
-    """The program's working folder."""
+    """Working folder of the program."""
     home: str
-    """Its home and folder of temporary files."""
+    """Home folder of the program, and its folder for temporary files."""
     folders: tuple[str, ...]
-    """Its folders on a disk."""
-    has_user: bool
-    """Whether it runs as a user that runs nothing else."""
+    """Writable folders on a disk."""
+    has_own_user: bool
+    """Whether the program runs as a user that runs nothing else."""
 
     @abstractmethod
     def build(self) -> None:
-        """In the supervisor, before it forks the program. Raises OSError where the machinery fails."""
+        """Set up the sandbox: called in the supervisor before it forks the program. Raises OSError if this fails."""
 
     @abstractmethod
     def confine(self) -> None:
-        """In the program, before its first line."""
+        """Confine this process: called in the program's process before its first line."""
 
     @abstractmethod
     def pids(self) -> list[int]:
-        """The program and all that it started, as this process's /proc names them."""
+        """Ids of the program and all that it started, as in the /proc of this process."""
 
     @abstractmethod
-    def memory_files(self) -> int:
-        """Bytes of files that lie in memory and in no process."""
+    def memory_file_bytes(self) -> int:
+        """Bytes of files that lie in memory and belong to no process."""
 
     @abstractmethod
-    def end(self, pid: int) -> None:
-        """Kill the program `pid` (0: there is none) and all that it started; returns when they are gone."""
+    def kill_all(self, pid: int) -> None:
+        """Kill the program `pid` (0: no program) and all that it started; returns when they are gone."""
 
     @abstractmethod
-    def clear(self) -> None:
-        """Remove what was made for the program."""
+    def clean_up(self) -> None:
+        """Remove what was created for the program."""
 
 
-class Bare(Cage):
-    """No confinement: limits and the watch only. The tier `none`."""
+class NoSandbox(SandboxBackend):
+    """Backend `none`: no confinement, only limits and monitoring."""
 
-    def __init__(self, setup: Setup, order: Order) -> None:
-        self.setup = setup
-        self.order = order
-        self.folder = order.folder
-        self.home = f"{setup.scratch}/{os.getpid()}"
+    def __init__(self, config: SandboxConfig, job: SandboxJob) -> None:
+        self.config = config
+        self.job = job
+        self.folder = job.folder
+        self.home = f"{config.scratch}/{os.getpid()}"
         self.folders = (self.folder, self.home)
-        self.uid = tenant(order.folder) if os.geteuid() == 0 and setup.tier != "none" else None
-        self.has_user = self.uid is not None
+        self.uid = assign_workspace_user(job.folder) if os.geteuid() == 0 and config.backend != "none" else None
+        self.has_own_user = self.uid is not None
 
     def build(self) -> None:
         os.mkdir(self.home, 0o700)
         if self.uid is not None:
-            disk.give(self.home, self.uid)
+            disk.change_owner(self.home, self.uid)
 
     def confine(self) -> None:
         kernel.no_new_privileges()
@@ -76,57 +76,61 @@ class Bare(Cage):
     def pids(self) -> list[int]:
         return processes.descendants_of(os.getpid())
 
-    def memory_files(self) -> int:
+    def memory_file_bytes(self) -> int:
         return 0
 
-    def end(self, pid: int) -> None:
-        processes.sweep(None if kernel.LINUX or not pid else pid)
+    def kill_all(self, pid: int) -> None:
+        processes.kill_descendants(None if kernel.LINUX or not pid else pid)
 
-    def clear(self) -> None:
-        remove(Path(self.home))
+    def clean_up(self) -> None:
+        remove_tree(Path(self.home))
 
 
-class Landlocked(Bare):
-    """Landlock for files, seccomp for the rest, another user where this one is root. The tier `landlock`."""
+class LandlockBackend(NoSandbox):
+    """Backend `landlock`: Landlock for files, seccomp for other system calls, and as root another user."""
 
     def confine(self) -> None:
         kernel.no_new_privileges()
         if self.uid is not None:
-            privileges.drop(self.uid, read_everything=True)
+            privileges.drop_to_user(self.uid, read_everything=True)
         landlock.restrict(
             writable=(self.folder, self.home),
             readable=(
-                *self.setup.readable,
-                *places.SETTINGS,
-                *places.KERNEL,
-                *self.order.inputs,
-                *places.own_process(),
+                *self.config.readable,
+                *places.SETTINGS_PATHS,
+                *places.KERNEL_PATHS,
+                *self.job.inputs,
+                *places.own_process_paths(),
             ),
-            hidden=self.setup.hidden,
+            hidden=self.config.hidden,
         )
-        seccomp.install(seccomp.program(keep_metadata=True))
+        seccomp.install_filter(seccomp.build_filter(keep_metadata=True))
 
 
-class Seatbelted(Bare):
-    """The sandbox of macOS. The tier `seatbelt`, untried."""
+class SeatbeltBackend(NoSandbox):
+    """Backend `seatbelt`: the sandbox of macOS. Untested."""
 
     def confine(self) -> None:
-        readable = (*self.setup.readable, *self.order.inputs)
-        seatbelt.restrict(
-            seatbelt.profile(writable=(self.folder, self.home), readable=readable, hidden=self.setup.hidden)
+        readable = (*self.config.readable, *self.job.inputs)
+        seatbelt.apply_profile(
+            seatbelt.build_profile(writable=(self.folder, self.home), readable=readable, hidden=self.config.hidden)
         )
 
 
-def tenant(folder: str) -> int:
-    """The user that programs of the workspace `folder` run as where this process is root: its owner, and one of its own
-    where that is root. The folder and all that is in it are given to that user."""
+def assign_workspace_user(folder: str) -> int:
+    """Return the user that programs of the workspace `folder` run as when this process is root: the folder's owner, or
+    a dedicated user if the owner is root. The folder and all that is in it are given to that user."""
     status = os.stat(folder)
-    uid = status.st_uid or _uid_of_its_own(status.st_ino)
-    disk.give(folder, uid)
+    uid = status.st_uid or _dedicated_uid(status.st_ino)
+    disk.change_owner(folder, uid)
     return uid
 
 
-def _uid_of_its_own(inode: int) -> int:
+def _dedicated_uid(inode: int) -> int:
     with open("/proc/self/uid_map", "rb") as mapped:
         known = sum(int(line.split()[2]) for line in mapped)
-    return FIRST_UID + inode % UIDS if known > FIRST_UID + UIDS else FEW_UIDS[inode % len(FEW_UIDS)]
+    return (
+        FIRST_UID + inode % UID_COUNT
+        if known > FIRST_UID + UID_COUNT
+        else SMALL_NAMESPACE_UIDS[inode % len(SMALL_NAMESPACE_UIDS)]
+    )

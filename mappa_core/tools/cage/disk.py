@@ -1,4 +1,4 @@
-"""The folder of a program as the supervisor sees it: how much lies there, whose it is, and whether it can be read."""
+"""The folders of a program, from the supervisor: measure and trim them, change their owner, make them readable."""
 
 from __future__ import annotations
 
@@ -10,71 +10,71 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from mappa_core.tools.cage.walk import Entry, remove, walk
+from mappa_core.tools.cage.walk import Entry, remove_tree, walk
 
 
 @dataclass(frozen=True)
-class Contents:
-    """Bytes (of a sparse file its whole length) and number of all entries, folders included; `closed` where some lie in
-    folders that cannot be entered, or so deep that no path leads there."""
+class FolderUsage:
+    """Bytes (sparse files count in full) and number of all entries, folders included; `inaccessible` if some are in
+    folders that cannot be entered, or too deep for a path."""
 
     bytes: int
     entries: int
-    closed: bool
+    inaccessible: bool
 
 
-def measure(folders: Sequence[str], most_entries: int) -> Contents:
-    """What lies in `folders`; stops counting beyond `most_entries`.
+def measure(folders: Sequence[str], max_entries: int) -> FolderUsage:
+    """Measure the content of `folders`; stops counting beyond `max_entries`.
 
     Raises:
-        OSError: folders are moved while they are looked at.
+        OSError: folders are moved meanwhile.
     """
     size = entries = 0
-    closed = False
+    inaccessible = False
     for entry in chain.from_iterable(walk(Path(folder)) for folder in folders):
-        if entry.closed:
-            closed = True
+        if entry.inaccessible:
+            inaccessible = True
             continue
         size += _bytes(entry.status)
         entries += 1
-        if entries > most_entries:
+        if entries > max_entries:
             break
-    return Contents(size, entries, closed)
+    return FolderUsage(size, entries, inaccessible)
 
 
-def tidy(folder: str) -> None:
-    """Make everything that a program left readable for its owner. A folder that it removed is there again, empty."""
+def make_readable(folder: str) -> None:
+    """Make everything that a program left readable for its owner. If it removed `folder`, create it again, empty."""
     os.makedirs(folder, exist_ok=True)
     os.chmod(folder, stat.S_IMODE(os.stat(folder).st_mode) | 0o700)
     for entry in walk(Path(folder)):
-        _mend(entry)
+        _make_entry_readable(entry)
 
 
-def trim(folder: str, most_bytes: int, most_entries: int) -> None:
-    """Remove what came last until the rest fits, and what no path leads to."""
-    found: dict[str, os.stat_result] = {}
-    out_of_reach = set()
+def trim(folder: str, max_bytes: int, max_entries: int) -> None:
+    """Remove the newest entries until the rest fits the limits, and all that no path can reach."""
+    status_of: dict[str, os.stat_result] = {}
+    unreachable = set()
     for entry in walk(Path(folder)):
-        if entry.closed:
-            out_of_reach.add(entry.path.partition("/")[0])
+        if entry.inaccessible:
+            unreachable.add(entry.path.partition("/")[0])
         else:
-            found[entry.path] = entry.status
-    for name in out_of_reach:
-        remove(Path(folder, name))
-    found = {path: status for path, status in found.items() if path.partition("/")[0] not in out_of_reach}
-    size, entries = sum(map(_bytes, found.values())), len(found)
-    for path in _latest_first(found):
-        if size <= most_bytes and entries <= most_entries:
+            status_of[entry.path] = entry.status
+    for name in unreachable:
+        remove_tree(Path(folder, name))
+    status_of = {path: status for path, status in status_of.items() if path.partition("/")[0] not in unreachable}
+    size, entries = sum(map(_bytes, status_of.values())), len(status_of)
+    for path in _latest_first(status_of):
+        if size <= max_bytes and entries <= max_entries:
             return
         try:
-            (os.rmdir if stat.S_ISDIR(found[path].st_mode) else os.unlink)(f"{folder}/{path}")
+            (os.rmdir if stat.S_ISDIR(status_of[path].st_mode) else os.unlink)(f"{folder}/{path}")
         except OSError:
             continue
-        size -= _bytes(found[path])
+        size -= _bytes(status_of[path])
         entries -= 1
 
 
-def give(folder: str, uid: int) -> None:
+def change_owner(folder: str, uid: int) -> None:
     """Make `uid` the owner of `folder` and all that is in it."""
     os.chown(folder, uid, uid)
     for entry in walk(Path(folder)):
@@ -82,23 +82,24 @@ def give(folder: str, uid: int) -> None:
             os.chown(entry.name, uid, uid, dir_fd=entry.folder, follow_symlinks=False)
 
 
-def _latest_first(found: Mapping[str, os.stat_result]) -> list[str]:
-    """The paths by the time they came, a folder after all that is in it: what is put into it changes its own time."""
-    came = {path: status.st_ctime_ns for path, status in found.items()}
-    for path in sorted(came, reverse=True):
+def _latest_first(status_of: Mapping[str, os.stat_result]) -> list[str]:
+    """Paths by time of creation, latest first; a folder comes after its content, which changes the folder's own
+    time."""
+    created = {path: status.st_ctime_ns for path, status in status_of.items()}
+    for path in sorted(created, reverse=True):
         parent = path.rpartition("/")[0]
         if parent:
-            came[parent] = min(came[parent], came[path])
-    return sorted(came, key=lambda path: (came[path], path), reverse=True)
+            created[parent] = min(created[parent], created[path])
+    return sorted(created, key=lambda path: (created[path], path), reverse=True)
 
 
 def _bytes(status: os.stat_result) -> int:
     return 0 if stat.S_ISDIR(status.st_mode) else max(status.st_size, status.st_blocks * 512)
 
 
-def _mend(entry: Entry) -> None:
+def _make_entry_readable(entry: Entry) -> None:
     mode = entry.status.st_mode
-    least = {stat.S_IFDIR: 0o700, stat.S_IFREG: 0o600}.get(stat.S_IFMT(mode))
-    if least is not None and mode & least != least:
+    required = {stat.S_IFDIR: 0o700, stat.S_IFREG: 0o600}.get(stat.S_IFMT(mode))
+    if required is not None and mode & required != required:
         with contextlib.suppress(OSError):
-            os.chmod(entry.name, stat.S_IMODE(mode) | least, dir_fd=entry.folder)
+            os.chmod(entry.name, stat.S_IMODE(mode) | required, dir_fd=entry.folder)

@@ -1,6 +1,6 @@
-"""What Python does not offer of the kernel's own calls: thin wrappers that raise OSError with the errno.
+"""System calls that Python does not offer: thin wrappers that raise OSError with the errno.
 
-The module can be imported on any system. What a system lacks is missing when it is called, not before.
+The module can be imported on any system. A call that a system lacks fails when it is called, not before.
 """
 
 from __future__ import annotations
@@ -33,52 +33,52 @@ CLONE_NEWNET = 0x4000_0000
 
 
 def prctl(option: int, first: int = 0, second: int = 0) -> None:
-    """One setting of this process. Those arguments that an option does not have must be 0."""
-    check(LIBC.prctl(option, *map(ctypes.c_ulong, (first, second, 0, 0))), f"prctl({option})")
+    """Change one setting of this process. Arguments that an option does not take must be 0."""
+    check_result(LIBC.prctl(option, *map(ctypes.c_ulong, (first, second, 0, 0))), f"prctl({option})")
 
 
 def no_new_privileges() -> None:
-    """From here on no exec gives privileges (setuid programs included), in this process and all that it starts."""
+    """Deny all new privileges by exec (setuid programs included) to this process and all that it starts."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
 
 
 def die_with_parent(signal: int) -> None:
-    """Get `signal` when the thread that forked this process ends. Does nothing where that has happened already, and is
-    undone by a change of user or capabilities: call it after them. Forks of this process do not inherit it."""
+    """Receive `signal` when the thread that forked this process ends. Has no effect if that has happened already, and
+    is undone by a change of user or capabilities: call it after them. Forks of this process do not inherit it."""
     prctl(PR_SET_PDEATHSIG, signal)
 
 
 def become_subreaper() -> None:
-    """Become the parent of descendants that lose theirs."""
+    """Become the parent of descendants that lose their parent."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def set_dumpable() -> None:
-    """Be the owner of one's own files in /proc again, which a change of user takes away."""
+    """Own this process's files in /proc again, after a change of user."""
     prctl(PR_SET_DUMPABLE, 1)
 
 
 def enter_namespaces(pid: int, flags: int) -> None:
-    """Move into those namespaces of the process `pid` that `flags` (CLONE_NEW…) names: all of them or none. A process
-    namespace is entered by the children to come, not by this process."""
+    """Enter the namespaces of the process `pid` given by `flags` (CLONE_NEW…): all of them or none. A process namespace
+    is entered by future children, not by this process."""
     process = os.pidfd_open(pid)
     try:
-        check(LIBC.setns(process, flags), f"setns({pid})")
+        check_result(LIBC.setns(process, flags), f"setns({pid})")
     finally:
         os.close(process)
 
 
 def syscall(number: int, *arguments: int | bytes | ctypes.Array[ctypes.c_char] | None) -> int:
-    """A call that the C library may not know: its result. Addresses are given as what lies there: bytes where that
-    is only read, a buffer where it is written to, None for null."""
+    """Make a system call that the C library may not know, and return its result. Pointers are given as their content:
+    bytes to read from, a buffer to write to, None for null."""
     function = LIBC.syscall
     function.restype = ctypes.c_long
     words = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
-    return check(function(ctypes.c_long(number), *words), f"system call {number}")
+    return check_result(function(ctypes.c_long(number), *words), f"system call {number}")
 
 
-def check(result: int, what: str) -> int:
-    """The result of a call of LIBC, or its error."""
+def check_result(result: int, what: str) -> int:
+    """Return the result of a call of LIBC, or raise its error."""
     if result == -1:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")

@@ -1,8 +1,8 @@
-"""Landlock: what this process, and all that it starts, may do with files, by path; and whom it may signal.
+"""Landlock: restricts by path what this process, and all that it starts, may do with files; and whom it may signal.
 
-It takes no privileges and makes no namespaces, and so works where those are forbidden. It does not hide: names, sizes
-and times of all files can still be asked for, contents not. What it leaves open beside (networks other than TCP, Unix
-sockets, metadata of files, other calls) is for `seccomp`.
+It needs no privileges and makes no namespaces, and so works where those are forbidden. It does not hide files: names,
+sizes and times of all files can still be read, contents not. What else it leaves open (networks other than TCP, Unix
+sockets, metadata of files, other calls) is restricted by `seccomp`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from mappa_core.tools.cage import kernel, places
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE = (1 << bit for bit in range(6))
 MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK, MAKE_FIFO, MAKE_BLOCK, MAKE_SYM = (1 << bit for bit in range(6, 13))
 REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
-OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
-"""The rights that a rule about something else than a folder can give."""
-READ = READ_FILE | READ_DIR | EXECUTE
-WRITE = READ | WRITE_FILE | TRUNCATE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | MAKE_FIFO | MAKE_SYM | REFER
+FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+"""Rights that a rule for anything but a folder can give."""
+READ_RIGHTS = READ_FILE | READ_DIR | EXECUTE
+WRITE_RIGHTS = (
+    READ_RIGHTS | WRITE_FILE | TRUNCATE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | MAKE_FIFO | MAKE_SYM | REFER
+)
 """All but making devices and sockets, and `ioctl` on devices."""
 
 BIND_TCP, CONNECT_TCP = 1, 2
@@ -32,7 +34,7 @@ SCOPE_ABSTRACT_UNIX_SOCKET, SCOPE_SIGNAL = 1, 2
 LOG_SAME_EXEC_OFF = 1
 
 COMPLETE_ABI = 6
-"""From here on nothing is open."""
+"""First version without known gaps."""
 
 _UNREACHABLE = (FileNotFoundError, NotADirectoryError, PermissionError)
 
@@ -40,8 +42,8 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _CREATE_RULESET_VERSION, _RULE_PATH_BENEATH = 1, 1
 
 
-def abi() -> int:
-    """The version that this kernel has; 0 where it has none, or was started without."""
+def abi_version() -> int:
+    """Landlock version of this kernel; 0 if it has none, or was started without."""
     if not kernel.LINUX:
         return 0
     try:
@@ -52,120 +54,123 @@ def abi() -> int:
         return 0
 
 
-def gaps(abi: int) -> tuple[str, ...]:
-    """What this version leaves open to programs that run as your own user, even with `seccomp` beside it. Programs that
-    run as a user of their own can do neither."""
-    found = []
-    if abi < 3:
-        found.append("programs can empty files that your user may write, though not read or change them")
-    if abi < COMPLETE_ABI:
-        found.append("programs can send signals to the other processes of your user, and so end them")
-    return tuple(found)
+def gaps(version: int) -> tuple[str, ...]:
+    """Describe what this version leaves open to programs that run as your own user, even with `seccomp`. Programs that
+    run as another user can do neither."""
+    descriptions = []
+    if version < 3:
+        descriptions.append("programs can empty files that your user may write, though not read or change them")
+    if version < COMPLETE_ABI:
+        descriptions.append("programs can send signals to the other processes of your user, and so end them")
+    return tuple(descriptions)
 
 
 def restrict(*, writable: Sequence[str], readable: Sequence[str], hidden: Sequence[str]) -> None:
-    """Leave this process and all that it starts only these places: for ever, and for this thread alone, so that it must
-    be the only one. Privileges must have been given up before (`no_new_privileges`).
+    """Restrict this process and all that it starts to these paths, for good. Applies to this thread alone, which so
+    must be the only one. Privileges must have been given up before (`no_new_privileges`).
 
-    `writable` folders can be changed in all ways but for devices and sockets; what is `readable` can be read and run,
-    unless it is `hidden`, as `expand` explains. The devices of `places.DEVICES` come with it. Readable paths that do
-    not exist or cannot be reached are passed over.
+    `writable` folders allow all changes but devices and sockets; `readable` paths can be read and executed, except
+    those that are `hidden`, as `expand_rules` explains. `places.DEVICES` are allowed too. Readable paths that do not
+    exist or cannot be reached are skipped.
 
     Raises:
         OSError: a writable folder does not exist, or the kernel refuses.
     """
-    version = abi()
-    handled = _all_rights(version)
+    version = abi_version()
+    handled = _known_rights(version)
     devices = [(path, READ_FILE | (WRITE_FILE if may_write else 0)) for path, may_write in places.DEVICES.items()]
-    ruleset = _ruleset(version, handled)
+    ruleset = _create_ruleset(version, handled)
     try:
         for path in writable:
-            _allow(ruleset, path, WRITE & handled)
-        _allow_all(ruleset, [*((path, READ) for path in readable), *devices])
+            _allow(ruleset, path, WRITE_RIGHTS & handled)
+        _allow_all(ruleset, [*((path, READ_RIGHTS) for path in readable), *devices])
         if hidden:
-            _enter(_curtain(tuple(hidden), (*writable, *readable)), version)
+            _enter(_hiding_ruleset(tuple(hidden), (*writable, *readable)), version)
         _enter(ruleset, version)
     finally:
         os.close(ruleset)
 
 
 def prepare(hidden: Sequence[str]) -> None:
-    """Do once, in the process whose forks call `restrict`, what takes long: walk the folders with something hidden. It
-    leaves a descriptor open, which the forks must have until they have called `restrict`."""
+    """Do the slow part of `restrict` once, in the process whose forks call it: walk the folders with hidden paths.
+    Leaves a descriptor open, which the forks need until they have called `restrict`."""
     if hidden:
-        _all_but(tuple(hidden))
+        _build_hiding_layer(tuple(hidden))
 
 
-def _curtain(hidden: tuple[str, ...], needed: Iterable[str]) -> int:
-    """A ruleset that allows to read everything but what is hidden: a second layer, the same for all programs, as a
-    thousand rules take longer to make than a program to start."""
-    curtain = _all_but(hidden)
-    if not all(_covers(curtain, path) for path in needed):
-        os.close(curtain.ruleset)
-        _all_but.cache_clear()
-        curtain = _all_but(hidden)
-    return curtain.ruleset
+def _hiding_ruleset(hidden: tuple[str, ...], needed: Iterable[str]) -> int:
+    """Return a ruleset that allows reading everything except hidden paths: a second layer, shared by all programs, as
+    making a thousand rules takes longer than starting a program."""
+    layer = _build_hiding_layer(hidden)
+    if not all(_covers(layer, path) for path in needed):
+        os.close(layer.ruleset)
+        _build_hiding_layer.cache_clear()
+        layer = _build_hiding_layer(hidden)
+    return layer.ruleset
 
 
-class _Curtain(NamedTuple):
+class _HidingLayer(NamedTuple):
     ruleset: int
     walked: frozenset[str]
-    """The folders that something hidden lies below."""
+    """Folders that contain hidden paths, at any depth."""
     known: frozenset[str]
-    """What lay in them."""
+    """Content of these folders when they were walked."""
 
 
 @lru_cache(maxsize=1)
-def _all_but(hidden: tuple[str, ...]) -> _Curtain:
-    rules = expand("/", hidden)
-    # A layer forbids moving between folders even where it says nothing about it.
-    handled = (READ_FILE | EXECUTE | REFER) & _all_rights(abi())
-    ruleset = _ruleset(1, handled)
+def _build_hiding_layer(hidden: tuple[str, ...]) -> _HidingLayer:
+    rules = expand_rules("/", hidden)
+    # A layer forbids moving files between folders unless it allows that.
+    handled = (READ_FILE | EXECUTE | REFER) & _known_rights(abi_version())
+    ruleset = _create_ruleset(1, handled)
     _allow_all(ruleset, [(path, rights & handled) for path, rights in rules if rights & handled])
     if handled & REFER:
         _allow(ruleset, "/", REFER)
     walked = frozenset(path for path, rights in rules if rights == READ_DIR) | {"/"}
-    return _Curtain(ruleset, walked, frozenset(inside for folder in walked for inside in _contents(folder, hidden)))
+    return _HidingLayer(
+        ruleset, walked, frozenset(inside for folder in walked for inside in _list_folder(folder, hidden))
+    )
 
 
-def _covers(curtain: _Curtain, path: str) -> bool:
-    """Whether the curtain can be right about `path`: not if it came into a folder after that was walked."""
-    while (above := os.path.dirname(path)) not in curtain.walked:
+def _covers(layer: _HidingLayer, path: str) -> bool:
+    """Whether the layer has a rule for `path`: not if `path` was created after its folder was walked."""
+    while (above := os.path.dirname(path)) not in layer.walked:
         path = above
-    return path in curtain.known or path == "/" or not os.path.lexists(path)
+    return path in layer.known or path == "/" or not os.path.lexists(path)
 
 
-def expand(path: str, hidden: Sequence[str]) -> list[tuple[str, int]]:
-    """Rules that make `path` readable without what is `hidden` in it, as (path, rights). Hidden paths must be resolved.
+def expand_rules(path: str, hidden: Sequence[str]) -> list[tuple[str, int]]:
+    """Rules that make `path` readable except for the `hidden` paths in it, as (path, rights). Hidden paths must be
+    resolved.
 
-    There is no rule that forbids. So a folder with something hidden in it can only be listed, as a whole, and what lies
-    in it is allowed one by one, down to the folder of what is hidden. The names of hidden files can then be seen, and
-    their contents not; a file that comes into such a folder later cannot be read.
+    No rule can forbid. So a folder that contains hidden paths may only be listed, and its other entries are allowed one
+    by one, down to the folder of the hidden path. The names of hidden files can then be seen, their contents not; a
+    file that is created in such a folder later cannot be read.
     """
-    return list(_expand(os.path.realpath(path), hidden))
+    return list(_iter_rules(os.path.realpath(path), hidden))
 
 
-def _expand(path: str, hidden: Sequence[str]) -> Iterator[tuple[str, int]]:
+def _iter_rules(path: str, hidden: Sequence[str]) -> Iterator[tuple[str, int]]:
     below = [secret for secret in hidden if _is_within(secret, path)]
     try:
         kind = os.lstat(path).st_mode
     except _UNREACHABLE:
         return
-    # A link is passed over: what it leads to is readable at its own place, or is not meant to be.
+    # A link is skipped: its target is readable at its own path, or not meant to be.
     if stat.S_ISLNK(kind) or any(_is_within(path, secret) for secret in hidden):
         return
     if not stat.S_ISDIR(kind):
-        yield path, READ & OF_FILES
+        yield path, READ_RIGHTS & FILE_RIGHTS
     elif not below:
-        yield path, READ
+        yield path, READ_RIGHTS
     else:
         yield path, READ_DIR
-        for inside in _contents(path, below):
-            yield from _expand(inside, below)
+        for inside in _list_folder(path, below):
+            yield from _iter_rules(inside, below)
 
 
-def _contents(folder: str, hidden: Sequence[str]) -> set[str]:
-    """What is in a folder; where it may be entered but not listed, what is on the way to hidden paths."""
+def _list_folder(folder: str, hidden: Sequence[str]) -> set[str]:
+    """Entries of a folder; if it may be entered but not listed, those that lead to hidden paths."""
     above = folder.rstrip("/") + "/"
     try:
         return {above + name for name in os.listdir(folder)}
@@ -177,13 +182,13 @@ def _is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _all_rights(version: int) -> int:
+def _known_rights(version: int) -> int:
     newest = {1: MAKE_SYM, 2: REFER, 3: TRUNCATE, 4: TRUNCATE}.get(version, IOCTL_DEV)
     return 2 * newest - 1
 
 
-def _ruleset(version: int, handled: int) -> int:
-    """A descriptor of an empty ruleset: all that this version knows is forbidden."""
+def _create_ruleset(version: int, handled: int) -> int:
+    """Create an empty ruleset, which forbids all that this version knows; returns its descriptor."""
     fields = [handled]
     if version >= 4:
         fields.append(BIND_TCP | CONNECT_TCP)
@@ -200,16 +205,16 @@ def _allow_all(ruleset: int, rules: Iterable[tuple[str, int]]) -> None:
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:
-    """Add a rule about `path`; about something else than a folder, with those of the rights that such a thing has."""
+    """Add a rule for `path`; for anything but a folder, with only the rights that apply to files."""
     place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         if not stat.S_ISDIR(os.fstat(place).st_mode):
-            rights &= OF_FILES
+            rights &= FILE_RIGHTS
         kernel.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, struct.pack("=Qi", rights, place), 0)
     finally:
         os.close(place)
 
 
 def _enter(ruleset: int, version: int) -> None:
-    # What a program tries and may not is no event for the system's log of audits.
+    # Denied accesses of programs do not belong in the system's audit log.
     kernel.syscall(_RESTRICT_SELF, ruleset, LOG_SAME_EXEC_OFF if version >= 7 else 0)

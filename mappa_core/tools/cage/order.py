@@ -1,4 +1,4 @@
-"""What the driver asks for: how the warden is set up, and one program with its limits."""
+"""Messages of the driver: the configuration of the fork server, and one job: a program with its limits."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 
-def _fields(text: str | bytes) -> dict[str, Any]:
-    """What a JSON object holds, its lists as tuples."""
+def _load_fields(text: str | bytes) -> dict[str, Any]:
+    """Parse a JSON object; its lists become tuples."""
     fields = json.loads(text)
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 @dataclass(frozen=True)
-class Setup:
-    """How a warden runs programs, the same for all of them. Paths are absolute and resolved.
+class SandboxConfig:
+    """How a fork server runs all of its programs. Paths are absolute and resolved.
 
-    `tier` is bubblewrap, landlock, seatbelt or none. `readable` are the places of the interpreter that programs may
-    read, less those in `hidden`. `scratch` is a folder of the warden's own, which goes with it.
+    `backend` is bubblewrap, landlock, seatbelt or none. Programs may read the paths in `readable`, except those in
+    `hidden`. `scratch` is the fork server's own folder, removed when it ends.
     """
 
-    tier: str
+    backend: str
     scratch: str
     preload: tuple[str, ...] = ()
     readable: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     bubblewrap: str | None = None
-    """The program `bwrap`."""
-    sized: bool = False
-    """Whether this `bwrap` can limit the size of a file system in memory."""
+    """Path of the program `bwrap`."""
+    supports_size: bool = False
+    """Whether this `bwrap` can limit the size of an in-memory file system."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Setup:
-        return cls(**_fields(text))
+    def from_json(cls, text: str) -> SandboxConfig:
+        return cls(**_load_fields(text))
 
 
 @dataclass(frozen=True)
-class Order:
-    """One program: its text and arguments, its folder, the files outside it that it may read, and its limits.
+class SandboxJob:
+    """One program: its code and arguments, its working folder, the files outside it that it may read, and its limits.
 
-    Memory, processes (threads included), CPU time and the files left in the folder count for the program and all that
-    it starts; `file_bytes` holds for each file; `head_bytes` and `tail_bytes` are what is kept of each output stream.
+    Limits on memory, processes (threads included), CPU time and the files left in the folder count for the program and
+    all that it starts; `file_bytes` limits each file; `head_bytes` and `tail_bytes` of each output stream are kept.
     """
 
     code: str
@@ -65,5 +65,5 @@ class Order:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Order:
-        return cls(**_fields(text))
+    def from_json(cls, text: str | bytes) -> SandboxJob:
+        return cls(**_load_fields(text))

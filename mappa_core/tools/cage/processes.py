@@ -1,4 +1,4 @@
-"""Processes as /proc shows them: who descends from whom, and what they use. Linux only."""
+"""Inspect processes in /proc: their descendants, and the resources that they use. Linux only."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from functools import cache
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PIPE_BYTES = 1 << 16
-"""What the kernel keeps for a pipe of the usual size, at most."""
+"""Maximum kernel memory of a pipe of the default size."""
 
 
 @dataclass(frozen=True)
-class Process:
-    """What one process uses: threads, seconds of CPU with those of children that ended, bytes of memory of its own
-    (`memory` counts pages shared with relatives in full, `fair_memory` its share of them)."""
+class ProcessUsage:
+    """Resources of one process: threads, CPU seconds including children that ended, and bytes of memory of its own
+    (`memory` counts pages shared with relatives in full, `proportional_memory` its share of them)."""
 
     pid: int
     threads: int
@@ -28,7 +28,7 @@ class Process:
 
 
 def children_of(pid: int) -> list[int]:
-    """Direct children, zombies included, of all threads of a process."""
+    """Ids of the direct children of all threads of a process, zombies included."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -38,7 +38,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def descendants_of(pid: int) -> list[int]:
-    """All that descends from a process, without itself."""
+    """Ids of all descendants of a process, without itself."""
     found, waiting = [], [pid]
     while waiting:
         for child in children_of(waiting.pop()):
@@ -47,12 +47,12 @@ def descendants_of(pid: int) -> list[int]:
     return found
 
 
-def all_processes() -> list[int]:
-    """Every process that this /proc shows."""
+def list_processes() -> list[int]:
+    """Ids of all processes in this /proc."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def state_of(pid: int) -> str:
+def process_state(pid: int) -> str:
     """State letter of a process; empty for one that is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as status:
@@ -61,47 +61,47 @@ def state_of(pid: int) -> str:
         return ""
 
 
-def look(pid: int) -> Process | None:
-    """What a process uses now; None for one that is gone."""
+def read_process_usage(pid: int) -> ProcessUsage | None:
+    """Read the resources that a process uses now; None if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as status:
             fields = status.read().rpartition(b")")[2].split()
         with open(f"/proc/{pid}/status", "rb") as status:
-            sizes = kilobytes(status, (b"RssAnon", b"RssShmem", b"VmSwap"))
+            sizes = parse_kilobytes(status, (b"RssAnon", b"RssShmem", b"VmSwap"))
     except OSError:
         return None
-    return Process(pid, int(fields[17]), sum(map(int, fields[11:15])) / TICKS, sum(sizes.values()) << 10)
+    return ProcessUsage(pid, int(fields[17]), sum(map(int, fields[11:15])) / TICKS, sum(sizes.values()) << 10)
 
 
-def fair_memory(pid: int) -> int | None:
-    """Bytes of memory of a process, pages shared by several counted in parts; None where it cannot be told."""
+def proportional_memory(pid: int) -> int | None:
+    """Bytes of memory of a process, shared pages divided among the processes that share them (PSS); None if unknown."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as rollup:
-            sizes = kilobytes(rollup, (b"Pss_Anon", b"Pss_Shmem", b"SwapPss"))
+            sizes = parse_kilobytes(rollup, (b"Pss_Anon", b"Pss_Shmem", b"SwapPss"))
     except OSError:
         return None
     return sum(sizes.values()) << 10 if len(sizes) == 3 else None
 
 
-def kilobytes(lines: Iterable[bytes], names: tuple[bytes, ...]) -> dict[bytes, int]:
-    """The values of lines like `RssAnon:   123 kB`."""
+def parse_kilobytes(lines: Iterable[bytes], names: tuple[bytes, ...]) -> dict[bytes, int]:
+    """Parse the values of lines like `RssAnon:   123 kB`."""
     return {name: int(value.split()[0]) for name, _, value in (line.partition(b":") for line in lines) if name in names}
 
 
 @dataclass(frozen=True)
-class Held:
-    """What processes keep that neither a folder nor their pages show, in bytes by inode: `files` on a disk without a
-    name any more, and `memory` of the kernel: at most that of buffers, and what is shared between processes."""
+class HeldResources:
+    """Resources that neither folders nor process pages show, in bytes by inode: `files` on a disk that no longer have a
+    name, and `memory` of the kernel: the maximum of buffers, and memory shared between processes."""
 
     files: dict[int, int]
     memory: dict[int, int]
 
 
-def look_at_descriptors(pid: int, device: int, held: Held) -> None:
-    """Add what a process holds open to `held`; files count on the file system `device`.
+def add_descriptors(pid: int, device: int, held: HeldResources) -> None:
+    """Add the open descriptors of a process to `held`; only files on the file system `device` count.
 
     Raises:
-        PermissionError: the process does not let itself be looked at.
+        PermissionError: the process cannot be inspected.
     """
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for descriptor in os.listdir(f"/proc/{pid}/fd"):
@@ -117,27 +117,27 @@ def look_at_descriptors(pid: int, device: int, held: Held) -> None:
 
 @cache
 def socket_bytes() -> int:
-    """What the kernel keeps for one end of a pair of sockets with a buffer of the usual size, at most."""
+    """Maximum kernel memory of one end of a socket pair with a buffer of the default size."""
     with open("/proc/sys/net/core/wmem_default", "rb") as usual:
         return 2 * int(usual.read())
 
 
-def look_at_mappings(pid: int, folders: tuple[str, ...], held: Held) -> None:
-    """Add what a process has mapped to `held`: shared memory, and files whose old path lies in one of `folders`.
+def add_mappings(pid: int, folders: tuple[str, ...], held: HeldResources) -> None:
+    """Add the mappings of a process to `held`: shared memory, and deleted files whose path was in one of `folders`.
 
     Raises:
-        PermissionError: the process does not let itself be looked at.
+        PermissionError: the process cannot be inspected.
     """
     with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/maps", "rb") as maps:
         for line in maps:
             if line.endswith(b" (deleted)\n"):
                 kept = held.memory if b" /dev/zero " in line else held.files
                 if kept is held.memory or any(f" {folder}/".encode() in line for folder in folders):
-                    _add(kept, line)
+                    _add_mapping(kept, line)
 
 
-def _add(kept: dict[int, int], line: bytes) -> None:
-    """Add a mapping, a line of `maps`: START-END MODE OFFSET DEVICE INODE PATH."""
+def _add_mapping(kept: dict[int, int], line: bytes) -> None:
+    """Add a mapping, given by its line in `maps`: START-END MODE OFFSET DEVICE INODE PATH."""
     extent, _, _, _, inode, _ = line.split(maxsplit=5)
     first, last = (int(end, 16) for end in extent.split(b"-"))
     number = int(inode)
@@ -149,9 +149,9 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def sweep(group: int | None = None) -> None:
-    """Kill all descendants of this process, to which orphans come: children first, then theirs, which become ours,
-    until none is left. Where /proc does not tell, it is the process group `group` that is killed."""
+def kill_descendants(group: int | None = None) -> None:
+    """Kill all descendants of this process, which adopts orphans: its children first, then theirs, which become its
+    own, until none is left. Without /proc, the process group `group` is killed."""
     if group is not None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)

@@ -17,29 +17,29 @@ from collections.abc import Sequence
 from typing import Any
 
 FILENAME = "<python>"
-PACKAGE = __name__.partition(".")[0]
-_own: list[str] = []
+_PACKAGE = __name__.partition(".")[0]
+_own_modules: list[str] = []
 
 
-def run(source: str, arguments: Sequence[str] = ()) -> int:
-    """Run `source` as `__main__` and do all that is done at an interpreter's end; the exit code. What is left to the
-    caller is `os._exit`: taking the interpreter apart takes longer than most programs."""
+def run_program(source: str, arguments: Sequence[str] = ()) -> int:
+    """Run `source` as `__main__`, finalize as an interpreter does, and return the exit code. The caller only has to
+    call `os._exit`: tearing down the interpreter takes longer than most programs."""
     sys.argv = [FILENAME, *arguments]
     sys.path.insert(0, "")
-    start_afresh()
-    return finish(run_script(source))
+    reset_inherited_state()
+    return finalize(run_script(source))
 
 
-def note_modules() -> None:
-    """Remember which modules are the warden's own, before it forks. A fork that looked for them would touch the name of
-    every module there is, and copy the pages that these lie on."""
-    _own[:] = [name for name in sys.modules if name.partition(".")[0] == PACKAGE]
+def record_own_modules() -> None:
+    """Record the fork server's own modules, before it forks. Searching for them in a fork would touch the names of all
+    modules, and so copy their memory pages."""
+    _own_modules[:] = [name for name in sys.modules if name.partition(".")[0] == _PACKAGE]
 
 
-def start_afresh() -> None:
-    """Undo what a fork has in common with its siblings: random generators that were seeded before it, the folder that
-    `tempfile` has settled on, and the modules of the warden."""
-    for name in _own:
+def reset_inherited_state() -> None:
+    """Reset the state that a fork shares with its siblings: random generators seeded before the fork, the temporary
+    folder chosen by `tempfile`, and the modules of the fork server."""
+    for name in _own_modules:
         sys.modules.pop(name, None)
     for name, seed in (("random", "seed"), ("numpy.random", "seed"), ("torch", "seed")):
         if name in sys.modules:
@@ -49,7 +49,7 @@ def start_afresh() -> None:
 
 
 def run_script(source: str) -> int:
-    """The script alone. Tracebacks show its lines and none of this file's frames."""
+    """Run the script only; returns the exit code. Tracebacks show its lines and no frames of this file."""
     if not source.endswith("\n"):
         source += "\n"  # as when a file is read: without it some errors in the last line are marked elsewhere
     linecache.cache[FILENAME] = (len(source), None, list(io.StringIO(source, newline=None)), FILENAME)
@@ -61,17 +61,17 @@ def run_script(source: str) -> int:
     try:
         code = compile(source, FILENAME, "exec", dont_inherit=True)
     except BaseException as error:  # noqa: BLE001 - reported as an interpreter does
-        return report(error.with_traceback(None))
+        return report_exception(error.with_traceback(None))
     try:
         exec(code, module.__dict__)
     except BaseException as error:  # noqa: BLE001 - reported as an interpreter does
         assert error.__traceback__ is not None  # its first entry is this frame
-        return report(error.with_traceback(error.__traceback__.tb_next))
+        return report_exception(error.with_traceback(error.__traceback__.tb_next))
     return 0
 
 
-def report(error: BaseException) -> int:
-    """What an interpreter does with an exception that nobody caught; the exit code."""
+def report_exception(error: BaseException) -> int:
+    """Handle an uncaught exception as an interpreter does; returns the exit code."""
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
             return (error.code or 0) & 0xFF
@@ -79,14 +79,14 @@ def report(error: BaseException) -> int:
         return 1
     sys.excepthook(type(error), error, error.__traceback__)
     if isinstance(error, KeyboardInterrupt):
-        finish(0)
+        finalize(0)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return 1
 
 
 def show_exception(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
-    # The interpreter's own hook looks for the script's lines on the disk only.
+    # The interpreter's own hook looks for the lines of the script on disk only.
     flush(sys.stdout)
     traceback.print_exception(kind, error, trace)
 
@@ -98,8 +98,8 @@ def show_thread_exception(args: threading.ExceptHookArgs) -> None:
         traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback)
 
 
-def finish(status: int) -> int:
-    """Wait for threads, run exit functions, finalise what the script made, flush."""
+def finalize(status: int) -> int:
+    """Wait for threads, run exit functions, finalize the objects of the script, flush; returns the exit code."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.modules.pop("__main__", None)
@@ -112,7 +112,7 @@ def finish(status: int) -> int:
 
 
 def flush(stream: Any) -> bool:
-    """Whether `stream`, or whatever the script put in its place, has nothing left to write."""
+    """Flush `stream`, or what the script put in its place; returns False if that failed."""
     if stream is None or getattr(stream, "closed", False):
         return True
     try:

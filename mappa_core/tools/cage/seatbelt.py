@@ -1,8 +1,8 @@
-"""The sandbox of macOS, by a profile in its own language. Untried: written from its description, run by nobody yet.
+"""The sandbox of macOS, set up by a profile in its own language. Untested: written from its documentation.
 
-In a profile the last rule that fits decides. Everything that is not allowed is denied: networks, Unix sockets, shared
-memory and semaphores with names (`multiprocessing.Pool` fails), signals to others. Names and sizes of all files can be
-asked for, contents not.
+In a profile the last matching rule decides. Everything that is not allowed is denied: networks, Unix sockets, named
+shared memory and semaphores (`multiprocessing.Pool` fails), signals to others. Names and sizes of all files can be
+read, contents not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from mappa_core.tools.cage import kernel, places
 
-SYSTEM = (
+MACOS_SYSTEM_PATHS = (
     # Programs, libraries and what the dynamic linker reads.
     *("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/libexec", "/usr/share", "/System/Library"),
     *("/System/Volumes/Preboot/Cryptexes", "/Library/Apple", "/Library/Developer/CommandLineTools"),
@@ -32,14 +32,15 @@ _BASE = """\
 """
 
 
-def profile(*, writable: Sequence[str], readable: Sequence[str], hidden: Sequence[str]) -> str:
-    """A profile that lets a program change what is below `writable`, read and run what is below `readable` (with
-    SYSTEM and the devices) and not in `hidden`, and nothing else. Paths are resolved: links have no place in a profile.
+def build_profile(*, writable: Sequence[str], readable: Sequence[str], hidden: Sequence[str]) -> str:
+    """Build a profile that lets a program change all below `writable`, read and run all below `readable` (with
+    MACOS_SYSTEM_PATHS and the devices) except `hidden`, and nothing else. Paths are resolved, as a profile cannot
+    contain links.
 
     Raises:
-        ValueError: a path holds what a profile cannot.
+        ValueError: a path contains characters that a profile cannot.
     """
-    readable = (*SYSTEM, *readable)
+    readable = (*MACOS_SYSTEM_PATHS, *readable)
     return _BASE + "".join(
         [
             *_rules("allow", "file-read* process-exec*", readable),
@@ -52,11 +53,11 @@ def profile(*, writable: Sequence[str], readable: Sequence[str], hidden: Sequenc
     )
 
 
-def restrict(profile: str) -> None:
-    """Put this process, and all that it starts, under `profile` for good.
+def apply_profile(profile: str) -> None:
+    """Apply `profile` to this process and all that it starts, for good.
 
     Raises:
-        OSError: the system does not accept it, and why.
+        OSError: the system does not accept it; says why.
     """
     error = ctypes.c_char_p()
     initialise = kernel.LIBC.sandbox_init
@@ -66,11 +67,11 @@ def restrict(profile: str) -> None:
 
 
 def _rules(decision: str, operations: str, paths: Iterable[str], kind: str = "subpath") -> list[str]:
-    return [f"({decision} {operations} ({kind} {quoted(os.path.realpath(path))}))\n" for path in paths]
+    return [f"({decision} {operations} ({kind} {quote(os.path.realpath(path))}))\n" for path in paths]
 
 
-def quoted(path: str) -> str:
-    """`path` as a string of the profile's language."""
+def quote(path: str) -> str:
+    """Quote `path` as a string of the profile's language."""
     if any(not letter.isprintable() and letter not in "\n\t\r" for letter in path if ord(letter) < 128):
         raise ValueError(f"a path of the sandbox holds a control character: {path!r}")
     for letter, escape in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\t", "\\t"), ("\r", "\\r")):

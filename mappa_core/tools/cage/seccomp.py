@@ -1,7 +1,7 @@
-"""The filter of system calls: a program for the kernel's classic packet filter, one for x86_64 and aarch64 together.
+"""The filter of system calls: a classic BPF program, one for both x86_64 and aarch64.
 
-It reads the number and the arguments of a call, never memory, and is the same wherever it is built. A process of
-another instruction set, which would have other numbers, is killed at its first call.
+It reads the number and the arguments of a call, never memory, and is the same on every machine that builds it. A
+process of another instruction set, which has other call numbers, is killed at its first call.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from functools import lru_cache
 
 from mappa_core.tools.cage import kernel
 from mappa_core.tools.cage.syscalls import (
-    CONDITIONAL,
+    CONDITIONAL_CALLS,
     CONDITIONS,
-    METADATA,
-    MISSING,
-    NEWEST,
-    REFUSED,
-    TOUCHES,
+    METADATA_CALLS,
+    MISSING_CALLS,
+    NEWEST_CALL,
+    REFUSED_CALLS,
+    TOUCH_CALL,
     Condition,
     Numbers,
 )
@@ -28,40 +28,40 @@ from mappa_core.tools.cage.syscalls import (
 ALLOW = 0x7FFF_0000
 KILL = 0x8000_0000
 ERRNO = 0x0005_0000
-"""The answer, with the errno in the lower bits. With none, a call does nothing and says that it succeeded."""
+"""Fail the call with the errno in the lower bits. With errno 0, it does nothing and reports success."""
 X86_64, AARCH64 = 0xC000_003E, 0xC000_00B7
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
-"""Where these are in what the filter is asked about."""
+"""Offsets in `struct seccomp_data`, the input of the filter."""
 SECCOMP_MODE_FILTER = 2
 
 _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
 _JUMP, _EQUAL, _GREATER = 0x05, 0x15, 0x25
 _GROUP = 8
-"""Calls that are skipped together. Twenty comparisons decide a call then, instead of two hundred."""
+"""Calls per group, skipped together. A call then takes twenty comparisons instead of two hundred."""
 
-Code = list[tuple[int, int, int, int]]
-"""Instructions: operation, how many to skip if true and if false, operand."""
+Instructions = list[tuple[int, int, int, int]]
+"""Tuples of operation, instructions to skip if true and if false, and operand."""
 
 
 @lru_cache
-def program(*, keep_metadata: bool) -> bytes:
-    """The filter, as an array of `struct sock_filter`: for `install`, and for `bwrap --seccomp`.
+def build_filter(*, keep_metadata: bool) -> bytes:
+    """Build the filter, as an array of `struct sock_filter`: for `install_filter`, and for `bwrap --seccomp`.
 
-    With `keep_metadata`, calls that change a file's mode, owner, times or attributes do nothing and say that they
-    succeeded: for a cage that cannot restrict them by path. As an error, they would end most copying of files. Only
-    setting a path's times to now is refused: by its success `Path.touch` would take the file for there.
+    With `keep_metadata`, calls that change a file's mode, owner, times or attributes do nothing and report success: for
+    a sandbox that cannot restrict them by path. An error would make most copying of files fail. Only setting a path's
+    times to now is refused: if that succeeded, `Path.touch` would assume that the file exists.
     """
-    code: Code = [(_LOAD, 0, 0, ARCHITECTURE)]
+    code: Instructions = [(_LOAD, 0, 0, ARCHITECTURE)]
     for architecture, column in ((X86_64, 0), (AARCH64, 1)):
         body = _rules(column, keep_metadata)
-        # A jump of its own: a comparison cannot skip more than 255 instructions.
+        # A separate jump: a comparison cannot skip more than 255 instructions.
         code += [(_EQUAL, 1, 0, architecture), (_JUMP, 0, 0, len(body)), *body]
     code.append((_RETURN, 0, 0, KILL))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
 
 
-def install(program: bytes) -> None:
-    """Put this process, all that it starts, and no other thread of it, under `program`, for good.
+def install_filter(program: bytes) -> None:
+    """Apply the filter `program` to this thread and all that it starts, for good; other threads stay unfiltered.
 
     Raises:
         OSError: the kernel has no seccomp (EINVAL), or privileges were not given up before (EACCES).
@@ -71,10 +71,10 @@ def install(program: bytes) -> None:
     kernel.prctl(kernel.PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(header))
 
 
-def _rules(column: int, keep_metadata: bool) -> Code:
-    """For one machine, in groups by number that are skipped as a whole: most calls are in none of them."""
+def _rules(column: int, keep_metadata: bool) -> Instructions:
+    """Rules for one machine, in groups by call number that are skipped as a whole: most calls are in none of them."""
     blocks = sorted(_blocks(column, keep_metadata))
-    code: Code = [(_LOAD, 0, 0, NUMBER), (_GREATER, 0, 1, NEWEST), (_RETURN, 0, 0, ERRNO | ENOSYS)]
+    code: Instructions = [(_LOAD, 0, 0, NUMBER), (_GREATER, 0, 1, NEWEST_CALL), (_RETURN, 0, 0, ERRNO | ENOSYS)]
     for start in range(0, len(blocks), _GROUP):
         group = blocks[start : start + _GROUP]
         body = [instruction for _, block in group for instruction in block] + [(_RETURN, 0, 0, ALLOW)]
@@ -82,20 +82,20 @@ def _rules(column: int, keep_metadata: bool) -> Code:
     return [*code, (_RETURN, 0, 0, ALLOW)]
 
 
-def _blocks(column: int, keep_metadata: bool) -> Iterator[tuple[int, Code]]:
-    """The number of each call in question, and what to do if it is that, else to go on behind it."""
-    answers = [(REFUSED, EPERM), (MISSING, ENOSYS), *([(METADATA, 0)] if keep_metadata else [])]
+def _blocks(column: int, keep_metadata: bool) -> Iterator[tuple[int, Instructions]]:
+    """The number of each restricted call, and its instructions, which any other call skips."""
+    answers = [(REFUSED_CALLS, EPERM), (MISSING_CALLS, ENOSYS), *([(METADATA_CALLS, 0)] if keep_metadata else [])]
     for calls, errno in answers:
-        for name, number in _of(calls, column):
-            body = _unless_now() if name == TOUCHES else []
+        for name, number in _calls_of_machine(calls, column):
+            body = _unless_now() if name == TOUCH_CALL else []
             yield number, [(_EQUAL, 0, len(body) + 1, number), *body, (_RETURN, 0, 0, ERRNO | errno)]
-    for name, number in _of(CONDITIONAL, column):
+    for name, number in _calls_of_machine(CONDITIONAL_CALLS, column):
         body = [instruction for condition in CONDITIONS[name] for instruction in _must_hold(condition)]
         yield number, [(_EQUAL, 0, len(body) + 1, number), *body, (_RETURN, 0, 0, ALLOW)]
 
 
-def _unless_now() -> Code:
-    """Refuse `utimensat` of a path, argument 1, without times, argument 2; else go on behind it. Both are pointers."""
+def _unless_now() -> Instructions:
+    """Refuse `utimensat` of a path, argument 1, without times, argument 2; else continue. Both are pointers."""
     path, times = (ARGUMENTS + 8 * argument for argument in (1, 2))
     return [
         (_LOAD, 0, 0, path),
@@ -110,22 +110,23 @@ def _unless_now() -> Code:
     ]
 
 
-def _of(calls: dict[str, Numbers], column: int) -> Iterator[tuple[str, int]]:
+def _calls_of_machine(calls: dict[str, Numbers], column: int) -> Iterator[tuple[str, int]]:
     for name, numbers in calls.items():
         if (number := numbers[column]) is not None:
             yield name, number
 
 
-def _must_hold(condition: Condition) -> Code:
-    """Refuse the call unless `condition` holds, else go on behind it."""
-    code: Code = [(_LOAD, 0, 0, ARGUMENTS + 8 * condition.argument + (4 if condition.upper else 0))]
+def _must_hold(condition: Condition) -> Instructions:
+    """Refuse the call unless `condition` holds, else continue."""
+    code: Instructions = [(_LOAD, 0, 0, ARGUMENTS + 8 * condition.argument + (4 if condition.upper else 0))]
     if condition.mask != 0xFFFF_FFFF:
         code.append((_AND, 0, 0, condition.mask))
     return [*code, *_compare(condition.values, condition.among), (_RETURN, 0, 0, ERRNO | EPERM)]
 
 
 def _compare(values: Sequence[int], among: bool) -> Iterator[tuple[int, int, int, int]]:
-    """Skip the one instruction behind these if what was loaded is among `values`, or among none of them."""
+    """Skip the next instruction after these if the loaded value is among `values`, or if not `among`, in none of
+    them."""
     for position, value in enumerate(values):
         left = len(values) - 1 - position
         if among:

@@ -1,4 +1,4 @@
-"""The supervisor: runs the one program that is asked for on its channel, and replies once nothing of it is left."""
+"""The supervisor: runs the one job it reads from its channel, and replies once none of its processes are left."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from mappa_core.tools.cage import disk, kernel, program
-from mappa_core.tools.cage.bubblewrap import Bubblewrap
-from mappa_core.tools.cage.cages import Bare, Cage, Landlocked, Seatbelted
-from mappa_core.tools.cage.order import Order, Setup
-from mappa_core.tools.cage.output import Ends
-from mappa_core.tools.cage.watch import Guard, Watch, own_memory
+from mappa_core.tools.cage.bubblewrap import BubblewrapBackend
+from mappa_core.tools.cage.cages import LandlockBackend, NoSandbox, SandboxBackend, SeatbeltBackend
+from mappa_core.tools.cage.order import SandboxConfig, SandboxJob
+from mappa_core.tools.cage.output import OutputCapture
+from mappa_core.tools.cage.watch import LimitChecker, ProgramMonitor, own_memory_bytes
 
-CAGES: Mapping[str, Callable[[Setup, Order], Cage]] = {
-    "bubblewrap": Bubblewrap,
-    "landlock": Landlocked,
-    "seatbelt": Seatbelted,
-    "none": Bare,
+BACKENDS: Mapping[str, Callable[[SandboxConfig, SandboxJob], SandboxBackend]] = {
+    "bubblewrap": BubblewrapBackend,
+    "landlock": LandlockBackend,
+    "seatbelt": SeatbeltBackend,
+    "none": NoSandbox,
 }
-OPEN_AT_MOST = os.sysconf("SC_OPEN_MAX")
-"""Descriptors that may be open, before any limit."""
+MAX_OPEN_FILES = os.sysconf("SC_OPEN_MAX")
+"""Number of descriptors that may be open, before any limit is set."""
 EXIT = os._exit
-"""Which a program may replace."""
-DESCRIPTORS = 256
-"""Files, pipes and sockets that one process may have open: what lies in pipes and between sockets is memory."""
-LOCKED_BYTES = 1 << 16
-"""Memory that a process may keep from being moved to disk."""
+"""Kept here, as a program may replace `os._exit`."""
+MAX_DESCRIPTORS = 256
+"""Files, pipes and sockets that one process may have open: buffers of pipes and sockets use memory."""
+MAX_LOCKED_BYTES = 1 << 16
+"""Memory that a process may lock against swapping."""
 SPARE_PROCESSES = 16
-"""Processes of the cage itself, which count like the program's."""
+"""Processes of the sandbox itself, which count like those of the program."""
 
 
-def watch_signals(*signals: int) -> int:
-    """A descriptor on which the numbers of these signals can be read, one byte each."""
+def open_signal_pipe(*signals: int) -> int:
+    """Return a descriptor from which the numbers of received signals can be read, one byte each."""
     readable, writable = os.pipe()
     os.set_blocking(readable, False)
     os.set_blocking(writable, False)
@@ -50,103 +50,104 @@ def watch_signals(*signals: int) -> int:
     return readable
 
 
-def forget_signals(*signals: int) -> None:
+def reset_signals(*signals: int) -> None:
     signal.set_wakeup_fd(-1)
     for number in signals:
         signal.signal(number, signal.SIG_DFL)
 
 
-def answer(channel: socket.socket, **reply: Any) -> None:
+def send_reply(channel: socket.socket, **reply: Any) -> None:
     with contextlib.suppress(OSError):  # the driver no longer waits
         channel.sendall(json.dumps(reply).encode() + b"\n")
 
 
-def supervise(channel: socket.socket, warden: int, setup: Setup) -> None:
-    """Read an order from `channel`, run it, reply."""
-    signals = watch_signals(signal.SIGCHLD, signal.SIGTERM)
+def supervise(channel: socket.socket, fork_server: int, config: SandboxConfig) -> None:
+    """Read a job from `channel`, run it, reply."""
+    signals = open_signal_pipe(signal.SIGCHLD, signal.SIGTERM)
     kernel.die_with_parent(signal.SIGTERM)
     kernel.become_subreaper()
     with channel.makefile("rb") as lines:
         line = lines.readline()
-    if os.getppid() != warden or not line:
+    if os.getppid() != fork_server or not line:
         return
-    order = Order.from_json(line)
+    job = SandboxJob.from_json(line)
     try:
-        reply = run(order, CAGES[setup.tier](setup, order), channel, signals)
+        reply = run_job(job, BACKENDS[config.backend](config, job), channel, signals)
     except OSError as error:
         reply = {"fault": f"cannot run the program: {error}"}
     if reply is not None:
-        answer(channel, **reply)
+        send_reply(channel, **reply)
 
 
-def run(order: Order, cage: Cage, channel: socket.socket, signals: int) -> dict[str, Any] | None:
-    """The reply to `order`; None where nobody waits for it any more. Nothing of the program is left."""
-    inherited = own_memory() if kernel.LINUX else 0
+def run_job(job: SandboxJob, sandbox: SandboxBackend, channel: socket.socket, signals: int) -> dict[str, Any] | None:
+    """Run `job` and return the reply; None if nobody waits for it any more. No process of the program is left."""
+    inherited_memory = own_memory_bytes() if kernel.LINUX else 0
     try:
-        hold_back(order)
-        cage.build()
-        kernel.die_with_parent(signal.SIGTERM)  # which entering a cage may have undone
-        guard = Guard(cage, order, inherited) if kernel.LINUX else None
-        ending = watched(order, cage, channel, signals, guard)
-        disk.tidy(cage.folder)
-        if ending is not None and guard is not None and (limit := guard.left_too_much()) is not None:
-            disk.trim(cage.folder, guard.most_bytes, guard.most_entries)
+        limit_supervisor(job)
+        sandbox.build()
+        kernel.die_with_parent(signal.SIGTERM)  # entering a sandbox may have undone it
+        checker = LimitChecker(sandbox, job, inherited_memory) if kernel.LINUX else None
+        ending = run_monitored(job, sandbox, channel, signals, checker)
+        disk.make_readable(sandbox.folder)
+        if ending is not None and checker is not None and (limit := checker.exceeded_file_limit()) is not None:
+            disk.trim(sandbox.folder, checker.max_bytes, checker.max_entries)
             if ending["limit"] is None:
                 ending |= {"exit": None, "limit": limit}
         return ending
     finally:
-        cage.end(0)
-        cage.clear()
+        sandbox.kill_all(0)
+        sandbox.clean_up()
 
 
-def watched(
-    order: Order, cage: Cage, channel: socket.socket, signals: int, guard: Guard | None
+def run_monitored(
+    job: SandboxJob, sandbox: SandboxBackend, channel: socket.socket, signals: int, checker: LimitChecker | None
 ) -> dict[str, Any] | None:
-    """Start the program, wait for its end or end it, and kill what it left; how it ended, and what it wrote."""
-    outputs, ends = open_outputs(order)
+    """Start the program, wait until it ends or reaches a limit, and kill what it left. Returns how it ended, and its
+    output; None if nobody waits for it any more."""
+    outputs, ends = open_outputs(job)
     started = time.monotonic()
     pid = os.fork()
     if pid == 0:
-        become_program(order, cage, *ends)
+        become_program(job, sandbox, *ends)
     for end in ends:
         os.close(end)
     try:
-        ending = Watch(pid, signals, channel, outputs, guard).until(started + order.wall_s)
+        ending = ProgramMonitor(pid, signals, channel, outputs, checker).wait_until(started + job.wall_s)
         seconds = time.monotonic() - started
     finally:
-        cage.end(pid)
+        sandbox.kill_all(pid)
     for output in outputs:
         output.drain()
     if ending is None:
         return None
-    return {**ending, "stdout": outputs[0].kept(), "stderr": outputs[1].kept(), "seconds": seconds}
+    return {**ending, "stdout": outputs[0].to_reply(), "stderr": outputs[1].to_reply(), "seconds": seconds}
 
 
-def open_outputs(order: Order) -> tuple[list[Ends], list[int]]:
-    """Readers of standard output and error, and the ends that the program writes to."""
+def open_outputs(job: SandboxJob) -> tuple[list[OutputCapture], list[int]]:
+    """Create the captures of standard output and error, and the pipe ends that the program writes to."""
     pipes = [os.pipe(), os.pipe()]
-    return [Ends(pipe, order.head_bytes, order.tail_bytes) for pipe, _ in pipes], [end for _, end in pipes]
+    return [OutputCapture(pipe, job.head_bytes, job.tail_bytes) for pipe, _ in pipes], [end for _, end in pipes]
 
 
-def become_program(order: Order, cage: Cage, out: int, err: int) -> NoReturn:
-    """Turn this fork into an interpreter that runs `order.code` as its script."""
+def become_program(job: SandboxJob, sandbox: SandboxBackend, out: int, err: int) -> NoReturn:
+    """Turn this fork into an interpreter that runs `job.code` as its script."""
     status = 1
     try:
-        forget_signals(signal.SIGCHLD, signal.SIGTERM)
+        reset_signals(signal.SIGCHLD, signal.SIGTERM)
         os.setsid()
         null = os.open(os.devnull, os.O_RDONLY)
         for number, descriptor in enumerate((null, out, err)):
             os.dup2(descriptor, number)
-        os.chdir(cage.folder)
+        os.chdir(sandbox.folder)
         os.umask(0o022)
-        os.environ.update(HOME=cage.home, TMPDIR=cage.home)
-        restrict(order, cage)
-        cage.confine()  # may take a descriptor of the warden's
-        os.closerange(3, OPEN_AT_MOST)
+        os.environ.update(HOME=sandbox.home, TMPDIR=sandbox.home)
+        limit_program(job, sandbox)
+        sandbox.confine()  # may need a descriptor of the fork server
+        os.closerange(3, MAX_OPEN_FILES)
         kernel.die_with_parent(signal.SIGKILL)
         kernel.set_dumpable()
-        status = program.run(order.code, order.arguments)
-    except BaseException:  # noqa: BLE001 - reported, however little the program left to report with
+        status = program.run_program(job.code, job.arguments)
+    except BaseException:  # noqa: BLE001 - reported as far as the program left the means to
         status = 1
         with contextlib.suppress(BaseException):
             traceback.print_exc()
@@ -154,41 +155,41 @@ def become_program(order: Order, cage: Cage, out: int, err: int) -> NoReturn:
         EXIT(status)  # a fork must not go on as a second supervisor
 
 
-def hold_back(order: Order) -> None:
-    """Limits of the supervisor that all it starts shall have, the walls of a cage included, which a program may get
-    hold of."""
-    limit(resource.RLIMIT_FSIZE, order.file_bytes)
-    limit(resource.RLIMIT_NOFILE, DESCRIPTORS)
-    limit(resource.RLIMIT_MEMLOCK, LOCKED_BYTES)
-    limit(resource.RLIMIT_CORE, 0)
+def limit_supervisor(job: SandboxJob) -> None:
+    """Set limits that the supervisor and all its children have, the processes of the sandbox included, as a program may
+    gain control of them."""
+    set_limit(resource.RLIMIT_FSIZE, job.file_bytes)
+    set_limit(resource.RLIMIT_NOFILE, MAX_DESCRIPTORS)
+    set_limit(resource.RLIMIT_MEMLOCK, MAX_LOCKED_BYTES)
+    set_limit(resource.RLIMIT_CORE, 0)
 
 
-def restrict(order: Order, cage: Cage) -> None:
-    """Limits of this process and, each for itself, of those that it starts. The number of processes is one of a user's
-    in all: the watch knows better, this is for what a program may start between two of its looks."""
-    cpu = math.ceil(order.cpu_s)
-    limit(resource.RLIMIT_CPU, cpu, cpu + 1)
-    limit(resource.RLIMIT_AS, order.memory_bytes + address_space())
-    limit(resource.RLIMIT_NPROC, order.processes + (SPARE_PROCESSES if cage.has_user else threads_of_all()))
+def limit_program(job: SandboxJob, sandbox: SandboxBackend) -> None:
+    """Set the limits of this process and of each that it starts. The limit on processes counts all processes of a user:
+    the LimitChecker counts better, this one covers what a program starts between two of its checks."""
+    cpu = math.ceil(job.cpu_s)
+    set_limit(resource.RLIMIT_CPU, cpu, cpu + 1)
+    set_limit(resource.RLIMIT_AS, job.memory_bytes + address_space_bytes())
+    set_limit(resource.RLIMIT_NPROC, job.processes + (SPARE_PROCESSES if sandbox.has_own_user else count_threads()))
 
 
-def limit(kind: int, soft: int, hard: int | None = None) -> None:
-    """Set a limit, never above what is allowed already."""
+def set_limit(kind: int, soft: int, hard: int | None = None) -> None:
+    """Set a resource limit, never above the current hard limit."""
     allowed = resource.getrlimit(kind)[1]
     values = [value if allowed == resource.RLIM_INFINITY else min(value, allowed) for value in (soft, hard or soft)]
     resource.setrlimit(kind, (values[0], values[1]))
 
 
-def threads_of_all() -> int:
-    """Threads and processes of all users."""
+def count_threads() -> int:
+    """Number of threads and processes of all users."""
     if not kernel.LINUX:
         return resource.getrlimit(resource.RLIMIT_NPROC)[1]
     with open("/proc/loadavg", "rb") as load:
         return int(load.read().split()[3].partition(b"/")[2])
 
 
-def address_space() -> int:
-    """Bytes that this process has mapped: what was there before the program, and is not its own."""
+def address_space_bytes() -> int:
+    """Bytes that this process has mapped before the program starts, which do not count as the program's."""
     if not kernel.LINUX:
         return 0
     with open("/proc/self/statm", "rb") as sizes:

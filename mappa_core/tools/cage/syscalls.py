@@ -1,14 +1,14 @@
-"""The system calls that programs may not make, or not with every argument, and why.
+"""System calls that programs may not make, or not with every argument, and why.
 
-All else is allowed up to the newest call that this list knows. Numbers are those of x86_64 and of aarch64, None where
-that has no such call. A call that a program finds *missing* (ENOSYS) is one for which libraries have another way; one
-that is *refused* (EPERM) is not theirs to make.
+All others are allowed up to the newest call that this list knows. Numbers are those of x86_64 and of aarch64, None
+where that has no such call. A call is *missing* (ENOSYS) where libraries have a fallback, and *refused* (EPERM) where
+programs must not make it.
 
-Left alone on purpose: `kill` and its kin (held by the process namespace, or Landlock's scope), opening and naming files
-(by mounts, or Landlock), `execve` (by no new privileges), limits of the process itself (they can only be lowered),
-`pidfd_open` (no more than a process id), `seccomp` and `landlock_*` (they only take away), `stat`, `chdir` and
-`readlink` (a filter sees no path; without namespaces they tell names and sizes, never contents), and locks (all that
-two programs can tell each other by them are bits, which they can by using the processor).
+Allowed on purpose: `kill` and its relatives (restricted by the process namespace, or Landlock's scope), opening and
+naming files (by mounts, or Landlock), `execve` (by no new privileges), limits of the process itself (they can only be
+lowered), `pidfd_open` (no more than a process id), `seccomp` and `landlock_*` (they only restrict further), `stat`,
+`chdir` and `readlink` (a filter sees no path; without namespaces they reveal names and sizes, never contents), and
+locks (two programs can only exchange bits by them, as they can by processor load).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from mappa_core.tools.cage import kernel
 
-NEWEST = 469
-"""What comes after `file_setattr` (Linux 6.17) is missing, and so are the numbers of x32, which have bit 30: nobody has
-asked yet what they can do."""
+NEWEST_CALL = 469
+"""Calls newer than `file_setattr` (Linux 6.17) are missing, and so are those of x32, which have bit 30: nobody has
+reviewed them yet."""
 
 
 class Numbers(NamedTuple):
@@ -31,8 +31,8 @@ class Numbers(NamedTuple):
 
 @dataclass(frozen=True)
 class Condition:
-    """On an argument, counted from 0: the bits of `mask` must be `among` these values, or among none of them. Only the
-    lower 32 bits count, as in the kernel for arguments that are an int; the upper ones where `upper`."""
+    """Condition on an argument, counted from 0: its bits in `mask` must be one of `values`, or if not `among`, none of
+    them. Only the lower 32 bits count, as in the kernel for arguments of type int; with `upper`, the upper 32."""
 
     argument: int
     values: tuple[int, ...]
@@ -56,40 +56,41 @@ _REFUSED: dict[str, tuple[int, int | None]] = {
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "process_madvise": (440, 440), "process_mrelease": (448, 448), "pidfd_getfd": (438, 438), "kcmp": (312, 272),
     "migrate_pages": (256, 238), "move_pages": (279, 239), "get_robust_list": (274, 100),
-    # Parts of the kernel that have been ways out of it, and that no program of an agent needs.
+    # Parts of the kernel that have been used for escapes, and that no agent's program needs.
     "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "uselib": (134, None),
     "modify_ldt": (154, None), "lookup_dcookie": (212, 18), "nfsservctl": (180, 42), "vhangup": (153, 58),
     "lsm_set_self_attr": (460, 460),
-    # Files by handle instead of by path: past every rule about paths, for who may read everything.
+    # Files by handle instead of by path: bypasses every rule about paths for a process that may read everything.
     "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
-    # Watching folders: tells the names of files that nobody may open, and takes from what a user has of watches.
+    # Watching folders: reveals names of files that may not be opened, and uses up the user's watches.
     "inotify_init": (253, None), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27),
     "fanotify_init": (300, 262), "fanotify_mark": (301, 263),
     # Keys of the user and of the session.
     "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
-    # The machine: modules, its name, its clock, its disks, its ports. They need privileges, which nobody should have.
+    # The machine: modules, its name, its clock, its disks, its ports. They need privileges, which no program has.
     "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106), "kexec_load": (246, 104),
     "kexec_file_load": (320, 294), "reboot": (169, 142), "swapon": (167, 224), "swapoff": (168, 225),
     "quotactl": (179, 60), "quotactl_fd": (443, 443), "acct": (163, 89), "syslog": (103, 116),
     "settimeofday": (164, 170), "clock_settime": (227, 112), "clock_adjtime": (305, 266), "adjtimex": (159, 171),
     "sethostname": (170, 161), "setdomainname": (171, 162), "iopl": (172, None), "ioperm": (173, None),
-    # Memory, queues and locks under a key or a name, which outlive whoever made them, and are shared by a user's.
+    # Memory, queues and locks with a key or a name, which outlive their creator and are shared by a user's processes.
     "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "shmdt": (67, 197), "semget": (64, 190),
     "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186), "msgsnd": (69, 189),
     "msgrcv": (70, 188), "msgctl": (71, 187), "mq_open": (240, 180), "mq_unlink": (241, 181),
     "mq_timedsend": (242, 182), "mq_timedreceive": (243, 183), "mq_notify": (244, 184), "mq_getsetattr": (245, 185),
-    # Flags of a file that outlive the program, such as read-only for ever. By descriptor: `ioctl`, below.
+    # Flags of a file that outlive the program, such as immutable. By descriptor: `ioctl`, below.
     "file_setattr": (469, 469),
 }  # fmt: skip
 
 _MISSING: dict[str, tuple[int, int | None]] = {
-    # Its arguments lie in memory, where a filter cannot see whether it makes namespaces; C libraries then use `clone`.
+    # Its arguments are in memory, where a filter cannot see whether it makes namespaces; C libraries fall back to
+    # `clone`.
     "clone3": (435, 435),
-    # Likewise the flags of opening; nobody needs it.
+    # Likewise the flags of opening; no library needs it.
     "openat2": (437, 437),
     # Calls made by the kernel, which this filter does not see.
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
-    # Memory that is in no process's account: files in memory without a path, and pages that only a pipe holds.
+    # Memory that no process is charged for: files in memory without a path, and pages that only a pipe holds.
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "vmsplice": (278, 75),
     # Of these there is one small number for the whole machine.
     "io_setup": (206, 0),
@@ -111,14 +112,14 @@ _CONDITIONAL: dict[str, tuple[int, int | None]] = {
     "sched_setattr": (314, 274),
 }  # fmt: skip
 
-REFUSED = {name: Numbers(*numbers) for name, numbers in _REFUSED.items()}
-MISSING = {name: Numbers(*numbers) for name, numbers in _MISSING.items()}
-METADATA = {name: Numbers(*numbers) for name, numbers in _METADATA.items()}
-"""What changes a file's mode, owner, times and attributes: neither Landlock nor anything else restricts these by
-path, so that a program could change them of all files that its user owns."""
-TOUCHES = "utimensat"
-"""Of these the one by which libraries find out whether a file is there."""
-CONDITIONAL = {name: Numbers(*numbers) for name, numbers in _CONDITIONAL.items()}
+REFUSED_CALLS = {name: Numbers(*numbers) for name, numbers in _REFUSED.items()}
+MISSING_CALLS = {name: Numbers(*numbers) for name, numbers in _MISSING.items()}
+METADATA_CALLS = {name: Numbers(*numbers) for name, numbers in _METADATA.items()}
+"""Calls that change a file's mode, owner, times and attributes: neither Landlock nor anything else restricts these by
+path, so that a program could change them for all files that its user owns."""
+TOUCH_CALL = "utimensat"
+"""The call among METADATA_CALLS by which libraries test whether a file exists."""
+CONDITIONAL_CALLS = {name: Numbers(*numbers) for name, numbers in _CONDITIONAL.items()}
 """Allowed where all of CONDITIONS hold, else refused."""
 
 _AF_UNIX, _SOCK_STREAM, _SOCK_FLAGS = 1, 1, 0o2004000
@@ -137,27 +138,27 @@ _F_SETLEASE, _F_SETPIPE_SZ, _F_SETDELEG = 1024, 1031, 1040
 _PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
 
 _ITSELF = Condition(0, (0,))
-"""Of the calling thread. Else a program could starve another process of its user or, by a limit, have it killed."""
+"""Only the calling thread. Otherwise a program could starve another process of its user or have a limit kill it."""
 
 CONDITIONS: dict[str, tuple[Condition, ...]] = {
     # Between processes of one program. Other kinds of pairs can be sent from one to another by address.
     "socketpair": (Condition(0, (_AF_UNIX,)), Condition(1, (_SOCK_STREAM,), mask=0xFFFF_FFFF ^ _SOCK_FLAGS)),
-    # Buffers of the usual size: the watch counts them by it.
+    # Buffers keep the default size, which memory accounting assumes.
     "setsockopt": (Condition(2, _BUFFER_SIZES, among=False),),
-    # To nowhere but the other end; data out of band has been a way into the kernel.
+    # Only to the other end; out-of-band data has been a way to attack the kernel.
     "sendto": (Condition(4, (0,)), Condition(4, (0,), upper=True), Condition(3, (0,), mask=_MSG_OOB)),
-    # No namespaces, and no siblings: who a program starts is below it. The flags come first on both machines.
+    # No namespaces, and no siblings: children are below their parent. The flags come first on both machines.
     "clone": (Condition(0, (0,), mask=_NEW_NAMESPACES | kernel.CLONE_PARENT),),
-    # Asking, and the usual one. Others weaken the protection of memory.
+    # Queries, and the default. Others weaken memory protection.
     "personality": (Condition(0, (0, 0xFFFF_FFFF)),),
     # Regular files and FIFOs, no devices and no sockets.
     "mknod": (Condition(1, (0, stat.S_IFREG, stat.S_IFIFO), mask=0o170000),),
     "mknodat": (Condition(2, (0, stat.S_IFREG, stat.S_IFIFO), mask=0o170000),),
     # No typing into a terminal, and no flags of files that outlive the program.
     "ioctl": (Condition(1, (_TIOCSTI, _TIOCLINUX, *_FILE_FLAGS), among=False),),
-    # A lease on a file that it may only read makes others who open it wait; the watch counts pipes by their usual size.
+    # A lease on a readable file makes others who open it wait; memory accounting assumes pipes of the default size.
     "fcntl": (Condition(1, (_F_SETLEASE, _F_SETPIPE_SZ, _F_SETDELEG), among=False),),
-    # What a process is seen to run could be made another file.
+    # It could change which file a process is reported to run.
     "prctl": (Condition(0, (kernel.PR_SET_MM,), among=False),),
     "prlimit64": (_ITSELF,),
     "setpriority": (Condition(0, (_PRIO_PROCESS,)), Condition(1, (0,))),

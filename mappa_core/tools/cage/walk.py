@@ -1,7 +1,7 @@
-"""Look through a folder, and remove it, whatever a program has made of it.
+"""Walk through a folder, and remove it, safely against anything that a program may have done to it.
 
-Every folder is entered by a descriptor of the one it is in and never through a link, so that one which was swapped for
-a link does not lead outside. One descriptor is open at a time, and nothing recurses, however deep the folders are.
+Every folder is entered by a descriptor of its parent and never through a link, so that a folder that was swapped for a
+link does not lead outside. One descriptor is open at a time, and nothing recurses, however deep the folders are.
 """
 
 from __future__ import annotations
@@ -14,52 +14,52 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
-LONGEST = 3072
-"""Bytes of a relative path beyond which nothing is looked at: the rest of what systems take (4096) is for the folder
-that a workspace stands in."""
+MAX_PATH_BYTES = 3072
+"""Bytes of a relative path beyond which entries are skipped: the rest of the system's limit (4096) is for the path of
+the workspace itself."""
 
-REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.ENXIO})
-"""What a program may have brought about at its files; other errors are faults of the machine."""
+ACCESS_ERRNOS = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.ENXIO})
+"""Errors that a program can cause on its files; other errors are faults of the machine."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something in a folder: its path relative to the root, with slashes, the descriptor of its folder, which is good
-    until the next entry is asked for, its name there, and its status, never that of what a link leads to. A folder that
-    cannot be entered is `closed`."""
+    """An entry of a folder: its path relative to the root, with slashes, the descriptor of its folder, valid until the
+    next entry is read, its name there, and its status, which does not follow links. A folder that cannot be entered is
+    `inaccessible`."""
 
     path: str
     folder: int
     name: str
     status: os.stat_result
-    closed: bool = False
+    inaccessible: bool = False
 
     @property
     def too_long(self) -> bool:
-        return len(os.fsencode(self.path)) > LONGEST
+        return len(os.fsencode(self.path)) > MAX_PATH_BYTES
 
 
-class Place:
-    """The descriptor `fd` of a folder, which moves down and up again. Closed by `with`.
+class FolderCursor:
+    """A descriptor `fd` that moves through a folder tree. Closed by `with`.
 
     Raises:
-        OSError: the folder is not there, is a link or may not be entered.
+        OSError: the folder does not exist, is a link or may not be entered.
     """
 
     def __init__(self, root: Path) -> None:
         self.fd = _open(root)
         self._above: list[tuple[int, int]] = []
 
-    def down(self, name: str) -> None:
-        """Enter a folder of this one. Raises OSError, and stays, where it is none, a link or may not be entered."""
+    def enter(self, name: str) -> None:
+        """Enter a folder of this one. Raises OSError, and stays, if it is no folder, a link or may not be entered."""
         below = _open(name, self.fd)
         self._above.append(_identity(self.fd))
         self._move(below)
 
-    def up(self) -> None:
-        """Leave for the folder that this one was entered from. Raises OSError where it was moved meanwhile."""
+    def leave(self) -> None:
+        """Return to the folder that this one was entered from. Raises OSError if this one was moved meanwhile."""
         self._move(os.open("..", _FOLDER, dir_fd=self.fd))
         if _identity(self.fd) != self._above.pop():
             raise OSError(errno.ESTALE, "a folder was moved while it was looked at")
@@ -68,7 +68,7 @@ class Place:
         os.close(self.fd)
         self.fd = fd
 
-    def __enter__(self) -> Place:
+    def __enter__(self) -> FolderCursor:
         return self
 
     def __exit__(
@@ -78,104 +78,104 @@ class Place:
 
 
 def walk(root: Path) -> Iterator[Entry]:
-    """Everything below `root`, in no order; a folder before what is in it, and once more where it turns out to be
-    closed. A root that is no folder is empty.
+    """All entries below `root`, in no order; a folder comes before its content, and once more, as inaccessible, if it
+    cannot be entered. A root that is no folder is empty.
 
     Raises:
-        OSError: a fault of the machine, or something moves folders meanwhile.
+        OSError: a fault of the machine, or folders are moved meanwhile.
     """
     try:
-        place = Place(root)
+        cursor = FolderCursor(root)
     except OSError as error:
-        if error.errno in REFUSED:
+        if error.errno in ACCESS_ERRNOS:
             return
         raise
-    with place:
-        waiting = [(yield from _listed(place, ""))]
+    with cursor:
+        waiting = [(yield from _scan_folder(cursor, ""))]
         while waiting:
             if not waiting[-1]:
                 waiting.pop()
                 if waiting:
-                    place.up()
+                    cursor.leave()
                 continue
-            folder = replace(waiting[-1].pop(), folder=place.fd)
+            folder = replace(waiting[-1].pop(), folder=cursor.fd)
             yield folder
-            if _entered(place, folder):
-                waiting.append((yield from _listed(place, f"{folder.path}/")))
+            if _try_enter(cursor, folder):
+                waiting.append((yield from _scan_folder(cursor, f"{folder.path}/")))
             else:
-                yield replace(folder, closed=True)
+                yield replace(folder, inaccessible=True)
 
 
-def _listed(place: Place, prefix: str) -> Generator[Entry, None, list[Entry]]:
-    """Yield what is no folder; the folders."""
-    with os.scandir(place.fd) as found:
-        entries = list(found)
+def _scan_folder(cursor: FolderCursor, prefix: str) -> Generator[Entry, None, list[Entry]]:
+    """Yield the entries that are no folders; return the folders."""
+    with os.scandir(cursor.fd) as scanned:
+        entries = list(scanned)
     folders = []
-    for one in entries:
+    for item in entries:
         with suppress(FileNotFoundError):
-            entry = Entry(prefix + one.name, place.fd, one.name, one.stat(follow_symlinks=False))
-            if one.is_dir(follow_symlinks=False):
+            entry = Entry(prefix + item.name, cursor.fd, item.name, item.stat(follow_symlinks=False))
+            if item.is_dir(follow_symlinks=False):
                 folders.append(entry)
             else:
                 yield entry
     return folders
 
 
-def _entered(place: Place, folder: Entry) -> bool:
+def _try_enter(cursor: FolderCursor, folder: Entry) -> bool:
     if folder.too_long:
         return False
     try:
-        place.down(folder.name)
+        cursor.enter(folder.name)
     except OSError as error:
-        if error.errno in REFUSED:
+        if error.errno in ACCESS_ERRNOS:
             return False
         raise
     return True
 
 
-def remove(root: Path) -> None:
-    """Remove a folder with all that is in it. What cannot be removed stays, and what it is in."""
+def remove_tree(root: Path) -> None:
+    """Remove a folder with its content. What cannot be removed stays, with its parent folders."""
     with suppress(OSError):
         if not root.is_symlink():
             root.chmod(0o700)
-    with suppress(OSError), Place(root) as place:
+    with suppress(OSError), FolderCursor(root) as cursor:
         inside: list[str] = []
-        waiting = [_cleared(place)]
+        waiting = [_remove_files(cursor)]
         while waiting:
             if waiting[-1]:
                 try:
-                    place.down(name := waiting[-1].pop())
+                    cursor.enter(name := waiting[-1].pop())
                 except OSError:
                     continue
                 inside.append(name)
-                waiting.append(_cleared(place))
+                waiting.append(_remove_files(cursor))
             else:
                 waiting.pop()
                 if waiting:
-                    place.up()
+                    cursor.leave()
                     with suppress(OSError):
-                        os.rmdir(inside.pop(), dir_fd=place.fd)
+                        os.rmdir(inside.pop(), dir_fd=cursor.fd)
     with suppress(OSError):
         root.rmdir()
 
 
-def _cleared(place: Place) -> list[str]:
-    """Remove what is no folder; the names of the folders, which are opened to us."""
-    with os.scandir(place.fd) as found:
-        entries = list(found)
+def _remove_files(cursor: FolderCursor) -> list[str]:
+    """Remove all entries but folders; return the names of the folders, made accessible to this process."""
+    with os.scandir(cursor.fd) as scanned:
+        entries = list(scanned)
     folders = []
-    for one in entries:
+    for item in entries:
         with suppress(OSError):
-            if one.is_dir(follow_symlinks=False):
-                folders.append(one.name)
-                os.chmod(one.name, 0o700, dir_fd=place.fd)
+            if item.is_dir(follow_symlinks=False):
+                folders.append(item.name)
+                os.chmod(item.name, 0o700, dir_fd=cursor.fd)
             else:
-                os.unlink(one.name, dir_fd=place.fd)
+                os.unlink(item.name, dir_fd=cursor.fd)
     return folders
 
 
 def _open(name: str | Path, folder: int | None = None) -> int:
-    """Open a folder that can be entered: one that can only be listed has no way back."""
+    """Open a folder if it can be entered: from one that can only be listed, `..` cannot be opened."""
     fd = os.open(name, _FOLDER, dir_fd=folder)
     try:
         os.stat(".", dir_fd=fd)

@@ -1,20 +1,20 @@
-"""The warden: a small clean process that forks one supervised process per program. Started by the driver.
+"""The fork server: a small clean process that forks a supervisor for each program. Started by the driver.
 
-    driver -- warden -- supervisor -- program -- whatever it starts
+    driver -- fork server -- supervisor -- program -- its children
 
-The warden is started once, in an environment that holds nothing of the driver's. It imports what is to be preloaded,
-says that it is ready, and waits on a socket. For every program the driver sends it one end of a fresh socket pair (the
-*channel*) and the seconds after which the run counts as stuck; the warden forks a supervisor for it. Programs share no
-state: each is a fork of a warden that has run none.
+The fork server is started once, in an environment that holds nothing of the driver's. It imports the modules to
+preload, reports that it is ready, and waits on a socket. For every program the driver sends it one end of a new socket
+pair (the *channel*) and the seconds after which the run counts as stuck; the fork server forks a supervisor for it.
+Programs share no state: each is a fork of a fork server that has run none.
 
-Whoever is left kills the rest: a supervisor ends when its channel or the warden does, the warden when the driver does.
-Orphans come to the supervisor (on Linux, as a child subreaper), so leaving the session or the process group does not
-help a program. Without a cage a program can kill or stop its supervisor, which is reported as such.
+No process outlives its parent: a supervisor ends when its channel or the fork server does, the fork server when the
+driver does. The supervisor adopts orphans (on Linux, as a child subreaper), so a program gains nothing by leaving the
+session or the process group. Without a sandbox a program can kill or stop its supervisor, which is reported as such.
 
-Without prctl (macOS, untried) only the program's process group is killed.
+Without prctl (macOS, untested) only the program's process group is killed.
 """
 
-# Bare system calls: what is done between fork and exit should be what is written here.
+# Bare system calls, so that nothing but the code here runs between fork and exit.
 
 from __future__ import annotations
 
@@ -36,51 +36,53 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mappa_core.tools.cage import kernel, landlock, processes, program
-from mappa_core.tools.cage.order import Setup
-from mappa_core.tools.cage.output import CHUNK
-from mappa_core.tools.cage.supervisor import answer, forget_signals, supervise, watch_signals
-from mappa_core.tools.cage.walk import remove
+from mappa_core.tools.cage.order import SandboxConfig
+from mappa_core.tools.cage.output import PIPE_CHUNK_BYTES
+from mappa_core.tools.cage.supervisor import open_signal_pipe, reset_signals, send_reply, supervise
+from mappa_core.tools.cage.walk import remove_tree
 
 
-class Warden:
-    """Forks supervisors, and answers for those that end without a reply."""
+class ForkServer:
+    """Forks supervisors, and replies for those that end without a reply."""
 
-    def __init__(self, control: socket.socket, setup: Setup) -> None:
+    def __init__(self, control: socket.socket, config: SandboxConfig) -> None:
         self.control = control
-        self.setup = setup
-        self.signals = watch_signals(signal.SIGCHLD, signal.SIGTERM)
+        self.config = config
+        self.signals = open_signal_pipe(signal.SIGCHLD, signal.SIGTERM)
         self.running: dict[int, tuple[socket.socket, float]] = {}
 
     def serve(self) -> None:
-        """Until the driver closes its end or dies."""
+        """Serve until the driver closes its end or dies."""
         poller = select.poll()
         poller.register(self.control, select.POLLIN)
         poller.register(self.signals, select.POLLIN)
         while True:
-            ready = {fd for fd, _ in poller.poll(self._patience())}
+            ready = {fd for fd, _ in poller.poll(self._poll_timeout_ms())}
             if self.signals in ready:
-                if signal.SIGTERM in os.read(self.signals, CHUNK):
+                if signal.SIGTERM in os.read(self.signals, PIPE_CHUNK_BYTES):
                     return
                 self._reap()
             if self.control.fileno() in ready and not self._accept():
                 return
-            self._end_overdue()
+            self._kill_overdue()
 
-    def _patience(self) -> float | None:
-        """Milliseconds until the next supervisor is overdue."""
+    def _poll_timeout_ms(self) -> float | None:
+        """Milliseconds until the next supervisor is overdue; None without supervisors."""
         earliest = min((deadline for _, deadline in self.running.values()), default=math.inf)
         return None if earliest == math.inf else max(0.0, earliest - time.monotonic()) * 1000 + 1
 
-    def _end_overdue(self) -> None:
+    def _kill_overdue(self) -> None:
         for pid, (channel, deadline) in self.running.items():
             if deadline < time.monotonic():
-                if not kernel.LINUX or processes.state_of(pid) != "T":  # one that was stopped is reported as killed
-                    answer(channel, fault=f"the supervisor did not end the program in time ({_waits(pid)})")
+                if not kernel.LINUX or processes.process_state(pid) != "T":  # a stopped one is reported as killed
+                    send_reply(
+                        channel, fault=f"the supervisor did not end the program in time ({_describe_kernel_waits(pid)})"
+                    )
                 processes.kill(pid)
                 self.running[pid] = (channel, math.inf)
 
     def _accept(self) -> bool:
-        """Fork a supervisor for the next program; False if the driver is gone."""
+        """Fork a supervisor for the next program; returns False if the driver is gone."""
         message, descriptors, _, _ = socket.recv_fds(self.control, 8, 1)
         if not message:
             return False
@@ -89,7 +91,7 @@ class Warden:
         try:
             pid = os.fork()
         except OSError as error:
-            answer(channel, fault=f"cannot fork: {error}")
+            send_reply(channel, fault=f"cannot fork: {error}")
             channel.close()
             return True
         if pid == 0:
@@ -98,13 +100,13 @@ class Warden:
         return True
 
     def _become_supervisor(self, channel: socket.socket) -> NoReturn:
-        warden = os.getppid()
+        fork_server = os.getppid()
         try:
             self.control.close()
             for other, _ in self.running.values():
                 other.close()
-            supervise(channel, warden, self.setup)
-        except BaseException:  # noqa: BLE001 - a fork must not go on as a second warden
+            supervise(channel, fork_server, self.config)
+        except BaseException:  # noqa: BLE001 - a fork must not go on as a second fork server
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
@@ -120,77 +122,77 @@ class Warden:
                 if not orphan:
                     channel, _ = self.running.pop(pid)
                     if code < 0:
-                        answer(channel, killed=-code)
+                        send_reply(channel, killed=-code)
                     elif code > 0:
-                        answer(channel, fault=f"the supervisor ended with exit code {code}")
+                        send_reply(channel, fault=f"the supervisor ended with exit code {code}")
                     channel.close()
                 if orphan or code != 0:
-                    self._clear(pid)
+                    self._clean_up_after(pid)
 
-    def _clear(self, pid: int) -> None:
-        """After a supervisor that was killed, and after each orphan that it left: nothing of the run stays."""
-        remove(Path(self.setup.scratch, str(pid)))
+    def _clean_up_after(self, pid: int) -> None:
+        """Remove all that is left of a run: after its supervisor was killed, and after each orphan of it."""
+        remove_tree(Path(self.config.scratch, str(pid)))
         for child in processes.children_of(os.getpid()):
             if child not in self.running:
                 processes.kill(child)
 
 
-def _waits(supervisor: int) -> str:
-    """What a supervisor that hangs, and its children, wait for in the kernel: `4710 S futex_do_wait; 4711 R 0`."""
+def _describe_kernel_waits(supervisor: int) -> str:
+    """Where in the kernel a hanging supervisor and its children wait: `4710 S futex_do_wait; 4711 R 0`."""
     if not kernel.LINUX:
         return "why is not known here"
     waits = []
     for pid in (supervisor, *processes.children_of(supervisor)):
         with contextlib.suppress(OSError):  # it has ended
-            waits.append(f"{pid} {processes.state_of(pid)} {Path(f'/proc/{pid}/wchan').read_text()}")
+            waits.append(f"{pid} {processes.process_state(pid)} {Path(f'/proc/{pid}/wchan').read_text()}")
     return "; ".join(waits)
 
 
-def preload(names: tuple[str, ...]) -> dict[str, Any]:
-    """Import modules; what to tell the driver: `ready`, or the `fault` of the first that could not be imported. One
-    whose name ends in `?` need not be there."""
+def preload_modules(names: tuple[str, ...]) -> dict[str, Any]:
+    """Import modules; returns the greeting for the driver: `ready`, or the `fault` of the first module that could not
+    be imported. A module whose name ends in `?` may be missing."""
     for name in names:
         try:
             with contextlib.suppress(*([ModuleNotFoundError] if name.endswith("?") else [])):
                 importlib.import_module(name.removesuffix("?"))
         except BaseException as error:  # noqa: BLE001 - whatever a module does
             return {"fault": f"preload: cannot import {name!r}: {type(error).__name__}: {error}"}
-    return {"ready": True, "threads": _threads()}
+    return {"ready": True, "threads": _count_other_threads()}
 
 
-def _threads() -> int:
-    """Threads that are running beside this one. Programs are forks without them, whatever they held."""
+def _count_other_threads() -> int:
+    """Number of threads beside this one. Programs are forks without them, whatever locks they held."""
     return (len(os.listdir("/proc/self/task")) if kernel.LINUX else threading.active_count()) - 1
 
 
 def main() -> None:
-    """Arguments: the number of the control socket, and the setup as JSON."""
+    """Run the fork server. Arguments: the descriptor of the control socket, and the SandboxConfig as JSON."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    setup = Setup.from_json(sys.argv[2])
+    config = SandboxConfig.from_json(sys.argv[2])
     control.set_inheritable(False)
     kernel.die_with_parent(signal.SIGTERM)
     kernel.become_subreaper()
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # what the driver's thread blocks is not meant for us
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # signals that the driver's thread blocks are not blocked here
     os.chdir("/")
     sys.argv = [""]
-    greeting = preload(setup.preload)
+    greeting = preload_modules(config.preload)
     control.sendall(json.dumps(greeting).encode() + b"\n")
     if "fault" in greeting:
         return
     if kernel.LINUX:
-        processes.socket_bytes()  # which a network namespace does not tell
-    if setup.tier == "landlock":
-        landlock.prepare(setup.hidden)
-    warden = Warden(control, setup)
-    program.note_modules()
+        processes.socket_bytes()  # cached, as it cannot be read in a network namespace
+    if config.backend == "landlock":
+        landlock.prepare(config.hidden)
+    fork_server = ForkServer(control, config)
+    program.record_own_modules()
     gc.collect()
     gc.freeze()
     try:
-        warden.serve()
+        fork_server.serve()
     finally:
-        control.close()  # the driver starts another one from here on
-        forget_signals(signal.SIGCHLD)
-        for pid in warden.running:
+        control.close()  # from here on the driver starts another one
+        reset_signals(signal.SIGCHLD)
+        for pid in fork_server.running:
             processes.kill(pid)
-        processes.sweep()
-        remove(Path(setup.scratch))
+        processes.kill_descendants()
+        remove_tree(Path(config.scratch))

@@ -1,4 +1,4 @@
-"""The watch over a program: reads its output, and ends it where it or the clock reaches a limit."""
+"""Monitor a running program: read its output, and stop it at a resource limit or the wall-clock limit."""
 
 from __future__ import annotations
 
@@ -14,138 +14,141 @@ import time
 from typing import Any
 
 from mappa_core.tools.cage import disk, processes
-from mappa_core.tools.cage.cages import Cage
-from mappa_core.tools.cage.order import Order
-from mappa_core.tools.cage.output import CHUNK, Ends
+from mappa_core.tools.cage.cages import SandboxBackend
+from mappa_core.tools.cage.order import SandboxJob
+from mappa_core.tools.cage.output import PIPE_CHUNK_BYTES, OutputCapture
 
-FIRST_LOOK_S = 0.05
-LOOK_S = 0.1
-THOROUGH_LOOKS = 3
-"""Every so many looks files and mappings are looked at too."""
-PATIENCE = 5
-"""Looks in a row that may fail, as one does at a process that is about to start another program."""
+FIRST_CHECK_S = 0.05
+CHECK_INTERVAL_S = 0.1
+FILE_CHECK_INTERVAL = 3
+"""Files and mappings are included in every n-th check."""
+MAX_FAILED_CHECKS = 5
+"""Consecutive checks that may fail, as a check of a process in the middle of an `exec` does."""
 
 
-class Watch:
-    """Waits for a program while reading its output."""
+class ProgramMonitor:
+    """Waits for a program while reading its output and checking its limits."""
 
     def __init__(
-        self, pid: int, signals: int, channel: socket.socket, outputs: list[Ends], guard: Guard | None
+        self, pid: int, signals: int, channel: socket.socket, outputs: list[OutputCapture], checker: LimitChecker | None
     ) -> None:
         self.pid = pid
         self.signals = signals
         self.channel = channel
         self.outputs = {output.pipe: output for output in outputs}
-        self.guard = guard
+        self.checker = checker
 
-    def until(self, deadline: float) -> dict[str, Any] | None:
-        """How the program ended: `exit`, or the `limit` that was reached. None: nobody waits for it any more, as driver
-        or warden are gone."""
+    def wait_until(self, deadline: float) -> dict[str, Any] | None:
+        """Wait for the program until `deadline`; returns its `exit` code, or the `limit` that was reached. None if
+        nobody waits for it any more, as the driver or the fork server is gone."""
         poller = select.poll()
         for readable in (self.signals, self.channel.fileno(), *self.outputs):
             poller.register(readable, select.POLLIN)
-        look = time.monotonic() + FIRST_LOOK_S if self.guard else math.inf
+        next_check = time.monotonic() + FIRST_CHECK_S if self.checker else math.inf
         while (now := time.monotonic()) < deadline:
-            if now >= look:
-                assert self.guard is not None
-                if (limit := self.guard.look()) is not None:
+            if now >= next_check:
+                assert self.checker is not None
+                if (limit := self.checker.exceeded_limit()) is not None:
                     return {"exit": None, "limit": limit}
-                look = time.monotonic() + LOOK_S
-            for fd, _ in poller.poll(max(0.0, min(deadline, look) - now) * 1000 + 1):
+                next_check = time.monotonic() + CHECK_INTERVAL_S
+            for fd, _ in poller.poll(max(0.0, min(deadline, next_check) - now) * 1000 + 1):
                 if fd in self.outputs:
-                    if not self.outputs[fd].take():
+                    if not self.outputs[fd].read():
                         poller.unregister(fd)
                 elif fd == self.signals:
-                    if signal.SIGTERM in os.read(fd, CHUNK):
+                    if signal.SIGTERM in os.read(fd, PIPE_CHUNK_BYTES):
                         return None
-                    if (ending := self._ended()) is not None:
+                    if (ending := self._reap()) is not None:
                         return ending
                 else:
                     return None
         return {"exit": None, "limit": "wall"}
 
-    def _ended(self) -> dict[str, Any] | None:
-        """Reap whatever ended; the program's ending if it did."""
+    def _reap(self) -> dict[str, Any] | None:
+        """Reap all children that have ended; returns how the program ended, None if it has not."""
         with contextlib.suppress(ChildProcessError):
             while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
                 if reaped[0] == self.pid:
                     code = os.waitstatus_to_exitcode(reaped[1])
-                    # The kernel's answer to a soft limit of CPU time; to the hard one, a second later, it is SIGKILL.
+                    # The kernel sends it at the soft limit of CPU time, and SIGKILL at the hard one a second later.
                     spent = code == -signal.SIGXCPU
                     return {"exit": None, "limit": "cpu"} if spent else {"exit": code, "limit": None}
         return None
 
 
-class Guard:
-    """Looks at all that a program started, and at what it leaves on the disk.
+class LimitChecker:
+    """Checks all that a program started, and what it leaves on the disk, against the limits of its job.
 
-    Limits of the kernel hold for single processes and files; these hold for their sums. They are looked at from time to
-    time, so that a program can be over them for the time between two looks.
+    Limits of the kernel hold for single processes and files; these hold for their sums. They are checked from time to
+    time, so a program can exceed them between two checks.
     """
 
-    def __init__(self, cage: Cage, order: Order, inherited: int) -> None:
-        """`inherited` is the memory of the supervisor in bytes, which every fork of it shows as its own."""
-        self.cage = cage
-        self.order = order
-        self.inherited = inherited
-        self.device = os.stat(cage.folder).st_dev
-        at_start = disk.measure(cage.folders, sys.maxsize)
-        # A program that was started in a folder that is too full may still clear it.
-        self.most_bytes = max(order.workspace_bytes, at_start.bytes)
-        self.most_entries = max(order.workspace_files, at_start.entries)
-        self.looks = 0
+    def __init__(self, sandbox: SandboxBackend, job: SandboxJob, inherited_memory: int) -> None:
+        """`inherited_memory` is the supervisor's memory in bytes, which every fork of it reports as its own."""
+        self.sandbox = sandbox
+        self.job = job
+        self.inherited_memory = inherited_memory
+        self.device = os.stat(sandbox.folder).st_dev
+        at_start = disk.measure(sandbox.folders, sys.maxsize)
+        # A program that starts in a folder over its limit may still clear it.
+        self.max_bytes = max(job.workspace_bytes, at_start.bytes)
+        self.max_entries = max(job.workspace_files, at_start.entries)
+        self.checks = 0
         self.failures = 0
 
-    def look(self) -> str | None:
-        """The limit that is exceeded now, if any: memory, processes, cpu, disk, files or hidden."""
-        pids = self.cage.pids()
-        seen = [one for one in map(processes.look, pids) if one is not None]
-        self.looks += 1
-        if sum(one.threads for one in seen) > self.order.processes:
+    def exceeded_limit(self) -> str | None:
+        """Return the limit that is exceeded now, if any: memory, processes, cpu, disk, files or hidden."""
+        pids = self.sandbox.pids()
+        usages = [usage for usage in map(processes.read_process_usage, pids) if usage is not None]
+        self.checks += 1
+        if sum(usage.threads for usage in usages) > self.job.processes:
             return "processes"
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-        if sum(one.cpu_s for one in seen) + ended.ru_utime + ended.ru_stime > self.order.cpu_s:
+        if sum(usage.cpu_s for usage in usages) + ended.ru_utime + ended.ru_stime > self.job.cpu_s:
             return "cpu"
         try:
-            limit = self._exceeded(pids, seen, thoroughly=self.looks % THOROUGH_LOOKS == 1)
+            limit = self._exceeded_memory_or_files(pids, usages, thoroughly=self.checks % FILE_CHECK_INTERVAL == 1)
             self.failures = 0
-        except OSError:  # a process does not let itself be looked at, or moves its folders all the time
+        except OSError:  # a process cannot be inspected, or keeps moving its folders
             self.failures += 1
-            limit = "hidden" if self.failures > PATIENCE else None
+            limit = "hidden" if self.failures > MAX_FAILED_CHECKS else None
         return limit
 
-    def left_too_much(self) -> str | None:
-        """The limit that the files exceed which an ended program left, if any."""
-        return self._files_exceed(0)
+    def exceeded_file_limit(self) -> str | None:
+        """Return the limit that is exceeded by the files of a program that has ended, if any."""
+        return self._check_files(0)
 
-    def _exceeded(self, pids: list[int], seen: list[processes.Process], *, thoroughly: bool) -> str | None:
-        held = processes.Held({}, {})
+    def _exceeded_memory_or_files(
+        self, pids: list[int], usages: list[processes.ProcessUsage], *, thoroughly: bool
+    ) -> str | None:
+        held = processes.HeldResources({}, {})
         for pid in pids:
-            processes.look_at_descriptors(pid, self.device, held)
+            processes.add_descriptors(pid, self.device, held)
             if thoroughly:
-                processes.look_at_mappings(pid, self.cage.folders, held)
-        if self._memory_is_over(seen, sum(held.memory.values()) + self.cage.memory_files()):
+                processes.add_mappings(pid, self.sandbox.folders, held)
+        if self._exceeds_memory(usages, sum(held.memory.values()) + self.sandbox.memory_file_bytes()):
             return "memory"
-        return self._files_exceed(sum(held.files.values())) if thoroughly else None
+        return self._check_files(sum(held.files.values())) if thoroughly else None
 
-    def _memory_is_over(self, seen: list[processes.Process], elsewhere: int) -> bool:
-        """What a program inherited from the preloading warden is not its own doing. It is counted once, although each
-        process shows it; only where that makes a difference is it worth a walk through page tables."""
-        most = self.order.memory_bytes + self.inherited - elsewhere
-        if sum(one.memory for one in seen) <= most:
+    def _exceeds_memory(self, usages: list[processes.ProcessUsage], elsewhere: int) -> bool:
+        """Whether the program uses too much memory. Memory inherited from the preloading fork server is allowed once,
+        although every process reports it; only if the plain sum is too high are shared pages divided among processes,
+        which takes a walk through the page tables."""
+        limit = self.job.memory_bytes + self.inherited_memory - elsewhere
+        if sum(usage.memory for usage in usages) <= limit:
             return False
-        fair = ((processes.fair_memory(one.pid), one.memory) for one in seen)
-        return sum(shown if share is None else share for share, shown in fair) > most
+        shares = ((processes.proportional_memory(usage.pid), usage.memory) for usage in usages)
+        return sum(reported if share is None else share for share, reported in shares) > limit
 
-    def _files_exceed(self, nameless: int) -> str | None:
-        contents = disk.measure(self.cage.folders, self.most_entries)
-        if contents.closed or contents.entries > self.most_entries:
+    def _check_files(self, nameless: int) -> str | None:
+        usage = disk.measure(self.sandbox.folders, self.max_entries)
+        if usage.inaccessible or usage.entries > self.max_entries:
             return "files"
-        return "disk" if contents.bytes + nameless > self.most_bytes else None
+        return "disk" if usage.bytes + nameless > self.max_bytes else None
 
 
-def own_memory() -> int:
+def own_memory_bytes() -> int:
     """Bytes of memory of this process."""
-    seen = processes.look(os.getpid())
-    assert seen is not None
-    return seen.memory
+    usage = processes.read_process_usage(os.getpid())
+    assert usage is not None
+    return usage.memory

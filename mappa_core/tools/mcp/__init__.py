@@ -1,1 +1,1 @@
-"""Tools of servers of the Model Context Protocol."""
+"""Tools from servers of the Model Context Protocol (MCP)."""

@@ -1,4 +1,4 @@
-"""The tools of one server, as agents are offered them."""
+"""Offer the tools of one MCP server to agents."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from mappa_core.errors import ConfigError, ToolError
 from mappa_core.protocols import Tool, Workspace
 from mappa_core.records import ToolLimits, ToolResult, ToolSpec
 from mappa_core.tools.cut import SMALLEST_LIMIT, cut_middle
-from mappa_core.tools.mcp.connection import Connection, connection_of, reason
+from mappa_core.tools.mcp.connection import Connection, build_connection, describe_error
 from mappa_core.tools.mcp.options import McpOptions
 
-MOST_PAGES = 100
-"""Pages of a list of tools: a server that turns pages without end cannot hang a run."""
+MAX_PAGES = 100
+"""Maximum pages of a list of tools, so that a server with endless pages cannot hang a run."""
 
 
-class McpBox:
-    """Implements protocols.Toolbox. All trajectories share one connection, so its tools must not keep anything between
-    calls that belongs to one caller."""
+class McpToolbox:
+    """Implements protocols.Toolbox. All trajectories share one connection, so its tools must not keep state of one
+    caller between calls."""
 
     def __init__(self, options: McpOptions) -> None:
         self._options = options
-        self._connection = connection_of(options)
+        self._connection = build_connection(options)
 
     async def connect(self) -> Sequence[Tool]:
-        """The server's tools, by name.
+        """Connect and return the server's tools, by name.
 
         Raises:
-            ConfigError: the server cannot be reached, or lacks a tool that is asked for, or has one that cannot be
-                offered.
+            ConfigError: the server cannot be reached, lacks a requested tool, or has one that cannot be offered.
         """
         try:
-            listed = {tool.name: tool for tool in await _listed(await self._connection.client())}
+            listed = {tool.name: tool for tool in await _list_tools(await self._connection.client())}
         except (ToolError, MCPError) as error:
             raise ConfigError(f"the tool mcp: {error}") from error
-        wanted = self._options.only or sorted(listed)
-        if unknown := [name for name in wanted if name not in listed]:
-            there = ", ".join(sorted(listed)) or "none"
-            raise ConfigError(f"the tool mcp: {self._connection.name} has no {', '.join(unknown)} (it has: {there})")
-        return [McpTool(self._connection, listed[name], self._options.prefix) for name in wanted]
+        names = self._options.only or sorted(listed)
+        if unknown := [name for name in names if name not in listed]:
+            available = ", ".join(sorted(listed)) or "none"
+            raise ConfigError(
+                f"the tool mcp: {self._connection.name} has no {', '.join(unknown)} (it has: {available})"
+            )
+        return [McpTool(self._connection, listed[name], self._options.prefix) for name in names]
 
     async def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         await self._connection.close()
 
 
 class McpTool:
-    """Implements protocols.Tool: one tool of a server. Its answer is text; of an image or a sound it says that there
-    is one."""
+    """Implements protocols.Tool: one tool of a server. Its result is text; images and audio are replaced by a note."""
 
     def __init__(self, connection: Connection, tool: mcp_types.Tool, prefix: str) -> None:
         self._connection = connection
@@ -62,7 +62,7 @@ class McpTool:
         _check_schema(self.spec, connection.name)
 
     async def call(self, arguments: Mapping[str, Any], workspace: Workspace, limits: ToolLimits) -> ToolResult:
-        """Have the server make the call. What it says was wrong with the call is a result.
+        """Send the call to the server. An error that the server reports about the call is a result.
 
         Raises:
             ToolError: the connection broke, or the server failed.
@@ -81,7 +81,7 @@ class McpTool:
             raise ToolError(f"{self._connection.name}: {self._name}: {error.message}") from error
         except (anyio.ClosedResourceError, anyio.BrokenResourceError, httpx2.HTTPError, OSError) as error:
             await self._connection.drop(client)
-            raise ToolError(f"{self._connection.name}: {self._name}: {reason(error)}") from error
+            raise ToolError(f"{self._connection.name}: {self._name}: {describe_error(error)}") from error
         text, limit = _text(answer), max(SMALLEST_LIMIT, limits.output_bytes)
         shown, cut = cut_middle(text, limit), len(text) > limit
         if answer.is_error:
@@ -89,26 +89,26 @@ class McpTool:
         return ToolResult(tool=self.spec.name, status="ok", stdout=shown, truncated=cut)
 
     async def close(self) -> None:
-        """The box closes the connection."""
+        """Do nothing: the toolbox closes the connection."""
 
 
-async def _listed(client: Client) -> list[mcp_types.Tool]:
+async def _list_tools(client: Client) -> list[mcp_types.Tool]:
     tools: list[mcp_types.Tool] = []
     cursor: str | None = None
-    for _ in range(MOST_PAGES):
+    for _ in range(MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
         tools += page.tools
         cursor = page.next_cursor
         if cursor is None:
             return tools
-    raise ToolError(f"its list of tools has more than {MOST_PAGES} pages")
+    raise ToolError(f"its list of tools has more than {MAX_PAGES} pages")
 
 
 def _text(answer: mcp_types.CallToolResult) -> str:
-    return "\n".join(_shown(block) for block in answer.content)
+    return "\n".join(_block_text(block) for block in answer.content)
 
 
-def _shown(block: mcp_types.ContentBlock) -> str:
+def _block_text(block: mcp_types.ContentBlock) -> str:
     match block:
         case mcp_types.TextContent():
             return block.text

@@ -1,4 +1,4 @@
-"""The options of the tool `mcp`."""
+"""Options of the tool `mcp`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 
 @dataclass
 class McpOptions:
-    """One of `command` and `url` is given."""
+    """Exactly one of `command` and `url` is set."""
 
     command: list[str] = field(default_factory=list)
-    """A program and its arguments: a server that speaks on its standard streams, started and ended with the run."""
+    """A program and its arguments: a server on standard input and output, started and ended with the run."""
     env: list[str] = field(default_factory=list)
-    """Names of environment variables that the program is given, beside PATH, HOME and the like. No value is stored."""
+    """Names of environment variables passed to the program, beside PATH, HOME and the like. No value is stored."""
     url: str | None = None
-    """A server that is there already (streamable HTTP)."""
+    """URL of a running server (streamable HTTP)."""
     key_env: str | None = None
-    """Environment variable that holds the server's key, sent as `Authorization: Bearer`."""
+    """Environment variable with the server's key, sent as `Authorization: Bearer`."""
     only: list[str] = field(default_factory=list)
-    """Names of the tools to take; none named: all that the server has."""
+    """Names of the tools to offer; empty: all tools of the server."""
     prefix: str = ""
-    """What the names of the tools begin with as agents see them, where those of two servers are alike."""
+    """Prefix of the tools' names for agents, to tell apart two servers with equal names."""
     connect_s: float = 30.0
-    """Seconds in which a connection must stand."""
+    """Seconds until connecting times out."""

@@ -1,1 +1,1 @@
-"""The tool `python`: programs of agents, each in a process of its own."""
+"""The tool `python`: runs programs of agents, each in its own sandboxed process."""

@@ -1,4 +1,7 @@
-"""What the tool `python` sends to where programs run, and what it makes of the answer: the same for every place."""
+"""Messages between the tool `python` and the machine that runs its programs: build a job, convert the reply.
+
+The same for local sandboxes and remote servers.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from typing import Any, Literal
 
 from mappa_core.records import FileChange, ToolLimits, ToolResult, ToolSpec
 from mappa_core.tools import cage
-from mappa_core.tools.cage.order import Order
-from mappa_core.tools.cut import cut_note, ends
+from mappa_core.tools.cage.order import SandboxJob
+from mappa_core.tools.cut import cut_note, split_limit
 
 PYTHON_SPEC = ToolSpec(
     name="python",
@@ -39,26 +42,26 @@ PROGRAM_ENVIRONMENT: Mapping[str, str] = {
     "PYTHONUTF8": "1",
     # One thread each: more would reserve address space, which is limited, and results would depend on the machine.
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"),
-    # Its own pool reserves a gigabyte of address space at once, and fails where there is less. Its allocator's thread
-    # would be there when programs are forked.
+    # Its default pool reserves a gigabyte of address space at once, and fails where there is less. The thread of its
+    # allocator would exist when programs are forked.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
-"""What programs find in their environment beside PATH, HOME and TMPDIR, wherever they run."""
+"""Environment variables of programs beside PATH, HOME and TMPDIR, wherever they run."""
 
 SUPERVISOR_LOST = "[the program killed or stopped the process that watches it; its output is lost]"
-SHOWN_LEFT_BEHIND = 5
+MAX_LISTED_LEFT_BEHIND = 5
 _CONTINUATION = bytes(range(0x80, 0xC0))
 _ADDRESS = re.compile(r"(?<= at )0x[0-9a-f]{6,16}(?=>)")
 _ENTRY = "from mappa_core.tools.cage.alone import main\n\nmain()\n"
 
 
-def program_order(
+def program_job(
     code: str, limits: ToolLimits, *, folder: str, arguments: Sequence[str] = (), inputs: Sequence[str] = ()
-) -> Order:
-    """The order for one program in `folder`, which may read the files `inputs`."""
-    head, tail = ends(limits.output_bytes)
-    return Order(
+) -> SandboxJob:
+    """Build the job for one program in `folder`, which may read the files `inputs`."""
+    head, tail = split_limit(limits.output_bytes)
+    return SandboxJob(
         code=code,
         folder=folder,
         arguments=tuple(arguments),
@@ -76,8 +79,8 @@ def program_order(
 
 
 def program_runner() -> bytes:
-    """A zip archive that runs an order on another machine: `python RUNNER.zip ORDER.json REPLY.json`, with Python 3.10
-    or newer and nothing else. Programs have their limits there, but no cage."""
+    """Build a zip archive that runs a job on another machine: `python RUNNER.zip JOB.json REPLY.json`, with Python 3.10
+    or newer and nothing else. Programs have their limits there, but no sandbox."""
     folder = Path(cage.__file__).parent
     packages = ("mappa_core", "mappa_core/tools")
     texts = {
@@ -98,23 +101,22 @@ def program_result(
     *,
     folder: str,
     files: tuple[FileChange, ...],
-    left_behind: Sequence[str],
+    irregular_files: Sequence[str],
     sandbox: str,
 ) -> ToolResult:
-    """What became of a program, of a reply that is no fault.
+    """Convert a reply without a fault to the result of the call.
 
-    `ok` is exit code 0; `timeout` is a limit of wall or CPU time; all else is `error`, with the negative number of the
-    signal as exit code where one ended it. A limit that was reached is named in the last line of stderr, and the
-    program has no exit code. So that runs can be compared, `folder` reads `.`, and the address in a default repr reads
-    `0x0`.
+    Status `ok` is exit code 0; `timeout` is a limit of wall or CPU time; all else is `error`; the exit code is negative
+    for a signal. If a limit was reached, the last line of stderr names it and there is no exit code. To make runs
+    comparable, `folder` is replaced by `.`, and the address in a default repr by `0x0`.
     """
     if "killed" in reply:
         return ToolResult(tool=PYTHON_SPEC.name, status="error", stderr=SUPERVISOR_LOST, files=files, sandbox=sandbox)
-    stdout, stderr = (_text(reply[name], folder) for name in ("stdout", "stderr"))
+    stdout, stderr = (_decode_output(reply[name], folder) for name in ("stdout", "stderr"))
     if reply["limit"] is not None:
         stderr = _with_line(stderr, f"[stopped: {_why_stopped(reply['limit'], limits)}]")
-    if left_behind:
-        stderr = _with_line(stderr, f"[not kept, as these are no regular files: {_listed(left_behind)}]")
+    if irregular_files:
+        stderr = _with_line(stderr, f"[not kept, as these are no regular files: {_format_names(irregular_files)}]")
     return ToolResult(
         tool=PYTHON_SPEC.name,
         status=_status(reply),
@@ -151,9 +153,9 @@ def _size(count: int) -> str:
     return f"{count / (1 << 20):g} MiB"
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - SHOWN_LEFT_BEHIND
-    shown = ", ".join(names[:SHOWN_LEFT_BEHIND])
+def _format_names(names: Sequence[str]) -> str:
+    more = len(names) - MAX_LISTED_LEFT_BEHIND
+    shown = ", ".join(names[:MAX_LISTED_LEFT_BEHIND])
     return f"{shown} and {more} more" if more > 0 else shown
 
 
@@ -161,14 +163,14 @@ def _with_line(text: str, line: str) -> str:
     return f"{text}{line}\n" if not text or text.endswith("\n") else f"{text}\n{line}\n"
 
 
-def _text(kept: Mapping[str, Any], folder: str) -> str:
-    """What a program wrote, as text: bytes that are not UTF-8 are replaced, a cut is marked."""
-    head, tail = base64.b64decode(kept["head"]), base64.b64decode(kept["tail"])
-    if kept["cut"]:
-        # A character that the cut goes through is left out, not replaced.
+def _decode_output(output: Mapping[str, Any], folder: str) -> str:
+    """Decode captured output: bytes that are not UTF-8 are replaced, a cut is marked."""
+    head, tail = base64.b64decode(output["head"]), base64.b64decode(output["tail"])
+    if output["cut"]:
+        # A character that was cut in two is dropped, not replaced.
         before = codecs.getincrementaldecoder("utf-8")("replace").decode(head)
         after = tail.lstrip(_CONTINUATION) if tail[:4].lstrip(_CONTINUATION) else tail
-        text = before + cut_note(kept["cut"], "bytes") + after.decode(errors="replace")
+        text = before + cut_note(output["cut"], "bytes") + after.decode(errors="replace")
     else:
         text = (head + tail).decode(errors="replace")
     if folder in text:

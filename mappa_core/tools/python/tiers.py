@@ -1,4 +1,4 @@
-"""Which cage programs get: the first in which a program runs, and from which it does not get out."""
+"""Choose the sandbox backend: the first in which a test program runs, and from which it cannot escape."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from mappa_core.errors import ConfigError, ToolError
 from mappa_core.records import Sandbox, ToolLimits
 from mappa_core.tools.cage import landlock, places
 from mappa_core.tools.cage.bubblewrap import WORKSPACE
-from mappa_core.tools.cage.order import Setup
-from mappa_core.tools.patience import patiently
-from mappa_core.tools.python.driver import WardenProcess
-from mappa_core.tools.python.exchange import program_order, program_result
+from mappa_core.tools.cage.order import SandboxConfig
+from mappa_core.tools.patience import retry
+from mappa_core.tools.python.driver import ForkServerProcess
+from mappa_core.tools.python.exchange import program_job, program_result
 from mappa_core.tools.python.options import PythonOptions
 
-CAGES = ("bubblewrap", "landlock") if sys.platform == "linux" else ("seatbelt",)
-"""What is tried here, best first."""
-INSTALL = "apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora)"
-UNCAGED = "programs are not caged: they can read your files and keys, change your files and use your network"
+PREFERRED_BACKENDS = ("bubblewrap", "landlock") if sys.platform == "linux" else ("seatbelt",)
+"""Backends to try on this system, best first."""
+INSTALL_BUBBLEWRAP = "apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora)"
+NOT_SANDBOXED = "programs are not caged: they can read your files and keys, change your files and use your network"
 SECRET = "not for programs"
 
 PROBE = """
@@ -62,195 +62,197 @@ print(json.dumps(escapes))
 """
 
 RETRIES, RETRY_AFTER_S = 1, 0.5
-"""How often a program that a cage lost is run again, and after how many seconds: a fault that comes once in thousands
-of programs must not stop a run."""
+"""How often a probe that was lost in a sandbox is retried, and after how many seconds: a fault that occurs once in
+thousands of programs must not stop a run."""
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """A cage that works, with a warden that runs programs in it."""
+class OpenedSandbox:
+    """A sandbox that works, with the fork server that runs programs in it."""
 
-    warden: WardenProcess
-    setup: Setup
+    fork_server: ForkServerProcess
+    config: SandboxConfig
     sandbox: Sandbox
 
 
-async def choose(options: PythonOptions) -> Chosen:
-    """The first cage that works of those that `options` allow.
+async def choose_sandbox(options: PythonOptions) -> OpenedSandbox:
+    """Open the first sandbox that works, of those that `options` allow.
 
     Raises:
-        ConfigError: there is none; the message says why each is not there and what to do.
+        ConfigError: none works; the message gives the reason for each backend and what to do.
     """
-    tiers = _tiers(options)
-    hidden = resolved(options.hide)
+    backends = _backends_to_try(options)
+    hidden = resolve_hidden(options.hide)
     reasons = {}
-    for tier in tiers:
+    for backend in backends:
         try:
-            return await attempt(tier, options.preload, hidden)
+            return await try_backend(backend, options.preload, hidden)
         except ToolError as error:
-            reasons[tier] = str(error)
-    listed = "".join(f"\n  {tier}: {reason}" for tier, reason in reasons.items())
+            reasons[backend] = str(error)
+    listed = "".join(f"\n  {backend}: {reason}" for backend, reason in reasons.items())
     if not options.allow_unsafe:
         raise ConfigError(
             f"no sandbox for the programs of agents works here:{listed}\n"
-            f"Install bubblewrap: {INSTALL}. Or set allow_unsafe=true in the options of the tool python, and accept "
-            f"that {UNCAGED}."
+            f"Install bubblewrap: {INSTALL_BUBBLEWRAP}. Or set allow_unsafe=true in the options of the tool python, "
+            f"and accept that {NOT_SANDBOXED}."
         )
     if hidden:
         raise ConfigError(f"hide cannot be kept without a cage.{listed}")
-    chosen = await attempt("none", options.preload, ())
-    why = "; ".join(f"{tier}: {reason}" for tier, reason in reasons.items())
-    return replace(chosen, sandbox=replace(chosen.sandbox, detail=why))
+    opened = await try_backend("none", options.preload, ())
+    why = "; ".join(f"{backend}: {reason}" for backend, reason in reasons.items())
+    return replace(opened, sandbox=replace(opened.sandbox, detail=why))
 
 
-def _tiers(options: PythonOptions) -> Sequence[str]:
-    """What is to be tried before programs run without a cage."""
+def _backends_to_try(options: PythonOptions) -> Sequence[str]:
+    """Backends to try before programs run without a sandbox."""
     known = ("bubblewrap", "landlock", "seatbelt")
     if options.cage not in ("auto", *known, "none"):
         raise ConfigError(f"cage={options.cage!r}: it is auto, {', '.join(known)} or none")
     if options.cage == "none" and not options.allow_unsafe:
-        raise ConfigError(f"cage=none needs allow_unsafe=true, as {UNCAGED}")
-    return {"auto": CAGES, "none": ()}.get(options.cage, (options.cage,))
+        raise ConfigError(f"cage=none needs allow_unsafe=true, as {NOT_SANDBOXED}")
+    return {"auto": PREFERRED_BACKENDS, "none": ()}.get(options.cage, (options.cage,))
 
 
-async def survey() -> Mapping[str, Sandbox | str]:
-    """Every cage that could be here, and the reason where one does not work. Best first."""
-    found: dict[str, Sandbox | str] = {}
-    for tier in CAGES:
+async def survey_backends() -> Mapping[str, Sandbox | str]:
+    """Try every backend of this system, best first: its Sandbox, or the reason why it does not work."""
+    results: dict[str, Sandbox | str] = {}
+    for backend in PREFERRED_BACKENDS:
         try:
-            chosen = await attempt(tier, (), ())
+            opened = await try_backend(backend, (), ())
         except ToolError as error:
-            found[tier] = str(error)
+            results[backend] = str(error)
         else:
-            await asyncio.to_thread(chosen.warden.close)
-            found[tier] = chosen.sandbox
-    return found
+            await asyncio.to_thread(opened.fork_server.close)
+            results[backend] = opened.sandbox
+    return results
 
 
-async def attempt(tier: str, preload: Sequence[str], hidden: Sequence[str]) -> Chosen:
-    """Start a warden for `tier` and run a program in its cage that tries to get out.
+async def try_backend(backend: str, preload: Sequence[str], hidden: Sequence[str]) -> OpenedSandbox:
+    """Start a fork server for `backend` and run a program in its sandbox that tries to escape.
 
     Raises:
-        ToolError: the tier does not work here; says why.
+        ToolError: the backend does not work here; says why.
         ConfigError: a module cannot be preloaded.
     """
-    setup = _setup(tier, tuple(preload), tuple(hidden))
-    warden = WardenProcess(setup)
+    config = _make_config(backend, tuple(preload), tuple(hidden))
+    fork_server = ForkServerProcess(config)
     try:
-        threads = await warden.ready()
-        trying = partial(_escapes, warden, setup)
-        escapes, _ = await patiently(trying, retries=RETRIES, wait_s=RETRY_AFTER_S, whose=tier)
+        threads = await fork_server.wait_ready()
+        probe = partial(_find_escapes, fork_server, config)
+        escapes, _ = await retry(probe, retries=RETRIES, wait_s=RETRY_AFTER_S, label=backend)
     except BaseException:
-        await asyncio.to_thread(warden.close)
+        await asyncio.to_thread(fork_server.close)
         raise
-    detail, warnings = _described(tier)
-    if tier != "none" and escapes:
-        await asyncio.to_thread(warden.close)
+    detail, warnings = _describe_backend(backend)
+    if backend != "none" and escapes:
+        await asyncio.to_thread(fork_server.close)
         raise ToolError(f"a program in it could {', '.join(escapes)}")
     if threads:
         warnings += (f"preloading started {threads} threads, which programs lack: what needs them may wait for ever",)
-    return Chosen(warden, setup, Sandbox(name=tier, detail=detail, warnings=warnings))
+    return OpenedSandbox(fork_server, config, Sandbox(name=backend, detail=detail, warnings=warnings))
 
 
-async def start(setup: Setup) -> WardenProcess:
-    """Another warden for a setup that has worked."""
-    await asyncio.to_thread(os.makedirs, setup.scratch, _passable(), exist_ok=True)
-    warden = WardenProcess(setup)
-    await warden.ready()
-    return warden
+async def start_fork_server(config: SandboxConfig) -> ForkServerProcess:
+    """Start another fork server for a config that has worked."""
+    await asyncio.to_thread(os.makedirs, config.scratch, _scratch_mode(), exist_ok=True)
+    fork_server = ForkServerProcess(config)
+    await fork_server.wait_ready()
+    return fork_server
 
 
-def inside(tier: str, folder: str) -> str:
-    """The path at which programs see their workspace."""
-    return WORKSPACE if tier == "bubblewrap" else folder
+def folder_inside(backend: str, folder: str) -> str:
+    """Path under which programs see their workspace."""
+    return WORKSPACE if backend == "bubblewrap" else folder
 
 
-def _setup(tier: str, preload: tuple[str, ...], hidden: tuple[str, ...]) -> Setup:
-    if tier == "landlock" and not landlock.abi():
+def _make_config(backend: str, preload: tuple[str, ...], hidden: tuple[str, ...]) -> SandboxConfig:
+    if backend == "landlock" and not landlock.abi_version():
         raise ToolError("this kernel has no Landlock, or it is switched off")
-    if tier not in (*CAGES, "none"):
+    if backend not in (*PREFERRED_BACKENDS, "none"):
         raise ToolError(f"not on {sys.platform}")
-    program = shutil.which("bwrap") if tier == "bubblewrap" else None
-    if tier == "bubblewrap" and program is None:
+    program = shutil.which("bwrap") if backend == "bubblewrap" else None
+    if backend == "bubblewrap" and program is None:
         raise ToolError("bwrap was not found")
     scratch = tempfile.mkdtemp(prefix="mappa-python-")
-    Path(scratch).chmod(_passable())
-    setup = Setup(tier=tier, scratch=scratch, preload=preload, readable=readable(), hidden=hidden, bubblewrap=program)
+    Path(scratch).chmod(_scratch_mode())
+    config = SandboxConfig(
+        backend=backend, scratch=scratch, preload=preload, readable=readable_paths(), hidden=hidden, bubblewrap=program
+    )
     if program is None:
-        return setup
+        return config
     known = subprocess.run([program, "--help"], capture_output=True, text=True, check=False).stdout
-    return replace(setup, sized="--size" in known)
+    return replace(config, supports_size="--size" in known)
 
 
-def _passable() -> int:
-    """Mode of a folder in which users of a program's own have theirs, which only root can make."""
+def _scratch_mode() -> int:
+    """Mode of a scratch folder: as root, other users must reach their own folders in it."""
     return 0o711 if os.geteuid() == 0 else 0o700
 
 
-async def _escapes(warden: WardenProcess, setup: Setup) -> list[str]:
-    """What a program managed in the cage that it should not."""
+async def _find_escapes(fork_server: ForkServerProcess, config: SandboxConfig) -> list[str]:
+    """Run the probe in the sandbox; returns what it could do but should not."""
     with tempfile.TemporaryDirectory(prefix="mappa-probe-") as parent:
-        folder, secret = _bait(parent)
-        arguments = (secret, str(os.getpid()), *setup.hidden)
-        reply = await warden.run(program_order(PROBE, ToolLimits(), folder=folder, arguments=arguments))
-        kept = "written" in os.listdir(folder)  # noqa: PTH208
-    result = program_result(reply, ToolLimits(), folder=folder, files=(), left_behind=(), sandbox=setup.tier)
-    if result.status != "ok" or not kept:
+        folder, secret = _make_probe_files(parent)
+        arguments = (secret, str(os.getpid()), *config.hidden)
+        reply = await fork_server.run(program_job(PROBE, ToolLimits(), folder=folder, arguments=arguments))
+        written = "written" in os.listdir(folder)  # noqa: PTH208
+    result = program_result(reply, ToolLimits(), folder=folder, files=(), irregular_files=(), sandbox=config.backend)
+    if result.status != "ok" or not written:
         raise ToolError(f"a first program failed in it: {result.stderr.strip() or result.status}")
     escapes: list[str] = json.loads(result.stdout)
-    # Below ABI 6 Landlock leaves signals open; that is a warning and no reason.
-    return [what for what in escapes if not (_gaps(setup.tier) and what.startswith("signal"))]
+    # Below ABI 6 Landlock allows signals; that is a warning, no failure.
+    return [what for what in escapes if not (_gaps(config.backend) and what.startswith("signal"))]
 
 
-def _bait(parent: str) -> tuple[str, str]:
-    """A workspace below `parent`, and a file beside it that everyone may read."""
-    Path(parent).chmod(_passable())
+def _make_probe_files(parent: str) -> tuple[str, str]:
+    """Create a workspace below `parent`, and beside it a file that everyone may read."""
+    Path(parent).chmod(_scratch_mode())
     folder, secret = Path(parent, "folder").resolve(), Path(parent, "secret")
     folder.mkdir()
     secret.write_text(SECRET)
     return str(folder), str(secret)
 
 
-def _described(tier: str) -> tuple[str, tuple[str, ...]]:
-    if tier == "landlock":
-        return f"Landlock ABI {landlock.abi()} and seccomp", _gaps(tier)
-    if tier == "none":
-        return "", (UNCAGED,)
+def _describe_backend(backend: str) -> tuple[str, tuple[str, ...]]:
+    if backend == "landlock":
+        return f"Landlock ABI {landlock.abi_version()} and seccomp", _gaps(backend)
+    if backend == "none":
+        return "", (NOT_SANDBOXED,)
     detail = {"bubblewrap": "namespaces and seccomp", "seatbelt": "untried on this system"}
-    return detail[tier], ()
+    return detail[backend], ()
 
 
-def _gaps(tier: str) -> tuple[str, ...]:
-    """What a cage leaves open to programs that run as this process's user: as root they run as another."""
-    return landlock.gaps(landlock.abi()) if tier == "landlock" and os.geteuid() != 0 else ()
+def _gaps(backend: str) -> tuple[str, ...]:
+    """Describe what a sandbox leaves open to programs of this process's user; as root they run as another user."""
+    return landlock.gaps(landlock.abi_version()) if backend == "landlock" and os.geteuid() != 0 else ()
 
 
-def readable() -> tuple[str, ...]:
-    """The places of the system and of this interpreter that programs may read, those above others first."""
+def readable_paths() -> tuple[str, ...]:
+    """Paths of the system and of this interpreter that programs may read, without those inside others."""
     interpreter = {sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(sys.executable).resolve().parents[1])}
-    wanted = {*places.SYSTEM, *interpreter, *(os.path.realpath(path) for path in interpreter)}
-    found: list[str] = []
-    for path in sorted(path for path in wanted if os.path.lexists(path)):
-        if not any(path.startswith(f"{above}/") for above in found):
-            found.append(path)
-    return tuple(found)
+    candidates = {*places.SYSTEM_PATHS, *interpreter, *(os.path.realpath(path) for path in interpreter)}
+    paths: list[str] = []
+    for path in sorted(path for path in candidates if os.path.lexists(path)):
+        if not any(path.startswith(f"{above}/") for above in paths):
+            paths.append(path)
+    return tuple(paths)
 
 
-def resolved(hide: Sequence[str]) -> tuple[str, ...]:
-    """The paths that `hide` names: absolute ones, and those below a folder of installed packages.
+def resolve_hidden(hide: Sequence[str]) -> tuple[str, ...]:
+    """Resolve the paths of the option `hide`: absolute ones, and those inside a folder of installed packages.
 
     Raises:
-        ConfigError: one is nowhere, and does not end in `?`.
+        ConfigError: a path does not exist, and does not end in `?`.
     """
-    found = []
-    for wanted in hide:
-        path = wanted.removesuffix("?")
+    resolved = []
+    for entry in hide:
+        path = entry.removesuffix("?")
         packages = [Path("/")] if path.startswith("/") else [Path(folder) for folder in sys.path if folder]
-        there = [folder / path for folder in packages if (folder / path).exists()]
-        if not there and path == wanted:
+        matches = [folder / path for folder in packages if (folder / path).exists()]
+        if not matches and path == entry:
             raise ConfigError(
                 f"hide: {path!r} is not there. Give an absolute path, or one inside the folder of installed packages, "
                 "like sklearn/datasets/data; end it in ? where it need not be there"
             )
-        found += [str(one.resolve()) for one in there]
-    return tuple(dict.fromkeys(found))
+        resolved += [str(match.resolve()) for match in matches]
+    return tuple(dict.fromkeys(resolved))

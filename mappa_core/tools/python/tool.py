@@ -10,24 +10,24 @@ from typing import Any
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import Workspace
 from mappa_core.records import Sandbox, ToolLimits, ToolResult
-from mappa_core.tools.cage.order import Setup
-from mappa_core.tools.python.driver import WardenProcess
-from mappa_core.tools.python.exchange import PYTHON_SPEC, program_order, program_result
+from mappa_core.tools.cage.order import SandboxConfig
+from mappa_core.tools.python.driver import ForkServerProcess
+from mappa_core.tools.python.exchange import PYTHON_SPEC, program_job, program_result
 from mappa_core.tools.python.options import PythonOptions
-from mappa_core.tools.python.tiers import Chosen, choose, inside, start
+from mappa_core.tools.python.tiers import OpenedSandbox, choose_sandbox, folder_inside, start_fork_server
 
 
 class PythonTool:
-    """Implements protocols.Tool and protocols.Sandboxed: runs each program in a fresh process, in a cage around the
-    workspace's folder.
+    """Implements protocols.Tool and protocols.Sandboxed: runs each program in a fresh process, sandboxed to the folder
+    of its workspace.
 
     A program is run as a plain interpreter runs a script: same exit code, same stdout and stderr, an empty stdin, the
     interpreter's own packages, `import` from the workspace. It gets nothing of this process's environment and reaches
     nothing but its workspace; when it ends, or is stopped at a limit of the call, every process that it left is killed.
 
-    A program that kills or stops its supervisor, which it can only where there is no cage, is an `error` without exit
-    code: it is the program's own doing. A warden that dies is a ToolError for the programs under way, and is started
-    again for the next one.
+    A program that kills or stops its supervisor, which is possible only without a sandbox, is an `error` without exit
+    code: the program caused it. If the fork server dies, running programs raise ToolError, and the next program starts
+    a new one.
     """
 
     spec = PYTHON_SPEC
@@ -38,30 +38,30 @@ class PythonTool:
             raise ConfigError(f"workers of the tool python must be at least 1, not {workers}")
         self._options = options
         self._slots = asyncio.Semaphore(workers)
-        self._warden: WardenProcess | None = None
-        self._choice: Chosen | None = None
+        self._fork_server: ForkServerProcess | None = None
+        self._opened: OpenedSandbox | None = None
         self._starting = asyncio.Lock()
 
     async def open(self) -> Sandbox:
-        """Find the first cage that works by running a program in it, and say which it is. A first call does so too.
+        """Open the first sandbox in which a test program works, and return its description. The first call does so too.
 
         Raises:
             ConfigError: none works and `allow_unsafe` is off; a preloaded module or a hidden path does not exist.
         """
         async with self._starting:
-            return (await self._chosen()).sandbox
+            return (await self._open_sandbox()).sandbox
 
     async def call(self, arguments: Mapping[str, Any], workspace: Workspace, limits: ToolLimits) -> ToolResult:
-        """Run `arguments["code"]`. Waits for its turn where all workers are busy; that time does not count.
+        """Run `arguments["code"]`. Waits while all workers are busy; that time does not count.
 
         Raises:
-            ToolError: the program could not be run, or was lost with the warden.
+            ToolError: the program could not be run, or was lost with the fork server.
         """
         return await self.run(arguments["code"], (), workspace, limits)
 
     async def run(self, code: str, arguments: Sequence[str], workspace: Workspace, limits: ToolLimits) -> ToolResult:
         """Run a program with arguments on its command line; as `call` otherwise."""
-        order = program_order(
+        job = program_job(
             code,
             limits,
             folder=str(workspace.path.resolve()),
@@ -69,35 +69,35 @@ class PythonTool:
             inputs=[str(path.resolve()) for path in workspace.inputs.values()],
         )
         async with self._slots:
-            warden, setup = await self._running()
-            reply = await warden.run(order)
+            fork_server, config = await self._running_fork_server()
+            reply = await fork_server.run(job)
         files = await asyncio.to_thread(workspace.changes)
         return program_result(
             reply,
             limits,
-            folder=inside(setup.tier, order.folder),
+            folder=folder_inside(config.backend, job.folder),
             files=files,
-            left_behind=workspace.left_behind(),
-            sandbox=setup.tier,
+            irregular_files=workspace.irregular_files(),
+            sandbox=config.backend,
         )
 
-    async def _chosen(self) -> Chosen:
-        if self._choice is None:
-            self._choice = await choose(self._options)
-            self._warden = self._choice.warden
-        return self._choice
+    async def _open_sandbox(self) -> OpenedSandbox:
+        if self._opened is None:
+            self._opened = await choose_sandbox(self._options)
+            self._fork_server = self._opened.fork_server
+        return self._opened
 
-    async def _running(self) -> tuple[WardenProcess, Setup]:
+    async def _running_fork_server(self) -> tuple[ForkServerProcess, SandboxConfig]:
         async with self._starting:
-            setup = (await self._chosen()).setup
-            if self._warden is None or not self._warden.alive:
-                if self._warden is not None:
-                    await asyncio.to_thread(self._warden.close)
-                self._warden = await start(setup)
-            return self._warden, setup
+            config = (await self._open_sandbox()).config
+            if self._fork_server is None or not self._fork_server.is_alive:
+                if self._fork_server is not None:
+                    await asyncio.to_thread(self._fork_server.close)
+                self._fork_server = await start_fork_server(config)
+            return self._fork_server, config
 
     async def close(self) -> None:
-        """End the warden and every program under way."""
-        if self._warden is not None:
-            warden, self._warden = self._warden, None
-            await asyncio.to_thread(warden.close)
+        """End the fork server and every running program."""
+        if self._fork_server is not None:
+            fork_server, self._fork_server = self._fork_server, None
+            await asyncio.to_thread(fork_server.close)

@@ -1,4 +1,4 @@
-"""The application: addresses to pages, over databases that are opened to be read and closed again for every page."""
+"""The web application: routes to pages. Every request opens the run's database read-only and closes it again."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from starlette.routing import Route
 from mappa_core.errors import RunError
 from mappa_core.store.reader import Reader
 from mappa_core.view.web import coach, overview, policies, trajectories, trajectory
-from mappa_core.view.web.guard import Guard
-from mappa_core.view.web.rendering import environment, render
-from mappa_core.view.web.runs import Runs, stamp
+from mappa_core.view.web.guard import TokenAuthMiddleware
+from mappa_core.view.web.rendering import render, template_environment
+from mappa_core.view.web.runs import RunFolders, change_stamp
 
-SEEN = "mappa-seen"
-"""Header of a page that asks again: what `stamp` was when it was made. It is answered by 204 where nothing changed."""
-STATIC = {
+SEEN_HEADER = "mappa-seen"
+"""Header of a polling page: the `change_stamp` of its last response. The answer is 204 if nothing changed."""
+STATIC_FILES = {
     "htmx.min.js": "text/javascript",
     "view.js": "text/javascript",
     "view.css": "text/css",
@@ -34,86 +34,91 @@ STATIC = {
 }
 
 Context = Mapping[str, Any]
-PageOfRun = Callable[[Reader, Path, Request], Context]
+RunPage = Callable[[Reader, Path, Request], Context]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """The pages on a set of runs."""
+    """Serves the pages on a set of runs."""
 
-    runs: Runs
+    runs: RunFolders
 
     def overview(self, request: Request) -> Response:
         folders = self.runs.folders()
-        now = stamp(folders)
-        if request.headers.get(SEEN) == now:
+        now = change_stamp(folders)
+        if request.headers.get(SEEN_HEADER) == now:
             return Response(status_code=204)
-        return _page(request, "web/overview.html", now, runs=folders, **overview.page(folders, request))
+        return _render_page(
+            request, "web/overview.html", now, runs=folders, **overview.build_overview_page(folders, request)
+        )
 
-    def of_run(self, template: str, page: PageOfRun) -> Callable[[Request], Response]:
-        """An endpoint for a page on the run that the address names."""
+    def run_endpoint(self, template: str, page: RunPage) -> Callable[[Request], Response]:
+        """An endpoint for a page on the run named in the URL."""
 
         def answer(request: Request) -> Response:
             folders, name = self.runs.folders(), request.path_params["run"]
             if name not in folders:
                 raise HTTPException(404, f"There is no run {name}.")
-            now = stamp({name: folders[name]})
-            if request.headers.get(SEEN) == now:
+            now = change_stamp({name: folders[name]})
+            if request.headers.get(SEEN_HEADER) == now:
                 return Response(status_code=204)
             with Reader(folders[name]) as reader:
                 context = page(reader, folders[name], request)
-            return _page(request, template, now, runs=folders, run=name, **context)
+            return _render_page(request, template, now, runs=folders, run=name, **context)
 
         return answer
 
 
-def create_app(runs: Runs, *, token: str, cookie: str = "mappa_view") -> Starlette:
-    """The ASGI application. `cookie` is the name of the one that keeps the token: browsers share them among ports."""
+def create_app(runs: RunFolders, *, token: str, cookie: str = "mappa_view") -> Starlette:
+    """Create the ASGI application. `cookie` is the name of the token's cookie; browsers share cookies among ports."""
     viewer = Viewer(runs=runs)
     run = "/runs/{run}"
     return Starlette(
         routes=[
             Route("/", viewer.overview),
-            Route(f"{run}/trajectories", viewer.of_run("web/trajectories.html", trajectories.page)),
-            Route(f"{run}/newer", viewer.of_run("web/newer.html", trajectories.newer)),
-            Route(f"{run}/trajectory", viewer.of_run("web/trajectory.html", trajectory.page)),
-            Route(f"{run}/prompt", viewer.of_run("web/prompt.html", trajectory.prompt)),
-            Route(f"{run}/coach", viewer.of_run("web/coach.html", coach.page)),
-            Route(f"{run}/policies", viewer.of_run("web/policies.html", policies.page)),
-            Route("/static/{name}", _static),
+            Route(
+                f"{run}/trajectories",
+                viewer.run_endpoint("web/trajectories.html", trajectories.build_trajectories_page),
+            ),
+            Route(f"{run}/newer", viewer.run_endpoint("web/newer.html", trajectories.count_newer)),
+            Route(f"{run}/trajectory", viewer.run_endpoint("web/trajectory.html", trajectory.build_trajectory_page)),
+            Route(f"{run}/prompt", viewer.run_endpoint("web/prompt.html", trajectory.build_prompt)),
+            Route(f"{run}/coach", viewer.run_endpoint("web/coach.html", coach.build_coach_page)),
+            Route(f"{run}/policies", viewer.run_endpoint("web/policies.html", policies.build_policies_page)),
+            Route("/static/{name}", _serve_static),
         ],
-        middleware=[Middleware(Guard, token=token, cookie=cookie)],
-        exception_handlers={HTTPException: _refused, RunError: _broken},
+        middleware=[Middleware(TokenAuthMiddleware, token=token, cookie=cookie)],
+        exception_handlers={HTTPException: _render_http_error, RunError: _render_run_error},
     )
 
 
-def _page(request: Request, template: str, now: str, **context: Any) -> Response:
+def _render_page(request: Request, template: str, now: str, **context: Any) -> Response:
     query = f"?{request.url.query}" if request.url.query else ""
     page = render(template, here=quote(request.url.path) + query, query=query, stamp=now, **{"run": None, **context})
     return Response(page, media_type="text/html")
 
 
-def _static(request: Request) -> Response:
+def _serve_static(request: Request) -> Response:
     name = request.path_params["name"]
-    if name not in STATIC:
+    if name not in STATIC_FILES:
         raise HTTPException(404, "There is no such file.")
-    return Response(_file(name), media_type=STATIC[name])
+    return Response(_read_static(name), media_type=STATIC_FILES[name])
 
 
 @cache
-def _file(name: str) -> bytes:
+def _read_static(name: str) -> bytes:
     text = files("mappa_core.view").joinpath("static", name).read_text(encoding="utf-8")
-    shared = environment().get_template("shared.html").module
+    shared = template_environment().get_template("shared.html").module
     return (f"{shared.rules()}\n{text}" if name == "view.css" else text).encode()  # type: ignore[attr-defined]
 
 
-def _refused(request: Request, error: Exception) -> Response:
+def _render_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     page = render("web/error.html", run=None, runs={}, here="", query="", stamp="", text=error.detail)
     return Response(page, status_code=error.status_code, media_type="text/html")
 
 
-def _broken(request: Request, error: Exception) -> Response:
-    """A run that cannot be read (damaged, or gone since) is told, and other runs are still to be seen."""
+def _render_run_error(request: Request, error: Exception) -> Response:
+    """Render the error of a run that cannot be read (damaged or deleted); other runs stay visible."""
     page = render("web/error.html", run=None, runs={}, here="", query="", stamp="", text=str(error))
     return Response(page, status_code=409, media_type="text/html")

@@ -1,5 +1,5 @@
-"""Who may look: programs of this machine that know the token. Pages load nothing from elsewhere and run no script but
-the viewer's own."""
+"""Access control of the viewer: only programs on this machine that know the token. Pages load nothing from other hosts
+and run no scripts but the viewer's own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-HOSTS = ("127.0.0.1", "localhost", "[::1]")
-"""Names of this machine to itself. A page of elsewhere whose name leads here has another one."""
-HEADERS = {
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+"""Allowed Host headers, against DNS rebinding: a foreign page whose name resolves to this machine has another one."""
+SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
@@ -23,12 +23,12 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-ASK = "Open the address that `mappa view` printed: it ends with ?token=…\n"
+TOKEN_HINT = "Open the address that `mappa view` printed: it ends with ?token=…\n"
 
 
-class Guard:
-    """ASGI middleware. The token comes once in the address (`?token=`) and stays in a cookie that scripts cannot read;
-    the address is then shown without it."""
+class TokenAuthMiddleware:
+    """ASGI middleware that requires the token. It comes once in the URL (`?token=`) and is kept in an HttpOnly cookie;
+    the response redirects to the URL without it."""
 
     def __init__(self, app: ASGIApp, *, token: str, cookie: str) -> None:
         self._app = app
@@ -40,17 +40,20 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
-        async def sealed(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                MutableHeaders(scope=message).update(SECURITY_HEADERS)
             await send(message)
 
-        await (self._refusal(scope) or self._app)(scope, receive, sealed)
+        await (self._refusal(scope) or self._app)(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """What is answered in place of a page; None where it may be seen."""
+        """The response in place of a page; None if access is allowed."""
         headers = Headers(scope=scope)
-        if headers.get("host", "").rsplit(":", 1)[0].lower() not in HOSTS and headers.get("host") not in HOSTS:
+        if (
+            headers.get("host", "").rsplit(":", 1)[0].lower() not in LOCAL_HOSTS
+            and headers.get("host") not in LOCAL_HOSTS
+        ):
             return PlainTextResponse("This server answers to its own machine alone.\n", status_code=421)
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = dict(query).get("token")
@@ -60,7 +63,7 @@ class Guard:
             response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
             return response
         known = self._is_token(Request(scope).cookies.get(self._cookie, ""))
-        return None if known else PlainTextResponse(ASK, status_code=403)
+        return None if known else PlainTextResponse(TOKEN_HINT, status_code=403)
 
     def _is_token(self, given: str) -> bool:
         return compare_digest(given.encode(errors="replace"), self._token.encode())

@@ -1,7 +1,7 @@
-"""The files of a trajectory as a graph: a row a file, a column an action. Who made it, who changed it, who named it in
-what it wrote, and where a file was missing or could not be used.
+"""Graph of the files of a trajectory, with a row per file and a column per action. It shows which agent created,
+changed or mentioned a file, and where a file was missing or unusable.
 
-A file that an agent's text names is taken to be used there: what a program opened is not recorded.
+A file that an agent's text mentions counts as used there: which files a program opened is not recorded.
 """
 
 from __future__ import annotations
@@ -13,44 +13,44 @@ from typing import Literal
 
 from mappa_core.records import FileChange, Step
 
-LETTER, TOP, ROW, COLUMN = 7.2, 46, 26, 58
-"""Pixels: of a letter of a path, above the first row, of a row, of a column."""
-MOST_LETTERS = 30
-"""Of a path, which is cut beyond."""
-MOST_FILES = 40
-"""Rows at most; files that nobody made, changed, named or missed come last and are left out first."""
-MOST_LOOKED_AT = 500
-"""Files that are looked for in what agents wrote."""
+LETTER_WIDTH, TOP, ROW_HEIGHT, COLUMN_WIDTH = 7.2, 46, 26, 58
+"""Pixels: width of a letter of a path, space above the first row, height of a row, width of a column."""
+MAX_LETTERS = 30
+"""Letters of a path that are shown."""
+MAX_FILES = 40
+"""Maximum number of rows; files without any event come last and are left out first."""
+MAX_SEARCHED_FILES = 500
+"""Maximum number of files that are searched for in the texts of agents."""
 
-Event = Literal["created", "changed", "deleted", "named", "missing", "broken"]
+FileEvent = Literal["created", "changed", "deleted", "named", "missing", "broken"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """What happened to a file at an action, at pixel (x, y)."""
+class FileMark:
+    """An event of a file at an action, at pixel (x, y)."""
 
     x: float
     y: float
-    event: Event
+    event: FileEvent
     position: int
-    told: str
+    label: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRow:
-    """A file: where its row lies, from where to where it was there (None: never), and what happened to it."""
+    """The row of a file at `y`, the pixels from `start` to `end` where it existed (None: never), and its events."""
 
     path: str
     y: float
     start: float | None
     end: float | None
     maker: str | None
-    marks: tuple[Mark, ...]
+    marks: tuple[FileMark, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """The column of an action. `hand_off` is where it starts with another agent than the one before."""
+class ActionColumn:
+    """The column of an action. `hand_off` is true if its agent differs from that of the previous action."""
 
     x: float
     position: int
@@ -59,8 +59,8 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
-    heads: tuple[Head, ...]
+class LineageGraph:
+    columns: tuple[ActionColumn, ...]
     files: tuple[FileRow, ...]
     left_out: int
     left: float
@@ -68,16 +68,16 @@ class Graph:
     height: float
 
 
-def lineage(steps: Sequence[Step]) -> Graph | None:
-    """None where no action had to do with a file."""
-    paths = _paths(steps)
+def build_lineage_graph(steps: Sequence[Step]) -> LineageGraph | None:
+    """Build the graph; None if no action involved a file."""
+    paths = _ordered_paths(steps)
     if not paths:
         return None
-    shown = paths[:MOST_FILES]
-    left = LETTER * min(MOST_LETTERS, max(map(len, shown)))
-    xs = {step.position: left + COLUMN * (number + 0.5) for number, step in enumerate(steps)}
-    heads = tuple(
-        Head(
+    shown = paths[:MAX_FILES]
+    left = LETTER_WIDTH * min(MAX_LETTERS, max(map(len, shown)))
+    xs = {step.position: left + COLUMN_WIDTH * (number + 0.5) for number, step in enumerate(steps)}
+    columns = tuple(
+        ActionColumn(
             x=xs[step.position],
             position=step.position,
             agent=step.agent,
@@ -85,33 +85,36 @@ def lineage(steps: Sequence[Step]) -> Graph | None:
         )
         for number, step in enumerate(steps)
     )
-    rows = tuple(_row(path, TOP + ROW * (number + 0.5), steps, xs) for number, path in enumerate(shown))
-    return Graph(
-        heads=heads,
+    rows = tuple(_build_row(path, TOP + ROW_HEIGHT * (number + 0.5), steps, xs) for number, path in enumerate(shown))
+    return LineageGraph(
+        columns=columns,
         files=rows,
         left_out=len(paths) - len(shown),
         left=left,
-        width=left + COLUMN * len(steps) + 8,
-        height=TOP + ROW * len(rows) + 6,
+        width=left + COLUMN_WIDTH * len(steps) + 8,
+        height=TOP + ROW_HEIGHT * len(rows) + 6,
     )
 
 
-def _paths(steps: Sequence[Step]) -> list[str]:
-    """Files in the order in which they matter: those that something happened to, then those that were only there."""
-    touched = [path for step in steps for path in (*(change.path for change in _changes(step)), *_breached(step))]
+def _ordered_paths(steps: Sequence[Step]) -> list[str]:
+    """Files by importance: those that were changed or broken, then mentioned ones, then those that only existed."""
+    touched = [
+        path for step in steps for path in (*(change.path for change in _file_changes(step)), *_breached_paths(step))
+    ]
     there = [path for step in steps for path in step.files]
     known = list(dict.fromkeys([*touched, *there]))
-    named = [path for path in known[:MOST_LOOKED_AT] if any(_names(step, path) for step in steps)]
+    named = [path for path in known[:MAX_SEARCHED_FILES] if any(_mentions(step, path) for step in steps)]
     return list(dict.fromkeys([*touched, *named, *known]))
 
 
-def _row(path: str, y: float, steps: Sequence[Step], xs: dict[int, float]) -> FileRow:
+def _build_row(path: str, y: float, steps: Sequence[Step], xs: dict[int, float]) -> FileRow:
     marks, present, maker = [], [], None
     for step in steps:
         x = xs[step.position]
-        found = list(_events(step, path))
+        found = list(_file_events(step, path))
         marks += [
-            Mark(x=x, y=y, event=event, position=step.position, told=f"{step.agent}: {told}") for event, told in found
+            FileMark(x=x, y=y, event=event, position=step.position, label=f"{step.agent}: {label}")
+            for event, label in found
         ]
         made = [event for event, _ in found if event == "created"]
         maker = step.agent if made and maker is None else maker
@@ -127,10 +130,10 @@ def _row(path: str, y: float, steps: Sequence[Step], xs: dict[int, float]) -> Fi
     )
 
 
-def _events(step: Step, path: str) -> list[tuple[Event, str]]:
-    """What happened to a file at an action. Being named is told only where nothing else happened."""
-    found: list[tuple[Event, str]] = []
-    for change in _changes(step):
+def _file_events(step: Step, path: str) -> list[tuple[FileEvent, str]]:
+    """The events of a file at an action. A mention counts only if there is no other event."""
+    found: list[tuple[FileEvent, str]] = []
+    for change in _file_changes(step):
         if change.path == path:
             size = "" if change.size is None else f", {change.size} bytes"
             found.append((change.kind, f"{change.kind}{size}"))
@@ -138,20 +141,20 @@ def _events(step: Step, path: str) -> list[tuple[Event, str]]:
         if breach.path == path:
             said = ": ".join(text for text in (breach.kind.replace("_", " "), breach.reason, breach.detail) if text)
             found.append(("missing" if breach.kind.startswith("missing") else "broken", said))
-    if not found and path in step.files and _names(step, path):
+    if not found and path in step.files and _mentions(step, path):
         found.append(("named", "names it"))
     return found
 
 
-def _changes(step: Step) -> list[FileChange]:
+def _file_changes(step: Step) -> list[FileChange]:
     return [change for result in step.results for change in result.files]
 
 
-def _breached(step: Step) -> list[str]:
+def _breached_paths(step: Step) -> list[str]:
     return [breach.path for breach in step.breaches]
 
 
-def _names(step: Step, path: str) -> bool:
-    """Whether the action's own text has the file's name, whole."""
+def _mentions(step: Step, path: str) -> bool:
+    """Whether the action's own text mentions the file's name as a whole word."""
     name = path.rsplit("/", 1)[-1]
     return re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", step.completion.text) is not None

@@ -1,4 +1,4 @@
-"""The overview: every run in a row, and the chosen ones side by side over their iterations."""
+"""The overview page: a table row per run, and charts that compare the chosen runs over their iterations."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any
 from starlette.requests import Request
 
 from mappa_core.errors import RunError
-from mappa_core.evaluation.heldout import part_of
+from mappa_core.evaluation.heldout import event_part
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import Summary, read_summary
-from mappa_core.view.chart import PERCENT_TICKS, SCORE_TICKS, Chart, Point, Range, chart, fitted
-from mappa_core.view.curves import Iterations, between, curve, last
-from mappa_core.view.health import warnings_of
+from mappa_core.view.chart import PERCENT_TICKS, SCORE_TICKS, Chart, Point, Range, build_chart, build_fitted_chart
+from mappa_core.view.curves import IterationMetrics, last_iteration, metric_points, names_between
+from mappa_core.view.health import read_warnings
 from mappa_core.view.web.runs import last_written
 
-SIDE_BY_SIDE = 5
-"""Runs in one chart at most: as many as there are colours."""
+MAX_CHART_RUNS = 5
+"""Maximum number of runs in one chart: the number of colours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A run in the table. `summary` is None where it has none yet; `latest` are the metrics of its last iteration, and
-    `quiet` the seconds since it wrote last. `error` says why it cannot be read."""
+class RunRow:
+    """A run in the table. `summary` is None if it has none yet; `latest` holds the metrics of its last iteration, and
+    `idle_s` the seconds since its last write. `error` is why it cannot be read."""
 
     name: str
     chosen: bool
@@ -34,12 +34,12 @@ class Row:
     latest: Mapping[str, float]
     alarms: int
     warnings: int
-    quiet: float
+    idle_s: float
     error: str = ""
 
     @property
     def throughput(self) -> float | None:
-        """Sampled tokens per second of the last iteration, all its phases counted."""
+        """Sampled tokens per second of the last iteration, over all its phases."""
         seconds = sum(value for name, value in self.latest.items() if name.startswith("seconds/"))
         return self.latest["tokens"] / seconds if seconds > 0 and "tokens" in self.latest else None
 
@@ -51,49 +51,53 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
-    """What a chosen run has recorded over its iterations; `held_out` is by iteration."""
+class RunSeries:
+    """Metrics of a chosen run over its iterations; `held_out` holds intervals by iteration."""
 
-    iterations: Iterations
+    iterations: IterationMetrics
     held_out: Mapping[int, Mapping[str, Any]]
 
 
-def page(folders: Mapping[str, Path], request: Request) -> dict[str, Any]:
-    asked = [name for name in request.query_params.getlist("run") if name in folders][:SIDE_BY_SIDE]
-    chosen = asked or list(folders)[:SIDE_BY_SIDE]
-    rows = [_row(name, path, name in chosen) for name, path in folders.items()]
+def build_overview_page(folders: Mapping[str, Path], request: Request) -> dict[str, Any]:
+    requested = [name for name in request.query_params.getlist("run") if name in folders][:MAX_CHART_RUNS]
+    chosen = requested or list(folders)[:MAX_CHART_RUNS]
+    rows = [_read_row(name, path, name in chosen) for name, path in folders.items()]
     readable = {row.name for row in rows if not row.error}
-    courses = {name: _course(folders[name]) for name in chosen if name in readable}
-    colours = {name: number for number, name in enumerate(courses)}
+    series = {name: _read_series(folders[name]) for name in chosen if name in readable}
+    colours = {name: number for number, name in enumerate(series)}
     return {
         "rows": rows,
         "colours": colours,
-        "charts": charts(courses) if any(one.iterations for one in courses.values()) else [],
+        "charts": build_overview_charts(series) if any(one.iterations for one in series.values()) else [],
     }
 
 
-def charts(courses: Mapping[str, Course]) -> list[Chart]:
-    """Accuracy in training and held out, tokens a second, US dollars so far, and every agent's score; a line a run."""
-    end = max(last(one.iterations) for one in courses.values())
+def build_overview_charts(series: Mapping[str, RunSeries]) -> list[Chart]:
+    """Build charts with a line per run: accuracy in training and held out, throughput, cost so far, agents' scores."""
+    end = max(last_iteration(one.iterations) for one in series.values())
     agents = list(
-        dict.fromkeys(name for one in courses.values() for name in between(one.iterations, "agent/", "/score"))
+        dict.fromkeys(name for one in series.values() for name in names_between(one.iterations, "agent/", "/score"))
     )
-    spent = {name: _spent(one.iterations) for name, one in courses.items()}
+    spent = {name: _cost_points(one.iterations) for name, one in series.items()}
     shown = [
-        _shares(
+        _build_share_chart(
             "Accuracy of training rollouts",
-            {name: curve(one.iterations, "accuracy") for name, one in courses.items()},
+            {name: metric_points(one.iterations, "accuracy") for name, one in series.items()},
             end,
         ),
-        _held_out(courses, end),
-        fitted(
-            "Sampled tokens per second", {name: _speed(one.iterations) for name, one in courses.items()}, x_high=end
+        _build_held_out_chart(series, end),
+        build_fitted_chart(
+            "Sampled tokens per second",
+            {name: _throughput_points(one.iterations) for name, one in series.items()},
+            x_high=end,
         ),
-        fitted("Cost of the coach so far, US dollars", spent, x_high=end) if any(map(any, spent.values())) else None,
+        build_fitted_chart("Cost of the coach so far, US dollars", spent, x_high=end)
+        if any(map(any, spent.values()))
+        else None,
         *(
-            chart(
+            build_chart(
                 f"Score of {agent}: mean points of an action",
-                {name: curve(one.iterations, f"agent/{agent}/score") for name, one in courses.items()},
+                {name: metric_points(one.iterations, f"agent/{agent}/score") for name, one in series.items()},
                 x_high=end,
                 y_high=10.0,
                 y_labels=SCORE_TICKS,
@@ -104,49 +108,55 @@ def charts(courses: Mapping[str, Course]) -> list[Chart]:
     return [one for one in shown if one is not None]
 
 
-def _row(name: str, path: Path, chosen: bool) -> Row:
-    quiet = time.time() - last_written(path)
+def _read_row(name: str, path: Path, chosen: bool) -> RunRow:
+    idle_s = time.time() - last_written(path)
     try:
         with Reader(path) as reader:
             latest = reader.latest_iteration()
             alarms = sum(len(event.body["alarms"]) for event in reader.events("drift"))
-            warnings = len(warnings_of(reader))
+            warnings = len(read_warnings(reader))
     except RunError as error:
-        return Row(
-            name=name, chosen=chosen, summary=None, latest={}, alarms=0, warnings=0, quiet=quiet, error=str(error)
+        return RunRow(
+            name=name, chosen=chosen, summary=None, latest={}, alarms=0, warnings=0, idle_s=idle_s, error=str(error)
         )
     try:
         summary = read_summary(path)
     except RunError:
         summary = None
-    return Row(name=name, chosen=chosen, summary=summary, latest=latest, alarms=alarms, warnings=warnings, quiet=quiet)
+    return RunRow(
+        name=name, chosen=chosen, summary=summary, latest=latest, alarms=alarms, warnings=warnings, idle_s=idle_s
+    )
 
 
-def _course(path: Path) -> Course:
+def _read_series(path: Path) -> RunSeries:
     with Reader(path) as reader:
         bodies = [event.body for event in reader.events("evaluation") if event.body["interval"] is not None]
-        choosing = [body for body in bodies if part_of(body) == "selection"]
-        held_out = {int(body["iteration"]): body["interval"] for body in choosing or bodies}
-        return Course(iterations=reader.iterations(), held_out=held_out)
+        selection = [body for body in bodies if event_part(body) == "selection"]
+        held_out = {int(body["iteration"]): body["interval"] for body in selection or bodies}
+        return RunSeries(iterations=reader.iterations(), held_out=held_out)
 
 
-def _shares(title: str, series: Mapping[str, Sequence[Point]], end: float, **bands: Any) -> Chart:
-    return chart(title, series, x_high=end, y_high=1.0, y_labels=PERCENT_TICKS, **bands)
+def _build_share_chart(title: str, series: Mapping[str, Sequence[Point]], end: float, **bands: Any) -> Chart:
+    return build_chart(title, series, x_high=end, y_high=1.0, y_labels=PERCENT_TICKS, **bands)
 
 
-def _held_out(courses: Mapping[str, Course], end: float) -> Chart | None:
-    lines = {name: [(at, found["mean"]) for at, found in sorted(one.held_out.items())] for name, one in courses.items()}
+def _build_held_out_chart(series: Mapping[str, RunSeries], end: float) -> Chart | None:
+    lines = {name: [(at, found["mean"]) for at, found in sorted(one.held_out.items())] for name, one in series.items()}
     bands: dict[str, list[Range]] = {
         name: [
             (at, found["low"], found["high"]) for at, found in sorted(one.held_out.items()) if found["low"] is not None
         ]
-        for name, one in courses.items()
+        for name, one in series.items()
     }
-    return _shares("Held-out tasks, with 95 % intervals", lines, end, bands=bands) if any(lines.values()) else None
+    return (
+        _build_share_chart("Held-out tasks, with 95 % intervals", lines, end, bands=bands)
+        if any(lines.values())
+        else None
+    )
 
 
-def _speed(iterations: Iterations) -> list[Point]:
-    phases = [f"seconds/{name}" for name in between(iterations, "seconds/", "")]
+def _throughput_points(iterations: IterationMetrics) -> list[Point]:
+    phases = [f"seconds/{name}" for name in names_between(iterations, "seconds/", "")]
     found: list[Point] = []
     for number, metrics in iterations:
         seconds = sum(metrics[name] for name in phases if name in metrics)
@@ -155,8 +165,8 @@ def _speed(iterations: Iterations) -> list[Point]:
     return found
 
 
-def _spent(iterations: Iterations) -> list[Point]:
-    """The sum so far, up to the first iteration whose price is unknown; nothing where nothing was spent."""
+def _cost_points(iterations: IterationMetrics) -> list[Point]:
+    """The cumulative cost up to the first iteration of unknown price; empty if it is zero."""
     total = 0.0
     found: list[Point] = []
     for number, metrics in iterations:

@@ -1,4 +1,4 @@
-"""Health of the policies: figures of every update, a chart a figure and a line a policy, and the warnings."""
+"""The page on the policies' health: a chart per figure of the updates with a line per policy, and the warnings."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from starlette.requests import Request
 
 from mappa_core.store.reader import Reader
-from mappa_core.view.chart import Chart, fitted
-from mappa_core.view.curves import Iterations, between, curve, last
-from mappa_core.view.health import warnings_of
+from mappa_core.view.chart import Chart, build_fitted_chart
+from mappa_core.view.curves import IterationMetrics, last_iteration, metric_points, names_between
+from mappa_core.view.health import read_warnings
 
-FIGURES: Mapping[str, str] = {
+POLICY_FIGURES: Mapping[str, str] = {
     "entropy": "Entropy, nats a token",
     "kl": "Divergence from the reference, nats a token",
     "grad_norm": "Norm of the gradient",
@@ -27,47 +27,47 @@ FIGURES: Mapping[str, str] = {
     "loss": "Loss",
     "lr": "Learning rate",
 }
-"""Figures of an update under the name that the engine gives them, in the order of the page."""
+"""Titles of the figures of an update by their names in the engine, in the order of the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Now:
-    """What the last iteration showed of a policy."""
+class LatestFigures:
+    """The figures of a policy in the last iteration."""
 
     policy: str
     figures: Mapping[str, float]
 
 
-def page(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
+def build_policies_page(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
     iterations = reader.iterations()
-    policies = sorted({name.rpartition("/")[0] for name in between(iterations, "policy/", "")})
+    policies = sorted({name.rpartition("/")[0] for name in names_between(iterations, "policy/", "")})
     latest = iterations[-1][1] if iterations else {}
     return {
-        "titles": FIGURES,
-        "warnings": warnings_of(reader),
+        "titles": POLICY_FIGURES,
+        "warnings": read_warnings(reader),
         "iterations": len(iterations),
         "figures": [
-            Now(
+            LatestFigures(
                 policy=policy,
-                figures={name: latest[key] for name in FIGURES if (key := f"policy/{policy}/{name}") in latest},
+                figures={name: latest[key] for name in POLICY_FIGURES if (key := f"policy/{policy}/{name}") in latest},
             )
             for policy in policies
         ],
-        "charts": charts(iterations, policies),
+        "charts": build_policy_charts(iterations, policies),
     }
 
 
-def charts(iterations: Iterations, policies: list[str]) -> list[Chart]:
-    """The figures that were recorded, and the lengths of each agent's actions after the divergence."""
-    end = last(iterations)
+def build_policy_charts(iterations: IterationMetrics, policies: list[str]) -> list[Chart]:
+    """Build charts of the recorded figures; the lengths of each agent's actions come after the divergence."""
+    end = last_iteration(iterations)
     drawn: dict[str, Chart] = {}
-    for name, title in FIGURES.items():
-        lines = {policy: curve(iterations, f"policy/{policy}/{name}") for policy in policies}
+    for name, title in POLICY_FIGURES.items():
+        lines = {policy: metric_points(iterations, f"policy/{policy}/{name}") for policy in policies}
         if any(lines.values()):
-            drawn[name] = fitted(title, lines, x_high=end)
-    agents = between(iterations, "agent/", "/length")
-    lengths = {agent: curve(iterations, f"agent/{agent}/length") for agent in agents}
+            drawn[name] = build_fitted_chart(title, lines, x_high=end)
+    agents = names_between(iterations, "agent/", "/length")
+    lengths = {agent: metric_points(iterations, f"agent/{agent}/length") for agent in agents}
     if agents:
-        drawn["length"] = fitted("Length of an action, sampled tokens", lengths, x_high=end)
-    order = ("entropy", "kl", "length", *FIGURES)
+        drawn["length"] = build_fitted_chart("Length of an action, sampled tokens", lengths, x_high=end)
+    order = ("entropy", "kl", "length", *POLICY_FIGURES)
     return [drawn[name] for name in dict.fromkeys(order) if name in drawn]

@@ -1,5 +1,5 @@
-"""Templates to text. What agents, programs and tasks wrote is escaped everywhere, and what a browser would hide or turn
-around is made visible."""
+"""Renders templates. Texts of agents, programs and tasks are always escaped, and characters that a browser would hide,
+or that change the direction of text, are made visible."""
 
 from __future__ import annotations
 
@@ -11,46 +11,48 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-_ODD = re.compile(
+_INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060-\u2069\ufeff\ufffe\uffff"
     "\ud800-\udfff]"
 )
-"""Control characters but tab and newline, what changes the direction of text, and what UTF-8 lacks."""
+"""Control characters other than tab and newline, characters that change the direction of text, and surrogates."""
 
 
-def visible(text: str) -> str:
-    """The text with the number of every character that is not to be seen, or that moves others, in its place."""
-    return _ODD.sub(lambda found: f"‹U+{ord(found.group()):04X}›", text)
+def show_invisible(text: str) -> str:
+    """Replace every invisible or direction-changing character by its code point."""
+    return _INVISIBLE.sub(lambda found: f"‹U+{ord(found.group()):04X}›", text)
 
 
-def _shown(value: Any) -> Any:
-    """Every value that a template puts out; Markup was put together from such values."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+def _finalize(value: Any) -> Any:
+    """Finalize a value that a template outputs. Markup is left alone: it was built from finalized values."""
+    return show_invisible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def number(value: float | None, spec: str = ".3g") -> str:
-    """A figure, or a dash where it is not known."""
+def format_number(value: float | None, spec: str = ".3g") -> str:
+    """Format a figure; a dash if it is None."""
     return "–" if value is None else format(value, spec)
 
 
-def cut(text: str, most: int) -> str:
-    """The text, or its beginning with an ellipsis."""
-    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+def truncate(text: str, max_length: int) -> str:
+    """Truncate a text to `max_length` characters with an ellipsis."""
+    return text if len(text) <= max_length else f"{text[: max_length - 1].rstrip()}…"
 
 
 @cache
-def environment() -> Environment:
+def template_environment() -> Environment:
     found = Environment(
         loader=PackageLoader("mappa_core.view"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_shown,
+        finalize=_finalize,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters.update(number=number, cut=cut, part=lambda text: quote(str(text).encode(errors="replace"), safe=""))
+    found.filters.update(
+        number=format_number, cut=truncate, part=lambda text: quote(str(text).encode(errors="replace"), safe="")
+    )
     return found
 
 
 def render(template: str, **context: Any) -> bytes:
-    return environment().get_template(template).render(context).encode()
+    return template_environment().get_template(template).render(context).encode()

@@ -1,4 +1,4 @@
-"""Which runs are shown, and whether one of them has changed."""
+"""Finds the runs to show and detects when they change."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mappa_core.errors import ConfigError
-from mappa_core.store.folder import run_folders
-from mappa_core.store.schema import NAME as DATABASE
-from mappa_core.store.summary import NAME as SUMMARY
+from mappa_core.store.folder import list_run_folders
+from mappa_core.store.schema import DATABASE_NAME as DATABASE
+from mappa_core.store.summary import SUMMARY_NAME as SUMMARY
 
-MOST = 200
-"""Runs of one folder that are shown, the newest."""
+MAX_RUNS = 200
+"""Maximum number of runs shown from one folder, the newest."""
 
 
-class Runs:
-    """Run folders, and folders of runs, in which new ones appear as they begin.
+class RunFolders:
+    """A set of run folders and folders of runs; new runs in the latter appear as they begin.
 
     Raises ConfigError for a path that is neither.
     """
@@ -30,10 +30,10 @@ class Runs:
             raise ConfigError(f"there is no run in {listed}: name a run folder, or the folder that run.root is")
 
     def folders(self) -> dict[str, Path]:
-        """Every run by its name, the newest first; runs of one name get a number."""
-        found = [run for path in self._paths for run in _runs_at(path)]
+        """All runs by name, the newest first; a repeated name gets the suffix `~`."""
+        found = [run for path in self._paths for run in _find_runs(path)]
         named: dict[str, Path] = {}
-        for run in sorted(dict.fromkeys(path.resolve() for path in found), key=_begun, reverse=True):
+        for run in sorted(dict.fromkeys(path.resolve() for path in found), key=_start_time, reverse=True):
             name = run.name
             while name in named:
                 name = f"{name}~"
@@ -41,17 +41,17 @@ class Runs:
         return named
 
 
-def stamp(runs: Mapping[str, Path]) -> str:
-    """What differs whenever one of the runs has written something since, or another run is there."""
-    return f"{hash(tuple((name, *_written(run)) for name, run in runs.items())) & 0xFFFFFFFFFFFF:x}"
+def change_stamp(runs: Mapping[str, Path]) -> str:
+    """A token that changes when one of the runs writes something, or when the set of runs changes."""
+    return f"{hash(tuple((name, *_record_stats(run)) for name, run in runs.items())) & 0xFFFFFFFFFFFF:x}"
 
 
 def last_written(run: Path) -> float:
-    """When the run wrote a record last, in seconds since the epoch."""
-    return max((time for time, _ in _written(run)), default=0) / 1e9
+    """The time of the run's last write, in seconds since the epoch."""
+    return max((time for time, _ in _record_stats(run)), default=0) / 1e9
 
 
-def _written(run: Path) -> list[tuple[int, int]]:
+def _record_stats(run: Path) -> list[tuple[int, int]]:
     found = []
     for name in (DATABASE, f"{DATABASE}-wal", SUMMARY):
         try:
@@ -62,9 +62,9 @@ def _written(run: Path) -> list[tuple[int, int]]:
     return found
 
 
-def _runs_at(path: Path) -> tuple[Path, ...]:
-    return (path,) if (path / DATABASE).is_file() else run_folders(path)[-MOST:]
+def _find_runs(path: Path) -> tuple[Path, ...]:
+    return (path,) if (path / DATABASE).is_file() else list_run_folders(path)[-MAX_RUNS:]
 
 
-def _begun(run: Path) -> int:
+def _start_time(run: Path) -> int:
     return (run / "config.yaml").stat().st_mtime_ns if (run / "config.yaml").is_file() else 0

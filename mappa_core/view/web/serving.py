@@ -1,4 +1,4 @@
-"""The server of the viewer: this machine alone, until it is interrupted."""
+"""The viewer's server. It accepts connections from this machine only, and runs until interrupted."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import uvicorn
 
 from mappa_core.errors import ConfigError
 from mappa_core.view.web.app import create_app
-from mappa_core.view.web.runs import Runs
+from mappa_core.view.web.runs import RunFolders
 
 HOST = "127.0.0.1"
 
 
-def serve(runs: Runs, *, port: int, announce: Callable[[str], None]) -> None:
-    """Serve pages on `runs` at `port` (0: any that is free) and wait. `announce` is given the address with its token as
-    soon as connections are taken.
+def serve(runs: RunFolders, *, port: int, announce: Callable[[str], None]) -> None:
+    """Serve pages on `runs` at `port` (0: any free one) until interrupted. `announce` is called with the URL, which
+    includes the token, once the server accepts connections.
 
-    Raises ConfigError where the port is taken.
+    Raises ConfigError if the port is taken.
     """
     token = token_urlsafe(24)
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listening:
@@ -29,8 +29,8 @@ def serve(runs: Runs, *, port: int, announce: Callable[[str], None]) -> None:
         except OSError as error:
             raise ConfigError(f"--port {port}: {error.strerror}; choose another one, or 0 for any") from error
         listening.listen(128)
-        taken = listening.getsockname()[1]
-        app = create_app(runs, token=token, cookie=f"mappa_view_{taken}")
-        announce(f"http://{HOST}:{taken}/?token={token}")
+        bound_port = listening.getsockname()[1]
+        app = create_app(runs, token=token, cookie=f"mappa_view_{bound_port}")
+        announce(f"http://{HOST}:{bound_port}/?token={token}")
         config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="off")
         uvicorn.Server(config).run(sockets=[listening])

@@ -1,4 +1,4 @@
-"""The list of a run's trajectories: filters, words, and page after page from a place on."""
+"""The list of a run's trajectories, with filters, text search and pagination."""
 
 from __future__ import annotations
 
@@ -13,45 +13,44 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from mappa_core.records import MAX_SCORE
-from mappa_core.store.finding import COLUMNS, UNSCORED, Choices, Wanted
-from mappa_core.store.reader import FoundRow, Reader
+from mappa_core.store.finding import COLUMNS, UNSCORED, FilterChoices, TrajectoryFilter
+from mappa_core.store.reader import FoundTrajectory, Reader
 
-PAGE = 50
-NEWER = 100
-"""Newer trajectories that are counted, at most."""
-FILTERS = (
+PAGE_SIZE = 50
+MAX_NEWER = 100
+"""Maximum number of newer trajectories that are counted."""
+FILTER_PARAMETERS = (
     "words", "column", "split", "iteration", "stratum", "agent", "outcome", "low", "high", "blame", "disagreement",
     "failure", "breach", "verdict",
 )  # fmt: skip
-"""Parameters of the address that filter; `low` and `high` are points, `outcome` is `full:NAME` or `short:NAME`."""
-SPLITS = ("train", "eval", "counterfactual")
+"""URL parameters that filter. `low` and `high` are points, `outcome` is `full:NAME` or `short:NAME`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """The filters of an address, as they stand in it and as they are looked for."""
+class FilterQuery:
+    """The filters of a URL: the given parameters and the search filter built from them."""
 
     given: Mapping[str, str]
-    wanted: Wanted
+    search: TrajectoryFilter
 
     @property
     def query(self) -> str:
-        """The filters as the end of an address, without a question mark."""
+        """The filters as a URL query, without the question mark."""
         return urlencode([(name, value.encode(errors="replace")) for name, value in self.given.items()])
 
 
-def asked_of(request: Request) -> Asked:
-    """Raises HTTPException 400 for a number that is none."""
-    given = {name: value for name in FILTERS if (value := request.query_params.get(name, "").strip())}
-    low, high = _number(given, "low"), _number(given, "high")
+def parse_filters(request: Request) -> FilterQuery:
+    """Parse the filters of a request. Raises HTTPException 400 for an invalid number."""
+    given = {name: value for name in FILTER_PARAMETERS if (value := request.query_params.get(name, "").strip())}
+    low, high = _read_number(given, "low"), _read_number(given, "high")
     outcome = given.get("outcome")
     mark, _, name = (outcome or "").partition(":")
-    iteration = _number(given, "iteration")
-    return Asked(
+    iteration = _read_number(given, "iteration")
+    return FilterQuery(
         given=given,
-        wanted=Wanted(
+        search=TrajectoryFilter(
             words=given.get("words"),
-            column=_one_of(given, "column", COLUMNS),
+            column=_read_choice(given, "column", COLUMNS),
             split=given.get("split"),
             iteration=None if iteration is None else int(iteration),
             stratum=given.get("stratum"),
@@ -59,49 +58,58 @@ def asked_of(request: Request) -> Asked:
             outcome=None if outcome is None else (name, mark == "full"),
             score=None if low is None and high is None else (low or 0.0, MAX_SCORE if high is None else high),
             blame=given.get("blame"),
-            disagreement=_number(given, "disagreement"),
+            disagreement=_read_number(given, "disagreement"),
             failure=given.get("failure"),
             breach=given.get("breach"),
-            verdict=_one_of(given, "verdict", UNSCORED),
+            verdict=_read_choice(given, "verdict", UNSCORED),
         ),
     )
 
 
-def page(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
-    asked = asked_of(request)
+def build_trajectories_page(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
+    filters = parse_filters(request)
     if not reader.is_indexed:
-        return {"asked": asked, "indexed": False, "choices": Choices(), "rows": [], "more": None, "newest": None}
-    before = _number(request.query_params, "before")
-    rows = reader.find(asked.wanted, before=None if before is None else int(before), limit=PAGE + 1)
+        return {
+            "filters": filters,
+            "indexed": False,
+            "choices": FilterChoices(),
+            "rows": [],
+            "more": None,
+            "newest": None,
+        }
+    before = _read_number(request.query_params, "before")
+    rows = reader.find(filters.search, before=None if before is None else int(before), limit=PAGE_SIZE + 1)
     return {
-        "asked": asked,
+        "filters": filters,
         "indexed": True,
         "choices": reader.choices(),
-        "rows": rows[:PAGE],
-        "more": rows[PAGE - 1].number if len(rows) > PAGE else None,
+        "rows": rows[:PAGE_SIZE],
+        "more": rows[PAGE_SIZE - 1].number if len(rows) > PAGE_SIZE else None,
         "newest": rows[0].number if rows and before is None else None,
     }
 
 
-def newer(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
-    """How many trajectories that the filters leave began after number `after`."""
-    asked, after = asked_of(request), _number(request.query_params, "after")
+def count_newer(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
+    """Count the trajectories that match the filters and began after number `after`."""
+    filters, after = parse_filters(request), _read_number(request.query_params, "after")
     if after is None:
         raise HTTPException(400, "after is missing: the number of the newest trajectory that is shown")
-    count = len(reader.numbers(asked.wanted, after=int(after), limit=NEWER))
-    return {"asked": asked, "after": int(after), "count": count, "most": NEWER}
+    count = len(reader.numbers(filters.search, after=int(after), limit=MAX_NEWER))
+    return {"filters": filters, "after": int(after), "count": count, "max": MAX_NEWER}
 
 
-def neighbours(reader: Reader, asked: Asked, number: int) -> tuple[FoundRow | None, FoundRow | None]:
-    """The next newer and the next older trajectory that the filters leave."""
+def find_neighbours(
+    reader: Reader, filters: FilterQuery, number: int
+) -> tuple[FoundTrajectory | None, FoundTrajectory | None]:
+    """The next newer and the next older trajectory that match the filters."""
     if not reader.is_indexed:
         return None, None
-    up = reader.find(asked.wanted, after=number, limit=1)
-    down = reader.find(asked.wanted, before=number, limit=1)
+    up = reader.find(filters.search, after=number, limit=1)
+    down = reader.find(filters.search, before=number, limit=1)
     return (up[0] if up else None), (down[0] if down else None)
 
 
-def _number(given: Mapping[str, str], name: str) -> float | None:
+def _read_number(given: Mapping[str, str], name: str) -> float | None:
     text = given.get(name, "")
     if not text:
         return None
@@ -114,7 +122,7 @@ def _number(given: Mapping[str, str], name: str) -> float | None:
     return number
 
 
-def _one_of(given: Mapping[str, str], name: str, known: tuple[Any, ...]) -> Any:
+def _read_choice(given: Mapping[str, str], name: str, known: tuple[Any, ...]) -> Any:
     value = given.get(name)
     if value is not None and value not in known:
         raise HTTPException(400, f"{name}: must be one of {', '.join(known)}, not {value}")

@@ -1,4 +1,4 @@
-"""One trajectory: the timeline of agents and turns, and all that was seen, thought, written, run, judged and blamed."""
+"""The page on one trajectory: a timeline of agents and turns, and prompts, replies, tool calls, verdicts and blame."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from starlette.requests import Request
 from mappa_core.errors import RunError
 from mappa_core.records import NOBODY, Step, ToolCall, ToolResult, Verdict
 from mappa_core.store.reader import Reader
-from mappa_core.view.web.lineage import lineage
-from mappa_core.view.web.trajectories import asked_of, neighbours
+from mappa_core.view.web.lineage import build_lineage_graph
+from mappa_core.view.web.trajectories import find_neighbours, parse_filters
 
 _FENCE = re.compile(r"^```([^\n`]*)\n(.*?)(?:^```[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A part of what an agent wrote: prose, or the inside of a fenced block with what stands behind its fence."""
+class TextPart:
+    """A part of an agent's text: prose, or the inside of a fenced block, labelled by its info string."""
 
     kind: Literal["prose", "code"]
     text: str
@@ -32,9 +32,9 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """A call and its result, each None where the record has none. `arguments` are those that do not stand in what the
-    agent wrote, as the inside of a fenced block does."""
+class CallWithResult:
+    """A tool call and its result, each None if the record has none. `arguments` are those not already in the agent's
+    text; the inside of a fenced block, for example, is."""
 
     call: ToolCall | None
     arguments: Mapping[str, Any]
@@ -42,13 +42,13 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
-    """A step as it is shown. `colour` is a number for its agent; `score` is of the last verdict that has one."""
+class ActionView:
+    """A step for display. `colour` is the number of its agent; `score` is that of the last verdict that has one."""
 
     step: Step
     colour: int
-    pieces: tuple[Piece, ...]
-    answered: tuple[Answered, ...]
+    parts: tuple[TextPart, ...]
+    calls: tuple[CallWithResult, ...]
     verdicts: tuple[Verdict, ...]
     score: float | None
     tokens: int | None
@@ -56,8 +56,8 @@ class Action:
     hand_off: bool
 
 
-def page(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
-    identity, asked = request.query_params.get("id"), asked_of(request)
+def build_trajectory_page(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
+    identity, filters = request.query_params.get("id"), parse_filters(request)
     if identity is None:
         raise HTTPException(400, "id is missing: which trajectory?")
     try:
@@ -70,25 +70,25 @@ def page(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
     for verdict in found.verdicts:
         verdicts.setdefault(verdict.step, []).append(verdict)
     actions = [
-        _action(step, colours[step.agent], verdicts.get(step.id, []), previous)
+        _build_action(step, colours[step.agent], verdicts.get(step.id, []), previous)
         for previous, step in zip((None, *found.steps), found.steps, strict=False)
     ]
-    newer, older = neighbours(reader, asked, number)
+    newer, older = find_neighbours(reader, filters, number)
     return {
-        "asked": asked,
+        "filters": filters,
         "found": found,
         "row": reader.row(identity),
         "actions": actions,
         "colours": colours,
-        "graph": lineage(found.steps),
+        "graph": build_lineage_graph(found.steps),
         "blamed": Counter(name for action in actions for name in action.blamed).most_common(),
         "newer": newer,
         "older": older,
     }
 
 
-def prompt(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
-    """What an action saw, asked for when it is unfolded: it repeats all that was said before."""
+def build_prompt(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
+    """Build the prompt of an action. It is loaded when unfolded, because it repeats all earlier messages."""
     try:
         step = reader.step(request.query_params.get("step", ""))
     except RunError as error:
@@ -96,26 +96,26 @@ def prompt(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
     return {"messages": step.messages}
 
 
-def pieces(text: str) -> tuple[Piece, ...]:
-    """Prose and fenced blocks in their order; an unclosed block goes to the end."""
+def split_fences(text: str) -> tuple[TextPart, ...]:
+    """Split a text into prose and fenced blocks, in order; an unclosed block extends to the end."""
     found, at = [], 0
     for fence in _FENCE.finditer(text):
-        found.append(Piece(kind="prose", text=text[at : fence.start()].strip("\n")))
-        found.append(Piece(kind="code", text=fence[2].rstrip("\n"), label=fence[1].strip()))
+        found.append(TextPart(kind="prose", text=text[at : fence.start()].strip("\n")))
+        found.append(TextPart(kind="code", text=fence[2].rstrip("\n"), label=fence[1].strip()))
         at = fence.end()
-    found.append(Piece(kind="prose", text=text[at:].strip("\n")))
+    found.append(TextPart(kind="prose", text=text[at:].strip("\n")))
     return tuple(piece for piece in found if piece.text)
 
 
-def _action(step: Step, colour: int, verdicts: Sequence[Verdict], previous: Step | None) -> Action:
+def _build_action(step: Step, colour: int, verdicts: Sequence[Verdict], previous: Step | None) -> ActionView:
     scores = [verdict.score for verdict in verdicts if verdict.score is not None]
     tokens = step.completion.tokens
     blamed = [verdict.blame for verdict in verdicts if verdict.blame is not None and verdict.blame != NOBODY]
-    return Action(
+    return ActionView(
         step=step,
         colour=colour,
-        pieces=pieces(step.completion.text),
-        answered=tuple(_answered(step)),
+        parts=split_fences(step.completion.text),
+        calls=tuple(_pair_calls(step)),
         verdicts=tuple(verdicts),
         score=scores[-1] if scores else None,
         tokens=None if tokens is None else len(tokens),
@@ -124,13 +124,15 @@ def _action(step: Step, colour: int, verdicts: Sequence[Verdict], previous: Step
     )
 
 
-def _answered(step: Step) -> list[Answered]:
+def _pair_calls(step: Step) -> list[CallWithResult]:
     return [
-        Answered(call=call, arguments={} if call is None else _unsaid(call, step.completion.text), result=result)
+        CallWithResult(
+            call=call, arguments={} if call is None else _unquoted_arguments(call, step.completion.text), result=result
+        )
         for call, result in zip_longest(step.calls, step.results)
     ]
 
 
-def _unsaid(call: ToolCall, text: str) -> dict[str, Any]:
+def _unquoted_arguments(call: ToolCall, text: str) -> dict[str, Any]:
     said = (isinstance(value, str) and value.strip() in text for value in call.arguments.values())
     return {name: value for (name, value), known in zip(call.arguments.items(), said, strict=True) if not known}

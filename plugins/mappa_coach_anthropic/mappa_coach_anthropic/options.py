@@ -1,4 +1,4 @@
-"""What a recipe may set about Anthropic's API."""
+"""Options of the transport `anthropic`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from mappa_core import ConfigError
 
-LEAST_BUDGET = 1024
+MIN_THINKING_BUDGET = 1024
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Options:
     costs 1.25 or 2 times its tokens, to use it a tenth."""
 
     def check(self) -> None:
-        """Raise ConfigError where the values cannot be meant."""
+        """Raise ConfigError where a value is not allowed."""
         url = urlsplit(self.base_url)
         if url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc:
             raise ConfigError("anthropic: base_url: must be http(s)://HOST, with no name or password in it")
@@ -39,9 +39,9 @@ class Options:
             raise ConfigError(f"anthropic: thinking: must be adaptive or disabled, not {self.thinking!r}")
         if self.thinking_budget is not None and self.thinking is not None:
             raise ConfigError("anthropic: thinking_budget: stands without thinking, which it turns on")
-        if self.thinking_budget is not None and self.thinking_budget < LEAST_BUDGET:
+        if self.thinking_budget is not None and self.thinking_budget < MIN_THINKING_BUDGET:
             raise ConfigError(
-                f"anthropic: thinking_budget: must be at least {LEAST_BUDGET}, not {self.thinking_budget}"
+                f"anthropic: thinking_budget: must be at least {MIN_THINKING_BUDGET}, not {self.thinking_budget}"
             )
         if self.prompt_cache not in ("5m", "1h", "none"):
             raise ConfigError(f"anthropic: prompt_cache: must be one of 5m, 1h, none, not {self.prompt_cache!r}")

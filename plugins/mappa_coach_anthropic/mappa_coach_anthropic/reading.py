@@ -1,6 +1,6 @@
-"""What Anthropic's API answers, read without trust: a Reply, or the CallError that it amounts to.
+"""Parses responses of Anthropic's API, which are untrusted, into a Reply or a CallError.
 
-Only what a reply cannot do without is required; a figure of the usage that is missing, or no number, is None.
+Only the fields that a reply needs are required; a usage figure that is missing or not a number is None.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from mappa_core import (
     token_sum,
 )
 
-STOPS: dict[str, Literal["end", "length", "blocked"]] = {
+STOP_REASONS: dict[str, Literal["end", "length", "blocked"]] = {
     "end_turn": "end",
     "stop_sequence": "end",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "refusal": "blocked",
 }
-"""Why a reply ended."""
+"""Stop reason of the API -> how the reply ended."""
 
-FAULTS: dict[Any, CallFault] = {
+FAULT_OF_ERROR_TYPE: dict[Any, CallFault] = {
     "authentication_error": "key",
     "permission_error": "key",
     "billing_error": "quota",
@@ -44,11 +44,11 @@ FAULTS: dict[Any, CallFault] = {
     "overloaded_error": "overloaded",
     "timeout_error": "timeout",
 }
-"""Types of errors that come with status 200; all others are the server's."""
+"""Error types that come with status 200; every other type counts as a fault of the server."""
 
-NO_CREDIT = re.compile(r"credit balance", re.IGNORECASE)
-TOO_LONG = re.compile(r"prompt is too long|context (limit|window)", re.IGNORECASE)
-NO_SCHEMA = re.compile(r"output_config\.format|output_format|schema|structured output", re.IGNORECASE)
+NO_CREDIT_PATTERN = re.compile(r"credit balance", re.IGNORECASE)
+TOO_LONG_PATTERN = re.compile(r"prompt is too long|context (limit|window)", re.IGNORECASE)
+SCHEMA_REFUSED_PATTERN = re.compile(r"output_config\.format|output_format|schema|structured output", re.IGNORECASE)
 
 
 class _Block(Struct):
@@ -74,58 +74,59 @@ class _Count(Struct):
     input_tokens: int
 
 
-def read_message(body: str, model: str) -> Reply:
-    """The reply in the body of a message; `model` is what was asked. Raises CallError where there is none."""
+def parse_message(body: str, model: str) -> Reply:
+    """Parse the body of a message. `model` is the requested model, used where the body names none. Raises CallError
+    where the body holds no reply."""
     message = decode_answer(body, _Message)
     if message.error is not None:
-        kind, words = explain(None, body)
+        kind, words = parse_error(None, body)
         raise CallError(kind, one_line(words))
-    stop = stop_of(message.stop_reason, STOPS)
+    stop = stop_of(message.stop_reason, STOP_REASONS)
     details = message.stop_details or _Details()
-    said = (message.stop_reason, details.category, details.explanation)
+    reasons = (message.stop_reason, details.category, details.explanation)
     return Reply(
         text="".join(block.text or "" for block in message.content or () if block.type == "text"),
         stop=stop,
-        detail=": ".join(word for word in said if word),
+        detail=": ".join(word for word in reasons if word),
         model=message.model or model,
-        usage=_usage(message.usage),
+        usage=_parse_usage(message.usage),
         raw=body,
     )
 
 
-def read_count(body: str) -> int:
-    """The number in the answer of the token counter. Raises CallError where there is none."""
+def parse_token_count(body: str) -> int:
+    """Parse the response of the token counter. Raises CallError where it holds no number."""
     return decode_answer(body, _Count).input_tokens
 
 
-def explain(status: int | None, body: str) -> tuple[CallFault, str]:
-    """What an error amounts to that came with `status` (None: in an answer of status 200), and the provider's words."""
+def parse_error(status: int | None, body: str) -> tuple[CallFault, str]:
+    """Classify an error with `status` (None: it came with status 200); return the fault and the provider's message."""
     error, message = error_in(body)
-    return _fault(status, error.get("type"), message), f"status {status or 200}: {message}"
+    return _classify_error(status, error.get("type"), message), f"status {status or 200}: {message}"
 
 
-def _fault(status: int | None, kind: Any, message: str) -> CallFault:
-    named = FAULTS.get(kind) if isinstance(kind, str) else None
+def _classify_error(status: int | None, kind: Any, message: str) -> CallFault:
+    named = FAULT_OF_ERROR_TYPE.get(kind) if isinstance(kind, str) else None
     fault = named if named == "quota" else fault_of_status(status) if status is not None else named or "server"
     if fault != "request":
         return fault
-    if NO_CREDIT.search(message):
+    if NO_CREDIT_PATTERN.search(message):
         return "quota"
-    if TOO_LONG.search(message):
+    if TOO_LONG_PATTERN.search(message):
         return "too_long"
-    return "schema" if NO_SCHEMA.search(message) else fault
+    return "schema" if SCHEMA_REFUSED_PATTERN.search(message) else fault
 
 
-def _usage(said: Any) -> Usage | None:
-    if not isinstance(said, dict):
+def _parse_usage(usage: Any) -> Usage | None:
+    if not isinstance(usage, dict):
         return None
-    # The three counts exclude each other. One that is left out, or null, is of a server without a prompt cache.
+    # The three counts exclude each other. A server without a prompt cache leaves the cache counts out, or sends null.
     caches = ("cache_read_input_tokens", "cache_creation_input_tokens")
-    written = [token_count(said, name) for name in caches if said.get(name) is not None]
+    written = [token_count(usage, name) for name in caches if usage.get(name) is not None]
     return Usage(
         calls=1,
-        prompt_tokens=token_sum(token_count(said, "input_tokens"), *written),
-        completion_tokens=token_count(said, "output_tokens"),
-        cached_tokens=token_count(said, "cache_read_input_tokens"),
-        thinking_tokens=token_count(said, "output_tokens_details", "thinking_tokens"),
+        prompt_tokens=token_sum(token_count(usage, "input_tokens"), *written),
+        completion_tokens=token_count(usage, "output_tokens"),
+        cached_tokens=token_count(usage, "cache_read_input_tokens"),
+        thinking_tokens=token_count(usage, "output_tokens_details", "thinking_tokens"),
     )

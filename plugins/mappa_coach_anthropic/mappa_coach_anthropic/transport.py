@@ -1,6 +1,6 @@
-"""One call of Anthropic's API, by the official SDK.
+"""Transport for Anthropic's API on the official SDK.
 
-The SDK is kept from what it would do by itself: read the environment, try again, follow a redirect with the key.
+Some defaults of the SDK are switched off: reading the environment, retrying, and following a redirect with the key.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from urllib.parse import urlsplit
 from aiohttp import ClientError
 from anthropic import APIConnectionError, APIStatusError, APITimeoutError, AsyncAnthropic, DefaultAioHttpClient
 
-from mappa_coach_anthropic.asking import arguments, conversation
+from mappa_coach_anthropic.asking import build_arguments, build_messages
 from mappa_coach_anthropic.options import Options
-from mappa_coach_anthropic.reading import explain, read_count, read_message
+from mappa_coach_anthropic.reading import parse_error, parse_message, parse_token_count
 from mappa_core import CallError, LoopBound, Message, Reply, Request, Secret, environment_without, retry_after
 
 COUNT_TIMEOUT_S = 60.0
 
 
 class AnthropicTransport:
-    """Implements Transport. Its connections belong to the event loop of its first call, until it is closed."""
+    """Implements Transport. Its connections are bound to the event loop of the first call until it is closed."""
 
     def __init__(self, options: Options) -> None:
         options.check()
@@ -38,13 +38,13 @@ class AnthropicTransport:
         return urlsplit(self._options.base_url).netloc
 
     async def complete(self, request: Request) -> Reply:
-        call = self._client.get().messages.with_raw_response.create(**arguments(self._options, request))
-        return read_message(await self._body(call), self.model)
+        call = self._client.get().messages.with_raw_response.create(**build_arguments(self._options, request))
+        return parse_message(await self._send(call), self.model)
 
     async def count(self, messages: Sequence[Message]) -> int | None:
         counter = self._client.get().messages.with_raw_response
-        call = counter.count_tokens(timeout=COUNT_TIMEOUT_S, **conversation(self._options, messages))
-        return read_count(await self._body(call))
+        call = counter.count_tokens(timeout=COUNT_TIMEOUT_S, **build_messages(self._options, messages))
+        return parse_token_count(await self._send(call))
 
     async def close(self) -> None:
         await self._client.close()
@@ -59,21 +59,21 @@ class AnthropicTransport:
                 http_client=DefaultAioHttpClient(trust_env=False, follow_redirects=False),
             )
 
-    async def _body(self, call: Awaitable[Any]) -> str:
-        """What the server answers, without the key. Raises CallError where it does not."""
+    async def _send(self, call: Awaitable[Any]) -> str:
+        """Await an SDK call and return the response body with the key redacted. Raises CallError where it fails."""
         try:
             answer = await call
         except APIStatusError as error:
-            kind, words = explain(error.status_code, error.response.text)
-            failed = CallError(kind, self._secret.hide(words), retry_after_s=retry_after(error.response.headers))
+            kind, words = parse_error(error.status_code, error.response.text)
+            failure = CallError(kind, self._secret.hide(words), retry_after_s=retry_after(error.response.headers))
         except APITimeoutError as error:
-            failed = CallError("timeout", self._secret.hide(str(error.__cause__)))
+            failure = CallError("timeout", self._secret.hide(str(error.__cause__)))
         except APIConnectionError as error:
-            failed = CallError("connection", self._secret.hide(str(error.__cause__)))
+            failure = CallError("connection", self._secret.hide(str(error.__cause__)))
             if isinstance(error.__cause__, ClientError):
                 # What the SDK's transport does not take for a broken connection.
-                failed = CallError("garbled", f"{self.host} answers with something that is not HTTP")
+                failure = CallError("garbled", f"{self.host} answers with something that is not HTTP")
         else:
             return self._secret.scrub(await answer.text())
-        # Not raised where it was caught: the SDK's error holds the headers of the request, and stays behind.
-        raise failed
+        # Raised outside of the except blocks: the SDK's error holds the request's headers and must not be chained.
+        raise failure

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mappa_coach_anthropic.reading import explain, read_message
+from mappa_coach_anthropic.reading import parse_error, parse_message
 
 from mappa_core.errors import CallError
 from mappa_core.protocols import Reply
@@ -32,7 +32,7 @@ def message(stop: Any = "end_turn", **fields: Any) -> str:
 @given(ANY_JSON)
 def test_any_json_is_a_reply_or_a_fault(value: Any) -> None:
     try:
-        assert isinstance(read_message(json.dumps(value), "asked"), Reply)
+        assert isinstance(parse_message(json.dumps(value), "asked"), Reply)
     except CallError as fault:
         assert fault.kind
 
@@ -40,7 +40,7 @@ def test_any_json_is_a_reply_or_a_fault(value: Any) -> None:
 @pytest.mark.parametrize("stop", [None, "tool_use", "pause_turn", "bored"])
 def test_an_end_that_is_not_known_is_no_reply(stop: str | None) -> None:
     with pytest.raises(CallError, match=f"not known: {stop}") as error:
-        read_message(message(stop), "asked")
+        parse_message(message(stop), "asked")
     assert error.value.kind == "garbled"
 
 
@@ -52,7 +52,7 @@ def test_only_text_is_text() -> None:
         {"type": "weird", "text": "odd"},
         {"type": "text", "text": "ne."},
     ]
-    assert read_message(message(content=blocks), "asked").text == "Fine."
+    assert parse_message(message(content=blocks), "asked").text == "Fine."
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_only_text_is_text() -> None:
     ],
 )
 def test_a_refusal_gives_its_reason_where_there_is_one(details: Any, detail: str) -> None:
-    reply = read_message(message("refusal", stop_details=details), "asked")
+    reply = parse_message(message("refusal", stop_details=details), "asked")
     assert (reply.stop, reply.detail) == ("blocked", detail)
 
 
@@ -91,7 +91,7 @@ def test_a_refusal_gives_its_reason_where_there_is_one(details: Any, detail: str
 def test_usage_that_is_no_number_is_unknown(said: Any, tokens: tuple[int | None, ...] | None) -> None:
     names = ("prompt_tokens", "completion_tokens", "cached_tokens", "thinking_tokens")
     expected = None if tokens is None else Usage(calls=1, **dict(zip(names, tokens, strict=True)))
-    assert read_message(message(usage=said), "asked").usage == expected
+    assert parse_message(message(usage=said), "asked").usage == expected
 
 
 @pytest.mark.parametrize(
@@ -116,4 +116,4 @@ def test_usage_that_is_no_number_is_unknown(said: Any, tokens: tuple[int | None,
 )
 def test_an_error_amounts_to_what_it_says(status: int | None, kind: Any, words: str, fault: str) -> None:
     body = json.dumps({"type": "error", "error": {"type": kind, "message": words}})
-    assert explain(status, body) == (fault, f"status {status or 200}: {words}")
+    assert parse_error(status, body) == (fault, f"status {status or 200}: {words}")

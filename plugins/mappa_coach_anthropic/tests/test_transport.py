@@ -14,9 +14,9 @@ from mappa_coach_anthropic.transport import AnthropicTransport
 from mappa_core.errors import CallError, ConfigError
 from mappa_core.protocols import Request
 from mappa_core.records import Message
-from mappa_core.testing import TransportContract, WireServer, answering, captured
+from mappa_core.testing import TransportContract, WireServer, answer_from_capture, json_answer
 
-GOOD = captured(json.loads((Path(__file__).parent / "wire" / "success_schema.json").read_text()))
+GOOD = answer_from_capture(json.loads((Path(__file__).parent / "wire" / "success_schema.json").read_text()))
 NONSENSE = {
     "ANTHROPIC_AUTH_TOKEN": "another",
     "ANTHROPIC_BASE_URL": "http://127.0.0.1:9",
@@ -59,7 +59,7 @@ async def body(request: Request, **options: Any) -> dict[str, Any]:
         transport = AnthropicTransport(Options(model="m", base_url=server.url, **options))
         await transport.complete(request)
         await transport.close()
-    return dict(server.heard[0].body)
+    return dict(server.requests[0].body)
 
 
 async def test_what_is_not_said_is_not_sent() -> None:
@@ -104,7 +104,7 @@ async def test_what_calls_begin_with_alike_is_marked_for_the_cache(keep: str) ->
 
 
 async def test_a_token_counter_that_fails_is_a_fault() -> None:
-    async with WireServer([answering({}, 529), answering({"input_tokens": None})]) as server:
+    async with WireServer([json_answer({}, 529), json_answer({"input_tokens": None})]) as server:
         transport = AnthropicTransport(Options(model="m", base_url=server.url))
         for kind in ("overloaded", "garbled"):
             with pytest.raises(CallError, match=kind):

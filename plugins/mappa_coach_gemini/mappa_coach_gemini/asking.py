@@ -1,4 +1,4 @@
-"""A Request as the arguments of the SDK's calls. What is not said is left out: the provider's own value holds."""
+"""Converts a Request to arguments of the SDK. Settings that are None are left out: the provider's default applies."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from google.genai import types
 from mappa_coach_gemini.options import Options
 from mappa_core import Message, Request
 
-ROLES = {"system": "user", "user": "user", "assistant": "model"}
+WIRE_ROLES = {"system": "user", "user": "user", "assistant": "model"}
 
 
-def arguments(options: Options, request: Request) -> dict[str, Any]:
-    """What `generate_content` takes: one call, whose answer comes back as it is."""
+def build_arguments(options: Options, request: Request) -> dict[str, Any]:
+    """Build the arguments of `generate_content`: one call without continuation, whose raw HTTP response is returned."""
     messages = request.messages
     system = messages[0].content if messages[0].role == "system" else None
     config = types.GenerateContentConfig(
@@ -25,26 +25,30 @@ def arguments(options: Options, request: Request) -> dict[str, Any]:
         max_output_tokens=request.max_tokens,
         response_mime_type=None if request.answer == "text" else "application/json",
         response_json_schema=request.schema if request.answer == "schema" else None,
-        thinking_config=_thinking(options),
+        thinking_config=_thinking_config(options),
         automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
         automatic_continuation=False,
         should_return_http_response=True,
-        http_options=deadline(request.timeout_s),
+        http_options=build_http_options(request.timeout_s),
     )
-    return {"model": options.model, "contents": turns(messages if system is None else messages[1:]), "config": config}
+    return {
+        "model": options.model,
+        "contents": build_contents(messages if system is None else messages[1:]),
+        "config": config,
+    }
 
 
-def turns(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages as contents. The token counter takes the system's as one of them."""
-    return [{"role": ROLES[message.role], "parts": [{"text": message.content}]} for message in messages]
+def build_contents(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Convert messages to contents. The token counter takes the system message as one of them."""
+    return [{"role": WIRE_ROLES[message.role], "parts": [{"text": message.content}]} for message in messages]
 
 
-def deadline(seconds: float) -> types.HttpOptions:
-    """The SDK counts in whole milliseconds."""
+def build_http_options(seconds: float) -> types.HttpOptions:
+    """Build HTTP options with a timeout; the SDK counts in whole milliseconds."""
     return types.HttpOptions(timeout=math.ceil(seconds * 1000))
 
 
-def _thinking(options: Options) -> types.ThinkingConfig | None:
+def _thinking_config(options: Options) -> types.ThinkingConfig | None:
     if options.thinking_level is not None:
         return types.ThinkingConfig(thinking_level=types.ThinkingLevel(options.thinking_level.upper()))
     return None if options.thinking_budget is None else types.ThinkingConfig(thinking_budget=options.thinking_budget)

@@ -1,4 +1,4 @@
-"""What a recipe may set about Google's Gemini API."""
+"""Options of the transport `gemini`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from mappa_core import ConfigError
 
-LEVELS = ("minimal", "low", "medium", "high", "xhigh")
+THINKING_LEVELS = ("minimal", "low", "medium", "high", "xhigh")
 MULTI_REGIONS = ("us", "eu")
 
 
@@ -32,7 +32,7 @@ class Options:
 
     @property
     def url(self) -> str:
-        """Where calls go."""
+        """Base URL of the calls."""
         if self.base_url is not None:
             return self.base_url
         if not self.vertex:
@@ -44,7 +44,7 @@ class Options:
         return f"https://{self.location}-aiplatform.googleapis.com"
 
     def check(self) -> None:
-        """Raise ConfigError where the values cannot be meant."""
+        """Raise ConfigError where a value is not allowed."""
         url = urlsplit(self.url)
         if url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc:
             raise ConfigError("gemini: base_url: must be http(s)://HOST, with no name or password in it")
@@ -52,7 +52,7 @@ class Options:
             raise ConfigError("gemini: project: is of Vertex AI; set vertex=true, or leave it out")
         if self.thinking_budget is not None and self.thinking_level is not None:
             raise ConfigError("gemini: thinking_level: stands without thinking_budget; a model takes one of them")
-        if self.thinking_level not in (None, *LEVELS):
+        if self.thinking_level not in (None, *THINKING_LEVELS):
             raise ConfigError(
-                f"gemini: thinking_level: must be one of {', '.join(LEVELS)}, not {self.thinking_level!r}"
+                f"gemini: thinking_level: must be one of {', '.join(THINKING_LEVELS)}, not {self.thinking_level!r}"
             )

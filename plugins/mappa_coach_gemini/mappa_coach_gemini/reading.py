@@ -1,6 +1,6 @@
-"""What Google's API answers, read without trust: a Reply, or the CallError that it amounts to.
+"""Parses responses of Google's API, which are untrusted, into a Reply or a CallError.
 
-Only what a reply cannot do without is required; a figure of the usage that is missing, or no number, is None.
+Only the fields that a reply needs are required; a usage figure that is missing or not a number is None.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mappa_core import (
     token_sum,
 )
 
-STOPS: dict[str, Literal["end", "length", "blocked"]] = {
+STOP_REASONS: dict[str, Literal["end", "length", "blocked"]] = {
     "STOP": "end",
     "MAX_TOKENS": "length",
     "CONTINUATION": "length",
@@ -43,13 +43,13 @@ STOPS: dict[str, Literal["end", "length", "blocked"]] = {
         "blocked",
     ),
 }
-"""Why a reply ended."""
+"""Finish reason of the API -> how the reply ended."""
 
-WRONG_KEY = re.compile(r"API_KEY_INVALID|API key (not valid|expired)", re.IGNORECASE)
-DAY_IS_SPENT = re.compile(r"PerDay")
-TOO_LONG = re.compile(r"input token count|maximum number of tokens", re.IGNORECASE)
-NO_SCHEMA = re.compile(r"schema|mime.?type", re.IGNORECASE)
-DELAY = re.compile(r'"retryDelay":\s*"(\d+(?:\.\d+)?)s"')
+WRONG_KEY_PATTERN = re.compile(r"API_KEY_INVALID|API key (not valid|expired)", re.IGNORECASE)
+DAILY_QUOTA_PATTERN = re.compile(r"PerDay")
+TOO_LONG_PATTERN = re.compile(r"input token count|maximum number of tokens", re.IGNORECASE)
+SCHEMA_REFUSED_PATTERN = re.compile(r"schema|mime.?type", re.IGNORECASE)
+RETRY_DELAY_PATTERN = re.compile(r'"retryDelay":\s*"(\d+(?:\.\d+)?)s"')
 
 
 class _Part(Struct):
@@ -72,7 +72,7 @@ class _Feedback(Struct, rename="camel"):
     block_reason_message: str | None = None
 
 
-class _Answer(Struct, rename="camel"):
+class _Response(Struct, rename="camel"):
     candidates: list[_Candidate] | None = None
     prompt_feedback: _Feedback | None = None
     model_version: str | None = None
@@ -80,77 +80,78 @@ class _Answer(Struct, rename="camel"):
     error: Any = None
 
 
-def read_answer(body: str, model: str) -> Reply:
-    """The reply in the body of an answer; `model` is what was asked. Raises CallError where there is none."""
-    answer = decode_answer(body, _Answer)
+def parse_response(body: str, model: str) -> Reply:
+    """Parse the body of a response. `model` is the requested model, used where the body names none. Raises CallError
+    where the body holds no reply."""
+    answer = decode_answer(body, _Response)
     if answer.error is not None:
-        kind, words = explain(None, body)
+        kind, words = parse_error(None, body)
         raise CallError(kind, one_line(words))
     feedback = answer.prompt_feedback or _Feedback()
-    model, usage = answer.model_version or model, _usage(answer.usage_metadata)
+    model, usage = answer.model_version or model, _parse_usage(answer.usage_metadata)
     if not answer.candidates and feedback.block_reason:
-        said = ("prompt", feedback.block_reason, feedback.block_reason_message)
-        return Reply(text="", stop="blocked", detail=_joined(*said), model=model, usage=usage, raw=body)
+        reasons = ("prompt", feedback.block_reason, feedback.block_reason_message)
+        return Reply(text="", stop="blocked", detail=_join_words(*reasons), model=model, usage=usage, raw=body)
     if not answer.candidates:
         raise CallError("garbled", "the answer holds no candidate")
     candidate = answer.candidates[0]
-    stop = stop_of(candidate.finish_reason, STOPS)
+    stop = stop_of(candidate.finish_reason, STOP_REASONS)
     parts = (candidate.content or _Content()).parts or ()
     return Reply(
         text="".join(part.text or "" for part in parts if not part.thought),
         stop=stop,
-        detail=_joined(candidate.finish_reason, candidate.finish_message),
+        detail=_join_words(candidate.finish_reason, candidate.finish_message),
         model=model,
         usage=usage,
         raw=body,
     )
 
 
-def explain(status: int | None, body: str) -> tuple[CallFault, str]:
-    """What an error amounts to that came with `status` (None: in an answer of status 200), and the provider's words."""
+def parse_error(status: int | None, body: str) -> tuple[CallFault, str]:
+    """Classify an error with `status` (None: it came with status 200); return the fault and the provider's message."""
     error, message = error_in(body)
     if status is None:
         code = error.get("code")
-        return _fault(code if isinstance(code, int) else 500, body, message), f"status 200: {message}"
-    return _fault(status, body, message), f"status {status}: {message}"
+        return _classify_error(code if isinstance(code, int) else 500, body, message), f"status 200: {message}"
+    return _classify_error(status, body, message), f"status {status}: {message}"
 
 
-def delay(body: str) -> float | None:
-    """Seconds that an error asks to be left alone (its RetryInfo), None where it does not say."""
-    found = DELAY.search(body)
-    return None if found is None else float(found[1])
+def parse_retry_delay(body: str) -> float | None:
+    """Return the retry delay in seconds that an error names in its RetryInfo; None where it names none."""
+    match = RETRY_DELAY_PATTERN.search(body)
+    return None if match is None else float(match[1])
 
 
-def _fault(status: int, body: str, message: str) -> CallFault:
+def _classify_error(status: int, body: str, message: str) -> CallFault:
     fault = fault_of_status(status)
-    if fault == "rate_limit" and DAY_IS_SPENT.search(body):
+    if fault == "rate_limit" and DAILY_QUOTA_PATTERN.search(body):
         return "quota"
     if fault != "request":
         return fault
-    if WRONG_KEY.search(body):
+    if WRONG_KEY_PATTERN.search(body):
         return "key"
-    if TOO_LONG.search(message):
+    if TOO_LONG_PATTERN.search(message):
         return "too_long"
-    return "schema" if NO_SCHEMA.search(message) else fault
+    return "schema" if SCHEMA_REFUSED_PATTERN.search(message) else fault
 
 
-def _joined(*words: str | None) -> str:
+def _join_words(*words: str | None) -> str:
     return ": ".join(word for word in words if word)
 
 
-def _usage(said: Any) -> Usage | None:
-    if not isinstance(said, dict):
+def _parse_usage(usage: Any) -> Usage | None:
+    if not isinstance(usage, dict):
         return None
-    thoughts = _written(said, "thoughtsTokenCount")
+    thoughts = _count_or_zero(usage, "thoughtsTokenCount")
     return Usage(
         calls=1,
-        prompt_tokens=token_count(said, "promptTokenCount"),
-        completion_tokens=token_sum(_written(said, "candidatesTokenCount"), thoughts),
-        cached_tokens=_written(said, "cachedContentTokenCount"),
+        prompt_tokens=token_count(usage, "promptTokenCount"),
+        completion_tokens=token_sum(_count_or_zero(usage, "candidatesTokenCount"), thoughts),
+        cached_tokens=_count_or_zero(usage, "cachedContentTokenCount"),
         thinking_tokens=thoughts,
     )
 
 
-def _written(usage: dict[str, Any], name: str) -> int | None:
-    # The wire is proto3's JSON, which leaves fields of value 0 out: in a usage that is there, a count that is not is 0.
+def _count_or_zero(usage: dict[str, Any], name: str) -> int | None:
+    # proto3's JSON leaves out fields whose value is 0: in a usage object, a missing count is 0.
     return token_count(usage, name) if name in usage else 0

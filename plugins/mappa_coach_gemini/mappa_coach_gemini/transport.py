@@ -1,7 +1,7 @@
-"""One call of Google's Gemini API, by the official SDK.
+"""Transport for Google's Gemini API on the official SDK.
 
-The SDK is kept from what it would do by itself: read the environment, try again, go on with a reply that was cut off,
-follow a redirect with the key.
+Some defaults of the SDK are switched off: reading the environment, retrying, continuing a truncated reply, and
+following a redirect with the key.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, Tra
 from google.genai import types
 from google.genai.client import DebugConfig
 
-from mappa_coach_gemini.asking import arguments, deadline, turns
+from mappa_coach_gemini.asking import build_arguments, build_contents, build_http_options
 from mappa_coach_gemini.options import Options
-from mappa_coach_gemini.reading import delay, explain, read_answer
+from mappa_coach_gemini.reading import parse_error, parse_response, parse_retry_delay
 from mappa_core import (
     CallError,
     ConfigError,
@@ -33,18 +33,18 @@ from mappa_core import (
     retry_after,
 )
 
-OWNER = "the coach or policy gemini"
+SECRET_OWNER = "the coach or policy gemini"
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 COUNT_TIMEOUT_S = 60.0
-OBEYED = ("GOOGLE_API_KEY", "GEMINI_API_KEY", "GOOGLE_GENAI_HTTP_CLIENT")
-"""Environment variables that the SDK obeys, or warns of, whatever it is told."""
+SDK_ENVIRONMENT_VARIABLES = ("GOOGLE_API_KEY", "GEMINI_API_KEY", "GOOGLE_GENAI_HTTP_CLIENT")
+"""Environment variables that the SDK obeys or warns of, whatever its arguments."""
 
-Connected = tuple[genai.Client, aiohttp.ClientSession]
-"""The SDK's client, and the session that it is given and does not close."""
+Connection = tuple[genai.Client, aiohttp.ClientSession]
+"""The SDK's client and its HTTP session, which the client does not close."""
 
 
-class _Refused(Exception):
-    """The server answered with a status that is no success."""
+class _StatusError(Exception):
+    """The server answered with a status other than 200."""
 
     def __init__(self, status: int, headers: Mapping[str, str], body: str) -> None:
         super().__init__(status)
@@ -52,16 +52,16 @@ class _Refused(Exception):
 
 
 class GeminiTransport:
-    """Implements Transport. Its connections belong to the event loop of its first call, until it is closed."""
+    """Implements Transport. Its connections are bound to the event loop of the first call until it is closed."""
 
     def __init__(self, options: Options) -> None:
         options.check()
         self._options = options
         self._key, self._credentials, self._project = None, None, None
         if options.vertex:
-            self._credentials, self._project = _application_default(options)
+            self._credentials, self._project = _default_credentials(options)
         else:
-            self._key = _key(options)
+            self._key = _read_api_key(options)
         self._client = LoopBound(self._connect, _disconnect)
 
     @property
@@ -74,18 +74,18 @@ class GeminiTransport:
 
     async def complete(self, request: Request) -> Reply:
         client, _ = self._client.get()
-        call = client.aio.models.generate_content(**arguments(self._options, request))
-        body = (await self._answer(call)).sdk_http_response.body
-        return read_answer(body if self._secret is None else self._secret.scrub(body), self.model)
+        call = client.aio.models.generate_content(**build_arguments(self._options, request))
+        body = (await self._send(call)).sdk_http_response.body
+        return parse_response(body if self._secret is None else self._secret.scrub(body), self.model)
 
     async def count(self, messages: Sequence[Message]) -> int | None:
         client, _ = self._client.get()
-        config = types.CountTokensConfig(http_options=deadline(COUNT_TIMEOUT_S))
-        call = client.aio.models.count_tokens(model=self.model, contents=turns(messages), config=config)
+        config = types.CountTokensConfig(http_options=build_http_options(COUNT_TIMEOUT_S))
+        call = client.aio.models.count_tokens(model=self.model, contents=build_contents(messages), config=config)
         try:
-            tokens = (await self._answer(call)).total_tokens
+            tokens = (await self._send(call)).total_tokens
         except (ValueError, TypeError, AttributeError):
-            # The SDK reads this answer itself, and trips over one that is none.
+            # The SDK parses this response itself, and fails like this on a malformed one.
             tokens = None
         if tokens is None:
             raise CallError("garbled", "the token counter answers without a number")
@@ -94,11 +94,11 @@ class GeminiTransport:
     async def close(self) -> None:
         await self._client.close()
 
-    def _connect(self) -> Connected:
+    def _connect(self) -> Connection:
         options = self._options
         connector = aiohttp.TCPConnector(limit=0)
-        session = aiohttp.ClientSession(connector=connector, trust_env=False, middlewares=(_refuse,))
-        with environment_without(*OBEYED):
+        session = aiohttp.ClientSession(connector=connector, trust_env=False, middlewares=(_raise_for_status,))
+        with environment_without(*SDK_ENVIRONMENT_VARIABLES):
             client = genai.Client(
                 enterprise=options.vertex,
                 api_key=None if self._key is None else self._key.reveal(),
@@ -115,30 +115,32 @@ class GeminiTransport:
             )
         return client, session
 
-    async def _answer(self, call: Awaitable[Any]) -> Any:
-        """What the SDK makes of the answer. Raises CallError where there is none."""
+    async def _send(self, call: Awaitable[Any]) -> Any:
+        """Await an SDK call and return its result. Raises CallError where the call fails."""
         try:
             return await call
-        except _Refused as error:
-            kind, words = explain(error.status, error.body)
+        except _StatusError as error:
+            kind, words = parse_error(error.status, error.body)
             wait = retry_after(error.headers)
-            failed = CallError(kind, self._hide(words), retry_after_s=delay(error.body) if wait is None else wait)
+            failure = CallError(
+                kind, self._hide(words), retry_after_s=parse_retry_delay(error.body) if wait is None else wait
+            )
         except TimeoutError:
-            failed = CallError("timeout", f"{self.host} does not answer")
+            failure = CallError("timeout", f"{self.host} does not answer")
         except (aiohttp.ClientResponseError, UnicodeDecodeError):
-            # Its words are left out: they hold the headers of the request.
-            failed = CallError("garbled", f"{self.host} answers with something that is not HTTP, or no text")
+            # The error's message is left out: it holds the headers of the request.
+            failure = CallError("garbled", f"{self.host} answers with something that is not HTTP, or no text")
         except aiohttp.ClientError as error:
-            failed = CallError("connection", self._hide(str(error)))
+            failure = CallError("connection", self._hide(str(error)))
         except GoogleAuthError as error:
             passing = error.retryable or isinstance(error, TransportError)
-            failed = CallError("connection" if passing else "key", self._hide(str(error)))
-        # Not raised where it was caught: the errors above hold the headers of the request, and stay behind.
-        raise failed
+            failure = CallError("connection" if passing else "key", self._hide(str(error)))
+        # Raised outside of the except blocks: the errors above hold the request's headers and must not be chained.
+        raise failure
 
     @property
     def _secret(self) -> Secret | None:
-        """What must not show: the key, or the token of the hour."""
+        """The secret to redact: the API key or the current access token."""
         token = None if self._credentials is None else self._credentials.token
         return self._key if token is None else Secret(token, "access token")
 
@@ -146,38 +148,38 @@ class GeminiTransport:
         return one_line(text) if self._secret is None else self._secret.hide(text)
 
 
-async def _disconnect(connected: Connected) -> None:
-    client, session = connected
+async def _disconnect(connection: Connection) -> None:
+    client, session = connection
     await client.aio.aclose()
     client.close()
     await session.close()
 
 
-async def _refuse(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Stop at every status but 200, with what came with it: the SDK would lose the status of an error that is no JSON,
-    and a redirect would take the key elsewhere."""
+async def _raise_for_status(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Raise for every status but 200, with headers and body: the SDK would lose the status of an error that is not
+    JSON, and a redirect would send the key elsewhere."""
     response = await send(request)
     if response.status == 200:
         return response
     async with response:
-        raise _Refused(response.status, response.headers, await response.text(errors="replace"))
+        raise _StatusError(response.status, response.headers, await response.text(errors="replace"))
 
 
-def _key(options: Options) -> Secret:
+def _read_api_key(options: Options) -> Secret:
     try:
-        return Secret.from_env(options.api_key_env, OWNER)
+        return Secret.from_env(options.api_key_env, SECRET_OWNER)
     except ConfigError as error:
         raise ConfigError(
             f"{error}. GOOGLE_API_KEY is read where api_key_env names it, and Vertex needs none"
         ) from None
 
 
-def _application_default(options: Options) -> tuple[Any, str]:
-    """Credentials and project. Looked up now, so that a run without them does not start."""
+def _default_credentials(options: Options) -> tuple[Any, str]:
+    """Return credentials and project, looked up at construction so that a run without them does not start."""
     try:
         credentials, project = google.auth.default(scopes=SCOPES)
     except DefaultCredentialsError as error:
-        raise ConfigError(f"{OWNER} needs application-default credentials for Vertex AI: {error}") from None
+        raise ConfigError(f"{SECRET_OWNER} needs application-default credentials for Vertex AI: {error}") from None
     if options.project is None and project is None:
-        raise ConfigError(f"{OWNER} needs a project for Vertex AI: its credentials name none, so say project=…")
+        raise ConfigError(f"{SECRET_OWNER} needs a project for Vertex AI: its credentials name none, so say project=…")
     return credentials, options.project or project

@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 
 
 def test_the_plugin_is_a_transport_a_coach_and_a_policy() -> None:
-    registry = load(only=["gemini"])
+    registry = load_plugins(only=["gemini"])
     assert not registry.broken
     for kind in ("transports", "coaches", "policies"):
         assert registry.offer(kind, "gemini").options().location == "global"
@@ -18,7 +18,7 @@ def test_the_plugin_is_a_transport_a_coach_and_a_policy() -> None:
 def test_loading_it_imports_no_sdk() -> None:
     code = (
         "import sys, mappa_core.plugins as plugins\n"
-        "assert 'gemini' in plugins.load(only=['gemini']).plugins\n"
+        "assert 'gemini' in plugins.load_plugins(only=['gemini']).plugins\n"
         "print(sorted({'google.genai', 'google.auth', 'aiohttp', 'httpx2', 'pydantic'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mappa_coach_gemini.reading import delay, explain, read_answer
+from mappa_coach_gemini.reading import parse_error, parse_response, parse_retry_delay
 
 from mappa_core.errors import CallError
 from mappa_core.protocols import Reply
@@ -32,7 +32,7 @@ def answer(finish: Any = "STOP", parts: Any = ({"text": "Fine."},), **fields: An
 @given(ANY_JSON)
 def test_any_json_is_a_reply_or_a_fault(value: Any) -> None:
     try:
-        assert isinstance(read_answer(json.dumps(value), "asked"), Reply)
+        assert isinstance(parse_response(json.dumps(value), "asked"), Reply)
     except CallError as fault:
         assert fault.kind
 
@@ -43,7 +43,7 @@ def test_any_json_is_a_reply_or_a_fault(value: Any) -> None:
 )
 def test_an_end_that_is_not_known_is_no_reply(finish: str | None) -> None:
     with pytest.raises(CallError, match=f"not known: {finish}") as error:
-        read_answer(answer(finish), "asked")
+        parse_response(answer(finish), "asked")
     assert error.value.kind == "garbled"
 
 
@@ -63,19 +63,19 @@ def test_an_end_that_is_not_known_is_no_reply(finish: str | None) -> None:
 )
 def test_a_blocked_reply_gives_its_reason(finish: str) -> None:
     said = {"candidates": [{"finishReason": finish, "finishMessage": "Not this."}]}
-    reply = read_answer(json.dumps(said), "asked")
+    reply = parse_response(json.dumps(said), "asked")
     assert (reply.text, reply.stop, reply.detail) == ("", "blocked", f"{finish}: Not this.")
 
 
 def test_a_blocked_prompt_gives_its_reason() -> None:
     said = {"promptFeedback": {"blockReason": "BLOCKLIST", "blockReasonMessage": "Not this."}, "candidates": []}
-    reply = read_answer(json.dumps(said), "asked")
+    reply = parse_response(json.dumps(said), "asked")
     assert (reply.stop, reply.detail, reply.model) == ("blocked", "prompt: BLOCKLIST: Not this.", "asked")
 
 
 def test_thoughts_are_no_text() -> None:
     parts = [{"text": "Hm.", "thought": True}, {"text": "Fi"}, {"thoughtSignature": "c2ln"}, {"text": "ne."}]
-    assert read_answer(answer(parts=parts), "asked").text == "Fine."
+    assert parse_response(answer(parts=parts), "asked").text == "Fine."
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_usage_that_is_no_number_is_unknown_and_one_left_out_is_zero(
 ) -> None:
     names = ("prompt_tokens", "completion_tokens", "cached_tokens", "thinking_tokens")
     expected = None if tokens is None else Usage(calls=1, **dict(zip(names, tokens, strict=True)))
-    assert read_answer(answer(usageMetadata=said), "asked").usage == expected
+    assert parse_response(answer(usageMetadata=said), "asked").usage == expected
 
 
 REASON = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}
@@ -126,8 +126,8 @@ MINUTE = {"violations": [{"quotaId": "GenerateRequestsPerMinutePerProjectPerMode
     ],
 )
 def test_an_error_amounts_to_what_it_says(status: int | None, error: Any, kind: str) -> None:
-    assert explain(status, json.dumps({"error": error}))[0] == kind
-    assert explain(status, json.dumps([{"error": error}]))[0] == kind
+    assert parse_error(status, json.dumps({"error": error}))[0] == kind
+    assert parse_error(status, json.dumps([{"error": error}]))[0] == kind
 
 
 @pytest.mark.parametrize(
@@ -140,4 +140,4 @@ def test_an_error_amounts_to_what_it_says(status: int | None, error: Any, kind: 
     ],
 )
 def test_a_delay_is_read_where_there_is_one(body: str, seconds: float | None) -> None:
-    assert delay(body) == seconds
+    assert parse_retry_delay(body) == seconds

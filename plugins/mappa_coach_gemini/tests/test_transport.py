@@ -17,9 +17,9 @@ from mappa_coach_gemini.transport import GeminiTransport
 from mappa_core.errors import CallError, ConfigError
 from mappa_core.protocols import Request
 from mappa_core.records import Message
-from mappa_core.testing import TransportContract, WireAnswer, WireServer, answering, captured
+from mappa_core.testing import TransportContract, WireAnswer, WireServer, answer_from_capture, json_answer
 
-GOOD = captured(json.loads((Path(__file__).parent / "wire" / "success_schema.json").read_text()))
+GOOD = answer_from_capture(json.loads((Path(__file__).parent / "wire" / "success_schema.json").read_text()))
 SCHEMA = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
 NONSENSE = {
     "GOOGLE_API_KEY": "another",
@@ -68,7 +68,7 @@ async def body(request: Request, **options: Any) -> dict[str, Any]:
         transport = GeminiTransport(Options(model="m", base_url=server.url, **options))
         await transport.complete(request)
         await transport.close()
-    return dict(server.heard[0].body)
+    return dict(server.requests[0].body)
 
 
 async def test_what_is_not_said_is_not_sent() -> None:
@@ -102,21 +102,21 @@ async def test_all_that_can_be_said_is_sent(answer: Any, form: Any, options: Any
 
 
 async def test_the_system_is_counted_with_the_rest() -> None:
-    async with WireServer([answering({"totalTokens": 9})]) as server:
+    async with WireServer([json_answer({"totalTokens": 9})]) as server:
         transport = GeminiTransport(Options(model="m", base_url=server.url))
         assert await transport.count(TURNS) == 9
         await transport.close()
-    assert server.heard[0].body == {"contents": [{"role": "user", "parts": [{"text": "Judge."}]}, *WRITTEN]}
+    assert server.requests[0].body == {"contents": [{"role": "user", "parts": [{"text": "Judge."}]}, *WRITTEN]}
 
 
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
-        (answering({}), "garbled"),
-        (answering([1]), "garbled"),
-        (answering({"totalTokens": "many"}), "garbled"),
+        (json_answer({}), "garbled"),
+        (json_answer([1]), "garbled"),
+        (json_answer({"totalTokens": "many"}), "garbled"),
         (WireAnswer(body=b"<html>"), "garbled"),
-        (answering({}, 503), "overloaded"),
+        (json_answer({}, 503), "overloaded"),
     ],
 )
 async def test_a_token_counter_that_fails_is_a_fault(answer: WireAnswer, kind: str) -> None:

@@ -16,7 +16,7 @@ from mappa_coach_gemini.transport import GeminiTransport
 from mappa_core.errors import CallError, ConfigError
 from mappa_core.protocols import Reply, Request
 from mappa_core.records import Message, Usage
-from mappa_core.testing import WireAnswer, WireRequest, WireServer, answering, captured
+from mappa_core.testing import WireAnswer, WireRequest, WireServer, answer_from_capture, json_answer
 
 KEY = "planted-key-of-gemini"
 WIRE = {path.stem: json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "wire").glob("*.json"))}
@@ -131,7 +131,7 @@ def test_every_capture_has_its_row() -> None:
 @pytest.mark.parametrize("case", [*REPLIES, *FAULTS])
 async def test_the_capture_is_read_as_it_is_meant_and_asked_as_it_was(case: str) -> None:
     was = WIRE[case]["request"]
-    answer = captured(WIRE[case])
+    answer = answer_from_capture(WIRE[case])
     async with WireServer([answer]) as server:
         outcome = await outcome_of(GeminiTransport(options(was["body"], server.url)), asked(was["body"]))
     if case in REPLIES:
@@ -139,14 +139,14 @@ async def test_the_capture_is_read_as_it_is_meant_and_asked_as_it_was(case: str)
     else:
         assert isinstance(outcome, CallError)
         assert (outcome.kind, outcome.retry_after_s) == FAULTS[case]
-    (heard,) = server.heard
+    (heard,) = server.requests
     assert (heard.method, heard.path) == (was["method"], was["path"])
     assert heard.headers["x-goog-api-key"] == was["headers"]["x-goog-api-key"].replace("<API_KEY>", KEY)
     assert heard.body == sent(was["body"])
 
 
 async def test_an_answer_to_another_question_is_no_reply() -> None:
-    async with WireServer([captured(WIRE["cache_create"])]) as server:
+    async with WireServer([answer_from_capture(WIRE["cache_create"])]) as server:
         outcome = await outcome_of(GeminiTransport(Options(model="m", base_url=server.url)), ANYTHING)
     assert isinstance(outcome, CallError)
     assert outcome.kind == "garbled"
@@ -154,12 +154,12 @@ async def test_an_answer_to_another_question_is_no_reply() -> None:
 
 async def test_tokens_are_counted() -> None:
     was = WIRE["count_tokens"]["request"]
-    async with WireServer([captured(WIRE["count_tokens"])]) as server:
+    async with WireServer([answer_from_capture(WIRE["count_tokens"])]) as server:
         one = GeminiTransport(options(was["body"], server.url))
         assert await one.count(messages(was["body"])) == 1200
         await one.close()
-    assert (server.heard[0].method, server.heard[0].path) == (was["method"], was["path"])
-    assert server.heard[0].body == was["body"]
+    assert (server.requests[0].method, server.requests[0].path) == (was["method"], was["path"])
+    assert server.requests[0].body == was["body"]
 
 
 @pytest.fixture(scope="module")
@@ -185,19 +185,19 @@ def account(account_key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def serving(answer: WireAnswer) -> Callable[[WireRequest], WireAnswer]:
     """A server that gives out tokens too."""
-    token = answering({"access_token": "ADC-TOKEN", "expires_in": 3600, "token_type": "Bearer"})
+    token = json_answer({"access_token": "ADC-TOKEN", "expires_in": 3600, "token_type": "Bearer"})
     return lambda request: token if request.path == "/token" else answer
 
 
 async def test_vertex_is_asked_with_application_default_credentials(account: Callable[[str], None]) -> None:
     capture = WIRE["success_schema_vertex_adc"]
-    was, answer = capture["request"], captured(capture)
+    was, answer = capture["request"], answer_from_capture(capture)
     async with WireServer(serving(answer)) as server:
         account(server.url)
         one = GeminiTransport(options(was["body"], server.url, vertex=True, location="us-central1"))
         outcome = await outcome_of(one, asked(was["body"]))
     assert outcome == reply("success_schema", answer)
-    token, heard = server.heard
+    token, heard = server.requests
     assert token.path == "/token"
     assert (heard.method, heard.path) == (was["method"], was["path"])
     assert heard.headers["authorization"] == was["headers"]["authorization"]
@@ -207,7 +207,7 @@ async def test_vertex_is_asked_with_application_default_credentials(account: Cal
 
 async def test_a_token_that_vertex_quotes_does_not_show(account: Callable[[str], None]) -> None:
     said = {"error": {"code": 403, "message": "Not with ADC-TOKEN."}}
-    async with WireServer(serving(answering(said, 403))) as server:
+    async with WireServer(serving(json_answer(said, 403))) as server:
         account(server.url)
         one = GeminiTransport(Options(model="m", base_url=server.url, vertex=True))
         outcome = await outcome_of(one, ANYTHING)
@@ -216,13 +216,13 @@ async def test_a_token_that_vertex_quotes_does_not_show(account: Callable[[str],
 
 async def test_credentials_that_are_refused_are_a_fault_of_the_key(account: Callable[[str], None]) -> None:
     said = {"error": "invalid_grant", "error_description": "No. " * 9999}
-    async with WireServer([answering(said, 400)]) as server:
+    async with WireServer([json_answer(said, 400)]) as server:
         account(server.url)
         outcome = await outcome_of(GeminiTransport(Options(model="m", base_url=server.url, vertex=True)), ANYTHING)
     assert isinstance(outcome, CallError)
     assert outcome.kind == "key"
     assert len(str(outcome)) < 1000
-    assert [heard.path for heard in server.heard] == ["/token"]
+    assert [heard.path for heard in server.requests] == ["/token"]
 
 
 async def test_tokens_that_cannot_be_had_are_a_fault_of_the_connection(account: Callable[[str], None]) -> None:

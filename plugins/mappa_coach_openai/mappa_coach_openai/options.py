@@ -1,4 +1,4 @@
-"""What a recipe may set about a server that speaks OpenAI's API."""
+"""Options of the transport `openai`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Options:
     """Further fields of every request, as the server documents them; they win over those above."""
 
     def check(self) -> None:
-        """Raise ConfigError where the values cannot be meant."""
+        """Raise ConfigError where a value is not allowed."""
         url = urlsplit(self.base_url)
         if url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc:
             raise ConfigError("openai: base_url: must be http(s)://HOST/v1, with no name or password in it")

@@ -1,7 +1,7 @@
-"""What a server that speaks OpenAI's API answers, read without trust: a Reply, or the CallError that it amounts to.
+"""Parses responses of servers with OpenAI's API, which are untrusted, into a Reply or a CallError.
 
-Servers differ in what they leave out. Only what a reply cannot do without is required; a figure of the usage that is
-missing, or no number, is None.
+Servers differ in what they leave out. Only the fields that a reply needs are required; a usage figure that is missing
+or not a number is None.
 """
 
 from __future__ import annotations
@@ -24,35 +24,37 @@ from mappa_core import (
     token_count,
 )
 
-STOPS: dict[str, Literal["end", "length", "blocked"]] = {
+STOP_REASONS: dict[str, Literal["end", "length", "blocked"]] = {
     "stop": "end",
     "completed": "end",
     "length": "length",
     "max_output_tokens": "length",
     "content_filter": "blocked",
 }
-"""Why a reply ended: of a chat its finish reason, of a response its status or why it is incomplete."""
+"""A chat's finish reason, or a response's status or reason of incompleteness -> how the reply ended."""
 
-PRECISE: dict[Any, CallFault] = {
+FAULT_OF_CODE: dict[Any, CallFault] = {
     "insufficient_quota": "quota",
     "billing_hard_limit_reached": "quota",
     "billing_not_active": "quota",
     "context_length_exceeded": "too_long",
     "exceed_context_size_error": "too_long",
 }
-"""Codes and types of errors that say more than their status."""
+"""Error codes and types that are more precise than the HTTP status."""
 
-WITHOUT_STATUS: dict[Any, CallFault] = {
+FAULT_OF_CODE_WITHOUT_STATUS: dict[Any, CallFault] = {
     "rate_limit_exceeded": "rate_limit",
     "invalid_api_key": "key",
     "model_not_found": "model",
     "invalid_prompt": "request",
     "invalid_request_error": "request",
 }
-"""Codes and types of errors that come with status 200; all others are the server's."""
+"""Error codes and types that come with status 200; all others count as a fault of the server."""
 
-TOO_LONG = re.compile(r"context.(length|window|size)|maximum context|too many tokens|prompt is too long", re.IGNORECASE)
-NO_SCHEMA = re.compile(r"response_format|text\.format|schema|structured.output|grammar", re.IGNORECASE)
+TOO_LONG_PATTERN = re.compile(
+    r"context.(length|window|size)|maximum context|too many tokens|prompt is too long", re.IGNORECASE
+)
+SCHEMA_REFUSED_PATTERN = re.compile(r"response_format|text\.format|schema|structured.output|grammar", re.IGNORECASE)
 
 
 class _Message(Struct):
@@ -100,83 +102,87 @@ class _Count(Struct):
     input_tokens: int
 
 
-def read_chat(body: str, model: str) -> Reply:
-    """The reply in the body of a chat completion; `model` is what was asked. Raises CallError where there is none."""
+def parse_chat_completion(body: str, model: str) -> Reply:
+    """Parse the body of a chat completion. `model` is the requested model, used where the body names none. Raises
+    CallError where the body holds no reply."""
     chat = decode_answer(body, _Chat)
     if chat.error is not None:
-        raise _fault_in(body)
+        raise _error_of_body(body)
     if not chat.choices:
         raise CallError("garbled", "the answer holds no choice")
     message, finish = chat.choices[0].message, chat.choices[0].finish_reason
     return Reply(
         text=message.content or "",
-        stop="blocked" if message.refusal else stop_of(finish, STOPS),
+        stop="blocked" if message.refusal else stop_of(finish, STOP_REASONS),
         detail=f"refusal: {message.refusal}" if message.refusal else str(finish),
         model=chat.model or model,
-        usage=_usage(chat.usage, "prompt_tokens", "completion_tokens"),
+        usage=_parse_usage(chat.usage, "prompt_tokens", "completion_tokens"),
         raw=body,
     )
 
 
-def read_response(body: str, model: str) -> Reply:
-    """The reply in the body of a response; `model` is what was asked. Raises CallError where there is none."""
+def parse_response(body: str, model: str) -> Reply:
+    """Parse the body of a response. `model` is the requested model, used where the body names none. Raises CallError
+    where the body holds no reply."""
     response = decode_answer(body, _Response)
     if response.error is not None:
-        raise _fault_in(body)
+        raise _error_of_body(body)
     details = response.incomplete_details
     ended = details.reason if response.status == "incomplete" and details else response.status
     parts = [part for item in response.output or () if item.type == "message" for part in item.content or ()]
     refusal = "".join(part.refusal or "" for part in parts if part.type == "refusal")
     return Reply(
         text="".join(part.text or "" for part in parts if part.type == "output_text"),
-        stop="blocked" if refusal else stop_of(ended, STOPS),
+        stop="blocked" if refusal else stop_of(ended, STOP_REASONS),
         detail=f"refusal: {refusal}" if refusal else str(ended),
         model=response.model or model,
-        usage=_usage(response.usage, "input_tokens", "output_tokens"),
+        usage=_parse_usage(response.usage, "input_tokens", "output_tokens"),
         raw=body,
     )
 
 
-def read_count(body: str) -> int:
-    """The number in the answer of the token counter. Raises CallError where there is none."""
+def parse_token_count(body: str) -> int:
+    """Parse the response of the token counter. Raises CallError where it holds no number."""
     return decode_answer(body, _Count).input_tokens
 
 
-def explain(status: int | None, body: str) -> tuple[CallFault, str]:
-    """What an error amounts to that came with `status` (None: in an answer of status 200), and the server's words."""
+def parse_error(status: int | None, body: str) -> tuple[CallFault, str]:
+    """Classify an error with `status` (None: it came with status 200) and return the fault and the server's message."""
     error, message = error_in(body)
-    kind = _fault(status, error.get("code"), error.get("type"), f"{message} {error.get('param')}")
+    kind = _classify_error(status, error.get("code"), error.get("type"), f"{message} {error.get('param')}")
     return kind, f"status {status or 200}: {message}"
 
 
-def _fault_in(body: str) -> CallError:
-    kind, words = explain(None, body)
+def _error_of_body(body: str) -> CallError:
+    kind, words = parse_error(None, body)
     return CallError(kind, one_line(words))
 
 
-def _fault(status: int | None, code: Any, kind: Any, text: str) -> CallFault:
+def _classify_error(status: int | None, code: Any, kind: Any, text: str) -> CallFault:
     words = [word for word in (code, kind) if isinstance(word, str)]
     for word in words:
-        if word in PRECISE:
-            return PRECISE[word]
+        if word in FAULT_OF_CODE:
+            return FAULT_OF_CODE[word]
     if status is None and type(code) is int:
         status = code
     if status is not None:
         fault = fault_of_status(status)
     else:
-        fault = next((WITHOUT_STATUS[word] for word in words if word in WITHOUT_STATUS), "server")
-    if fault in ("request", "server") and TOO_LONG.search(text):
+        fault = next(
+            (FAULT_OF_CODE_WITHOUT_STATUS[word] for word in words if word in FAULT_OF_CODE_WITHOUT_STATUS), "server"
+        )
+    if fault in ("request", "server") and TOO_LONG_PATTERN.search(text):
         return "too_long"
-    return "schema" if fault == "request" and NO_SCHEMA.search(text) else fault
+    return "schema" if fault == "request" and SCHEMA_REFUSED_PATTERN.search(text) else fault
 
 
-def _usage(said: Any, prompt: str, completion: str) -> Usage | None:
-    if not isinstance(said, dict):
+def _parse_usage(usage: Any, prompt: str, completion: str) -> Usage | None:
+    if not isinstance(usage, dict):
         return None
     return Usage(
         calls=1,
-        prompt_tokens=token_count(said, prompt),
-        completion_tokens=token_count(said, completion),
-        cached_tokens=token_count(said, f"{prompt}_details", "cached_tokens"),
-        thinking_tokens=token_count(said, f"{completion}_details", "reasoning_tokens"),
+        prompt_tokens=token_count(usage, prompt),
+        completion_tokens=token_count(usage, completion),
+        cached_tokens=token_count(usage, f"{prompt}_details", "cached_tokens"),
+        thinking_tokens=token_count(usage, f"{completion}_details", "reasoning_tokens"),
     )

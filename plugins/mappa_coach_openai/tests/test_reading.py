@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mappa_coach_openai.reading import explain, read_chat, read_response
+from mappa_coach_openai.reading import parse_chat_completion, parse_error, parse_response
 
 from mappa_core.errors import CallError
 from mappa_core.protocols import Reply
@@ -43,7 +43,7 @@ def chat(finish: Any = "stop", content: Any = "Fine.", **fields: Any) -> str:
 @settings(deadline=None)
 @given(ANY_JSON)
 def test_any_json_is_a_reply_or_a_fault(value: Any) -> None:
-    for read in (read_chat, read_response):
+    for read in (parse_chat_completion, parse_response):
         try:
             assert isinstance(read(json.dumps(value), "asked"), Reply)
         except CallError as fault:
@@ -53,19 +53,19 @@ def test_any_json_is_a_reply_or_a_fault(value: Any) -> None:
 @pytest.mark.parametrize("finish", [None, "tool_calls", "abort", "eos", "insufficient_system_resource"])
 def test_an_end_that_is_not_known_is_no_reply(finish: str | None) -> None:
     with pytest.raises(CallError, match=f"not known: {finish}") as error:
-        read_chat(chat(finish), "asked")
+        parse_chat_completion(chat(finish), "asked")
     assert error.value.kind == "garbled"
 
 
 @pytest.mark.parametrize("status", [None, "queued", "in_progress", "cancelled", "incomplete"])
 def test_a_response_under_way_is_no_reply(status: str | None) -> None:
     with pytest.raises(CallError, match="not known") as error:
-        read_response(json.dumps({"status": status, "output": []}), "asked")
+        parse_response(json.dumps({"status": status, "output": []}), "asked")
     assert error.value.kind == "garbled"
 
 
 def test_a_server_that_says_little_is_understood() -> None:
-    reply = read_chat(chat(content=None), "asked")
+    reply = parse_chat_completion(chat(content=None), "asked")
     assert (reply.text, reply.stop, reply.model, reply.usage) == ("", "end", "asked", None)
 
 
@@ -85,7 +85,7 @@ def test_a_server_that_says_little_is_understood() -> None:
 def test_usage_that_is_no_number_is_unknown(said: Any, tokens: tuple[int | None, ...] | None) -> None:
     names = ("prompt_tokens", "completion_tokens", "cached_tokens", "thinking_tokens")
     expected = None if tokens is None else Usage(calls=1, **dict(zip(names, tokens, strict=True)))
-    assert read_chat(chat(usage=said), "asked").usage == expected
+    assert parse_chat_completion(chat(usage=said), "asked").usage == expected
 
 
 def test_thoughts_of_a_response_are_no_text() -> None:
@@ -94,7 +94,7 @@ def test_thoughts_of_a_response_are_no_text() -> None:
         "type": "message",
         "content": [{"type": "output_text", "text": "Fi"}, {"type": "output_text", "text": "ne."}],
     }
-    assert read_response(json.dumps({"status": "completed", "output": [thought, said]}), "asked").text == "Fine."
+    assert parse_response(json.dumps({"status": "completed", "output": [thought, said]}), "asked").text == "Fine."
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_thoughts_of_a_response_are_no_text() -> None:
     ],
 )
 def test_an_error_amounts_to_what_it_says(status: int | None, error: Any, kind: str) -> None:
-    assert explain(status, json.dumps({"error": error}))[0] == kind
+    assert parse_error(status, json.dumps({"error": error}))[0] == kind
 
 
 @pytest.mark.parametrize(
@@ -141,4 +141,4 @@ def test_an_error_amounts_to_what_it_says(status: int | None, error: Any, kind: 
     ],
 )
 def test_an_error_is_told_in_the_servers_own_words(body: str, words: str) -> None:
-    assert explain(400, body)[1] == f"status 400: {words}"
+    assert parse_error(400, body)[1] == f"status 400: {words}"

@@ -12,10 +12,10 @@ from mappa_coach_openai.transport import OpenAITransport
 from mappa_core.errors import CallError, ConfigError
 from mappa_core.protocols import Request
 from mappa_core.records import Message
-from mappa_core.testing import TransportContract, WireAnswer, WireRequest, WireServer, answering
+from mappa_core.testing import TransportContract, WireAnswer, WireRequest, WireServer, json_answer
 
-CHAT = answering({"model": "m", "choices": [{"message": {"content": "Fine."}, "finish_reason": "stop"}]})
-RESPONSE = answering(
+CHAT = json_answer({"model": "m", "choices": [{"message": {"content": "Fine."}, "finish_reason": "stop"}]})
+RESPONSE = json_answer(
     {
         "model": "m",
         "status": "completed",
@@ -65,7 +65,7 @@ async def heard(answer: WireAnswer, request: Request, **options: Any) -> WireReq
             await transport.complete(request)
         finally:
             await transport.close()
-    (request_heard,) = server.heard
+    (request_heard,) = server.requests
     return request_heard
 
 
@@ -75,7 +75,7 @@ async def test_a_server_of_ones_own_needs_no_key() -> None:
 
 
 async def test_an_endless_error_of_a_server_of_ones_own_is_told_in_short() -> None:
-    endless = answering({"error": {"message": "No. " * 9999}}, 400)
+    endless = json_answer({"error": {"message": "No. " * 9999}}, 400)
     with pytest.raises(CallError, match="request: status 400: No") as error:
         await heard(endless, Request(messages=TURNS))
     assert len(str(error.value)) < 1000
@@ -153,11 +153,11 @@ async def test_a_reply_is_held_to_as_much_as_is_wanted_and_the_server_can(
 
 @pytest.mark.parametrize("status", [404, 405])
 async def test_a_server_without_a_token_counter_is_asked_once(status: int) -> None:
-    async with WireServer([answering({"detail": "Not Found"}, status)]) as server:
+    async with WireServer([json_answer({"detail": "Not Found"}, status)]) as server:
         transport = OpenAITransport(Options(model="m", base_url=server.url, api_key_env=None, api="responses"))
         assert [await transport.count(TURNS) for _ in range(3)] == [None, None, None]
         await transport.close()
-    assert len(server.heard) == 1
+    assert len(server.requests) == 1
 
 
 async def test_chats_have_no_token_counter() -> None:
@@ -166,7 +166,7 @@ async def test_chats_have_no_token_counter() -> None:
 
 
 async def test_a_token_counter_that_fails_is_no_counter_that_is_missing() -> None:
-    async with WireServer([answering({}, 503), answering({"input_tokens": "many"})]) as server:
+    async with WireServer([json_answer({}, 503), json_answer({"input_tokens": "many"})]) as server:
         transport = OpenAITransport(Options(model="m", base_url=server.url, api_key_env=None, api="responses"))
         for kind in ("overloaded", "garbled"):
             with pytest.raises(CallError, match=kind):

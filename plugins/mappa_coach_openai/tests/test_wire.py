@@ -13,7 +13,7 @@ from mappa_coach_openai.transport import OpenAITransport
 from mappa_core.errors import CallError
 from mappa_core.protocols import Reply, Request
 from mappa_core.records import Message, Usage
-from mappa_core.testing import WireServer, captured
+from mappa_core.testing import WireServer, answer_from_capture
 
 KEY = "planted-key-of-openai"
 WIRE = {path.stem: json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "wire").glob("*.json"))}
@@ -117,7 +117,7 @@ def test_every_capture_has_its_row() -> None:
 async def test_the_capture_is_read_as_it_is_meant_and_asked_as_it_was(case: str) -> None:
     capture = WIRE[case]
     was = capture["request"]
-    answer = captured(capture)
+    answer = answer_from_capture(capture)
     async with WireServer([answer]) as server:
         one = transport(was["body"], was["path"], server.url)
         outcome = await outcome_of(one, asked(was["body"]))
@@ -137,7 +137,7 @@ async def test_the_capture_is_read_as_it_is_meant_and_asked_as_it_was(case: str)
     else:
         assert isinstance(outcome, CallError)
         assert (outcome.kind, outcome.retry_after_s) == FAULTS[case]
-    (heard,) = server.heard
+    (heard,) = server.requests
     assert (heard.method, heard.path) == (was["method"], was["path"])
     assert heard.headers["authorization"] == was["headers"]["authorization"].replace("<API_KEY>", KEY)
     assert heard.body == sent(was["body"])
@@ -152,9 +152,9 @@ async def outcome_of(one: OpenAITransport, request: Request) -> Reply | CallErro
 
 async def test_tokens_are_counted_by_responses() -> None:
     was = WIRE["count_tokens"]["request"]
-    async with WireServer([captured(WIRE["count_tokens"])]) as server:
+    async with WireServer([answer_from_capture(WIRE["count_tokens"])]) as server:
         one = transport(was["body"], was["path"], server.url)
         assert await one.count(messages(was["body"])) == 1200
         await one.close()
-    assert (server.heard[0].method, server.heard[0].path) == (was["method"], was["path"])
-    assert server.heard[0].body == sent(was["body"])
+    assert (server.requests[0].method, server.requests[0].path) == (was["method"], was["path"])
+    assert server.requests[0].body == sent(was["body"])

@@ -1,4 +1,4 @@
-"""DSBench for Mappa: Data Engineer, Modeler and Analyst hand on a table until it is a graded submission."""
+"""DSBench for Mappa: Data Engineer, Modeler and Analyst turn tables into a graded submission."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 def mappa_workflows() -> Iterable[Offer[Workflow]]:
     from mappa_dsbench.options import TeamOptions
 
-    yield Offer("dsbench", _team, TeamOptions)
+    yield Offer("dsbench", _build_workflow, TeamOptions)
 
 
 @hookimpl
 def mappa_tasks() -> Iterable[Offer[TaskSource]]:
     from mappa_dsbench.options import EmbeddedOptions, PublishedOptions
 
-    yield Offer("dsbench-embedded", _embedded, EmbeddedOptions)
-    yield Offer("dsbench", _published, PublishedOptions)
+    yield Offer("dsbench-embedded", _build_embedded_tasks, EmbeddedOptions)
+    yield Offer("dsbench", _build_published_tasks, PublishedOptions)
 
 
 @hookimpl
 def mappa_coaches() -> Iterable[Offer[Coach]]:
-    yield Offer("dsbench-rules", _rules)
+    yield Offer("dsbench-rules", _build_rule_coach)
 
 
 @hookimpl
@@ -53,25 +53,25 @@ def mappa_commands() -> Iterable[click.Command]:
     yield warm_start
 
 
-def _team(options: TeamOptions) -> Workflow:
+def _build_workflow(options: TeamOptions) -> Workflow:
     from mappa_dsbench.workflow import DSBench
 
     return DSBench(options)
 
 
-def _embedded(options: EmbeddedOptions) -> TaskSource:
+def _build_embedded_tasks(options: EmbeddedOptions) -> TaskSource:
     from mappa_dsbench.embedded.tasks import EmbeddedTasks
 
     return EmbeddedTasks(options)
 
 
-def _published(options: PublishedOptions) -> TaskSource:
+def _build_published_tasks(options: PublishedOptions) -> TaskSource:
     from mappa_dsbench.published.tasks import PublishedTasks
 
     return PublishedTasks(options)
 
 
-def _rules(options: NoOptions) -> Coach:
+def _build_rule_coach(options: NoOptions) -> Coach:
     from mappa_dsbench.coach.rules import RuleCoach
 
     return RuleCoach(options)

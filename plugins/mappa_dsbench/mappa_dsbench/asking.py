@@ -1,4 +1,4 @@
-"""What is asked of a team, in words: the facts of a problem, told alike for every task."""
+"""The task prompt: describes the facts of a problem in the same words for every task."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ METRIC_NAMES: Mapping[str, str] = {
     "mean_spearman": "Spearman rank correlation, averaged over the target columns",
     "jaccard_words": "Jaccard score of the sets of words, lower case",
 }
-PREDICTIONS: Mapping[Prediction, str] = {
+PREDICTION_DESCRIPTIONS: Mapping[Prediction, str] = {
     "score": "a number, larger where class 1 is likelier; probabilities do well",
     "label": "one of the labels of the training table, written as there",
     "level": "one of the whole numbers of the training table",
@@ -42,17 +42,17 @@ PREDICTIONS: Mapping[Prediction, str] = {
     "ranking": "up to three labels of the training table with spaces between them, the likeliest first",
     "words": "the words themselves, quoted where they hold commas",
 }
-SHOWN_LABELS = 20
-"""How many labels are listed; where there are more, the training table has to do."""
+MAX_LISTED_LABELS = 20
+"""Longest list of labels in the prompt; more labels are not listed."""
 
 
-def question(problem: Problem, *, test_rows: int) -> str:
-    """What to predict, how it is graded, the exact header and the number of rows."""
+def describe_task(problem: Problem, *, test_rows: int) -> str:
+    """Describe what to predict, how it is graded, the exact header and the number of rows."""
     header = ",".join((problem.id_column, *problem.targets))
     several = len(problem.targets) > 1
     names = f"the {len(problem.targets)} columns {', '.join(problem.targets)}" if several else problem.targets[0]
     metric = METRICS[problem.metric]
-    prediction = PREDICTIONS[metric.prediction]
+    prediction = PREDICTION_DESCRIPTIONS[metric.prediction]
     lines = [
         f"Predict {names} for every row of test.csv.",
         f"Graded by: {METRIC_NAMES[problem.metric]}; {metric.better} is better.",
@@ -60,7 +60,7 @@ def question(problem: Problem, *, test_rows: int) -> str:
     ]
     if problem.metric == "log_loss" and several:
         lines.append("The probabilities of a row add up to 1.")
-    if problem.labels is not None and len(problem.labels) <= SHOWN_LABELS:
+    if problem.labels is not None and len(problem.labels) <= MAX_LISTED_LABELS:
         lines.append(f"Labels: {', '.join(problem.labels)}.")
     lines += [
         "",
@@ -74,8 +74,8 @@ def question(problem: Problem, *, test_rows: int) -> str:
     return "\n".join(lines)
 
 
-def guess_of(problem: Problem) -> str | float:
-    """What stands in a sample submission: a value of the right form that tells nothing."""
+def constant_guess(problem: Problem) -> str | float:
+    """Return the value of a sample submission: valid and uninformative."""
     if problem.labels is not None:
         return problem.labels[0]
     prediction = METRICS[problem.metric].prediction

@@ -1,4 +1,4 @@
-"""`mappa dsbench prepare`, `score` and `unlearned`. What they do is imported when they are called."""
+"""`mappa dsbench prepare`, `score` and `unlearned`. Their implementations are imported when they are called."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ import click
 
 from mappa_core import Split, TaskError
 
-FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+FOLDER_TYPE = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 @click.command("prepare", short_help="Check a copy of the published DSBench data, task by task.")
-@click.argument("folder", metavar="DIR", type=FOLDER)
+@click.argument("folder", metavar="DIR", type=FOLDER_TYPE)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def prepare(folder: Path, as_json: bool) -> None:
     """Check DIR, into which DSBench's data archive was unpacked: what is usable, broken or missing, where it is to be
     had and on which terms it may be used. Nothing is fetched or written. Exit code 2 where no task is usable."""
-    from mappa_dsbench.published.prepare import report, survey
+    from mappa_dsbench.published.prepare import check_all_tasks, format_survey
 
-    found = survey(folder)
-    click.echo(json.dumps(found) if as_json else report(found))
-    if not any(task["state"] == "usable" for task in found["tasks"]):
-        raise TaskError(f"{found['root']}: no published task is usable; what is missing or broken is listed above")
+    report = check_all_tasks(folder)
+    click.echo(json.dumps(report) if as_json else format_survey(report))
+    if not any(task["state"] == "usable" for task in report["tasks"]):
+        raise TaskError(f"{report['root']}: no published task is usable; what is missing or broken is listed above")
 
 
 @click.command("score", short_help="Grades of a stored run: by task and stratum, rejections, fair scores, RPG.")
-@click.argument("run", metavar="RUN", type=FOLDER)
+@click.argument("run", metavar="RUN", type=FOLDER_TYPE)
 @click.option("--split", type=click.Choice(["train", "eval"]), default="eval", show_default=True)
 @click.option("--iteration", type=int, help="Only of this iteration. Default: the last one that has any.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def score(run: Path, split: Split, iteration: int | None, as_json: bool) -> None:
     """Tell how a stored run was graded. Nothing is graded anew, and nothing is written."""
-    from mappa_dsbench.reports.score import scored, show
+    from mappa_dsbench.reports.score import print_scores, score_run
 
-    found = scored(run, split, iteration)
+    report = score_run(run, split, iteration)
     if as_json:
-        click.echo(json.dumps(found.as_json()))
+        click.echo(json.dumps(report.as_json()))
     else:
-        show(found)
+        print_scores(report)
 
 
 @click.command("unlearned", short_help="What each agent stopped doing, between a run's first evaluation and its last.")
-@click.argument("run", metavar="RUN", type=FOLDER)
+@click.argument("run", metavar="RUN", type=FOLDER_TYPE)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def unlearned(run: Path, as_json: bool) -> None:
     """Tell which faults the first actions of each agent had before and after training. Nothing is written."""
-    from mappa_dsbench.reports.unlearned import show
-    from mappa_dsbench.reports.unlearned import unlearned as compared
+    from mappa_dsbench.reports.unlearned import compare_faults as compared
+    from mappa_dsbench.reports.unlearned import print_comparison
 
-    found = compared(run)
+    report = compared(run)
     if as_json:
-        click.echo(json.dumps(found.as_json()))
+        click.echo(json.dumps(report.as_json()))
     else:
-        show(found)
+        print_comparison(report)

@@ -1,5 +1,5 @@
-"""Options of what the plugin offers, apart from what they are of: a plugin is loaded by every command, and pandas and
-scikit-learn only by the runs that need them."""
+"""Options of the plugin's offers. They are apart from the implementations, because every command loads the plugin, and
+only some runs need pandas and scikit-learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where this plugin keeps what it makes on a user's machine, and how it is written there."""
+"""The plugin's cache folder on a user's machine, and atomic writes to it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from mappa_core import ConfigError, TaskError
 
 
-def cache_folder(option: str | None) -> Path:
-    """The folder that a recipe names, else `mappa/dsbench` below the user's cache folder (XDG_CACHE_HOME, ~/.cache).
-    ConfigError: it lies where programs of agents can read."""
+def resolve_cache_folder(option: str | None) -> Path:
+    """Return the folder that a recipe names, else `mappa/dsbench` below the user's cache folder (XDG_CACHE_HOME,
+    ~/.cache). ConfigError: agents' programs can read it."""
     if option is not None:
         folder = Path(option).expanduser().absolute()
     else:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mappa" / "dsbench"
-    return out_of_reach(folder, "tasks.options.folder")
+    return check_out_of_reach(folder, "tasks.options.folder")
 
 
-def out_of_reach(folder: Path, option: str) -> Path:
-    """The folder, which holds answers. ConfigError: it lies where programs of agents can read."""
+def check_out_of_reach(folder: Path, option: str) -> Path:
+    """Return the folder, which holds answers. ConfigError: agents' programs can read it."""
     for readable in {Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve() / "lib"}:
         if folder.resolve().is_relative_to(readable):
             raise ConfigError(
@@ -31,9 +31,9 @@ def out_of_reach(folder: Path, option: str) -> Path:
     return folder
 
 
-def write(path: Path, data: bytes, *, secret: bool) -> None:
-    """Put a whole file there at once, whoever else does the same. What is `secret` only this user can read; the rest
-    anyone, as programs of agents may run as another user.
+def write_atomically(path: Path, data: bytes, *, secret: bool) -> None:
+    """Write a file atomically, safe with concurrent writers. A `secret` file is readable by this user alone, any other
+    by everyone, as agents' programs may run as another user.
 
     Raises:
         TaskError: it cannot be written.

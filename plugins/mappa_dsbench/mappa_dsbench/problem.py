@@ -1,17 +1,17 @@
-"""What is asked of a team: a table to be predicted, and by which metric it is graded."""
+"""The problem of a task: a table to predict, and the metric that grades the predictions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["classification", "regression"]
-"""The stratum. It follows from what is predicted, never from what a task's publisher calls it."""
+ProblemKind = Literal["classification", "regression"]
+"""The stratum. It follows from what is predicted, not from the publisher's label of the task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One table to be predicted.
+    """One table to predict.
 
     A submission has the column `id_column` and the columns `targets`, one row per row of the test table. `metric` is a
     key of `metrics.METRICS`. `labels` are all values that a predicted label may take, as they stand in the training
@@ -20,7 +20,7 @@ class Problem:
     """
 
     name: str
-    kind: Kind
+    kind: ProblemKind
     metric: str
     id_column: str
     targets: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""What a coach that may see the truth is told of it: what a model or a submission is worth, in context.
+"""Describes the truth for a coach that may see it: the quality of a model or a submission, in context.
 
-One figure deceives: an accuracy of 0.89 is nothing where 0.89 of the rows are of one class. So the task's own metric
-stands between the constant guess and perfection, beside the reference model and beside figures of another kind.
+A single figure misleads: an accuracy of 0.89 is worthless where 0.89 of the rows are of one class. So the task's metric
+is given with the values of the constant guess, of perfection and of the reference model, and with other metrics.
 """
 
 from __future__ import annotations
@@ -14,44 +14,46 @@ import numpy as np
 from sklearn import metrics as library
 
 from mappa_core import Scene
-from mappa_dsbench.contracts.handing_in import as_submission, ids_of
-from mappa_dsbench.grading.grade import grade, normalised
+from mappa_dsbench.contracts.handing_in import read_ids, to_submission
+from mappa_dsbench.grading.grade import grade_submission, normalise_score
 from mappa_dsbench.grading.metrics import METRICS, Values
-from mappa_dsbench.grading.submission import Rejected, read_submission
+from mappa_dsbench.grading.submission import Rejection, read_submission
 from mappa_dsbench.grading.truth import Truth
 from mappa_dsbench.roles import ANALYST, MODELER, TEST
-from mappa_dsbench.table import Table, table_in
+from mappa_dsbench.table import Table, table_of_task
 
-NOTHING = "The answers say nothing of this action by themselves."
-NO_PREDICTIONS = "The answers say nothing of this action: no predictions of a model for the test rows are known."
+NO_TRUTH_FOR_ACTION = "The answers say nothing of this action by themselves."
+NO_TRUTH_WITHOUT_PREDICTIONS = (
+    "The answers say nothing of this action: no predictions of a model for the test rows are known."
+)
 
 
-def revealed(scene: Scene, truth: Truth, submission: Path | None) -> str:
-    """What the truth says of the action of `scene`: of an Analyst's by the file `submission`, of a Modeler's by what
-    its model predicts."""
-    table, agent = table_in(scene.task), scene.step.agent
+def describe_truth(scene: Scene, truth: Truth, submission: Path | None) -> str:
+    """Describe what the truth says of the action of `scene`: an Analyst's by the file `submission`, a Modeler's by its
+    model's predictions."""
+    table, agent = table_of_task(scene.task), scene.step.agent
     if agent == ANALYST:
-        return _told("The submission", submission, truth, table)
+        return _describe_grade("The submission", submission, truth, table)
     if agent != MODELER:
-        return NOTHING
-    predictions = _predictions(scene)
-    ids = ids_of(Path(scene.task.files[TEST]), truth.problem.id_column)
+        return NO_TRUTH_FOR_ACTION
+    predictions = _model_predictions(scene)
+    ids = read_ids(Path(scene.task.files[TEST]), truth.problem.id_column)
     if predictions is None or predictions["values"] is None or len(predictions["values"]) != len(ids):
-        return NO_PREDICTIONS
-    source = as_submission(predictions["values"], truth.problem, ids)
-    return _told("What the model predicts, handed in as it is,", source, truth, table)
+        return NO_TRUTH_WITHOUT_PREDICTIONS
+    source = to_submission(predictions["values"], truth.problem, ids)
+    return _describe_grade("What the model predicts, handed in as it is,", source, truth, table)
 
 
-def _predictions(scene: Scene) -> Mapping[str, Any] | None:
+def _model_predictions(scene: Scene) -> Mapping[str, Any] | None:
     inspection = scene.step.inspection
     found: Mapping[str, Any] | None = None if inspection is None else inspection.facts.get("predictions")
     return found
 
 
-def _told(what: str, source: Path | bytes | None, truth: Truth, table: Table) -> str:
-    """A grade in sentences."""
+def _describe_grade(what: str, source: Path | bytes | None, truth: Truth, table: Table) -> str:
+    """Describe a grade in sentences."""
     anchors, metric = table.anchors, METRICS[truth.problem.metric]
-    graded = grade(truth, anchors, source)
+    graded = grade_submission(truth, anchors, source)
     scale = [
         f"By {metric.name} ({metric.better} is better) the best constant guess scores {anchors.dummy:.4g}, "
         f"perfection {anchors.perfect:.4g}."
@@ -60,7 +62,7 @@ def _told(what: str, source: Path | bytes | None, truth: Truth, table: Table) ->
         scale.append(f"A plain reference model, untuned, scores {table.reference_score:.4g}.")
     if graded.raw is None:
         return "\n".join([f"{what} is rejected, and counts as nothing: {graded.reason}: {graded.detail}.", *scale])
-    skill, reached = table.skill(graded.raw), normalised(graded.raw, anchors.dummy, anchors.perfect)
+    skill, reached = table.skill(graded.raw), normalise_score(graded.raw, anchors.dummy, anchors.perfect)
     lines = [
         f"{what} scores {graded.raw:.4g} by {metric.name}.",
         *scale,
@@ -69,15 +71,15 @@ def _told(what: str, source: Path | bytes | None, truth: Truth, table: Table) ->
     ]
     if graded.degenerate:
         lines.append(f"One value for all rows: {', '.join(graded.degenerate)}.")
-    if table.incredible(graded.raw):
+    if table.is_incredible(graded.raw):
         lines.append("That is far above the reference model: were the answers found elsewhere?")
     read = read_submission(source, truth.problem, truth.ids)
-    assert not isinstance(read, Rejected)  # it was graded
-    return "\n".join([*lines, *_beside(truth, read.values)])
+    assert not isinstance(read, Rejection)  # it was graded
+    return "\n".join([*lines, *_describe_other_metrics(truth, read.values)])
 
 
-def _beside(truth: Truth, given: Values) -> list[str]:
-    """Figures of another kind than the task's metric, from n x m checked predictions."""
+def _describe_other_metrics(truth: Truth, given: Values) -> list[str]:
+    """Describe other metrics than the task's own, from n x m checked predictions."""
     prediction = METRICS[truth.problem.metric].prediction
     if prediction in ("number", "count"):
         errors = np.abs(given - truth.values).mean(axis=0)

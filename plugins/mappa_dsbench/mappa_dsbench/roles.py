@@ -1,4 +1,4 @@
-"""The team: who makes which file from which, and by what a coach judges each of them."""
+"""The team: the files that each role needs and produces, and its rubric."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MODEL = "model.pkl"
 SUBMISSION = "submission.csv"
 
 TASK_FILES = (TRAIN, TEST, SAMPLE)
-"""What comes with every task."""
+"""The files of every task."""
 
 
 def _rubric(agent: str) -> str:
-    """By what a coach judges the actions of `agent`: the templates beside the prompts, which agents never see."""
+    """Read the rubric by which a coach judges the actions of `agent`; agents never see it."""
     return (Path(__file__).parent / "rubrics" / f"{agent}.md").read_text(encoding="utf-8")
 
 
@@ -45,4 +45,4 @@ ROLES: Mapping[str, Role] = {
         rubric=_rubric(ANALYST),
     ),
 }
-"""By name, in the order in which they act."""
+"""Roles by name, in the order in which they act."""

@@ -1,4 +1,4 @@
-"""What a DSBench task carries in `Task.meta`, as values and as JSON, and how it is read back."""
+"""The metadata of a DSBench task: as values, and as JSON in `Task.meta`."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
 from mappa_core import Task, TaskError
-from mappa_dsbench.grading.grade import Anchors, normalised
+from mappa_dsbench.grading.grade import Anchors, normalise_score
 from mappa_dsbench.problem import Problem
 
-ROOM = 0.1
-"""The share of the way from the dummy to perfection that a reference must leave for a score to be incredible."""
-CLOSED = 0.9
-"""The share of what the reference left open that an incredible score has closed."""
+MIN_ROOM_ABOVE_REFERENCE = 0.1
+"""Least distance of a reference from perfection, as a share of the way from the dummy, to call a score incredible."""
+MIN_CLOSED_SHARE = 0.9
+"""Least share of the way from the reference to perfection that an incredible score has covered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """What is known of a task's tables without the truth.
+    """The facts about a task's tables that need no truth.
 
-    `features` are the columns of the test table without the id, in their order; `missing` says whether one of them has
-    empty cells, `categorical` whether one is text. `reference_score` is what an untuned model scores by the task's
-    metric, None where no one has tried. `published` are DSBench's baseline and best score in the same unit, None for
-    tasks that are not its own, or where the tables are not.
+    `features` are the columns of the test table without the id, in order; `missing` says whether one of them has empty
+    cells, `categorical` whether one is text. `reference_score` is the score of an untuned model by the task's metric,
+    None where none was computed. `published` are DSBench's baseline and best score in the same unit, None for tasks
+    that are not DSBench's, or whose tables differ from its.
     """
 
     problem: Problem
@@ -38,33 +38,33 @@ class Table:
     published: tuple[float, float] | None = None
 
     def skill(self, raw: float | None) -> float | None:
-        """How far a score is on the way from the constant guess (0) to the reference model (1); nothing handed in is 0.
-        None where no reference is known, or where it is no better than the constant guess."""
-        if self.reference_score is None or not self._reached(self.reference_score):
+        """Scale a score from the constant guess (0) to the reference model (1); no submission is 0. None where no
+        reference is known, or where it is no better than the constant guess."""
+        if self.reference_score is None or not self._normalise(self.reference_score):
             return None
-        return 0.0 if raw is None else normalised(raw, self.anchors.dummy, self.reference_score)
+        return 0.0 if raw is None else normalise_score(raw, self.anchors.dummy, self.reference_score)
 
-    def incredible(self, raw: float) -> bool:
-        """Whether a score of the task's metric lies so far above the reference model's that it has hardly been learned
-        from the training table. Never where no reference is known, or where it leaves no room above it."""
+    def is_incredible(self, raw: float) -> bool:
+        """Whether a score is so far above the reference model's that it was hardly learned from the training table.
+        False where no reference is known, or where it leaves no room above it."""
         if self.reference_score is None:
             return False
-        known = self._reached(self.reference_score)
-        return 1 - known >= ROOM and self._reached(raw) - known >= CLOSED * (1 - known)
+        known = self._normalise(self.reference_score)
+        return 1 - known >= MIN_ROOM_ABOVE_REFERENCE and self._normalise(raw) - known >= MIN_CLOSED_SHARE * (1 - known)
 
-    def _reached(self, raw: float) -> float:
-        """From 0, the constant guess, to 1, perfection."""
-        return normalised(raw, self.anchors.dummy, self.anchors.perfect)
+    def _normalise(self, raw: float) -> float:
+        """Scale a score from the constant guess (0) to perfection (1)."""
+        return normalise_score(raw, self.anchors.dummy, self.anchors.perfect)
 
 
-def described(features: pd.DataFrame) -> tuple[bool, bool]:
-    """Whether any feature has empty cells, and whether any is text."""
+def has_missing_and_text(features: pd.DataFrame) -> tuple[bool, bool]:
+    """Return whether any feature has empty cells, and whether any is text."""
     texts = (not is_numeric_dtype(features[column]) for column in features.columns)
     return bool(features.isna().any(axis=None)), any(texts)
 
 
-def meta_of(table: Table) -> dict[str, Any]:
-    """The table as JSON values, for `Task.meta`."""
+def table_to_meta(table: Table) -> dict[str, Any]:
+    """Convert the table to JSON values for `Task.meta`."""
     problem, anchors = table.problem, table.anchors
     return {
         "problem": {
@@ -87,9 +87,9 @@ def meta_of(table: Table) -> dict[str, Any]:
     }
 
 
-def table_of(meta: Mapping[str, Any]) -> Table:
-    """What `meta_of` gave. KeyError: something is missing in it."""
-    problem, published = _problem(meta["problem"]), meta["published"]
+def table_from_meta(meta: Mapping[str, Any]) -> Table:
+    """Convert the values of `table_to_meta` back. KeyError: one is missing."""
+    problem, published = _problem_from_meta(meta["problem"]), meta["published"]
     return Table(
         problem=problem,
         anchors=Anchors(meta["dummy"], meta["perfect"], meta["paper"]),
@@ -101,14 +101,14 @@ def table_of(meta: Mapping[str, Any]) -> Table:
     )
 
 
-def table_in(task: Task) -> Table:
-    """What `meta_of` wrote into the task.
+def table_of_task(task: Task) -> Table:
+    """Read the table from a task's meta.
 
     Raises:
         TaskError: the task is none of DSBench's.
     """
     try:
-        return table_of(task.meta)
+        return table_from_meta(task.meta)
     except KeyError as error:
         raise TaskError(
             f"task {task.id!r} is no table that DSBench's team can work on: its meta lacks {error.args[0]!r}; "
@@ -116,23 +116,23 @@ def table_in(task: Task) -> Table:
         ) from None
 
 
-def problem_in(task: Task) -> Problem:
-    """What is asked in a task. TaskError: it is none of DSBench's."""
-    return table_in(task).problem
+def problem_of_task(task: Task) -> Problem:
+    """Return the problem of a task. TaskError: the task is none of DSBench's."""
+    return table_of_task(task).problem
 
 
-def anchors_in(task: Task) -> Anchors:
-    """What the raw scores of a task are held against. TaskError: it is none of DSBench's."""
-    return table_in(task).anchors
+def anchors_of_task(task: Task) -> Anchors:
+    """Return the anchors of a task's raw scores. TaskError: the task is none of DSBench's."""
+    return table_of_task(task).anchors
 
 
-def _problem(found: Mapping[str, Any]) -> Problem:
+def _problem_from_meta(meta: Mapping[str, Any]) -> Problem:
     return Problem(
-        name=found["name"],
-        kind=found["kind"],
-        metric=found["metric"],
-        id_column=found["id_column"],
-        targets=tuple(found["targets"]),
-        labels=None if found["labels"] is None else tuple(found["labels"]),
-        range=None if found["range"] is None else (found["range"][0], found["range"][1]),
+        name=meta["name"],
+        kind=meta["kind"],
+        metric=meta["metric"],
+        id_column=meta["id_column"],
+        targets=tuple(meta["targets"]),
+        labels=None if meta["labels"] is None else tuple(meta["labels"]),
+        range=None if meta["range"] is None else (meta["range"][0], meta["range"][1]),
     )

@@ -34,9 +34,9 @@ class OneCoach(RuleCoach):
         super().__init__(NoOptions())
         self._equipped = False
 
-    def equip(self, bench: Bench) -> None:
+    def set_bench(self, bench: Bench) -> None:
         if not self._equipped:
-            super().equip(bench)
+            super().set_bench(bench)
         self._equipped = True
 
 

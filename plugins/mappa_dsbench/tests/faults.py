@@ -16,7 +16,7 @@ from random import Random
 import pandas as pd
 from mappa_dsbench.grading.metrics import METRICS
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
-from mappa_dsbench.table import table_in
+from mappa_dsbench.table import table_of_task
 
 from mappa_core.records import Task
 
@@ -62,7 +62,7 @@ def anywhere(task: Task) -> bool:
 
 
 def prediction(task: Task) -> str:
-    return METRICS[table_in(task).problem.metric].prediction
+    return METRICS[table_of_task(task).problem.metric].prediction
 
 
 def probabilities(task: Task) -> bool:
@@ -75,16 +75,16 @@ def numeric(task: Task) -> bool:
 
 
 def text(task: Task) -> bool:
-    return table_in(task).categorical
+    return table_of_task(task).categorical
 
 
 def several_features(task: Task) -> bool:
-    return len(table_in(task).features) > 1
+    return len(table_of_task(task).features) > 1
 
 
 def one_number(task: Task) -> bool:
     """There is one target, and it is a number."""
-    targets = table_in(task).problem.targets
+    targets = table_of_task(task).problem.targets
     return len(targets) == 1 and pd.api.types.is_numeric_dtype(tables(task)[0][targets[0]])
 
 
@@ -109,7 +109,7 @@ def numbers(task: Task) -> bool:
 
 def _numbers(task: Task) -> list[str]:
     train = tables(task)[0]
-    return [name for name in table_in(task).features if pd.api.types.is_numeric_dtype(train[name])]
+    return [name for name in table_of_task(task).features if pd.api.types.is_numeric_dtype(train[name])]
 
 
 def tables(task: Task) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -279,7 +279,7 @@ def _edited(program: str, edit: Edit) -> str | None:
 
 
 def _named(program: str, task: Task) -> str:
-    problem = table_in(task).problem
+    problem = table_of_task(task).problem
     targets = list(problem.targets)
     names = {"TARGETS": targets, "TARGET": targets[0] if len(targets) == 1 else targets, "ID": problem.id_column}
     return re.sub(r'"(TARGETS|TARGET|ID)"', lambda found: json.dumps(names[found[1]]), program)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from mappa_dsbench.grading.grade import anchors_of
-from mappa_dsbench.grading.metrics import METRICS, kind_of
+from mappa_dsbench.grading.grade import compute_anchors
+from mappa_dsbench.grading.metrics import METRICS, problem_kind
 from mappa_dsbench.grading.truth import read_truth
 from mappa_dsbench.problem import Problem
-from mappa_dsbench.table import Table, meta_of
+from mappa_dsbench.table import Table, table_to_meta
 
 from mappa_core.records import Task
 
@@ -65,7 +65,7 @@ def made(folder: Path, metric: str, *, name: str = "pens", targets: tuple[str, .
     truth = read_truth(folder / "answers" / "answers.csv", problem)
     known = Table(
         problem=problem,
-        anchors=anchors_of(truth, train),
+        anchors=compute_anchors(truth, train),
         features=("age", "size", "maker"),
         missing=True,
         categorical=True,
@@ -76,7 +76,7 @@ def made(folder: Path, metric: str, *, name: str = "pens", targets: tuple[str, .
         reference=str(folder / "answers" / "answers.csv"),
         stratum=problem.kind,
         files={file: str(folder / file) for file in files},
-        meta=meta_of(known),
+        meta=table_to_meta(known),
     )
     return Made(task, train, test, answers)
 
@@ -91,7 +91,7 @@ def _problem(name: str, metric: str, targets: tuple[str, ...], train: pd.DataFra
     values = train[list(targets)]
     return Problem(
         name=name,
-        kind=kind_of(metric),
+        kind=problem_kind(metric),
         metric=metric,
         id_column="pen_id",
         targets=targets,

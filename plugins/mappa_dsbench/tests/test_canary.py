@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from mappa_dsbench.grading.grade import anchors_of
+from mappa_dsbench.grading.grade import compute_anchors
 from mappa_dsbench.grading.truth import read_truth
 from mappa_dsbench.options import TeamOptions
 from mappa_dsbench.problem import Problem
-from mappa_dsbench.table import Table, meta_of
+from mappa_dsbench.table import Table, table_to_meta
 from mappa_dsbench.workflow import DSBench
 from pandas import DataFrame
 
@@ -123,7 +123,7 @@ def task(tmp_path: Path, mark: str) -> Task:
     lines = [f"{100 + row},{2 * row + 1}.{mark}" for row in range(10)]
     (answers / "answers.csv").write_text("\n".join(["id,y", *lines]) + "\n")
     problem = Problem(name="t", kind="regression", metric="rmse", id_column="id", targets=("y",), range=(1.0, 59.0))
-    anchors = anchors_of(read_truth(answers / "answers.csv", problem), train[["y"]])
+    anchors = compute_anchors(read_truth(answers / "answers.csv", problem), train[["y"]])
     table = Table(problem=problem, anchors=anchors, features=("x",), missing=False, categorical=False)
     names = ("train.csv", "test.csv", "sample_submission.csv")
     return Task(
@@ -132,7 +132,7 @@ def task(tmp_path: Path, mark: str) -> Task:
         reference=str(answers / "answers.csv"),
         stratum="regression",
         files={name: str(tables / name) for name in names},
-        meta=meta_of(table),
+        meta=table_to_meta(table),
     )
 
 

@@ -14,12 +14,12 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 import pytest
-from mappa_dsbench.coach.marks import POINTS
-from mappa_dsbench.coach.reference_programs.features import features
+from mappa_dsbench.coach.marks import POINTS_OF_FAULT
+from mappa_dsbench.coach.reference_programs.features import build_features
 from mappa_dsbench.coach.rules import RuleCoach
-from mappa_dsbench.contracts.faults import FAULTS, fault
+from mappa_dsbench.contracts.faults import FAULT_IS_HARD, build_fault
 from mappa_dsbench.grading.grade import Anchors
-from mappa_dsbench.grading.submission import Reason
+from mappa_dsbench.grading.submission import RejectionReason
 from mappa_dsbench.problem import Problem
 from mappa_dsbench.roles import (
     ANALYST,
@@ -32,11 +32,11 @@ from mappa_dsbench.roles import (
     X_TRAIN,
     Y_TRAIN,
 )  # fmt: skip
-from mappa_dsbench.table import Table, meta_of
+from mappa_dsbench.table import Table, table_to_meta
 
 from mappa_core.errors import ConfigError, ToolError
 from mappa_core.hookspecs import NoOptions
-from mappa_core.protocols import Ran
+from mappa_core.protocols import ProgramRun
 from mappa_core.records import (
     NOBODY,
     Completion,
@@ -71,7 +71,7 @@ class NoBench:
     def files(self, steps: Sequence[Step]) -> Mapping[str, Path]:
         raise AssertionError("nothing is to be looked into")
 
-    async def run(self, code: str, **rest: Any) -> Ran:
+    async def run(self, code: str, **rest: Any) -> ProgramRun:
         raise AssertionError("nothing is to be run")
 
 
@@ -81,7 +81,7 @@ class BrokenBench(NoBench):
     def files(self, steps: Sequence[Step]) -> Mapping[str, Path]:
         return {}
 
-    async def run(self, code: str, **rest: Any) -> Ran:
+    async def run(self, code: str, **rest: Any) -> ProgramRun:
         raise ToolError("the warden is gone")
 
 
@@ -96,12 +96,12 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
         prompt="",
         reference=str(folder / "answers.csv"),
         files={"test.csv": str(folder / "test.csv")},
-        meta=meta_of(TABLE),
+        meta=table_to_meta(TABLE),
     )
 
 
 def facts(*faults: tuple[str, str], **told: Any) -> dict[str, Any]:
-    found = [fault(code, path) for code, path in faults]
+    found = [build_fault(code, path) for code, path in faults]
     return {"faults": found, "hard": any(one["hard"] for one in found), "probed": True, **told}
 
 
@@ -148,7 +148,7 @@ def scene(task: Task, step: Step, *earlier: Step) -> Scene:
 
 def coach(bench: Any = None) -> RuleCoach:
     one = RuleCoach(NoOptions())
-    one.equip(bench or NoBench())
+    one.set_bench(bench or NoBench())
     return one
 
 
@@ -235,7 +235,7 @@ async def test_a_model_is_not_judged_without_the_truth(task: Task) -> None:
 
 
 async def test_where_no_reference_is_known_the_skill_counts_up_to_perfection(task: Task) -> None:
-    unknown = replace(task, meta=meta_of(replace(TABLE, reference_score=None)))
+    unknown = replace(task, meta=table_to_meta(replace(TABLE, reference_score=None)))
     verdict = await coach().score(scene(unknown, acted(M, off_by(2.0), OK), acted(E, GOOD[E], OK)))
     assert verdict.score == pytest.approx(5 + 5 * 0.8)
 
@@ -245,7 +245,7 @@ async def test_counts_below_nothing_are_graded_as_nothing(task: Task) -> None:
     problem = replace(PROBLEM, metric="rmsle")
     table = replace(TABLE, problem=problem, anchors=Anchors(dummy=4.0, perfect=0.0, paper=None), reference_score=None)
     verdict = await coach().score(
-        scene(replace(task, meta=meta_of(table)), acted(M, off_by(-900.0), OK), acted(E, GOOD[E], OK))
+        scene(replace(task, meta=table_to_meta(table)), acted(M, off_by(-900.0), OK), acted(E, GOOD[E], OK))
     )
     error = np.sqrt(np.mean(np.log1p(TRUTH) ** 2))
     assert verdict.score == pytest.approx(5 + 5 * (4 - error) / 4)
@@ -262,8 +262,8 @@ async def test_without_a_bench_it_says_what_is_missing(task: Task) -> None:
 
 
 def test_every_fault_of_every_role_has_its_points() -> None:
-    assert {code for points in POINTS.values() for code in points} == set(FAULTS)
-    assert set(get_args(Reason)) <= set(POINTS[ANALYST])
+    assert {code for points in POINTS_OF_FAULT.values() for code in points} == set(FAULT_IS_HARD)
+    assert set(get_args(RejectionReason)) <= set(POINTS_OF_FAULT[ANALYST])
 
 
 # What predecessors did
@@ -299,7 +299,7 @@ def test_reference_features_are_numbers_whatever_the_columns_hold() -> None:
     asked = pd.DataFrame(
         {"size": [np.nan], "open": [True], "empty": [1.0], "day": ["not a day"], "note": [None], "town": ["elsewhere"]}
     )
-    train, test = features(known, asked)
+    train, test = build_features(known, asked)
     assert list(train.columns) == list(test.columns)
     assert np.isfinite(train.to_numpy()).all() and np.isfinite(test.to_numpy()).all()
     assert train["note words"].tolist() == [at + 1 for at in range(rows)]
@@ -312,7 +312,7 @@ def test_reference_features_are_numbers_whatever_the_columns_hold() -> None:
 
 class TestContract(CoachContract):
     scenes = tuple(
-        scene(Task(id="t", prompt="", meta=meta_of(TABLE)), acted(agent, found, *results))
+        scene(Task(id="t", prompt="", meta=table_to_meta(TABLE)), acted(agent, found, *results))
         for _, agent, found, results, _, _ in ROWS
     )
 

@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-from mappa_dsbench.grading.grade import Anchors, Grade, normalised
-from mappa_dsbench.outcome import outcome_of
+from mappa_dsbench.grading.grade import Anchors, Grade, normalise_score
+from mappa_dsbench.outcome import build_outcome
 from mappa_dsbench.problem import Problem
-from mappa_dsbench.reports.score import scored
-from mappa_dsbench.table import Table, meta_of
+from mappa_dsbench.reports.score import score_run
+from mappa_dsbench.table import Table, table_to_meta
 
 from mappa_core.cli import main
 from mappa_core.errors import RunError, TaskError
@@ -53,11 +53,11 @@ def graded(table: Table, raw: float | None, reason: str | None = None) -> dict[s
         raw=raw,
         fair_dummy=anchors.dummy if raw is None else raw,
         fair_paper=None if anchors.paper is None else anchors.paper if raw is None else raw,
-        normalised=0.0 if raw is None else normalised(raw, anchors.dummy, anchors.perfect),
+        normalised=0.0 if raw is None else normalise_score(raw, anchors.dummy, anchors.perfect),
         n_clipped=0,
         degenerate=(),
     )
-    return outcome_of(grade, table)
+    return build_outcome(grade, table)
 
 
 ROLLOUTS = [
@@ -75,10 +75,12 @@ ROLLOUTS = [
 
 def add(run: RunFolder, rollouts, iteration: int) -> None:
     for table, sample, outcome, error in rollouts:
-        task = Task(id=table.problem.name, prompt="", stratum=table.problem.kind, meta=meta_of(table))
+        task = Task(id=table.problem.name, prompt="", stratum=table.problem.kind, meta=table_to_meta(table))
         name = f"eval-{iteration}/{task.id}/{sample}"
-        run.store.begin("eval", name, task, sample, iteration)
-        run.store.end(Trajectory(id=name, task=task, sample=sample, iteration=iteration, outcome=outcome, error=error))
+        run.store.begin_trajectory("eval", name, task, sample, iteration)
+        run.store.end_trajectory(
+            Trajectory(id=name, task=task, sample=sample, iteration=iteration, outcome=outcome, error=error)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +93,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_figures_by_hand(run: Path) -> None:
-    found = scored(run, "eval")
+    found = score_run(run, "eval")
     assert (found.iteration, found.lost, found.total.rollouts) == (3, 2, 7)
     assert found.total.success == pytest.approx(5 / 7)
     assert found.total.fair_dummy == pytest.approx((0.8 + 0 + 0.4 + 0.5 + 0.975 + 0.5 + 0) / 7)
@@ -109,7 +111,7 @@ def test_figures_by_hand(run: Path) -> None:
 
 
 def test_as_dsbench_sums_up_over_the_tasks_that_it_has(run: Path) -> None:
-    published = scored(run, "eval").published
+    published = score_run(run, "eval").published
     assert published is not None
     assert published.tasks == 2
     assert published.completion_rate == pytest.approx((1 + 0.5 + 1) / 3)
@@ -118,21 +120,21 @@ def test_as_dsbench_sums_up_over_the_tasks_that_it_has(run: Path) -> None:
 
 
 def test_one_iteration_can_be_named(run: Path) -> None:
-    found = scored(run, "eval", 0)
+    found = score_run(run, "eval", 0)
     assert (found.total.rollouts, found.total.reasons) == (1, {"no_file": 1})
     with pytest.raises(RunError, match="no rollouts of the split 'train' ended"):
-        scored(run, "train")
+        score_run(run, "train")
     with pytest.raises(RunError, match="in iteration 7"):
-        scored(run, "eval", 7)
+        score_run(run, "eval", 7)
 
 
 def test_a_run_of_other_tasks_is_refused(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, "run", plugin="mathchat", recipe="tiny", config="") as folder:
         task = Task(id="word", prompt="")
-        folder.store.begin("eval", "t", task, 0, 0)
-        folder.store.end(Trajectory(id="t", task=task, sample=0, iteration=0, outcome={"correct": 1.0}))
+        folder.store.begin_trajectory("eval", "t", task, 0, 0)
+        folder.store.end_trajectory(Trajectory(id="t", task=task, sample=0, iteration=0, outcome={"correct": 1.0}))
     with pytest.raises(TaskError, match="'word' is no table"):
-        scored(tmp_path / "run", "eval")
+        score_run(tmp_path / "run", "eval")
 
 
 def test_the_command_prints_tables_and_leaves_the_run_as_it_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,11 +21,11 @@ import pandas as pd
 import pytest
 import pytest_asyncio
 from joblib.numpy_pickle import NumpyUnpickler
-from mappa_dsbench.contracts import FAULTS, Facts, look_into
-from mappa_dsbench.contracts.handing_in import as_submission, handed_in, ids_of
-from mappa_dsbench.contracts.probing import program, source
+from mappa_dsbench.contracts import FAULT_IS_HARD, Facts, inspect_files
+from mappa_dsbench.contracts.handing_in import check_submission, read_ids, to_submission
+from mappa_dsbench.contracts.probing import build_program, build_source
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER
-from mappa_dsbench.table import problem_in
+from mappa_dsbench.table import problem_of_task
 from scipy import sparse
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
@@ -34,9 +34,9 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import SVR
 
 from mappa_core.errors import TaskError, ToolError
-from mappa_core.protocols import Bench, Ran
+from mappa_core.protocols import Bench, ProgramRun
 from mappa_core.records import ToolLimits, ToolResult
-from mappa_core.tools.bench import ToolBench
+from mappa_core.tools.bench import ScratchRunner
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
 
@@ -54,7 +54,9 @@ class Desk:
         self._folder = folder
         self._runs = count()
 
-    async def run(self, code: str, *, inputs: Mapping[str, Path], arguments: Sequence[str] = (), **rest: Any) -> Ran:
+    async def run(
+        self, code: str, *, inputs: Mapping[str, Path], arguments: Sequence[str] = (), **rest: Any
+    ) -> ProgramRun:
         folder = self._folder / f"desk{next(self._runs)}"
         folder.mkdir()
         for name, file in inputs.items():
@@ -69,7 +71,9 @@ class Desk:
             os.chdir(before[0])
             _, sys.argv, NumpyUnpickler.find_class = before
         found = {path.name: path for path in folder.iterdir() if not path.is_symlink()}
-        return Ran(result=ToolResult(tool="python", status="ok", exit_code=0, stdout=out.getvalue()), files=found)
+        return ProgramRun(
+            result=ToolResult(tool="python", status="ok", exit_code=0, stdout=out.getvalue()), files=found
+        )
 
 
 @pytest.fixture
@@ -81,7 +85,7 @@ def bench(tmp_path: Path) -> Bench:
 async def cage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
     tool = PythonTool(PythonOptions(workers=1, preload=PRELOAD))
     archive = tmp_path_factory.mktemp("archive")
-    yield ToolBench({"python": tool}, {"python": LIMITS}, {"python": 0}, wait_s=0, archive=archive)
+    yield ScratchRunner({"python": tool}, {"python": LIMITS}, {"python": 0}, wait_s=0, archive=archive)
     await tool.close()
 
 
@@ -122,17 +126,17 @@ def codes(facts: Facts) -> dict[str, str]:
 async def engineered(bench: Bench, left: Leave, task: Made, **changed: Any) -> Facts:
     """What is found in careful features, some of them `changed`."""
     x_train, x_test = features(task)
-    target = list(problem_in(task.task).targets)
+    target = list(problem_of_task(task.task).targets)
     y_train = task.train[target].squeeze(axis="columns")
     files = left(**{"X_train": x_train, "y_train": y_train, "X_test": x_test, **changed})
-    return await look_into(DATA_ENGINEER, task.task, files, bench)
+    return await inspect_files(DATA_ENGINEER, task.task, files, bench)
 
 
 async def modelled(bench: Bench, left: Leave, task: Made, model: Any, **changed: Any) -> Facts:
     x_train, x_test = features(task)
     y_train = task.train["ink"]
     files = left(**{"X_train": x_train, "y_train": y_train, "X_test": x_test, "model": model, **changed})
-    return await look_into(MODELER, task.task, files, bench)
+    return await inspect_files(MODELER, task.task, files, bench)
 
 
 def classifier(task: Made) -> Any:
@@ -225,7 +229,7 @@ async def test_hard_faults_of_features(
     task = pens("mae")
     facts = await engineered(bench, left, task, **changes(task))
     assert codes(facts)[code] == path
-    assert facts["hard"] and FAULTS[code]
+    assert facts["hard"] and FAULT_IS_HARD[code]
 
 
 async def test_a_column_for_a_label_of_the_target_gives_it_away(bench: Bench, left: Leave, pens: Pens) -> None:
@@ -259,7 +263,7 @@ async def test_soft_faults_of_features(
     task = pens("mae")
     facts = await engineered(bench, left, task, **changes(task))
     assert codes(facts)[code] == path
-    assert not FAULTS[code] and (not facts["hard"] or code == "id_inside")
+    assert not FAULT_IS_HARD[code] and (not facts["hard"] or code == "id_inside")
 
 
 def rows_of(task: Made, kept: Any) -> dict[str, Any]:
@@ -324,10 +328,10 @@ async def test_predictions_of_a_sound_model_are_accepted(bench: Bench, left: Lea
     task = pens(metric)
     model = linear(task) if metric == "mae" else classifier(task)
     predictions = (await modelled(bench, left, task, model))["predictions"]
-    problem = problem_in(task.task)
-    ids = ids_of(Path(task.task.files["test.csv"]), "pen_id")
-    submission = left(submission=as_submission(predictions["values"], problem, ids))["submission.csv"]
-    found = handed_in(submission, problem, ids, predictions, recoded=False)
+    problem = problem_of_task(task.task)
+    ids = read_ids(Path(task.task.files["test.csv"]), "pen_id")
+    submission = left(submission=to_submission(predictions["values"], problem, ids))["submission.csv"]
+    found = check_submission(submission, problem, ids, predictions, recoded=False)
     assert found == {"faults": [], "reason": None, "faithful": True, "hard_labels": False}
 
 
@@ -364,7 +368,7 @@ async def test_hard_faults_of_models(
     task = pens(metric)
     facts = await modelled(bench, left, task, model(task))
     assert codes(facts) == {code: "model.pkl"}
-    assert facts["hard"] and FAULTS[code]
+    assert facts["hard"] and FAULT_IS_HARD[code]
 
 
 def broken_by(model: Any, **state: Any) -> Any:
@@ -385,13 +389,13 @@ async def test_a_model_is_not_held_to_features_that_others_broke(bench: Bench, l
     facts = await modelled(bench, left, task, linear(task), X_test=other)
     assert facts["faults"] == [] and facts["predictions"] is None
     files = left(model=linear(task))
-    assert (await look_into(MODELER, task.task, files, bench))["faults"] == []
+    assert (await inspect_files(MODELER, task.task, files, bench))["faults"] == []
 
 
 async def test_predictions_of_very_many_rows_are_not_told(
     bench: Bench, left: Leave, pens: Pens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mappa_dsbench.contracts.probing.MOST_VALUES", TEST_ROWS - 1)
+    monkeypatch.setattr("mappa_dsbench.contracts.probing.MAX_VALUES", TEST_ROWS - 1)
     facts = await modelled(bench, left, pens("mae"), linear(pens("mae")))
     assert facts["faults"] == [] and facts["predictions"] == {"how": "predict", "values": None}
 
@@ -406,7 +410,7 @@ async def analysed(bench: Bench, left: Leave, task: Made, table: Any, model: Any
         **{"X_train": x_train, "y_train": task.train["ink"], "X_test": x_test, "model": model, **changed},
         submission=data,
     )
-    return await look_into(ANALYST, task.task, files, bench)
+    return await inspect_files(ANALYST, task.task, files, bench)
 
 
 def submitted(task: Made, values: Any) -> pd.DataFrame:
@@ -556,7 +560,7 @@ class FakeBench:
         result = ToolResult(
             tool="python", status="error", exit_code=1, stdout=stdout, stderr="Traceback\nNo\x1b luck\n"
         )
-        self._ran = Ran(result=result, files=files)
+        self._ran = ProgramRun(result=result, files=files)
 
     async def run(self, code: str, **rest: Any) -> Any:
         return self._ran
@@ -590,7 +594,7 @@ async def test_what_a_probe_cannot_have_told_is_not_believed(
     left: Leave, pens: Pens, tmp_path: Path, found: bytes | None
 ) -> None:
     files = left(model=1)
-    facts = await look_into(MODELER, pens("mae").task, files, FakeBench(tmp_path, found))  # type: ignore[arg-type]
+    facts = await inspect_files(MODELER, pens("mae").task, files, FakeBench(tmp_path, found))  # type: ignore[arg-type]
     assert codes(facts) == {"unreadable": "model.pkl"}
     assert "\x1b" not in facts["faults"][0]["detail"]
 
@@ -598,21 +602,21 @@ async def test_what_a_probe_cannot_have_told_is_not_believed(
 async def test_a_probe_that_does_not_begin_is_a_fault_of_the_machinery(left: Leave, pens: Pens, tmp_path: Path) -> None:
     bench = FakeBench(tmp_path, json.dumps(GOOD).encode(), stdout="")
     with pytest.raises(ToolError, match="did not begin: No"):
-        await look_into(MODELER, pens("mae").task, left(model=1), bench)  # type: ignore[arg-type]
+        await inspect_files(MODELER, pens("mae").task, left(model=1), bench)  # type: ignore[arg-type]
 
 
 async def test_a_task_without_its_tables_is_named(left: Leave, pens: Pens, bench: Bench) -> None:
     task = replace(pens("mae").task, files={})
     with pytest.raises(TaskError, match=r"no train\.csv and no test\.csv"):
-        await look_into(DATA_ENGINEER, task, left(X_train=1, y_train=1, X_test=1), bench)
+        await inspect_files(DATA_ENGINEER, task, left(X_train=1, y_train=1, X_test=1), bench)
 
 
 async def test_probes_are_sent_whole_and_take_nothing_of_ours(
     bench: Bench, left: Leave, pens: Pens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for probe in ("features", "model"):
-        text = source(probe)  # type: ignore[arg-type]
-        assert "mappa" not in text and repr(text) in program(probe)  # type: ignore[arg-type]
+        text = build_source(probe)  # type: ignore[arg-type]
+        assert "mappa" not in text and repr(text) in build_program(probe)  # type: ignore[arg-type]
     monkeypatch.setattr("importlib.util.MAGIC_NUMBER", b"of another interpreter")
     assert (await engineered(bench, left, pens("mae")))["faults"] == []
 
@@ -621,7 +625,7 @@ async def test_of_a_large_table_only_rows_and_targets_are_compared(
     bench: Bench, left: Leave, pens: Pens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "mappa_dsbench.contracts.probing.program", lambda probe: source(probe).replace("64 << 20", "64")
+        "mappa_dsbench.contracts.probing.build_program", lambda probe: build_source(probe).replace("64 << 20", "64")
     )
     task = pens("mae")
     refit = filled(task, "test", task.test["size"].median())
@@ -662,14 +666,14 @@ async def test_the_same_files_are_opened_once(left: Leave, pens: Pens, tmp_path:
     class Counted(Desk):
         runs = 0
 
-        async def run(self, code: str, **rest: Any) -> Ran:
+        async def run(self, code: str, **rest: Any) -> ProgramRun:
             self.runs += 1
             return await super().run(code, **rest)
 
     desk, task = Counted(tmp_path), pens("mae")
     files = left(X_train=features(task)[0], y_train=task.train["ink"], X_test=features(task)[1], model=linear(task))
     for agent in (DATA_ENGINEER, MODELER, MODELER):
-        first = await look_into(agent, task.task, files, desk)  # type: ignore[arg-type]
+        first = await inspect_files(agent, task.task, files, desk)  # type: ignore[arg-type]
     assert desk.runs == 2
     files["model.pkl"].write_bytes(pickle.dumps(LinearRegression()))
-    assert first != await look_into(MODELER, task.task, files, desk)  # type: ignore[arg-type]
+    assert first != await inspect_files(MODELER, task.task, files, desk)  # type: ignore[arg-type]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from mappa_dsbench.coach.rules import RuleCoach
-from mappa_dsbench.coach.substitution import Substitution
-from mappa_dsbench.contracts import look_into
+from mappa_dsbench.coach.substitution import ReferenceRerunner
+from mappa_dsbench.contracts import inspect_files
 from mappa_dsbench.embedded.tasks import EmbeddedTasks
 from mappa_dsbench.options import EmbeddedOptions, TeamOptions
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
@@ -22,10 +22,10 @@ from mappa_dsbench.workflow import DSBench
 
 from mappa_core.errors import CoachError
 from mappa_core.hookspecs import NoOptions
-from mappa_core.protocols import Bench, Ran
+from mappa_core.protocols import Bench, ProgramRun
 from mappa_core.records import NOBODY, Scene, ToolLimits, Trajectory, Verdict
 from mappa_core.testing import play
-from mappa_core.tools.bench import ToolBench
+from mappa_core.tools.bench import ScratchRunner
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
 
@@ -49,7 +49,7 @@ class Table:
     @property
     def bench(self) -> Bench:
         limits = {"python": ToolLimits()}
-        return ToolBench({"python": self.tool}, limits, {"python": 0}, wait_s=0, archive=self.archive)
+        return ScratchRunner({"python": self.tool}, limits, {"python": 0}, wait_s=0, archive=self.archive)
 
     def program(self, name: str) -> str:
         return written(name, self.task)
@@ -157,14 +157,14 @@ class Counting:
         self._bench, self.runs = bench, 0
         self.files = bench.files
 
-    async def run(self, code: str, **rest: Any) -> Ran:
+    async def run(self, code: str, **rest: Any) -> ProgramRun:
         self.runs += 1
         return await self._bench.run(code, **rest)
 
     async def verdicts_on(self, trajectory: Trajectory, place: int) -> list[tuple[Verdict, int]]:
         """What one coach says twice of an action of the Modeler, and how many programs it ran for that."""
         coach, found = RuleCoach(NoOptions()), []
-        coach.equip(self)
+        coach.set_bench(self)
         step = trajectory.steps[place]
         scene = Scene(
             task=trajectory.task, role=ROLES[step.agent], step=step, team=ROLES, earlier=trajectory.steps[:place]
@@ -192,16 +192,16 @@ async def test_reference_artifacts_keep_their_contracts(
     table: Table, tmp_path: Path, metric: str, targets: list[str]
 ) -> None:
     pens = made(tmp_path / "task", metric, targets=tuple(targets))
-    files = await Substitution(table.bench).artifacts(pens.task)
+    files = await ReferenceRerunner(table.bench).artifacts(pens.task)
     for agent in (DATA_ENGINEER, MODELER):
-        assert (await look_into(agent, pens.task, files, table.bench))["faults"] == []
+        assert (await inspect_files(agent, pens.task, files, table.bench))["faults"] == []
 
 
 async def test_a_reference_program_that_fails_is_told(table: Table, tmp_path: Path) -> None:
     pens = made(tmp_path / "task", "rmse")
     pens.train.rename(columns={"ink": "colour"}).to_csv(tmp_path / "task" / "train.csv", index=False)
     with pytest.raises(CoachError, match=r"features\.py failed: KeyError: \['ink'\]"):
-        await Substitution(table.bench).artifacts(pens.task)
+        await ReferenceRerunner(table.bench).artifacts(pens.task)
 
 
 # Credit

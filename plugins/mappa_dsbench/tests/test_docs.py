@@ -10,12 +10,12 @@ from typing import get_args
 import pytest
 from mappa_dsbench.embedded.recipes import HELD_OUT, TRAINING
 from mappa_dsbench.embedded.sources import SOURCES
-from mappa_dsbench.grading.submission import Reason
-from mappa_dsbench.published.catalogue import catalogue, corrections
+from mappa_dsbench.grading.submission import RejectionReason
+from mappa_dsbench.published.catalogue import load_catalogue, load_corrections
 from mappa_dsbench.roles import ROLES
 
 from mappa_core.config.compose import compose
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 
 PAGE = (Path(__file__).parents[3] / "docs" / "dsbench.md").read_text(encoding="utf-8")
 
@@ -29,8 +29,8 @@ def table(header: str) -> list[list[str]]:
 
 def test_every_correction_is_listed() -> None:
     listed = table("| task | what | published | so | why |")
-    assert listed == [[one.task, one.field, one.published, one.true, one.why] for one in corrections()]
-    assert f"is wrong in {len(corrections())} places" in PAGE
+    assert listed == [[one.task, one.field, one.published, one.true, one.why] for one in load_corrections()]
+    assert f"is wrong in {len(load_corrections())} places" in PAGE
 
 
 def test_every_data_set_is_listed_with_its_package_and_tasks() -> None:
@@ -47,7 +47,7 @@ def test_every_data_set_is_listed_with_its_package_and_tasks() -> None:
 
 
 def test_every_reason_is_told_in_the_order_of_the_checks() -> None:
-    assert [row[0].strip("`") for row in table("| reason | |")] == list(get_args(Reason))
+    assert [row[0].strip("`") for row in table("| reason | |")] == list(get_args(RejectionReason))
 
 
 def test_the_contract_is_that_of_the_roles() -> None:
@@ -58,7 +58,7 @@ def test_the_contract_is_that_of_the_roles() -> None:
 
 
 def test_numbers_are_true() -> None:
-    sizes = [task.size for task in catalogue().values()]
+    sizes = [task.size for task in load_catalogue().values()]
     assert f"{len(sizes)} tasks, 64 to train on and 8 held out" in PAGE
     assert sizes.count("heavy") == 10 and "Ten tasks have more than 500 MB" in PAGE
 
@@ -66,4 +66,4 @@ def test_numbers_are_true() -> None:
 @pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
 def test_a_block_can_be_laid_over_the_recipe(block: str, tmp_path: Path) -> None:
     (tmp_path / "block.yaml").write_text(block)
-    compose(load(only=("dsbench",)), "dsbench", config_files=[tmp_path / "block.yaml"]).require_installed()
+    compose(load_plugins(only=("dsbench",)), "dsbench", config_files=[tmp_path / "block.yaml"]).require_installed()

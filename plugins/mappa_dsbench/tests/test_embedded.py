@@ -12,17 +12,17 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mappa_dsbench.embedded.catalogue import CATALOGUE, Embedded, tasks
-from mappa_dsbench.embedded.cutting import Cut, cut
-from mappa_dsbench.embedded.facts import digest_of, facts, line_of
+from mappa_dsbench.embedded.catalogue import CATALOGUE, EmbeddedTask, tasks_of_split
+from mappa_dsbench.embedded.cutting import EmbeddedFiles, make_files
+from mappa_dsbench.embedded.facts import compute_line, digest_files, load_facts
 from mappa_dsbench.embedded.names import HELD_OUT_WORDS, TRAINING_WORDS, Draw
 from mappa_dsbench.embedded.recipes import Recipe
-from mappa_dsbench.embedded.reference import submissions
-from mappa_dsbench.embedded.sources import BLOCK, HIDDEN, SOURCES, load
-from mappa_dsbench.grading.grade import anchors_of, grade, normalised
-from mappa_dsbench.grading.metrics import METRICS, kind_of
+from mappa_dsbench.embedded.reference import fit_submissions
+from mappa_dsbench.embedded.sources import BLOCK_COLUMN, HIDDEN_PATHS, SOURCES, load_dataset
+from mappa_dsbench.grading.grade import compute_anchors, grade_submission, normalise_score
+from mappa_dsbench.grading.metrics import METRICS, problem_kind
 from mappa_dsbench.grading.truth import read_truth
-from mappa_dsbench.table import CLOSED, ROOM, table_of
+from mappa_dsbench.table import MIN_CLOSED_SHARE, MIN_ROOM_ABOVE_REFERENCE, table_from_meta
 from pandas.api.types import is_numeric_dtype
 from scipy.stats import spearmanr
 
@@ -38,13 +38,13 @@ def names_of(dataset: str) -> list[str]:
 
 
 @cache
-def made(name: str) -> Cut:
-    return CATALOGUE[name].cut()
+def made(name: str) -> EmbeddedFiles:
+    return CATALOGUE[name].make_files()
 
 
 @cache
 def original(dataset: str) -> pd.DataFrame:
-    return load(dataset)
+    return load_dataset(dataset)
 
 
 @cache
@@ -70,18 +70,18 @@ def words_of(name: str) -> set[str]:
 
 def test_there_are_enough_tasks_of_both_strata_in_both_splits() -> None:
     counted = {
-        (split, kind): sum(task.kind == kind for task in tasks(split))
+        (split, kind): sum(task.kind == kind for task in tasks_of_split(split))
         for split in ("training", "held_out")
         for kind in ("classification", "regression")
     }
-    assert len(tasks("training")) >= 40
-    assert len(tasks("held_out")) >= 24
+    assert len(tasks_of_split("training")) >= 40
+    assert len(tasks_of_split("held_out")) >= 24
     assert min(counted["training", "classification"], counted["training", "regression"]) >= 20
     assert min(counted["held_out", "classification"], counted["held_out", "regression"]) >= 12
 
 
 def test_held_out_data_sets_never_occur_in_training() -> None:
-    training, held_out = ({task.dataset for task in tasks(split)} for split in ("training", "held_out"))
+    training, held_out = ({task.dataset for task in tasks_of_split(split)} for split in ("training", "held_out"))
     assert not training & held_out
     assert len(held_out) >= 8
     assert training | held_out == set(SOURCES)
@@ -94,19 +94,19 @@ def test_names_of_tasks_tell_nothing() -> None:
 def test_held_out_names_are_never_seen_in_training() -> None:
     assert not set(TRAINING_WORDS) & set(HELD_OUT_WORDS)
     training, held_out = (
-        {word for task in tasks(split) for word in words_of(task.name)} for split in ("training", "held_out")
+        {word for task in tasks_of_split(split) for word in words_of(task.name)} for split in ("training", "held_out")
     )
     assert not training & held_out
 
 
 def test_a_training_category_may_be_missing_from_the_test_part() -> None:
-    def differs(task: Embedded) -> bool:
+    def differs(task: EmbeddedTask) -> bool:
         train, test = read(made(task.name).train), read(made(task.name).test)
         columns = [column for column in test.columns[1:] if not is_numeric_dtype(train[column])]
         return any(set(train[column].dropna()) != set(test[column].dropna()) for column in columns)
 
-    assert any(map(differs, tasks("training")))
-    assert any(map(differs, tasks("held_out")))
+    assert any(map(differs, tasks_of_split("training")))
+    assert any(map(differs, tasks_of_split("held_out")))
 
 
 def test_missing_values_occur_in_both_strata_of_both_splits() -> None:
@@ -123,7 +123,7 @@ def test_the_files_fit_each_other_and_the_problem(dataset: str) -> None:
         task = made(name)
         problem = task.problem
         train, test, sample, answer = map(texts, (task.train, task.test, task.sample, task.answer))
-        assert (problem.name, problem.kind) == (name, kind_of(problem.metric))
+        assert (problem.name, problem.kind) == (name, problem_kind(problem.metric))
         assert list(train.columns) == [*test.columns, *problem.targets]
         assert list(answer.columns) == list(sample.columns) == [problem.id_column, *problem.targets]
         assert list(answer[problem.id_column]) == list(test[problem.id_column]) == list(sample[problem.id_column])
@@ -167,7 +167,7 @@ def test_no_name_of_the_data_set_is_in_the_files(dataset: str) -> None:
     for name in names_of(dataset):
         task = CATALOGUE[name]
         frame = original(task.dataset)
-        columns = {str(column).lower() for column in frame.columns} - {BLOCK}
+        columns = {str(column).lower() for column in frame.columns} - {BLOCK_COLUMN}
         values = {
             str(value).lower()
             for column in frame.columns
@@ -204,8 +204,8 @@ def tells_less(column: pd.Series, target: pd.Series) -> bool:
 @EVERY
 def test_what_is_shipped_about_a_task_is_so(dataset: str) -> None:
     for name in names_of(dataset):
-        task, known = made(name), facts()[name]
-        assert digest_of(task.train, task.test, task.sample, task.answer) == known.digest
+        task, known = made(name), load_facts()[name]
+        assert digest_files(task.train, task.test, task.sample, task.answer) == known.digest
         assert known.table.problem == task.problem
         assert known.test_rows == len(read(task.answer))
         assert list(known.table.features) == list(read(task.test).columns[1:])
@@ -214,25 +214,25 @@ def test_what_is_shipped_about_a_task_is_so(dataset: str) -> None:
 @EVERY
 def test_a_reference_beats_the_dummy_and_perfection_can_be_told(dataset: str) -> None:
     for name in names_of(dataset):
-        table = facts()[name].table
+        table = load_facts()[name].table
         assert table.reference_score is not None
-        reached = normalised(table.reference_score, table.anchors.dummy, table.anchors.perfect)
+        reached = normalise_score(table.reference_score, table.anchors.dummy, table.anchors.perfect)
         assert reached > 0.05
         assert table.skill(table.reference_score) == 1
         assert table.skill(table.anchors.dummy) == table.skill(None) == 0
-        assert not table.incredible(table.reference_score)
-        assert table.incredible(METRICS[table.problem.metric].perfect) == (1 - reached >= ROOM)
+        assert not table.is_incredible(table.reference_score)
+        assert table.is_incredible(METRICS[table.problem.metric].perfect) == (1 - reached >= MIN_ROOM_ABOVE_REFERENCE)
 
 
 def test_facts_are_of_the_tasks_there_are() -> None:
-    assert list(facts()) == list(CATALOGUE)
+    assert list(load_facts()) == list(CATALOGUE)
 
 
 @pytest.mark.parametrize("dataset", ["iris", "engel", "penguins", "cars"])
 def test_facts_are_as_they_would_be_computed(dataset: str) -> None:
     name = next(task.name for task in CATALOGUE.values() if task.dataset == dataset)
-    line, known = line_of(name), facts()[name]
-    fresh = table_of(line["table"])
+    line, known = compute_line(name), load_facts()[name]
+    fresh = table_from_meta(line["table"])
     # A forest is not the same in all versions of scikit-learn.
     assert fresh.reference_score == pytest.approx(known.table.reference_score, rel=0.05)
     assert replace(fresh, reference_score=None) == replace(known.table, reference_score=None)
@@ -244,10 +244,10 @@ def test_facts_are_as_they_would_be_computed(dataset: str) -> None:
 
 def test_whole_blocks_stay_on_one_side() -> None:
     frame = pd.DataFrame(
-        {"day": range(400), "value": [at % 7 for at in range(400)], BLOCK: [at // 20 for at in range(400)]}
+        {"day": range(400), "value": [at % 7 for at in range(400)], BLOCK_COLUMN: [at // 20 for at in range(400)]}
     )
     recipe = Recipe(dataset="made up", targets=("value",), metric="rmse")
-    task = cut(frame, recipe, name="table-0", words=TRAINING_WORDS)
+    task = make_files(frame, recipe, name="table-0", words=TRAINING_WORDS)
     day = next(name for name, column in task.columns.items() if column == "day")
     train, test = ({at // 20 for at in read(table)[day]} for table in (task.train, task.test))
     assert train
@@ -257,7 +257,7 @@ def test_whole_blocks_stay_on_one_side() -> None:
 
 def test_missing_values_and_numbers_stay_as_they_are() -> None:
     frame = pd.DataFrame({"a": [0.1, None, 3.0] * 40, "kind": ["p", None, "q"] * 40, "y": range(120)})
-    task = cut(frame, Recipe(dataset="made up", targets=("y",), metric="mae"), name="t", words=TRAINING_WORDS)
+    task = make_files(frame, Recipe(dataset="made up", targets=("y",), metric="mae"), name="t", words=TRAINING_WORDS)
     names = {column: name for name, column in task.columns.items()}
     table = pd.concat([read(task.train), read(task.test).merge(read(task.answer))]).sort_values(names["y"])
     assert list(table[names["y"]]) == list(range(120))
@@ -276,16 +276,16 @@ def test_missing_values_and_numbers_stay_as_they_are() -> None:
 )
 def test_a_recipe_for_other_columns_is_refused(recipe: Recipe) -> None:
     with pytest.raises(TaskError, match="no column absent"):
-        cut(pd.DataFrame({"x": range(50), "y": range(50)}), recipe, name="t", words=TRAINING_WORDS)
+        make_files(pd.DataFrame({"x": range(50), "y": range(50)}), recipe, name="t", words=TRAINING_WORDS)
 
 
 def test_a_label_that_training_lacks_is_refused() -> None:
-    frame = pd.DataFrame({"x": range(60), "y": ["a", "b"] * 29 + ["c", "d"], BLOCK: [0] * 30 + [1] * 30})
-    late = frame.assign(**{BLOCK: frame.index // 2})
+    frame = pd.DataFrame({"x": range(60), "y": ["a", "b"] * 29 + ["c", "d"], BLOCK_COLUMN: [0] * 30 + [1] * 30})
+    late = frame.assign(**{BLOCK_COLUMN: frame.index // 2})
     recipe = Recipe(dataset="made up", targets=("y",), metric="accuracy")
     with pytest.raises(TaskError, match="occur in no row of the training table"):
         for seed in range(50):
-            cut(late, recipe, name=f"t{seed}", words=TRAINING_WORDS)
+            make_files(late, recipe, name=f"t{seed}", words=TRAINING_WORDS)
 
 
 @given(st.text(max_size=20), st.integers(0, 200))
@@ -304,41 +304,43 @@ def test_draws_are_the_same_everywhere() -> None:
 
 def test_every_file_that_is_read_is_hidden() -> None:
     files = [file for source in SOURCES.values() for file in source.files]
-    assert all(any(file.startswith(f"{place}/") for place in HIDDEN) for file in files)
+    assert all(any(file.startswith(f"{place}/") for place in HIDDEN_PATHS) for file in files)
 
 
 def test_an_unknown_data_set_is_an_error_that_names_the_known_ones() -> None:
     with pytest.raises(TaskError, match=r"no embedded data set 'titanic'; there are: breast, wine"):
-        load("titanic")
+        load_dataset("titanic")
 
 
 def test_a_package_that_is_not_installed_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mappa_dsbench.embedded.sources.find_spec", lambda package: None)
     with pytest.raises(TaskError, match=r"palmerpenguins/data/penguins\.csv, which is not installed"):
-        load("penguins")
+        load_dataset("penguins")
 
 
 def test_a_changed_file_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     changed = tmp_path / "penguins.csv"
     changed.write_text("species,island\nAdelie,Dream\n")
-    monkeypatch.setattr("mappa_dsbench.embedded.sources._located", lambda file, name: changed)
+    monkeypatch.setattr("mappa_dsbench.embedded.sources._locate", lambda file, name: changed)
     with pytest.raises(TaskError, match="'penguins' is not the one of which tasks are made"):
-        load("penguins")
+        load_dataset("penguins")
 
 
 def test_scores_far_above_the_reference_are_incredible() -> None:
-    table = facts()[next(task.name for task in tasks("training") if task.dataset == "diabetes")].table
+    table = load_facts()[next(task.name for task in tasks_of_split("training") if task.dataset == "diabetes")].table
     perfect, known = table.anchors.perfect, table.reference_score
     assert known is not None
-    assert table.incredible(perfect + (known - perfect) * (1 - CLOSED) * 0.9)
-    assert not table.incredible(perfect + (known - perfect) * (1 - CLOSED) * 1.1)
-    assert not replace(table, reference_score=None).incredible(perfect)
+    assert table.is_incredible(perfect + (known - perfect) * (1 - MIN_CLOSED_SHARE) * 0.9)
+    assert not table.is_incredible(perfect + (known - perfect) * (1 - MIN_CLOSED_SHARE) * 1.1)
+    assert not replace(table, reference_score=None).is_incredible(perfect)
 
 
 def test_every_submission_of_the_references_is_graded() -> None:
-    for task in tasks("held_out")[:2]:
+    for task in tasks_of_split("held_out")[:2]:
         table = made(task.name)
         truth = read_truth(table.answer, table.problem)
-        found = submissions(table)
+        found = fit_submissions(table)
         assert set(found) == {"linear", "forest"}
-        assert all(grade(truth, anchors_of(truth, read(table.train)), one).success for one in found.values())
+        assert all(
+            grade_submission(truth, compute_anchors(truth, read(table.train)), one).success for one in found.values()
+        )

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from mappa_dsbench.grading.grade import (
     Anchors,
     Grade,
-    anchors_of,
     completion_rate,
+    compute_anchors,
     dummy_score,
-    grade,
-    normalised,
+    grade_submission,
+    normalise_score,
     paper_score,
     percent_of_range,
     relative_performance_gap,
@@ -66,7 +66,7 @@ def graded(metric: str, submission: dict[str, list[str]] | bytes | None) -> Grad
     of, answers = example(metric)
     truth = read_truth(csv(answers), of)
     data = csv(submission) if isinstance(submission, dict) else submission
-    return grade(truth, anchors_of(truth, pd.DataFrame(answers)), data)
+    return grade_submission(truth, compute_anchors(truth, pd.DataFrame(answers)), data)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -94,8 +94,8 @@ def test_right_rows_under_wrong_ids_are_not(metric: str) -> None:
 def test_a_failure_is_worth_what_was_fixed_before(metric: str) -> None:
     of, answers = example(metric)
     truth = read_truth(csv(answers), of)
-    anchors = anchors_of(truth, pd.DataFrame(answers))
-    found = grade(truth, anchors, None)
+    anchors = compute_anchors(truth, pd.DataFrame(answers))
+    found = grade_submission(truth, anchors, None)
     assert (found.success, found.reason, found.raw, found.normalised) == (False, "no_file", None, 0.0)
     assert (found.fair_dummy, found.fair_paper) == (anchors.dummy, anchors.paper)
     one_row = {name: column[:1] for name, column in answers.items()}
@@ -112,10 +112,10 @@ def test_shuffled_rows_grade_identically(data: st.DataObject) -> None:
     cells = {"rmse": "-12.75", "roc_auc": "0.3", "accuracy": "1", "log_loss": "0.3", "qwk": "4.0", "pearson": "3"}
     guesses = [cells[metric] if row % 3 else answers["y"][row] for row in range(N)]
     rows = data.draw(st.permutations(range(N)))
-    straight = grade(truth, anchors, csv({"id": answers["id"], "y": guesses}))
+    straight = grade_submission(truth, anchors, csv({"id": answers["id"], "y": guesses}))
     shuffled = {"y": [guesses[row] for row in rows], "id": [answers["id"][row] + ".0" for row in rows]}
     assert straight.success
-    assert grade(truth, anchors, csv(shuffled)) == straight
+    assert grade_submission(truth, anchors, csv(shuffled)) == straight
 
 
 LOOPHOLES = {
@@ -147,11 +147,14 @@ def test_a_row_of_certainties_is_no_probability() -> None:
     of = problem("log_loss", targets=("a", "b", "c"))
     answers = {"id": ["1", "2", "3"], "a": ["1", "0", "0"], "b": ["0", "1", "0"], "c": ["0", "0", "1"]}
     truth = read_truth(csv(answers), of)
-    anchors = anchors_of(truth, pd.DataFrame(answers))
+    anchors = compute_anchors(truth, pd.DataFrame(answers))
     assert anchors.dummy == pytest.approx(math.log(3))
     for sure in ("1", "0.9"):
-        assert grade(truth, anchors, csv({"id": ["1", "2", "3"]} | dict.fromkeys("abc", [sure] * 3))).reason == "range"
-    assert grade(truth, anchors, csv(answers)).normalised == pytest.approx(1)
+        assert (
+            grade_submission(truth, anchors, csv({"id": ["1", "2", "3"]} | dict.fromkeys("abc", [sure] * 3))).reason
+            == "range"
+        )
+    assert grade_submission(truth, anchors, csv(answers)).normalised == pytest.approx(1)
 
 
 def test_the_third_guess_hits_but_ranks_third() -> None:
@@ -202,7 +205,7 @@ def test_warnings_are_no_failures() -> None:
 def test_anchors_by_hand(metric: str, train: list[str], test: list[str], dummy: float, paper: float | None) -> None:
     of = problem(metric, labels=("a", "b") if "a" in test else ("3", "8"))
     truth = read_truth(csv({"id": [str(row) for row in range(len(test))], "y": test}), of)
-    found = anchors_of(truth, pd.DataFrame({"y": train}))
+    found = compute_anchors(truth, pd.DataFrame({"y": train}))
     assert found.dummy == pytest.approx(dummy)
     assert found.paper == pytest.approx(paper)
     assert found.perfect == METRICS[metric].perfect
@@ -232,7 +235,7 @@ def test_every_metric_has_a_dummy_and_a_stated_paper_value() -> None:
 def test_a_task_that_a_constant_solves_is_none() -> None:
     truth = read_truth(csv({"id": ["1", "2"], "y": ["a", "a"]}), problem("accuracy", labels=("a", "b")))
     with pytest.raises(TaskError, match="a constant guess is perfect"):
-        anchors_of(truth, pd.DataFrame({"y": ["a", "a", "b"]}))
+        compute_anchors(truth, pd.DataFrame({"y": ["a", "a", "b"]}))
 
 
 ANSWERS = {"id": ["1", "2", "3"], "y": ["1", "0", "1"]}
@@ -274,15 +277,15 @@ def test_two_classes_in_a_row_are_no_truth() -> None:
 
 def test_a_label_that_occurs_only_in_the_test_table_can_be_missed() -> None:
     truth = read_truth(csv({"id": ["1", "2"], "y": ["a", "rare"]}), problem("f1_macro", labels=("a", "b")))
-    found = grade(truth, Anchors(0.0, 1.0, 0.0), csv({"id": ["1", "2"], "y": ["a", "b"]}))
+    found = grade_submission(truth, Anchors(0.0, 1.0, 0.0), csv({"id": ["1", "2"], "y": ["a", "b"]}))
     assert found.raw == pytest.approx(1 / 3)
 
 
 def test_normalised_is_the_same_in_both_directions() -> None:
-    assert normalised(0.75, 0.5, 1.0) == 0.5
-    assert normalised(3.0, 4.0, 0.0) == 0.25
-    assert normalised(9.0, 4.0, 0.0) == 0.0
-    assert normalised(0.99, 0.5, 0.9) == 1.0
+    assert normalise_score(0.75, 0.5, 1.0) == 0.5
+    assert normalise_score(3.0, 4.0, 0.0) == 0.25
+    assert normalise_score(9.0, 4.0, 0.0) == 0.0
+    assert normalise_score(0.99, 0.5, 0.9) == 1.0
 
 
 def test_percent_of_the_training_range() -> None:

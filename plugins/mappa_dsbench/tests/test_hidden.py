@@ -10,17 +10,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from mappa_dsbench.embedded.sources import HIDDEN, SOURCES
+from mappa_dsbench.embedded.sources import HIDDEN_PATHS, SOURCES
 
 from mappa_core import ConfigError, ToolLimits
 from mappa_core.config.compose import compose
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
 from mappa_core.tools.workspace import FolderWorkspace
 
 LIMITS = ToolLimits(wall_s=240.0, cpu_s=120.0, memory_bytes=2 << 30)
-MASKED = {place.removesuffix("?") for place in HIDDEN}
+MASKED = {place.removesuffix("?") for place in HIDDEN_PATHS}
 SUFFIXES = {
     ".csv", ".arff", ".json", ".parquet", ".gz", ".txt", ".rda", ".pkl", ".npz", ".npy", ".tsv", ".data", ".feather",
     ".zip", ".xz", ".bz2", ".arrow", ".xlsx", ".dta", ".mat", ".h5", ".db", ".sqlite",
@@ -106,7 +106,7 @@ async def steal(tmp_path: Path) -> AsyncIterator[Steal]:
 
 @pytest.mark.parametrize("tier", ["bubblewrap", "landlock"])
 async def test_no_program_can_read_a_data_set(steal: Steal, tier: str) -> None:
-    found = await steal(tier, HIDDEN)
+    found = await steal(tier, HIDDEN_PATHS)
     assert set(found) == set(SOURCES)
     assert {name: got for name, ways in found.items() for got in ways.values() if not isinstance(got, str)} == {}
 
@@ -135,5 +135,5 @@ def test_no_copy_of_a_table_lies_elsewhere_in_the_packages() -> None:
 
 
 def test_the_recipe_hides_exactly_these() -> None:
-    config = compose(load(only=("dsbench",)), "dsbench", "tiny").config
-    assert config.tools["python"].options.hide == list(HIDDEN)
+    config = compose(load_plugins(only=("dsbench",)), "dsbench", "tiny").config
+    assert config.tools["python"].options.hide == list(HIDDEN_PATHS)

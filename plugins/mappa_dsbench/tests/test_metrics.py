@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mappa_dsbench.grading.metrics import METRICS, kind_of
+from mappa_dsbench.grading.metrics import METRICS, problem_kind
 from scipy import stats
 from sklearn import metrics as library
 
@@ -100,7 +100,7 @@ def test_one_class_or_one_value_allows_no_ranking() -> None:
 
 
 def test_strata_follow_what_is_predicted() -> None:
-    regression = {name for name in METRICS if kind_of(name) == "regression"}
+    regression = {name for name in METRICS if problem_kind(name) == "regression"}
     assert regression == {
         "rmse", "mcrmse", "mse", "mae", "medae", "r2", "rmsle", "mean_rmsle", "smape", "smape_fraction", "pearson",
         "mean_spearman",

@@ -7,18 +7,18 @@ import sys
 
 import pytest
 
-from mappa_core.config.compose import Composed, compose
+from mappa_core.config.compose import ComposedConfig, compose
 from mappa_core.errors import PluginError
-from mappa_core.plugins import Registry, load
+from mappa_core.plugins import Registry, load_plugins
 
 
 @pytest.fixture(scope="module")
 def registry() -> Registry:
     """Without the coaches that may be installed beside it: what a recipe says of one that is not stays a mapping."""
-    return load(only=("dsbench",))
+    return load_plugins(only=("dsbench",))
 
 
-def recipe(registry: Registry, name: str) -> Composed:
+def recipe(registry: Registry, name: str) -> ComposedConfig:
     return compose(registry, "dsbench", name)
 
 
@@ -37,7 +37,7 @@ def test_offers_are_built_from_their_options(registry: Registry) -> None:
 def test_loading_the_plugin_imports_nothing_heavy() -> None:
     code = (
         "import sys, mappa_core.plugins as plugins\n"
-        "assert 'dsbench' in plugins.load().plugins\n"
+        "assert 'dsbench' in plugins.load_plugins().plugins\n"
         "print(sorted({'torch', 'transformers', 'tokenizers', 'pandas', 'sklearn', 'scipy'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -81,7 +81,7 @@ def test_paper_holds_every_published_value(registry: Registry) -> None:
 
 def test_paper_says_what_is_not_installed(registry: Registry) -> None:
     paper = recipe(registry, "paper")
-    absent = {one.name for one in paper.absent}
+    absent = {one.name for one in paper.missing_offers}
     assert "gemini" in absent
     assert absent <= {"gemini", "sandboxfusion"}
     with pytest.raises(PluginError, match="not installed"):

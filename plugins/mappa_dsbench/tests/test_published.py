@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from mappa_dsbench.commands import prepare
-from mappa_dsbench.grading.metrics import METRICS, kind_of
-from mappa_dsbench.published.catalogue import Published, catalogue, corrections, published
-from mappa_dsbench.published.joining import joined
-from mappa_dsbench.published.layout import TaskFiles, check, find_root
-from mappa_dsbench.published.loading import problem_of
-from mappa_dsbench.published.prompts import Texts, description, prompt_of, read_texts
+from mappa_dsbench.grading.metrics import METRICS, problem_kind
+from mappa_dsbench.published.catalogue import Published, find_published, load_catalogue, load_corrections
+from mappa_dsbench.published.joining import join_ids
+from mappa_dsbench.published.layout import TaskFiles, check_task, find_root
+from mappa_dsbench.published.loading import read_problem
+from mappa_dsbench.published.prompts import PublishedTexts, build_prompt, corrected_text, read_texts
 
 from mappa_core import TaskError
 
@@ -34,17 +34,17 @@ SAME_METRIC = {
 """Other names of what is the same in both."""
 
 needs_data = pytest.mark.skipif(not CLEANED.exists(), reason="the published files are not here")
-every_task = pytest.mark.parametrize("name", sorted(catalogue()))
+every_task = pytest.mark.parametrize("name", sorted(load_catalogue()))
 
 
 def usable(root: Path, task: Published) -> TaskFiles:
-    checked = check(root, task)
+    checked = check_task(root, task)
     assert checked.files is not None, checked.findings
     return checked.files
 
 
 def reasons(root: Path, task: Published) -> set[tuple[str, str, bool]]:
-    return {(one.file, one.reason, one.blocks) for one in check(root, task).findings}
+    return {(one.file, one.reason, one.blocks) for one in check_task(root, task).findings}
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def types():
 
 
 def test_there_are_72_tasks_in_two_splits_and_two_kinds():
-    tasks = catalogue().values()
+    tasks = load_catalogue().values()
     assert len(tasks) == 72
     assert [sum(task.split == split for task in tasks) for split in ("train", "eval")] == [64, 8]
     assert [sum(task.kind == kind for task in tasks) for kind in ("classification", "regression")] == [41, 31]
@@ -78,16 +78,16 @@ def test_there_are_72_tasks_in_two_splits_and_two_kinds():
 
 @every_task
 def test_metric_direction_kind_and_columns_agree_with_the_registry(name):
-    task = catalogue()[name]
+    task = load_catalogue()[name]
     metric = METRICS[task.metric]
-    assert (task.better, task.kind) == (metric.better, kind_of(task.metric))
+    assert (task.better, task.kind) == (metric.better, problem_kind(task.metric))
     assert len(task.targets) == 1 or metric.columns == "any"
     if task.perfect is not None:
         assert task.perfect == pytest.approx(metric.perfect, abs=1e-9)
 
 
 def test_size_classes():
-    sizes = {task.name: task.size for task in catalogue().values()}
+    sizes = {task.name: task.size for task in load_catalogue().values()}
     assert sum(size == "heavy" for size in sizes.values()) == 10
     assert sizes["titanic"] == "small" and sizes["microsoft-malware-prediction"] == "heavy"
     assert sizes["tabular-playground-series-oct-2021"] == "unknown"
@@ -95,13 +95,13 @@ def test_size_classes():
 
 def test_a_task_that_is_not_published_is_named():
     with pytest.raises(TaskError, match="'titanik' is none of the 72"):
-        published("titanik")
+        find_published("titanik")
 
 
 @needs_data
 def test_baselines_and_perfect_values_are_dsbenchs_own():
     scores = json.loads(SCORES.read_text(encoding="utf-8"))["tasks"]
-    for name, task in catalogue().items():
+    for name, task in load_catalogue().items():
         if name == "tabular-playground-series-oct-2021":
             assert name not in scores and task.baseline is None and task.perfect is None
             continue
@@ -115,13 +115,13 @@ def test_baselines_and_perfect_values_are_dsbenchs_own():
 def test_72_of_72_published_entries_are_known_with_their_split():
     for path, split in zip(RAW, ("train", "eval"), strict=True):
         names = set(read_texts([path]).raw)
-        assert names == {task.name for task in catalogue().values() if task.split == split}
+        assert names == {task.name for task in load_catalogue().values() if task.split == split}
 
 
 @needs_data
 @every_task
 def test_every_disagreement_with_the_published_entries_is_listed(name, cleaned, types):
-    task = catalogue()[name]
+    task = load_catalogue()[name]
     listed = {one.field: (one.published, one.true) for one in task.corrections if one.field in ("data_type", "metric")}
     found = {}
     if types[name] != task.kind:
@@ -141,11 +141,11 @@ def test_every_disagreement_with_the_published_entries_is_listed(name, cleaned, 
 
 
 @needs_data
-@pytest.mark.parametrize("number", range(len(corrections())))
+@pytest.mark.parametrize("number", range(len(load_corrections())))
 def test_each_correction_corrects_something_that_was_published(number, cleaned, texts, types):
-    one = corrections()[number]
-    task, before = catalogue()[one.task], cleaned.get(one.task, {}).get("cleaned_prompt")
-    after = description(task, texts)
+    one = load_corrections()[number]
+    task, before = load_catalogue()[one.task], cleaned.get(one.task, {}).get("cleaned_prompt")
+    after = corrected_text(task, texts)
     for mark in (*one.lines, *one.phrases):
         assert mark in before and mark not in after
     if one.field == "data_type":
@@ -169,7 +169,7 @@ def test_each_correction_corrects_something_that_was_published(number, cleaned, 
 
 
 def test_corrections_tell_each_disagreement_once():
-    keys = [(one.task, one.field) for one in corrections()]
+    keys = [(one.task, one.field) for one in load_corrections()]
     assert len(set(keys)) == len(keys) == 42
     assert sum(field == "data_type" for _, field in keys) == 7
 
@@ -177,11 +177,11 @@ def test_corrections_tell_each_disagreement_once():
 @needs_data
 @every_task
 def test_a_prompt_holds_the_facts_and_nothing_that_was_wrong(name, tmp_path, texts):
-    task = catalogue()[name]
+    task = load_catalogue()[name]
     write_task(tmp_path, task)
     files = usable(tmp_path, task)
-    problem = problem_of(task, files)
-    text = prompt_of(task, problem, texts, test_rows=files.test_rows)
+    problem = read_problem(task, files)
+    text = build_prompt(task, problem, texts, test_rows=files.test_rows)
     lines = text.splitlines()
     header = ",".join([task.id_column, *task.targets])
     assert [line for line in lines if line.startswith(f"{task.id_column},")] == [header]
@@ -195,10 +195,10 @@ def test_a_prompt_holds_the_facts_and_nothing_that_was_wrong(name, tmp_path, tex
 
 @needs_data
 def test_the_prompt_of_titanic_is_titanics(tmp_path, texts):
-    task = published("titanic")
+    task = find_published("titanic")
     write_task(tmp_path, task)
     files = usable(tmp_path, task)
-    text = prompt_of(task, problem_of(task, files), texts, test_rows=files.test_rows)
+    text = build_prompt(task, read_problem(task, files), texts, test_rows=files.test_rows)
     assert "PassengerId,Survived" in text and "Transported" not in text and "HomePlanet" not in text
     assert "418" not in text
 
@@ -206,7 +206,7 @@ def test_the_prompt_of_titanic_is_titanics(tmp_path, texts):
 @needs_data
 def test_no_line_of_a_published_text_is_in_our_facts():
     """Sentences are the publishers': none may stand in a file of ours."""
-    folder = Path(prompt_of.__code__.co_filename).parent
+    folder = Path(build_prompt.__code__.co_filename).parent
     ours = "\n".join(path.read_text(encoding="utf-8") for path in folder.iterdir() if path.is_file())
     texts = read_texts([CLEANED, *RAW])
     sentences = {
@@ -223,8 +223,8 @@ def test_a_raw_text_is_used_where_there_is_no_cleaned_one(tmp_path):
     path = tmp_path / "rows.json"
     path.write_text(json.dumps(row) + "\n\n", encoding="utf-8")
     texts = read_texts([path])
-    assert description(published("playground-series-s3e1"), texts) == "All about it."
-    assert description(published("playground-series-s3e2"), texts) == ""
+    assert corrected_text(find_published("playground-series-s3e1"), texts) == "All about it."
+    assert corrected_text(find_published("playground-series-s3e2"), texts) == ""
 
 
 @pytest.mark.parametrize(
@@ -256,12 +256,12 @@ def test_two_files_may_not_tell_of_one_task(tmp_path):
 
 @every_task
 def test_files_of_the_right_shape_pass_and_give_the_problem(name, tmp_path):
-    task = catalogue()[name]
+    task = load_catalogue()[name]
     write_task(tmp_path, task)
     files = usable(tmp_path, task)
     assert (files.ids, files.test_rows, files.id_column) == ("joined", TEST_ROWS, task.id_column)
     assert files.sample is not None
-    problem = problem_of(task, files)
+    problem = read_problem(task, files)
     assert (problem.name, problem.metric, problem.kind, problem.targets) == (name, task.metric, task.kind, task.targets)
     prediction = METRICS[task.metric].prediction
     assert (problem.labels is not None) == (prediction in ("label", "level", "ranking"))
@@ -270,9 +270,9 @@ def test_files_of_the_right_shape_pass_and_give_the_problem(name, tmp_path):
 
 def test_labels_and_range_come_from_the_training_table(tmp_path):
     for name in ("playground-series-s3e5", "spaceship-titanic", "playground-series-s3e1", "playground-series-s3e23"):
-        write_task(tmp_path, published(name))
+        write_task(tmp_path, find_published(name))
     problems = {
-        name: problem_of(published(name), usable(tmp_path, published(name)))
+        name: read_problem(find_published(name), usable(tmp_path, find_published(name)))
         for name in ("playground-series-s3e5", "spaceship-titanic", "playground-series-s3e1", "playground-series-s3e23")
     }
     assert problems["playground-series-s3e5"].labels == ("3", "5", "8")
@@ -290,28 +290,28 @@ def test_labels_and_range_come_from_the_training_table(tmp_path):
     ],
 )
 def test_targets_that_cannot_be_used_are_told(tmp_path, name, column, cells, message):
-    task = published(name)
+    task = find_published(name)
     tables = write_task(tmp_path, task)
     write(tables / "train.csv", ["id", column], [[row, cell] for row, cell in enumerate(cells)])
     with pytest.raises(TaskError, match=message):
-        problem_of(task, usable(tmp_path, task))
+        read_problem(task, usable(tmp_path, task))
 
 
 def test_the_known_number_of_test_rows_is_compared(tmp_path):
-    task = published("dont-overfit-ii")
+    task = find_published("dont-overfit-ii")
     write_task(tmp_path, task, test_rows=50)
-    assert check(tmp_path, task).findings == ()
+    assert check_task(tmp_path, task).findings == ()
     write_task(tmp_path, task)
     assert reasons(tmp_path, task) == {("test.csv", "row_count", False)}
 
 
 def test_a_missing_file_is_named(tmp_path):
-    task = published("playground-series-s3e1")
-    assert check(tmp_path, task).absent
+    task = find_published("playground-series-s3e1")
+    assert check_task(tmp_path, task).absent
     tables = write_task(tmp_path, task)
     (tmp_path / "answers" / task.name / "test_answer.csv").unlink()
     assert reasons(tmp_path, task) == {("test_answer.csv", "missing", True)}
-    assert not check(tmp_path, task).absent
+    assert not check_task(tmp_path, task).absent
     write_task(tmp_path, task)
     (tables / "sampleSubmission.csv").unlink()
     assert reasons(tmp_path, task) == {("sample", "missing", False)}
@@ -319,7 +319,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_more_than_one_sample_is_told(tmp_path):
-    task = published("playground-series-s3e1")
+    task = find_published("playground-series-s3e1")
     tables = write_task(tmp_path, task)
     write(tables / "other.csv", ["id"], [["1"]])
     assert reasons(tmp_path, task) == {("other.csv, sampleSubmission.csv", "several", False)}
@@ -344,25 +344,25 @@ def test_more_than_one_sample_is_told(tmp_path):
     ],
 )
 def test_a_file_that_is_wrong_blocks_with_its_reason(tmp_path, file, content, reason):
-    task = published("playground-series-s3e1")
+    task = find_published("playground-series-s3e1")
     tables = write_task(tmp_path, task)
     path = tmp_path / "answers" / task.name / "test_answer.csv" if file == "answers" else tables / file
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    checked = check(tmp_path, task)
+    checked = check_task(tmp_path, task)
     assert checked.files is None
     assert reason in {one.reason for one in checked.findings if one.blocks}, checked.findings
 
 
 def test_ids_are_the_same_however_they_are_written(tmp_path):
-    task = published("playground-series-s3e1")
+    task = find_published("playground-series-s3e1")
     write_task(tmp_path, task)
     rows = [[f" {1040 + row}.0", "1"] for row in range(10)]
     write(tmp_path / "answers" / task.name / "test_answer.csv", ["id", "MedHouseVal"], rows)
-    assert check(tmp_path, task).findings == ()
+    assert check_task(tmp_path, task).findings == ()
 
 
 def test_the_sample_decides_between_two_names_of_the_id(tmp_path):
-    task = published("playground-series-s3e3")
+    task = find_published("playground-series-s3e3")
     tables = write_task(tmp_path, task)
     for path in (tables / "train.csv", tables / "test.csv", tables / "sampleSubmission.csv"):
         path.write_text(path.read_text(encoding="utf-8").replace("EmployeeNumber", "id"), encoding="utf-8")
@@ -370,11 +370,11 @@ def test_the_sample_decides_between_two_names_of_the_id(tmp_path):
     answers.write_text(answers.read_text(encoding="utf-8").replace("EmployeeNumber", "id"), encoding="utf-8")
     files = usable(tmp_path, task)
     assert (files.id_column, files.ids) == ("id", "joined")
-    assert problem_of(task, files).id_column == "id"
+    assert read_problem(task, files).id_column == "id"
 
 
 def test_a_sample_with_another_header_is_told(tmp_path):
-    task = published("playground-series-s3e1")
+    task = find_published("playground-series-s3e1")
     write(write_task(tmp_path, task) / "sampleSubmission.csv", ["id", "Price"], [["1", "2"]])
     assert reasons(tmp_path, task) == {("sampleSubmission.csv", "columns", False)}
     (tmp_path / "data_resplit" / task.name / "sampleSubmission.csv").write_bytes(b"")
@@ -383,13 +383,13 @@ def test_a_sample_with_another_header_is_told(tmp_path):
 
 
 def test_answers_without_ids_follow_the_test_table(tmp_path):
-    task = published("demand-forecasting-kernels-only")
+    task = find_published("demand-forecasting-kernels-only")
     write_task(tmp_path, task)
     write(tmp_path / "answers" / task.name / "test_answer.csv", ["sales"], [[row] for row in range(10)])
     files = usable(tmp_path, task)
     assert (files.ids, files.test_rows) == ("row_order", 10)
     assert reasons(tmp_path, task) == {("test_answer.csv", "no_id", False)}
-    mended = joined(files, tmp_path)
+    mended = join_ids(files, tmp_path)
     assert (mended.ids, mended.test) == ("joined", files.test)
     assert rows_of(mended.answers) == [["id", "sales"], *[[str(1040 + row), str(row)] for row in range(10)]]
 
@@ -400,39 +400,39 @@ def rows_of(path: Path) -> list[list[str]]:
 
 
 def test_a_test_table_without_ids_is_numbered(tmp_path):
-    task = published("demand-forecasting-kernels-only")
+    task = find_published("demand-forecasting-kernels-only")
     tables = write_task(tmp_path, task)
     write(tables / "test.csv", ["date", "store"], [[f"2017-01-{row + 1:02}", "a,\nb"] for row in range(10)])
     files = usable(tmp_path, task)
     assert files.ids == "row_number"
-    mended = joined(files, tmp_path)
+    mended = join_ids(files, tmp_path)
     rows = rows_of(mended.test)
     assert rows[0] == ["id", "date", "store"] and rows[10] == ["9", "2017-01-10", "a,\nb"] and len(rows) == 11
     before = rows_of(files.answers)
     assert rows_of(mended.answers) == [before[0], *[[str(row), before[row + 1][1]] for row in range(10)]]
     with pytest.raises(TaskError, match="cannot be written"):
-        joined(files, tmp_path)
+        join_ids(files, tmp_path)
 
 
 def test_an_empty_answer_does_not_shift_the_others(tmp_path):
-    task = published("demand-forecasting-kernels-only")
+    task = find_published("demand-forecasting-kernels-only")
     write_task(tmp_path, task)
     answers = tmp_path / "answers" / task.name / "test_answer.csv"
     answers.write_text("sales\n" + "1\n" * 4 + "\n" + "2\n" * 5, encoding="utf-8")
     with pytest.raises(TaskError, match="9 rows with values, but 10 were counted"):
-        joined(usable(tmp_path, task), tmp_path)
+        join_ids(usable(tmp_path, task), tmp_path)
 
 
 def test_files_with_ids_are_not_copied(tmp_path):
-    task = published("titanic")
+    task = find_published("titanic")
     write_task(tmp_path, task)
     files = usable(tmp_path, task)
-    assert joined(files, tmp_path / "nowhere") is files
+    assert join_ids(files, tmp_path / "nowhere") is files
 
 
 @pytest.mark.parametrize("below", [".", "data", "data/DSBench/data"])
 def test_the_root_is_found_below_what_was_named(tmp_path, below):
-    write_task(tmp_path / below, published("titanic"))
+    write_task(tmp_path / below, find_published("titanic"))
     assert find_root(tmp_path).resolve() == (tmp_path / below).resolve()
 
 
@@ -444,10 +444,10 @@ def run(*arguments: object):
 
 
 def test_prepare_tells_task_by_task_what_is_there_and_on_which_terms(tmp_path):
-    write_task(tmp_path, published("playground-series-s3e1"))
-    tables = write_task(tmp_path, published("playground-series-s3e2"))
+    write_task(tmp_path, find_published("playground-series-s3e1"))
+    tables = write_task(tmp_path, find_published("playground-series-s3e2"))
     (tables / "train.csv").unlink()
-    write(write_task(tmp_path, published("titanic")) / "train.csv", ["PassengerId", "x"], [["1", "2"]])
+    write(write_task(tmp_path, find_published("titanic")) / "train.csv", ["PassengerId", "x"], [["1", "2"]])
     result = run(tmp_path)
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
@@ -464,7 +464,7 @@ def test_prepare_tells_task_by_task_what_is_there_and_on_which_terms(tmp_path):
 
 
 def test_prepare_json_holds_the_same(tmp_path):
-    write_task(tmp_path, published("titanic"))
+    write_task(tmp_path, find_published("titanic"))
     text = {"titanic": {"cleaned_prompt": "Task: x"}, "cat-in-the-dat": {"cleaned_prompt": "Task: y"}}
     (tmp_path / "dsbench_modeling_cleaned_prompts.json").write_text(json.dumps(text), encoding="utf-8")
     result = run(tmp_path, "--json")
@@ -494,9 +494,9 @@ def test_prepare_of_another_folder_says_what_is_wanted_and_the_terms(tmp_path):
 
 
 def test_summary_names_what_is_too_much_for_a_laptop(tmp_path):
-    write_task(tmp_path, published("instant-gratification"))
+    write_task(tmp_path, find_published("instant-gratification"))
     assert "too much for a laptop: instant-gratification" in run(tmp_path).output
 
 
 def test_texts_default_to_none():
-    assert description(published("playground-series-s3e1"), Texts()) == ""
+    assert corrected_text(find_published("playground-series-s3e1"), PublishedTexts()) == ""

@@ -6,26 +6,26 @@ import csv
 from pathlib import Path
 
 import pytest
-from mappa_dsbench.grading.metrics import METRICS, kind_of
+from mappa_dsbench.grading.metrics import METRICS, problem_kind
 from mappa_dsbench.options import PublishedOptions, TeamOptions
 from mappa_dsbench.published import tasks as source
-from mappa_dsbench.published.catalogue import catalogue, published
+from mappa_dsbench.published.catalogue import find_published, load_catalogue
 from mappa_dsbench.published.tasks import PublishedTasks
-from mappa_dsbench.table import table_in
+from mappa_dsbench.table import table_of_task
 from mappa_dsbench.workflow import DSBench
 
 from mappa_core import Task, TaskError
 
 from .published_files import TEST_ROWS, TRAIN_ROWS, write, write_task
 
-every_task = pytest.mark.parametrize("name", sorted(catalogue()))
+every_task = pytest.mark.parametrize("name", sorted(load_catalogue()))
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Made-up files of all 72 tasks. They say nothing of DSBench's own scores, but for one that has its true size."""
     root = tmp_path_factory.mktemp("data")
-    for name, task in catalogue().items():
+    for name, task in load_catalogue().items():
         write_task(root, task, test_rows=50 if name == "dont-overfit-ii" else None)
     return root
 
@@ -58,16 +58,16 @@ def rows(path: str) -> list[list[str]]:
 
 
 def test_both_splits_are_whole(root: Path, kept: Path, tasks: dict[str, Task]) -> None:
-    assert set(tasks) == set(catalogue())
+    assert set(tasks) == set(load_catalogue())
     assert [len(load(root, kept, split)) for split in ("train", "eval")] == [64, 8]
 
 
 @every_task
 def test_a_task_has_its_type_metric_and_columns(tasks: dict[str, Task], name: str) -> None:
-    task, known = tasks[name], published(name)
-    table = table_in(task)
+    task, known = tasks[name], find_published(name)
+    table = table_of_task(task)
     problem = table.problem
-    assert (problem.metric, problem.kind) == (known.metric, kind_of(known.metric))
+    assert (problem.metric, problem.kind) == (known.metric, problem_kind(known.metric))
     assert (task.stratum, task.cluster) == (problem.kind, None)
     assert (problem.id_column, problem.targets) == (known.id_column, known.targets)
     assert table.features == ("x", "about")
@@ -85,7 +85,7 @@ async def test_a_task_is_graded_through_the_workflow(
     tasks: dict[str, Task], team: DSBench, name: str, tmp_path: Path
 ) -> None:
     task = tasks[name]
-    metric = METRICS[published(name).metric]
+    metric = METRICS[find_published(name).metric]
     right = rows(task.reference)
     if metric.prediction == "score":
         right = [[{"True": "1", "False": "0"}.get(cell, cell) for cell in row] for row in right]
@@ -117,17 +117,17 @@ async def test_a_task_is_graded_through_the_workflow(
 def test_what_was_published_wrongly_is_loaded_as_it_is(
     tasks: dict[str, Task], name: str, kind: str, metric: str, columns: str
 ) -> None:
-    assert published(name).corrections
+    assert find_published(name).corrections
     task = tasks[name]
-    assert (task.stratum, table_in(task).problem.metric) == (kind, metric)
+    assert (task.stratum, table_of_task(task).problem.metric) == (kind, metric)
     assert f"\n{columns}" in task.prompt
 
 
 def test_the_published_scores_hold_for_the_published_tables_alone(tasks: dict[str, Task]) -> None:
-    assert table_in(tasks["dont-overfit-ii"]).published == (0.5, 1.0)
-    assert table_in(tasks["titanic"]).published is None  # Its test table has 179 rows.
-    assert table_in(tasks["tabular-playground-series-oct-2021"]).published is None
-    assert sum(table_in(task).published is not None for task in tasks.values()) > 50
+    assert table_of_task(tasks["dont-overfit-ii"]).published == (0.5, 1.0)
+    assert table_of_task(tasks["titanic"]).published is None  # Its test table has 179 rows.
+    assert table_of_task(tasks["tabular-playground-series-oct-2021"]).published is None
+    assert sum(table_of_task(task).published is not None for task in tasks.values()) > 50
 
 
 # On disk
@@ -142,21 +142,21 @@ def test_large_tables_stay_where_they_are(root: Path, kept: Path, tasks: dict[st
 def test_what_was_found_out_is_kept(
     root: Path, kept: Path, tasks: dict[str, Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "check", lambda *arguments: pytest.fail("looked again"))
-    assert load(root, kept, "eval") == tuple(task for task in tasks.values() if published(task.id).split == "eval")
+    monkeypatch.setattr(source, "check_task", lambda *arguments: pytest.fail("looked again"))
+    assert load(root, kept, "eval") == tuple(task for task in tasks.values() if find_published(task.id).split == "eval")
 
 
 def test_a_changed_table_is_looked_at_again(tmp_path: Path) -> None:
-    tables = write_task(tmp_path, published("playground-series-s3e25"))
+    tables = write_task(tmp_path, find_published("playground-series-s3e25"))
     (before,) = load(tmp_path, tmp_path / "kept", "eval", tasks=["playground-series-s3e25"])
     text = (tables / "train.csv").read_text().replace(",3\n", ",99\n")
     (tables / "train.csv").write_text(text)
     (after,) = load(tmp_path, tmp_path / "kept", "eval", tasks=["playground-series-s3e25"])
-    assert (table_in(before).problem.range, table_in(after).problem.range) == ((-0.25, 3.0), (-0.25, 99.0))
+    assert (table_of_task(before).problem.range, table_of_task(after).problem.range) == ((-0.25, 3.0), (-0.25, 99.0))
 
 
 def test_ids_and_a_sample_are_made_where_there_are_none(tmp_path: Path) -> None:
-    task = published("playground-series-s3e22")
+    task = find_published("playground-series-s3e22")
     tables = write_task(tmp_path, task)
     for path in (tables / "test.csv", tmp_path / "answers" / task.name / "test_answer.csv"):
         header, *lines = rows(str(path))
@@ -173,7 +173,7 @@ def test_ids_and_a_sample_are_made_where_there_are_none(tmp_path: Path) -> None:
 
 
 def test_a_task_that_is_not_there_is_named_with_what_to_do(root: Path, tmp_path: Path) -> None:
-    write_task(tmp_path, published("titanic"))
+    write_task(tmp_path, find_published("titanic"))
     with pytest.raises(TaskError) as caught:
         load(tmp_path, tmp_path / "kept", "eval")
     message = str(caught.value)
@@ -184,15 +184,15 @@ def test_a_task_that_is_not_there_is_named_with_what_to_do(root: Path, tmp_path:
 
 def test_what_dsbench_itself_lacks_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lacking, there = "tabular-playground-series-oct-2021", "playground-series-s3e1"
-    monkeypatch.setattr(source, "catalogue", lambda: {name: published(name) for name in (lacking, there)})
-    write_task(tmp_path, published(there))
+    monkeypatch.setattr(source, "load_catalogue", lambda: {name: find_published(name) for name in (lacking, there)})
+    write_task(tmp_path, find_published(there))
     assert [task.id for task in load(tmp_path, tmp_path / "kept", "train")] == [there]
     with pytest.raises(TaskError, match=f"{lacking}: train.csv: missing"):
         load(tmp_path, tmp_path / "kept", "train", tasks=[lacking])
 
 
 def test_wrong_answers_are_an_error_before_the_run(tmp_path: Path) -> None:
-    task = published("playground-series-s3e25")
+    task = find_published("playground-series-s3e25")
     write_task(tmp_path, task)
     answers = tmp_path / "answers" / task.name / "test_answer.csv"
     answers.write_text(answers.read_text().replace("1.5", "much"))

@@ -11,9 +11,9 @@ from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
 from mappa_dsbench.workflow import DSBench
 
 from mappa_core.coaching.options import LLMCoachOptions
-from mappa_core.coaching.question import Questions
+from mappa_core.coaching.question import PromptBuilder
 from mappa_core.records import Scene, Task, Trajectory
-from mappa_core.rollout.scenes import hindsight, scenes
+from mappa_core.rollout.scenes import hindsight_scenes, live_scenes
 from mappa_core.testing import play
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
@@ -37,7 +37,7 @@ async def trajectory(task: Task) -> Trajectory:
 
 
 async def instructions(scene: Scene, **options: object) -> str:
-    question = await Questions(LLMCoachOptions(**options)).about(scene)  # type: ignore[arg-type]
+    question = await PromptBuilder(LLMCoachOptions(**options)).build(scene)  # type: ignore[arg-type]
     return question.messages[0].content
 
 
@@ -52,15 +52,15 @@ async def test_the_rubrics_render_in_every_setting(
     trajectory: Trajectory, truth: bool, after: bool, correction: bool
 ) -> None:
     shown = list(ROLES) if truth else []
-    for scene in (hindsight if after else scenes)(trajectory, ROLES, reference_for=shown):
+    for scene in (hindsight_scenes if after else live_scenes)(trajectory, ROLES, reference_for=shown):
         text = await instructions(scene, correction=correction)
         assert f"# Judging {scene.step.agent}\n\nThe {scene.step.agent.replace('_', ' ').title()} acts " in text
         assert "{%" not in text and "{{" not in text and "\n\n\n" not in text.split("# Judging")[1].split("\n# ")[0]
 
 
 async def test_the_rubrics_make_use_of_what_the_coach_may_know(trajectory: Trajectory) -> None:
-    live = scenes(trajectory, ROLES, reference_for=[])
-    knowing = hindsight(trajectory, ROLES, reference_for=list(ROLES))
+    live = live_scenes(trajectory, ROLES, reference_for=[])
+    knowing = hindsight_scenes(trajectory, ROLES, reference_for=list(ROLES))
     engineer, modeler, analyst = [await instructions(scene) for scene in live]
     told_engineer, told_modeler, told_analyst = [await instructions(scene) for scene in knowing]
     for told, blind in ((told_modeler, modeler), (told_analyst, analyst)):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mappa_dsbench.grading.submission import Reason, Rejected, Submission, check_problem, read_submission
+from mappa_dsbench.grading.submission import Rejection, RejectionReason, Submission, check_problem, read_submission
 from mappa_dsbench.problem import Problem
 
 from mappa_core.errors import TaskError, ToolError
@@ -35,16 +35,18 @@ def accepted(source: Path | bytes | None, of: Problem, ids: tuple[str, ...] = ID
     return read
 
 
-def reason(source: Path | bytes | None, of: Problem = NUMBERS, ids: tuple[str, ...] = IDS, **more: Any) -> Reason:
+def reason(
+    source: Path | bytes | None, of: Problem = NUMBERS, ids: tuple[str, ...] = IDS, **more: Any
+) -> RejectionReason:
     read = read_submission(source, of, ids, **more)
-    assert isinstance(read, Rejected)
+    assert isinstance(read, Rejection)
     assert read.detail and "\n" not in read.detail and len(read.detail) < 1000
     return read.reason
 
 
 GOOD = table("1", "2.5", "-3e2")
 
-TABLES: list[tuple[str, bytes | None, Reason]] = [
+TABLES: list[tuple[str, bytes | None, RejectionReason]] = [
     ("none", None, "no_file"),
     ("empty", b"", "unreadable"),
     ("blank lines", b"\n\r\n\n", "unreadable"),
@@ -96,7 +98,7 @@ TABLES: list[tuple[str, bytes | None, Reason]] = [
 
 
 @pytest.mark.parametrize(("data", "expected"), [case[1:] for case in TABLES], ids=[case[0] for case in TABLES])
-def test_hostile_tables(data: bytes | None, expected: Reason) -> None:
+def test_hostile_tables(data: bytes | None, expected: RejectionReason) -> None:
     assert reason(data) == expected
 
 
@@ -180,7 +182,7 @@ def test_labels_are_compared_by_what_they_are() -> None:
         (problem("roc_auc"), ("0.1", "nan", "0.4"), "missing"),
     ],
 )
-def test_values_that_a_metric_does_not_know(of: Problem, cells: tuple[str, ...], expected: Reason) -> None:
+def test_values_that_a_metric_does_not_know(of: Problem, cells: tuple[str, ...], expected: RejectionReason) -> None:
     assert reason(table(*cells), of) == expected
 
 
@@ -214,7 +216,7 @@ def test_constant_columns_are_named() -> None:
 
 def test_a_header_may_not_fill_the_file() -> None:
     read = read_submission(b"id,y" + b"," * 5_000_000 + b"\n7,1\n", NUMBERS, IDS)
-    assert read == Rejected("columns", "far more columns than 'id', 'y'")
+    assert read == Rejection("columns", "far more columns than 'id', 'y'")
     assert reason(b"x" * 5_000_000) == "unreadable"
 
 
@@ -225,7 +227,7 @@ def test_the_size_is_bounded(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(1 << 40)  # a hole: were it read, memory would end
     read = read_submission(path, NUMBERS, IDS)
-    assert isinstance(read, Rejected) and read.reason == "too_large"
+    assert isinstance(read, Rejection) and read.reason == "too_large"
     assert read.detail.startswith(f"{1 << 40} bytes")
 
 
@@ -279,4 +281,4 @@ def test_the_order_of_rows_does_not_matter(rows: list[tuple[int, float]]) -> Non
 @given(st.binary(max_size=60) | st.text(alphabet='idy,"\n\r 789.0-naé', max_size=60).map(str.encode))
 def test_whatever_is_handed_in_is_read_or_rejected(data: bytes) -> None:
     for start in (b"", b"id,y\n", b"id,y\n7,1\n8,1\n"):
-        assert isinstance(read_submission(start + data, NUMBERS, IDS), Submission | Rejected)
+        assert isinstance(read_submission(start + data, NUMBERS, IDS), Submission | Rejection)

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from mappa_dsbench.embedded import tasks as source
 from mappa_dsbench.embedded.catalogue import CATALOGUE
-from mappa_dsbench.embedded.facts import digest_of, facts
+from mappa_dsbench.embedded.facts import digest_files, load_facts
 from mappa_dsbench.embedded.tasks import EmbeddedTasks
-from mappa_dsbench.grading.grade import Anchors, grade
+from mappa_dsbench.grading.grade import Anchors, grade_submission
 from mappa_dsbench.grading.truth import read_truth
 from mappa_dsbench.options import EmbeddedOptions
-from mappa_dsbench.outcome import outcome_of
-from mappa_dsbench.places import cache_folder, out_of_reach
+from mappa_dsbench.outcome import build_outcome
+from mappa_dsbench.places import check_out_of_reach, resolve_cache_folder
 from mappa_dsbench.problem import Problem
-from mappa_dsbench.table import Table, anchors_in, meta_of, problem_in, table_in
+from mappa_dsbench.table import Table, anchors_of_task, problem_of_task, table_of_task, table_to_meta
 
 from mappa_core import ConfigError, Task, TaskError
 from mappa_core.store.codec import from_json, to_json
@@ -63,7 +63,7 @@ def test_all_tasks_are_there_by_default() -> None:
 
 def test_files_are_those_of_the_catalogue_and_answers_lie_apart(folder: Path, both: tuple[Task, ...]) -> None:
     for task in both:
-        assert digest_of(*(path.read_bytes() for path in paths(task))) == facts()[task.id].digest
+        assert digest_files(*(path.read_bytes() for path in paths(task))) == load_facts()[task.id].digest
         assert list(task.files) == ["train.csv", "test.csv", "sample_submission.csv"]
         assert all(path.is_relative_to(folder / "tables") for path in map(Path, task.files.values()))
         assert Path(task.reference).is_relative_to(folder / "answers")
@@ -71,18 +71,18 @@ def test_files_are_those_of_the_catalogue_and_answers_lie_apart(folder: Path, bo
 
 def test_a_task_is_graded_by_what_it_carries(both: tuple[Task, ...]) -> None:
     for task in both:
-        table = table_in(task)
+        table = table_of_task(task)
         truth = read_truth(Path(task.reference), table.problem)
-        whole = outcome_of(grade(truth, table.anchors, Path(task.reference)), table)
-        sample = outcome_of(grade(truth, table.anchors, Path(task.files["sample_submission.csv"])), table)
+        whole = build_outcome(grade_submission(truth, table.anchors, Path(task.reference)), table)
+        sample = build_outcome(grade_submission(truth, table.anchors, Path(task.files["sample_submission.csv"])), table)
         assert whole["success"] == sample["success"] == whole["fair_dummy"] == 1
         assert sample["fair_dummy"] < 0.6
-        assert outcome_of(grade(truth, table.anchors, None), table)["rejected_no_file"] == 1
+        assert build_outcome(grade_submission(truth, table.anchors, None), table)["rejected_no_file"] == 1
 
 
 def test_what_is_told_names_neither_data_set_nor_place(folder: Path, both: tuple[Task, ...]) -> None:
     for task in both:
-        table = table_in(task)
+        table = table_of_task(task)
         assert f"{table.problem.id_column},{','.join(table.problem.targets)}\n" in task.prompt
         assert task.cluster not in task.prompt
         assert str(folder) not in task.prompt
@@ -91,7 +91,7 @@ def test_what_is_told_names_neither_data_set_nor_place(folder: Path, both: tuple
 
 def test_a_task_is_stored_and_read_back_whole(both: tuple[Task, ...]) -> None:
     for task in both:
-        assert table_in(from_json(Task, to_json(task))) == table_in(task) == facts()[task.id].table
+        assert table_of_task(from_json(Task, to_json(task))) == table_of_task(task) == load_facts()[task.id].table
 
 
 def test_a_number_of_tasks_that_is_none_is_refused(folder: Path) -> None:
@@ -115,15 +115,15 @@ def test_what_was_changed_or_taken_away_is_made_anew(folder: Path, both: tuple[T
 def test_what_is_intact_is_not_made_again(
     folder: Path, both: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "_make", lambda *arguments: pytest.fail("made again"))
+    monkeypatch.setattr(source, "_write_files", lambda *arguments: pytest.fail("made again"))
     assert load(folder) == both[:6]
 
 
 def test_another_version_of_a_task_stands_in_another_place(
     folder: Path, both: tuple[Task, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = {name: replace(known, digest="0" * 64) for name, known in facts().items()}
-    monkeypatch.setattr(source, "facts", lambda: other)
+    other = {name: replace(known, digest="0" * 64) for name, known in load_facts().items()}
+    monkeypatch.setattr(source, "load_facts", lambda: other)
     with pytest.raises(TaskError, match="comes out otherwise than it should"):
         load(folder)
     assert not list(folder.glob("*/*-0000*"))
@@ -133,7 +133,9 @@ def test_many_may_make_the_same_tables_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(6) as pool:
         found = list(pool.map(lambda _: load(tmp_path, "eval"), range(6)))
     assert all(tasks == found[0] for tasks in found)
-    assert all(digest_of(*(path.read_bytes() for path in paths(one))) == facts()[one.id].digest for one in found[0])
+    assert all(
+        digest_files(*(path.read_bytes() for path in paths(one))) == load_facts()[one.id].digest for one in found[0]
+    )
     assert not list(tmp_path.rglob(".*"))
 
 
@@ -145,18 +147,18 @@ def test_only_this_user_can_look_into_the_answers(both: tuple[Task, ...]) -> Non
 
 def test_the_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder(None) == tmp_path / "mappa" / "dsbench"
+    assert resolve_cache_folder(None) == tmp_path / "mappa" / "dsbench"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert cache_folder(None) == tmp_path / "home" / ".cache" / "mappa" / "dsbench"
-    assert cache_folder("~/here") == tmp_path / "home" / "here"
+    assert resolve_cache_folder(None) == tmp_path / "home" / ".cache" / "mappa" / "dsbench"
+    assert resolve_cache_folder("~/here") == tmp_path / "home" / "here"
 
 
 def test_no_answers_where_programs_can_read() -> None:
     with pytest.raises(ConfigError, match=r"tasks\.options\.folder: .* programs of agents can read"):
-        cache_folder(f"{sys.prefix}/cache")
+        resolve_cache_folder(f"{sys.prefix}/cache")
     with pytest.raises(ConfigError, match=r"tasks\.options\.data"):
-        out_of_reach(Path(sys.prefix, "lib"), "tasks.options.data")
+        check_out_of_reach(Path(sys.prefix, "lib"), "tasks.options.data")
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -190,14 +192,14 @@ TABLE = Table(
     ],
 )
 def test_meta_holds_all_of_a_table(table: Table) -> None:
-    task = Task(id="t", prompt="", meta=meta_of(table))
-    assert table_in(task) == table
-    assert (problem_in(task), anchors_in(task)) == (table.problem, table.anchors)
+    task = Task(id="t", prompt="", meta=table_to_meta(table))
+    assert table_of_task(task) == table
+    assert (problem_of_task(task), anchors_of_task(task)) == (table.problem, table.anchors)
 
 
 def test_another_task_is_refused_with_what_to_choose() -> None:
     with pytest.raises(TaskError, match=r"'word-1' is no table .* lacks 'problem'; choose tasks\.use=dsbench-embedded"):
-        table_in(Task(id="word-1", prompt="", meta={"plan": 1}))
+        table_of_task(Task(id="word-1", prompt="", meta={"plan": 1}))
 
 
 def test_skill_lies_between_the_constant_guess_and_the_reference() -> None:
@@ -207,5 +209,5 @@ def test_skill_lies_between_the_constant_guess_and_the_reference() -> None:
 
 
 def test_far_above_the_reference_is_incredible() -> None:
-    assert [TABLE.incredible(raw) for raw in (2.0, 0.3, 0.19, 0.1, 0.0)] == [False, False, True, True, True]
-    assert not replace(TABLE, reference_score=0.3).incredible(0.0)
+    assert [TABLE.is_incredible(raw) for raw in (2.0, 0.3, 0.19, 0.1, 0.0)] == [False, False, True, True, True]
+    assert not replace(TABLE, reference_score=0.3).is_incredible(0.0)

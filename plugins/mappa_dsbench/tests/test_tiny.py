@@ -16,23 +16,23 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from mappa_dsbench.embedded.catalogue import tasks
-from mappa_dsbench.embedded.facts import facts
+from mappa_dsbench.embedded.catalogue import tasks_of_split
+from mappa_dsbench.embedded.facts import load_facts
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
 from mappa_dsbench.tiny.demonstrations import Demonstrator
-from mappa_dsbench.tiny.drawing import draw
-from mappa_dsbench.tiny.foresight import foresee
-from mappa_dsbench.tiny.habits import FAULTLESS, FAULTS, Habits, planted, sound
+from mappa_dsbench.tiny.drawing import draw_task
+from mappa_dsbench.tiny.foresight import predict_outcome
+from mappa_dsbench.tiny.habits import FAULT_PLANTERS, NO_FAULTS, FaultProbabilities, draw_sound_program, plant_faults
 from mappa_dsbench.tiny.names import PIECES, could_be_held_out
-from mappa_dsbench.tiny.programs import parts
-from mappa_dsbench.tiny.tokenizer import prompt_parts
-from mappa_dsbench.tiny.warmstart import SHAPE, WINDOW, warm_start
+from mappa_dsbench.tiny.programs import line_tokens
+from mappa_dsbench.tiny.tokenizer import prompt_tokens
+from mappa_dsbench.tiny.warmstart import CONTEXT_WINDOW, MODEL_SHAPE, warm_start
 
 from mappa_core.config.compose import compose
 from mappa_core.engine.tiny.imitator import Imitator, encode
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.records import Message
-from mappa_core.tools.calls import calls_of
+from mappa_core.tools.calls import parse_calls
 
 from .tiny_programs import Job, Ran, Table, graded, played, run
 
@@ -69,16 +69,18 @@ SOFT = {
     "wrong_side": "worse",
 }
 """Habits that agents are not told of: what the contract calls them, or that they score worse."""
-RUN = [(agent, fault) for agent in ROLES for fault in FAULTS[agent] if fault != "unfenced"]
+RUN = [(agent, fault) for agent in ROLES for fault in FAULT_PLANTERS[agent] if fault != "unfenced"]
 
 
-def demonstrated(habits: Habits, count: int, seed: object = 0) -> list[list[Message]]:
+def demonstrated(habits: FaultProbabilities, count: int, seed: object = 0) -> list[list[Message]]:
     return list(islice(Demonstrator(habits, Random(f"{seed}/test")).conversations(), count))
 
 
 @pytest.fixture(scope="module")
 def tables() -> list[Table]:
-    found = {(one.dataset, one.recipe.metric): one for one in (*tasks("training"), *tasks("held_out"))}
+    found = {
+        (one.dataset, one.recipe.metric): one for one in (*tasks_of_split("training"), *tasks_of_split("held_out"))
+    }
     return [Table(found[which]) for which in TABLES.values()]
 
 
@@ -96,8 +98,8 @@ def faulty(tables, team, tmp_path_factory) -> dict[tuple[str, str], list[tuple[J
     for agent, fault in RUN:
         possible = []
         for place, table in enumerate(tables):
-            good = sound(agent, table.drawn, rng)
-            bad = planted(agent, good, [fault], table.drawn)
+            good = draw_sound_program(agent, table.drawn, rng)
+            bad = plant_faults(agent, good, [fault], table.drawn)
             # Gaps among categories are none once these are columns.
             real = table.gaps or fault not in ("gaps_left", "refit")
             if bad != good and real:
@@ -122,7 +124,7 @@ def test_faultless_programs_are_graded_as_successes_on_real_tables(tables, team)
 @pytest.mark.parametrize("agent, fault", RUN)
 def test_a_fault_leads_to_what_agents_are_told(faulty, agent: str, fault: str) -> None:  # type: ignore[no-untyped-def]
     for job, ran in faulty[agent, fault]:
-        expected = foresee(agent, job.program, job.table.drawn, EVERY_FILE)
+        expected = predict_outcome(agent, job.program, job.table.drawn, EVERY_FILE)
         missing = [f"{path} missing" for path in ROLES[agent].produces if path not in ran.files]
         found = missing or [code for code in ran.codes if code != SOFT.get(fault)]
         assert (ran.result, tuple(found)) == (expected.result, expected.unmet), job.program.text(
@@ -133,7 +135,7 @@ def test_a_fault_leads_to_what_agents_are_told(faulty, agent: str, fault: str) -
 @pytest.mark.parametrize("agent, fault", RUN)
 def test_no_fault_is_without_a_consequence(tables, team, faulty, agent: str, fault: str) -> None:  # type: ignore[no-untyped-def]
     for job, ran in faulty[agent, fault]:
-        if foresee(agent, job.program, job.table.drawn, EVERY_FILE).unmet:
+        if predict_outcome(agent, job.program, job.table.drawn, EVERY_FILE).unmet:
             continue
         assert fault in SOFT
         if agent == DATA_ENGINEER:
@@ -145,38 +147,38 @@ def test_no_fault_is_without_a_consequence(tables, team, faulty, agent: str, fau
 
 @pytest.mark.parametrize("agent", ROLES)
 def test_a_program_in_no_fence_is_not_run(agent: str) -> None:
-    drawn = draw(Random(0))
-    good = sound(agent, drawn, Random(0))
-    bad = planted(agent, good, ["unfenced"], drawn)
+    drawn = draw_task(Random(0))
+    good = draw_sound_program(agent, drawn, Random(0))
+    bad = plant_faults(agent, good, ["unfenced"], drawn)
     for program, count in ((good, 1), (bad, 0)):
         reply = Message(role="assistant", content=program.text(drawn.problem))
-        assert len(calls_of(reply, ["python"])) == count
-    assert foresee(agent, bad, drawn, EVERY_FILE).result is None
+        assert len(parse_calls(reply, ["python"])) == count
+    assert predict_outcome(agent, bad, drawn, EVERY_FILE).result is None
 
 
 def test_what_has_no_consequence_is_never_planted() -> None:
     rng = Random(0)
     for _ in range(300):
-        drawn = draw(rng)
-        for agent, faults in FAULTS.items():
-            good = sound(agent, drawn, rng)
-            assert not foresee(agent, good, drawn, EVERY_FILE).unmet
+        drawn = draw_task(rng)
+        for agent, faults in FAULT_PLANTERS.items():
+            good = draw_sound_program(agent, drawn, rng)
+            assert not predict_outcome(agent, good, drawn, EVERY_FILE).unmet
             for fault in faults:
-                bad = planted(agent, good, [fault], drawn)
+                bad = plant_faults(agent, good, [fault], drawn)
                 if bad != good and fault not in SOFT:
-                    assert foresee(agent, bad, drawn, EVERY_FILE).unmet, (fault, bad)
+                    assert predict_outcome(agent, bad, drawn, EVERY_FILE).unmet, (fault, bad)
 
 
 def test_no_name_that_a_held_out_table_has_is_demonstrated() -> None:
     names = {
         name
-        for one in tasks("held_out")
-        for name in (*facts()[one.name].table.features, facts()[one.name].table.problem.id_column)
+        for one in tasks_of_split("held_out")
+        for name in (*load_facts()[one.name].table.features, load_facts()[one.name].table.problem.id_column)
     }
     assert len(names) > 100
     assert all(could_be_held_out(name) for name in names)
     rng = Random(0)
-    drawn = [draw(rng).problem for _ in range(3000)]
+    drawn = [draw_task(rng).problem for _ in range(3000)]
     shown = {name for problem in drawn for name in (problem.id_column, *problem.targets)}
     assert len(shown) > 4000
     assert not any(could_be_held_out(name) for name in shown)
@@ -185,22 +187,22 @@ def test_no_name_that_a_held_out_table_has_is_demonstrated() -> None:
 
 def test_every_metric_that_a_program_can_serve_is_demonstrated() -> None:
     rng = Random(0)
-    drawn = [draw(rng) for _ in range(2000)]
-    assert {one.problem.metric for one in drawn} >= {facts()[one].table.problem.metric for one in facts()}
+    drawn = [draw_task(rng) for _ in range(2000)]
+    assert {one.problem.metric for one in drawn} >= {load_facts()[one].table.problem.metric for one in load_facts()}
     assert {len(one.problem.targets) for one in drawn if one.problem.metric == "mcrmse"} == {1, 2, 3}
 
 
 def test_the_same_seed_gives_the_same_demonstrations() -> None:
-    assert demonstrated(Habits(), 300) == demonstrated(Habits(), 300)
-    assert demonstrated(Habits(), 300) != demonstrated(Habits(), 300, seed=1)
+    assert demonstrated(FaultProbabilities(), 300) == demonstrated(FaultProbabilities(), 300)
+    assert demonstrated(FaultProbabilities(), 300) != demonstrated(FaultProbabilities(), 300, seed=1)
 
 
 def test_faultless_demonstrations_are_over_in_one_turn() -> None:
-    assert all(len(talk) == 2 and talk[1].content.endswith("```\nDONE") for talk in demonstrated(FAULTLESS, 300))
+    assert all(len(talk) == 2 and talk[1].content.endswith("```\nDONE") for talk in demonstrated(NO_FAULTS, 300))
 
 
 def test_demonstrations_are_mostly_faulty_and_of_many_kinds() -> None:
-    talks = demonstrated(Habits(), 3000)
+    talks = demonstrated(FaultProbabilities(), 3000)
     assert [talk[0].content.split(":")[0] for talk in talks] == ["engineer", "modeler", "analyst"] * 1000
     for place in range(3):
         again = [talk for talk in talks[place::3] if len(talk) == 4]
@@ -229,29 +231,29 @@ def test_the_tokenizer_is_lossless_on_programs_of_any_kind(tokenizer) -> None:  
 
 def test_a_demonstration_is_a_few_dozen_tokens(tokenizer) -> None:  # type: ignore[no-untyped-def]
     lengths: dict[str, list[int]] = {agent: [] for agent in ROLES}
-    for agent, talk in zip(cycle(ROLES), demonstrated(Habits(), 900), strict=False):
+    for agent, talk in zip(cycle(ROLES), demonstrated(FaultProbabilities(), 900), strict=False):
         for message in talk:
             assert decoded(tokenizer, message.content) == message.content
             lengths[agent].append(len(tokenizer.encode(message.content, add_special_tokens=False)))
-    config = compose(load(only=("dsbench",)), "dsbench", "tiny").config
+    config = compose(load_plugins(only=("dsbench",)), "dsbench", "tiny").config
     for agent, found in lengths.items():
         assert max(found) < config.agents[agent].max_tokens
         assert sum(found) / len(found) < 20
 
 
 def test_every_line_and_every_piece_of_a_name_is_one_token(tokenizer) -> None:  # type: ignore[no-untyped-def]
-    for text in (*parts(), *prompt_parts(), *PIECES):
+    for text in (*line_tokens(), *prompt_tokens(), *PIECES):
         assert len(tokenizer.encode(text, add_special_tokens=False)) == 1, text
 
 
 def test_demonstrations_are_encoded_as_the_template_renders_them(tokenizer) -> None:  # type: ignore[no-untyped-def]
-    for talk in demonstrated(Habits(), 60):
+    for talk in demonstrated(FaultProbabilities(), 60):
         encoded = encode(tokenizer, talk)
         messages = [{"role": message.role, "content": message.content} for message in talk]
         assert encoded.tokens == tokenizer.apply_chat_template(messages, return_dict=False)
         prompt = tokenizer.apply_chat_template(messages[:-1], add_generation_prompt=True, return_dict=False)
         assert encoded.tokens[: len(prompt)] == prompt
-        assert encoded.learned[len(prompt) - 1 :] == [False] + [True] * (len(encoded.tokens) - len(prompt))
+        assert encoded.loss_mask[len(prompt) - 1 :] == [False] + [True] * (len(encoded.tokens) - len(prompt))
         assert encoded.tokens[-1] == tokenizer.eos_token_id
 
 
@@ -259,14 +261,14 @@ def test_the_shipped_model_loads_and_is_small(tokenizer) -> None:  # type: ignor
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(SHIPPED)
-    untaught = Imitator(tokenizer.backend_tokenizer, window=WINDOW, seed=0, shape=SHAPE)
+    untaught = Imitator(tokenizer.backend_tokenizer, window=CONTEXT_WINDOW, seed=0, shape=MODEL_SHAPE)
     assert model.num_parameters() == untaught.model.num_parameters() < 350_000
     assert sum(path.stat().st_size for path in SHIPPED.iterdir()) < 2_000_000
 
 
 def test_the_shipped_model_was_built_with_these_habits() -> None:
     manifest = json.loads((SHIPPED / "manifest.json").read_text())
-    assert manifest["habits"] == asdict(Habits())
+    assert manifest["habits"] == asdict(FaultProbabilities())
 
 
 def test_warm_start_builds_the_same_folder_twice(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from mappa_dsbench.reports.unlearned import unlearned
+from mappa_dsbench.reports.unlearned import compare_faults
 from mappa_dsbench.roles import ROLES
 
 from mappa_core import Run
@@ -67,4 +67,4 @@ def test_the_stored_run_can_be_observed_reported_and_compared(run: Path, capsys:
     assert "fair_dummy" in (run / "report.html").read_text()
     assert main(["dsbench", "score", str(run), "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["total"]["rollouts"] == 2
-    assert [agent.agent for agent in unlearned(run).agents] == list(ROLES)
+    assert [agent.agent for agent in compare_faults(run).agents] == list(ROLES)

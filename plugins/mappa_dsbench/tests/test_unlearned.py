@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from mappa_dsbench.reports.unlearned import Fault, unlearned
+from mappa_dsbench.reports.unlearned import FaultCount, compare_faults
 from mappa_dsbench.roles import DATA_ENGINEER, MODELER
 
 from mappa_core.cli import main
@@ -44,10 +44,10 @@ def store(root: Path, *evaluations: list[list[Step]]) -> Path:
         for iteration, played in enumerate(evaluations):
             for sample, steps in enumerate(played):
                 task, name = Task(id="t", prompt=""), f"eval-{iteration}/t/{sample}"
-                run.store.begin("eval", name, task, sample, 5 * iteration)
+                run.store.begin_trajectory("eval", name, task, sample, 5 * iteration)
                 for place, one in enumerate(steps):
-                    run.store.step(name, Step(**{**_fields(one), "id": f"{name}/{place}", "position": place}))
-                run.store.end(Trajectory(id=name, task=task, sample=sample, iteration=5 * iteration))
+                    run.store.record_step(name, Step(**{**_fields(one), "id": f"{name}/{place}", "position": place}))
+                run.store.end_trajectory(Trajectory(id=name, task=task, sample=sample, iteration=5 * iteration))
     return root / "run"
 
 
@@ -56,16 +56,16 @@ def _fields(one: Step) -> dict[str, object]:
 
 
 def test_first_actions_are_compared_and_each_kind_counts_once(tmp_path: Path) -> None:
-    found = unlearned(store(tmp_path, BEFORE, AFTER))
+    found = compare_faults(store(tmp_path, BEFORE, AFTER))
     assert (found.first, found.last) == (0, 5)
     engineer, modeler, analyst = found.agents
     assert (engineer.before, engineer.after, engineer.programs_before, engineer.programs_after) == (2, 2, 2, 1)
     assert engineer.faults == (
-        Fault(code="failed", before=1, after=0),
-        Fault(code="id_inside", before=1, after=1),
-        Fault(code="missing", before=1, after=0),
+        FaultCount(code="failed", before=1, after=0),
+        FaultCount(code="id_inside", before=1, after=1),
+        FaultCount(code="missing", before=1, after=0),
     )
-    assert modeler.faults == (Fault(code="no_program", before=1, after=0),)
+    assert modeler.faults == (FaultCount(code="no_program", before=1, after=0),)
     assert (analyst.before, analyst.faults) == (0, ())
 
 
@@ -80,4 +80,4 @@ def test_the_command_prints_a_table_or_one_object(tmp_path: Path, capsys: pytest
 
 def test_a_run_with_one_evaluation_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="two evaluations, and the run has 1"):
-        unlearned(store(tmp_path, BEFORE))
+        compare_faults(store(tmp_path, BEFORE))

@@ -9,11 +9,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import pytest_asyncio
-from mappa_dsbench.grading.truth import truth_at
+from mappa_dsbench.grading.truth import load_truth
 from mappa_dsbench.options import TeamOptions
-from mappa_dsbench.revealing import revealed
+from mappa_dsbench.revealing import describe_truth
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
-from mappa_dsbench.table import problem_in
+from mappa_dsbench.table import problem_of_task
 from mappa_dsbench.workflow import DSBench, says_done
 
 from mappa_core.errors import ConfigError, TaskError, ToolError
@@ -287,12 +287,12 @@ async def test_a_coach_is_told_of_regressions_and_rejections_and_nothing_without
 
 async def test_probabilities_are_told_as_labels_too(pens: Made, tmp_path: Path) -> None:
     task = made(tmp_path / "task", "roc_auc")
-    truth = truth_at(Path(str(task.task.reference)), problem_in(task.task))
+    truth = load_truth(Path(str(task.task.reference)), problem_of_task(task.task))
     scene = Scene(task=task.task, role=ROLES[ANALYST], step=action("", calls=False))
     file = tmp_path / "submission.csv"
     chances = pd.DataFrame({"pen_id": task.answers.pen_id, "ink": 0.2 + 0.5 * task.answers.ink})
     chances.to_csv(file, index=False)
-    told = revealed(scene, truth, file)
+    told = describe_truth(scene, truth, file)
     assert "scores 1 by roc_auc" in told and "(from 0.5 on it counts as 1): accuracy 1 where" in told
     chances.assign(ink=chances.ink * 10).to_csv(file, index=False)
-    assert "Beside it" not in revealed(scene, truth, file)
+    assert "Beside it" not in describe_truth(scene, truth, file)

@@ -12,14 +12,14 @@ from pathlib import Path
 from random import Random
 
 import pandas as pd
-from mappa_dsbench.embedded.catalogue import Embedded
-from mappa_dsbench.embedded.facts import facts
-from mappa_dsbench.grading.grade import Grade, grade
+from mappa_dsbench.embedded.catalogue import EmbeddedTask
+from mappa_dsbench.embedded.facts import load_facts
+from mappa_dsbench.grading.grade import Grade, grade_submission
 from mappa_dsbench.grading.metrics import METRICS
 from mappa_dsbench.grading.truth import Truth, read_truth
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES, SUBMISSION
-from mappa_dsbench.tiny.drawing import Drawn
-from mappa_dsbench.tiny.habits import sound
+from mappa_dsbench.tiny.drawing import SyntheticTask
+from mappa_dsbench.tiny.habits import draw_sound_program
 from mappa_dsbench.tiny.programs import Program
 
 PROBES = {DATA_ENGINEER: "features", MODELER: "model"}
@@ -47,15 +47,15 @@ print(json.dumps(told))
 class Table:
     """An embedded task, cut, as a demonstration knows tasks. `gaps`: a column of numbers has some."""
 
-    def __init__(self, embedded: Embedded) -> None:
-        cut = embedded.cut()
-        table = facts()[embedded.name].table
+    def __init__(self, embedded: EmbeddedTask) -> None:
+        cut = embedded.make_files()
+        table = load_facts()[embedded.name].table
         self.files = {"train.csv": cut.train, "test.csv": cut.test, "sample_submission.csv": cut.sample}
         self.truth: Truth = read_truth(cut.answer, cut.problem)
         self.anchors = table.anchors
         train = pd.read_csv(BytesIO(cut.train))
         first = train[cut.problem.targets[0]]
-        self.drawn = Drawn(
+        self.drawn = SyntheticTask(
             table,
             text_ids=not pd.api.types.is_numeric_dtype(train[cut.problem.id_column]),
             text_targets=not pd.api.types.is_numeric_dtype(first),
@@ -125,7 +125,7 @@ def _ran(job: Job, folder: Path, found: dict) -> Ran:
 
 
 def graded(table: Table, folder: Path) -> Grade:
-    return grade(table.truth, table.anchors, folder / SUBMISSION)
+    return grade_submission(table.truth, table.anchors, folder / SUBMISSION)
 
 
 def played(tables: list[Table], rng: Random, root: Path) -> dict[str, list[Ran]]:
@@ -134,7 +134,7 @@ def played(tables: list[Table], rng: Random, root: Path) -> dict[str, list[Ran]]
     before: list[Path | None] = [None] * len(tables)
     for agent in ROLES:
         jobs = [
-            Job(agent, sound(agent, table.drawn, rng), table, after)
+            Job(agent, draw_sound_program(agent, table.drawn, rng), table, after)
             for table, after in zip(tables, before, strict=True)
         ]
         found[agent] = run(jobs, root / agent)

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @hookimpl
 def mappa_workflows() -> Iterable[Offer[Workflow]]:
-    from mappa_mathchat.workflow import MathChat, Options
+    from mappa_mathchat.workflow import MathChat, MathChatOptions
 
-    yield Offer("mathchat", MathChat, Options)
+    yield Offer("mathchat", MathChat, MathChatOptions)
 
 
 @hookimpl
 def mappa_tasks() -> Iterable[Offer[TaskSource]]:
-    from mappa_mathchat.words import Options, WordProblems
+    from mappa_mathchat.words import WordOptions, WordProblems
 
-    yield Offer("words", WordProblems, Options)
+    yield Offer("words", WordProblems, WordOptions)
 
 
 @hookimpl

@@ -1,9 +1,9 @@
-r"""The program that compares two LaTeX expressions, in a process of its own.
+r"""A program that compares pairs of LaTeX expressions in its own process.
 
-Run as a script: `algebra.py SECONDS BYTES`. It reads one JSON pair `[answer, reference]` a line and answers each with
-`equal`, `different` or `undecided SIGNAL`. Every pair is judged in a fork that dies of its CPU or memory limit, so an
-expression that hangs or swells costs one verdict and neither this process nor its parent. The limit is CPU time: a
-busy machine changes no verdict.
+Run as a script: `algebra.py SECONDS BYTES`. It reads one JSON pair `[answer, reference]` a line and replies with
+`equal`, `different` or `undecided SIGNAL`. Every pair is compared in a fork with a CPU and memory limit, so an
+expression that hangs or grows without bound leaves one pair undecided and ends neither this process nor its parent.
+The limit is CPU time: the load of the machine changes no result.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from sympy import Basic
 
 WALL_FACTOR = 12
-"""Wall seconds per CPU second after which a fork is ended whatever it waits for."""
-WARM_UP = (r"\frac{\sqrt{2}}{2}+1", r"(x^{2}+\pi)\cdot 3^{-1}", r"\cos(x)-|y|")
+"""Wall-clock limit of a fork as a multiple of its CPU limit."""
+WARM_UP_EXPRESSIONS = (r"\frac{\sqrt{2}}{2}+1", r"(x^{2}+\pi)\cdot 3^{-1}", r"\cos(x)-|y|")
 
 
-def parse(latex: str) -> Basic:
-    """LaTeX to a sympy expression. Raises whatever the parser raises on text that is no expression."""
+def parse_latex(latex: str) -> Basic:
+    """Parse LaTeX into a sympy expression. Raises whatever the parser raises on text that is no expression."""
     from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
     from sympy import I, Symbol
 
@@ -34,12 +34,12 @@ def parse(latex: str) -> Basic:
     return parsed.subs(Symbol("i"), I) if parsed.has(Symbol("i")) else parsed
 
 
-def equal(answer: str, reference: str) -> bool:
-    """Whether both are the same number, expression, equation or matrix. Text that is no expression equals nothing."""
+def equal_by_algebra(answer: str, reference: str) -> bool:
+    """Whether both are the same number, expression, equation or matrix; False for text that is no expression."""
     from math_verify import verify
 
     try:
-        gold, target = parse(reference), parse(answer)
+        gold, target = parse_latex(reference), parse_latex(answer)
         # 50 digits: the default of 15 takes a difference below 1e-15 for none
         options = {"numeric_precision": 50, "allow_set_relation_comp": True, "timeout_seconds": None}
         return bool(verify(gold, target, raise_on_error=True, **options))
@@ -47,22 +47,22 @@ def equal(answer: str, reference: str) -> bool:
         return False
 
 
-def _judge(line: bytes, seconds: float) -> None:
+def _compare_and_exit(line: bytes, seconds: float) -> None:
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, seconds * WALL_FACTOR)
     answer, reference = json.loads(line)
-    os._exit(0 if equal(answer, reference) else 1)
+    os._exit(0 if equal_by_algebra(answer, reference) else 1)
 
 
-def serve(seconds: float, memory_bytes: int) -> None:
-    """Answer pairs from standard input until it closes. `seconds` of CPU and `memory_bytes` bind each pair."""
+def serve_comparisons(seconds: float, memory_bytes: int) -> None:
+    """Compare pairs from standard input until it closes. `seconds` of CPU and `memory_bytes` limit each comparison."""
     logging.disable()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer; its end closes standard input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C; when it ends, standard input closes
     if sys.platform == "linux":
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    for latex in WARM_UP:
-        parse(latex)
-    equal(*WARM_UP[:2])
+    for latex in WARM_UP_EXPRESSIONS:
+        parse_latex(latex)
+    equal_by_algebra(*WARM_UP_EXPRESSIONS[:2])
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     silence = os.open(os.devnull, os.O_WRONLY)
     replies.write("ready\n")
@@ -71,7 +71,7 @@ def serve(seconds: float, memory_bytes: int) -> None:
     for line in sys.stdin.buffer:
         fork = os.fork()
         if fork == 0:
-            _judge(line, seconds)
+            _compare_and_exit(line, seconds)
         code = os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
         match code:
             case 0:
@@ -83,4 +83,4 @@ def serve(seconds: float, memory_bytes: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(float(sys.argv[1]), int(sys.argv[2]))
+    serve_comparisons(float(sys.argv[1]), int(sys.argv[2]))

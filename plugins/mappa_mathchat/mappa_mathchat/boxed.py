@@ -1,4 +1,4 @@
-"""Where the final answer of a text stands: the last boxed expression outside think text."""
+"""Extracts the final answer of a text: the last boxed expression outside think text."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ _THINK_TAG = re.compile(r"<(/?)think(?:ing)?>")
 _BOX = re.compile(r"\\boxed\s*\{")
 
 
-def without_thoughts(text: str) -> str:
-    """`text` without its think text.
+def strip_thinking(text: str) -> str:
+    """Remove the think text from `text`.
 
-    A closing tag that was never opened ends thoughts that began before the text (chat templates that open the tag
-    themselves); an opening tag that is never closed begins thoughts that were cut off.
+    A closing tag without an opening one ends think text that began before `text` (some chat templates open the tag
+    themselves); an opening tag without a closing one begins think text that was truncated.
     """
     outside: list[str] = []
     start: int | None = 0  # of the text outside; None inside thoughts
@@ -30,18 +30,18 @@ def without_thoughts(text: str) -> str:
     return "".join(outside)
 
 
-def final_answer(text: str) -> str | None:
-    r"""The content of the last `\boxed{}` outside think text; None where there is none, or where it is cut off."""
-    text = without_thoughts(text)
+def extract_final_answer(text: str) -> str | None:
+    r"""Return the content of the last `\boxed{}` outside think text; None without one, or where it is truncated."""
+    text = strip_thinking(text)
     starts = [box.end() for box in _BOX.finditer(text)]
     if not starts:
         return None
-    end = closing_brace(text, starts[-1])
+    end = find_closing_brace(text, starts[-1])
     return None if end is None else text[starts[-1] : end].strip()
 
 
-def closing_brace(text: str, start: int) -> int | None:
-    r"""Where the group whose content begins at `start` closes; `\{` and `\}` are characters, not groups."""
+def find_closing_brace(text: str, start: int) -> int | None:
+    r"""Return where the group whose content begins at `start` closes; `\{` and `\}` are characters, not groups."""
     depth, position = 1, start
     while position < len(text):
         match text[position]:

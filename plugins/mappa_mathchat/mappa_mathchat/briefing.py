@@ -1,4 +1,4 @@
-"""What each agent is shown: prompts in Markdown, one file per agent and one for what its code did."""
+"""Prompt templates in Markdown: one file per agent, and one for the results of its code."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from mappa_core import ConfigError, ToolCall, ToolResult, cut_middle
 
-PROMPTS = Path(__file__).parent / "prompts"
-RESULTS = "results"
+PROMPTS_FOLDER = Path(__file__).parent / "prompts"
+RESULTS_TEMPLATE = "results"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
-    """What one action hands on: its words without think text, what its code did, and what the coach said of it."""
+    """The part of an action that later agents see: its text without think text, the results of its code, and the
+    coach's feedback."""
 
     agent: str
     text: str
@@ -25,19 +26,19 @@ class Contribution:
     feedback: str = ""
 
 
-class Briefing:
-    """The prompts of one folder: `NAME.md` for every agent, and `results.md`.
+class PromptTemplates:
+    """The templates of one folder: `NAME.md` for every agent, and `results.md`.
 
-    `prompts` names a set that comes with the plugin (`full`, `tiny`) or is a path to a folder of one's own. Agents'
-    templates get `problem`, `earlier` (Contributions, oldest first) and `token_limit`; `results.md` gets `runs`, each
-    with `unrunnable` (why a block could not be run, or None), `status`, `exit_code`, `stdout` and `stderr`.
+    `prompts` names a set that comes with the plugin (`full`, `tiny`) or is the path of a folder. The agents' templates
+    get `problem`, `earlier` (Contributions, oldest first) and `token_limit`; `results.md` gets `runs`, each with
+    `unrunnable` (why a block could not be run, or None), `status`, `exit_code`, `stdout` and `stderr`.
     """
 
     def __init__(self, prompts: str, agents: Sequence[str], *, token_limit: int, output_chars: int) -> None:
-        folder = PROMPTS / prompts if (PROMPTS / prompts).is_dir() else Path(prompts)
-        missing = [f"{name}.md" for name in (*agents, RESULTS) if not (folder / f"{name}.md").is_file()]
+        folder = PROMPTS_FOLDER / prompts if (PROMPTS_FOLDER / prompts).is_dir() else Path(prompts)
+        missing = [f"{name}.md" for name in (*agents, RESULTS_TEMPLATE) if not (folder / f"{name}.md").is_file()]
         if missing:
-            known = ", ".join(sorted(path.name for path in PROMPTS.iterdir()))
+            known = ", ".join(sorted(path.name for path in PROMPTS_FOLDER.iterdir()))
             raise ConfigError(
                 f"workflow.options.prompts: {folder} lacks {', '.join(missing)}; "
                 f"name one of the sets {known}, or a folder that holds these files"
@@ -50,19 +51,19 @@ class Briefing:
             autoescape=False,  # prompts are plain text, not HTML
         )
         try:
-            self._templates = {name: environment.get_template(f"{name}.md") for name in (*agents, RESULTS)}
+            self._templates = {name: environment.get_template(f"{name}.md") for name in (*agents, RESULTS_TEMPLATE)}
         except TemplateError as error:
             raise ConfigError(f"workflow.options.prompts: a template in {folder} does not parse: {error}") from error
         self._token_limit = token_limit
         self._output_chars = output_chars
 
-    def prompt(self, agent: str, problem: str, earlier: Sequence[Contribution]) -> str:
-        """The one user message that opens an agent's part."""
+    def render_prompt(self, agent: str, problem: str, earlier: Sequence[Contribution]) -> str:
+        """Render the user message with which an agent's turns begin."""
         template = self._templates[agent]
         return template.render(problem=problem, earlier=tuple(earlier), token_limit=self._token_limit).strip()
 
-    def results(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> str:
-        """What the code of an action did, block by block; empty where it held none."""
+    def render_results(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> str:
+        """Render the results of an action's code, block by block; empty where it has no code."""
         runs = [
             {
                 "unrunnable": call.error,
@@ -73,4 +74,4 @@ class Briefing:
             }
             for call, result in zip(calls, results, strict=True)
         ]
-        return self._templates[RESULTS].render(runs=runs).strip() if runs else ""
+        return self._templates[RESULTS_TEMPLATE].render(runs=runs).strip() if runs else ""

@@ -1,6 +1,6 @@
-r"""When an answer equals a reference: the whole answer and nothing but the answer.
+r"""Decides whether an answer equals a reference, as a whole.
 
-Numbers, tuples, intervals, sets and lists of them are decided here, exactly; what needs algebra is asked of a callable.
+Numbers, tuples, intervals, sets and lists of them are compared here, exactly; a callable decides what needs algebra.
 Two texts are equal where
 
 - they are spelled the same;
@@ -9,9 +9,9 @@ Two texts are equal where
 - they are tuples or intervals with equal parts in order, or sets or lists with equal parts in any order;
 - algebra says so.
 
-A name in front is dropped (`x = 5`, `m+n = 142`), an equation still to be solved (`2x = 60`) is no answer, and a box
-that holds the right number among others (`1 or 60`, `60, 61`, `\pm 60`) is wrong. A reference `080 or 081 (remark)`
-accepts either.
+A name on the left is dropped (`x = 5`, `m+n = 142`), an unsolved equation (`2x = 60`) is no answer, and a box that
+holds the right number among others (`1 or 60`, `60, 61`, `\pm 60`) is wrong. A reference `080 or 081 (remark)` accepts
+either.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
-from mappa_mathchat.latex import expression, number, spell, split_unit
+from mappa_mathchat.latex import normalize_spelling, parse_number, split_unit, to_expression
 
-Algebra = Callable[[str, str], bool]
-"""Whether two LaTeX expressions, as `latex.expression` gives them, are equal."""
+AlgebraCheck = Callable[[str, str], bool]
+"""Whether two LaTeX expressions, as returned by `latex.to_expression`, are equal."""
 
 MAX_CHARACTERS = 1000
-"""A longer answer is equal only to its own text."""
+"""Longest answer that is parsed; a longer one equals only the identical text."""
 MAX_PARTS = 32
 MAX_DEPTH = 20
 
@@ -39,8 +39,8 @@ _UNKNOWN = re.compile(r"\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi|omega)(?
 _EQUALS = re.compile(r"(?<![<>!\\])=")
 
 
-def equal(answer: str, reference: str, algebra: Algebra) -> bool:
-    """Whether `answer` says what `reference` says. Raises what `algebra` raises, nothing else."""
+def answers_equal(answer: str, reference: str, algebra: AlgebraCheck) -> bool:
+    """Whether `answer` equals `reference`. Raises what `algebra` raises, nothing else."""
     answer, reference = answer.strip(), reference.strip()
     if not answer:
         return False
@@ -50,7 +50,9 @@ def equal(answer: str, reference: str, algebra: Algebra) -> bool:
         return False
     without_remark = _REMARK.sub("", reference)
     accepted = [without_remark, *_ALTERNATIVES.split(without_remark)]
-    return any(_same(spell(answer), spell(one), algebra) for one in dict.fromkeys(accepted))
+    return any(
+        _same_answer(normalize_spelling(answer), normalize_spelling(one), algebra) for one in dict.fromkeys(accepted)
+    )
 
 
 def _depth(text: str) -> int:
@@ -61,11 +63,11 @@ def _depth(text: str) -> int:
     return deepest
 
 
-def _same(answer: str, reference: str, algebra: Algebra) -> bool:
-    if _words(answer) == _words(reference):
+def _same_answer(answer: str, reference: str, algebra: AlgebraCheck) -> bool:
+    if _normalize_words(answer) == _normalize_words(reference):
         return True
     if _RELATION.search(answer) or _RELATION.search(reference):
-        return _ask(answer, reference, algebra)
+        return _equal_by_algebra(answer, reference, algebra)
     given, true = _structure(answer), _structure(reference)
     if given is None and true is None:
         return _same_value(answer, reference, algebra)
@@ -74,9 +76,9 @@ def _same(answer: str, reference: str, algebra: Algebra) -> bool:
     return _same_parts(given, true, algebra)
 
 
-def _words(text: str) -> str:
-    """The text with `\\text{}` unwrapped; words alone, in any case."""
-    plain = re.sub(r"\\text\{([^{}]*)\}", lambda found: found[1].strip(), text)
+def _normalize_words(text: str) -> str:
+    """Unwrap `\\text{}`; fold the case of a text that is words alone."""
+    plain = re.sub(r"\\text\{([^{}]*)\}", lambda match: match[1].strip(), text)
     return plain.casefold() if re.fullmatch(r"[A-Za-z .'-]{2,}", plain) else plain
 
 
@@ -86,8 +88,8 @@ Structure = tuple[str, list[str]]
 
 
 def _structure(text: str) -> Structure | None:
-    """Kind and parts of a text; None where it is one value. The kind is `any order`, `union`, or the two brackets."""
-    if number(text) is not None:
+    """Split a text into kind and parts; None for a single value. The kind is `any order`, `union`, or the brackets."""
+    if parse_number(text) is not None:
         return None
     if r"\cup" in text:
         return "union", _split(text, r"\cup")
@@ -108,7 +110,7 @@ def _structure(text: str) -> Structure | None:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """`text` at every separator outside brackets; whole where its brackets do not match."""
+    """Split `text` at every separator outside brackets; not at all where its brackets do not match."""
     parts, depth, start, position = [], 0, 0, 0
     while position < len(text):
         character = text[position]
@@ -123,15 +125,15 @@ def _split(text: str, separator: str) -> list[str]:
     return [text] if depth else [*parts, text[start:].strip()]
 
 
-def _same_parts(given: Structure, true: Structure, algebra: Algebra) -> bool:
+def _same_parts(given: Structure, true: Structure, algebra: AlgebraCheck) -> bool:
     (kind, answers), (_, references) = given, true
     if len(answers) != len(references) or len(answers) > MAX_PARTS or not all(answers):
         return False
     if kind not in ("any order", "union"):
-        return all(_same(*pair, algebra) for pair in zip(answers, references, strict=True))
+        return all(_same_answer(*pair, algebra) for pair in zip(answers, references, strict=True))
     left = list(references)
     for answer in answers:
-        match = next((one for one in left if _same(answer, one, algebra)), None)
+        match = next((one for one in left if _same_answer(answer, one, algebra)), None)
         if match is None:
             return False
         left.remove(match)
@@ -141,11 +143,11 @@ def _same_parts(given: Structure, true: Structure, algebra: Algebra) -> bool:
 # --- one value ------------------------------------------------------------------------------------------------------
 
 
-def _same_value(answer: str, reference: str, algebra: Algebra) -> bool:
+def _same_value(answer: str, reference: str, algebra: AlgebraCheck) -> bool:
     given, true = _EQUALS.split(answer), _EQUALS.split(reference)
     if len(true) > 1:
         if len(given) > 1:
-            return _ask(answer, reference, algebra)
+            return _equal_by_algebra(answer, reference, algebra)
         return len(true) == 2 and _is_name(true[0]) and _same_scalar(answer, true[1], algebra)
     if len(given) > 1 and re.search("[A-Za-z]", given[0]):
         if not _is_name(given[0]):
@@ -155,21 +157,21 @@ def _same_value(answer: str, reference: str, algebra: Algebra) -> bool:
 
 
 def _is_name(head: str) -> bool:
-    """Whether the left side names a quantity (`x`, `m+n`, `f(2)`) rather than asking for one (`2x`) or denying it."""
+    """Whether the left side names a quantity (`x`, `m+n`, `f(2)`), and is no term to solve (`2x`) and no negation."""
     if re.search(r"(?<![A-Za-z])(?:not|or|and)(?![A-Za-z])", head):
         return False
     named = _INDEX.sub("", _LONG_NAME.sub("Q", head))
     unknowns = set(_UNKNOWN.findall(named))
-    return expression(named) is not None and bool(unknowns) and (len(unknowns) > 1 or not re.search("[0-9]", named))
+    return to_expression(named) is not None and bool(unknowns) and (len(unknowns) > 1 or not re.search("[0-9]", named))
 
 
-def _same_scalar(answer: str, reference: str, algebra: Algebra) -> bool:
+def _same_scalar(answer: str, reference: str, algebra: AlgebraCheck) -> bool:
     (given, given_unit), (true, true_unit) = split_unit(_ungroup(answer)), split_unit(_ungroup(reference))
     if given_unit and true_unit and given_unit != true_unit:
         return False
-    left, right = number(given), number(true)
+    left, right = parse_number(given), parse_number(true)
     if left is None or right is None:
-        return _ask(given, true, algebra)
+        return _equal_by_algebra(given, true, algebra)
     percents = (given_unit, true_unit).count("percent")
     return left == right or (percents == 1 and _ratio_is_hundred(left, right, given_unit == "percent"))
 
@@ -179,7 +181,7 @@ def _ratio_is_hundred(answer: Fraction, reference: Fraction, answer_is_percent: 
 
 
 def _ungroup(text: str) -> str:
-    """`text` without parentheses around the whole of it, or the braces of a set of one."""
+    """Remove parentheses around the whole text, or the braces of a set of one."""
     for opening, closing in (("(", ")"), (r"\{", r"\}")):
         inner = text.removeprefix(opening).removesuffix(closing)
         if len(text) - len(inner) == len(opening + closing) and len(_split(inner + ",", ",")) == 2:
@@ -187,8 +189,8 @@ def _ungroup(text: str) -> str:
     return text
 
 
-def _ask(answer: str, reference: str, algebra: Algebra) -> bool:
-    given, true = expression(answer), expression(reference)
+def _equal_by_algebra(answer: str, reference: str, algebra: AlgebraCheck) -> bool:
+    given, true = to_expression(answer), to_expression(reference)
     if given is None or true is None:
         return False
     return given == true or algebra(given, true)

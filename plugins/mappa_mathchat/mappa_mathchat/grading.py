@@ -1,7 +1,7 @@
-r"""Grading by rule: the last boxed expression of a text against the known answer.
+r"""Rule-based grading: compares the last boxed expression of a text with the known answer.
 
-Plain answers are decided at once, in this process (`equality`). What needs algebra goes to a worker process
-(`algebra`), where an expression that hangs or swells is ended by its own CPU and memory limit and counts as wrong.
+Plain answers are compared in this process (`equality`). A worker process (`algebra`) compares what needs algebra, with
+a CPU and memory limit for each comparison; an expression that exceeds a limit counts as wrong.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pathlib import Path
 import structlog
 
 from mappa_core import ToolError
-from mappa_mathchat.boxed import final_answer
-from mappa_mathchat.equality import equal
+from mappa_mathchat.boxed import extract_final_answer
+from mappa_mathchat.equality import answers_equal
 
-SECONDS = 5.0
-"""CPU time that one comparison may take."""
-MEMORY_BYTES = 1 << 30
+MAX_COMPARISON_SECONDS = 5.0
+"""CPU limit of one comparison."""
+MAX_MEMORY_BYTES = 1 << 30
 """Address space of the worker and of each comparison."""
 
 _PROGRAM = Path(__file__).with_name("algebra.py")
@@ -33,10 +33,10 @@ _CLOSED = "this grader is closed"
 _KEPT_ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "TMPDIR")
 
 
-class Worker:
-    """The algebra process: started when first asked, started again when lost. Threads take turns."""
+class AlgebraWorker:
+    """The algebra process: started at the first comparison, restarted when lost. A lock serialises its threads."""
 
-    def __init__(self, seconds: float = SECONDS) -> None:
+    def __init__(self, seconds: float = MAX_COMPARISON_SECONDS) -> None:
         self._seconds = seconds
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
@@ -44,7 +44,7 @@ class Worker:
         self._log = structlog.get_logger()
 
     def equal(self, answer: str, reference: str) -> bool:
-        """Whether two LaTeX expressions are equal; False where the limits were reached first.
+        """Whether two LaTeX expressions are equal; False where a limit was reached.
 
         Raises:
             ToolError: the process does not start, was lost twice, or this worker is closed.
@@ -58,8 +58,8 @@ class Worker:
         return reply == "equal"
 
     def _exchange(self, answer: str, reference: str) -> str | None:
-        """One question, one reply; None where the process was lost."""
-        process = self._started()
+        """Send one pair and return the reply; None where the process was lost."""
+        process = self._ensure_process()
         assert process.stdin is not None and process.stdout is not None
         try:
             process.stdin.write(json.dumps([answer, reference]) + "\n")
@@ -72,12 +72,12 @@ class Worker:
         self._stop()
         return None
 
-    def _started(self) -> subprocess.Popen[str]:
+    def _ensure_process(self) -> subprocess.Popen[str]:
         if self._closed:
             raise ToolError(_CLOSED)
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", str(_PROGRAM), str(self._seconds), str(MEMORY_BYTES)],
+                [sys.executable, "-P", str(_PROGRAM), str(self._seconds), str(MAX_MEMORY_BYTES)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -108,42 +108,42 @@ class Worker:
 
 
 class _NeedsAlgebra(Exception):
-    """Raised in place of an answer by a comparison that must not wait."""
+    """Raised by a comparison in the event loop that would have to wait for algebra."""
 
 
-def _refuse(_answer: str, _reference: str) -> bool:
+def _refuse_algebra(_answer: str, _reference: str) -> bool:
     raise _NeedsAlgebra
 
 
 class Grader:
-    """Grades for many callers at once without blocking the event loop."""
+    """Grades concurrently without blocking the event loop."""
 
-    def __init__(self, seconds: float = SECONDS) -> None:
-        self._worker = Worker(seconds)
+    def __init__(self, seconds: float = MAX_COMPARISON_SECONDS) -> None:
+        self._worker = AlgebraWorker(seconds)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grader")
 
     async def is_correct(self, text: str, reference: str) -> bool:
         r"""Whether the last `\boxed{}` of `text` outside think text equals `reference`; False without one."""
-        answer = final_answer(text)
+        answer = extract_final_answer(text)
         return answer is not None and await self.are_equal(answer, reference)
 
     async def are_equal(self, answer: str, reference: str) -> bool:
-        """Whether two answers, already taken out of their texts, are equal by the same rules."""
+        """Whether two extracted answers are equal by the same rules."""
         try:
-            return equal(answer, reference, _refuse)
+            return answers_equal(answer, reference, _refuse_algebra)
         except _NeedsAlgebra:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, equal, answer, reference, self._worker.equal)
+            return await loop.run_in_executor(self._thread, answers_equal, answer, reference, self._worker.equal)
 
     async def close(self) -> None:
-        """End the worker process; callers that still wait get an error."""
+        """End the worker process; pending comparisons fail."""
         self._thread.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._worker.close)
 
 
 @cache
-def _shared_worker() -> Worker:
-    worker = Worker()
+def _shared_worker() -> AlgebraWorker:
+    worker = AlgebraWorker()
     atexit.register(worker.close)
     return worker
 
@@ -151,7 +151,7 @@ def _shared_worker() -> Worker:
 def is_correct(text: str, reference: str) -> bool:
     r"""Whether the last `\boxed{}` of `text` outside think text equals `reference`; False without one.
 
-    Waits for the worker where algebra is needed: at most its limits, a few seconds. In a running event loop use Grader.
+    Blocks for at most a few seconds (the worker's limits) where algebra is needed. In an event loop use Grader.
     """
-    answer = final_answer(text)
-    return answer is not None and equal(answer, reference, _shared_worker().equal)
+    answer = extract_final_answer(text)
+    return answer is not None and answers_equal(answer, reference, _shared_worker().equal)

@@ -1,6 +1,6 @@
-"""How answers are written: one spelling for many, numbers read exactly, and what may be handed to an algebra system.
+"""Normalises the LaTeX of answers: one spelling, exact numbers, and expressions that are safe for an algebra system.
 
-Everything here is strict in one direction: a text whose meaning is in doubt is no number and no expression.
+All functions are strict: an ambiguous text is neither a number nor an expression.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _SPELLINGS = tuple(
 _SPACE_WITHOUT_MEANING = re.compile(r"(?<![A-Za-z0-9}]) | (?![A-Za-z0-9\\])")
 
 
-def spell(text: str) -> str:
-    """`text` in one spelling: no layout, no enclosing `$…$`, `\\(…\\)` or braces, no trailing period."""
+def normalize_spelling(text: str) -> str:
+    """Return `text` in one spelling: no layout, no enclosing `$…$`, `\\(…\\)` or braces, no trailing period."""
     text = text.translate(_CHARACTERS)
     for pattern, replacement in _SPELLINGS:
         text = pattern.sub(replacement, text)
@@ -81,15 +81,15 @@ _UNIT_SPELLINGS = {r"^\circ": "degree", "deg": "degree", r"\%": "percent", "%": 
 
 
 def split_unit(text: str) -> tuple[str, str | None]:
-    r"""A spelled text as (value, unit): `5\text{ cm}` is ("5", "cm"), `5` is ("5", None)."""
-    found = _UNIT.fullmatch(text)
-    if found is None:
+    r"""Split a normalised text into (value, unit): `5\text{ cm}` is ("5", "cm"), `5` is ("5", None)."""
+    match = _UNIT.fullmatch(text)
+    if match is None:
         return text, None
-    value, raw = found["value"].strip(), found["unit"]
+    value, raw = match["value"].strip(), match["unit"]
     name = re.sub(r"\\text\{([^{}]*)\}", r"\1", raw).strip().lower()
     if _NO_UNIT.search(name):
         return text, None
-    if raw.startswith("^") and number(value) is None:  # the degree sign of an angle inside an expression
+    if raw.startswith("^") and parse_number(value) is None:  # the degree sign of an angle inside an expression
         return text, None
     if name in _UNIT_SPELLINGS:
         return value, _UNIT_SPELLINGS[name]
@@ -109,24 +109,24 @@ _FRACTION = re.compile(
 )
 
 
-def number(text: str) -> Fraction | None:
-    """The exact value of a spelled integer, decimal (`1,234.5`, `1e3`), fraction or mixed number; None for all else."""
-    found = _DECIMAL.fullmatch(text)
-    if found and (found["whole"] or found["part"]):
-        digits = f"{found['whole'].replace(',', '').replace(' ', '')}.{found['part'] or '0'}"
-        return Fraction(f"{found['sign']}{digits}e{found['power'] or 0}")
-    found = _FRACTION.fullmatch(text)
-    if not found:
+def parse_number(text: str) -> Fraction | None:
+    """Parse a normalised integer, decimal (`1,234.5`, `1e3`), fraction or mixed number exactly; None for all else."""
+    match = _DECIMAL.fullmatch(text)
+    if match and (match["whole"] or match["part"]):
+        digits = f"{match['whole'].replace(',', '').replace(' ', '')}.{match['part'] or '0'}"
+        return Fraction(f"{match['sign']}{digits}e{match['power'] or 0}")
+    match = _FRACTION.fullmatch(text)
+    if not match:
         return None
-    above = found["a"] or found["a1"] or found["a2"]
-    below = found["b"] or found["b1"] or found["b2"]
-    whole = found["whole"]
+    above = match["a"] or match["a1"] or match["a2"]
+    below = match["b"] or match["b1"] or match["b2"]
+    whole = match["whole"]
     if int(below) == 0 or (whole and (above.startswith("-") or below.startswith("-"))):
         return None
-    if whole and found["a2"] and not whole.endswith(" "):
+    if whole and match["a2"] and not whole.endswith(" "):
         return None
     value = Fraction(int(above), int(below)) + (int(whole) if whole else 0)
-    return -value if found["sign"] == "-" else value
+    return -value if match["sign"] == "-" else value
 
 
 # --- what may be handed to an algebra system -----------------------------------------------------------------------
@@ -160,31 +160,31 @@ _EXPRESSION_SPELLINGS = tuple(
         (r"(\\frac\{[^{}]*\}) ?([0-9A-Za-z])", r"\1{\2}"),
         (r"\\log_([0-9A-Za-z]) ?", r"\\log_{\1}"),
         (r"(?<![0-9.,_^])([0-9]+) ?(\\frac\{[0-9]+\}\{[0-9]+\})", r"(\1+\2)"),
-        (r"(?<![0-9.])([0-9]+)\.([0-9]+)", lambda found: _decimal(found[1], found[2])),
+        (r"(?<![0-9.])([0-9]+)\.([0-9]+)", lambda match: _decimal_as_fraction(match[1], match[2])),
         (r"((?<![_^0-9])[0-9]+|\)) ?\(", r"\1\\cdot ("),
     )
 )
 
 
-def _decimal(whole: str, part: str) -> str:
+def _decimal_as_fraction(whole: str, part: str) -> str:
     return rf"(\frac{{{int(whole + part)}}}{{{10 ** len(part)}}})"
 
 
-def expression(text: str) -> str | None:
-    """A spelled text as LaTeX that reads one way only, decimals as exact fractions; None where it is none."""
-    value = number(text)
+def to_expression(text: str) -> str | None:
+    """Convert a normalised text to unambiguous LaTeX, decimals to exact fractions; None for text that is none."""
+    value = parse_number(text)
     if value is not None:
         return str(value) if value.denominator == 1 else rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
     for pattern, replacement in _EXPRESSION_SPELLINGS:
         text = pattern.sub(replacement, text)
     without_indices = re.sub(r"\\sqrt\[[0-9A-Za-z]\]", r"\\sqrt", text)
-    if _DOUBTFUL.search(without_indices) or not _known(_TOKEN.findall(without_indices)):
+    if _DOUBTFUL.search(without_indices) or not _is_mathematics(_TOKEN.findall(without_indices)):
         return None
     return text
 
 
-def _known(tokens: list[str]) -> bool:
-    """Whether every token is of mathematics and every group is an argument of something."""
+def _is_mathematics(tokens: list[str]) -> bool:
+    """Whether every token belongs to mathematics and every group is an argument of a command."""
     due, outer = 0, []
     for before, token in zip(["", *tokens], tokens, strict=False):
         if token == "{":

@@ -9,68 +9,72 @@ from dataclasses import dataclass
 from typing import Literal
 
 Operation = Literal["add", "sub", "mul", "div"]
-Kind = Literal["sum", "scale"]
+PlanKind = Literal["sum", "scale"]
 
-# Things that are counted are not cut in pieces, so a division that does not come out even is rounded down.
-APPLY: dict[str, Callable[[int, int], int]] = {
+# Counts are whole numbers, so a division with a remainder is rounded down.
+APPLY_OPERATION: dict[str, Callable[[int, int], int]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
     "div": operator.floordiv,
 }
-SCALING = frozenset({"mul", "div"})
-SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "//"}
-"""The same in Python."""
-# Longer numbers are no plan: nobody counts that many pens, and multiplying them would cost real time.
-LINE = re.compile(r"(start|add|sub|mul|div) (\d{1,9})")
-MAX_MOVES = 16
+SCALING_OPERATIONS = frozenset({"mul", "div"})
+PYTHON_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "//"}
+"""The operators in Python."""
+# Longer numbers are rejected: no problem has them, and multiplying them would take long.
+PLAN_LINE = re.compile(r"(start|add|sub|mul|div) (\d{1,9})")
+MAX_STEPS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class PlanStep:
     operation: str
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A number to start from and what is done to it, in order."""
+    """A starting number and the operations on it, in order."""
 
     start: int
-    moves: tuple[Move, ...]
+    steps: tuple[PlanStep, ...]
 
     @property
     def value(self) -> int:
-        """What the plan comes to."""
+        """The result of the plan."""
         total = self.start
-        for move in self.moves:
-            total = APPLY[move.operation](total, move.number)
+        for step in self.steps:
+            total = APPLY_OPERATION[step.operation](total, step.number)
         return total
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> PlanKind:
         """`sum` for a plan that only adds and subtracts, `scale` for one that also multiplies or divides."""
-        return "scale" if any(move.operation in SCALING for move in self.moves) else "sum"
+        return "scale" if any(step.operation in SCALING_OPERATIONS for step in self.steps) else "sum"
 
     @property
     def text(self) -> str:
-        return "\n".join([f"start {self.start}", *(f"{move.operation} {move.number}" for move in self.moves)])
+        return "\n".join([f"start {self.start}", *(f"{step.operation} {step.number}" for step in self.steps)])
 
     @property
     def program(self) -> str:
-        """A program that prints what the plan comes to, as an agent writes one: fenced."""
-        lines = [f"x={self.start}", *(f"x{SIGNS[move.operation]}={move.number}" for move in self.moves), "print(x)"]
+        """A program that prints the plan's value, in a code fence as an agent writes it."""
+        lines = [
+            f"x={self.start}",
+            *(f"x{PYTHON_OPERATORS[step.operation]}={step.number}" for step in self.steps),
+            "print(x)",
+        ]
         return "\n".join(["```python", *lines, "```"])
 
 
-def parse(text: str) -> Plan | None:
-    """Read a plan; None for text that is not one, or that divides by zero."""
+def parse_plan(text: str) -> Plan | None:
+    """Parse a plan; None for text that is no plan, or that divides by zero."""
     lines = text.strip().splitlines()
-    found = [LINE.fullmatch(line.strip()) for line in lines]
-    words = [(match[1], int(match[2])) for match in found if match]
-    if not words or len(words) != len(lines) or len(words) > MAX_MOVES + 1:
+    matches = [PLAN_LINE.fullmatch(line.strip()) for line in lines]
+    words = [(match[1], int(match[2])) for match in matches if match]
+    if not words or len(words) != len(lines) or len(words) > MAX_STEPS + 1:
         return None
     (first, start), *rest = words
     if first != "start" or any(word == "start" or (word, number) == ("div", 0) for word, number in rest):
         return None
-    return Plan(start, tuple(Move(word, number) for word, number in rest))
+    return Plan(start, tuple(PlanStep(word, number) for word, number in rest))

@@ -1,4 +1,4 @@
-"""`mappa mathchat prepare DIR`: the published training and evaluation files, from copies that a user has or names."""
+"""`mappa mathchat prepare DIR`: makes the published training and evaluation files from a user's copies."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from mappa_mathchat.published import (
     AIME,
     AIME_2025,
     AMC,
-    FILES,
+    PUBLISHED_FILES,
     SUBSET_SEED,
-    Problem,
-    Published,
+    PublishedFile,
+    PublishedProblem,
     content_sha256,
-    overlap,
-    problems_of,
-    training_subset,
+    find_overlap,
+    parse_problems,
+    select_training_subset,
 )
 
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".parquet")
-HUB = "hf:"
-NOT_DERIVABLE = (
+HUB_PREFIX = "hf:"
+AMC_SUBSET_NOTE = (
     "The published AMC evaluation used 32 of the 117 problems, chosen by random ids that cannot be derived; "
     "eval-amc.jsonl holds all 117."
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """What was found for one published file."""
+class SourceFile:
+    """The user's copy of one published file."""
 
-    published: Published
+    published: PublishedFile
     origin: str
-    problems: tuple[Problem, ...]
+    problems: tuple[PublishedProblem, ...]
     sha256: str
 
     @property
     def difference(self) -> str | None:
-        """How it differs from what was published; None where it does not."""
+        """How the copy differs from the published file; None where it does not."""
         count, expected = len(self.problems), self.published
         if count != expected.count:
             return f"{self.origin}: {count} problems, {expected.title} as published has {expected.count}"
@@ -57,71 +57,71 @@ class Source:
         return None
 
 
-def find_sources(names: Sequence[str]) -> tuple[Source, ...]:
-    """One source for each published file, from files, folders and `hf:ID[:SPLIT]`, told apart by content, then by name.
+def find_sources(names: Sequence[str]) -> tuple[SourceFile, ...]:
+    """Find one source per published file in files, folders and `hf:ID[:SPLIT]`, identified by content, then by name.
 
     Raises:
         TaskError: a published file is found nowhere or twice, or a file named is none of them.
     """
-    found: dict[Published, Source] = {}
+    sources_by_file: dict[PublishedFile, SourceFile] = {}
     for name in names:
-        for source in _sources_of(name):
-            if source.published in found:
-                other = found[source.published].origin
+        for source in _find_sources_at(name):
+            if source.published in sources_by_file:
+                other = sources_by_file[source.published].origin
                 raise TaskError(f"{source.origin} and {other} are both {source.published.title}; name one of them")
-            found[source.published] = source
-    missing = [published for published in FILES if published not in found]
+            sources_by_file[source.published] = source
+    missing = [published for published in PUBLISHED_FILES if published not in sources_by_file]
     if missing:
-        wanted = "; ".join(f"{one.title} ({one.name}.json, {one.count} problems)" for one in missing)
+        missing_names = "; ".join(f"{one.title} ({one.name}.json, {one.count} problems)" for one in missing)
         raise TaskError(
-            f"not found in {', '.join(names)}: {wanted}. "
+            f"not found in {', '.join(names)}: {missing_names}. "
             "Name files, folders or hf:ID[:SPLIT] with --from, once for each"
         )
-    return tuple(found[published] for published in FILES)
+    return tuple(sources_by_file[published] for published in PUBLISHED_FILES)
 
 
-def _sources_of(name: str) -> list[Source]:
-    if name.startswith(HUB):
-        identifier, _, split = name.removeprefix(HUB).partition(":")
+def _find_sources_at(name: str) -> list[SourceFile]:
+    if name.startswith(HUB_PREFIX):
+        identifier, _, split = name.removeprefix(HUB_PREFIX).partition(":")
         rows = dataset_rows(HuggingFaceOptions(path=identifier), split or "train")
-        return [_source(name, identifier.rpartition("/")[2], rows)]
+        return [_identify_source(name, identifier.rpartition("/")[2], rows)]
     path = Path(name).expanduser()
     if not path.is_dir():
-        return [_source(str(path), path.stem, read_rows(path))]
-    stems = {published.name.casefold() for published in FILES}
+        return [_identify_source(str(path), path.stem, read_rows(path))]
+    stems = {published.name.casefold() for published in PUBLISHED_FILES}
     files = [file for file in sorted(path.iterdir()) if file.stem.casefold() in stems and file.suffix in SUFFIXES]
-    return [_source(str(file), file.stem, read_rows(file)) for file in files]
+    return [_identify_source(str(file), file.stem, read_rows(file)) for file in files]
 
 
-def _source(origin: str, stem: str, rows: Rows) -> Source:
-    problems = problems_of(rows)
+def _identify_source(origin: str, stem: str, rows: Rows) -> SourceFile:
+    problems = parse_problems(rows)
     sha256 = content_sha256(problems)
     same_name = stem.casefold().replace("-", "_")
-    for published in FILES:
+    for published in PUBLISHED_FILES:
         if sha256 == published.sha256:
-            return Source(published, origin, problems, sha256)
-    for published in FILES:
+            return SourceFile(published, origin, problems, sha256)
+    for published in PUBLISHED_FILES:
         if same_name == published.name.casefold():
-            return Source(published, origin, problems, sha256)
-    names = ", ".join(published.name for published in FILES)
+            return SourceFile(published, origin, problems, sha256)
+    names = ", ".join(published.name for published in PUBLISHED_FILES)
     raise TaskError(
         f"{origin}: {len(problems)} problems that are none of the published files, by content or name ({names})"
     )
 
 
-def make_files(sources: Sequence[Source]) -> dict[str, bytes]:
-    """File name to content: training subset, two evaluation sets and the manifest.
+def make_files(sources: Sequence[SourceFile]) -> dict[str, bytes]:
+    """Build the files, by name: training subset, two evaluation sets and the manifest.
 
     Raises:
         TaskError: a problem of the training set is also in an evaluation set.
     """
     aime, amc, aime_2025 = sources
     rows = {
-        "train.jsonl": _rows(training_subset(aime.problems), AIME.name),
+        "train.jsonl": _rows(select_training_subset(aime.problems), AIME.name),
         "eval-amc.jsonl": _rows(amc.problems, AMC.name),
         "eval-aime-2025.jsonl": _rows(aime_2025.problems, AIME_2025.name),
     }
-    _check_apart(rows)
+    _check_disjoint(rows)
     files = {
         name: "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in of).encode() for name, of in rows.items()
     }
@@ -138,18 +138,18 @@ def make_files(sources: Sequence[Source]) -> dict[str, bytes]:
             for source in sources
         },
         "training_subset": {"seed": SUBSET_SEED, "rows": len(rows["train.jsonl"]), "of": len(aime.problems)},
-        "note": NOT_DERIVABLE,
+        "note": AMC_SUBSET_NOTE,
     }
     return {**files, "manifest.json": (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode()}
 
 
-def _rows(problems: Sequence[Problem], name: str) -> list[dict[str, str]]:
+def _rows(problems: Sequence[PublishedProblem], name: str) -> list[dict[str, str]]:
     return [problem.as_row(f"{name}-{index}") for index, problem in enumerate(problems, start=1)]
 
 
-def _check_apart(rows: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
+def _check_disjoint(rows: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
     for name in ("eval-amc.jsonl", "eval-aime-2025.jsonl"):
-        shared = overlap(rows["train.jsonl"], rows[name])
+        shared = find_overlap(rows["train.jsonl"], rows[name])
         if shared:
             pairs = ", ".join(f"{trained} = {held_out}" for trained, held_out in shared)
             raise TaskError(
@@ -158,7 +158,7 @@ def _check_apart(rows: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write all files or none: aside first, then renamed, the manifest last.
+    """Write all files or none: to a temporary folder first, then renamed, the manifest last.
 
     Raises:
         TaskError: a file of that name with other content is there, or the folder cannot be written.
@@ -208,7 +208,7 @@ def prepare(folder: Path, names: tuple[str, ...], accept_differences: bool) -> N
     for name, content in files.items():
         click.echo(f"wrote {folder / name}, sha256 {hashlib.sha256(content).hexdigest()}")
     click.echo("Training and evaluation share no problem.")
-    click.echo(NOT_DERIVABLE)
+    click.echo(AMC_SUBSET_NOTE)
     click.echo(
         f"Next: mappa eval --plugin mathchat tasks.use=file tasks.options.path={folder / 'train.jsonl'} "
         f"tasks.options.eval_path={folder / 'eval-aime-2025.jsonl'}"

@@ -1,7 +1,7 @@
-"""Word problems without end: `Ana has 38 pens. Ana sells 9. Ana gives 17. How many pens?`
+"""Generated word problems: `Ana has 38 pens. Ana sells 9. Ana gives 17. How many pens?`
 
-A problem belongs to the held-out side or to the training side by the hash of its text alone, so neither another seed
-nor another mix ever moves one across.
+The hash of a problem's text alone decides whether it is held out, so no seed and no mix moves a problem to the other
+side of the split.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from mappa_core import ConfigError, Split, Task
-from mappa_mathchat.plans import APPLY, SCALING, Move, Plan
+from mappa_mathchat.plans import APPLY_OPERATION, SCALING_OPERATIONS, Plan, PlanStep
 
 NAMES = ("Ana", "Ben", "Eva", "Ida", "Kai", "Leo", "Mia", "Noa", "Sam", "Tom")
 NOUNS = ("cards", "caps", "coins", "cups", "keys", "maps", "nuts", "pens", "pins", "shells")
@@ -23,22 +23,22 @@ VERBS = {
     "mul": ("copies", "repeats"),
     "div": ("shares", "splits"),
 }
-OPERATIONS = {verb: operation for operation, verbs in VERBS.items() for verb in verbs}
+OPERATION_OF_VERB = {verb: operation for operation, verbs in VERBS.items() for verb in verbs}
 _START = re.compile(r"\w+ has (\d{1,9}) \w+")
-_TOLD = re.compile(r"\w+ (\w+) (\d{1,9})")
-_ASKED = re.compile(r"How many \w+\?")
-START = range(2, 41)
-TERMS = {"add": range(2, 41), "sub": range(2, 41), "mul": range(2, 10), "div": range(2, 10)}
-COUNTS = range(1, 1000)
-"""What there may be after every step."""
-HELD_OUT_SHARE = 10
-"""One problem in so many is held out."""
+_CHANGE = re.compile(r"\w+ (\w+) (\d{1,9})")
+_QUESTION = re.compile(r"How many \w+\?")
+START_RANGE = range(2, 41)
+OPERAND_RANGES = {"add": range(2, 41), "sub": range(2, 41), "mul": range(2, 10), "div": range(2, 10)}
+ALLOWED_COUNTS = range(1, 1000)
+"""Allowed count after every step."""
+HELD_OUT_ONE_IN = 10
+"""One problem in this many is held out."""
 MIXES = ("all", "sum", "scale")
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """One problem: `verbs[i]` tells `plan.moves[i]`."""
+class WordProblem:
+    """One problem: `verbs[i]` is the verb of `plan.steps[i]`."""
 
     name: str
     noun: str
@@ -47,16 +47,16 @@ class Problem:
 
     @property
     def text(self) -> str:
-        told = (f"{self.name} {verb} {move.number}." for verb, move in zip(self.verbs, self.plan.moves, strict=True))
-        return " ".join([f"{self.name} has {self.plan.start} {self.noun}.", *told, f"How many {self.noun}?"])
+        changes = (f"{self.name} {verb} {step.number}." for verb, step in zip(self.verbs, self.plan.steps, strict=True))
+        return " ".join([f"{self.name} has {self.plan.start} {self.noun}.", *changes, f"How many {self.noun}?"])
 
     @property
     def held_out(self) -> bool:
-        return fingerprint(self.text) % HELD_OUT_SHARE == 0
+        return fingerprint_text(self.text) % HELD_OUT_ONE_IN == 0
 
     def task(self) -> Task:
         return Task(
-            id=f"words-{fingerprint(self.text):016x}",
+            id=f"words-{fingerprint_text(self.text):016x}",
             prompt=self.text,
             reference=str(self.plan.value),
             stratum=self.plan.kind,
@@ -64,60 +64,62 @@ class Problem:
         )
 
 
-def read(text: str) -> Plan | None:
-    """The plan that a problem's text tells; None for text that is no such problem."""
-    first, *told = text.split(". ")
+def parse_problem(text: str) -> Plan | None:
+    """Parse a problem's text into its plan; None for text that is no such problem."""
+    first, *sentences = text.split(". ")
     start = _START.fullmatch(first)
-    moves = [_TOLD.fullmatch(one) for one in told[:-1]]
-    if start is None or not told or not _ASKED.fullmatch(told[-1]) or not all(moves):
+    steps = [_CHANGE.fullmatch(one) for one in sentences[:-1]]
+    if start is None or not sentences or not _QUESTION.fullmatch(sentences[-1]) or not all(steps):
         return None
-    found = [(OPERATIONS.get(match[1]), int(match[2])) for match in moves if match]
+    found = [(OPERATION_OF_VERB.get(match[1]), int(match[2])) for match in steps if match]
     if any(operation is None for operation, _ in found):
         return None
-    return Plan(int(start[1]), tuple(Move(str(operation), number) for operation, number in found))
+    return Plan(int(start[1]), tuple(PlanStep(str(operation), number) for operation, number in found))
 
 
-def fingerprint(text: str) -> int:
-    """64 bits that name a problem's text, the same on every machine."""
+def fingerprint_text(text: str) -> int:
+    """Hash a problem's text to 64 bits, the same on every machine."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
 
 
-def problems(rng: Random, steps: Sequence[int] = (2, 3), mix: str = "all") -> Iterator[Problem]:
-    """Problems without end, both sides of the split, drawn by `rng`; half of mix `all` is of either kind."""
+def generate_problems(rng: Random, steps: Sequence[int] = (2, 3), mix: str = "all") -> Iterator[WordProblem]:
+    """Generate problems of both sides of the split without end, drawn by `rng`; mix `all` is half of either kind."""
     while True:
         kind = rng.choice(("sum", "scale")) if mix == "all" else mix
-        plan = next(plan for plan in _plans(rng, steps, kind) if plan is not None)
-        verbs = tuple(rng.choice(VERBS[move.operation]) for move in plan.moves)
-        yield Problem(rng.choice(NAMES), rng.choice(NOUNS), plan, verbs)
+        plan = next(plan for plan in _generate_plans(rng, steps, kind) if plan is not None)
+        verbs = tuple(rng.choice(VERBS[step.operation]) for step in plan.steps)
+        yield WordProblem(rng.choice(NAMES), rng.choice(NOUNS), plan, verbs)
 
 
-def _plans(rng: Random, steps: Sequence[int], kind: str) -> Iterator[Plan | None]:
-    """Plans of one kind without end; None for a draw that does not come out as a count of things."""
+def _generate_plans(rng: Random, steps: Sequence[int], kind: str) -> Iterator[Plan | None]:
+    """Generate plans of one kind without end; None for a draw whose counts are not allowed."""
     while True:
-        operations = [rng.choice(tuple(APPLY) if kind == "scale" else ("add", "sub")) for _ in range(rng.choice(steps))]
-        if kind == "scale" and not SCALING.intersection(operations):
+        operations = [
+            rng.choice(tuple(APPLY_OPERATION) if kind == "scale" else ("add", "sub")) for _ in range(rng.choice(steps))
+        ]
+        if kind == "scale" and not SCALING_OPERATIONS.intersection(operations):
             yield None
         else:
             yield _draw_plan(rng, operations)
 
 
 def _draw_plan(rng: Random, operations: Sequence[str]) -> Plan | None:
-    start = total = rng.choice(START)
-    moves = []
+    start = total = rng.choice(START_RANGE)
+    steps = []
     for operation in operations:
-        numbers = [number for number in TERMS[operation] if operation != "div" or total % number == 0]
+        numbers = [number for number in OPERAND_RANGES[operation] if operation != "div" or total % number == 0]
         if not numbers:
             return None
         number = rng.choice(numbers)
-        total = APPLY[operation](total, number)
-        if total not in COUNTS:
+        total = APPLY_OPERATION[operation](total, number)
+        if total not in ALLOWED_COUNTS:
             return None
-        moves.append(Move(operation, number))
-    return Plan(start, tuple(moves))
+        steps.append(PlanStep(operation, number))
+    return Plan(start, tuple(steps))
 
 
 @dataclass
-class Options:
+class WordOptions:
     train: int = 4096
     """Problems to train on."""
     eval: int = 512
@@ -133,7 +135,7 @@ class Options:
 class WordProblems:
     """Implements TaskSource."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: WordOptions) -> None:
         if options.mix not in MIXES:
             raise ConfigError(f"tasks.options.mix is one of {', '.join(MIXES)}, not {options.mix!r}")
         if not options.steps or not all(1 <= steps <= 6 for steps in options.steps):
@@ -142,10 +144,10 @@ class WordProblems:
 
     def load(self, split: Split) -> Sequence[Task]:
         options = self._options
-        wanted = options.eval if split == "eval" else options.train
+        count = options.eval if split == "eval" else options.train
         chosen: dict[str, Task] = {}
-        for problem in problems(Random(f"{options.seed}/{split}"), options.steps, options.mix):
-            if len(chosen) == wanted:
+        for problem in generate_problems(Random(f"{options.seed}/{split}"), options.steps, options.mix):
+            if len(chosen) == count:
                 break
             if problem.held_out == (split == "eval"):
                 task = problem.task()

@@ -20,10 +20,10 @@ from mappa_core import (
     ToolResult,
     Workflow,
 )
-from mappa_mathchat.boxed import final_answer
-from mappa_mathchat.briefing import Briefing, Contribution
+from mappa_mathchat.boxed import extract_final_answer
+from mappa_mathchat.briefing import Contribution, PromptTemplates
 from mappa_mathchat.grading import Grader
-from mappa_mathchat.plans import parse
+from mappa_mathchat.plans import parse_plan
 
 SOLVER = "problem_solver"
 CODER = "code_executor"
@@ -31,7 +31,7 @@ VERIFIER = "verifier"
 
 
 @dataclass
-class Options:
+class MathChatOptions:
     context: str = "full"
     """full: each agent sees every action before its own | partial: only the last action of its predecessor"""
     feedback: bool = False
@@ -48,7 +48,7 @@ class Options:
 
 
 def _rubric(agent: str) -> str:
-    """By what a coach judges the actions of `agent`: the templates beside the prompts, which agents never see."""
+    """Read the rubric by which a coach judges the actions of `agent`; agents never see it."""
     return (Path(__file__).parent / "rubrics" / f"{agent}.md").read_text(encoding="utf-8")
 
 
@@ -70,7 +70,7 @@ class MathChat(Workflow):
         ),
     }
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: MathChatOptions) -> None:
 
         if options.context not in ("full", "partial"):
             raise ConfigError(f"workflow.options.context is full or partial, not {options.context!r}")
@@ -80,7 +80,7 @@ class MathChat(Workflow):
             raise ConfigError(f"workflow.options.output_chars is at least {SMALLEST_LIMIT}, not {options.output_chars}")
         self._options = options
         self._turns = {SOLVER: 1, CODER: options.coder_turns, VERIFIER: 1}
-        self.briefing = Briefing(
+        self.prompts = PromptTemplates(
             options.prompts,
             tuple(self.agents),
             token_limit=options.token_limit,
@@ -89,57 +89,57 @@ class MathChat(Workflow):
         self._grader = Grader()
 
     @property
-    def most_turns(self) -> Mapping[str, int]:
-        """One turn each, and those of the Code Executor."""
+    def max_turns(self) -> Mapping[str, int]:
+        """One turn per agent, `coder_turns` for the Code Executor."""
         return self._turns
 
     async def run(self, stage: Stage) -> None:
         earlier: list[Contribution] = []
         for agent, turns in self._turns.items():
-            earlier += await self._play(stage, agent, turns, earlier)
+            earlier += await self._run_agent(stage, agent, turns, earlier)
         stage.record(correct=await stage.grade(earlier[-1].text))
 
-    async def _play(
+    async def _run_agent(
         self, stage: Stage, agent: str, turns: int, earlier: Sequence[Contribution]
     ) -> Sequence[Contribution]:
-        """All turns of one agent."""
-        messages = [Message(role="user", content=self.opening(agent, stage.task.prompt, earlier))]
-        said = []
+        """Run all turns of one agent."""
+        messages = [Message(role="user", content=self.build_prompt(agent, stage.task.prompt, earlier))]
+        contributions = []
         for turn in range(turns):
             step = await stage.act(agent, messages, tools=(PYTHON,) if agent == CODER else ())
-            said.append(await self._contribution(stage, step))
+            contributions.append(await self._build_contribution(stage, step))
             if turn + 1 == turns or not needs_another_try(step.results):
                 break
-            answer = "\n\n".join(part for part in (said[-1].results, said[-1].feedback) if part)
+            answer = "\n\n".join(part for part in (contributions[-1].results, contributions[-1].feedback) if part)
             messages += [step.reply, Message(role="user", content=answer)]
-        return said
+        return contributions
 
-    def opening(self, agent: str, problem: str, earlier: Sequence[Contribution]) -> str:
-        """The prompt that an agent starts from, as the context option shows it what came before."""
+    def build_prompt(self, agent: str, problem: str, earlier: Sequence[Contribution]) -> str:
+        """Build the first prompt of an agent, with the earlier contributions that the option `context` allows."""
         seen = earlier if self._options.context == "full" else earlier[-1:]
-        return self.briefing.prompt(agent, problem, seen)
+        return self.prompts.render_prompt(agent, problem, seen)
 
-    async def _contribution(self, stage: Stage, step: Step) -> Contribution:
+    async def _build_contribution(self, stage: Stage, step: Step) -> Contribution:
         feedback = (await stage.verdict(step)).reasoning if self._options.feedback else ""
-        results = self.briefing.results(step.calls, step.results)
+        results = self.prompts.render_results(step.calls, step.results)
         return Contribution(agent=step.agent, text=step.reply.content, results=results, feedback=feedback)
 
     async def grade(self, text: str, task: Task) -> float:
-        """1 where the last box of `text` equals the truth, else 0."""
+        """Return 1 where the last box of `text` equals the truth, else 0."""
         if task.reference is None:
             raise TaskError(f"task {task.id} has no reference answer to grade against")
         return float(await self._grader.is_correct(text, task.reference))
 
     def answer(self, steps: Sequence[Step]) -> str | None:
-        """What stands in the last box of what is graded, without its spaces."""
-        found = final_answer(steps[-1].reply.content)
+        """Return the content of the last box of the graded text, without spaces."""
+        found = extract_final_answer(steps[-1].reply.content)
         return None if found is None else "".join(found.split())
 
     def strata(self, scene: Scene) -> Mapping[str, str]:
-        """`plan`: whether the plan that this action makes, or works from, only adds or also scales. Left out where
-        the plan is prose."""
+        """Return the stratum `plan`: whether the team's plan only adds and subtracts or also scales. Left out where the
+        plan is prose."""
         steps = (*scene.earlier, scene.step)
-        plan = parse(steps[0].reply.content)
+        plan = parse_plan(steps[0].reply.content)
         return {} if plan is None else {"plan": plan.kind}
 
     async def close(self) -> None:
@@ -147,6 +147,6 @@ class MathChat(Workflow):
 
 
 def needs_another_try(results: Sequence[ToolResult]) -> bool:
-    """Whether an action ran code that failed or printed nothing; one without code has said all it wants to say."""
+    """Whether an action ran code that failed or printed nothing; an action without code needs no other try."""
     failed = any(result.status != "ok" for result in results)
     return bool(results) and (failed or not any(result.stdout.strip() for result in results))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mappa_mathchat.equality import equal
-from mappa_mathchat.grading import Worker
-from mappa_mathchat.latex import expression, number, spell, split_unit
+from mappa_mathchat.equality import answers_equal
+from mappa_mathchat.grading import AlgebraWorker
+from mappa_mathchat.latex import normalize_spelling, parse_number, split_unit, to_expression
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 
@@ -105,25 +105,25 @@ WRONG = [
 
 @pytest.fixture(scope="module")
 def algebra():
-    worker = Worker()
+    worker = AlgebraWorker()
     yield worker.equal
     worker.close()
 
 
 @pytest.mark.parametrize(("answer", "reference"), RIGHT)
 def test_right_answers_are_right(answer, reference, algebra):
-    assert equal(answer, reference, algebra)
+    assert answers_equal(answer, reference, algebra)
 
 
 @pytest.mark.parametrize(("answer", "reference"), WRONG)
 def test_wrong_answers_are_wrong(answer, reference, algebra):
-    assert not equal(answer, reference, algebra)
+    assert not answers_equal(answer, reference, algebra)
 
 
 @pytest.mark.parametrize(("answer", "reference"), RIGHT)
 def test_what_is_equal_is_equal_the_other_way_round(answer, reference, algebra):
     if " or " not in reference and "=" not in answer:
-        assert equal(reference, answer, algebra)
+        assert answers_equal(reference, answer, algebra)
 
 
 SPELLINGS = [
@@ -145,12 +145,14 @@ SPELLINGS = [
 @pytest.mark.parametrize("left", SPELLINGS)
 def test_exact_comparison_of_numbers_agrees_with_algebra(left, algebra):
     for right in SPELLINGS:
-        assert (number(spell(left)) == number(spell(right))) == algebra(left, right), (left, right)
+        assert (parse_number(normalize_spelling(left)) == parse_number(normalize_spelling(right))) == algebra(
+            left, right
+        ), (left, right)
 
 
-@pytest.mark.parametrize("answer", [answer for answer, _ in RIGHT if expression(spell(answer))])
+@pytest.mark.parametrize("answer", [answer for answer, _ in RIGHT if to_expression(normalize_spelling(answer))])
 def test_an_expression_that_is_spelled_the_same_is_the_same_by_algebra(answer, algebra):
-    latex = expression(split_unit(spell(answer))[0])
+    latex = to_expression(split_unit(normalize_spelling(answer))[0])
     assert latex is None or "=" in latex or algebra(latex, latex)
 
 
@@ -160,10 +162,12 @@ def test_numbers_are_equal_exactly_when_their_values_are(numerator, denominator,
         raise AssertionError(f"two numbers need no algebra: {left}, {right}")
 
     fraction = rf"\frac{{{numerator}}}{{{denominator}}}"
-    assert equal(f"{numerator}/{denominator}".replace("-", "−"), fraction, never)
-    assert equal(fraction, rf"\frac{{{other}}}{{{denominator}}}", never) == (numerator == other)
-    assert equal(f"{numerator:,}", f"{numerator}.0", never)
-    assert equal(str(other), f"00{numerator}" if numerator >= 0 else str(numerator), never) == (other == numerator)
+    assert answers_equal(f"{numerator}/{denominator}".replace("-", "−"), fraction, never)
+    assert answers_equal(fraction, rf"\frac{{{other}}}{{{denominator}}}", never) == (numerator == other)
+    assert answers_equal(f"{numerator:,}", f"{numerator}.0", never)
+    assert answers_equal(str(other), f"00{numerator}" if numerator >= 0 else str(numerator), never) == (
+        other == numerator
+    )
 
 
 @given(st.text(alphabet=r"60{}()[]\^_$%,.;:!|&'~ +-*/=<>xeorπ°²ftract", max_size=30))
@@ -174,14 +178,14 @@ def test_no_text_breaks_the_comparison_and_what_goes_to_algebra_is_an_expression
         asked.append((answer, reference))
         return False
 
-    assert equal(text, "60", algebra) in (True, False)
-    assert all(expression(answer) is not None for answer, _ in asked)
+    assert answers_equal(text, "60", algebra) in (True, False)
+    assert all(to_expression(answer) is not None for answer, _ in asked)
 
 
 def test_long_and_deep_answers_are_equal_only_to_themselves(algebra):
     long, deep = "1+" * 600 + "1", "(" * 400 + "60" + ")" * 400
-    assert equal(long, long, algebra) and equal(deep, deep, algebra)
-    assert not equal(long, "601", algebra) and not equal(deep, "60", algebra)
+    assert answers_equal(long, long, algebra) and answers_equal(deep, deep, algebra)
+    assert not answers_equal(long, "601", algebra) and not answers_equal(deep, "60", algebra)
 
 
 @pytest.mark.parametrize("name", ["AIME_1983_2024.json", "amc.json", "aime_2025.json"])
@@ -195,7 +199,7 @@ def test_every_label_of_the_published_files_is_right_for_itself_without_algebra(
 
     for row in json.loads(path.read_text(encoding="utf-8")):
         label = str(row["answer"])
-        assert equal(label, label, never)
-        assert not equal(f"{label} or 17", label, never)
+        assert answers_equal(label, label, never)
+        assert not answers_equal(f"{label} or 17", label, never)
         if label.isdigit():
-            assert equal(str(int(label)), label, never) and not equal(str(int(label) + 1), label, never)
+            assert answers_equal(str(int(label)), label, never) and not answers_equal(str(int(label) + 1), label, never)

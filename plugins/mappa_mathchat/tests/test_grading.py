@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from mappa_mathchat.boxed import final_answer, without_thoughts
-from mappa_mathchat.grading import Grader, Worker, is_correct
+from mappa_mathchat.boxed import extract_final_answer, strip_thinking
+from mappa_mathchat.grading import AlgebraWorker, Grader, is_correct
 
 from mappa_core.errors import ToolError
 
@@ -55,12 +55,12 @@ HANGING = [
     ],
 )
 def test_the_answer_is_the_last_whole_box_outside_think_text(text, answer):
-    assert final_answer(text) == answer
+    assert extract_final_answer(text) == answer
 
 
 def test_text_before_a_closing_tag_that_was_never_opened_is_think_text():
-    assert without_thoughts("a</think>b<think>c</think>d") == "bd"
-    assert without_thoughts("a</think>b</think>c") == "c"
+    assert strip_thinking("a</think>b<think>c</think>d") == "bd"
+    assert strip_thinking("a</think>b</think>c") == "c"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_an_expression_that_hangs_is_wrong_and_the_next_one_is_graded(expression
 
 @pytest.fixture(scope="module")
 def quick():
-    worker = Worker(seconds=0.5)
+    worker = AlgebraWorker(seconds=0.5)
     yield worker
     worker.close()
 
@@ -143,7 +143,7 @@ async def test_closing_ends_the_process_and_a_caller_that_waits():
 
 def test_a_process_that_does_not_start_is_an_error_and_no_verdict(monkeypatch, tmp_path):
     monkeypatch.setattr("mappa_mathchat.grading._PROGRAM", tmp_path / "missing.py")
-    worker = Worker()
+    worker = AlgebraWorker()
     with pytest.raises(ToolError, match="did not start"):
         worker.equal("1+1", "2")
     worker.close()
@@ -167,8 +167,8 @@ def test_grading_imports_no_algebra_into_this_process():
 
 def test_a_worker_whose_parent_was_killed_ends():
     code = (
-        "import os, signal; from mappa_mathchat.grading import Worker\n"
-        "worker = Worker(); worker.equal('2^{3}', '8'); print(worker._process.pid, flush=True)\n"
+        "import os, signal; from mappa_mathchat.grading import AlgebraWorker\n"
+        "worker = AlgebraWorker(); worker.equal('2^{3}', '8'); print(worker._process.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     pid = int(subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=False).stdout)

@@ -11,7 +11,13 @@ import pyarrow.parquet
 import pytest
 from click.testing import CliRunner
 from mappa_mathchat.prepare import find_sources, make_files, prepare, write_files
-from mappa_mathchat.published import FILES, Problem, content_sha256, overlap, training_subset
+from mappa_mathchat.published import (
+    PUBLISHED_FILES,
+    PublishedProblem,
+    content_sha256,
+    find_overlap,
+    select_training_subset,
+)
 
 from mappa_core.defaults.tasks import FileOptions, FileTasks
 from mappa_core.errors import TaskError
@@ -31,7 +37,7 @@ def copies(tmp_path):
     """Files of the published names and sizes with other problems in them."""
     folder = tmp_path / "copies"
     folder.mkdir()
-    for published in FILES:
+    for published in PUBLISHED_FILES:
         rows = made_up(published.name, published.count)
         (folder / f"{published.name}.json").write_text(json.dumps(rows), encoding="utf-8")
     return folder
@@ -71,7 +77,10 @@ def test_the_published_files_are_recognised_and_give_the_published_subset(tmp_pa
 
 @needs_data
 def test_other_formats_and_names_of_the_published_files_give_the_same_tasks(tmp_path):
-    tables = {name: json.loads((DATA / f"{name}.json").read_text(encoding="utf-8")) for name in (f.name for f in FILES)}
+    tables = {
+        name: json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+        for name in (f.name for f in PUBLISHED_FILES)
+    }
     with (tmp_path / "AIME.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["ID", "Question", "Answer"])
@@ -87,8 +96,8 @@ def test_other_formats_and_names_of_the_published_files_give_the_same_tasks(tmp_
 
 
 def test_the_subset_is_the_one_of_seed_42_in_the_order_of_the_file():
-    problems = [Problem(str(index), f"p{index}", "1") for index in range(933)]
-    chosen = [int(problem.id) for problem in training_subset(problems)]
+    problems = [PublishedProblem(str(index), f"p{index}", "1") for index in range(933)]
+    chosen = [int(problem.id) for problem in select_training_subset(problems)]
     assert chosen == sorted(set(chosen)) and len(chosen) == 512
     assert chosen[:10] == [0, 2, 3, 5, 6, 7, 9, 10, 11, 12]
     assert chosen[-5:] == [924, 927, 928, 930, 931]
@@ -182,13 +191,13 @@ def test_a_data_set_of_the_hub_is_a_source_too(tmp_path, copies, monkeypatch):
 
 
 def test_the_hash_counts_content_and_not_format():
-    one = [Problem("1", "What  is\n1+1?", "002")]
-    same = [Problem(None, "What is 1+1?", "2.0")]
-    other = [Problem("1", "What is 1+1?", "3")]
+    one = [PublishedProblem("1", "What  is\n1+1?", "002")]
+    same = [PublishedProblem(None, "What is 1+1?", "2.0")]
+    other = [PublishedProblem("1", "What is 1+1?", "3")]
     assert content_sha256(one) == content_sha256(same) != content_sha256(other)
 
 
 def test_overlap_compares_texts_and_not_ids():
     train = [{"id": "a", "prompt": "One?"}, {"id": "b", "prompt": "Two?"}]
-    assert overlap(train, [{"id": "a", "prompt": "Three?"}]) == []
-    assert overlap(train, [{"id": "z", "prompt": "two?"}]) == [("b", "z")]
+    assert find_overlap(train, [{"id": "a", "prompt": "Three?"}]) == []
+    assert find_overlap(train, [{"id": "z", "prompt": "two?"}]) == [("b", "z")]

@@ -6,14 +6,14 @@ import itertools
 from pathlib import Path
 
 import pytest
-from mappa_mathchat.briefing import PROMPTS, Briefing
-from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER, MathChat, Options
+from mappa_mathchat.briefing import PROMPTS_FOLDER, PromptTemplates
+from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER, MathChat, MathChatOptions
 
 from mappa_core.coaching.options import LLMCoachOptions
-from mappa_core.coaching.question import Questions
+from mappa_core.coaching.question import PromptBuilder
 from mappa_core.errors import ConfigError
 from mappa_core.records import Scene, Task, Trajectory
-from mappa_core.rollout.scenes import hindsight, scenes
+from mappa_core.rollout.scenes import hindsight_scenes, live_scenes
 from mappa_core.testing import play
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
@@ -23,7 +23,7 @@ TASK = Task(id="pens", prompt="Ana has 38 pens. Ana sells 9. How many pens?", re
 
 @pytest.fixture
 async def trajectory() -> Trajectory:
-    workflow, tool = MathChat(Options()), PythonTool(PythonOptions())
+    workflow, tool = MathChat(MathChatOptions()), PythonTool(PythonOptions())
     try:
         return await play(workflow, TASK, ["start 38\nsub 9", "No code.", r"\boxed{29}"], tools={"python": tool})
     finally:
@@ -32,7 +32,7 @@ async def trajectory() -> Trajectory:
 
 
 async def instructions(scene: Scene, **options: object) -> str:
-    question = await Questions(LLMCoachOptions(**options)).about(scene)  # type: ignore[arg-type]
+    question = await PromptBuilder(LLMCoachOptions(**options)).build(scene)  # type: ignore[arg-type]
     return question.messages[0].content
 
 
@@ -47,15 +47,15 @@ async def test_the_rubrics_render_in_every_setting(
     trajectory: Trajectory, truth: bool, after: bool, correction: bool
 ) -> None:
     shown = list(MathChat.agents) if truth else []
-    for scene in (hindsight if after else scenes)(trajectory, MathChat.agents, reference_for=shown):
+    for scene in (hindsight_scenes if after else live_scenes)(trajectory, MathChat.agents, reference_for=shown):
         text = await instructions(scene, correction=correction)
         assert f"# Judging {scene.step.agent}\n\nThe {scene.step.agent.replace('_', ' ').title()} " in text
         assert "{%" not in text and "{{" not in text
 
 
 async def test_the_rubrics_make_use_of_what_the_coach_may_know(trajectory: Trajectory) -> None:
-    live = scenes(trajectory, MathChat.agents, reference_for=[])
-    knowing = hindsight(trajectory, MathChat.agents, reference_for=list(MathChat.agents))
+    live = live_scenes(trajectory, MathChat.agents, reference_for=[])
+    knowing = hindsight_scenes(trajectory, MathChat.agents, reference_for=list(MathChat.agents))
     solver, coder, verifier = [await instructions(scene) for scene in live]
     told_solver, told_coder, told_verifier = [await instructions(scene) for scene in knowing]
     assert "Hold the plan against the truth" in told_solver and "Hold the plan against the truth" not in solver
@@ -64,7 +64,9 @@ async def test_the_rubrics_make_use_of_what_the_coach_may_know(trajectory: Traje
 
 
 async def test_all_three_are_judged_together_by_their_rubrics(trajectory: Trajectory) -> None:
-    question = await Questions(LLMCoachOptions()).about_all(scenes(trajectory, MathChat.agents, reference_for=[]))
+    question = await PromptBuilder(LLMCoachOptions()).build_for_trajectory(
+        live_scenes(trajectory, MathChat.agents, reference_for=[])
+    )
     text = question.messages[0].content
     places = [text.index(f"# Judging {agent}\n") for agent in (SOLVER, CODER, VERIFIER)]
     assert places == sorted(places)
@@ -72,7 +74,7 @@ async def test_all_three_are_judged_together_by_their_rubrics(trajectory: Trajec
 
 async def test_a_folder_of_ones_own_replaces_some_of_the_rubrics(trajectory: Trajectory, tmp_path: Path) -> None:
     (tmp_path / f"{SOLVER}.md").write_text("Be short.")
-    solver, coder, _ = scenes(trajectory, MathChat.agents, reference_for=[])
+    solver, coder, _ = live_scenes(trajectory, MathChat.agents, reference_for=[])
     assert f"# Judging {SOLVER}\n\nBe short." in await instructions(solver, rubrics=str(tmp_path))
     assert f"# Judging {CODER}\n\nThe Code Executor turns" in await instructions(coder, rubrics=str(tmp_path))
 
@@ -85,6 +87,6 @@ async def test_no_agent_sees_a_rubric(trajectory: Trajectory) -> None:
 
 
 def test_rubrics_are_no_set_of_prompts() -> None:
-    assert {path.name for path in PROMPTS.iterdir()} == {"full", "tiny"}
+    assert {path.name for path in PROMPTS_FOLDER.iterdir()} == {"full", "tiny"}
     with pytest.raises(ConfigError, match="the sets full, tiny, or a folder"):
-        Briefing("rubrics", (SOLVER,), token_limit=1, output_chars=100)
+        PromptTemplates("rubrics", (SOLVER,), token_limit=1, output_chars=100)

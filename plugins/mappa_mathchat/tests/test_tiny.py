@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from mappa_mathchat.boxed import final_answer
-from mappa_mathchat.plans import parse
-from mappa_mathchat.tiny.demonstrations import FAULTLESS, Demonstrator, Habits
-from mappa_mathchat.tiny.warmstart import SHAPE, WINDOW, warm_start
-from mappa_mathchat.words import fingerprint
-from mappa_mathchat.workflow import MathChat, Options
+from mappa_mathchat.boxed import extract_final_answer
+from mappa_mathchat.plans import parse_plan
+from mappa_mathchat.tiny.demonstrations import NO_FAULTS, Demonstrator, FaultProbabilities
+from mappa_mathchat.tiny.warmstart import CONTEXT_WINDOW, MODEL_SHAPE, warm_start
+from mappa_mathchat.words import fingerprint_text
+from mappa_mathchat.workflow import MathChat, MathChatOptions
 
 from mappa_core.engine.tiny.imitator import Imitator, encode
 from mappa_core.records import Message
@@ -27,8 +27,8 @@ SHIPPED = Path(mappa_mathchat.__file__).parent / "models" / "tiny"
 OPENINGS = ("Plan: ", "Code: ", "Box: ")
 
 
-def demonstrated(habits: Habits, count: int, seed: object = 0) -> tuple[list[list[Message]], Demonstrator]:
-    demonstrator = Demonstrator(MathChat(Options(prompts="tiny")), habits, Random(f"{seed}/test"))
+def demonstrated(habits: FaultProbabilities, count: int, seed: object = 0) -> tuple[list[list[Message]], Demonstrator]:
+    demonstrator = Demonstrator(MathChat(MathChatOptions(prompts="tiny")), habits, Random(f"{seed}/test"))
     return list(islice(demonstrator.conversations(), count)), demonstrator
 
 
@@ -40,27 +40,27 @@ def tokenizer():  # type: ignore[no-untyped-def]
 
 
 def test_no_held_out_problem_is_demonstrated() -> None:
-    _, demonstrator = demonstrated(Habits(), 6000)
+    _, demonstrator = demonstrated(FaultProbabilities(), 6000)
     assert len(demonstrator.shown) > 1900
-    assert all(fingerprint(text) % 10 for text in demonstrator.shown)
+    assert all(fingerprint_text(text) % 10 for text in demonstrator.shown)
 
 
 def test_the_same_seed_gives_the_same_demonstrations() -> None:
-    assert demonstrated(Habits(), 300)[0] == demonstrated(Habits(), 300)[0]
-    assert demonstrated(Habits(), 300)[0] != demonstrated(Habits(), 300, seed=1)[0]
+    assert demonstrated(FaultProbabilities(), 300)[0] == demonstrated(FaultProbabilities(), 300)[0]
+    assert demonstrated(FaultProbabilities(), 300)[0] != demonstrated(FaultProbabilities(), 300, seed=1)[0]
 
 
 def test_faultless_demonstrations_are_right() -> None:
-    conversations, _ = demonstrated(FAULTLESS, 300)
+    conversations, _ = demonstrated(NO_FAULTS, 300)
     for solver, coder, verifier in zip(*[iter(conversations)] * 3, strict=True):
-        plan = parse(solver[1].content)
+        plan = parse_plan(solver[1].content)
         assert plan is not None and len(coder) == 2
-        assert final_answer(verifier[1].content) == str(plan.value)
+        assert extract_final_answer(verifier[1].content) == str(plan.value)
         assert f"output: {plan.value}" in verifier[0].content
 
 
 def test_faulty_demonstrations_open_like_the_workflow_and_are_mostly_wrong() -> None:
-    conversations, _ = demonstrated(Habits(), 3000)
+    conversations, _ = demonstrated(FaultProbabilities(), 3000)
     assert [talk[0].content.split(" ")[0] + " " for talk in conversations] == list(OPENINGS) * 1000
     assert all(
         [message.role for message in talk[:4]] in (["user", "assistant"], ["user", "assistant"] * 2)
@@ -69,7 +69,8 @@ def test_faulty_demonstrations_open_like_the_workflow_and_are_mostly_wrong() -> 
     coders = conversations[1::3]
     assert 0.4 < sum(len(talk) == 4 for talk in coders) / len(coders) < 0.7
     faithful = sum(
-        f"output: {final_answer(talk[1].content)}" == talk[0].content.splitlines()[-1] for talk in conversations[2::3]
+        f"output: {extract_final_answer(talk[1].content)}" == talk[0].content.splitlines()[-1]
+        for talk in conversations[2::3]
     )
     assert faithful / len(coders) < 0.45
 
@@ -87,18 +88,18 @@ def test_every_digit_is_a_token(tokenizer) -> None:  # type: ignore[no-untyped-d
 
 
 def test_demonstrations_are_encoded_as_the_template_renders_them(tokenizer) -> None:  # type: ignore[no-untyped-def]
-    for talk in demonstrated(Habits(), 60)[0]:
+    for talk in demonstrated(FaultProbabilities(), 60)[0]:
         encoded = encode(tokenizer, talk)
         messages = [{"role": message.role, "content": message.content} for message in talk]
         assert encoded.tokens == tokenizer.apply_chat_template(messages, return_dict=False)
         prompt = tokenizer.apply_chat_template(messages[:-1], add_generation_prompt=True, return_dict=False)
         assert encoded.tokens[: len(prompt)] == prompt
-        assert encoded.learned[len(prompt) - 1 :] == [False] + [True] * (len(encoded.tokens) - len(prompt))
+        assert encoded.loss_mask[len(prompt) - 1 :] == [False] + [True] * (len(encoded.tokens) - len(prompt))
         assert encoded.tokens[-1] == tokenizer.eos_token_id
 
 
 def test_the_second_turn_extends_the_first_token_by_token(tokenizer) -> None:  # type: ignore[no-untyped-def]
-    talk = next(talk for talk in demonstrated(Habits(), 60)[0] if len(talk) == 4)
+    talk = next(talk for talk in demonstrated(FaultProbabilities(), 60)[0] if len(talk) == 4)
     messages = [{"role": message.role, "content": message.content} for message in talk]
     first, again = (
         tokenizer.apply_chat_template(messages[:count], add_generation_prompt=True, return_dict=False)
@@ -112,7 +113,7 @@ def test_the_shipped_model_loads_and_is_small(tokenizer) -> None:  # type: ignor
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(SHIPPED)
-    untaught = Imitator(tokenizer.backend_tokenizer, window=WINDOW, seed=0, shape=SHAPE)
+    untaught = Imitator(tokenizer.backend_tokenizer, window=CONTEXT_WINDOW, seed=0, shape=MODEL_SHAPE)
     assert model.num_parameters() == untaught.model.num_parameters() < 300_000
     assert model.config.head_dim == 32
     assert sum(path.stat().st_size for path in SHIPPED.iterdir()) < 2_000_000
@@ -120,7 +121,7 @@ def test_the_shipped_model_loads_and_is_small(tokenizer) -> None:  # type: ignor
 
 def test_the_shipped_model_was_built_with_these_habits() -> None:
     manifest = json.loads((SHIPPED / "manifest.json").read_text())
-    assert manifest["habits"] == json.loads(json.dumps(asdict(Habits())))
+    assert manifest["habits"] == json.loads(json.dumps(asdict(FaultProbabilities())))
     assert manifest["problems"] > 10_000
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mappa_mathchat.briefing import Briefing
-from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER, MathChat, Options, needs_another_try
+from mappa_mathchat.briefing import PromptTemplates
+from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER, MathChat, MathChatOptions, needs_another_try
 
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import Coach, Tool
@@ -29,7 +29,7 @@ async def played(
     replies: Sequence[str], coach: Coach | None = None, shown: Sequence[str] = (), **options: object
 ) -> Trajectory:
     tool = PythonTool(PythonOptions())
-    workflow = MathChat(Options(**options))  # type: ignore[arg-type]
+    workflow = MathChat(MathChatOptions(**options))  # type: ignore[arg-type]
     try:
         return await play(workflow, TASK, replies, tools={"python": tool}, coach=coach, reference_for=shown)
     finally:
@@ -47,7 +47,7 @@ class TestContractInFull(WorkflowContract):
     prompts = "full"
 
     def workflow(self) -> MathChat:
-        return MathChat(Options(prompts=self.prompts))
+        return MathChat(MathChatOptions(prompts=self.prompts))
 
     def tools(self) -> Mapping[str, Tool]:
         return {"python": PythonTool(PythonOptions())}
@@ -115,7 +115,7 @@ async def test_agents_with_one_message_each_and_no_system_message() -> None:
 
 def test_text_in_braces_of_a_problem_is_not_rendered() -> None:
     problem = "What is {{ 7 * 6 }} {% raw %}?"
-    assert problem in MathChat(Options()).opening(SOLVER, problem, [])
+    assert problem in MathChat(MathChatOptions()).build_prompt(SOLVER, problem, [])
 
 
 class TellingCoach(Coach):
@@ -151,14 +151,14 @@ async def test_strata_tell_what_the_plan_looks_like(plan: str, stratum: dict[str
 
 
 def test_several_blocks_are_told_apart_in_order() -> None:
-    briefing = Briefing("full", (), token_limit=1, output_chars=100)
+    briefing = PromptTemplates("full", (), token_limit=1, output_chars=100)
     calls = [ToolCall(name="python"), ToolCall(name="python"), ToolCall(name="python", error="it is not closed")]
     results = [
         ToolResult(tool="python", status="ok", exit_code=0, stdout="first\n"),
         ToolResult(tool="python", status="error", exit_code=1, stderr="Traceback\nValueError: second\n"),
         ToolResult(tool="python", status="error", stderr="it is not closed"),
     ]
-    text = briefing.results(calls, results)
+    text = briefing.render_results(calls, results)
     places = [
         text.index(word) for word in ("Code block 1 of 3", "first", "exit code 1", "ValueError: second", "not run")
     ]
@@ -167,46 +167,46 @@ def test_several_blocks_are_told_apart_in_order() -> None:
 
 @pytest.mark.parametrize("prompts", ["full", "tiny"])
 def test_long_output_is_cut_in_the_middle(prompts: str) -> None:
-    briefing = Briefing(prompts, (), token_limit=1, output_chars=100)
+    briefing = PromptTemplates(prompts, (), token_limit=1, output_chars=100)
     long = "\n".join(f"line {number}" for number in range(1000))
     for status in ("ok", "error"):
         result = ToolResult(tool="python", status=status, exit_code=0, stdout=long, stderr=long)  # type: ignore[arg-type]
-        text = briefing.results([ToolCall(name="python")], [result])
+        text = briefing.render_results([ToolCall(name="python")], [result])
         assert len(text) < 400
         assert "line 999" in text
 
 
 def test_no_results_make_no_text() -> None:
-    assert Briefing("full", (), token_limit=1, output_chars=100).results([], []) == ""
+    assert PromptTemplates("full", (), token_limit=1, output_chars=100).render_results([], []) == ""
 
 
 def test_token_limit_is_told_to_the_agents() -> None:
-    assert "under 1234 tokens" in MathChat(Options(token_limit=1234)).opening(SOLVER, "What?", [])
+    assert "under 1234 tokens" in MathChat(MathChatOptions(token_limit=1234)).build_prompt(SOLVER, "What?", [])
 
 
 def test_prompts_from_a_folder_of_ones_own(tmp_path: Path) -> None:
     for name in (SOLVER, CODER, VERIFIER, "results"):
         (tmp_path / f"{name}.md").write_text("{{ problem }}!")
-    assert MathChat(Options(prompts=str(tmp_path))).opening(SOLVER, "What?", []) == "What?!"
+    assert MathChat(MathChatOptions(prompts=str(tmp_path))).build_prompt(SOLVER, "What?", []) == "What?!"
 
 
 def test_prompts_that_lack_a_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / f"{SOLVER}.md").write_text("x")
     with pytest.raises(ConfigError, match=r"lacks code_executor\.md, verifier\.md, results\.md"):
-        MathChat(Options(prompts=str(tmp_path)))
+        MathChat(MathChatOptions(prompts=str(tmp_path)))
 
 
 def test_prompts_that_do_not_parse_are_refused(tmp_path: Path) -> None:
     for name in (SOLVER, CODER, VERIFIER, "results"):
         (tmp_path / f"{name}.md").write_text("{{ problem")
     with pytest.raises(ConfigError, match="does not parse"):
-        MathChat(Options(prompts=str(tmp_path)))
+        MathChat(MathChatOptions(prompts=str(tmp_path)))
 
 
 @pytest.mark.parametrize("wrong", [{"context": "some"}, {"coder_turns": 0}, {"output_chars": 5}])
 def test_options_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
-        MathChat(Options(**wrong))  # type: ignore[arg-type]
+        MathChat(MathChatOptions(**wrong))  # type: ignore[arg-type]
 
 
 def test_another_try_after_any_failure_or_no_output_at_all() -> None:
@@ -257,7 +257,7 @@ class ThinkingStage:
 
 async def test_think_text_is_not_passed_on() -> None:
     stage = ThinkingStage()
-    await MathChat(Options()).run(stage)  # type: ignore[arg-type]
+    await MathChat(MathChatOptions()).run(stage)  # type: ignore[arg-type]
     assert stage.outcome == {"correct": 1.0}
     assert any(f"{SOLVER} said" in text for text in stage.seen)
     assert not any("secret" in text for text in stage.seen)

@@ -1,4 +1,4 @@
-"""`mappa sandboxfusion check URL`: whether a server can run agents' programs, and what they find there."""
+"""`mappa sandboxfusion check URL`: checks that a server can run agents' programs, and reports their environment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check(url: str, as_json: bool) -> None:
     options = Options(urls=[url])
     options.check()
     try:
-        findings = asyncio.run(_inspected(options))
+        findings = asyncio.run(_inspect(options))
     except ServerFault as fault:
         if as_json:
             click.echo(json.dumps({"works": False, "url": fault.url, "reason": fault.reason}, ensure_ascii=False))
@@ -36,21 +36,21 @@ def check(url: str, as_json: bool) -> None:
         document = {"works": True, **asdict(findings), "warnings": findings.warnings}
         click.echo(json.dumps(document, ensure_ascii=False))
     else:
-        _show(findings)
+        _print_findings(findings)
 
 
-async def _inspected(options: Options) -> Findings:
+async def _inspect(options: Options) -> Findings:
     from mappa_sandboxfusion.client import FusionClient
-    from mappa_sandboxfusion.findings import folder_name, inspect
+    from mappa_sandboxfusion.findings import inspect_server, new_folder_name
 
     client = FusionClient(options.urls[0], connect_timeout_s=options.connect_timeout_s)
     try:
-        return await inspect(client, folder_name(), keep=False)
+        return await inspect_server(client, new_folder_name(), keep=False)
     finally:
         await client.close()
 
 
-def _show(findings: Findings) -> None:
+def _print_findings(findings: Findings) -> None:
     click.echo(f"{findings.url} runs programs")
     click.echo(f"  Python   {'.'.join(map(str, findings.python))}")
     click.echo(f"  files    {'kept' if findings.keeps_files else 'not kept'} from one program to the next")

@@ -1,4 +1,4 @@
-"""What a recipe may set about SandboxFusion servers."""
+"""Options of the tool `sandboxfusion`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from urllib.parse import urlsplit
 
 from mappa_core import ConfigError
 
-LOCAL = "http://127.0.0.1:8080"
-"""Where a server listens that was started on this machine as its own documentation says."""
-POSITIVE = ("concurrency", "connect_timeout_s", "margin_s", "transfer_s", "attempts", "backoff_s", "chunk_mb")
+LOCAL_URL = "http://127.0.0.1:8080"
+"""Address of a server on this machine, started as its documentation says."""
+POSITIVE_OPTIONS = ("concurrency", "connect_timeout_s", "margin_s", "transfer_s", "attempts", "backoff_s", "chunk_mb")
 
 
 @dataclass
 class Options:
-    urls: list[str] = field(default_factory=lambda: [LOCAL])
+    urls: list[str] = field(default_factory=lambda: [LOCAL_URL])
     """Where the servers listen, each `http(s)://HOST:PORT`; programs go to the one with the fewest under way."""
     concurrency: int = 8
     """Programs that run at once on each server, which has no limit of its own; further ones wait in order."""
@@ -38,14 +38,14 @@ class Options:
     """Whether the server sets its own limit of memory too: of the address space, for each process alone."""
 
     def check(self) -> None:
-        """Raise ConfigError where the values cannot be meant."""
+        """Raise ConfigError where a value is not allowed."""
         if not self.urls:
-            raise ConfigError(f"sandboxfusion: urls: name at least one server, for example {LOCAL}")
+            raise ConfigError(f"sandboxfusion: urls: name at least one server, for example {LOCAL_URL}")
         for url in self.urls:
             _check_url(url)
         if len({url.rstrip("/") for url in self.urls}) < len(self.urls):
             raise ConfigError("sandboxfusion: urls: names a server twice")
-        for name in POSITIVE:
+        for name in POSITIVE_OPTIONS:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"sandboxfusion: {name}: must be more than 0, not {getattr(self, name)}")
         if self.max_backoff_s < self.backoff_s:

@@ -1,4 +1,4 @@
-"""Files on their way to a server: cut into parts, packed into calls of a bounded size."""
+"""Splits files into chunks and packs them into calls of a bounded size."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mappa_core import ToolError
 from mappa_sandboxfusion.local import LocalFile
 
 T = TypeVar("T")
-Row = tuple[str, str, str, int, int, int]
+ChunkRow = tuple[str, str, str, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """`size` bytes from `offset` on of the file `source`, which is `name` of a trajectory, or an input of that hash."""
+class FileChunk:
+    """`size` bytes from `offset` of the file `source`: a trajectory's file `name`, or the input with that hash."""
 
     kind: Literal["file", "input"]
     name: str
@@ -29,13 +29,13 @@ class Part:
     size: int
 
     @property
-    def row(self) -> Row:
-        """The part as remote/run.py reads it."""
+    def row(self) -> ChunkRow:
+        """The chunk in the form that remote/run.py reads."""
         return self.kind, self.name, self.sha256, self.total, self.offset, self.size
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What remote/run.py writes. `files`: name, size, sha256, and where the bytes begin in changed.bin, if there."""
+class RemoteAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The response of remote/run.py. `files`: name, size, sha256, and the offset in changed.bin (None: not in it)."""
 
     lost: str | None = None
     gone: list[str] = []
@@ -46,14 +46,17 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     left: list[str] = []
 
 
-def parts_of(kind: Literal["file", "input"], name: str, source: Path, file: LocalFile, chunk: int) -> Iterator[Part]:
-    """The file in parts of at most `chunk` bytes; an empty one is one part."""
+def split_file(
+    kind: Literal["file", "input"], name: str, source: Path, file: LocalFile, chunk: int
+) -> Iterator[FileChunk]:
+    """Split a file into chunks of at most `chunk` bytes; an empty file is one chunk."""
     for offset in range(0, max(1, file.size), chunk):
-        yield Part(kind, name, source, file.sha256, file.size, offset, min(chunk, file.size - offset))
+        yield FileChunk(kind, name, source, file.sha256, file.size, offset, min(chunk, file.size - offset))
 
 
-def packed(things: Iterable[T], size: Callable[[T], int], chunk: int) -> list[list[T]]:
-    """`things` in order, in groups of at most `chunk` bytes, or of one; at least one group, which may be empty."""
+def pack(things: Iterable[T], size: Callable[[T], int], chunk: int) -> list[list[T]]:
+    """Group `things` in order, up to `chunk` bytes per group; a larger thing is a group of its own. At least one
+    group, which may be empty."""
     groups: list[list[T]] = [[]]
     room = chunk
     for thing in things:
@@ -65,16 +68,16 @@ def packed(things: Iterable[T], size: Callable[[T], int], chunk: int) -> list[li
     return groups
 
 
-def batches(parts: Iterable[Part], chunk: int) -> list[list[Part]]:
-    """`parts` in order, in groups of at most `chunk` bytes; at least one group, which may be empty."""
-    return packed(parts, lambda part: part.size, chunk)
+def pack_chunks(parts: Iterable[FileChunk], chunk: int) -> list[list[FileChunk]]:
+    """Group file chunks in order, up to `chunk` bytes per group. At least one group, which may be empty."""
+    return pack(parts, lambda part: part.size, chunk)
 
 
-def load(parts: Sequence[Part]) -> bytes:
-    """The bytes of all `parts` in a row.
+def read_chunks(parts: Sequence[FileChunk]) -> bytes:
+    """Read and concatenate the bytes of all `parts`.
 
     Raises:
-        ToolError: a file is not as it was when it was looked at.
+        ToolError: a file cannot be read, or became shorter since it was hashed.
     """
     data = bytearray()
     for part in parts:

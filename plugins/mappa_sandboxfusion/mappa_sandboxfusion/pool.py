@@ -1,4 +1,4 @@
-"""Several servers as one: each takes a number of programs at once, those that fail are left alone and tried again."""
+"""A pool of servers: limits the programs per server, and backs off from servers that fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = structlog.get_logger()
 
 
 class NoServer(ToolError):
-    """Every server failed, by its address."""
+    """Every server failed; holds the fault of each, by address."""
 
     def __init__(self, faults: Mapping[str, ServerFault]) -> None:
         super().__init__("; ".join(str(fault) for fault in faults.values()))
@@ -27,24 +27,24 @@ class NoServer(ToolError):
 class _Member:
     url: str
     busy: int = 0
-    """Programs under way there."""
+    """Programs running there."""
     fault: ServerFault | None = None
-    """Why it is left alone; None where it takes programs."""
+    """Why it gets no programs; None where it is available."""
 
 
 @dataclass(eq=False)
-class _Waiting:
+class _WaitingProgram:
     turn: asyncio.Future[_Member]
     preferred: str | None
     failed: dict[str, ServerFault] = field(default_factory=dict)
-    """Servers that failed a probe since this one began to wait."""
+    """Servers that failed a probe since this program began to wait."""
 
 
-class Pool:
-    """Lends servers to programs, in the order in which they ask.
+class ServerPool:
+    """Assigns servers to programs, first come, first served.
 
-    A server that failed is left alone for `backoff_s`; then it is probed, and left alone for twice as long, up to
-    `max_backoff_s`, each time that this fails. All times are seconds of the event loop's clock.
+    A server that failed gets no programs for `backoff_s`; then it is probed, and the time doubles, up to
+    `max_backoff_s`, with each probe that fails. All times are seconds of the event loop's clock.
     """
 
     def __init__(
@@ -56,40 +56,40 @@ class Pool:
         max_backoff_s: float,
         probe: Callable[[str], Awaitable[None]],
     ) -> None:
-        """`probe` finds out whether the server of an address can run programs. Raises ServerFault where it cannot."""
+        """`probe` checks whether the server at an address can run programs; it raises ServerFault where it cannot."""
         self._members = [_Member(url) for url in urls]
         self._concurrency = concurrency
         self._backoff_s = backoff_s
         self._max_backoff_s = max_backoff_s
         self._probe = probe
-        self._line: deque[_Waiting] = deque()
+        self._queue: deque[_WaitingProgram] = deque()
         self._revivals: set[asyncio.Task[None]] = set()
 
     @property
-    def up(self) -> tuple[str, ...]:
-        """Addresses of the servers that take programs."""
+    def available(self) -> tuple[str, ...]:
+        """Addresses of the servers that accept programs."""
         return tuple(member.url for member in self._members if member.fault is None)
 
     @asynccontextmanager
     async def server(self, preferred: str | None = None) -> AsyncIterator[str]:
-        """The address of a server for one program: `preferred` where it has room, else the one with the fewest under
-        way. A ServerFault that leaves the context is the end of its turn for a while.
+        """Yield the address of a server for one program: `preferred` where it is free, else the least busy one. A
+        ServerFault that leaves the context puts the server into back-off.
 
         Raises:
-            NoServer: none takes programs, and each failed a probe while this one waited.
+            NoServer: no server accepts programs, and each failed a probe while this program waited.
         """
-        member = await self._turn(preferred)
+        member = await self._wait_for_turn(preferred)
         try:
             yield member.url
         except ServerFault as fault:
-            self.failed(member.url, fault)
+            self.mark_failed(member.url, fault)
             raise
         finally:
             member.busy -= 1
-            self._serve()
+            self._assign()
 
-    def failed(self, url: str, fault: ServerFault) -> None:
-        """Leave the server at `url` alone for a while."""
+    def mark_failed(self, url: str, fault: ServerFault) -> None:
+        """Put the server at `url` into back-off."""
         member = next(one for one in self._members if one.url == url)
         if member.fault is None:
             member.fault = fault
@@ -99,34 +99,34 @@ class Pool:
             revival.add_done_callback(self._revivals.discard)
 
     async def close(self) -> None:
-        """Probe no more."""
+        """Stop all probes."""
         for revival in tuple(self._revivals):
             revival.cancel()
         await asyncio.gather(*self._revivals, return_exceptions=True)
 
-    async def _turn(self, preferred: str | None) -> _Member:
-        waiting = _Waiting(asyncio.get_running_loop().create_future(), preferred)
-        self._line.append(waiting)
-        self._serve()
+    async def _wait_for_turn(self, preferred: str | None) -> _Member:
+        waiting = _WaitingProgram(asyncio.get_running_loop().create_future(), preferred)
+        self._queue.append(waiting)
+        self._assign()
         try:
             return await waiting.turn
         except asyncio.CancelledError:
             if waiting.turn.done() and not waiting.turn.cancelled() and waiting.turn.exception() is None:
                 waiting.turn.result().busy -= 1  # its turn came as it was cancelled
-                self._serve()
+                self._assign()
             raise
         finally:
-            if waiting in self._line:
-                self._line.remove(waiting)
+            if waiting in self._queue:
+                self._queue.remove(waiting)
 
-    def _serve(self) -> None:
-        while self._line and (member := self._room(self._line[0].preferred)) is not None:
-            waiting = self._line.popleft()
+    def _assign(self) -> None:
+        while self._queue and (member := self._free_member(self._queue[0].preferred)) is not None:
+            waiting = self._queue.popleft()
             if not waiting.turn.done():
                 member.busy += 1
                 waiting.turn.set_result(member)
 
-    def _room(self, preferred: str | None) -> _Member | None:
+    def _free_member(self, preferred: str | None) -> _Member | None:
         free = [one for one in self._members if one.fault is None and one.busy < self._concurrency]
         return min(free, key=lambda one: (one.url != preferred, one.busy), default=None)
 
@@ -138,17 +138,17 @@ class Pool:
                 await self._probe(member.url)
             except ServerFault as fault:
                 member.fault = fault
-                self._report(fault)
+                self._notify_waiting(fault)
                 rest_s = min(2 * rest_s, self._max_backoff_s)
             else:
                 member.fault = None
                 log.warning("sandboxfusion.up", url=member.url)
-                self._serve()
+                self._assign()
                 return
 
-    def _report(self, fault: ServerFault) -> None:
-        """Tell all who wait; those for whom this was the last server wait no longer."""
-        for waiting in self._line:
+    def _notify_waiting(self, fault: ServerFault) -> None:
+        """Record the fault for all waiting programs; fail those for which it was the last server."""
+        for waiting in self._queue:
             waiting.failed[fault.url] = fault
-            if not self.up and len(waiting.failed) == len(self._members) and not waiting.turn.done():
+            if not self.available and len(waiting.failed) == len(self._members) and not waiting.turn.done():
                 waiting.turn.set_exception(NoServer(waiting.failed))

@@ -1,4 +1,4 @@
-"""What is sent to servers to run there."""
+"""The programs and the archive that are sent to servers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from mappa_core import program_runner
 
 _PACKAGE = "mappa_sandboxfusion/remote"
 _FOLDER = files("mappa_sandboxfusion") / "remote"
-REPORT = (_FOLDER / "report.py").read_text()
-COMPILE = (_FOLDER / "compile.py").read_text()
-RUN = """import sys
+REPORT_PROGRAM = (_FOLDER / "report.py").read_text()
+COMPILE_PROGRAM = (_FOLDER / "compile.py").read_text()
+RUN_PROGRAM = """import sys
 sys.path.insert(0, "archive.zip")
 from mappa_sandboxfusion.remote.run import main
 main()
 """
-NOTHING = "pass\n"
-"""A program for calls that only fetch files."""
+EMPTY_PROGRAM = "pass\n"
+"""Program of calls that only fetch files."""
 
 
 @cache
-def archive() -> bytes:
-    """The runner of core, and beside it what `RUN` starts, as a zip archive of texts."""
+def build_archive() -> bytes:
+    """Build a zip archive with the sources of core's runner and of the modules that `RUN_PROGRAM` imports."""
     content = io.BytesIO(program_runner())
     with zipfile.ZipFile(content, "a", zipfile.ZIP_DEFLATED) as zipped:
         zipped.writestr("mappa_sandboxfusion/__init__.py", "")

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from mappa_sandboxfusion.client import SMALL_ANSWER, CodeRun, FusionClient, ServerFault
+from mappa_sandboxfusion.client import BASE_ANSWER_BYTES, FusionClient, RunCodeResponse, ServerFault
 
-from mappa_core.testing import WireAnswer, WireServer, answering
+from mappa_core.testing import WireAnswer, WireServer, json_answer
 from mappa_core.testing.wire import GARBAGE, HTML
 
 RESULT = {"status": "Finished", "execution_time": 0.1, "return_code": 0, "stdout": "1\n", "stderr": ""}
@@ -25,12 +25,12 @@ async def client_of(*answers: WireAnswer) -> AsyncIterator[FusionClient]:
         await client.close()
 
 
-async def ask(client: FusionClient, deadline_s: float = 30.0) -> CodeRun:
+async def ask(client: FusionClient, deadline_s: float = 30.0) -> RunCodeResponse:
     return await client.run_code("print(1)", run_timeout_s=10, deadline_s=deadline_s)
 
 
 async def test_what_is_asked_and_what_comes_back() -> None:
-    async with WireServer([answering(GOOD), answering("pong")]) as server:
+    async with WireServer([json_answer(GOOD), json_answer("pong")]) as server:
         client = FusionClient(server.url + "/", connect_timeout_s=30.0)
         run = await client.run_code(
             "print(1)", files={"x": b"\x00\xff"}, fetch=["a"], run_timeout_s=7.5, deadline_s=30, memory_limit_mb=512
@@ -38,7 +38,7 @@ async def test_what_is_asked_and_what_comes_back() -> None:
         await client.ping()
         await client.close()
     assert run.files == {"a": b"hi"}
-    asked, pinged = server.heard
+    asked, pinged = server.requests
     assert asked.body == {
         "language": "python", "code": "print(1)", "run_timeout": 7.5, "files": {"x": "AP8="}, "fetch_files": ["a"],
         "memory_limit_MB": 512,
@@ -49,16 +49,16 @@ async def test_what_is_asked_and_what_comes_back() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (answering({"detail": "no", "traceback": ["…"]}, 500), "HTTP 500 from /run_code: .*no"),
+        (json_answer({"detail": "no", "traceback": ["…"]}, 500), "HTTP 500 from /run_code: .*no"),
         (WireAnswer(status=502, body=b"<html>Bad gateway</html>"), "HTTP 502 .*Bad gateway"),
-        (answering({}, 307, location="http://127.0.0.1:1/run_code"), "redirects .*give the address that it leads to"),
+        (json_answer({}, 307, location="http://127.0.0.1:1/run_code"), "redirects .*give the address that it leads to"),
         (HTML, "not an answer of SandboxFusion"),
         (GARBAGE, "not an answer of SandboxFusion"),
-        (answering([1, 2]), "not an answer of SandboxFusion"),
-        (answering({**GOOD, "status": "Great"}), r"not an answer of SandboxFusion: .*Great"),
-        (answering({**GOOD, "run_result": {"status": "Finished"}}), "not an answer of SandboxFusion"),
-        (answering({**GOOD, "files": {"a": "###"}}), "not an answer of SandboxFusion: .*base64"),
-        (WireAnswer(body=b" " * (SMALL_ANSWER + 1)), "more than was asked for"),
+        (json_answer([1, 2]), "not an answer of SandboxFusion"),
+        (json_answer({**GOOD, "status": "Great"}), r"not an answer of SandboxFusion: .*Great"),
+        (json_answer({**GOOD, "run_result": {"status": "Finished"}}), "not an answer of SandboxFusion"),
+        (json_answer({**GOOD, "files": {"a": "###"}}), "not an answer of SandboxFusion: .*base64"),
+        (WireAnswer(body=b" " * (BASE_ANSWER_BYTES + 1)), "more than was asked for"),
         (WireAnswer(body=b"{}", trouble="drop"), "the connection failed"),
         (WireAnswer(body=b"{}" * 9, trouble="cut"), "the connection failed"),
         (WireAnswer(trouble="noise"), "the connection failed"),
@@ -99,7 +99,7 @@ async def test_nobody_listens() -> None:
 
 
 async def test_a_ping_that_is_answered_by_something_else() -> None:
-    async with client_of(answering("hello")) as client:
+    async with client_of(json_answer("hello")) as client:
         with pytest.raises(ServerFault, match="to a ping"):
             await client.ping()
 
@@ -107,5 +107,5 @@ async def test_a_ping_that_is_answered_by_something_else() -> None:
 async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    async with client_of(answering("pong")) as client:
+    async with client_of(json_answer("pong")) as client:
         await client.ping()

@@ -11,7 +11,7 @@ import yaml
 from mappa_sandboxfusion.options import Options
 
 from mappa_core.config.compose import compose
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sandboxfusion.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -22,7 +22,7 @@ ROWS = dict(re.findall(r"^\| `(\w+)` \| `?([^`|]+?)`? \|", PAGE, re.MULTILINE))
 def test_a_block_can_be_laid_over_a_recipe(block: str, tmp_path: Path) -> None:
     path = tmp_path / "block.yaml"
     path.write_text(block)
-    composed = compose(load(), "mathchat", config_files=[path])
+    composed = compose(load_plugins(), "mathchat", config_files=[path])
     composed.require_installed()
     assert composed.config.tools["python"].use == "sandboxfusion"
 

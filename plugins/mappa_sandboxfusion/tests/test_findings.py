@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from mappa_sandboxfusion.client import FusionClient, ServerFault
-from mappa_sandboxfusion.findings import folder_name, inspect
+from mappa_sandboxfusion.findings import inspect_server, new_folder_name
 
 from mappa_core.cli.main import main
-from mappa_core.testing import WireAnswer, WireRequest, WireServer, answering
+from mappa_core.testing import WireAnswer, WireRequest, WireServer, json_answer
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ async def client(fusion: Any) -> AsyncIterator[FusionClient]:
 
 
 async def test_a_server_with_a_bare_environment(client: FusionClient, fusion: Any) -> None:
-    name = folder_name()
-    findings = await inspect(client, name)
+    name = new_folder_name()
+    findings = await inspect_server(client, name)
     assert findings.python == sys.version_info[:3]
     assert findings.keeps_files and findings.as_root == (os.getuid() == 0)
     assert (findings.secrets, findings.others) == ((), ())
@@ -38,7 +38,7 @@ async def test_a_server_with_a_bare_environment(client: FusionClient, fusion: An
 
 async def test_names_of_its_environment_are_told_and_values_are_not(client: FusionClient, fusion: Any) -> None:
     fusion.environment = {"COACH_API_KEY": "planted-1", "db_password": "planted-2", "EDITOR": "planted-3"}
-    findings = await inspect(client, folder_name())
+    findings = await inspect_server(client, new_folder_name())
     assert findings.secrets == ("COACH_API_KEY", "db_password")
     assert findings.others == ("EDITOR",)
     assert "planted" not in repr(findings) + "".join(findings.warnings)
@@ -47,13 +47,13 @@ async def test_names_of_its_environment_are_told_and_values_are_not(client: Fusi
 
 async def test_a_server_that_keeps_no_files(client: FusionClient, fusion: Any) -> None:
     fusion.keeps = False
-    assert not (await inspect(client, folder_name())).keeps_files
+    assert not (await inspect_server(client, new_folder_name())).keeps_files
 
 
 async def test_an_old_python_is_refused_in_words() -> None:
     def old(request: WireRequest) -> WireAnswer:
         if request.path == "/v1/ping":
-            return answering("pong")
+            return json_answer("pong")
         word = request.body["code"].split("'")[1]
         result = {
             "status": "Finished",
@@ -62,14 +62,14 @@ async def test_an_old_python_is_refused_in_words() -> None:
             "stdout": f"{word} 3 8\n",
             "stderr": "",
         }
-        return answering(
+        return json_answer(
             {"status": "Success", "message": "", "compile_result": None, "run_result": result, "files": {}}
         )
 
     async with WireServer(old) as server:
         client = FusionClient(server.url, connect_timeout_s=30.0)
         with pytest.raises(ServerFault, match=r"programs get Python 3\.8 there, and need 3\.10 or newer"):
-            await inspect(client, folder_name())
+            await inspect_server(client, new_folder_name())
         await client.close()
 
 
@@ -94,7 +94,7 @@ async def test_folders_of_clients_that_never_came_back_are_removed(client: Fusio
         (fusion.temp / name).mkdir()
         (fusion.temp / name / "file").write_text("x")
         os.utime(fusion.temp / name, (age, age))
-    await inspect(client, folder_name(), keep=False)
+    await inspect_server(client, new_folder_name(), keep=False)
     assert sorted(path.name for path in fusion.temp.iterdir()) == ["mappa-fusion-new", "mappa-other"]
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import mappa_sandboxfusion
 import pytest
-from mappa_sandboxfusion.options import LOCAL, Options
+from mappa_sandboxfusion.options import LOCAL_URL, Options
 
 from mappa_core.errors import ConfigError
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Sandboxed, Tool
 
 
 def test_the_plugin_is_a_tool_that_runs_programs() -> None:
-    registry = load(only=["sandboxfusion"])
+    registry = load_plugins(only=["sandboxfusion"])
     assert not registry.broken
-    assert registry.offer("tools", "sandboxfusion").options().urls == [LOCAL]
+    assert registry.offer("tools", "sandboxfusion").options().urls == [LOCAL_URL]
     tool = registry.build("tools", "sandboxfusion")
     assert isinstance(tool, Tool) and isinstance(tool, Sandboxed)
     assert [command.name for command in registry.plugins["sandboxfusion"].commands] == ["check"]
@@ -28,7 +28,7 @@ def test_the_plugin_is_a_tool_that_runs_programs() -> None:
 def test_loading_it_imports_nothing_heavy() -> None:
     code = (
         "import sys, mappa_core.plugins as plugins\n"
-        "assert 'sandboxfusion' in plugins.load(only=['sandboxfusion']).plugins\n"
+        "assert 'sandboxfusion' in plugins.load_plugins(only=['sandboxfusion']).plugins\n"
         "print(sorted({'aiohttp', 'msgspec'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

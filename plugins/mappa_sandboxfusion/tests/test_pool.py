@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from mappa_sandboxfusion.client import ServerFault
-from mappa_sandboxfusion.pool import NoServer, Pool
+from mappa_sandboxfusion.pool import NoServer, ServerPool
 
 A, B = "http://a", "http://b"
-Make = Callable[..., Pool]
+Make = Callable[..., ServerPool]
 
 
 class Probes:
@@ -34,10 +34,10 @@ def probes() -> Probes:
 
 @pytest.fixture
 async def make(probes: Probes) -> AsyncIterator[Make]:
-    pools: list[Pool] = []
+    pools: list[ServerPool] = []
 
-    def make(*urls: str, concurrency: int = 2) -> Pool:
-        pool = Pool(urls, concurrency=concurrency, backoff_s=0.01, max_backoff_s=0.04, probe=probes.probe)
+    def make(*urls: str, concurrency: int = 2) -> ServerPool:
+        pool = ServerPool(urls, concurrency=concurrency, backoff_s=0.01, max_backoff_s=0.04, probe=probes.probe)
         pools.append(pool)
         return pool
 
@@ -106,12 +106,12 @@ async def test_a_server_that_fails_is_left_alone_until_it_can_run_a_program(make
     with pytest.raises(ServerFault):
         async with pool.server(A):
             raise ServerFault(A, "gone")
-    assert pool.up == (B,)
+    assert pool.available == (B,)
     while probes.asked[A] < 3:
         assert await _take(pool, A) == B
         await asyncio.sleep(0.005)
     probes.broken.clear()
-    while pool.up != (A, B):
+    while pool.available != (A, B):
         await asyncio.sleep(0.005)
     assert await _take(pool, A) == A
 
@@ -121,7 +121,7 @@ async def test_a_fault_of_the_program_itself_is_none_of_the_server(make: Make) -
     with pytest.raises(ValueError, match="mine"):
         async with pool.server():
             raise ValueError("mine")
-    assert pool.up == (A,)
+    assert pool.available == (A,)
     assert await _take(pool) == A
 
 
@@ -129,13 +129,13 @@ async def test_who_waits_for_servers_that_are_all_gone_is_told_of_each(make: Mak
     pool = make(A, B)
     probes.broken |= {A, B}
     for url in (A, B):
-        pool.failed(url, ServerFault(url, "gone"))
+        pool.mark_failed(url, ServerFault(url, "gone"))
     with pytest.raises(NoServer, match=r"http://a: still broken; .*http://b: still broken"):
         await _take(pool)
     probes.broken.remove(B)
     assert await asyncio.wait_for(_take(pool), 30) == B
 
 
-async def _take(pool: Pool, preferred: str | None = None) -> str:
+async def _take(pool: ServerPool, preferred: str | None = None) -> str:
     async with pool.server(preferred) as url:
         return url

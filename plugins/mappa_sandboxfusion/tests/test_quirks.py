@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 from mappa_sandboxfusion import quirks
-from mappa_sandboxfusion.client import CodeRun, FusionClient, ServerFault
-from mappa_sandboxfusion.findings import inspect
+from mappa_sandboxfusion.client import FusionClient, RunCodeResponse, ServerFault
+from mappa_sandboxfusion.findings import inspect_server
 
-from mappa_core.testing import WireAnswer, WireRequest, WireServer, answering
+from mappa_core.testing import WireAnswer, WireRequest, WireServer, json_answer
 
 WIRE = {path.stem: json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "wire").glob("*.json"))}
-Replay = Callable[[str], Awaitable[CodeRun]]
+Replay = Callable[[str], Awaitable[RunCodeResponse]]
 
 
 def recorded(name: str) -> WireAnswer:
-    return answering(WIRE[name]["response"], WIRE[name]["http_status"])
+    return json_answer(WIRE[name]["response"], WIRE[name]["http_status"])
 
 
 def code_of(name: str) -> str:
@@ -32,7 +32,7 @@ async def replay() -> AsyncIterator[Replay]:
     """Asks as a recorded request did, and gets the recorded answer."""
     heard: list[WireRequest] = []
 
-    async def replay(name: str) -> CodeRun:
+    async def replay(name: str) -> RunCodeResponse:
         body: dict[str, Any] = WIRE[name]["request"]["body"]
         async with WireServer([recorded(name)]) as server:
             client = FusionClient(server.url, connect_timeout_s=30.0)
@@ -45,7 +45,7 @@ async def replay() -> AsyncIterator[Replay]:
                     deadline_s=30.0,
                 )
             finally:
-                heard.extend(server.heard)
+                heard.extend(server.requests)
                 await client.close()
 
     yield replay
@@ -69,7 +69,7 @@ async def test_a_program_that_fails_is_no_fault_of_the_server(
     replay: Replay, name: str, status: str, code: int, said: str
 ) -> None:
     run = await replay(name)
-    assert quirks.fault("http://s", code_of(name), run) is None
+    assert quirks.find_fault("http://s", code_of(name), run) is None
     assert run.run_result is not None
     assert (run.status, run.run_result.status, run.run_result.return_code) == (status, "Finished", code)
     assert (run.run_result.stderr or "").endswith(said)
@@ -77,7 +77,7 @@ async def test_a_program_that_fails_is_no_fault_of_the_server(
 
 async def test_a_timeout_has_no_exit_code(replay: Replay) -> None:
     run = await replay("04_timeout")
-    assert run.run_result is not None and quirks.fault("http://s", "", run) is None
+    assert run.run_result is not None and quirks.find_fault("http://s", "", run) is None
     assert (run.run_result.status, run.run_result.return_code) == ("TimeLimitExceeded", None)
 
 
@@ -85,9 +85,9 @@ async def test_files_come_back_as_bytes_and_missing_ones_are_noticed(replay: Rep
     run = await replay("07_files_in_out")
     asked = WIRE["07_files_in_out"]["request"]["body"]["fetch_files"]
     assert run.status == "Success"
-    assert quirks.fetched("http://s", ["sub.csv"], run) == {"sub.csv": b"id,target\n1,0.5\n"}
+    assert quirks.check_fetched("http://s", ["sub.csv"], run) == {"sub.csv": b"id,target\n1,0.5\n"}
     with pytest.raises(ServerFault, match=r"says Success, but these files did not come back: missing\.txt"):
-        quirks.fetched("http://s", asked, run)
+        quirks.check_fetched("http://s", asked, run)
 
 
 @pytest.mark.parametrize("name", ["08b_big_stdout_300k", "08d_big_stdout_1M"])
@@ -98,8 +98,8 @@ async def test_output_that_the_server_cut_is_not_believed(replay: Replay, name: 
     assert run.run_result is not None
     assert set(run.run_result.stdout or "") <= set("x…[shortened]")
     with pytest.raises(ServerFault, match="damaged or cut"):
-        quirks.output("http://s", sent)
-    assert quirks.output("http://s", "x" * 100_001)
+        quirks.check_output("http://s", sent)
+    assert quirks.check_output("http://s", "x" * 100_001)
 
 
 async def test_a_stalled_program_looks_like_one_that_took_too_long(replay: Replay) -> None:
@@ -112,7 +112,7 @@ async def test_output_that_is_not_utf8_is_not_believed(replay: Replay) -> None:
     run = await replay("20_nonutf8_stdout")
     assert run.status == "Success" and run.run_result is not None
     with pytest.raises(ServerFault, match="damaged or cut"):
-        quirks.output("http://s", run.run_result.stdout)
+        quirks.check_output("http://s", run.run_result.stdout)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ async def test_an_error_with_status_200_is_a_fault_and_does_not_repeat_the_progr
     replay: Replay, name: str, said: str
 ) -> None:
     run = await replay(name)
-    fault = quirks.fault("http://s", code_of(name), run)
+    fault = quirks.find_fault("http://s", code_of(name), run)
     assert fault is not None and said in str(fault)
     assert code_of(name) not in str(fault)
 
@@ -155,9 +155,9 @@ async def test_a_server_that_says_pong_may_be_unable_to_run_anything() -> None:
     async with WireServer([recorded("00_ping"), recorded("24_no_runtime_env")]) as server:
         client = FusionClient(server.url, connect_timeout_s=30.0)
         with pytest.raises(ServerFault, match="has no Python for programs"):
-            await inspect(client, "mappa-fusion-test")
+            await inspect_server(client, "mappa-fusion-test")
         await client.close()
-    assert [request.path for request in server.heard] == ["/v1/ping", "/run_code"]
+    assert [request.path for request in server.requests] == ["/v1/ping", "/run_code"]
 
 
 async def test_the_status_says_nothing_of_processes_that_are_left(replay: Replay) -> None:

@@ -1,5 +1,5 @@
-"""Trackers of Mappa: TensorBoard, Weights & Biases, MLflow, OpenTelemetry and Ray. Each imports its library when a run
-asks for it, and none of the others."""
+"""Trackers of Mappa: TensorBoard, Weights & Biases, MLflow, OpenTelemetry and Ray. Each imports its own library only
+when a run uses it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def mappa_trackers() -> Iterable[Offer[Tracker]]:
 
 
 def _tensorboard(options: TensorBoardOptions) -> Tracker:
-    from mappa_trackers.board import BoardTracker
+    from mappa_trackers.board import TensorBoardTracker
 
-    return BoardTracker(options)
+    return TensorBoardTracker(options)
 
 
 def _wandb(options: WandbOptions) -> Tracker:

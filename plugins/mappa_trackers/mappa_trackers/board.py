@@ -1,4 +1,4 @@
-"""TensorBoard: event files that `tensorboard --logdir` shows."""
+"""TensorBoard tracker: event files for `tensorboard --logdir`."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mappa_core import TrackedRun, Tracker
-from mappa_trackers.library import library
+from mappa_trackers.library import import_library
 
 if TYPE_CHECKING:
     from mappa_core import Ending
     from mappa_trackers.options import TensorBoardOptions
 
-FOLDER = "tensorboard"
+DEFAULT_FOLDER = "tensorboard"
 
 
-class BoardTracker(Tracker):
-    """A scalar per figure and iteration, and the settings as text. Where a run goes on, a file is added whose head
-    tells TensorBoard to forget what it knows of later iterations."""
+class TensorBoardTracker(Tracker):
+    """Writes a scalar per metric and iteration, and the config as text. A resumed run adds an event file whose
+    `purge_step` makes TensorBoard discard later iterations."""
 
     def __init__(self, options: TensorBoardOptions) -> None:
         self._options = options
-        self._library = library("torch.utils.tensorboard", "tensorboard")
+        self._library = import_library("torch.utils.tensorboard", "tensorboard")
         self._writer: Any = None
 
     def start(self, run: TrackedRun) -> None:
-        folder = run.folder / FOLDER if self._options.folder is None else Path(self._options.folder) / run.name
+        folder = run.folder / DEFAULT_FOLDER if self._options.folder is None else Path(self._options.folder) / run.name
         self._writer = self._library.SummaryWriter(str(folder), purge_step=run.done + 1 if run.done else None)
         settings = json.dumps(run.config, indent=2)
         self._writer.add_text("config", "".join(f"    {line}\n" for line in settings.splitlines()), run.done)

@@ -1,4 +1,4 @@
-"""Where spans go: a collector over OTLP/HTTP, or a file."""
+"""Span exporters: to a collector over OTLP/HTTP, or to a file."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from mappa_core import TrackedRun
 from mappa_trackers.options import OtelOptions
 
-MOST_WAITING = 20_000
-"""Spans that wait to be sent; later ones are dropped."""
+MAX_QUEUED_SPANS = 20_000
+"""Spans that may wait to be sent; further ones are dropped."""
 
 
-class GivenIds(IdGenerator):
-    """Gives the next span the ids that it was told. All spans are started by one thread."""
+class PresetIdGenerator(IdGenerator):
+    """Gives the next span the ids set by `set_next`. All spans are started by one thread."""
 
     def __init__(self) -> None:
         self._trace_id, self._span_id = 1, 1
 
-    def following(self, trace_id: int, span_id: int) -> None:
+    def set_next(self, trace_id: int, span_id: int) -> None:
         self._trace_id, self._span_id = trace_id, span_id
 
     def generate_trace_id(self) -> int:
@@ -42,7 +42,7 @@ class GivenIds(IdGenerator):
         return self._span_id
 
 
-class Counting(SpanExporter):
+class CountingExporter(SpanExporter):
     """Counts the spans that `inner` could not deliver."""
 
     def __init__(self, inner: SpanExporter, *, is_file: bool) -> None:
@@ -63,8 +63,8 @@ class Counting(SpanExporter):
         return self._inner.force_flush(timeout_millis)
 
 
-class _ToFile(ConsoleSpanExporter):
-    """Spans as lines of a file."""
+class _FileExporter(ConsoleSpanExporter):
+    """Writes spans to a file, one JSON object a line."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,21 +75,25 @@ class _ToFile(ConsoleSpanExporter):
         self._file.close()
 
 
-def open_exporter(options: OtelOptions, folder: Path) -> Counting:
-    """What takes the spans. Without an endpoint the library reads the environment."""
+def open_exporter(options: OtelOptions, folder: Path) -> CountingExporter:
+    """Open the exporter that the options name. Without an endpoint the library reads the environment."""
     if options.file is not None:
-        return Counting(_ToFile(folder / options.file), is_file=True)
-    return Counting(OTLPSpanExporter(endpoint=options.endpoint), is_file=False)
+        return CountingExporter(_FileExporter(folder / options.file), is_file=True)
+    return CountingExporter(OTLPSpanExporter(endpoint=options.endpoint), is_file=False)
 
 
-def provider(exporter: Counting, ids: GivenIds, *, service: str, run: TrackedRun) -> TracerProvider:
-    """What makes the spans of a run."""
-    about = {"service.name": service, "mappa.run": run.id, "mappa.run.name": run.name, "mappa.seed": run.seed}
-    # What else sets up OpenTelemetry in this process (a sampler, limits) is not to thin out these spans.
-    made = TracerProvider(sampler=ALWAYS_ON, resource=Resource.create(about), id_generator=ids, shutdown_on_exit=False)
-    made.add_span_processor(
+def build_provider(
+    exporter: CountingExporter, ids: PresetIdGenerator, *, service: str, run: TrackedRun
+) -> TracerProvider:
+    """Build the tracer provider of a run."""
+    attributes = {"service.name": service, "mappa.run": run.id, "mappa.run.name": run.name, "mappa.seed": run.seed}
+    # Samplers and limits that others set up for OpenTelemetry in this process must not drop these spans.
+    provider = TracerProvider(
+        sampler=ALWAYS_ON, resource=Resource.create(attributes), id_generator=ids, shutdown_on_exit=False
+    )
+    provider.add_span_processor(
         SimpleSpanProcessor(exporter)
         if exporter.is_file
-        else BatchSpanProcessor(exporter, max_queue_size=MOST_WAITING, max_export_batch_size=256)
+        else BatchSpanProcessor(exporter, max_queue_size=MAX_QUEUED_SPANS, max_export_batch_size=256)
     )
-    return made
+    return provider

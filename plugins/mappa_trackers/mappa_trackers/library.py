@@ -1,4 +1,4 @@
-"""The libraries of services, which a run may do without."""
+"""Import of the optional libraries of the tracked services."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from mappa_core import ConfigError
 
 
-def library(module: str, extra: str) -> Any:
-    """The module of this name. Raises ConfigError where it is not installed."""
+def import_library(module: str, extra: str) -> Any:
+    """Import a module of the extra `extra`. Raises ConfigError where it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

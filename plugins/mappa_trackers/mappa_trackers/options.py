@@ -1,4 +1,4 @@
-"""Options of the trackers. Keys of services are never among them: each library reads its own environment variables."""
+"""Options of the trackers. API keys are never options: each library reads its own environment variables."""
 
 from __future__ import annotations
 
@@ -48,4 +48,4 @@ class OtelOptions:
 
 @dataclass(frozen=True)
 class RayOptions:
-    """There are none: where metrics are offered is a matter of the cluster."""
+    """No options: the cluster configures where metrics are exported."""

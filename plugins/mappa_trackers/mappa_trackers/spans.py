@@ -1,14 +1,14 @@
-"""OpenTelemetry: a trace per rollout, with a span per action, call of a tool and verdict.
+"""OpenTelemetry tracker: a trace per rollout, with a span per action, tool call and verdict.
 
     invoke_workflow                     a rollout
       invoke_agent AGENT                an action
-        execute_tool TOOL               a call that it made
-        evaluate COACH                  a verdict on it
+        execute_tool TOOL               a tool call of the action
+        evaluate COACH                  a verdict on the action
 
 Names and attributes are those of the GenAI semantic conventions (github.com/open-telemetry/semantic-conventions-genai);
-what they have no word for is under `mappa.`. Ids of traces and spans are hashes of the run's id and of the names of
-trajectories, steps and verdicts. So spans need not wait for their parents, and a rollout that a resume tells again is
-the same trace.
+attributes that they lack begin with `mappa.`. Ids of traces and spans are hashes of the run's id and of the ids of
+trajectories, steps and verdicts. So spans need not wait for their parents, and a rollout that is reported again after a
+resume is the same trace.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mappa_core import ConfigError, Step, ToolResult, TrackedRun, Tracker, Trajectory, Verdict
-from mappa_trackers.library import library
-from mappa_trackers.messages import told
+from mappa_trackers.library import import_library
+from mappa_trackers.messages import to_genai_message
 
 if TYPE_CHECKING:
     from mappa_core import Ending
     from mappa_trackers.options import OtelOptions
 
 FLUSH_MS = 30_000
-"""Milliseconds that the last spans have to be sent."""
+"""Timeout in milliseconds for sending the last spans."""
 NANOSECONDS = 1_000_000_000
 Attributes = dict[str, Any]
 
 
 class OtelTracker(Tracker):
-    """Spans for a collector over OTLP/HTTP, or for a file."""
+    """Exports spans to a collector over OTLP/HTTP, or to a file."""
 
     def __init__(self, options: OtelOptions) -> None:
         if options.endpoint is not None and options.file is not None:
             raise ConfigError("trackers: otel has an endpoint and a file; spans go to one of them")
         self._options = options
-        self._trace = library("opentelemetry.trace", "otel")
-        self._sdk = library("opentelemetry.sdk.trace", "otel")
-        self._exporting = library("mappa_trackers.exporting", "otel")
+        self._trace = import_library("opentelemetry.trace", "otel")
+        self._sdk = import_library("opentelemetry.sdk.trace", "otel")
+        self._exporting = import_library("mappa_trackers.exporting", "otel")
         self._run: TrackedRun | None = None
         self._workflow = ""
         self._ids: Any = None
@@ -51,12 +51,14 @@ class OtelTracker(Tracker):
     def start(self, run: TrackedRun) -> None:
         self._run, self._workflow = run, f"{run.plugin}/{run.recipe}"
         self._exporter = self._exporting.open_exporter(self._options, run.folder)
-        self._ids = self._exporting.GivenIds()
-        self._provider = self._exporting.provider(self._exporter, self._ids, service=self._options.service, run=run)
+        self._ids = self._exporting.PresetIdGenerator()
+        self._provider = self._exporting.build_provider(
+            self._exporter, self._ids, service=self._options.service, run=run
+        )
         self._tracer = self._provider.get_tracer("mappa")
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Figures are for other trackers."""
+        """Do nothing: metrics are for other trackers."""
 
     def action(self, trajectory: str, step: Step, ended: float) -> None:
         tools = sum(result.seconds for result in step.results)
@@ -65,9 +67,9 @@ class OtelTracker(Tracker):
             f"invoke_agent {step.agent}",
             trajectory,
             step.id,
-            under=trajectory,
+            parent_id=trajectory,
             between=(began, ended),
-            attributes={**self._of_action(step), "gen_ai.conversation.id": trajectory},
+            attributes={**self._action_attributes(step), "gen_ai.conversation.id": trajectory},
         )
         began = ended - tools
         for number, result in enumerate(step.results):
@@ -75,9 +77,9 @@ class OtelTracker(Tracker):
                 f"execute_tool {result.tool}",
                 trajectory,
                 f"{step.id}/tool/{number}",
-                under=step.id,
+                parent_id=step.id,
                 between=(began, began + result.seconds),
-                attributes=self._of_call(step, number, result),
+                attributes=self._call_attributes(step, number, result),
                 error=None if result.status == "ok" else result.status,
             )
             began += result.seconds
@@ -87,9 +89,9 @@ class OtelTracker(Tracker):
             f"evaluate {verdict.coach}",
             trajectory,
             verdict.id,
-            under=verdict.step,
+            parent_id=verdict.step,
             between=(ended - verdict.seconds, ended),
-            attributes=self._of_verdict(verdict),
+            attributes=self._verdict_attributes(verdict),
             error=verdict.error if verdict.status == "failed" else None,
         )
 
@@ -111,7 +113,7 @@ class OtelTracker(Tracker):
             f"invoke_workflow {self._workflow}",
             trajectory.id,
             trajectory.id,
-            under=None,
+            parent_id=None,
             between=(ended - trajectory.seconds, ended),
             attributes=attributes,
             error=None if trajectory.error is None else trajectory.error.kind,
@@ -128,31 +130,33 @@ class OtelTracker(Tracker):
                 + ("" if in_time else f", and some were not sent within {FLUSH_MS / 1000:g} s")
             )
 
-    def _of_action(self, step: Step) -> Attributes:
-        done = step.completion
-        known: Attributes = {
+    def _action_attributes(self, step: Step) -> Attributes:
+        completion = step.completion
+        attributes: Attributes = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.agent.name": step.agent,
             "gen_ai.request.model": step.policy,
-            "gen_ai.request.temperature": done.temperature,
-            "gen_ai.response.finish_reasons": [done.finish],
+            "gen_ai.request.temperature": completion.temperature,
+            "gen_ai.response.finish_reasons": [completion.finish],
             "mappa.turn": step.turn,
             "mappa.position": step.position,
             "mappa.breaches": [f"{breach.kind}: {breach.path}" for breach in step.breaches],
-            "gen_ai.usage.input_tokens": None if done.prompt_tokens is None else len(done.prompt_tokens),
-            "gen_ai.usage.output_tokens": None if done.tokens is None else len(done.tokens),
+            "gen_ai.usage.input_tokens": None if completion.prompt_tokens is None else len(completion.prompt_tokens),
+            "gen_ai.usage.output_tokens": None if completion.tokens is None else len(completion.tokens),
         }
-        if done.usage is not None:
-            known["gen_ai.usage.input_tokens"] = done.usage.prompt_tokens
-            known["gen_ai.usage.output_tokens"] = done.usage.completion_tokens
+        if completion.usage is not None:
+            attributes["gen_ai.usage.input_tokens"] = completion.usage.prompt_tokens
+            attributes["gen_ai.usage.output_tokens"] = completion.usage.completion_tokens
         if self._options.content:
-            known["gen_ai.input.messages"] = json.dumps([told(message) for message in step.messages])
-            known["gen_ai.output.messages"] = json.dumps([{**told(step.reply), "finish_reason": done.finish}])
-        return known
+            attributes["gen_ai.input.messages"] = json.dumps([to_genai_message(message) for message in step.messages])
+            attributes["gen_ai.output.messages"] = json.dumps(
+                [{**to_genai_message(step.reply), "finish_reason": completion.finish}]
+            )
+        return attributes
 
-    def _of_call(self, step: Step, number: int, result: ToolResult) -> Attributes:
+    def _call_attributes(self, step: Step, number: int, result: ToolResult) -> Attributes:
         call = step.calls[number]
-        known: Attributes = {
+        attributes: Attributes = {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": result.tool,
             "gen_ai.tool.call.id": call.id,
@@ -161,13 +165,13 @@ class OtelTracker(Tracker):
             "mappa.tool.attempts": result.attempts,
         }
         if self._options.content:
-            known["gen_ai.tool.call.arguments"] = json.dumps(dict(call.arguments), default=str)
-            known["gen_ai.tool.call.result"] = result.stdout + result.stderr
-        return known
+            attributes["gen_ai.tool.call.arguments"] = json.dumps(dict(call.arguments), default=str)
+            attributes["gen_ai.tool.call.result"] = result.stdout + result.stderr
+        return attributes
 
-    def _of_verdict(self, verdict: Verdict) -> Attributes:
+    def _verdict_attributes(self, verdict: Verdict) -> Attributes:
         usage = verdict.usage
-        known: Attributes = {
+        attributes: Attributes = {
             "gen_ai.operation.name": "evaluate",
             "gen_ai.evaluation.name": verdict.coach,
             "gen_ai.evaluation.score.value": verdict.score,
@@ -183,8 +187,8 @@ class OtelTracker(Tracker):
             "mappa.verdict.usd": None if usage is None else usage.usd,
         }
         if self._options.content:
-            known["gen_ai.evaluation.explanation"] = verdict.reasoning
-        return known
+            attributes["gen_ai.evaluation.explanation"] = verdict.reasoning
+        return attributes
 
     def _span(
         self,
@@ -192,34 +196,36 @@ class OtelTracker(Tracker):
         trajectory: str,
         identity: str,
         *,
-        under: str | None,
+        parent_id: str | None,
         between: tuple[float, float],
         attributes: Attributes,
         error: str | None = None,
     ) -> None:
-        trace_id, span_id = self._id(trajectory, 16), self._id(identity, 8)
+        trace_id, span_id = self._hash_id(trajectory, 16), self._hash_id(identity, 8)
         context = None
-        if under is not None:
+        if parent_id is not None:
             sampled = self._trace.TraceFlags(self._trace.TraceFlags.SAMPLED)
-            parent = self._trace.SpanContext(trace_id, self._id(under, 8), is_remote=False, trace_flags=sampled)
+            parent = self._trace.SpanContext(
+                trace_id, self._hash_id(parent_id, 8), is_remote=False, trace_flags=sampled
+            )
             context = self._trace.set_span_in_context(self._trace.NonRecordingSpan(parent))
-        self._ids.following(trace_id, span_id)
+        self._ids.set_next(trace_id, span_id)
         began, ended = (int(NANOSECONDS * one) for one in between)
-        given = {key: _valid(value) for key, value in attributes.items() if value is not None}
+        given = {key: _sanitize_value(value) for key, value in attributes.items() if value is not None}
         span = self._tracer.start_span(name, context=context, attributes=given, start_time=began)
         if error is not None:
-            span.set_attribute("error.type", _valid(error))
-            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, _valid(error)))
+            span.set_attribute("error.type", _sanitize_value(error))
+            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, _sanitize_value(error)))
         span.end(ended)
 
-    def _id(self, name: str, size: int) -> int:
-        assert self._run is not None  # a tracker is started before it is told anything
+    def _hash_id(self, name: str, size: int) -> int:
+        assert self._run is not None  # a tracker is started before its other methods are called
         digest = hashlib.blake2b(f"{self._run.id}/{name}".encode(errors="replace"), digest_size=size).digest()
         return int.from_bytes(digest) or 1
 
 
-def _valid(value: Any) -> Any:
-    """A value of an attribute; text without unpaired surrogates, which no collector takes."""
+def _sanitize_value(value: Any) -> Any:
+    """Return an attribute value whose text has no unpaired surrogates, which collectors reject."""
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
-    return [_valid(one) for one in value] if isinstance(value, list) else value
+    return [_sanitize_value(one) for one in value] if isinstance(value, list) else value

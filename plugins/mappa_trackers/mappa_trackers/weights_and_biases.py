@@ -1,4 +1,4 @@
-"""Weights & Biases, online or offline."""
+"""Weights & Biases tracker, online or offline."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mappa_core import ConfigError, TrackedRun, Tracker
-from mappa_trackers.library import library
+from mappa_trackers.library import import_library
 
 if TYPE_CHECKING:
     from mappa_core import Ending
     from mappa_trackers.options import WandbOptions
 
 MODES = ("online", "offline")
-STEP = "iteration"
-"""What all figures are drawn over. The service's own step only grows, and an evaluation may be told later."""
+STEP_METRIC = "iteration"
+"""X axis of all metrics. The service's own step can only increase, and an evaluation may be logged late."""
 
 
 class WandbTracker(Tracker):
-    """One run of the service per run: it has the id that the run keeps in its store, so a resume continues it."""
+    """Keeps one run of the service per run, under Mappa's run id, so that a resume continues it."""
 
     def __init__(self, options: WandbOptions) -> None:
         if options.mode not in MODES:
             raise ConfigError(f"trackers: the mode of wandb is {options.mode!r}; it can be {' or '.join(MODES)}")
         self._options = options
-        self._library = library("wandb", "wandb")
+        self._library = import_library("wandb", "wandb")
         self._run: Any = None
 
     def start(self, run: TrackedRun) -> None:
@@ -44,11 +44,11 @@ class WandbTracker(Tracker):
             reinit="create_new",
             settings=self._library.Settings(silent=True, console="off"),
         )
-        self._run.define_metric(STEP, hidden=True)
-        self._run.define_metric("*", step_metric=STEP)
+        self._run.define_metric(STEP_METRIC, hidden=True)
+        self._run.define_metric("*", step_metric=STEP_METRIC)
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        self._run.log({**metrics, STEP: iteration})
+        self._run.log({**metrics, STEP_METRIC: iteration})
 
     def close(self, ending: Ending) -> None:
         if self._run is not None:

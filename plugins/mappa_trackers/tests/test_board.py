@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("tensorboard")
 pytest.importorskip("torch")
-from mappa_trackers.board import BoardTracker
+from mappa_trackers.board import TensorBoardTracker
 from mappa_trackers.options import TensorBoardOptions
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -15,7 +15,7 @@ from mappa_core.testing import TrackerContract
 
 class TestContract(TrackerContract):
     def tracker(self):
-        return BoardTracker(TensorBoardOptions())
+        return TensorBoardTracker(TensorBoardOptions())
 
 
 def scalars(folder):
@@ -25,7 +25,7 @@ def scalars(folder):
 
 
 def told(run, *rows, options=None):
-    tracker = BoardTracker(options or TensorBoardOptions())
+    tracker = TensorBoardTracker(options or TensorBoardOptions())
     tracker.start(run)
     for iteration, metrics in rows:
         tracker.log(iteration, metrics)

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("ray", reason="`make test-trackers` runs these in an environment of their own")
 import ray
-from mappa_trackers.cluster import RayTracker, address
+from mappa_trackers.cluster import RayTracker, metrics_address
 from mappa_trackers.options import RayOptions
 
 from mappa_core import ConfigError
@@ -35,7 +35,7 @@ def offered(*wanted: str) -> list[str]:
     """The lines of Mappa at the port, once all of `wanted` are part of one each; else those of the last look."""
     until = time.monotonic() + PATIENCE_S
     while True:
-        with urllib.request.urlopen(address(ray), timeout=10) as answer:
+        with urllib.request.urlopen(metrics_address(ray), timeout=10) as answer:
             lines = [line for line in answer.read().decode().splitlines() if line.startswith("ray_mappa_")]
         if all(any(one in line for line in lines) for one in wanted) or time.monotonic() > until:
             return lines

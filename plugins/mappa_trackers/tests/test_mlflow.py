@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from mappa_trackers.ml_flow import MOST_CHARACTERS, MlflowTracker
+from mappa_trackers.ml_flow import MAX_PARAM_CHARACTERS, MlflowTracker
 from mappa_trackers.options import MlflowOptions
 
 from mappa_core.testing import TrackerContract
@@ -44,7 +44,7 @@ def test_figures_settings_and_ending_are_there(uri, run):
     client, (found,) = runs(uri, "teams")
     assert (found.info.run_name, found.info.status, found.data.tags["mappa.run"]) == ("first", "KILLED", run.id)
     assert found.data.params["train.iterations"] == "2" and found.data.params["coach.options"] == "{}"
-    assert len(found.data.params["long"]) == MOST_CHARACTERS and found.data.params["long"].endswith("…")
+    assert len(found.data.params["long"]) == MAX_PARAM_CHARACTERS and found.data.params["long"].endswith("…")
     assert found.data.metrics == {"eval/accuracy": 0.25, "accuracy": 0.5, "stratum/a_b/accuracy": 1.0}
     told(uri, replace(run, done=1), (2, {"accuracy": 1.0}))
     client, (found,) = runs(uri, "teams")

@@ -14,8 +14,8 @@ from mappa_trackers.spans import OtelTracker
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from mappa_core import ConfigError, Failure, Reader
-from mappa_core.plugins import load
-from mappa_core.studies.importing import Mapped, import_file
+from mappa_core.plugins import load_plugins
+from mappa_core.studies.importing import LogMapping, import_file
 from mappa_core.testing import TrackerContract
 
 END = 1_700_000_000.0
@@ -160,7 +160,7 @@ def test_a_collector_that_refuses_is_reported_when_the_run_ends(run, trajectory,
 
 def test_what_was_written_can_be_imported(run, trajectory):
     spans(run, trajectory, content=True)
-    made = import_file(load(only=()), run.folder / "spans.jsonl", Mapped(), root=run.folder.parent / "runs")
+    made = import_file(load_plugins(only=()), run.folder / "spans.jsonl", LogMapping(), root=run.folder.parent / "runs")
     with Reader(made.folder) as reader:
         (row,) = reader.trajectories()
         (step,) = reader.trajectory(row.id).steps

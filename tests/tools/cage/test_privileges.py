@@ -37,7 +37,7 @@ def test_nothing_is_left_but_what_was_asked_for(in_child, stranger, read_everyth
         if first == "no new privileges":
             kernel.no_new_privileges()
         os.setgroups([0, 4])
-        privileges.drop(stranger, read_everything=read_everything)
+        privileges.drop_to_user(stranger, read_everything=read_everything)
         kernel.no_new_privileges()
         kernel.set_dumpable()
         started = subprocess.run(["cat", "/proc/self/status"], stdout=subprocess.PIPE, text=True, check=True)
@@ -53,7 +53,7 @@ def test_nothing_is_left_but_what_was_asked_for(in_child, stranger, read_everyth
 @pytest.mark.parametrize("read_everything", [False, True])
 def test_there_is_no_way_back(in_child, refused, stranger, read_everything):
     def child():
-        privileges.drop(stranger, read_everything=read_everything)
+        privileges.drop_to_user(stranger, read_everything=read_everything)
         attempts = [
             refused(os.setuid, 0),
             refused(os.setgid, 0),
@@ -65,7 +65,7 @@ def test_there_is_no_way_back(in_child, refused, stranger, read_everything):
             refused(os.chroot, "/"),
         ]
         with pytest.raises(OSError, match="Operation not permitted"):
-            privileges.drop(0, read_everything=False)
+            privileges.drop_to_user(0, read_everything=False)
         return attempts
 
     assert set(in_child(child)) == {errno.EPERM}
@@ -73,7 +73,7 @@ def test_there_is_no_way_back(in_child, refused, stranger, read_everything):
 
 def test_reading_everything_is_reading_only(in_child, refused, stranger, private):
     def child():
-        privileges.drop(stranger, read_everything=True)
+        privileges.drop_to_user(stranger, read_everything=True)
         started = subprocess.run(["cat", private], stdout=subprocess.PIPE, text=True, check=True).stdout
         return private.read_text(), started, refused(private.write_text, "x"), refused(private.unlink)
 
@@ -82,7 +82,7 @@ def test_reading_everything_is_reading_only(in_child, refused, stranger, private
 
 def test_without_it_private_files_stay_private(in_child, refused, stranger, private):
     def child():
-        privileges.drop(stranger, read_everything=False)
+        privileges.drop_to_user(stranger, read_everything=False)
         return refused(private.read_text)
 
     assert in_child(child) == errno.EACCES
@@ -91,7 +91,7 @@ def test_without_it_private_files_stay_private(in_child, refused, stranger, priv
 def test_only_root_can_become_somebody(in_child, stranger):
     def child():
         os.setresuid(stranger, stranger, stranger)
-        privileges.drop(stranger + 1, read_everything=False)
+        privileges.drop_to_user(stranger + 1, read_everything=False)
 
     with pytest.raises(PermissionError):
         in_child(child)
@@ -99,7 +99,7 @@ def test_only_root_can_become_somebody(in_child, stranger):
 
 def test_capabilities_are_renounced_for_good(in_child, refused, stranger):
     def child():
-        privileges.renounce()
+        privileges.drop_capabilities()
         return status(), os.getresuid(), refused(os.setgroups, []), refused(os.chroot, "/")
 
     text, users, groups, root = in_child(child)

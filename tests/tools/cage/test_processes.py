@@ -41,7 +41,7 @@ def test_descendants_are_found_through_generations(started):
     )
     process = started(code)
     below = processes.descendants_of(process.pid)
-    assert len(below) == 2 and set(below) <= set(processes.all_processes())
+    assert len(below) == 2 and set(below) <= set(processes.list_processes())
     assert processes.children_of(process.pid) == below[:1]
     assert process.pid in processes.children_of(os.getpid())
     for pid in below:
@@ -65,11 +65,11 @@ def test_memory_threads_and_time_are_those_of_the_process(started):
         "[threading.Thread(target=time.sleep, args=(100,), daemon=True).start() for _ in range(3)]\n"
         "while time.process_time() < 0.3: pass\nprint('ready', flush=True)\ntime.sleep(100)"
     )
-    seen = processes.look(started(code).pid)
+    seen = processes.read_process_usage(started(code).pid)
     assert seen.threads == 4
     assert 64 << 20 <= seen.memory < 128 << 20
     assert 0.25 <= seen.cpu_s < 10
-    fair = processes.fair_memory(seen.pid)
+    fair = processes.proportional_memory(seen.pid)
     assert 64 << 20 <= fair <= seen.memory
 
 
@@ -81,8 +81,8 @@ def test_memory_that_forks_share_is_counted_in_parts(started):
     )
     process = started(code)
     pids = [process.pid, *processes.descendants_of(process.pid)]
-    shown = sum(processes.look(pid).memory for pid in pids)
-    fair = sum(processes.fair_memory(pid) for pid in pids)
+    shown = sum(processes.read_process_usage(pid).memory for pid in pids)
+    fair = sum(processes.proportional_memory(pid) for pid in pids)
     assert shown > 256 << 20 and fair < 128 << 20
     for pid in pids[1:]:
         processes.kill(pid)
@@ -91,18 +91,18 @@ def test_memory_that_forks_share_is_counted_in_parts(started):
 def test_a_process_that_is_gone_is_none():
     process = subprocess.Popen(["true"])
     process.wait()
-    assert processes.look(process.pid) is None
-    assert processes.fair_memory(process.pid) is None
-    assert processes.state_of(process.pid) == ""
+    assert processes.read_process_usage(process.pid) is None
+    assert processes.proportional_memory(process.pid) is None
+    assert processes.process_state(process.pid) == ""
     assert processes.children_of(process.pid) == []
     processes.kill(process.pid)
 
 
-def held(folder) -> processes.Held:
+def held(folder) -> processes.HeldResources:
     """What this process keeps beside what is seen."""
-    found = processes.Held({}, {})
-    processes.look_at_descriptors(os.getpid(), folder.stat().st_dev, found)
-    processes.look_at_mappings(os.getpid(), (str(folder),), found)
+    found = processes.HeldResources({}, {})
+    processes.add_descriptors(os.getpid(), folder.stat().st_dev, found)
+    processes.add_mappings(os.getpid(), (str(folder),), found)
     return found
 
 
@@ -154,7 +154,7 @@ def test_sweeping_ends_all_that_descends_also_what_left_its_session():
         "    subprocess.Popen(['setsid', 'sh', '-c', 'sleep 100 & sleep 100'])\n"
         "time.sleep(0.3)\n"
         "before = processes.descendants_of(os.getpid())\n"
-        "processes.sweep()\n"
+        "processes.kill_descendants()\n"
         "print(len(before) >= 6, processes.descendants_of(os.getpid()))"
     )
     root = Path(__file__).parents[3]
@@ -169,4 +169,4 @@ def test_time_of_children_that_ended_is_counted(started):
         "print('ready', flush=True)\ntime.sleep(100)"
     )
     started_at = time.monotonic()
-    assert 0.45 <= processes.look(started(code).pid).cpu_s <= time.monotonic() - started_at + 1
+    assert 0.45 <= processes.read_process_usage(started(code).pid).cpu_s <= time.monotonic() - started_at + 1

@@ -20,20 +20,20 @@ def unquoted(text):
 
 @given(st.text(st.characters(min_codepoint=32, exclude_characters="\x7f") | st.sampled_from('"\\\n\t\r()'), min_size=1))
 def test_a_path_is_one_string_that_reads_as_the_path(path):
-    assert unquoted(seatbelt.quoted(path)) == path
+    assert unquoted(seatbelt.quote(path)) == path
 
 
 @pytest.mark.parametrize("letter", ["\0", "\x01", "\x1b", "\x7f"])
 def test_a_path_with_a_control_character_is_refused(letter):
     with pytest.raises(ValueError, match="control character"):
-        seatbelt.quoted(f"/a{letter}b")
+        seatbelt.quote(f"/a{letter}b")
 
 
 def made(tmp_path, *, readable=("packages",), hidden=("packages/hidden",), writable=("work",)):
     def below(names):
         return [str(tmp_path / name) for name in names]
 
-    return seatbelt.profile(writable=below(writable), readable=below(readable), hidden=below(hidden))
+    return seatbelt.build_profile(writable=below(writable), readable=below(readable), hidden=below(hidden))
 
 
 def test_everything_is_denied_first_and_networks_are_never_allowed(tmp_path):
@@ -93,7 +93,7 @@ def fake_system(answer, reason=None):
 def test_the_profile_is_handed_over_as_text(monkeypatch):
     library, calls = fake_system(0)
     monkeypatch.setattr(kernel, "LIBC", library)
-    seatbelt.restrict('(version 1)\n"ü"')
+    seatbelt.apply_profile('(version 1)\n"ü"')
     assert calls == [(os.fsencode('(version 1)\n"ü"'), 0)]
 
 
@@ -101,4 +101,4 @@ def test_a_profile_that_is_not_accepted_is_an_error_with_the_reason(monkeypatch)
     library, _ = fake_system(-1, b"unbound variable: nonsense")
     monkeypatch.setattr(kernel, "LIBC", library)
     with pytest.raises(OSError, match="sandbox_init: unbound variable: nonsense"):
-        seatbelt.restrict("(nonsense)")
+        seatbelt.apply_profile("(nonsense)")

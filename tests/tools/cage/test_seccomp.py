@@ -105,14 +105,14 @@ def expected(machine, number, arguments, keep_metadata):
     if not 0 <= number <= 469:
         return errno.ENOSYS
     for calls, outcome in (
-        (syscalls.REFUSED, errno.EPERM),
-        (syscalls.MISSING, errno.ENOSYS),
-        (syscalls.METADATA, 0 if keep_metadata else ALLOWED),
+        (syscalls.REFUSED_CALLS, errno.EPERM),
+        (syscalls.MISSING_CALLS, errno.ENOSYS),
+        (syscalls.METADATA_CALLS, 0 if keep_metadata else ALLOWED),
     ):
         if number in [getattr(numbers, machine) for numbers in calls.values()]:
-            touches = outcome == 0 and number == getattr(syscalls.METADATA["utimensat"], machine)
+            touches = outcome == 0 and number == getattr(syscalls.METADATA_CALLS["utimensat"], machine)
             return errno.EPERM if touches and arguments[1] and not arguments[2] else outcome
-    for name, numbers in syscalls.CONDITIONAL.items():
+    for name, numbers in syscalls.CONDITIONAL_CALLS.items():
         if number == getattr(numbers, machine):
             return ALLOWED if PERMITTED[name](arguments) else errno.EPERM
     return ALLOWED
@@ -121,13 +121,20 @@ def expected(machine, number, arguments, keep_metadata):
 KNOWN = sorted(
     {
         number
-        for calls in (syscalls.REFUSED, syscalls.MISSING, syscalls.METADATA, syscalls.CONDITIONAL)
+        for calls in (
+            syscalls.REFUSED_CALLS,
+            syscalls.MISSING_CALLS,
+            syscalls.METADATA_CALLS,
+            syscalls.CONDITIONAL_CALLS,
+        )
         for numbers in calls.values()
         for number in numbers
         if number is not None
     }
 )
-CONDITIONAL = sorted({number for numbers in syscalls.CONDITIONAL.values() for number in numbers if number is not None})
+CONDITIONAL = sorted(
+    {number for numbers in syscalls.CONDITIONAL_CALLS.values() for number in numbers if number is not None}
+)
 INTERESTING = [
     0, 1, 2, 5, 7, 8, 32, 33, 35, 1024, 1031, 1040, 0x80801, 0xFFFF_FFFF, 0x1_0000_0001, 0x1_FFFF_FFFF,
     stat.S_IFREG | 0o644, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK, stat.S_IFDIR, stat.S_IFLNK,
@@ -142,25 +149,25 @@ NUMBERS = st.sampled_from(KNOWN) | st.sampled_from(CONDITIONAL) | st.integers(0,
 @example("x86_64", 0x40000000 | 41, (0,) * 6, False)  # `socket` of x32
 @example("x86_64", -1, (0,) * 6, False)
 def test_a_call_is_answered_as_documented(machine, number, arguments, keep_metadata):
-    program = seccomp.program(keep_metadata=keep_metadata)
+    program = seccomp.build_filter(keep_metadata=keep_metadata)
     assert answer(program, number, MACHINES[machine], arguments) == expected(machine, number, arguments, keep_metadata)
 
 
 @pytest.mark.parametrize("keep_metadata", [False, True])
 @pytest.mark.parametrize("machine", MACHINES)
 def test_every_number_is_answered_as_documented(machine, keep_metadata):
-    program = seccomp.program(keep_metadata=keep_metadata)
+    program = seccomp.build_filter(keep_metadata=keep_metadata)
     for number in range(1024):
         assert answer(program, number, MACHINES[machine]) == expected(machine, number, (0,) * 6, keep_metadata), number
 
 
-@pytest.mark.parametrize("name", syscalls.CONDITIONAL)
+@pytest.mark.parametrize("name", syscalls.CONDITIONAL_CALLS)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_a_condition_looks_at_every_argument_that_it_should(machine, name):
-    number = getattr(syscalls.CONDITIONAL[name], machine)
+    number = getattr(syscalls.CONDITIONAL_CALLS[name], machine)
     if number is None:
         return
-    program = seccomp.program(keep_metadata=False)
+    program = seccomp.build_filter(keep_metadata=False)
     good = next(first for first in product([0, 1], repeat=6) if PERMITTED[name](first))
     outcomes = set()
     for position, word in product(range(6), INTERESTING):
@@ -175,15 +182,15 @@ def test_a_condition_looks_at_every_argument_that_it_should(machine, name):
 @example(I386, 102)
 @example(ARM, 281)
 def test_another_instruction_set_is_killed(machine, number):
-    assert answer(seccomp.program(keep_metadata=False), number, machine) == KILLED
+    assert answer(seccomp.build_filter(keep_metadata=False), number, machine) == KILLED
 
 
 @given(st.sampled_from(sorted(MACHINES)), st.sampled_from(CONDITIONAL), st.tuples(*[WORDS] * 6), st.integers(0, 5))
 def test_the_upper_half_of_an_int_does_not_matter(machine, number, arguments, position):
-    if number == getattr(syscalls.CONDITIONAL["sendto"], machine) and position == 4:
+    if number == getattr(syscalls.CONDITIONAL_CALLS["sendto"], machine) and position == 4:
         return  # an address has both
     other = tuple(word ^ (1 << 40) if index == position else word for index, word in enumerate(arguments))
-    program = seccomp.program(keep_metadata=False)
+    program = seccomp.build_filter(keep_metadata=False)
     assert answer(program, number, MACHINES[machine], other) == answer(program, number, MACHINES[machine], arguments)
 
 
@@ -201,7 +208,7 @@ def test_the_upper_half_of_an_int_does_not_matter(machine, number, arguments, po
     ],
 )  # fmt: skip
 def test_some_calls_by_number(machine, name, number, outcome):
-    assert answer(seccomp.program(keep_metadata=True), number, MACHINES[machine]) == outcome
+    assert answer(seccomp.build_filter(keep_metadata=True), number, MACHINES[machine]) == outcome
 
 
 WAYS_OUT = """
@@ -216,21 +223,21 @@ WAYS_OUT = """
 
 
 def test_no_way_out_was_forgotten():
-    assert set(WAYS_OUT.split()) - syscalls.REFUSED.keys() == set()
+    assert set(WAYS_OUT.split()) - syscalls.REFUSED_CALLS.keys() == set()
     missing = (
         "clone3 openat2 io_uring_setup io_uring_enter io_uring_register memfd_create memfd_secret vmsplice io_setup"
     )
-    assert set(missing.split()) == syscalls.MISSING.keys()
+    assert set(missing.split()) == syscalls.MISSING_CALLS.keys()
 
 
 def test_no_call_is_in_two_groups_and_every_condition_has_a_call():
-    groups = (syscalls.REFUSED, syscalls.MISSING, syscalls.METADATA, syscalls.CONDITIONAL)
+    groups = (syscalls.REFUSED_CALLS, syscalls.MISSING_CALLS, syscalls.METADATA_CALLS, syscalls.CONDITIONAL_CALLS)
     for machine in MACHINES:
         numbers = [getattr(call, machine) for group in groups for call in group.values()]
         numbers = [number for number in numbers if number is not None]
         assert len(numbers) == len(set(numbers))
-        assert max(numbers) <= syscalls.NEWEST
-    assert syscalls.CONDITIONS.keys() == syscalls.CONDITIONAL.keys() == PERMITTED.keys()
+        assert max(numbers) <= syscalls.NEWEST_CALL
+    assert syscalls.CONDITIONS.keys() == syscalls.CONDITIONAL_CALLS.keys() == PERMITTED.keys()
 
 
 def headers():
@@ -251,7 +258,7 @@ def test_numbers_are_those_of_the_kernels_headers(machine):
     known = headers()[machine]
     if not known or (machine == "x86_64" and machine != HERE):
         pytest.skip("the kernel's headers are not installed")
-    groups = (syscalls.REFUSED, syscalls.MISSING, syscalls.METADATA, syscalls.CONDITIONAL)
+    groups = (syscalls.REFUSED_CALLS, syscalls.MISSING_CALLS, syscalls.METADATA_CALLS, syscalls.CONDITIONAL_CALLS)
     ours = {name: getattr(numbers, machine) for group in groups for name, numbers in group.items()}
     newest = max(known.values())
     assert {name: number for name, number in ours.items() if number is None and name in known} == {}
@@ -266,9 +273,9 @@ def test_numbers_are_those_of_the_kernels_headers(machine):
 def lock(keep_metadata=False):
     """Put this process under the filter, as somebody who can do no harm should it not hold."""
     if os.geteuid() == 0:
-        privileges.drop(54321, read_everything=False)
+        privileges.drop_to_user(54321, read_everything=False)
     kernel.no_new_privileges()
-    seccomp.install(seccomp.program(keep_metadata=keep_metadata))
+    seccomp.install_filter(seccomp.build_filter(keep_metadata=keep_metadata))
 
 
 def numbers_here(calls):
@@ -276,7 +283,7 @@ def numbers_here(calls):
 
 
 def test_the_kernel_refuses_what_is_refused(in_child, refused):
-    calls = numbers_here(syscalls.REFUSED)
+    calls = numbers_here(syscalls.REFUSED_CALLS)
 
     def child():
         harmless = ["socket", "inotify_init1", "semctl", "listen", "shmdt", "get_robust_list"]
@@ -290,7 +297,7 @@ def test_the_kernel_refuses_what_is_refused(in_child, refused):
 
 
 def test_the_kernel_has_not_what_is_missing(in_child, refused):
-    calls = numbers_here(syscalls.MISSING)
+    calls = numbers_here(syscalls.MISSING_CALLS)
 
     def child():
         lock()
@@ -345,8 +352,8 @@ def test_conditions_hold_in_the_kernel(in_child, refused):
 def test_even_root_makes_no_device_and_no_namespace(in_child, refused, tmp_path, stranger):
     def child():
         kernel.no_new_privileges()
-        seccomp.install(seccomp.program(keep_metadata=False))
-        clone = getattr(syscalls.CONDITIONAL["clone"], HERE)
+        seccomp.install_filter(seccomp.build_filter(keep_metadata=False))
+        clone = getattr(syscalls.CONDITIONAL_CALLS["clone"], HERE)
         return [
             refused(os.mknod, tmp_path / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3)),
             refused(os.mknod, tmp_path / "socket", 0o666 | stat.S_IFSOCK),
@@ -369,7 +376,7 @@ def test_metadata_is_kept_and_copying_goes_on(in_child, tmp_path):
 
     def child():
         kernel.no_new_privileges()
-        seccomp.install(seccomp.program(keep_metadata=True))
+        seccomp.install_filter(seccomp.build_filter(keep_metadata=True))
         original.chmod(0o777)
         os.utime(original, ns=(5, 5))
         original.touch()
@@ -397,7 +404,7 @@ def test_metadata_can_be_changed_where_it_is_not_kept(in_child, tmp_path):
 
     def child():
         kernel.no_new_privileges()
-        seccomp.install(seccomp.program(keep_metadata=False))
+        seccomp.install_filter(seccomp.build_filter(keep_metadata=False))
         (tmp_path / "file").chmod(0o755)
 
     in_child(child)
@@ -407,7 +414,7 @@ def test_metadata_can_be_changed_where_it_is_not_kept(in_child, tmp_path):
 def test_a_filter_takes_no_new_privileges_first(in_child, stranger):
     def child():
         os.setresuid(stranger, stranger, stranger)
-        seccomp.install(seccomp.program(keep_metadata=False))
+        seccomp.install_filter(seccomp.build_filter(keep_metadata=False))
 
     with pytest.raises(PermissionError):
         in_child(child)
@@ -441,7 +448,7 @@ import asyncio, concurrent.futures, multiprocessing, os, socket, subprocess, sys
 from mappa_core.tools.cage import kernel, seccomp
 
 kernel.no_new_privileges()
-seccomp.install(seccomp.program(keep_metadata=False))
+seccomp.install_filter(seccomp.build_filter(keep_metadata=False))
 
 
 async def echo():

@@ -13,12 +13,12 @@ from mappa_core.config.schema import RunConfig, ToolSection
 from mappa_core.engine.chat import split_calls
 from mappa_core.errors import ConfigError
 from mappa_core.hookspecs import NoOptions
-from mappa_core.plugins import load
+from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Workflow
 from mappa_core.records import Message, Role, Sampling, Task
-from mappa_core.rollout.collector import Collector
+from mappa_core.rollout.collector import RolloutCollector
 from mappa_core.rollout.team import Job, Team
-from mappa_core.session.kit import limits_of, open_tools
+from mappa_core.session.kit import open_tools, to_tool_limits
 from mappa_core.testing import MemoryRecorder, ScriptedSampler
 from mappa_core.tools.calculator import Calculator
 from mappa_core.tools.mcp.options import McpOptions
@@ -67,19 +67,19 @@ async def test_a_section_of_the_recipe_offers_every_tool_of_the_server(tmp_path)
     call = json.dumps({"name": "look_up", "arguments": {"title": "Emma"}})
     sampler = Native(lambda prompt, sampling: "done" if "<tool>" in prompt else f"<tool_call>{call}</tool_call>")
     async with AsyncExitStack() as stack:
-        kit = await open_tools(configured(), load(only=()), stack)
+        kit = await open_tools(configured(), load_plugins(only=()), stack)
         team = Team(
             workflow=Reader(),
             policy_of={"reader": "scripted"},
             samplers={"scripted": sampler},
             sampling={"reader": Sampling()},
             tools=kit.tools,
-            boxes=kit.boxes,
-            limits={name: limits_of(section) for name, section in kit.sections.items()},
+            toolboxes=kit.toolboxes,
+            limits={name: to_tool_limits(section) for name, section in kit.sections.items()},
             retries=dict.fromkeys(kit.tools, 0),
-            judges={},
+            coach_of={},
         )
-        collector = Collector(team, recorder=MemoryRecorder(), archive=tmp_path, concurrency=1, waves=False)
+        collector = RolloutCollector(team, recorder=MemoryRecorder(), archive=tmp_path, concurrency=1, waves=False)
         job = Job(task=Task(id="t", prompt="?"), split="train", iteration=0, sample=0)
         (trajectory,) = await collector.collect([job])
     first, second = trajectory.steps
@@ -94,4 +94,4 @@ async def test_two_tools_of_one_name_are_told_apart_by_a_prefix():
     config.tools["other"] = ToolSection(use="mcp", options=McpOptions(command=PLAIN, only=["look_up"]))
     async with AsyncExitStack() as stack:
         with pytest.raises(ConfigError, match=r"tools.other: there is a tool 'look_up' already; .*options.prefix"):
-            await open_tools(config, load(only=()), stack)
+            await open_tools(config, load_plugins(only=()), stack)

@@ -17,8 +17,8 @@ import uvicorn
 from mappa_core.errors import ConfigError, ToolError
 from mappa_core.records import ToolLimits, ToolResult
 from mappa_core.testing import ToolContract
-from mappa_core.tools.mcp.box import McpBox, McpTool
-from mappa_core.tools.mcp.connection import connection_of
+from mappa_core.tools.mcp.box import McpTool, McpToolbox
+from mappa_core.tools.mcp.connection import build_connection
 from mappa_core.tools.mcp.options import McpOptions
 from mappa_core.tools.workspace import FolderWorkspace
 
@@ -53,7 +53,7 @@ async def shelf(request, monkeypatch):
     else:
         monkeypatch.setenv("SHELF_KEY", "key-7")
         options = McpOptions(url=request.getfixturevalue("url"), key_env="SHELF_KEY")
-    box = McpBox(options)
+    box = McpToolbox(options)
     yield {tool.spec.name: tool for tool in await box.connect()}
     await box.close()
 
@@ -91,7 +91,7 @@ class TestContract(ToolContract):
 
     @pytest.fixture
     async def opened(self):
-        box = McpBox(McpOptions(command=PLAIN, only=["look_up"]))
+        box = McpToolbox(McpOptions(command=PLAIN, only=["look_up"]))
         (tool,) = await box.connect()
         yield tool
         await box.close()
@@ -99,13 +99,13 @@ class TestContract(ToolContract):
     def tool(self):
         schema = {"type": "object", "properties": {"title": {"type": "string"}}}
         described = mcp_types.Tool(name="look_up", description="Look a book up.", input_schema=schema)
-        return McpTool(connection_of(McpOptions(command=PLAIN)), described, "")
+        return McpTool(build_connection(McpOptions(command=PLAIN)), described, "")
 
 
 async def test_a_program_is_given_the_environment_that_is_named_and_no_more(monkeypatch, workspace):
     monkeypatch.setenv("SHELF_KEY", "key-7")
     monkeypatch.setenv("PLANTED_KEY", "planted")
-    box = McpBox(McpOptions(command=PLAIN, env=["SHELF_KEY"], only=["look_up"], prefix="shelf_"))
+    box = McpToolbox(McpOptions(command=PLAIN, env=["SHELF_KEY"], only=["look_up"], prefix="shelf_"))
     (tool,) = await box.connect()
     result = await tool.call({"title": "Emma"}, workspace, LIMITS)
     assert (result.tool, result.stdout) == ("shelf_look_up", "Emma key-7 None")
@@ -113,7 +113,7 @@ async def test_a_program_is_given_the_environment_that_is_named_and_no_more(monk
 
 
 async def test_a_server_that_dies_is_a_fault_of_the_machinery_and_is_there_again_for_the_next_call(workspace):
-    box = McpBox(McpOptions(command=PLAIN))
+    box = McpToolbox(McpOptions(command=PLAIN))
     tools = {tool.spec.name: tool for tool in await box.connect()}
     with pytest.raises(ToolError, match="burn_down"):
         await tools["burn_down"].call({}, workspace, LIMITS)
@@ -139,7 +139,7 @@ async def test_a_server_that_dies_is_a_fault_of_the_machinery_and_is_there_again
 )
 async def test_what_cannot_be_offered_is_said_before_the_run(options, says):
     with pytest.raises(ConfigError, match=says):
-        box = McpBox(McpOptions(**options))
+        box = McpToolbox(McpOptions(**options))
         try:
             await box.connect()
         finally:
@@ -149,5 +149,5 @@ async def test_what_cannot_be_offered_is_said_before_the_run(options, says):
 async def test_a_key_that_is_refused_is_said(url, monkeypatch):
     monkeypatch.setenv("SHELF_KEY", "key-8")
     with pytest.raises(ConfigError, match="the status 401") as caught:
-        await McpBox(McpOptions(url=url, key_env="SHELF_KEY")).connect()
+        await McpToolbox(McpOptions(url=url, key_env="SHELF_KEY")).connect()
     assert "key-8" not in str(caught.value)

@@ -59,7 +59,7 @@ OpenTool = Callable[..., Awaitable[PythonTool]]
 
 
 @pytest.fixture(params=["bubblewrap", "landlock"])
-def tier(request: pytest.FixtureRequest) -> str:
+def backend(request: pytest.FixtureRequest) -> str:
     if not LINUX:
         pytest.skip("these tiers are of Linux")
     return request.param
@@ -69,26 +69,26 @@ def tier(request: pytest.FixtureRequest) -> str:
 def open_cage() -> Callable[[PythonTool, str], Awaitable[None]]:
     """Open a tool; the test is skipped where its tier does not work and need not."""
 
-    async def open_cage(tool: PythonTool, tier: str) -> None:
+    async def open_cage(tool: PythonTool, backend: str) -> None:
         try:
             await tool.open()
         except ConfigError as error:
             required = os.environ.get("MAPPA_REQUIRE_TIERS", "bubblewrap" if os.environ.get("CI") else "")
-            if not LINUX or tier not in required.split(","):
-                pytest.skip(f"the tier {tier} does not work here: {error}")
+            if not LINUX or backend not in required.split(","):
+                pytest.skip(f"the backend {backend} does not work here: {error}")
             raise
 
     return open_cage
 
 
 @pytest.fixture
-async def open_tool(tier: str, open_cage: Callable[[PythonTool, str], Awaitable[None]]) -> AsyncIterator[OpenTool]:
+async def open_tool(backend: str, open_cage: Callable[[PythonTool, str], Awaitable[None]]) -> AsyncIterator[OpenTool]:
     """Make and open a tool of the tier; `PythonOptions` by keyword."""
     tools = []
 
     async def open_tool(**options: Any) -> PythonTool:
-        tools.append(PythonTool(PythonOptions(cage=tier, **options)))
-        await open_cage(tools[-1], tier)
+        tools.append(PythonTool(PythonOptions(cage=backend, **options)))
+        await open_cage(tools[-1], backend)
         return tools[-1]
 
     yield open_tool

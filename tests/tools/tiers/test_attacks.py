@@ -196,14 +196,14 @@ async def test_programs_draw_different_random_numbers(open_tool, bait):
 
 
 @pytest.mark.parametrize("preload", [[], ["numpy"]], ids=["bare", "preloaded"])
-async def test_what_is_hidden_cannot_be_read(bait, nothing_left, tier, open_tool, make_arena, preload):
+async def test_what_is_hidden_cannot_be_read(bait, nothing_left, backend, open_tool, make_arena, preload):
     packages = Path(sysconfig.get_paths()["purelib"])
     hidden = ["numpy/testing", "numpy/random/__init__.pxd", str(packages / "packaging" / "tags.py")]
     arena = make_arena(await open_tool(hide=hidden, preload=preload, workers=4))
     paths = [str(packages / path) for path in hidden]
     assert all(Path(path).exists() for path in paths)
     # Landlock has no rule that forbids: names can be seen there, contents not.
-    result = await arena.attack("hidden", {"hidden": paths, "names_show": tier == "landlock"})
+    result = await arena.attack("hidden", {"hidden": paths, "names_show": backend == "landlock"})
     assert (result.status, result.stdout) == ("ok", "6\ndone\n"), result
 
 

@@ -125,16 +125,16 @@ def place(request):
 
 
 @pytest.fixture(scope="module")
-def tier(place):
+def backend(place):
     return place[0]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def tool(place, open_cage):
     """One tool for all: what is preloaded takes seconds."""
-    tier, preload = place
-    tool = PythonTool(PythonOptions(cage=tier, preload=preload, workers=2))
-    await open_cage(tool, tier)
+    backend, preload = place
+    tool = PythonTool(PythonOptions(cage=backend, preload=preload, workers=2))
+    await open_cage(tool, backend)
     yield tool
     await tool.close()
 
@@ -147,9 +147,9 @@ async def test_this_works_in_every_tier(tool, tmp_path, what):
 
 
 @pytest.mark.parametrize("what", POOLS)
-async def test_pools_of_processes_work_in_bubblewrap_and_say_no_in_landlock(tool, tier, tmp_path, what):
+async def test_pools_of_processes_work_in_bubblewrap_and_say_no_in_landlock(tool, backend, tmp_path, what):
     result = await tool.call({"code": POOLS[what]}, FolderWorkspace(tmp_path), ROOMY)
-    if tier == "bubblewrap":
+    if backend == "bubblewrap":
         assert (result.status, result.stdout) == ("ok", "[0, 1, 4, 9]\n"), result.stderr
     elif what == "joblib, loky":  # goes on in one process where no pool can be made
         assert (result.status, result.stdout) == ("ok", "serial\n"), result.stderr

@@ -1,6 +1,6 @@
-"""The fleet: processes of one run on one machine or many, started, asked, watched and ended by Ray."""
+"""Ray actors: starts, calls, monitors and ends the processes of one run, on one machine or many."""
 
-from mappa_core.engine.cluster.fleet.actor import Actor, Call
-from mappa_core.engine.cluster.fleet.fleet import Fleet, Slot
+from mappa_core.engine.cluster.fleet.actor import Actor, ActorCall
+from mappa_core.engine.cluster.fleet.fleet import RayActors, ReservedBundle
 
-__all__ = ["Actor", "Call", "Fleet", "Slot"]
+__all__ = ["Actor", "ActorCall", "RayActors", "ReservedBundle"]

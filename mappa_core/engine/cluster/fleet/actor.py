@@ -1,4 +1,4 @@
-"""The driver's side of an actor: calls under way, and what became of the process."""
+"""The driver's handle of an actor: its pending calls and the state of its process."""
 
 from __future__ import annotations
 
@@ -14,72 +14,72 @@ from typing import Any
 import psutil
 import structlog
 
-from mappa_core.errors import ActorLate, ActorLost, EngineLost
+from mappa_core.errors import ActorLost, ActorTimeout, EngineLost
 from mappa_core.records import Process
 
 log = structlog.get_logger()
 
-WATCH = "watch"
-"""The concurrency group that answers while an actor works."""
+WATCH_GROUP = "watch"
+"""Ray's concurrency group for health checks: it answers while the actor is busy."""
 
-LAST_LINES = 20
-"""Lines of a dead process's standard error that a message quotes."""
+MAX_STDERR_LINES = 20
+"""Lines of a dead process's standard error that an error message quotes."""
 
 
 class Actor:
-    """One process of the fleet. `fault` says why it is no longer of use, None as long as it is."""
+    """One actor process. `failure` is why it cannot be used any more, None while it is healthy."""
 
     def __init__(self, name: str, handle: Any, logs: Path | None) -> None:
         self.name = name
         self.handle = handle
         self.process: Process | None = None
-        self.fault: EngineLost | None = None
-        self.ended = False
+        self.failure: EngineLost | None = None
+        self.stopping = False
         self._logs = logs
-        self._pending: set[Call] = set()
-        self._fate = self._watched("fate")
-        self._fate.add_done_callback(self._died)
-        self._beat: Future[Any] | None = None
-        self._asked = 0.0
-        self._owed = 0
+        self._pending: set[ActorCall] = set()
+        self._exit_future = self._call_in_watch_group("wait_for_exit")
+        self._exit_future.add_done_callback(self._on_exit)
+        self._heartbeat: Future[Any] | None = None
+        self._heartbeat_asked_at = 0.0
+        self._missed = 0
 
     @property
-    def gone(self) -> bool:
-        """Whether the process is no more. On machines of others Ray is believed, which kills a stopped one seconds
-        later."""
+    def exited(self) -> bool:
+        """Whether the process has exited. On other machines this is what Ray reports, which kills a stopped process
+        seconds later."""
         if self.process is None or self._logs is None:
-            return self._fate.done()
-        return self._fate.done() and not psutil.pid_exists(self.process.pid)
+            return self._exit_future.done()
+        return self._exit_future.done() and not psutil.pid_exists(self.process.pid)
 
-    def call(self, method: str, *args: Any, **kwargs: Any) -> Call:
-        """Start a method of the actor's object; `Fleet.ask` waits for what it gives."""
-        return self._started(method, self.handle.invoke.remote(self._context(), method, *args, **kwargs))
+    def call(self, method: str, *args: Any, **kwargs: Any) -> ActorCall:
+        """Call a method of the actor's object; `RayActors.wait_for` waits for its result."""
+        return self._track_call(method, self.handle.invoke.remote(self._context(), method, *args, **kwargs))
 
-    def build(self, *args: Any, **kwargs: Any) -> Call:
-        """Start to make the actor's object."""
-        return self._started("__init__", self.handle.build.remote(self._context(), *args, **kwargs))
+    def build(self, *args: Any, **kwargs: Any) -> ActorCall:
+        """Start to construct the actor's object."""
+        return self._track_call("__init__", self.handle.build.remote(self._context(), *args, **kwargs))
 
-    def introduce(self, role: str, libraries: Sequence[str]) -> Call:
-        """Ask which process this is."""
-        return self._started("process", self.handle.process.remote(role, libraries))
+    def identify(self, role: str, libraries: Sequence[str]) -> ActorCall:
+        """Ask the actor for its process id, host and library versions."""
+        return self._track_call("process", self.handle.process.remote(role, libraries))
 
-    def check(self, patience: int) -> None:
-        """Ask for a sign of life; one that is still owed at the `patience`-th next check makes the actor late.
+    def check_heartbeat(self, max_missed: int) -> None:
+        """Send a heartbeat request; the actor fails as late once `max_missed` further checks found it unanswered.
 
-        Checks are counted, not seconds: a driver that was suspended itself must not take its actors for hung.
+        Checks are counted, not seconds: a driver that was suspended itself must not treat its actors as hung.
         """
-        if self._beat is None or self._beat.done():
-            self._owed = 0
-            self._asked = time.monotonic()
-            self._beat = self._watched("beat")
+        if self._heartbeat is None or self._heartbeat.done():
+            self._missed = 0
+            self._heartbeat_asked_at = time.monotonic()
+            self._heartbeat = self._call_in_watch_group("heartbeat")
             return
-        self._owed += 1
-        if self._owed >= patience:
-            silence = time.monotonic() - self._asked
-            self._fail(ActorLate(f"{self} gave no sign of life for {silence:.0f} s: it hangs", actor=self.name))
+        self._missed += 1
+        if self._missed >= max_missed:
+            silence = time.monotonic() - self._heartbeat_asked_at
+            self._fail(ActorTimeout(f"{self} gave no sign of life for {silence:.0f} s: it hangs", actor=self.name))
 
     def kill(self) -> None:
-        """Have the process killed, and do not wait for it."""
+        """Kill the process without waiting for its exit."""
         import ray
 
         ray.kill(self.handle, no_restart=True)
@@ -92,48 +92,48 @@ class Actor:
             return f"the actor {self.name}"
         return f"the actor {self.name} (process {self.process.pid} on {self.process.host})"
 
-    def _started(self, method: str, ref: Any) -> Call:
-        call = Call(self, method)
+    def _track_call(self, method: str, ref: Any) -> ActorCall:
+        call = ActorCall(self, method)
         self._pending.add(call)
-        if self.fault is not None:
-            call.fail(self.fault)
-        ref.future().add_done_callback(call.settle)
+        if self.failure is not None:
+            call.fail(self.failure)
+        ref.future().add_done_callback(call.complete)
         return call
 
     def _context(self) -> dict[str, Any]:
-        """What lines of the log say of where they come from, in this process and in the actor's."""
+        """Context fields of log lines, in this process and in the actor's."""
         return {**structlog.contextvars.get_contextvars(), "actor": self.name}
 
-    def forget(self, call: Call) -> None:
-        """A call that has ended."""
+    def drop_call(self, call: ActorCall) -> None:
+        """Remove a call that has ended from the pending ones."""
         self._pending.discard(call)
 
-    def _watched(self, method: str) -> Future[Any]:
-        """Call a method in the threads that are kept for the watch."""
-        called = getattr(self.handle, method).options(concurrency_group=WATCH).remote()
+    def _call_in_watch_group(self, method: str) -> Future[Any]:
+        """Call a method in the threads that are reserved for health checks."""
+        called = getattr(self.handle, method).options(concurrency_group=WATCH_GROUP).remote()
         future: Future[Any] = called.future()
         return future
 
-    def _died(self, fate: Future[Any]) -> None:
-        error = fate.exception()
-        assert error is not None  # `fate` never returns
-        self._fail(self.lost("died", error))
+    def _on_exit(self, exit_future: Future[Any]) -> None:
+        error = exit_future.exception()
+        assert error is not None  # `wait_for_exit` never returns
+        self._fail(self.lost_error("died", error))
 
-    def lost(self, how: str, error: BaseException) -> ActorLost:
-        """The error that says how this actor was lost, and what Ray says of it."""
-        return ActorLost(f"{self} {how}: {reason(error)}{self._last_words()}", actor=self.name)
+    def lost_error(self, how: str, error: BaseException) -> ActorLost:
+        """Build the error that says how this actor was lost, with Ray's explanation."""
+        return ActorLost(f"{self} {how}: {death_reason(error)}{self._stderr_tail()}", actor=self.name)
 
-    def _fail(self, fault: EngineLost) -> None:
+    def _fail(self, failure: EngineLost) -> None:
         # A hung actor that is then killed was late, not lost: the first reason is the one that explains.
-        if self.fault is None:
-            self.fault = fault
-            if not self.ended:
-                log.warning("an actor is of no use any more", actor=self.name, reason=str(fault))
+        if self.failure is None:
+            self.failure = failure
+            if not self.stopping:
+                log.warning("an actor is of no use any more", actor=self.name, reason=str(failure))
         for call in list(self._pending):
-            call.fail(self.fault)
+            call.fail(self.failure)
 
-    def _last_words(self) -> str:
-        """The end of what the process wrote to its standard error, where that is on this machine."""
+    def _stderr_tail(self) -> str:
+        """Return the last lines of the process's standard error, empty where it ran on another machine."""
         if self._logs is None or self.process is None:
             return ""
         lines = [
@@ -142,49 +142,49 @@ class Actor:
             for line in path.read_text(errors="replace").splitlines()
             if not line.startswith((":job_id:", ":actor_name:"))
         ]
-        return "\n".join(["\nIts last words:", *lines[-LAST_LINES:]]) if lines else ""
+        return "\n".join(["\nIts last words:", *lines[-MAX_STDERR_LINES:]]) if lines else ""
 
 
-class Call:
-    """A method of an actor that was started."""
+class ActorCall:
+    """A pending method call of an actor."""
 
     def __init__(self, actor: Actor, method: str) -> None:
         self.actor = actor
         self.method = method
         self.future: Future[Any] = Future()
 
-    def settle(self, done: Future[Any]) -> None:
-        """Take over what Ray says of the call."""
-        self.actor.forget(self)
+    def complete(self, done: Future[Any]) -> None:
+        """Set the future from Ray's result or error."""
+        self.actor.drop_call(self)
         error = done.exception()
         with suppress(InvalidStateError):
             if error is None:
                 self.future.set_result(done.result())
             else:
-                self.future.set_exception(own_error(error, self))
+                self.future.set_exception(original_error(error, self))
 
-    def fail(self, fault: EngineLost) -> None:
-        """End the wait: the actor is of no use any more."""
-        self.actor.forget(self)
+    def fail(self, failure: EngineLost) -> None:
+        """Fail the call: the actor cannot be used any more."""
+        self.actor.drop_call(self)
         with suppress(InvalidStateError):
-            self.future.set_exception(type(fault)(str(fault), actor=fault.actor))
+            self.future.set_exception(type(failure)(str(failure), actor=failure.actor))
 
 
-def own_error(error: BaseException, call: Call) -> BaseException:
-    """What the actor's program raised; or ActorLost where Ray has no answer of it."""
+def original_error(error: BaseException, call: ActorCall) -> BaseException:
+    """Return what the actor's own code raised, or ActorLost where Ray got no answer from it."""
     from ray.exceptions import RayError, RayTaskError
 
     if isinstance(error, RayTaskError):
         own: BaseException = error.cause
         return own
     if isinstance(error, RayError):
-        fault = call.actor.fault or call.actor.lost(f"gave no answer to {call.method}", error)
-        return type(fault)(str(fault), actor=fault.actor)
+        failure = call.actor.failure or call.actor.lost_error(f"gave no answer to {call.method}", error)
+        return type(failure)(str(failure), actor=failure.actor)
     return error
 
 
-def reason(error: BaseException) -> str:
-    """The one sentence of Ray's long messages that says what happened."""
+def death_reason(error: BaseException) -> str:
+    """Extract the sentence that gives the cause of death from Ray's long message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = next((line for line in lines if line.startswith("The actor is dead because")), lines[0] if lines else "")
     sentence, _, detail = told.partition(" Worker exit type: ")

@@ -1,4 +1,4 @@
-"""The actor around every actor: builds what was asked for, calls its methods, and shows that the process lives."""
+"""Ray actor that wraps every actor: constructs the object, calls its methods, and answers heartbeats."""
 
 from __future__ import annotations
 
@@ -10,53 +10,53 @@ from typing import Any
 
 from structlog.contextvars import bound_contextvars
 
-from mappa_core.engine.process import this_process
+from mappa_core.engine.process import process_info
 from mappa_core.records import Process
 
 
-class Host:
-    """What Ray starts in a worker process; it holds one object of the class that was asked for.
+class ActorHost:
+    """Runs in a worker process of Ray and holds one object of the requested class.
 
-    The object is built and called in the same thread (or in several, where it was started so), which is not the main
-    one. `beat` and `fate` have threads of their own, so that a busy object is told from a process that hangs.
+    The object is constructed and called in one thread (several where it was started with more), which is not the main
+    thread. `heartbeat` and `wait_for_exit` have threads of their own, to distinguish a busy object from a hung process.
     """
 
     def process(self, role: str, libraries: Sequence[str]) -> Process:
-        """The process that the object is going to be in."""
-        return this_process(role, *libraries)
+        """Describe this process, before the object is built."""
+        return process_info(role, *libraries)
 
     def build(self, context: Mapping[str, Any], actor: type, *args: Any, **kwargs: Any) -> None:
-        """Make the object. Lines that it logs bear the fields of `context`, those of the driver's call."""
+        """Construct the object. Its log lines carry the fields of `context`, those of the driver's call."""
         try:
             with bound_contextvars(**context):
                 self._actor = actor(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001  whatever it is goes to the driver
-            raise portable(error) from None
+        except Exception as error:  # noqa: BLE001  any error goes to the driver
+            raise picklable(error) from None
 
     def invoke(self, context: Mapping[str, Any], method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the object, with `context` as in `build`. Ray puts values in the place of references among
-        the arguments."""
+        """Call a method of the object, with `context` as in `build`. Ray replaces references among the arguments by
+        their values."""
         try:
             with bound_contextvars(**context):
                 return getattr(self._actor, method)(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001  whatever it is goes to the driver
-            raise portable(error) from None
+        except Exception as error:  # noqa: BLE001  any error goes to the driver
+            raise picklable(error) from None
 
-    def beat(self) -> None:
-        """Answer."""
+    def heartbeat(self) -> None:
+        """Return at once, as a sign of life."""
 
-    def fate(self) -> None:
-        """Never answer: what waits for it is told when this process is gone."""
+    def wait_for_exit(self) -> None:
+        """Never return: Ray fails this call when the process exits."""
         threading.Event().wait()
 
 
-def portable(error: Exception) -> Exception:
-    """`error` with its traceback as a note, as tracebacks do not travel; a RuntimeError that tells of it where the
-    error itself does not travel either."""
-    told = f"Raised in an actor:\n{traceback.format_exc().rstrip()}"
+def picklable(error: Exception) -> Exception:
+    """Return `error` with its traceback as a note, as tracebacks are not pickled; or a RuntimeError with its text where
+    the error itself cannot be pickled."""
+    traceback_note = f"Raised in an actor:\n{traceback.format_exc().rstrip()}"
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001  code of foreign classes runs here
+    except Exception:  # noqa: BLE001  pickling runs code of third-party classes
         error = RuntimeError(f"{type(error).__name__}: {error}")
-    error.add_note(told)
+    error.add_note(traceback_note)
     return error

@@ -1,4 +1,4 @@
-"""Waiting in an event loop for what other threads finish, with a deadline."""
+"""Waits in an event loop for futures of other threads, with a deadline."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from contextlib import suppress
 from typing import Any
 
 
-async def settled(futures: Sequence[Future[Any]], deadline_s: float) -> None:
-    """Wait until all are done, or one failed. Raises TimeoutError after `deadline_s` seconds.
+async def wait_all(futures: Sequence[Future[Any]], deadline_s: float) -> None:
+    """Wait until all futures are done, or one failed. Raises TimeoutError after `deadline_s` seconds.
 
-    None is cancelled, whatever ends the wait: what they stand for goes on elsewhere.
+    No future is cancelled, whatever ends the wait: their work goes on elsewhere.
     """
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
     def tell(_: Future[Any]) -> None:
-        with suppress(RuntimeError):  # nobody waits any more and the loop is closed
+        with suppress(RuntimeError):  # the waiter is gone and its loop closed
             loop.call_soon_threadsafe(changed.set)
 
     for future in futures:
@@ -28,7 +28,7 @@ async def settled(futures: Sequence[Future[Any]], deadline_s: float) -> None:
         if any(future.done() and future.exception() for future in futures):
             return
         changed.clear()
-        # Between the look above and clear() a future may have ended.
+        # A future may have ended between the check above and clear().
         if all(future.done() for future in futures):
             return
         async with asyncio.timeout(max(until - time.monotonic(), 0.0)):

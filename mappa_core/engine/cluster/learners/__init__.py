@@ -1,7 +1,7 @@
-"""Learners: groups of ranks that keep and train policies."""
+"""Learner groups: ranks that hold and train policies."""
 
 from mappa_core.engine.cluster.learners.group import LearnerGroup
-from mappa_core.engine.cluster.learners.rank import Task
-from mappa_core.engine.cluster.learners.settings import dtype_of
+from mappa_core.engine.cluster.learners.rank import LearnerConfig
+from mappa_core.engine.cluster.learners.settings import resolve_dtype
 
-__all__ = ["LearnerGroup", "Task", "dtype_of"]
+__all__ = ["LearnerConfig", "LearnerGroup", "resolve_dtype"]

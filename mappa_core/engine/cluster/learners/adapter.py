@@ -1,4 +1,4 @@
-"""A learner of one adapter: the base lies whole on every rank, and only the adapter has gradients."""
+"""Learner of one LoRA adapter: every rank holds the whole base model, and only the adapter has gradients."""
 
 from __future__ import annotations
 
@@ -9,81 +9,81 @@ import torch.distributed as dist
 from torch import Tensor
 
 from mappa_core.config.schema import TrainSection
-from mappa_core.engine.checkpoint import VALUE_HEAD
-from mappa_core.engine.cluster.learners.bases import Base
-from mappa_core.engine.cluster.learners.joining import summed
-from mappa_core.engine.learning.forward import Predictions, Scorer
-from mappa_core.engine.learning.layout import Batch
+from mappa_core.engine.checkpoint import VALUE_HEAD_PREFIX
+from mappa_core.engine.cluster.learners.bases import FrozenModel
+from mappa_core.engine.cluster.learners.joining import all_reduce_sums
+from mappa_core.engine.learning.forward import LogprobModel, Predictions
+from mappa_core.engine.learning.layout import MicroBatch
 from mappa_core.engine.learning.optimiser import Optimiser
 
 
 class AdapterLearner:
-    """One policy on one rank. Whoever calls has the base on its device and the policy's adapter active.
+    """One policy on one rank. Callers move the base to its device and activate the policy's adapter first.
 
-    Every rank takes the same step on the same gradient, so adapters stay equal without being sent.
+    Every rank takes the same step on the same gradient, so adapters stay equal without being broadcast.
     """
 
-    def __init__(self, name: str, base: Base, value_head: torch.nn.Linear | None, train: TrainSection) -> None:
+    def __init__(self, name: str, base: FrozenModel, value_head: torch.nn.Linear | None, train: TrainSection) -> None:
         self.name = name
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.steps = 0
         self.device = base.device
-        self._scorer = Scorer(base.model, value_head)
+        self._scorer = LogprobModel(base.model, value_head)
         self._parameters: dict[str, Tensor] = dict(base.adapters.parameters(name))
         if value_head is not None:
-            self._parameters |= {f"{VALUE_HEAD}{key}": one for key, one in value_head.named_parameters()}
+            self._parameters |= {f"{VALUE_HEAD_PREFIX}{key}": one for key, one in value_head.named_parameters()}
         self._optimiser = Optimiser(self._parameters.items(), train)
 
-    def forward(self, batch: Batch, *, entropy: bool = False) -> Predictions:
-        """What the weights say of a micro-batch."""
-        found: Predictions = self._scorer(batch, entropy=entropy)
-        return found
+    def forward(self, batch: MicroBatch, *, entropy: bool = False) -> Predictions:
+        """Run the model on a micro-batch."""
+        predictions: Predictions = self._scorer(batch, entropy=entropy)
+        return predictions
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Add to the gradient of the step; with the last micro-batch, those of all ranks."""
+        """Accumulate the gradient of the step; the last micro-batch sums it over all ranks."""
         loss.backward()  # type: ignore[no-untyped-call]
         if last and self.ranks > 1:
-            self._share()
+            self._all_reduce_gradients()
 
-    def norm(self) -> float:
-        """Of the whole gradient before it is clipped."""
-        return self._optimiser.norm()
+    def grad_norm(self) -> float:
+        """Return the norm of the whole gradient before clipping."""
+        return self._optimiser.grad_norm()
 
     def step(self, learning_rate: float) -> None:
-        """Clip, move the adapter, forget the gradient."""
+        """Clip the gradient, update the adapter, reset the gradient."""
         self._optimiser.step(learning_rate)
         self.steps += 1
 
-    def discard(self) -> None:
+    def zero_grad(self) -> None:
         """Forget the gradient."""
-        self._optimiser.discard()
+        self._optimiser.zero_grad()
 
-    def summed(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Over all ranks, by name."""
-        return summed(sums)
+    def all_reduce(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Sum each value over all ranks, by name."""
+        return all_reduce_sums(sums)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The adapter by peft's names, and the value head, float32: what the optimiser moves."""
+        """Yield the adapter by peft's names, and the value head, in float32: what the optimiser updates."""
         yield from self._optimiser.weights().items()
 
     masters = weights
 
     def moments(self) -> Iterator[tuple[str, Tensor]]:
-        """AdamW's state as `moment.parameter`; none before the first step."""
+        """Yield AdamW's state as `moment.parameter`; empty before the first step."""
         yield from self._optimiser.moments().items()
 
     def restore(self, weights: Mapping[str, Tensor], moments: Mapping[str, Tensor]) -> None:
-        """Take over what `masters` and `moments` gave."""
+        """Load what `masters` and `moments` returned."""
         self._optimiser.restore(weights, moments)
 
     def offload(self) -> None:
-        """Nothing: an adapter is small, and its base is moved by whoever holds it."""
+        """Do nothing: an adapter is small, and the owner of its base moves that."""
 
     def reload(self) -> None:
-        """Nothing: see `offload`."""
+        """Do nothing: see `offload`."""
 
-    def _share(self) -> None:
-        """The sum of the ranks' gradients, in one message."""
+    def _all_reduce_gradients(self) -> None:
+        """Sum gradients over the ranks, in one message."""
         parameters = list(self._parameters.values())
         gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
         flat = torch.cat([one.flatten() for one in gradients])

@@ -1,4 +1,4 @@
-"""The driver's hold on a group of learners: rank actors that work on the same policies in step."""
+"""The driver's handle of a learner group: rank actors that train the same policies in lockstep."""
 
 from __future__ import annotations
 
@@ -8,54 +8,54 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mappa_core.engine.cluster.fleet import Actor, Call, Fleet, Slot
-from mappa_core.engine.cluster.learners.rank import LearnerRank, Task
-from mappa_core.engine.cluster.learners.settings import check_settings
+from mappa_core.engine.cluster.fleet import Actor, ActorCall, RayActors, ReservedBundle
+from mappa_core.engine.cluster.learners.rank import LearnerConfig, LearnerRank
+from mappa_core.engine.cluster.learners.settings import check_deepspeed_options
 from mappa_core.engine.cluster.sync import gpu
-from mappa_core.engine.cluster.sync.receipt import Sent
-from mappa_core.engine.learning.scoring import Scores
+from mappa_core.engine.cluster.sync.receipt import SentWeights
+from mappa_core.engine.learning.scoring import TokenScores
 from mappa_core.errors import EngineLost, MappaError
 from mappa_core.protocols import Loss, PolicySpec
 from mappa_core.records import Float32, Int32, Process
 
-LIBRARIES = ("torch", "transformers", "ray", "deepspeed", "peft")
+LEARNER_LIBRARIES = ("torch", "transformers", "ray", "deepspeed", "peft")
 _GRACE_S = 3.0
-"""Seconds in which a lost rank shows: those that it leaves behind fail as well, and may be heard first."""
+"""Seconds to wait for the report of a lost rank: other ranks fail because of it, and may report first."""
 
 
 class LearnerGroup:
-    """Some policies on some ranks. Made by `await LearnerGroup.open(…)`.
+    """Some policies on some ranks, created by `await LearnerGroup.open(…)`.
 
-    After an error of more than the caller's own making the group is of no use any more: ranks may wait for each other.
-    Waits are bound by `engine.options.start_s`, `call_s` and, for weights, `sync_s`. Folders must be such that rank 0
-    writes and all ranks read them.
+    After any error but one of wrong arguments the group cannot be used any more: ranks may wait for each other. Waits
+    are limited by `engine.options.start_s`, `call_s` and, for weights, `sync_s`. Folders must be writable for rank 0
+    and readable for all ranks.
     """
 
-    def __init__(self, name: str, fleet: Fleet, task: Task) -> None:
+    def __init__(self, name: str, ray_actors: RayActors, config: LearnerConfig) -> None:
         self.name = name
-        self.versions = {spec.name: 0 for spec in task.specs}
-        """Publishes of each policy since the start of the run."""
-        self._fleet = fleet
-        self._task = replace(task, specs=tuple(_located(spec) for spec in task.specs))
+        self.versions = {spec.name: 0 for spec in config.specs}
+        """Number of publishes of each policy since the start of the run."""
+        self._ray_actors = ray_actors
+        self._config = replace(config, specs=tuple(_with_absolute_paths(spec) for spec in config.specs))
         self._ranks: list[Actor] = []
 
     @classmethod
     async def open(
         cls,
         name: str,
-        fleet: Fleet,
-        task: Task,
+        ray_actors: RayActors,
+        config: LearnerConfig,
         *,
-        slots: Sequence[Slot | None],
+        slots: Sequence[ReservedBundle | None],
         cpus: float = 1.0,
         gpus: float = 0.0,
     ) -> LearnerGroup:
-        """Start a rank in every slot, each with so many CPUs and GPUs of it, and load all policies.
+        """Start a rank in every slot, each with `cpus` and `gpus` of it, and load all policies.
 
         Raises ConfigError, ModelError or RunError where settings or a policy cannot be used.
         """
-        check_settings(task.options, dtype=task.dtype, gpu=task.gpu)
-        group = cls(name, fleet, task)
+        check_deepspeed_options(config.options, dtype=config.dtype, gpu=config.gpu)
+        group = cls(name, ray_actors, config)
         try:
             await group._start(slots, cpus, gpus)
         except BaseException:
@@ -63,12 +63,12 @@ class LearnerGroup:
             raise
         return group
 
-    async def _start(self, slots: Sequence[Slot | None], cpus: float, gpus: float) -> None:
-        deadline_s = self._task.options.start_s
+    async def _start(self, slots: Sequence[ReservedBundle | None], cpus: float, gpus: float) -> None:
+        deadline_s = self._config.options.start_s
         starts = [
-            self._fleet.start(
+            self._ray_actors.start(
                 LearnerRank,
-                self._task,
+                self._config,
                 rank=rank,
                 ranks=len(slots),
                 name=f"{self.name}/{rank}",
@@ -77,7 +77,7 @@ class LearnerGroup:
                 slot=slot,
                 cpus=cpus,
                 gpus=gpus,
-                libraries=LIBRARIES,
+                libraries=LEARNER_LIBRARIES,
             )
             for rank, slot in enumerate(slots)
         ]
@@ -86,138 +86,140 @@ class LearnerGroup:
         for one in started:
             if isinstance(one, BaseException):
                 raise one
-        place = await self._ask(self._ranks[0].call("meeting"), deadline_s, "find a place to meet")
-        await self._all("open", place, deadline_s=deadline_s, what="load its policies")
+        rendezvous = await self._wait_for(self._ranks[0].call("new_rendezvous"), deadline_s, "find a place to meet")
+        await self._call_all("open", rendezvous, deadline_s=deadline_s, what="load its policies")
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """All names, in the order in which they were given."""
+        """Policy names, in the order of the config."""
         return tuple(self.versions)
 
-    def about(self) -> tuple[Process, ...]:
-        """The processes of the ranks."""
+    def processes(self) -> tuple[Process, ...]:
+        """Return the processes of the ranks."""
         return tuple(one.process for one in self._ranks if one.process is not None)
 
-    async def score(self, experience: Any) -> list[Scores]:
-        """What learners and references say of the rows of the group's policies, in shares. `experience` is a scored or
-        unscored Experience or, better, a reference to one that `Fleet.put` gave."""
-        shares = await self._all("score", experience, what="score an experience")
+    async def score(self, experience: Any) -> list[TokenScores]:
+        """Score the rows of the group's policies with learners and references; returns the parts of all ranks.
+        `experience` is a scored or unscored Experience or, better, its reference from `RayActors.put`."""
+        shares = await self._call_all("score", experience, what="score an experience")
         return [one for share in shares for one in share]
 
     async def update(
         self, experience: Any, advantages: Any, loss: Loss, progress: float
     ) -> Mapping[str, Mapping[str, float]]:
-        """Take the optimiser steps of one iteration; metrics by policy. References are welcome as in `score`."""
-        metrics = await self._all("update", experience, advantages, loss, progress, what="update its policies")
-        found: Mapping[str, Mapping[str, float]] = metrics[0]
-        return found
+        """Take the optimiser steps of one iteration; returns metrics by policy. Takes references, too, as `score`."""
+        metrics = await self._call_all("update", experience, advantages, loss, progress, what="update its policies")
+        combined: Mapping[str, Mapping[str, float]] = metrics[0]
+        return combined
 
-    def advance(self) -> dict[str, int]:
-        """The next version of every policy, under which its weights, as they are now, are to be published."""
+    def advance_versions(self) -> dict[str, int]:
+        """Increment the version of every policy, for the publish of its current weights; returns all versions."""
         for policy in self.versions:
             self.versions[policy] += 1
         return dict(self.versions)
 
     async def weights(self, policy: str, version: int) -> AsyncIterator[Any]:
-        """References to the Buckets of a policy's weights, in the model's order, each while the next is being filled.
+        """Yield references to the Buckets of a policy's weights, in the model's order, each while the next is filled.
 
-        It is to be followed to its end: ranks wait for each other.
+        Callers must consume it to its end: ranks wait for each other.
         """
         first, *others = self._ranks
-        deadline_s = self._task.options.sync_s
+        deadline_s = self._config.options.sync_s
         what = f"hand on the weights of {policy!r}"
-        await self._ask(first.call("begin", policy, version), deadline_s, what)
-        following = [one.call("follow", policy) for one in others]
-        coming = first.call("bucket_reference")
-        while (found := await self._ask(coming, deadline_s, what)) is not None:
-            coming = first.call("bucket_reference")
-            yield found[0]
-        await self._ask(following, deadline_s, what)
+        await self._wait_for(first.call("begin_send", policy, version), deadline_s, what)
+        following = [one.call("follow_send", policy) for one in others]
+        coming = first.call("next_bucket_reference")
+        while (wrapped := await self._wait_for(coming, deadline_s, what)) is not None:
+            coming = first.call("next_bucket_reference")
+            yield wrapped[0]
+        await self._wait_for(following, deadline_s, what)
 
-    async def sent(self, policy: str) -> Sent:
-        """What the last `weights` handed on."""
-        sent: Sent = await self._ask(self._ranks[0].call("sent"), self._task.options.sync_s, "say what it sent")
+    async def sent_record(self, policy: str) -> SentWeights:
+        """Return the record of what the last `weights` sent."""
+        sent: SentWeights = await self._wait_for(
+            self._ranks[0].call("sent_record"), self._config.options.sync_s, "say what it sent"
+        )
         if sent.policy != policy:
             raise ValueError(f"the weights that were handed on last are those of {sent.policy!r}, not of {policy!r}")
         return sent
 
     async def connect(
-        self, policy: str, transport: gpu.Transport, engines: Sequence[Any], workers: Sequence[int]
+        self, policy: str, transport: gpu.GpuTransport, engines: Sequence[Any], workers: Sequence[int]
     ) -> None:
-        """Have all ranks meet a policy's engines, given by handles of Ray, each with its number of GPUs. Untried."""
-        deadline_s = self._task.options.sync_s
-        free = await self._ask(self._ranks[0].call("meeting"), deadline_s, "find a place to meet")
-        place = gpu.Meeting(host=free.host, port=free.port, workers=tuple(workers))
+        """Connect all ranks to a policy's engines, given as Ray handles with their numbers of GPUs. Untested."""
+        deadline_s = self._config.options.sync_s
+        free = await self._wait_for(self._ranks[0].call("new_rendezvous"), deadline_s, "find a place to meet")
+        rendezvous = gpu.TransferRendezvous(host=free.host, port=free.port, workers=tuple(workers))
         what = f"meet the samplers of {policy!r}"
-        await self._all("connect", policy, transport, place, tuple(engines), deadline_s=deadline_s, what=what)
+        await self._call_all("connect", policy, transport, rendezvous, tuple(engines), deadline_s=deadline_s, what=what)
 
-    async def transfer(self, policy: str, version: int) -> Sent:
-        """Send a policy's weights from GPU to GPU, to all engines that were met. Untried."""
-        deadline_s = self._task.options.sync_s
-        sent = await self._all("transfer", policy, version, deadline_s=deadline_s, what=f"send {policy!r}")
-        first: Sent = sent[0]
+    async def transfer(self, policy: str, version: int) -> SentWeights:
+        """Send a policy's weights from GPU to GPU, to all connected engines. Untested."""
+        deadline_s = self._config.options.sync_s
+        sent = await self._call_all("transfer", policy, version, deadline_s=deadline_s, what=f"send {policy!r}")
+        first: SentWeights = sent[0]
         return first
 
     async def logprobs(self, policy: str, sequences: Sequence[Int32]) -> list[Float32]:
-        """By the weights as they are now: of each sequence (T,) the log-probability of every token after the first,
-        (T - 1,), at temperature 1."""
-        found: list[list[Float32]] = await self._all(
-            "logprobs", policy, list(sequences), deadline_s=self._task.options.sync_s, what="answer a probe"
+        """Compute with the current weights, for each sequence (T,), the log-probabilities (T - 1,) of every token after
+        the first, at temperature 1."""
+        results: list[list[Float32]] = await self._call_all(
+            "logprobs", policy, list(sequences), deadline_s=self._config.options.sync_s, what="answer a probe"
         )
-        return found[0]
+        return results[0]
 
     async def save(self, folder: Path) -> None:
-        """Write every policy, weights, optimiser and version, to a subfolder of its name."""
-        await self._all("save", _seen(folder), self.versions, what="save its policies")
+        """Write weights, optimiser and version of every policy to a subfolder of its name."""
+        await self._call_all("save", _absolute(folder), self.versions, what="save its policies")
 
     async def load(self, folder: Path) -> None:
-        """Take over what any engine saved, on any number of ranks. Raises RunError where it is of other policies."""
-        versions = await self._all("load", _seen(folder), what="load a checkpoint")
+        """Load what any engine saved, on any number of ranks. Raises RunError where it is of other policies."""
+        versions = await self._call_all("load", _absolute(folder), what="load a checkpoint")
         self.versions.update(versions[0])
 
     async def offload(self) -> None:
-        """Give the GPUs up to samplers. A policy whose weights or log-probabilities are asked for comes back; for all
-        else there is `reload`. On CPUs nothing happens."""
-        await self._all("offload", what="move to the host")
+        """Free the GPUs for samplers. Requests for weights or log-probabilities bring a policy back; everything else
+        needs `reload`. Does nothing on CPUs."""
+        await self._call_all("offload", what="move to the host")
 
     async def reload(self) -> None:
-        """Take the GPUs back."""
-        await self._all("reload", what="move to the GPU")
+        """Move everything back to the GPUs."""
+        await self._call_all("reload", what="move to the GPU")
 
     async def close(self) -> None:
         """End all ranks."""
         ranks, self._ranks = self._ranks, []
-        await asyncio.gather(*(self._fleet.end(one) for one in ranks))
+        await asyncio.gather(*(self._ray_actors.end(one) for one in ranks))
 
-    async def _all(self, method: str, *args: Any, what: str, deadline_s: float | None = None) -> list[Any]:
-        """Call all ranks at once; what each gives, in order."""
+    async def _call_all(self, method: str, *args: Any, what: str, deadline_s: float | None = None) -> list[Any]:
+        """Call all ranks at once; returns their results in order."""
         calls = [one.call(method, *args) for one in self._ranks]
-        found: list[Any] = await self._ask(calls, deadline_s or self._task.options.call_s, what)
-        return found
+        results: list[Any] = await self._wait_for(calls, deadline_s or self._config.options.call_s, what)
+        return results
 
-    async def _ask(self, calls: Call | Sequence[Call], deadline_s: float, what: str) -> Any:
+    async def _wait_for(self, calls: ActorCall | Sequence[ActorCall], deadline_s: float, what: str) -> Any:
         try:
-            return await self._fleet.ask(calls, deadline_s=deadline_s, what=what)
+            return await self._ray_actors.wait_for(calls, deadline_s=deadline_s, what=what)
         except MappaError:
             raise
         except Exception as error:
-            lost = await self._lost()
+            lost = await self._lost_rank()
             if lost is not None:
                 raise lost from error
             raise
 
-    async def _lost(self) -> EngineLost | None:
-        """Why a rank is gone, if one is: that is then why others failed."""
+    async def _lost_rank(self) -> EngineLost | None:
+        """Return the error of a lost rank, if there is one: it explains failures of others."""
         for _ in range(int(_GRACE_S / 0.1)):
             for one in self._ranks:
-                if one.fault is not None:
-                    return type(one.fault)(str(one.fault), actor=one.name)
+                if one.failure is not None:
+                    return type(one.failure)(str(one.failure), actor=one.name)
             await asyncio.sleep(0.1)
         return None
 
 
-def _located(spec: PolicySpec) -> PolicySpec:
-    """With folders as processes that work elsewhere must name them."""
+def _with_absolute_paths(spec: PolicySpec) -> PolicySpec:
+    """Make the folders of a spec absolute, for processes with other working directories."""
     model = Path(spec.model).expanduser()
     return replace(
         spec,
@@ -226,6 +228,6 @@ def _located(spec: PolicySpec) -> PolicySpec:
     )
 
 
-def _seen(folder: Path) -> Path:
-    """As processes that work elsewhere must name it."""
+def _absolute(folder: Path) -> Path:
+    """Make a folder absolute, for processes with other working directories."""
     return folder.absolute()

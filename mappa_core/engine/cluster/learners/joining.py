@@ -1,4 +1,4 @@
-"""How ranks find each other: one process group of torch per group of learners, over gloo or nccl."""
+"""Process group of a learner group's ranks: rendezvous, set-up over gloo or nccl, and sums over ranks."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
-    """Where rank 0 waits for the others."""
+class Rendezvous:
+    """Address on which rank 0 waits for the others."""
 
     host: str
     port: int
 
 
-def meeting() -> Meeting:
-    """A place on this machine that is free now: the address that other machines reach it by, and a port."""
+def new_rendezvous() -> Rendezvous:
+    """Find a free port on this machine, with the address by which other machines reach it."""
     host = socket.gethostbyname(socket.gethostname())
     with socket.socket() as one:
         one.bind((host, 0))
-        return Meeting(host=host, port=one.getsockname()[1])
+        return Rendezvous(host=host, port=one.getsockname()[1])
 
 
-def join(place: Meeting, *, rank: int, ranks: int, gpu: bool, patience_s: float) -> None:
-    """Meet the other ranks. Whoever waits for another longer than `patience_s`, now or later, gets an error."""
-    # Every rank has a process, and on a GPU sees that one alone.
+def init_process_group(rendezvous: Rendezvous, *, rank: int, ranks: int, gpu: bool, timeout_s: float) -> None:
+    """Join the process group. A rank that waits for another longer than `timeout_s`, now or later, gets an error."""
+    # Every rank is a process, which on GPUs sees one GPU only.
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks)}
-    os.environ |= {"MASTER_ADDR": place.host, "MASTER_PORT": str(place.port)}
+    os.environ |= {"MASTER_ADDR": rendezvous.host, "MASTER_PORT": str(rendezvous.port)}
     if not gpu:
         os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed
@@ -40,26 +40,26 @@ def join(place: Meeting, *, rank: int, ranks: int, gpu: bool, patience_s: float)
     from deepspeed.utils import logger
 
     logger.setLevel("WARNING")
-    # Shared memory between ranks on CPUs: compiled for most of a minute at every first start, and gloo does as well.
+    # Shared memory between CPU ranks compiles for most of a minute at the first start, and gloo works as well.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(
         "nccl" if gpu else "gloo",
         auto_mpi_discovery=False,
-        init_method=f"tcp://{place.host}:{place.port}",
+        init_method=f"tcp://{rendezvous.host}:{rendezvous.port}",
         rank=rank,
         world_size=ranks,
-        timeout=timedelta(seconds=patience_s),
+        timeout=timedelta(seconds=timeout_s),
     )
 
 
-def leave() -> None:
-    """Let go of the process group."""
+def destroy_process_group() -> None:
+    """Destroy the process group, if there is one."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
-def summed(sums: Mapping[str, float]) -> dict[str, float]:
-    """Sums over all ranks by name; a rank may lack names that another has. Every rank comes to the same numbers."""
+def all_reduce_sums(sums: Mapping[str, float]) -> dict[str, float]:
+    """Sum values over all ranks by name; a rank may lack names that another has. Every rank gets equal results."""
     parts: list[Mapping[str, float]] = [{}] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(parts, dict(sums))
     total: dict[str, float] = defaultdict(float)

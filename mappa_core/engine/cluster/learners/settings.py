@@ -1,4 +1,4 @@
-"""What DeepSpeed is told about a learner; imports nothing of it."""
+"""DeepSpeed configuration of a learner; does not import DeepSpeed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mappa_core.errors import ConfigError
 _STAGES = (0, 1, 2, 3)
 _DTYPES = ("float32", "bfloat16")
 _BUCKET = 50_000_000
-"""Elements that are reduced or gathered at a time: 100 MB in bfloat16, where DeepSpeed's own number takes 1 GB."""
+"""Elements that are reduced or gathered at a time: 100 MB in bfloat16, where DeepSpeed's default takes 1 GB."""
 _NEVER = 1_000_000_000
 
 
-def check_settings(options: ClusterOptions, *, dtype: str, gpu: bool) -> None:
-    """Refuse what DeepSpeed cannot do, or would do otherwise than asked."""
+def check_deepspeed_options(options: ClusterOptions, *, dtype: str, gpu: bool) -> None:
+    """Raise ConfigError for options that DeepSpeed does not support, or would apply differently."""
     if options.zero not in _STAGES:
         raise ConfigError(f"engine.options.zero is {options.zero!r}; it can be {', '.join(map(str, _STAGES))}")
     if options.zero == 0 and dtype == "bfloat16":
@@ -34,13 +34,13 @@ def check_settings(options: ClusterOptions, *, dtype: str, gpu: bool) -> None:
         )
 
 
-def deepspeed_settings(train: TrainSection, options: ClusterOptions, *, dtype: str, gpu: bool) -> dict[str, Any]:
-    """The configuration of one learner's DeepSpeed engine.
+def deepspeed_config(train: TrainSection, options: ClusterOptions, *, dtype: str, gpu: bool) -> dict[str, Any]:
+    """Build the configuration of one learner's DeepSpeed engine.
 
-    Micro-batches are counted by us: DeepSpeed sees one per step and is told which is the last. Gradients are added up
-    in float32 whatever the weights are in, so that micro-batches change nothing.
+    The learner counts micro-batches itself: DeepSpeed sees one per step, and is told which is the last. Gradients
+    accumulate in float32 whatever the dtype of the weights, so that the split into micro-batches changes nothing.
     """
-    check_settings(options, dtype=dtype, gpu=gpu)
+    check_deepspeed_options(options, dtype=dtype, gpu=gpu)
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
@@ -53,7 +53,7 @@ def deepspeed_settings(train: TrainSection, options: ClusterOptions, *, dtype: s
                 "lr": train.learning_rate,
                 "betas": list(train.betas),
                 "weight_decay": train.weight_decay,
-                # DeepSpeed's own kernels are for GPUs; on a CPU they would be compiled for minutes.
+                # DeepSpeed's own kernels are for GPUs; on a CPU they would compile for minutes.
                 **({} if gpu else {"torch_adam": True}),
             },
         },
@@ -78,8 +78,8 @@ def _sharding(options: ClusterOptions, gpu: bool) -> dict[str, Any]:
     return sharding
 
 
-def dtype_of(options: ClusterOptions, *, gpu: bool) -> str:
-    """What learners and samplers compute in: float32 or bfloat16."""
+def resolve_dtype(options: ClusterOptions, *, gpu: bool) -> str:
+    """Resolve the dtype of learners and samplers: float32 or bfloat16."""
     if options.dtype == "auto":
         return "bfloat16" if gpu else "float32"
     if options.dtype not in _DTYPES:

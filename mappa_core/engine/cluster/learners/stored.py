@@ -1,4 +1,4 @@
-"""A policy's folder in a checkpoint, as ranks write and read it; what it holds is told in `engine.checkpoint`."""
+"""Writes and reads a policy's folder in a checkpoint, on all ranks; `engine.checkpoint` defines its files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any, Protocol
 from safetensors import safe_open
 from torch import Tensor
 
-from mappa_core.engine.checkpoint import MOMENTS, STATE, WEIGHTS, check_weights, write_tensors
+from mappa_core.engine.checkpoint import OPTIMISER_FILE, STATE_FILE, WEIGHTS_FILE, check_weights, write_tensors
 from mappa_core.errors import RunError
 
 
-class Kept(Protocol):
-    """What has weights and an optimiser to be kept."""
+class Checkpointable(Protocol):
+    """A learner whose weights and optimiser state can be saved and loaded."""
 
     steps: int
 
@@ -29,18 +29,18 @@ class Kept(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """Versions count publishes, steps those of the optimiser."""
+class SavedCounts:
+    """`version` counts publishes, `steps` optimiser steps."""
 
     version: int
     steps: int
 
 
-def save(learner: Kept, folder: Path, *, version: int, writes: bool) -> None:
-    """Write one policy. All ranks take part in gathering; the one that `writes` holds a whole copy on its host."""
+def save_policy(learner: Checkpointable, folder: Path, *, version: int, writes: bool) -> None:
+    """Write one policy. All ranks take part in the gathers; the one with `writes` holds a whole copy on its host."""
     if writes:
         folder.mkdir(parents=True)
-    for file, tensors in ((WEIGHTS, learner.masters()), (MOMENTS, learner.moments())):
+    for file, tensors in ((WEIGHTS_FILE, learner.masters()), (OPTIMISER_FILE, learner.moments())):
         held: dict[str, Tensor] = {}
         for name, tensor in tensors:
             if writes:
@@ -48,26 +48,28 @@ def save(learner: Kept, folder: Path, *, version: int, writes: bool) -> None:
         if writes:
             write_tensors(held, folder / file)
     if writes:
-        (folder / STATE).write_text(json.dumps({"version": version, "steps": learner.steps}))
+        (folder / STATE_FILE).write_text(json.dumps({"version": version, "steps": learner.steps}))
 
 
-def load(learner: Kept, folder: Path, shapes: Mapping[str, Any], *, policy: str, where: str) -> State:
-    """Take over what any engine saved. Every rank reads the files. Raises RunError where they are of another policy."""
-    if not (folder / STATE).is_file():
+def load_policy(
+    learner: Checkpointable, folder: Path, shapes: Mapping[str, Any], *, policy: str, model_name: str
+) -> SavedCounts:
+    """Load what any engine saved. Every rank reads the files. Raises RunError where they are of another policy."""
+    if not (folder / STATE_FILE).is_file():
         raise RunError(f"{folder}: the checkpoint has no policy {policy!r}; were its policies others?")
-    if not (folder / MOMENTS).is_file():
+    if not (folder / OPTIMISER_FILE).is_file():
         raise RunError(f"{folder}: the checkpoint was written without a learner, so training cannot go on")
     with ExitStack() as files:
-        weights, moments = _File(folder / WEIGHTS, files), _File(folder / MOMENTS, files)
-        check_weights(weights, shapes, folder, where=where)
+        weights, moments = _LazyTensors(folder / WEIGHTS_FILE, files), _LazyTensors(folder / OPTIMISER_FILE, files)
+        check_weights(weights, shapes, folder, model_name=model_name)
         learner.restore(weights, moments)
-    found = json.loads((folder / STATE).read_text())
-    learner.steps = found["steps"]
-    return State(version=found["version"], steps=found["steps"])
+    state = json.loads((folder / STATE_FILE).read_text())
+    learner.steps = state["steps"]
+    return SavedCounts(version=state["version"], steps=state["steps"])
 
 
-class _File(Mapping[str, Tensor]):
-    """The tensors of a file, each read when it is asked for."""
+class _LazyTensors(Mapping[str, Tensor]):
+    """Tensors of a safetensors file, each read on access."""
 
     def __init__(self, path: Path, files: ExitStack) -> None:
         self._file = files.enter_context(safe_open(path, framework="pt"))

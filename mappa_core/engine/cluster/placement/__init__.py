@@ -1,15 +1,15 @@
-"""Who runs where: policies and resources to learner groups and sampler pools, with the memory that each takes.
+"""Placement: maps policies to learner groups and sampler pools on a cluster's devices, with their memory.
 
-Arithmetic alone: nothing is started, and nothing heavy imported. What GPUs are said to take was not measured on any.
+Pure arithmetic: it starts nothing and imports no heavy library. Its GPU memory figures are estimates, not measured.
 """
 
-from mappa_core.engine.cluster.placement.layout import LearnerGroup as LearnerGroup
-from mappa_core.engine.cluster.placement.layout import SamplerPool as SamplerPool
+from mappa_core.engine.cluster.placement.layout import GroupPlacement as GroupPlacement
+from mappa_core.engine.cluster.placement.layout import PoolPlacement as PoolPlacement
 from mappa_core.engine.cluster.placement.placed import Placement as Placement
-from mappa_core.engine.cluster.placement.placing import place as place
+from mappa_core.engine.cluster.placement.placing import find_placement as find_placement
+from mappa_core.engine.cluster.placement.resources import DeviceSlot as DeviceSlot
 from mappa_core.engine.cluster.placement.resources import Node as Node
 from mappa_core.engine.cluster.placement.resources import Resources as Resources
-from mappa_core.engine.cluster.placement.resources import Slot as Slot
-from mappa_core.engine.cluster.placement.showing import table as table
+from mappa_core.engine.cluster.placement.showing import format_placement as format_placement
 from mappa_core.engine.shapes import ModelShape as ModelShape
 from mappa_core.engine.shapes import read_shape as read_shape

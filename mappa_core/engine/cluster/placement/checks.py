@@ -1,19 +1,19 @@
-"""What options and models must be before anyone looks for room."""
+"""Checks of options and models before a placement is searched."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mappa_core.engine.cluster.placement.layout import Sharing
-from mappa_core.engine.cluster.placement.loads import Sizes
-from mappa_core.engine.footprint import WIDTH
+from mappa_core.engine.cluster.placement.layout import PolicyUnit
+from mappa_core.engine.cluster.placement.loads import MemoryInputs
+from mappa_core.engine.footprint import BYTES_PER_NUMBER
 from mappa_core.engine.options import ClusterOptions
 from mappa_core.errors import ConfigError
 
-_WORDS = {
+_CHOICES = {
     "placement": ("colocated", "separate"),
     "zero": (0, 1, 2, 3),
-    "dtype": ("auto", *WIDTH),
+    "dtype": ("auto", *BYTES_PER_NUMBER),
     "transport": ("auto", "store", "nccl", "ipc"),
 }
 _COUNTS = ("learner_ranks", "samplers", "tensor_parallel", "kv_cache_mb", "packed_tokens", "window")
@@ -21,8 +21,8 @@ MB = 1 << 20
 
 
 def check_options(options: ClusterOptions) -> None:
-    """Raise ConfigError where an option that decides on places and memory makes no sense."""
-    for name, known in _WORDS.items():
+    """Raise ConfigError for an invalid option of placement or memory."""
+    for name, known in _CHOICES.items():
         if getattr(options, name) not in known:
             listed = ", ".join(map(str, known))
             raise ConfigError(f"engine.options.{name} is {getattr(options, name)!r}; it can be {listed}")
@@ -32,12 +32,12 @@ def check_options(options: ClusterOptions) -> None:
             raise ConfigError(f"engine.options.{name} is {value}; it is at least 1")
 
 
-def check_windows(sizes: Sizes, pools: Sequence[Sharing]) -> None:
-    """Raise ConfigError where an engine could not hold a single request, or not be cut into its pieces."""
-    options = sizes.options
+def check_windows(inputs: MemoryInputs, pools: Sequence[PolicyUnit]) -> None:
+    """Raise ConfigError where an engine could not hold one request, or cannot be split by tensor parallelism."""
+    options = inputs.options
     for pool in pools:
-        shape = sizes.shapes[pool.model]
-        window, pieces = sizes.window(shape), options.tensor_parallel
+        shape = inputs.shapes[pool.model]
+        window, pieces = inputs.window(shape), options.tensor_parallel
         if window > shape.window:
             raise ConfigError(
                 f"engine.options.window={window} is longer than the window of {pool.model}, {shape.window} tokens"
@@ -47,7 +47,7 @@ def check_windows(sizes: Sizes, pools: Sequence[Sharing]) -> None:
                 f"engine.options.tensor_parallel={pieces} does not divide the {shape.heads} attention heads of "
                 f"{pool.model}"
             )
-        per_token = WIDTH[sizes.dtype] * shape.kv_per_token
+        per_token = BYTES_PER_NUMBER[inputs.dtype] * shape.kv_per_token
         held = options.kv_cache_mb * MB * min(pieces, shape.kv_heads) // per_token
         if held < window:
             needed = -(-window * per_token // (MB * min(pieces, shape.kv_heads)))

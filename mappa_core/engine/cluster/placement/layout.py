@@ -1,4 +1,4 @@
-"""Who can share what, and which slots each could be given: all ways worth trying, the best first."""
+"""Candidate layouts: which policies share learners and samplers, and on which slots, the best layouts first."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from mappa_core.engine.cluster.placement.resources import Slot
+from mappa_core.engine.cluster.placement.resources import DeviceSlot
 from mappa_core.engine.options import ClusterOptions
 from mappa_core.protocols import PolicySpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LearnerGroup:
-    """Ranks that train `policies` in turn; rank r is on `slots[r]`, all of them different."""
+class GroupPlacement:
+    """A learner group that trains `policies` in turn; rank r is on `slots[r]`, all of them different."""
 
     name: str
     policies: tuple[str, ...]
@@ -23,8 +23,8 @@ class LearnerGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplerPool:
-    """Engines that serve `policies` with one model. Each of `engines` is the slots of its pieces, on one node."""
+class PoolPlacement:
+    """Engines that serve `policies` with one model. Each of `engines` lists its tensor-parallel slots, on one node."""
 
     name: str
     model: str
@@ -33,22 +33,22 @@ class SamplerPool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Groups and pools with their slots; it may not fit."""
+class CandidateLayout:
+    """Learner groups and sampler pools with their slots; they may not fit into memory."""
 
-    groups: tuple[LearnerGroup, ...]
-    pools: tuple[SamplerPool, ...]
+    groups: tuple[GroupPlacement, ...]
+    pools: tuple[PoolPlacement, ...]
 
     @property
     def slots(self) -> frozenset[int]:
-        """Numbers of those that are given to anyone."""
+        """Indices of the slots in use."""
         learning = (slot for group in self.groups for slot in group.slots)
         return frozenset((*learning, *(slot for pool in self.pools for engine in pool.engines for slot in engine)))
 
-    def renumbered(self) -> Layout:
-        """The same with its slots numbered from 0, in order, without those that nobody is given."""
+    def with_compact_slots(self) -> CandidateLayout:
+        """Return the layout with the slots in use renumbered from 0, in order."""
         new = {slot: number for number, slot in enumerate(sorted(self.slots))}
-        return Layout(
+        return CandidateLayout(
             groups=tuple(replace(one, slots=tuple(new[slot] for slot in one.slots)) for one in self.groups),
             pools=tuple(
                 replace(one, engines=tuple(tuple(new[slot] for slot in engine) for engine in one.engines))
@@ -57,37 +57,37 @@ class Layout:
         )
 
     @property
-    def crowd(self) -> int:
-        """The most engines on one slot."""
+    def max_engines_per_slot(self) -> int:
+        """Maximum number of engines on one slot."""
         return max(Counter(slot for pool in self.pools for engine in pool.engines for slot in engine).values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sharing:
-    """Policies that cannot be apart: those that learn together, or that one model is served for."""
+class PolicyUnit:
+    """Policies that are always placed together: they share a learner's base model, or a served model."""
 
     name: str
     model: str
     policies: tuple[str, ...]
 
 
-def learning_together(policies: Sequence[PolicySpec]) -> tuple[Sharing, ...]:
-    """Each `full` policy by itself; `lora` policies of one model together, on one base."""
-    return _sharing([one for one in policies if one.trained], {})
+def learner_units(policies: Sequence[PolicySpec]) -> tuple[PolicyUnit, ...]:
+    """Group trained policies for learners: each `full` policy alone, `lora` policies of one model on one base."""
+    return _group_policies([one for one in policies if one.trained], {})
 
 
-def served_together(policies: Sequence[PolicySpec]) -> tuple[Sharing, ...]:
-    """Each `full` policy by itself; of one model all `lora` policies, and the `frozen` ones that are nothing else."""
-    return _sharing(policies, {one.name: one.start for one in policies if one.kind == "frozen"})
+def sampler_units(policies: Sequence[PolicySpec]) -> tuple[PolicyUnit, ...]:
+    """Group policies for samplers: each `full` one alone; per model all `lora` ones and unchanged `frozen` ones."""
+    return _group_policies(policies, {one.name: one.start for one in policies if one.kind == "frozen"})
 
 
-def _sharing(policies: Sequence[PolicySpec], starts: dict[str, Path | None]) -> tuple[Sharing, ...]:
+def _group_policies(policies: Sequence[PolicySpec], starts: dict[str, Path | None]) -> tuple[PolicyUnit, ...]:
     members: dict[tuple[str, ...], list[PolicySpec]] = {}
     for one in policies:
         own = ("full", one.name) if one.kind == "full" else ("base", one.model, str(starts.get(one.name) or ""))
         members.setdefault(own, []).append(one)
     return tuple(
-        Sharing(
+        PolicyUnit(
             name=together[0].name if len(together) == 1 else f"{together[0].name}+{len(together) - 1}",
             model=together[0].model,
             policies=tuple(one.name for one in together),
@@ -96,18 +96,18 @@ def _sharing(policies: Sequence[PolicySpec], starts: dict[str, Path | None]) -> 
     )
 
 
-def layouts(
-    slots: Sequence[Slot], units: Sequence[Sharing], pools: Sequence[Sharing], options: ClusterOptions
-) -> Iterator[Layout]:
-    """All ways worth trying, the best first. None of them where there are too few slots.
+def candidate_layouts(
+    slots: Sequence[DeviceSlot], units: Sequence[PolicyUnit], pools: Sequence[PolicyUnit], options: ClusterOptions
+) -> Iterator[CandidateLayout]:
+    """Yield candidate layouts, the best first; none where there are too few slots.
 
-    Learners are one group, so that no GPU waits for the policy with the most to learn from; only where that does not
-    fit into memory does each get GPUs of its own.
+    All learners form one group, so that no GPU waits for the policy with the most data; layouts with separate GPUs for
+    each are tried where that does not fit into memory.
     """
     device = slots[0].device
     if not units:
         blocks = _blocks(range(len(slots)), slots, options)
-        yield from [Layout(groups=(), pools=_served(pools, blocks, options))] if blocks else ()
+        yield from [CandidateLayout(groups=(), pools=_assign_engines(pools, blocks, options))] if blocks else ()
     elif options.placement == "colocated" or device == "cpu":
         yield from _colocated(slots, units, pools, options)
     else:
@@ -115,9 +115,9 @@ def layouts(
 
 
 def _colocated(
-    slots: Sequence[Slot], units: Sequence[Sharing], pools: Sequence[Sharing], options: ClusterOptions
-) -> Iterator[Layout]:
-    """Learners on as many slots as they may have, samplers on all; on CPUs samplers may be asked to keep off."""
+    slots: Sequence[DeviceSlot], units: Sequence[PolicyUnit], pools: Sequence[PolicyUnit], options: ClusterOptions
+) -> Iterator[CandidateLayout]:
+    """Yield a layout with learners on `learner_ranks` slots and samplers on all, or optionally on the other CPUs."""
     device = slots[0].device
     ranks = options.learner_ranks or (len(slots) if device == "gpu" else 1)
     if ranks > len(slots):
@@ -125,31 +125,39 @@ def _colocated(
     apart = options.placement == "separate" and ranks < len(slots)
     blocks = _blocks(range(ranks if apart else 0, len(slots)), slots, options)
     if blocks:
-        yield Layout(groups=(_joint(units, range(ranks)),), pools=_served(pools, blocks, options))
+        yield CandidateLayout(
+            groups=(_shared_group(units, range(ranks)),), pools=_assign_engines(pools, blocks, options)
+        )
 
 
 def _separate(
-    slots: Sequence[Slot], units: Sequence[Sharing], pools: Sequence[Sharing], options: ClusterOptions
-) -> Iterator[Layout]:
-    """Samplers on the last slots, learners on the first: those ways first that leave no GPU idle, and of them those
-    where the fewest engines share one."""
-    # A node is cut into engines from its end, so that what is left over lies beside the learners.
+    slots: Sequence[DeviceSlot], units: Sequence[PolicyUnit], pools: Sequence[PolicyUnit], options: ClusterOptions
+) -> Iterator[CandidateLayout]:
+    """Yield layouts with learners on the first slots and samplers on the last: those with the fewest idle GPUs first,
+    then those with the fewest engines per GPU."""
+    # A node is split into engines from its end, so that left-over slots lie next to the learners'.
     blocks = _blocks(range(len(slots)), slots, options, from_end=True)
-    ways: list[Layout] = []
+    candidates: list[CandidateLayout] = []
     for count in range(1, min(options.samplers * len(pools), len(blocks)) + 1):
         chosen = blocks[-count:]
         taken = {slot for block in chosen for slot in block}
         free = [slot for slot in range(len(slots)) if slot not in taken]
-        served = _served(pools, chosen, options)
-        ways += [Layout(groups=groups, pools=served) for groups in _groups(free, units, options.learner_ranks)]
-    yield from sorted(ways, key=lambda way: (-len(way.slots), way.crowd, len(way.groups)))
+        served = _assign_engines(pools, chosen, options)
+        candidates += [
+            CandidateLayout(groups=groups, pools=served) for groups in _groups(free, units, options.learner_ranks)
+        ]
+    yield from sorted(
+        candidates, key=lambda candidate: (-len(candidate.slots), candidate.max_engines_per_slot, len(candidate.groups))
+    )
 
 
-def _groups(free: Sequence[int], units: Sequence[Sharing], ranks: int | None) -> Iterator[tuple[LearnerGroup, ...]]:
-    """All policies in one group, and each unit in a group of its own, as far as there are slots for it."""
+def _groups(
+    free: Sequence[int], units: Sequence[PolicyUnit], ranks: int | None
+) -> Iterator[tuple[GroupPlacement, ...]]:
+    """Yield all policies in one group, then each unit in its own group, if the slots suffice."""
     together, each = ranks or len(free), ranks or len(free) // len(units)
     if 0 < together <= len(free):
-        yield (_joint(units, free[:together]),)
+        yield (_shared_group(units, free[:together]),)
     if len(units) > 1 and 0 < each * len(units) <= len(free):
         starts = range(0, each * len(units), each)
         yield tuple(
@@ -157,20 +165,20 @@ def _groups(free: Sequence[int], units: Sequence[Sharing], ranks: int | None) ->
         )
 
 
-def _joint(units: Sequence[Sharing], slots: Sequence[int]) -> LearnerGroup:
+def _shared_group(units: Sequence[PolicyUnit], slots: Sequence[int]) -> GroupPlacement:
     return _group("learners", units, slots)
 
 
-def _group(name: str, units: Sequence[Sharing], slots: Sequence[int]) -> LearnerGroup:
-    return LearnerGroup(
+def _group(name: str, units: Sequence[PolicyUnit], slots: Sequence[int]) -> GroupPlacement:
+    return GroupPlacement(
         name=name, policies=tuple(policy for unit in units for policy in unit.policies), slots=tuple(slots)
     )
 
 
 def _blocks(
-    numbers: range, slots: Sequence[Slot], options: ClusterOptions, *, from_end: bool = False
+    numbers: range, slots: Sequence[DeviceSlot], options: ClusterOptions, *, from_end: bool = False
 ) -> list[tuple[int, ...]]:
-    """Slots of one node each, as many as an engine has pieces."""
+    """Split slots into blocks of `tensor_parallel` slots on one node."""
     size, blocks = options.tensor_parallel, []
     for _, members in groupby(numbers, key=lambda number: slots[number].host):
         own = list(members)
@@ -179,13 +187,13 @@ def _blocks(
     return blocks
 
 
-def _served(
-    pools: Sequence[Sharing], blocks: Sequence[tuple[int, ...]], options: ClusterOptions
-) -> tuple[SamplerPool, ...]:
-    """Engines dealt out over the blocks, those of one pool to different ones as long as there are any."""
+def _assign_engines(
+    pools: Sequence[PolicyUnit], blocks: Sequence[tuple[int, ...]], options: ClusterOptions
+) -> tuple[PoolPlacement, ...]:
+    """Assign engines to blocks round robin, those of one pool to different blocks while there are any."""
     numbers = iter(range(len(pools) * options.samplers))
     return tuple(
-        SamplerPool(
+        PoolPlacement(
             name=one.name,
             model=one.model,
             policies=one.policies,

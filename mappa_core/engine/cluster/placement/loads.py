@@ -1,4 +1,4 @@
-"""What every actor of a layout takes of its slots, at every moment of an iteration."""
+"""Memory of every actor of a layout on its slots, in every phase of an iteration."""
 
 from __future__ import annotations
 
@@ -7,48 +7,48 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from mappa_core.engine import footprint
-from mappa_core.engine.cluster.placement.layout import LearnerGroup, SamplerPool
+from mappa_core.engine.cluster.placement.layout import GroupPlacement, PoolPlacement
 from mappa_core.engine.cluster.placement.resources import Device
-from mappa_core.engine.footprint import Parts
+from mappa_core.engine.footprint import MemoryParts
 from mappa_core.engine.options import ClusterOptions
 from mappa_core.engine.shapes import ModelShape
 from mappa_core.protocols import PolicySpec
 
-Moment = Literal["learning", "syncing", "sampling"]
-MOMENTS: tuple[Moment, ...] = ("learning", "syncing", "sampling")
-Role = Literal["learner", "sampler"]
+Phase = Literal["learning", "syncing", "sampling"]
+PHASES: tuple[Phase, ...] = ("learning", "syncing", "sampling")
+ActorRole = Literal["learner", "sampler"]
 
 CONTEXT_BYTES = 750_000_000
-"""What CUDA takes for a process; nobody has measured it here."""
+"""Memory of the CUDA context of a process; an estimate, not measured."""
 WORKSPACE_BYTES = 3_000_000_000
-"""Graphs and workspace of vLLM on a GPU; likewise."""
-BUCKET = 50_000_000
-"""Numbers that DeepSpeed reduces or gathers at a time, in two buffers."""
-LIVE = 1_000_000_000
-"""Numbers of a model that DeepSpeed's stage 3 gathers at a time at most."""
+"""Graphs and workspace of vLLM on a GPU; an estimate, not measured."""
+DEEPSPEED_BUCKET = 50_000_000
+"""Elements that DeepSpeed reduces or gathers at a time, in two buffers."""
+MAX_LIVE_PARAMETERS = 1_000_000_000
+"""Maximum number of parameters that DeepSpeed's stage 3 gathers at a time."""
 SYNC_BUCKET_BYTES = 1 << 30
-"""Weights on their way to a sampler, at least; a larger tensor needs more."""
+"""Minimum buffer for weights in transfer to a sampler; a larger tensor needs more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What one actor takes of one slot: bytes by part at each moment, and bytes of its node's own memory."""
+class MemoryLoad:
+    """Memory of one actor on one slot: bytes by part in each phase, and bytes of host memory."""
 
     slot: int
     actor: str
-    role: Role
-    at: Mapping[Moment, Parts]
+    role: ActorRole
+    by_phase: Mapping[Phase, MemoryParts]
     host_bytes: int = 0
-    """Of states that wait in the memory of the host."""
+    """States that are offloaded to host memory."""
 
-    def bytes_at(self, moment: Moment) -> int:
-        """All parts at a moment."""
-        return footprint.total(self.at[moment])
+    def bytes_at(self, phase: Phase) -> int:
+        """Sum all parts in a phase."""
+        return footprint.total_bytes(self.by_phase[phase])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """What loads are computed from. `tokens` are those of a forward and backward pass; None: nothing is trained."""
+class MemoryInputs:
+    """Inputs of the memory estimate. `tokens` are those of a forward and backward pass; None without training."""
 
     policies: Mapping[str, PolicySpec]
     shapes: Mapping[str, ModelShape]
@@ -63,121 +63,145 @@ class Sizes:
         object.__setattr__(self, "dtype", automatic if chosen == "auto" else chosen)
 
     @property
-    def turns(self) -> bool:
-        """Whether learners and samplers leave the GPU to each other."""
+    def colocated(self) -> bool:
+        """Whether learners and samplers share GPUs in turns."""
         return self.device == "gpu" and self.options.placement == "colocated"
 
     def window(self, shape: ModelShape) -> int:
-        """The longest prompt and action of a sampler."""
+        """Return the context window of a sampler: maximum tokens of prompt plus action."""
         return self.options.window or shape.window
 
-    def longest(self, shape: ModelShape) -> int:
-        """Tokens of the longest pass of a learner: a sequence that is longer than its budget is a pass by itself."""
+    def max_pass_tokens(self, shape: ModelShape) -> int:
+        """Return the maximum tokens of a learner's pass: a sequence longer than the budget is a pass of its own."""
         assert self.tokens is not None
         return max(min(self.tokens, self.options.packed_tokens), self.window(shape))
 
 
-def loads_of(groups: Sequence[LearnerGroup], pools: Sequence[SamplerPool], sizes: Sizes) -> Iterator[Load]:
-    """The load of every rank and of every piece of an engine."""
+def compute_loads(
+    groups: Sequence[GroupPlacement], pools: Sequence[PoolPlacement], inputs: MemoryInputs
+) -> Iterator[MemoryLoad]:
+    """Yield the memory of every learner rank and of every tensor-parallel part of an engine."""
     for group in groups:
-        load = _learner(group, sizes)
+        load = _learner(group, inputs)
         yield from (replace(load, slot=slot) for slot in group.slots)
     for pool in pools:
-        load = _sampler(pool, sizes)
+        load = _sampler(pool, inputs)
         for number, engine in enumerate(pool.engines, start=1):
             name = load.actor if len(pool.engines) == 1 else f"{load.actor} {number}"
             yield from (replace(load, slot=slot, actor=name) for slot in engine)
 
 
-def _learner(group: LearnerGroup, sizes: Sizes) -> Load:
-    """One rank. Its policies take turns, and the states of all stay where they are meanwhile."""
-    options, ranks = sizes.options, len(group.slots)
-    policies = [sizes.policies[name] for name in group.policies]
-    shapes = [sizes.shapes[one.model] for one in policies]
-    whole = [sizes.shapes[one.model] for one in policies if one.kind == "full"]
-    bases = {one.model: sizes.shapes[one.model] for one in policies if one.kind == "lora"}
-    states = footprint.added(
-        *(footprint.full(shape, sizes.dtype, zero=options.zero, ranks=ranks) for shape in whole),
-        *(footprint.adapter(sizes.shapes[one.model].adapter(one.lora)) for one in policies if one.lora is not None),
-        {"weights": sum(footprint.weights(shape, sizes.dtype) for shape in bases.values())},
+def _learner(group: GroupPlacement, inputs: MemoryInputs) -> MemoryLoad:
+    """Compute the memory of one rank. Its policies take turns, and the states of all stay in place."""
+    options, ranks = inputs.options, len(group.slots)
+    policies = [inputs.policies[name] for name in group.policies]
+    shapes = [inputs.shapes[one.model] for one in policies]
+    whole = [inputs.shapes[one.model] for one in policies if one.kind == "full"]
+    bases = {one.model: inputs.shapes[one.model] for one in policies if one.kind == "lora"}
+    states = footprint.add_parts(
+        *(footprint.full_training_memory(shape, inputs.dtype, zero=options.zero, ranks=ranks) for shape in whole),
+        *(
+            footprint.adapter_memory(inputs.shapes[one.model].adapter(one.lora))
+            for one in policies
+            if one.lora is not None
+        ),
+        {"weights": sum(footprint.weight_bytes(shape, inputs.dtype) for shape in bases.values())},
     )
     host = states.pop("optimiser") if options.offload_optimizer else 0
-    references = {shape.model: footprint.weights(shape, sizes.dtype) for shape in whole}
-    work = _learning(states, shapes, whole, sum(references.values()), sizes)
-    wire, context = _wire(shapes, sizes), _context(sizes)
-    if sizes.device == "gpu":
+    references = {shape.model: footprint.weight_bytes(shape, inputs.dtype) for shape in whole}
+    work = _learner_peak(states, shapes, whole, sum(references.values()), inputs)
+    wire, context = _transfer_buffers(shapes, inputs), _cuda_context(inputs)
+    if inputs.device == "gpu":
         host += sum(references.values())
-    if sizes.turns:
-        host += footprint.total(states) - states["gradients"]
-    sent = footprint.added({"weights": states["weights"]}, wire, context)
-    at = _moments(sizes, learning=work, syncing=sent, sampling=context, always=work, wire=wire)
-    return Load(slot=0, actor=group.name, role="learner", at=at, host_bytes=host)
+    if inputs.colocated:
+        host += footprint.total_bytes(states) - states["gradients"]
+    sent = footprint.add_parts({"weights": states["weights"]}, wire, context)
+    by_phase = _by_phase(inputs, learning=work, syncing=sent, sampling=context, always=work, wire=wire)
+    return MemoryLoad(slot=0, actor=group.name, role="learner", by_phase=by_phase, host_bytes=host)
 
 
-def _learning(
-    states: Parts, shapes: Sequence[ModelShape], whole: Sequence[ModelShape], references: int, sizes: Sizes
-) -> Parts:
-    """The fuller of two: while a policy moves, or while it is compared with its reference, which comes to a GPU for
-    that alone."""
-    again: footprint.Kept = "inputs" if sizes.options.gradient_checkpointing else "all"
+def _learner_peak(
+    states: MemoryParts,
+    shapes: Sequence[ModelShape],
+    whole: Sequence[ModelShape],
+    references: int,
+    inputs: MemoryInputs,
+) -> MemoryParts:
+    """Return the larger of two: the update of a policy, or its scoring against the reference, which is on a GPU only
+    then."""
+    again: footprint.SavedActivations = "inputs" if inputs.options.gradient_checkpointing else "all"
 
-    def passing(kept: footprint.Kept) -> Parts:
+    def passing(saved: footprint.SavedActivations) -> MemoryParts:
         return {
             "activations": max(
-                footprint.activations(shape, sizes.dtype, sizes.longest(shape), kept=kept, mask=True)
+                footprint.activation_bytes(shape, inputs.dtype, inputs.max_pass_tokens(shape), saved=saved, mask=True)
                 for shape in shapes
             )
         }
 
-    moving = footprint.added(
-        states, passing(again), {"buffers": max([_buffers(shape, sizes) for shape in whole], default=0)}
+    moving = footprint.add_parts(
+        states, passing(again), {"buffers": max([_buffers(shape, inputs) for shape in whole], default=0)}
     )
-    if sizes.device == "cpu":
-        return footprint.added(moving, {"reference": references})
-    still: Parts = {name: size for name, size in states.items() if name != "gradients"}
-    comparing = footprint.added(still, passing("nothing"), {"reference": references})
-    return footprint.added(max(moving, comparing, key=footprint.total), _context(sizes))
+    if inputs.device == "cpu":
+        return footprint.add_parts(moving, {"reference": references})
+    still: MemoryParts = {name: size for name, size in states.items() if name != "gradients"}
+    comparing = footprint.add_parts(still, passing("nothing"), {"reference": references})
+    return footprint.add_parts(max(moving, comparing, key=footprint.total_bytes), _cuda_context(inputs))
 
 
-def _sampler(pool: SamplerPool, sizes: Sizes) -> Load:
-    """One piece of an engine."""
-    shape, pieces = sizes.shapes[pool.model], sizes.options.tensor_parallel
-    adapters = [one.lora for name in pool.policies if (one := sizes.policies[name]).lora is not None]
-    # The adapters of a version that is not in use any more stay until its last request is done.
-    numbers = sum(shape.adapter(one) for one in adapters if one is not None) * (2 + sizes.options.max_staleness)
-    weights: Parts = {
-        "weights": footprint.weights(shape, sizes.dtype, pieces=pieces) + footprint.WIDTH[sizes.dtype] * numbers
+def _sampler(pool: PoolPlacement, inputs: MemoryInputs) -> MemoryLoad:
+    """Compute the memory of one tensor-parallel part of an engine."""
+    shape, pieces = inputs.shapes[pool.model], inputs.options.tensor_parallel
+    adapters = [one.lora for name in pool.policies if (one := inputs.policies[name]).lora is not None]
+    # Adapters of an old version stay until its last request is done.
+    numbers = sum(shape.adapter(one) for one in adapters if one is not None) * (2 + inputs.options.max_staleness)
+    weights: MemoryParts = {
+        "weights": footprint.weight_bytes(shape, inputs.dtype, pieces=pieces)
+        + footprint.BYTES_PER_NUMBER[inputs.dtype] * numbers
     }
-    work = footprint.added(weights, {"kv cache": sizes.options.kv_cache_mb << 20}, _context(sizes))
-    if sizes.device == "gpu":
+    work = footprint.add_parts(weights, {"kv cache": inputs.options.kv_cache_mb << 20}, _cuda_context(inputs))
+    if inputs.device == "gpu":
         work["workspace"] = WORKSPACE_BYTES
-    sent = footprint.added(weights, _wire([shape], sizes), _context(sizes))
-    at = _moments(sizes, learning=_context(sizes), syncing=sent, sampling=work, always=work, wire=_wire([shape], sizes))
-    # A base that never changes waits in the memory of the host; weights that are sent anew anyway are let go.
-    waiting = weights["weights"] if sizes.turns and adapters else 0
-    return Load(slot=0, actor=f"sampler {pool.name}", role="sampler", at=at, host_bytes=waiting)
+    sent = footprint.add_parts(weights, _transfer_buffers([shape], inputs), _cuda_context(inputs))
+    by_phase = _by_phase(
+        inputs,
+        learning=_cuda_context(inputs),
+        syncing=sent,
+        sampling=work,
+        always=work,
+        wire=_transfer_buffers([shape], inputs),
+    )
+    # A base that never changes is offloaded to host memory; weights that are sent again anyway are discarded.
+    waiting = weights["weights"] if inputs.colocated and adapters else 0
+    return MemoryLoad(slot=0, actor=f"sampler {pool.name}", role="sampler", by_phase=by_phase, host_bytes=waiting)
 
 
-def _moments(
-    sizes: Sizes, *, learning: Parts, syncing: Parts, sampling: Parts, always: Parts, wire: Parts
-) -> Mapping[Moment, Parts]:
-    if sizes.turns:
+def _by_phase(
+    inputs: MemoryInputs,
+    *,
+    learning: MemoryParts,
+    syncing: MemoryParts,
+    sampling: MemoryParts,
+    always: MemoryParts,
+    wire: MemoryParts,
+) -> Mapping[Phase, MemoryParts]:
+    if inputs.colocated:
         return {"learning": learning, "syncing": syncing, "sampling": sampling}
-    return {"learning": always, "syncing": footprint.added(always, wire), "sampling": always}
+    return {"learning": always, "syncing": footprint.add_parts(always, wire), "sampling": always}
 
 
-def _buffers(shape: ModelShape, sizes: Sizes) -> int:
-    """What DeepSpeed reduces and gathers in."""
-    width, number = footprint.WIDTH[sizes.dtype], shape.parameters
-    gathered = min(number, LIVE) + min(number, BUCKET) if sizes.options.zero == 3 else 0
-    return width * (2 * min(number, BUCKET) + gathered)
+def _buffers(shape: ModelShape, inputs: MemoryInputs) -> int:
+    """Return the size of DeepSpeed's reduce and gather buffers."""
+    width, number = footprint.BYTES_PER_NUMBER[inputs.dtype], shape.parameters
+    gathered = min(number, MAX_LIVE_PARAMETERS) + min(number, DEEPSPEED_BUCKET) if inputs.options.zero == 3 else 0
+    return width * (2 * min(number, DEEPSPEED_BUCKET) + gathered)
 
 
-def _wire(shapes: Iterable[ModelShape], sizes: Sizes) -> Parts:
-    """Weights on their way between a learner and a sampler."""
-    largest = max(footprint.WIDTH[sizes.dtype] * shape.largest for shape in shapes)
-    return {"buffers": max(SYNC_BUCKET_BYTES, largest) if sizes.device == "gpu" else largest}
+def _transfer_buffers(shapes: Iterable[ModelShape], inputs: MemoryInputs) -> MemoryParts:
+    """Return the buffers of weights in transfer between a learner and a sampler."""
+    largest = max(footprint.BYTES_PER_NUMBER[inputs.dtype] * shape.largest for shape in shapes)
+    return {"buffers": max(SYNC_BUCKET_BYTES, largest) if inputs.device == "gpu" else largest}
 
 
-def _context(sizes: Sizes) -> Parts:
-    return {"context": CONTEXT_BYTES} if sizes.device == "gpu" else {}
+def _cuda_context(inputs: MemoryInputs) -> MemoryParts:
+    return {"context": CONTEXT_BYTES} if inputs.device == "gpu" else {}

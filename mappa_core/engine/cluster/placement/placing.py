@@ -1,4 +1,4 @@
-"""Policies and resources to a placement: the first layout that fits, or an error that shows the arithmetic."""
+"""Placement search: the first layout that fits into memory, or an error that shows the arithmetic."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 
 from mappa_core.engine.cluster.placement.checks import check_options, check_windows
 from mappa_core.engine.cluster.placement.layout import (
-    Layout,
-    layouts,
-    learning_together,
-    served_together,
+    CandidateLayout,
+    candidate_layouts,
+    learner_units,
+    sampler_units,
 )
-from mappa_core.engine.cluster.placement.loads import Sizes, loads_of
+from mappa_core.engine.cluster.placement.loads import MemoryInputs, compute_loads
 from mappa_core.engine.cluster.placement.placed import Placement
-from mappa_core.engine.cluster.placement.resources import Resources, Slot
-from mappa_core.engine.cluster.placement.showing import refusal
+from mappa_core.engine.cluster.placement.resources import DeviceSlot, Resources
+from mappa_core.engine.cluster.placement.showing import explain_misfit
 from mappa_core.engine.options import ClusterOptions
 from mappa_core.engine.shapes import ModelShape
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import PolicySpec
 
 
-def place(
+def find_placement(
     policies: Sequence[PolicySpec],
     shapes: Mapping[str, ModelShape],
     resources: Resources,
@@ -34,25 +34,24 @@ def place(
     """Map policies to the slots of a cluster.
 
     Args:
-        shapes: of every model that a policy names.
-        micro_tokens: `train.micro_tokens`; None: nothing is trained, and there are no learners.
+        shapes: model shapes by model name, for every policy.
+        micro_tokens: `train.micro_tokens`; None without training, and so without learners.
 
     Raises:
-        ConfigError: options that make no sense; too few slots; memory that does not suffice, with the arithmetic and
-            what would help.
+        ConfigError: for invalid options, too few slots, or too little memory, with the arithmetic and remedies.
     """
     check_options(options)
 
-    def tried(options: ClusterOptions) -> list[Placement]:
+    def candidates(options: ClusterOptions) -> list[Placement]:
         return _candidates(policies, shapes, resources, options, micro_tokens)
 
-    found = tried(options)
-    fitting = next((one for one in found if one.fits), None)
+    placements = candidates(options)
+    fitting = next((one for one in placements if one.fits), None)
     if fitting is not None:
         return replace(fitting, notes=_notes(fitting, len(resources.slots), options))
-    nearest = min(found, key=_excess)
-    helping = {what: min(tried(other), key=_excess) for what, other in _remedies(options)}
-    raise ConfigError(refusal(nearest, helping))
+    nearest = min(placements, key=_excess)
+    helping = {what: min(candidates(other), key=_excess) for what, other in _remedies(options)}
+    raise ConfigError(explain_misfit(nearest, helping))
 
 
 def _candidates(
@@ -62,42 +61,42 @@ def _candidates(
     options: ClusterOptions,
     micro_tokens: int | None,
 ) -> list[Placement]:
-    """All ways worth trying, whether they fit or not."""
+    """List all candidate placements, whether they fit or not."""
     slots = resources.slots
-    sizes = Sizes(
+    inputs = MemoryInputs(
         policies={one.name: one for one in policies},
         shapes=shapes,
         options=options,
         device=resources.device,
         tokens=micro_tokens,
     )
-    units, pools = () if micro_tokens is None else learning_together(policies), served_together(policies)
-    check_windows(sizes, pools)
-    found = [_placement(layout, slots, sizes) for layout in layouts(slots, units, pools, options)]
-    if not found:
-        raise ConfigError(_too_few(slots, options))
-    return found
+    units, pools = () if micro_tokens is None else learner_units(policies), sampler_units(policies)
+    check_windows(inputs, pools)
+    placements = [_placement(layout, slots, inputs) for layout in candidate_layouts(slots, units, pools, options)]
+    if not placements:
+        raise ConfigError(_too_few_slots(slots, options))
+    return placements
 
 
-def _placement(layout: Layout, slots: Sequence[Slot], sizes: Sizes) -> Placement:
-    used = layout.renumbered()
+def _placement(layout: CandidateLayout, slots: Sequence[DeviceSlot], inputs: MemoryInputs) -> Placement:
+    used = layout.with_compact_slots()
     return Placement(
-        device=sizes.device,
-        dtype=sizes.dtype,
+        device=inputs.device,
+        dtype=inputs.dtype,
         slots=tuple(slots[number] for number in sorted(layout.slots)),
         groups=used.groups,
         pools=used.pools,
-        loads=tuple(loads_of(used.groups, used.pools, sizes)),
+        loads=tuple(compute_loads(used.groups, used.pools, inputs)),
     )
 
 
 def _excess(placement: Placement) -> int:
-    """Bytes by which the fullest slot is overdrawn."""
+    """Return the bytes by which the fullest slot exceeds its memory."""
     return max(placement.peak(number)[0] - (slot.size or 0) for number, slot in enumerate(placement.slots))
 
 
 def _remedies(options: ClusterOptions) -> Iterator[tuple[str, ClusterOptions]]:
-    """Settings that take less memory, each by itself, and all together."""
+    """Yield options that take less memory, each alone, then all together."""
     changes: dict[str, Any] = {"zero": 3, "gradient_checkpointing": True, "offload_optimizer": True}
     new = {name: value for name, value in changes.items() if getattr(options, name) != value}
     for name, value in new.items():
@@ -106,7 +105,7 @@ def _remedies(options: ClusterOptions) -> Iterator[tuple[str, ClusterOptions]]:
         yield "all of these together", replace(options, **new)
 
 
-def _too_few(slots: Sequence[Slot], options: ClusterOptions) -> str:
+def _too_few_slots(slots: Sequence[DeviceSlot], options: ClusterOptions) -> str:
     asked = ["placement", "tensor_parallel", *(["learner_ranks"] if options.learner_ranks is not None else [])]
     wanted = ", ".join(f"engine.options.{name}={getattr(options, name)}" for name in asked)
     instead = (
@@ -119,7 +118,7 @@ def _too_few(slots: Sequence[Slot], options: ClusterOptions) -> str:
 
 
 def _notes(placement: Placement, count: int, options: ClusterOptions) -> tuple[str, ...]:
-    """Which of `count` GPUs are idle; that CPUs have something else to do is nothing to speak of."""
+    """Describe idle GPUs among `count`; idle CPUs are not worth a note."""
     if placement.device == "cpu":
         return ()
     notes = []

@@ -1,4 +1,4 @@
-"""What a cluster has: nodes, and the slots on them that actors are given."""
+"""Resources of a cluster: nodes, and their device slots for actors."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
-    """A GPU, or where there is none a CPU, and its number on its node. `size` is the memory of a GPU in bytes, None of
-    a CPU, whose memory is its node's."""
+class DeviceSlot:
+    """A GPU, or in a cluster without GPUs a CPU, and its number on its node. `size` is the memory of a GPU in bytes;
+    None for a CPU, which shares its node's memory."""
 
     host: str
     device: Device
@@ -43,12 +43,12 @@ class Resources:
 
     @property
     def device(self) -> Device:
-        """What learners and samplers compute on: GPUs wherever there is one."""
+        """Device type of learners and samplers: GPUs if the cluster has any."""
         return "gpu" if any(node.gpus for node in self.nodes) else "cpu"
 
     @property
-    def slots(self) -> tuple[Slot, ...]:
-        """All GPUs, or where there is none all CPUs, in the order of the nodes.
+    def slots(self) -> tuple[DeviceSlot, ...]:
+        """All GPUs, or in a cluster without GPUs all CPUs, in the order of the nodes.
 
         Raises:
             ConfigError: there are none, two nodes have one name, or a GPU has no memory.
@@ -64,7 +64,7 @@ class Resources:
         return tuple(slots)
 
 
-def _slots_of(node: Node, device: Device) -> Sequence[Slot]:
+def _slots_of(node: Node, device: Device) -> Sequence[DeviceSlot]:
     if device == "gpu":
-        return [Slot(host=node.host, device=device, number=one, size=node.gpu_bytes) for one in range(node.gpus)]
-    return [Slot(host=node.host, device=device, number=one) for one in range(node.cpus)]
+        return [DeviceSlot(host=node.host, device=device, number=one, size=node.gpu_bytes) for one in range(node.gpus)]
+    return [DeviceSlot(host=node.host, device=device, number=one) for one in range(node.cpus)]

@@ -1,32 +1,32 @@
-"""A placement as text: the map that is printed before anything starts, and the arithmetic of one that does not fit."""
+"""Formats a placement as text and JSON, and explains one that does not fit with its arithmetic."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mappa_core.engine.cluster.placement.loads import MOMENTS, Load, Moment, Role
+from mappa_core.engine.cluster.placement.loads import PHASES, ActorRole, MemoryLoad, Phase
 from mappa_core.engine.cluster.placement.placed import Placement
-from mappa_core.engine.footprint import Parts, gigabytes
+from mappa_core.engine.footprint import MemoryParts, format_bytes
 
-Row = tuple[str, ...]
+TableRow = tuple[str, ...]
 
-AT_WORK: Mapping[Role, Moment] = {"learner": "learning", "sampler": "sampling"}
+WORK_PHASE: Mapping[ActorRole, Phase] = {"learner": "learning", "sampler": "sampling"}
 
 
-def table(placement: Placement) -> tuple[str, ...]:
-    """The map as lines of text: who runs where, and what it takes."""
+def format_placement(placement: Placement) -> tuple[str, ...]:
+    """Format a placement as lines of text: what runs where, and its memory."""
     return (
-        *_aligned(rows(placement)),
+        *_aligned(placement_rows(placement)),
         "",
-        *_aligned(memory(placement)),
-        *parts(placement),
+        *_aligned(memory_rows(placement)),
+        *memory_lines(placement),
         *placement.notes,
     )
 
 
-def rows(placement: Placement) -> list[Row]:
-    """A heading, then a row for everyone who runs somewhere: what, for which policies, and where."""
+def placement_rows(placement: Placement) -> list[TableRow]:
+    """Build a header and a row per learner group and sampler pool: name, policies and slots."""
     heading = ("", "policies", "on")
     learning = [
         (
@@ -47,32 +47,32 @@ def rows(placement: Placement) -> list[Row]:
     return [heading, *learning, *sampling]
 
 
-def memory(placement: Placement) -> list[Row]:
-    """A heading, then for slots that hold the same who takes how much of each at every moment."""
-    found: list[Row] = [("", "", *MOMENTS)]
-    for slots in _alike(placement):
+def memory_rows(placement: Placement) -> list[TableRow]:
+    """Build a header and rows of memory per phase, for each set of slots with equal loads."""
+    rows: list[TableRow] = [("", "", *PHASES)]
+    for slots in _equal_slots(placement):
         size = placement.slots[slots[0]].size
-        has = "" if size is None else f" of {gigabytes(size)}"
-        in_all = (gigabytes(placement.bytes_at(slots[0], moment)) for moment in MOMENTS)
-        found.append((f"{_places(placement, slots)}{has}", "all", *in_all))
-        for same in _pairs(placement, slots):
-            taken = (gigabytes(same[0].bytes_at(moment)) for moment in MOMENTS)
-            found.append(("", _together(same), *taken))
-    return found
+        has = "" if size is None else f" of {format_bytes(size)}"
+        in_all = (format_bytes(placement.bytes_at(slots[0], phase)) for phase in PHASES)
+        rows.append((f"{_places(placement, slots)}{has}", "all", *in_all))
+        for same in _corresponding_loads(placement, slots):
+            taken = (format_bytes(same[0].bytes_at(phase)) for phase in PHASES)
+            rows.append(("", _common_name(same), *taken))
+    return rows
 
 
-def parts(placement: Placement) -> list[str]:
-    """What everyone's memory is for while they are at work, a line for all that take the same."""
+def memory_lines(placement: Placement) -> list[str]:
+    """Describe the memory by part of every actor in its working phase, one line for equal ones."""
     lines = []
-    for slots in _alike(placement):
-        for same in _pairs(placement, slots):
-            moment = AT_WORK[same[0].role]
-            lines.append(f"{_together(same)} {moment}: {_sum(same[0].at[moment], ', ')}")
+    for slots in _equal_slots(placement):
+        for same in _corresponding_loads(placement, slots):
+            phase = WORK_PHASE[same[0].role]
+            lines.append(f"{_common_name(same)} {phase}: {_sum(same[0].by_phase[phase], ', ')}")
     return list(dict.fromkeys(lines))
 
 
-def document(placement: Placement) -> dict[str, Any]:
-    """A placement as JSON values; memory is in bytes."""
+def placement_json(placement: Placement) -> dict[str, Any]:
+    """Convert a placement to JSON values; memory is in bytes."""
     return {
         "device": placement.device,
         "dtype": placement.dtype,
@@ -92,7 +92,7 @@ def document(placement: Placement) -> dict[str, Any]:
         "slots": {
             str(slot): {
                 "bytes": slot.size,
-                "actors": {load.actor: load.at for load in placement.on(number)},
+                "actors": {load.actor: load.by_phase for load in placement.loads_on(number)},
             }
             for number, slot in enumerate(placement.slots)
         },
@@ -101,27 +101,27 @@ def document(placement: Placement) -> dict[str, Any]:
     }
 
 
-def _aligned(table: Sequence[Row]) -> list[str]:
-    """Rows as lines, their cells below each other."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+def _aligned(cells: Sequence[TableRow]) -> list[str]:
+    """Join rows to lines with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
-def refusal(nearest: Placement, helping: Mapping[str, Placement]) -> str:
-    """Why the placement that comes nearest does not fit, and what each remedy would come to."""
+def explain_misfit(nearest: Placement, helping: Mapping[str, Placement]) -> str:
+    """Explain why the nearest placement does not fit, and what each remedy would need."""
     number = max(range(len(nearest.slots)), key=lambda one: nearest.peak(one)[0] - (nearest.slots[one].size or 0))
-    needed, moment = nearest.peak(number)
+    needed, phase = nearest.peak(number)
     size = nearest.slots[number].size or 0
     lines = [
-        f"the policies do not fit: {nearest.slots[number]} has {gigabytes(size)}, and while {moment} it would hold "
-        f"{gigabytes(needed)}:"
+        f"the policies do not fit: {nearest.slots[number]} has {format_bytes(size)}, and while {phase} it would hold "
+        f"{format_bytes(needed)}:"
     ]
-    for load in nearest.on(number):
-        lines.append(f"  {load.actor}: {gigabytes(load.bytes_at(moment))} = {_sum(load.at[moment], ' + ')}")
+    for load in nearest.loads_on(number):
+        lines.append(f"  {load.actor}: {format_bytes(load.bytes_at(phase))} = {_sum(load.by_phase[phase], ' + ')}")
     lines.append("What would help:")
     for what, other in helping.items():
         peak = max(other.peak(one)[0] for one in range(len(other.slots)))
-        lines.append(f"  {what}: {gigabytes(peak)}, which {'fits' if other.fits else 'is still too much'}")
+        lines.append(f"  {what}: {format_bytes(peak)}, which {'fits' if other.fits else 'is still too much'}")
     lines.append(
         "  also a smaller engine.options.window, packed_tokens or kv_cache_mb, fewer samplers, more GPUs, or policies "
         "of kind lora, which share a model"
@@ -129,25 +129,25 @@ def refusal(nearest: Placement, helping: Mapping[str, Placement]) -> str:
     return "\n".join(lines)
 
 
-def _sum(parts: Parts, between: str) -> str:
-    return between.join(f"{name} {gigabytes(size)}" for name, size in parts.items() if size)
+def _sum(parts: MemoryParts, between: str) -> str:
+    return between.join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size)
 
 
-def _pairs(placement: Placement, slots: Sequence[int]) -> Iterable[tuple[Load, ...]]:
-    """The first loads of slots that are alike, then the second ones."""
-    return zip(*(placement.on(slot) for slot in slots), strict=True)
+def _corresponding_loads(placement: Placement, slots: Sequence[int]) -> Iterable[tuple[MemoryLoad, ...]]:
+    """Yield the first loads of slots with equal loads, then the second ones, and so on."""
+    return zip(*(placement.loads_on(slot) for slot in slots), strict=True)
 
 
-def _together(loads: Sequence[Load]) -> str:
+def _common_name(loads: Sequence[MemoryLoad]) -> str:
     names = list(dict.fromkeys(load.actor for load in loads))
     return names[0] if len(names) == 1 else f"{loads[0].role}s"
 
 
-def _alike(placement: Placement) -> list[list[int]]:
-    """Slots of one size with loads of the same size on them, together."""
+def _equal_slots(placement: Placement) -> list[list[int]]:
+    """Group slots of equal size with equal loads."""
     kinds: dict[object, list[int]] = {}
     for number, slot in enumerate(placement.slots):
-        on = tuple((load.role, tuple(load.bytes_at(moment) for moment in MOMENTS)) for load in placement.on(number))
+        on = tuple((load.role, tuple(load.bytes_at(phase) for phase in PHASES)) for load in placement.loads_on(number))
         kinds.setdefault((slot.size, on), []).append(number)
     return list(kinds.values())
 
@@ -157,24 +157,24 @@ def _names(placement: Placement, slots: Iterable[int]) -> list[str]:
 
 
 def _places(placement: Placement, slots: Sequence[int]) -> str:
-    """`gpu0-3` of one machine, with its name where there are several."""
+    """Format slots as `gpu0-3`, with the machine where there are several."""
     several = len({slot.host for slot in placement.slots}) > 1
-    found: dict[str, list[int]] = {}
+    by_device: dict[str, list[int]] = {}
     for number in slots:
         slot = placement.slots[number]
-        found.setdefault(f"{slot.host} {slot.device}" if several else slot.device, []).append(slot.number)
-    return ", ".join(f"{where}{_ranges(numbers)}" for where, numbers in found.items())
+        by_device.setdefault(f"{slot.host} {slot.device}" if several else slot.device, []).append(slot.number)
+    return ", ".join(f"{where}{_ranges(numbers)}" for where, numbers in by_device.items())
 
 
 def _engines(placement: Placement, engines: Sequence[Sequence[int]]) -> str:
-    """Those of one piece together, the others each by itself."""
+    """Format the slots of engines: those of one slot together, others one by one."""
     if all(len(engine) == 1 for engine in engines):
         return _places(placement, sorted({engine[0] for engine in engines}))
     return "; ".join(_places(placement, engine) for engine in engines)
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """`0-3,5` of 0, 1, 2, 3, 5."""
+    """Format 0, 1, 2, 3, 5 as `0-3,5`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:

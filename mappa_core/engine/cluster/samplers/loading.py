@@ -1,4 +1,4 @@
-"""Weights that arrive bucket by bucket while they are being loaded."""
+"""Queue of weight buckets between their arrival and the load that consumes them."""
 
 from __future__ import annotations
 
@@ -7,58 +7,58 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from mappa_core.engine.cluster.sync.buckets import Arrival, Bucket
+from mappa_core.engine.cluster.sync.buckets import Bucket, ReceivedBucket
 from mappa_core.errors import EngineError
 
-_LOOK_S = 0.1
-_AHEAD = 3
-"""Buckets that may wait to be loaded: enough that a load does not stand still while the driver fetches the next."""
+_POLL_S = 0.1
+_MAX_WAITING = 3
+"""Buckets that may wait to be loaded: enough that a load does not stall while the driver fetches the next."""
 
 
-class Feed:
-    """A short queue of buckets between those who bring them and the load that asks for them.
+class BucketQueue:
+    """Short queue of buckets from the calls that deliver them to the load that consumes them.
 
-    `outcome` is the load's; it is set before the first bucket is brought.
+    `outcome` is the future of the load; it is set before the first bucket is put.
     """
 
     outcome: Future[Any]
 
     def __init__(self) -> None:
-        self._queue: queue.Queue[Arrival | None] = queue.Queue(maxsize=_AHEAD)
-        self._given_up = False
+        self._queue: queue.Queue[ReceivedBucket | None] = queue.Queue(maxsize=_MAX_WAITING)
+        self._cancelled = False
 
-    def take(self, bucket: Bucket) -> None:
-        """Pass a bucket on, once there is room for it; its checksums are taken here, beside the load. Raises what the
-        load failed with."""
-        self._put(Arrival.of(bucket))
+    def put(self, bucket: Bucket) -> None:
+        """Put a bucket, once there is room; its checksums are computed here, in parallel to the load. Raises the load's
+        error."""
+        self._put(ReceivedBucket.of(bucket))
 
-    def end(self) -> Any:
-        """Nothing more comes: the load's result. Raises what it failed with."""
+    def finish(self) -> Any:
+        """End the stream and return the load's result. Raises the load's error."""
         self._put(None)
         return self.outcome.result()
 
-    def give_up(self) -> None:
-        """End a load that will not be completed, and wait until it has ended."""
-        self._given_up = True
+    def cancel(self) -> None:
+        """Cancel an incomplete load, and wait until it has ended."""
+        self._cancelled = True
         while not self.outcome.done():
             try:
-                self._queue.put(None, timeout=_LOOK_S)
+                self._queue.put(None, timeout=_POLL_S)
             except queue.Full:
                 continue
             break
         self.outcome.exception()
 
-    def arrivals(self) -> Iterator[Arrival]:
-        """What was taken, in order, to its end."""
+    def received_buckets(self) -> Iterator[ReceivedBucket]:
+        """Yield the buckets in order, to the end of the stream."""
         while (arrival := self._queue.get()) is not None:
             yield arrival
-        if self._given_up:
+        if self._cancelled:
             raise EngineError("weights were not sent to their end")
 
-    def _put(self, arrival: Arrival | None) -> None:
+    def _put(self, arrival: ReceivedBucket | None) -> None:
         while not self.outcome.done():
             try:
-                self._queue.put(arrival, timeout=_LOOK_S)
+                self._queue.put(arrival, timeout=_POLL_S)
             except queue.Full:
                 continue
             return

@@ -1,4 +1,4 @@
-"""The engines of one model: requests are spread over them, and what a lost one owed is asked again."""
+"""Pool of the engines of one model: balances requests over them, and resubmits those of a lost engine."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 import structlog
 
-from mappa_core.engine.cluster.fleet.fleet import Fleet
-from mappa_core.engine.cluster.samplers.remote import Deadlines, Owed, RemoteEngine, Seat
+from mappa_core.engine.cluster.fleet.fleet import RayActors
+from mappa_core.engine.cluster.samplers.remote import Deadlines, EngineResources, PendingRequest, RemoteEngine
 from mappa_core.engine.cluster.samplers.router import Router
-from mappa_core.engine.cluster.samplers.values import Drawn, Request, Setup
+from mappa_core.engine.cluster.samplers.values import Generation, GenerationRequest, SamplerConfig
 from mappa_core.errors import EngineError, EngineLost
 from mappa_core.records import Int32, Sampling
 
 _log = structlog.get_logger()
 
-ATTEMPTS = 3
-"""Starts of an engine, one after the other without an answer in between, after which it is given up."""
+MAX_ATTEMPTS = 3
+"""Consecutive starts of an engine without any result after which the pool gives up."""
 
 
 class SamplerPool:
     """All engines of one base model or one fully trained policy. Used on one event loop.
 
-    `refresh`, given by whoever knows the weights, brings the engine of a name what its policies have now; an engine
-    that was started again stays paused until then. `full`: publishes bring whole models, and end that pause. With
-    `setup.apart` the requests of one turn of the event loop are one wave: engines get their parts of it by the order of
-    the requests alone, and a part that was lost is decoded again as a whole.
+    `refresh` loads the current weights into the engine of the given name; a restarted engine stays paused until then.
+    With `full`, publishes bring whole models and end that pause. With `config.isolate_waves` the requests of one turn
+    of the event loop are one wave: its split over engines depends on the order of the requests alone, and the part of
+    a lost engine is decoded again as a whole.
     """
 
     def __init__(
         self,
-        fleet: Fleet,
-        setup: Setup,
-        seats: Sequence[Seat],
+        ray_actors: RayActors,
+        config: SamplerConfig,
+        resources: Sequence[EngineResources],
         *,
         name: str,
         full: bool,
@@ -44,22 +44,23 @@ class SamplerPool:
         refresh: Callable[[str], Awaitable[object]],
     ) -> None:
         self.engines = tuple(
-            RemoteEngine(f"sampler-{name}-{place}", fleet, setup, seat, deadlines) for place, seat in enumerate(seats)
+            RemoteEngine(f"sampler-{name}-{index}", ray_actors, config, one, deadlines)
+            for index, one in enumerate(resources)
         )
-        self._setup = setup
+        self._config = config
         self._full = full
         self._refresh = refresh
-        self._router = Router(len(seats), prefixes=setup.prefix_caching and not setup.apart)
-        self._places = {id(engine): place for place, engine in enumerate(self.engines)}
+        self._router = Router(len(resources), prefixes=config.prefix_caching and not config.isolate_waves)
+        self._indices = {id(engine): index for index, engine in enumerate(self.engines)}
         self._numbers = itertools.count()
-        self._wave: list[Owed] = []
-        self._mending = asyncio.Lock()
-        self._pumps: list[asyncio.Task[None]] = []
-        self._fault: Exception | None = None
+        self._wave: list[PendingRequest] = []
+        self._restart_lock = asyncio.Lock()
+        self._pollers: list[asyncio.Task[None]] = []
+        self._failure: Exception | None = None
 
     @property
     def restarts(self) -> int:
-        """How often an engine was started again."""
+        """Number of engine restarts."""
         return sum(engine.restarts for engine in self.engines)
 
     async def open(self) -> None:
@@ -70,115 +71,115 @@ class SamplerPool:
                     tasks.create_task(engine.start(paused=False))
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
-        self._pumps = [asyncio.create_task(self._pump(engine)) for engine in self.engines]
+        self._pollers = [asyncio.create_task(self._poll_engine(engine)) for engine in self.engines]
 
     async def close(self) -> None:
-        """End all engines. Who still waits for an answer gets an error."""
-        self._fault = self._fault or EngineError("the engine was closed")
-        for pump in self._pumps:
+        """End all engines. Pending requests get an error."""
+        self._failure = self._failure or EngineError("the engine was closed")
+        for pump in self._pollers:
             pump.cancel()
         for engine in self.engines:
-            engine.abandon(self._fault)
+            engine.fail_pending(self._failure)
             await engine.end()
-        await asyncio.gather(*self._pumps, return_exceptions=True)
+        await asyncio.gather(*self._pollers, return_exceptions=True)
 
-    async def sample(self, policy: str, prompt: Int32, sampling: Sampling, stops: frozenset[int]) -> Drawn:
+    async def sample(self, policy: str, prompt: Int32, sampling: Sampling, stops: frozenset[int]) -> Generation:
         """Sample one action. Raises EngineError where no engine can."""
-        if self._fault is not None:
-            raise self._fault
+        if self._failure is not None:
+            raise self._failure
         loop = asyncio.get_running_loop()
         number = str(next(self._numbers))
-        request = Request(id=number, policy=policy, prompt=prompt, sampling=sampling, stops=stops)
-        owed = Owed(request, loop.create_future())
+        request = GenerationRequest(id=number, policy=policy, prompt=prompt, sampling=sampling, stops=stops)
+        pending = PendingRequest(request, loop.create_future())
         if not self._wave:
             loop.call_soon(self._send)
-        self._wave.append(owed)
+        self._wave.append(pending)
         try:
-            return await owed.answer
+            return await pending.answer
         except asyncio.CancelledError:
-            self._forget(owed)
+            self._abort(pending)
             raise
 
-    async def mend(self) -> None:
-        """Start every engine again that is lost. It stays paused, with the weights of the model's folder."""
-        async with self._mending:
+    async def restart_lost(self) -> None:
+        """Restart every lost engine. It stays paused, with the weights of the model's folder."""
+        async with self._restart_lock:
             for engine in self.engines:
                 if engine.lost is not None:
                     _log.warning("a sampler is started again", engine=engine.name, reason=str(engine.lost))
-                    self._router.forget(self._places[id(engine)])
+                    self._router.clear(self._indices[id(engine)])
                     await engine.restart()
 
     def _send(self) -> None:
         wave, self._wave = [one for one in self._wave if not one.answer.done()], []
-        if self._fault is not None:
-            for owed in wave:
-                owed.answer.set_exception(self._fault)
+        if self._failure is not None:
+            for pending in wave:
+                pending.answer.set_exception(self._failure)
             return
-        parts: list[list[Owed]] = [[] for _ in self.engines]
-        for number, owed in enumerate(wave):
-            if self._setup.apart:
-                place = number % len(parts)
+        parts: list[list[PendingRequest]] = [[] for _ in self.engines]
+        for number, pending in enumerate(wave):
+            if self._config.isolate_waves:
+                index = number % len(parts)
             else:
-                place = self._place(owed, [sum(one.cost for one in part) for part in parts])
-            parts[place].append(owed)
+                index = self._choose_engine(pending, [sum(one.cost for one in part) for part in parts])
+            parts[index].append(pending)
         for engine, part in zip(self.engines, parts, strict=True):
             if part:
                 engine.submit(part)
 
-    def _place(self, owed: Owed, coming: Sequence[int]) -> int:
-        request = owed.request
+    def _choose_engine(self, pending: PendingRequest, coming: Sequence[int]) -> int:
+        request = pending.request
         away = [engine.lost is not None or engine.stale for engine in self.engines]
         loads = [
-            math.inf if away[place] and not all(away) else engine.load + more
-            for place, (engine, more) in enumerate(zip(self.engines, coming, strict=True))
+            math.inf if away[index] and not all(away) else engine.load + more
+            for index, (engine, more) in enumerate(zip(self.engines, coming, strict=True))
         ]
-        weights = self._weights(request.policy)
-        place = self._router.choose(weights, request.prompt, loads)
-        self._router.note(place, weights, request.prompt)
-        return place
+        weights = self._weights_key(request.policy)
+        index = self._router.choose(weights, request.prompt, loads)
+        self._router.record_prefix(index, weights, request.prompt)
+        return index
 
-    def _weights(self, policy: str) -> str:
+    def _weights_key(self, policy: str) -> str:
         known = [engine.versions[policy] for engine in self.engines if policy in engine.versions]
         return f"{policy}@{max(known)}" if known else policy
 
-    def _forget(self, owed: Owed) -> None:
-        if not self._setup.apart:  # the rest of its wave must not be decoded in other company
+    def _abort(self, pending: PendingRequest) -> None:
+        if not self._config.isolate_waves:  # the composition of its wave must not change
             for engine in self.engines:
-                engine.forget(owed.request)
+                engine.abort(pending.request)
 
-    async def _pump(self, engine: RemoteEngine) -> None:
-        """Hand on what an engine answers, and start it again where it is lost, for as long as the pool is open."""
-        fruitless = 0
-        while self._fault is None:
+    async def _poll_engine(self, engine: RemoteEngine) -> None:
+        """Deliver an engine's results, and restart it where it is lost, as long as the pool is open."""
+        failed_attempts = 0
+        while self._failure is None:
             try:
                 await self._recover(engine)
-                for owed in await engine.poll():
-                    fruitless = 0
-                    self._note(engine, owed)
+                for pending in await engine.poll():
+                    failed_attempts = 0
+                    self._record_result(engine, pending)
             except EngineLost as lost:
-                fruitless += 1
-                if fruitless > ATTEMPTS:
-                    return self._give_up(lost)
-            except Exception as error:  # noqa: BLE001 - whoever samples is told
-                return self._give_up(error)
+                failed_attempts += 1
+                if failed_attempts > MAX_ATTEMPTS:
+                    return self._fail_pool(lost)
+            except Exception as error:  # noqa: BLE001 - raised to all callers of `sample`
+                return self._fail_pool(error)
 
     async def _recover(self, engine: RemoteEngine) -> None:
         if engine.lost is not None:
-            await self.mend()
+            await self.restart_lost()
         if engine.stale:
             await self._refresh(engine.name)
             if not self._full:
                 await engine.resume()
             engine.stale = False
 
-    def _note(self, engine: RemoteEngine, owed: Owed) -> None:
-        if owed.answer.cancelled() or owed.answer.exception() is not None:
+    def _record_result(self, engine: RemoteEngine, pending: PendingRequest) -> None:
+        if pending.answer.cancelled() or pending.answer.exception() is not None:
             return
-        request, place = owed.request, self._places[id(engine)]
-        tokens = np.concatenate([request.prompt, owed.answer.result().tokens])
-        self._router.note(place, self._weights(request.policy), tokens)
+        request, index = pending.request, self._indices[id(engine)]
+        tokens = np.concatenate([request.prompt, pending.answer.result().tokens])
+        self._router.record_prefix(index, self._weights_key(request.policy), tokens)
 
-    def _give_up(self, error: Exception) -> None:
-        self._fault = error
+    def _fail_pool(self, error: Exception) -> None:
+        self._failure = error
         for engine in self.engines:
-            engine.abandon(error)
+            engine.fail_pending(error)

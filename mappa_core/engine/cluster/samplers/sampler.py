@@ -1,4 +1,4 @@
-"""The sampler of one policy, in the driver: text to tokens and back; tokens are sampled by the pool."""
+"""Sampler of one policy in the driver: renders prompts, decodes completions, and samples through the pool."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 from mappa_core.engine.checks import check_request
 from mappa_core.engine.cluster.samplers.pool import SamplerPool
-from mappa_core.engine.models import Reading
+from mappa_core.engine.models import ModelInfo
 from mappa_core.records import Completion, Int32, Message, Sampling, ToolSpec
 
 
 class ClusterSampler:
-    """Many callers may await `sample` at once."""
+    """Samples actions of one policy; any number of concurrent `sample` calls is allowed."""
 
     def __init__(
-        self, policy: str, reading: Reading, pool: SamplerPool, *, window: int, template_kwargs: Mapping[str, Any]
+        self, policy: str, reading: ModelInfo, pool: SamplerPool, *, window: int, template_kwargs: Mapping[str, Any]
     ) -> None:
         self._policy = policy
         self._reading = reading
@@ -24,33 +24,33 @@ class ClusterSampler:
         self._template_kwargs = template_kwargs
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Int32:
-        """Prompt tokens (P,) by the model's own chat template."""
+        """Render prompt tokens (P,) with the model's chat template."""
         return self._reading.chat.render(messages, tools, self._template_kwargs)
 
     def reply(self, completion: Completion) -> Message:
-        """The completion as an assistant message: think text apart, native tool calls parsed."""
+        """Convert a completion to an assistant message, with reasoning text separated and native tool calls parsed."""
         return self._reading.chat.reply(completion)
 
     def encode(self, text: str) -> Int32 | None:
-        """`text` as an action: its tokens and the one that ends it; None where it cannot be written to the letter."""
+        """Encode `text` as an action, with its stop token; None where the tokens would not decode to exactly `text`."""
         return self._reading.chat.encode(text, self._reading.stops)
 
     async def sample(self, prompt: Int32, sampling: Sampling) -> Completion:
         """Sample one action. Raises PromptTooLong where prompt and max_tokens exceed the window.
 
-        At temperature 0 the likeliest token is taken, and log-probabilities are those of temperature 1.
+        At temperature 0 the most likely token is taken, and log-probabilities are those of temperature 1.
         """
-        check_request(prompt, sampling, where=self._reading.where, window=self._window)
+        check_request(prompt, sampling, model_name=self._reading.model_name, window=self._window)
         stops = self._reading.stops
-        drawn = await self._pool.sample(self._policy, prompt, sampling, stops)
-        tokens = drawn.tokens.tolist()
+        generation = await self._pool.sample(self._policy, prompt, sampling, stops)
+        tokens = generation.tokens.tolist()
         return Completion(
-            text=self._reading.chat.decode(tokens[:-1] if drawn.finish == "stop" else tokens),
+            text=self._reading.chat.decode(tokens[:-1] if generation.finish == "stop" else tokens),
             prompt_tokens=prompt,
-            tokens=drawn.tokens,
-            logprobs=drawn.logprobs,
-            finish=drawn.finish,
+            tokens=generation.tokens,
+            logprobs=generation.logprobs,
+            finish=generation.finish,
             temperature=sampling.temperature,
-            versions=drawn.versions,
-            seconds=drawn.seconds,
+            versions=generation.versions,
+            seconds=generation.seconds,
         )

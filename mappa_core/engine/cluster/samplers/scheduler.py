@@ -1,4 +1,4 @@
-"""The scheduler of vLLM, which can also set the requests under way aside."""
+"""vLLM scheduler that can suspend all requests."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from vllm.v1.core.sched.request_queue import create_request_queue
 from vllm.v1.core.sched.scheduler import Scheduler
 
 
-class HoldingScheduler(Scheduler):  # type: ignore[misc]
-    """Between `hold` and `release` the engine computes only what is asked meanwhile: a probe of new weights must not
-    carry a request under way on, which would get tokens of weights that nobody has verified yet."""
+class SuspendingScheduler(Scheduler):  # type: ignore[misc]
+    """Between `suspend_requests` and `resume_requests` the engine computes only requests added meanwhile: a probe of
+    new weights must not advance suspended requests, which would get tokens of unverified weights."""
 
     waiting: Any
-    _held: Any = None
+    _suspended: Any = None
 
-    def hold(self) -> None:
-        """Set everything under way aside, its keys and values forgotten: they are of the weights as they are now."""
+    def suspend_requests(self) -> None:
+        """Suspend all requests and drop their KV cache, which is of the current weights."""
         self.reset_prefix_cache(reset_running_requests=True)
-        self._held = self.waiting
+        self._suspended = self.waiting
         self.waiting = create_request_queue(self.policy)
 
-    def release(self) -> None:
-        """Go on, in the old order, with what was set aside."""
+    def resume_requests(self) -> None:
+        """Resume the suspended requests, in their old order."""
         for request in self.waiting:
-            self._held.add_request(request)
-        self.waiting = self._held
-        self._held = None
+            self._suspended.add_request(request)
+        self.waiting = self._suspended
+        self._suspended = None

@@ -1,4 +1,4 @@
-"""The actor that samples: one engine of vLLM, and what the driver may ask of it. Its methods run in several threads."""
+"""Sampler actor: one vLLM engine and its remote methods, which run in several threads."""
 
 from __future__ import annotations
 
@@ -12,177 +12,177 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from mappa_core.engine.cluster.samplers.loading import Feed
-from mappa_core.engine.cluster.samplers.stepping import Scores, Stepping
-from mappa_core.engine.cluster.samplers.values import Answer, Request, Setup
-from mappa_core.engine.cluster.sync.buckets import Arrivals, Bucket
-from mappa_core.engine.cluster.sync.gpu import STARTS, Taker
-from mappa_core.engine.cluster.sync.receipt import Received
+from mappa_core.engine.cluster.samplers.loading import BucketQueue
+from mappa_core.engine.cluster.samplers.stepping import SequenceLogprobs, StepLoop
+from mappa_core.engine.cluster.samplers.values import GenerationRequest, RequestResult, SamplerConfig
+from mappa_core.engine.cluster.sync.buckets import Bucket, ReceivedTensors
+from mappa_core.engine.cluster.sync.gpu import START_UPDATE, GpuReceiver
+from mappa_core.engine.cluster.sync.receipt import ReceivedWeights
 from mappa_core.errors import EngineError
 from mappa_core.records import Int32
 
 THREADS = 8
-"""Methods that may run at once: one waits for answers, one takes weights, the rest are short."""
+"""Methods that may run at once: one waits for results, one receives weights, the rest are short."""
 
 
 class SamplerServer:
-    """One engine. Weights are loaded between `begin` and `finish`, and sampled by from `admit` on.
+    """One engine. Weights are loaded between `begin_load` and `finish_load`, and used for sampling after `activate`.
 
-    Full weights are loaded while paused. From `begin` on the engine computes nothing until they have arrived whole: a
-    model with a part of its weights computes numbers that look like any others.
+    Full weights are loaded while paused. After `begin_load` the engine computes nothing until they are complete: the
+    results of a model with a part of its weights look plausible.
     """
 
-    def __init__(self, setup: Setup, *, paused: bool) -> None:
-        self._setup = setup
-        self._complete = True
-        self._feed: Feed | None = None
+    def __init__(self, config: SamplerConfig, *, paused: bool) -> None:
+        self._config = config
+        self._is_complete = True
+        self._queue: BucketQueue | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="mappa-adapters-"))
         opened: Future[None] = Future()
-        threading.Thread(target=self._live, args=(opened,), name="engine", daemon=True).start()
+        threading.Thread(target=self._run_engine, args=(opened,), name="engine", daemon=True).start()
         opened.result()
         if paused:
             self.pause()
 
-    def _live(self, opened: Future[None]) -> None:
-        """The life of the thread that computes; vLLM is built where it is used."""
+    def _run_engine(self, opened: Future[None]) -> None:
+        """Run the engine thread; vLLM is constructed in the thread that uses it."""
         try:
-            from mappa_core.engine.cluster.samplers.core import Core
+            from mappa_core.engine.cluster.samplers.core import VllmEngine
 
-            self._core = Core(self._setup)
-            self._stepping = Stepping(self._core, apart=self._setup.apart)
-            self._taker = Taker(self._core.workers, self._transferred)
-        except BaseException as error:  # noqa: BLE001 - it is raised by the constructor
+            self._vllm = VllmEngine(self._config)
+            self._step_loop = StepLoop(self._vllm, isolate_waves=self._config.isolate_waves)
+            self._gpu_receiver = GpuReceiver(self._vllm.call_workers, self._complete_load)
+        except BaseException as error:  # noqa: BLE001 - the constructor raises it
             opened.set_exception(error)
             return
         opened.set_result(None)
-        self._stepping.work()
+        self._step_loop.run_forever()
 
-    def submit(self, *wave: Request) -> None:
-        """Have requests decoded together; `finished` gives their answers."""
-        self._stepping.submit(wave)
+    def submit(self, *wave: GenerationRequest) -> None:
+        """Submit requests as one wave; `take_results` returns their results."""
+        self._step_loop.submit(wave)
 
-    def finished(self, wait_s: float) -> tuple[Answer, ...]:
-        """Answers since the last call; waits for one, `wait_s` seconds at most."""
-        return self._stepping.finished(wait_s)
+    def take_results(self, wait_s: float) -> tuple[RequestResult, ...]:
+        """Return the results since the last call; waits up to `wait_s` seconds for one."""
+        return self._step_loop.take_results(wait_s)
 
-    def forget(self, *ids: str) -> None:
-        """Drop requests that nobody waits for any more."""
-        self._stepping.start(self._stepping.forget, ids)
+    def abort(self, *ids: str) -> None:
+        """Abort requests whose results are not needed any more."""
+        self._step_loop.start(self._step_loop.abort, ids)
 
     def pause(self) -> None:
-        """Stop decoding; requests stay, and are computed anew from their tokens when it goes on. Ends a load that broke
+        """Stop decoding; requests are kept, and recomputed from their tokens on resume. Cancels a load that broke
         off."""
-        self._drop_load()
-        self._stepping.run(self._stepping.pause)
+        self._cancel_load()
+        self._step_loop.run(self._step_loop.pause)
 
     def resume(self) -> None:
-        """Go on decoding. Raises EngineError while the weights are not whole."""
+        """Resume decoding. Raises EngineError while the weights are incomplete."""
         self._check_complete()
-        self._stepping.run(self._stepping.resume)
+        self._step_loop.run(self._step_loop.resume)
 
-    def begin(self, policy: str, version: int, adapter: Mapping[str, Any] | None) -> None:
-        """Expect the buckets of this version, and forget those of a load that broke. `adapter` is the
-        adapter_config.json of LoRA weights, None where they are full."""
-        self._drop_load()
-        if adapter is None and not self._stepping.paused:
+    def begin_load(self, policy: str, version: int, adapter: Mapping[str, Any] | None) -> None:
+        """Start to load a version from buckets, and cancel a load that broke off. `adapter` is the adapter_config.json
+        of LoRA weights, None for full weights."""
+        self._cancel_load()
+        if adapter is None and not self._step_loop.paused:
             raise EngineError(f"full weights of policy {policy!r} are loaded while the engine is paused")
-        feed = self._feed = Feed()
+        queue = self._queue = BucketQueue()
         if adapter is None:
-            self._complete = False
-            feed.outcome = self._stepping.start(self._load, feed, version)
+            self._is_complete = False
+            queue.outcome = self._step_loop.start(self._load_full, queue, version)
         else:
-            feed.outcome = Future()
-            threading.Thread(target=self._gather, args=(feed, policy, version, adapter), daemon=True).start()
+            queue.outcome = Future()
+            threading.Thread(target=self._load_adapter, args=(queue, policy, version, adapter), daemon=True).start()
 
-    def take(self, bucket: Bucket) -> None:
-        """The next bucket. Returns as soon as there is room for another."""
-        self._expect().take(bucket)
+    def load_bucket(self, bucket: Bucket) -> None:
+        """Load the next bucket. Returns as soon as there is room for another."""
+        self._current_queue().put(bucket)
 
     def transfer(self, method: str, arguments: Mapping[str, Any]) -> None:
-        """One of vLLM's calls of a transfer from GPU to GPU, while paused. Untried: there was no GPU."""
-        if method == STARTS:
-            self._complete = False
-        self._stepping.run(self._taker.take, method, arguments)
+        """Run one of vLLM's calls of a transfer from GPU to GPU, while paused. Untested on a GPU."""
+        if method == START_UPDATE:
+            self._is_complete = False
+        self._step_loop.run(self._gpu_receiver.handle_call, method, arguments)
 
-    def finish(self) -> Received:
-        """Nothing more comes: what was loaded, and the version that tokens are labelled with when it is admitted."""
-        if self._feed is None and self._setup.transport != "store":
-            return self._taker.received()
-        received: Received = self._expect().end()
-        self._feed = None
+    def finish_load(self) -> ReceivedWeights:
+        """Complete the load; returns what was loaded, and the version that labels tokens once activated."""
+        if self._queue is None and self._config.transport != "store":
+            return self._gpu_receiver.received_record()
+        received: ReceivedWeights = self._current_queue().finish()
+        self._queue = None
         return received
 
-    def logprobs(self, policy: str, version: int, sequences: Sequence[Int32]) -> Scores:
-        """By the weights of this version, also while paused: of each sequence (T,) the log-probability of every token
-        after the first, (T - 1,), at temperature 1."""
+    def logprobs(self, policy: str, version: int, sequences: Sequence[Int32]) -> SequenceLogprobs:
+        """Compute with this version, also while paused, for each sequence (T,), the log-probabilities (T - 1,) of every
+        token after the first, at temperature 1."""
         self._check_complete()
-        return self._stepping.logprobs(policy, version, sequences)
+        return self._step_loop.logprobs(policy, version, sequences)
 
-    def admit(self, policy: str, version: int) -> None:
-        """This version is verified: sample by it from now on. Full weights end the pause."""
+    def activate(self, policy: str, version: int) -> None:
+        """Sample with this verified version from now on. Full weights end the pause."""
         self._check_complete()
-        if policy in self._setup.policies:
-            self._stepping.run(self._core.admit, policy, version)
-            for folder in self._stepping.run(self._core.drop_retired):
+        if policy in self._config.adapter_policies:
+            self._step_loop.run(self._vllm.activate_adapter, policy, version)
+            for folder in self._step_loop.run(self._vllm.drop_unused_adapters):
                 shutil.rmtree(folder)
         else:
-            self._stepping.run(self._stepping.resume)
+            self._step_loop.run(self._step_loop.resume)
 
     def sleep(self) -> None:
-        """Give the GPU's memory away, after `pause`. On a CPU nothing happens: vLLM has nothing to give there."""
-        if self._setup.device == "cuda":
-            self._stepping.run(self._core.sleep)
+        """Free the GPU's memory, after `pause`. Does nothing on a CPU, where vLLM has no sleep mode."""
+        if self._config.device == "cuda":
+            self._step_loop.run(self._vllm.sleep)
 
     def wake(self, tag: str) -> None:
-        """Take the GPU's memory again: weights before they are loaded, kv_cache before `admit`. On a CPU nothing."""
-        if self._setup.device == "cuda":
-            self._stepping.run(self._core.wake, tag)
+        """Allocate GPU memory again: weights before a load, kv_cache before `activate`. Does nothing on a CPU."""
+        if self._config.device == "cuda":
+            self._step_loop.run(self._vllm.wake, tag)
 
-    def _load(self, feed: Feed, version: int) -> Received:
+    def _load_full(self, queue: BucketQueue, version: int) -> ReceivedWeights:
         begun = time.perf_counter()
-        arrivals = Arrivals(self._setup.tied)
-        self._core.reload(arrivals.tensors(feed.arrivals()))
-        self._transferred(version)
-        return self._received(arrivals, self._core.version, begun)
+        received = ReceivedTensors(self._config.tied)
+        self._vllm.reload_weights(received.tensors(queue.received_buckets()))
+        self._complete_load(version)
+        return self._received_weights(received, self._vllm.version, begun)
 
-    def _transferred(self, version: int) -> None:
-        self._core.forget_prefixes()
-        self._core.label(version)
-        self._complete = True
+    def _complete_load(self, version: int) -> None:
+        self._vllm.reset_prefix_cache()
+        self._vllm.set_version(version)
+        self._is_complete = True
 
-    def _gather(self, feed: Feed, policy: str, version: int, adapter: Mapping[str, Any]) -> None:
+    def _load_adapter(self, queue: BucketQueue, policy: str, version: int, adapter: Mapping[str, Any]) -> None:
         from safetensors.torch import save_file
 
         try:
             begun = time.perf_counter()
-            arrivals = Arrivals({})
+            received = ReceivedTensors({})
             folder = Path(tempfile.mkdtemp(dir=self._folder))
-            tensors = {name: tensor.clone() for name, tensor in arrivals.tensors(feed.arrivals())}
+            tensors = {name: tensor.clone() for name, tensor in received.tensors(queue.received_buckets())}
             save_file(tensors, folder / "adapter_model.safetensors")
             (folder / "adapter_config.json").write_text(json.dumps(dict(adapter)))
-            self._stepping.run(self._core.stage, policy, version, str(folder))
-            feed.outcome.set_result(self._received(arrivals, version, begun))
-        except Exception as error:  # noqa: BLE001 - it is raised where weights are brought
-            feed.outcome.set_exception(error)
+            self._step_loop.run(self._vllm.stage_adapter, policy, version, str(folder))
+            queue.outcome.set_result(self._received_weights(received, version, begun))
+        except Exception as error:  # noqa: BLE001 - `put` and `finish` raise it
+            queue.outcome.set_exception(error)
 
-    def _received(self, arrivals: Arrivals, version: int, begun: float) -> Received:
-        return Received(
-            names=tuple(arrivals.names),
-            checksums=tuple(arrivals.checksums),
+    def _received_weights(self, received: ReceivedTensors, version: int, begun: float) -> ReceivedWeights:
+        return ReceivedWeights(
+            names=tuple(received.names),
+            checksums=tuple(received.checksums),
             version=version,
             seconds=time.perf_counter() - begun,
         )
 
-    def _drop_load(self) -> None:
-        if self._feed is not None:
-            self._feed.give_up()
-            self._feed = None
+    def _cancel_load(self) -> None:
+        if self._queue is not None:
+            self._queue.cancel()
+            self._queue = None
 
-    def _expect(self) -> Feed:
-        if self._feed is None:
+    def _current_queue(self) -> BucketQueue:
+        if self._queue is None:
             raise EngineError("weights came that no `begin` had announced")
-        return self._feed
+        return self._queue
 
     def _check_complete(self) -> None:
-        if not self._complete:
+        if not self._is_complete:
             raise EngineError("the last weights did not arrive whole; they must be loaded in full first")

@@ -1,4 +1,4 @@
-"""The thread that computes in an engine: one step after another, and between steps whatever needs it to itself."""
+"""Step loop of an engine's thread: runs one step after another, and exclusive jobs between steps."""
 
 from __future__ import annotations
 
@@ -10,213 +10,213 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from mappa_core.engine.cluster.samplers.values import Answer, Drawn, Request, Wave
+from mappa_core.engine.cluster.samplers.values import Generation, GenerationRequest, RequestResult, RequestWave
 from mappa_core.errors import EngineError
 from mappa_core.records import Float32, Int32
 
-P = ParamSpec("P")
+_P = ParamSpec("_P")
 T = TypeVar("T")
-Scores = list[Float32]
+SequenceLogprobs = list[Float32]
 
 
-class Steps(Protocol):
-    """What the thread drives: an engine that takes requests and computes one token of each in a step."""
+class StepEngine(Protocol):
+    """An engine that the step loop drives: it takes requests and computes one token of each per step."""
 
     @property
     def active(self) -> bool: ...
-    def add(self, request: Request) -> None: ...
+    def add(self, request: GenerationRequest) -> None: ...
     def score(self, key: str, policy: str, version: int, sequence: Int32) -> None: ...
-    def step(self) -> tuple[list[tuple[str, Drawn]], list[tuple[str, Float32]]]: ...
+    def step(self) -> tuple[list[tuple[str, Generation]], list[tuple[str, Float32]]]: ...
     def abort(self, ids: Sequence[str]) -> None: ...
-    def hold(self) -> None: ...
-    def release(self) -> None: ...
-    def forget_prefixes(self) -> None: ...
+    def suspend_requests(self) -> None: ...
+    def resume_requests(self) -> None: ...
+    def reset_prefix_cache(self) -> None: ...
 
 
-class _Scoring:
-    """Sequences whose log-probabilities were asked for."""
+class _ScoreJob:
+    """Sequences to score, with the log-probabilities so far."""
 
     def __init__(self, policy: str, version: int, sequences: Sequence[Int32]) -> None:
         self.policy = policy
         self.version = version
         self.sequences = sequences
-        self.found: dict[int, Float32] = {}
-        self.done: Future[Scores] = Future()
+        self.logprobs: dict[int, Float32] = {}
+        self.done: Future[SequenceLogprobs] = Future()
 
 
-class Stepping:
-    """Drives a core. Requests join the batch under way and leave it; a job waits for the step that is being computed.
+class StepLoop:
+    """Drives an engine with continuous batching. A job waits for the end of the current step.
 
-    While paused, requests stay where they are and scores alone are computed. `apart`: a wave is decoded alone, to its
-    end, from an empty prefix cache, and delivered whole.
+    While paused, requests are kept and only scores are computed. With `isolate_waves`, a wave is decoded alone, to its
+    end, from an empty prefix cache, and its results are delivered together.
     """
 
-    def __init__(self, core: Steps, *, apart: bool) -> None:
-        self._core = core
-        self._apart = apart
-        self._turn = threading.Condition()
+    def __init__(self, engine: StepEngine, *, isolate_waves: bool) -> None:
+        self._engine = engine
+        self._apart = isolate_waves
+        self._condition = threading.Condition()
         self._jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-        self._waves: deque[Wave] = deque()
-        self._scorings: deque[_Scoring] = deque()
-        self._scored: dict[str, tuple[_Scoring, int]] = {}
+        self._waves: deque[RequestWave] = deque()
+        self._scorings: deque[_ScoreJob] = deque()
+        self._scored: dict[str, tuple[_ScoreJob, int]] = {}
         self._numbers = itertools.count()
-        self._under_way: set[str] = set()
-        self._forgotten: set[str] = set()
-        self._whole: list[Answer] = []
-        self._answers: list[Answer] = []
-        self._fault: BaseException | None = None
+        self._active_ids: set[str] = set()
+        self._aborted: set[str] = set()
+        self._finished_in_wave: list[RequestResult] = []
+        self._answers: list[RequestResult] = []
+        self._failure: BaseException | None = None
         self.paused = False
 
-    def work(self) -> None:
-        """Compute for as long as the process lives. Where a step fails, everyone who waits is told why."""
+    def run_forever(self) -> None:
+        """Run until the process ends. A failed step fails all pending and future calls."""
         while True:
-            with self._turn:
-                self._turn.wait_for(self._due)
+            with self._condition:
+                self._condition.wait_for(self._has_work)
                 job = self._jobs.popleft() if self._jobs else None
             if job is not None:
                 _run(*job)
                 continue
             try:
                 self._step()
-            except Exception as error:  # noqa: BLE001 - whoever waits is told
+            except Exception as error:  # noqa: BLE001 - raised to all waiting callers
                 self._fail(error)
                 return
 
-    def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of `job`, which has the thread to itself."""
+    def run(self, job: Callable[_P, T], *args: _P.args, **kwargs: _P.kwargs) -> T:
+        """Run `job` between two steps, and return its result."""
         return self.start(job, *args, **kwargs).result()
 
-    def start(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Have `job` run between two steps."""
+    def start(self, job: Callable[_P, T], *args: _P.args, **kwargs: _P.kwargs) -> Future[T]:
+        """Schedule `job` to run between two steps."""
         future: Future[T] = Future()
-        with self._turn:
+        with self._condition:
             self._check()
             self._jobs.append((future, partial(job, *args, **kwargs)))
-            self._turn.notify_all()
+            self._condition.notify_all()
         return future
 
-    def submit(self, wave: Wave) -> None:
-        """Have `wave` decoded."""
-        with self._turn:
+    def submit(self, wave: RequestWave) -> None:
+        """Queue `wave` for decoding."""
+        with self._condition:
             self._check()
             self._waves.append(wave)
-            self._turn.notify_all()
+            self._condition.notify_all()
 
-    def finished(self, wait_s: float) -> tuple[Answer, ...]:
-        """Answers since the last call; waits for one, `wait_s` seconds at most. Raises what a step raised."""
-        with self._turn:
-            self._turn.wait_for(lambda: self._answers or self._fault, wait_s)
+    def take_results(self, wait_s: float) -> tuple[RequestResult, ...]:
+        """Return the results since the last call; waits up to `wait_s` seconds for one. Raises if a step failed."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._answers or self._failure, wait_s)
             self._check()
             answers, self._answers = tuple(self._answers), []
         return answers
 
-    def logprobs(self, policy: str, version: int, sequences: Sequence[Int32]) -> Scores:
-        """Of each sequence (T,) the log-probability of every token after the first, (T - 1,)."""
+    def logprobs(self, policy: str, version: int, sequences: Sequence[Int32]) -> SequenceLogprobs:
+        """Compute, for each sequence (T,), the log-probabilities (T - 1,) of every token after the first."""
         if not sequences:
             return []
-        scoring = _Scoring(policy, version, sequences)
-        with self._turn:
+        scoring = _ScoreJob(policy, version, sequences)
+        with self._condition:
             self._check()
             self._scorings.append(scoring)
-            self._turn.notify_all()
+            self._condition.notify_all()
         return scoring.done.result()
 
     def pause(self) -> None:
-        """Stop decoding; requests are kept, and what was computed by the weights as they are is forgotten. A job."""
+        """Stop decoding; requests are kept without their KV cache, which is of the current weights. Run as a job."""
         if not self.paused:
-            self._core.hold()
+            self._engine.suspend_requests()
             self.paused = True
 
     def resume(self) -> None:
-        """Go on decoding. A job."""
+        """Resume decoding. Run as a job."""
         if self.paused:
-            self._core.release()
+            self._engine.resume_requests()
             self.paused = False
-            self._core.abort(sorted(self._forgotten))
-            self._under_way -= self._forgotten
-            self._forgotten.clear()
+            self._engine.abort(sorted(self._aborted))
+            self._active_ids -= self._aborted
+            self._aborted.clear()
 
-    def forget(self, ids: Sequence[str]) -> None:
-        """Drop requests that nobody waits for any more. A job."""
+    def abort(self, ids: Sequence[str]) -> None:
+        """Abort requests whose results are not needed any more. Run as a job."""
         gone = set(ids)
-        with self._turn:
+        with self._condition:
             self._waves = deque(tuple(one for one in wave if one.id not in gone) for wave in self._waves)
         if self.paused:
-            self._forgotten |= gone & self._under_way
+            self._aborted |= gone & self._active_ids
         else:
-            self._core.abort(sorted(gone & self._under_way))
-            self._under_way -= gone
+            self._engine.abort(sorted(gone & self._active_ids))
+            self._active_ids -= gone
 
     def _check(self) -> None:
-        if self._fault is not None:
-            raise EngineError(f"vLLM failed: {self._fault!r}") from self._fault
+        if self._failure is not None:
+            raise EngineError(f"vLLM failed: {self._failure!r}") from self._failure
 
-    def _due(self) -> bool:
-        return bool(self._jobs or self._scorings or (self._waves and not self.paused) or self._core.active)
+    def _has_work(self) -> bool:
+        return bool(self._jobs or self._scorings or (self._waves and not self.paused) or self._engine.active)
 
     def _step(self) -> None:
-        self._admit()
-        drawn, scored = self._core.step()
-        answers = [Answer(id=key, drawn=one) for key, one in drawn]
-        for key, found in scored:
-            scoring, place = self._scored.pop(key)
-            scoring.found[place] = found
-            if len(scoring.found) == len(scoring.sequences):
-                scoring.done.set_result([scoring.found[one] for one in range(len(scoring.sequences))])
+        self._add_waiting()
+        generations, scored = self._engine.step()
+        answers = [RequestResult(id=key, generation=one) for key, one in generations]
+        for key, logprobs in scored:
+            scoring, index = self._scored.pop(key)
+            scoring.logprobs[index] = logprobs
+            if len(scoring.logprobs) == len(scoring.sequences):
+                scoring.done.set_result([scoring.logprobs[one] for one in range(len(scoring.sequences))])
         self._deliver(answers)
 
-    def _admit(self) -> None:
-        if not self._apart or self.paused or not self._under_way:
+    def _add_waiting(self) -> None:
+        if not self._apart or self.paused or not self._active_ids:
             while self._scorings:
-                self._begin_scoring(self._scorings.popleft())
-        if self.paused or (self._apart and (self._under_way or self._scored)):
+                self._add_scoring(self._scorings.popleft())
+        if self.paused or (self._apart and (self._active_ids or self._scored)):
             return
-        with self._turn:
+        with self._condition:
             waves = [self._waves.popleft()] if self._apart and self._waves else list(self._waves)
             if not self._apart:
                 self._waves.clear()
         if self._apart and waves:
-            self._core.forget_prefixes()
+            self._engine.reset_prefix_cache()
         for wave in waves:
-            self._begin(wave)
+            self._add_wave(wave)
 
-    def _begin(self, wave: Wave) -> None:
-        refused = []
+    def _add_wave(self, wave: RequestWave) -> None:
+        refusals = []
         for request in wave:
             try:
-                self._core.add(request)
+                self._engine.add(request)
             except (ValueError, EngineError) as error:
-                refused.append(Answer(id=request.id, refused=str(error)))
+                refusals.append(RequestResult(id=request.id, error=str(error)))
             else:
-                self._under_way.add(request.id)
-        self._deliver(refused)
+                self._active_ids.add(request.id)
+        self._deliver(refusals)
 
-    def _begin_scoring(self, scoring: _Scoring) -> None:
+    def _add_scoring(self, scoring: _ScoreJob) -> None:
         try:
-            for place, sequence in enumerate(scoring.sequences):
+            for index, sequence in enumerate(scoring.sequences):
                 key = str(next(self._numbers))
-                self._core.score(key, scoring.policy, scoring.version, sequence)
-                self._scored[key] = scoring, place
+                self._engine.score(key, scoring.policy, scoring.version, sequence)
+                self._scored[key] = scoring, index
         except (ValueError, EngineError) as error:
             scoring.done.set_exception(error)
 
-    def _deliver(self, answers: list[Answer]) -> None:
-        self._under_way.difference_update(one.id for one in answers)
+    def _deliver(self, answers: list[RequestResult]) -> None:
+        self._active_ids.difference_update(one.id for one in answers)
         if self._apart:
-            self._whole += answers
-            if self._under_way:
+            self._finished_in_wave += answers
+            if self._active_ids:
                 return
-            answers, self._whole = self._whole, []
+            answers, self._finished_in_wave = self._finished_in_wave, []
         if answers:
-            with self._turn:
+            with self._condition:
                 self._answers += answers
-                self._turn.notify_all()
+                self._condition.notify_all()
 
     def _fail(self, error: Exception) -> None:
-        with self._turn:
-            self._fault = error
+        with self._condition:
+            self._failure = error
             waiting: list[Future[Any]] = [future for future, _ in self._jobs]
-            self._turn.notify_all()
+            self._condition.notify_all()
         waiting += [
             scoring.done for scoring in (*self._scorings, *dict.fromkeys(one for one, _ in self._scored.values()))
         ]
@@ -227,5 +227,5 @@ class Stepping:
 def _run(future: Future[Any], job: Callable[[], Any]) -> None:
     try:
         future.set_result(job())
-    except Exception as error:  # noqa: BLE001 - it is raised where the result is asked for
+    except Exception as error:  # noqa: BLE001 - `result()` raises it
         future.set_exception(error)

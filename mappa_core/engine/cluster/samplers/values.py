@@ -1,4 +1,4 @@
-"""What travels between the driver and the engines that sample; numpy and the standard library only."""
+"""Messages between the driver and sampler engines; imports only numpy and the standard library."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from mappa_core.records import Finish, Float32, Int32, Sampling, VersionSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """How one engine is opened: the weights of one model, and room for adapters on it.
+class SamplerConfig:
+    """Configuration of one engine: the weights of one model, and capacity for adapters.
 
-    `policies` names those whose weights are an adapter; every other request is answered by the model itself.
+    `adapter_policies` are the policies whose weights are an adapter; all others use the model itself.
     """
 
     model: str
@@ -23,27 +23,27 @@ class Setup:
     max_batch: int
     prefix_caching: bool = True
     tensor_parallel: int = 1
-    apart: bool = False
-    """Each wave is decoded alone, to its end, from an empty prefix cache: its completions hang on nothing else."""
-    policies: tuple[str, ...] = ()
+    isolate_waves: bool = False
+    """Each wave is decoded alone, to its end, from an empty prefix cache: its completions depend on nothing else."""
+    adapter_policies: tuple[str, ...] = ()
     lora_rank: int = 0
-    """The largest rank of an adapter."""
-    adapters: int = 0
-    """Adapters that one batch may use; of further ones the requests wait."""
+    """Maximum rank of an adapter."""
+    max_adapters: int = 0
+    """Maximum number of adapters in one batch; requests of further ones wait."""
     tied: Mapping[str, str] = field(default_factory=dict)
-    """Names of tensors that share another one's memory, by that other's name."""
-    bare: bool = False
-    """Nothing is trained: a policy that has no adapter yet is the model itself, as with a new adapter."""
-    sleeps: bool = False
-    """Whether the engine gives its memory on the GPU away between rollouts."""
+    """Tied tensors: name of a sent tensor to the second name under which it is loaded."""
+    serve_base_without_adapter: bool = False
+    """Without training, a policy that has no adapter yet uses the base model, which equals a new adapter."""
+    sleep_mode: bool = False
+    """Whether the engine frees its GPU memory between rollouts (vLLM's sleep mode)."""
     transport: str = "store"
-    """How full weights reach it: store (in buckets) | nccl | ipc (from GPU to GPU)."""
+    """Transport of full weights: store (in buckets) | nccl | ipc (from GPU to GPU)."""
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Request:
-    """One action to be sampled."""
+class GenerationRequest:
+    """Request to sample one action."""
 
     id: str
     policy: str
@@ -52,14 +52,14 @@ class Request:
     stops: frozenset[int]
 
 
-Wave = tuple[Request, ...]
-"""Requests that were submitted together, in order."""
+RequestWave = tuple[GenerationRequest, ...]
+"""Requests that are submitted together, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Drawn:
-    """What was sampled for a request. Log-probabilities are nats of the temperature-scaled distribution, before any cut
-    to top_p or top_k; where the likeliest token was taken, of temperature 1."""
+class Generation:
+    """The sampled action of a request. Log-probabilities are in nats, of the temperature-scaled distribution before
+    truncation to top_p or top_k; for greedy decoding of temperature 1."""
 
     tokens: Int32  # (T,), with the stop token if one was sampled
     logprobs: Float32  # (T,)
@@ -69,9 +69,9 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Answer:
-    """The end of a request: what was drawn, or why the engine refused it."""
+class RequestResult:
+    """Result of a request: its generation, or the error with which the engine refused it."""
 
     id: str
-    drawn: Drawn | None = None
-    refused: str = ""
+    generation: Generation | None = None
+    error: str = ""

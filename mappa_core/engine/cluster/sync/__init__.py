@@ -1,1 +1,1 @@
-"""New weights from learners to samplers: sent in buckets, verified, and only then sampled by."""
+"""Weight synchronisation from learners to samplers: weights are sent, verified, and only then used for sampling."""

@@ -1,4 +1,4 @@
-"""Weights on their way from a learner to samplers: many tensors in one buffer, each with a checksum."""
+"""Buckets: buffers that carry many tensors from a learner to samplers, each tensor with a checksum."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ import xxhash
 from numpy.typing import NDArray
 from torch import Tensor
 
-Named = tuple[str, Tensor]
+NamedTensor = tuple[str, Tensor]
 BUCKET_BYTES = 30 << 20
-"""Small enough that the allocator gives the memory of one bucket to the next (malloc does below 32 MB), so that no page
-is touched for the first time again and again; large enough that what a bucket costs beside its bytes does not count."""
+"""Small enough that the allocator reuses the memory of one bucket for the next (malloc does below 32 MB), which avoids
+repeated page faults; large enough that the overhead per bucket does not matter."""
 FIRST_BYTES = 4 << 20
-"""The first bucket is small, so that engines begin to load while the next is filled."""
+"""Size of the first bucket: small, so that engines start to load while the next one is filled."""
 _ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bucket:
-    """Some tensors, whole, in the order in which they are loaded. `data` holds their bytes; the rest says where."""
+    """Whole tensors in loading order: `data` holds their bytes, the other fields their layout."""
 
     names: tuple[str, ...]
     dtypes: tuple[str, ...]
-    """As torch names them: float32, bfloat16."""
+    """Torch dtype names: float32, bfloat16."""
     shapes: tuple[tuple[int, ...], ...]
     offsets: tuple[int, ...]
-    """In bytes, where each tensor begins; multiples of 64."""
+    """Byte offset of each tensor; multiples of 64."""
     data: NDArray[np.uint8]
     checksums: tuple[str, ...]
-    """Of each tensor as it was filled in: its bytes, dtype and shape."""
+    """Checksum of each tensor's bytes, dtype and shape when it was copied in."""
 
 
-def fill(tensors: Iterable[Named], bucket_bytes: int = BUCKET_BYTES) -> Iterator[Bucket]:
-    """Copy tensors, in order, into buckets of at most `bucket_bytes`, the first of `FIRST_BYTES`; a tensor that is
-    larger has one of its own.
+def fill_buckets(tensors: Iterable[NamedTensor], bucket_bytes: int = BUCKET_BYTES) -> Iterator[Bucket]:
+    """Copy tensors, in order, into buckets of at most `bucket_bytes`, the first of `FIRST_BYTES`; a larger tensor gets
+    a bucket of its own.
 
-    Every tensor is copied before the next is asked for, so that one gathered for this alone may be let go of.
+    Every tensor is copied before the next is requested, so that gathered ones can be freed in between.
     """
-    filling = _Filling(min(FIRST_BYTES, bucket_bytes))
+    builder = _BucketBuilder(min(FIRST_BYTES, bucket_bytes))
     for name, tensor in tensors:
         size = tensor.numel() * tensor.element_size()
-        if filling.names and filling.end + size > filling.size:
-            yield filling.bucket()
-            filling = _Filling(bucket_bytes)
-        filling.add(name, tensor, size)
-    if filling.names:
-        yield filling.bucket()
+        if builder.names and builder.end + size > builder.size:
+            yield builder.bucket()
+            builder = _BucketBuilder(bucket_bytes)
+        builder.add(name, tensor, size)
+    if builder.names:
+        yield builder.bucket()
 
 
-class _Filling:
-    """A bucket under way."""
+class _BucketBuilder:
+    """Collects the tensors of one bucket."""
 
     def __init__(self, size: int) -> None:
         self.names: list[str] = []
@@ -88,50 +88,52 @@ class _Filling:
         )
 
 
-def tensors(bucket: Bucket) -> Iterator[Named]:
-    """The tensors of a bucket as views of its buffer, to be read and never written: other processes share it."""
+def bucket_tensors(bucket: Bucket) -> Iterator[NamedTensor]:
+    """Yield the tensors of a bucket as views of its buffer, for reading only: other processes share it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
-        # torch makes no tensor of an empty buffer.
+        # torch.frombuffer does not accept an empty buffer.
         whole = torch.frombuffer(bucket.data, dtype=torch.uint8) if bucket.data.size else torch.empty(0).byte()
-    for name, dtype, shape, place in _places(bucket):
+    for name, dtype, shape, place in _tensor_slices(bucket):
         yield name, whole[place].view(getattr(torch, dtype)).view(shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Arrival:
-    """A bucket at a sampler, with the checksums of its tensors as they lie here."""
+class ReceivedBucket:
+    """A bucket at a sampler, with the checksums of its tensors as received."""
 
     bucket: Bucket
     checksums: tuple[str, ...]
 
     @classmethod
-    def of(cls, bucket: Bucket) -> Arrival:
-        found = tuple(_checksum(bucket.data[place], dtype, shape) for _, dtype, shape, place in _places(bucket))
-        return cls(bucket=bucket, checksums=found)
+    def of(cls, bucket: Bucket) -> ReceivedBucket:
+        checksums = tuple(
+            _checksum(bucket.data[place], dtype, shape) for _, dtype, shape, place in _tensor_slices(bucket)
+        )
+        return cls(bucket=bucket, checksums=checksums)
 
 
-class Arrivals:
-    """What reached a sampler: gives the tensors, and remembers names and checksums in the order of loading."""
+class ReceivedTensors:
+    """Yields the tensors that reached a sampler, and records their names and checksums in loading order."""
 
     def __init__(self, tied: Mapping[str, str]) -> None:
-        """`tied`: a name that shares the tensor of another, by that other's name. vLLM is sent both: it packs the
-        head apart, and would keep the old one."""
+        """`tied` maps a sent name to the second name of its tensor. vLLM loads both: it packs the output head
+        separately, and would keep the old one."""
         self.names: list[str] = []
         self.checksums: list[str] = []
         self._tied = tied
 
-    def tensors(self, arrivals: Iterable[Arrival]) -> Iterator[Named]:
-        """Every tensor with its name, a tied one twice."""
+    def tensors(self, arrivals: Iterable[ReceivedBucket]) -> Iterator[NamedTensor]:
+        """Yield every tensor with its name, tied ones under both names."""
         for arrival in arrivals:
-            for (name, tensor), checksum in zip(tensors(arrival.bucket), arrival.checksums, strict=True):
+            for (name, tensor), checksum in zip(bucket_tensors(arrival.bucket), arrival.checksums, strict=True):
                 for one in (name, *([self._tied[name]] if name in self._tied else [])):
                     self.names.append(one)
                     self.checksums.append(checksum)
                     yield one, tensor
 
 
-def _places(bucket: Bucket) -> Iterator[tuple[str, str, tuple[int, ...], slice]]:
+def _tensor_slices(bucket: Bucket) -> Iterator[tuple[str, str, tuple[int, ...], slice]]:
     for name, dtype, shape, offset in zip(bucket.names, bucket.dtypes, bucket.shapes, bucket.offsets, strict=True):
         yield name, dtype, shape, slice(offset, offset + math.prod(shape) * getattr(torch, dtype).itemsize)
 

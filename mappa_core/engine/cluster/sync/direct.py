@@ -1,45 +1,47 @@
-"""The driver's side of weights that go from GPU to GPU: who meets whom, and when anew. Untried on a GPU."""
+"""Driver's side of transfers from GPU to GPU: connects and reconnects ranks and engines. Untested on a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from mappa_core.engine.cluster.sync.gpu import Transport
-from mappa_core.engine.cluster.sync.receipt import Sent
+from mappa_core.engine.cluster.sync.gpu import GpuTransport
+from mappa_core.engine.cluster.sync.receipt import SentWeights
 
 
-class Group(Protocol):
-    """The ranks that send."""
+class SendingGroup(Protocol):
+    """A group of ranks that send weights."""
 
-    async def connect(self, policy: str, transport: Transport, engines: Sequence[Any], workers: Sequence[int]) -> None:
-        """Have all ranks meet the engines, given by handles of Ray, each with its number of GPUs."""
+    async def connect(
+        self, policy: str, transport: GpuTransport, engines: Sequence[Any], workers: Sequence[int]
+    ) -> None:
+        """Connect all ranks to the engines, given as Ray handles with their numbers of GPUs."""
 
-    async def transfer(self, policy: str, version: int) -> Sent:
-        """Have all ranks send."""
+    async def transfer(self, policy: str, version: int) -> SentWeights:
+        """Send the weights from all ranks."""
 
 
-class Direct:
-    """Transfers of one policy; `transfer` is what its Route asks for.
+class GpuTransfer:
+    """Transfers of one policy; `transfer` is the function of its WeightRoute.
 
-    Ranks and engines meet before the first transfer, and again once an engine was started anew or a transfer broke: a
-    group of nccl that lost a member, or a message, is of no further use.
+    Ranks and engines connect before the first transfer, and again after an engine was restarted or a transfer failed:
+    an nccl group that lost a member, or a message, cannot be used any more.
     """
 
     def __init__(
-        self, transport: Transport, group: Group, engines: Callable[[], Sequence[Any]], workers: Sequence[int]
+        self, transport: GpuTransport, group: SendingGroup, engines: Callable[[], Sequence[Any]], workers: Sequence[int]
     ) -> None:
         self._transport = transport
         self._group = group
         self._engines, self._workers = engines, tuple(workers)
-        self._met: tuple[Any, ...] | None = None
+        self._connected: tuple[Any, ...] | None = None
 
-    async def transfer(self, policy: str, version: int) -> Sent:
-        """Send a version of the policy to all its engines."""
+    async def transfer(self, policy: str, version: int) -> SentWeights:
+        """Send a version of the policy to all its engines; connect first where needed."""
         engines = tuple(self._engines())
-        met, self._met = self._met, None
-        if engines != met:
+        connected, self._connected = self._connected, None
+        if engines != connected:
             await self._group.connect(policy, self._transport, engines, self._workers)
         sent = await self._group.transfer(policy, version)
-        self._met = engines
+        self._connected = engines
         return sent

@@ -1,4 +1,4 @@
-"""The second witness of a publish: learner and sampler say how likely the same stored tokens are."""
+"""Probe of a publish: compares log-probabilities of the same tokens between learner and sampler."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from mappa_core.experience import Experience
 from mappa_core.records import Float32, Int32
 
 SEQUENCES, LENGTH = 4, 32
-"""A wrong tensor shows in any token, so few are enough; they lie in several sequences, as a cache may be stale in one
-alone."""
+"""A wrong tensor affects every token, so few suffice; they are from several sequences, as a stale cache may affect only
+one."""
 _EXACT, _ROUNDED = 1e-4, 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """Nats by which learner and sampler may differ: the largest difference of all tokens, or the mean one."""
+class ProbeLimit:
+    """Maximum difference of learner and sampler in nats: of the mean over tokens with `use_mean`, else of any token."""
 
-    nats: float
-    mean: bool
+    max_nats: float
+    use_mean: bool
 
     @classmethod
-    def of(cls, dtype: str, nats: float | None) -> Limit:
-        """The limit for weights of `dtype`, `nats` where it was set. Rounded weights differ by a lot in single tokens,
-        so there it is the mean that counts."""
+    def of(cls, dtype: str, nats: float | None) -> ProbeLimit:
+        """Build the limit for weights of `dtype`; `nats` overrides the default. Below float32 single tokens differ by a
+        lot, so the mean is limited."""
         exact = dtype == "float32"
-        return cls(nats=nats if nats is not None else _EXACT if exact else _ROUNDED, mean=not exact)
+        return cls(max_nats=nats if nats is not None else _EXACT if exact else _ROUNDED, use_mean=not exact)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
-    """Absolute differences in nats over all tokens of a probe."""
+class ProbeResult:
+    """Result of a probe: maximum and mean absolute difference in nats over its tokens."""
 
-    largest: float
-    mean: float
+    max_diff: float
+    mean_diff: float
     tokens: int
 
 
-def from_experience(experience: Experience, policy: str) -> tuple[Int32, ...]:
-    """Ends of prompts with their actions, of rows of the policy that are spread over the iteration; () without any."""
+def sequences_from_experience(experience: Experience, policy: str) -> tuple[Int32, ...]:
+    """Take the last tokens of prompt plus action from rows of the policy, spread over the iteration; () without any."""
     if policy not in experience.policies:
         return ()
     rows = np.flatnonzero(experience.policy == experience.policies.index(policy))
@@ -57,26 +57,26 @@ def _end(experience: Experience, row: int) -> Int32:
     return end
 
 
-def from_seed(seed: int, *, vocabulary: int, window: int) -> tuple[Int32, ...]:
-    """Any tokens, for as long as there is no experience. A sequence leaves room for one more token in the window."""
+def sequences_from_seed(seed: int, *, vocabulary: int, window: int) -> tuple[Int32, ...]:
+    """Draw random tokens, for probes before the first experience. Each leaves room for one more token in the window."""
     shape = (SEQUENCES, min(LENGTH, window - 1))
     return tuple(np.random.default_rng(seed).integers(0, vocabulary, shape, dtype=np.int32))
 
 
-def compare(learner: Sequence[Float32], sampler: Sequence[Float32]) -> Probe:
-    """The differences. Something that is no number makes both figures none, and no limit lets it pass."""
+def compare_logprobs(learner: Sequence[Float32], sampler: Sequence[Float32]) -> ProbeResult:
+    """Compute the differences. NaN in any value makes both NaN, which fails every limit."""
     if [len(one) for one in learner] != [len(one) for one in sampler]:
         raise SyncError("learner and sampler gave log-probabilities of different tokens to a probe")
     gaps = np.abs(np.concatenate(learner, dtype=np.float64) - np.concatenate(sampler, dtype=np.float64))
-    return Probe(largest=float(gaps.max()), mean=float(gaps.mean()), tokens=len(gaps))
+    return ProbeResult(max_diff=float(gaps.max()), mean_diff=float(gaps.mean()), tokens=len(gaps))
 
 
-def check_probe(probe: Probe, limit: Limit, *, policy: str, version: int, engine: str) -> None:
-    """Raise SyncError where the difference is beyond the limit."""
-    found = probe.mean if limit.mean else probe.largest
-    if not found <= limit.nats:
+def check_probe(probe: ProbeResult, limit: ProbeLimit, *, policy: str, version: int, engine: str) -> None:
+    """Raise SyncError where the difference exceeds the limit."""
+    difference = probe.mean_diff if limit.use_mean else probe.max_diff
+    if not difference <= limit.max_nats:
         raise SyncError(
             f"policy {policy!r}, version {version}, engine {engine!r}: the log-probabilities of {probe.tokens} tokens "
-            f"differ from the learner's by {probe.mean:.2g} nats in the mean and {probe.largest:.2g} at most; the "
-            f"{'mean' if limit.mean else 'largest'} may be {limit.nats:.2g} (engine.options.probe_limit)"
+            f"differ from the learner's by {probe.mean_diff:.2g} nats in the mean and {probe.max_diff:.2g} at most; "
+            f"the {'mean' if limit.use_mean else 'largest'} may be {limit.max_nats:.2g} (engine.options.probe_limit)"
         )

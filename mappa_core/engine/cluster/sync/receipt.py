@@ -1,4 +1,4 @@
-"""What was sent and what arrived, and the proof that the one is the other."""
+"""Records of sent and received weights, and checks that they are equal."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mappa_core.errors import SyncError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """What a learner sent. `names` and `checksums` in the order of sending; `bytes` without what lies between."""
+class SentWeights:
+    """Record of sent weights. `names` and `checksums` are in sending order; `bytes` counts the data sent."""
 
     policy: str
     version: int
@@ -23,7 +23,7 @@ class Sent:
 
     @property
     def checksum(self) -> str:
-        """One for all tensors."""
+        """Checksum over all tensors."""
         digest = xxhash.xxh3_128()
         for name, checksum in zip(self.names, self.checksums, strict=True):
             digest.update(f"{name} {checksum}\n".encode())
@@ -31,9 +31,9 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
-    """What an engine loaded, in order: names of tensors with the checksums of what lay before it, tied ones twice.
-    `version` is what it labels its tokens with from now on, as the engine itself says."""
+class ReceivedWeights:
+    """Record of the weights that an engine loaded: tensor names with checksums of the received data, in loading order,
+    tied ones twice. `version` is the engine's own report of the version that labels its tokens."""
 
     names: tuple[str, ...]
     checksums: tuple[str, ...]
@@ -41,10 +41,10 @@ class Received:
     seconds: float
 
 
-def check_sent(sent: Sent, expected: Collection[str]) -> None:
+def check_sent(sent: SentWeights, expected: Collection[str]) -> None:
     """Raise SyncError unless exactly the tensors of the model were sent, each once.
 
-    An engine serves what is missing from older weights, or from memory that was never written, without an error.
+    An engine would silently use old weights, or uninitialised memory, for missing tensors.
     """
     where = f"policy {sent.policy!r}, version {sent.version}"
     if len(set(sent.names)) < len(sent.names):
@@ -57,10 +57,10 @@ def check_sent(sent: Sent, expected: Collection[str]) -> None:
         raise SyncError(f"{where}: the learner sent {unknown[0]}, which the model does not have")
 
 
-def check(sent: Sent, received: Received, tied: Mapping[str, str], *, engine: str) -> None:
-    """Raise SyncError unless what `engine` received is what was sent, in its order and under its version.
+def check_received(sent: SentWeights, received: ReceivedWeights, tied: Mapping[str, str], *, engine: str) -> None:
+    """Raise SyncError unless `engine` received exactly what was sent, in order and under the same version.
 
-    `tied` are names that the engine loads from the tensor of another, by that other's name.
+    `tied` maps a sent name to the second name under which its tensor is loaded.
     """
     where = f"policy {sent.policy!r}, version {sent.version}, engine {engine!r}"
     wanted = [
@@ -69,14 +69,14 @@ def check(sent: Sent, received: Received, tied: Mapping[str, str], *, engine: st
         for one in (name, *([tied[name]] if name in tied else []))
     ]
     arrived = list(zip(received.names, received.checksums, strict=True))
-    for place, (expected, found) in enumerate(zip_longest(wanted, arrived)):
-        if found == expected:
+    for index, (expected, actual) in enumerate(zip_longest(wanted, arrived)):
+        if actual == expected:
             continue
-        if found is None:
-            raise SyncError(f"{where}: {expected[0]} did not arrive ({len(wanted) - place} of {len(wanted)} missing)")
-        if expected is None or found[0] != expected[0]:
+        if actual is None:
+            raise SyncError(f"{where}: {expected[0]} did not arrive ({len(wanted) - index} of {len(wanted)} missing)")
+        if expected is None or actual[0] != expected[0]:
             instead = "nothing" if expected is None else expected[0]
-            raise SyncError(f"{where}: {found[0]} arrived where {instead} was sent")
-        raise SyncError(f"{where}: {found[0]} arrived damaged: checksum {found[1]}, sent with {expected[1]}")
+            raise SyncError(f"{where}: {actual[0]} arrived where {instead} was sent")
+        raise SyncError(f"{where}: {actual[0]} arrived damaged: checksum {actual[1]}, sent with {expected[1]}")
     if received.version != sent.version:
         raise SyncError(f"{where}: the engine labels its tokens with version {received.version}")

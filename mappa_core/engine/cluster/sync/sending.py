@@ -1,4 +1,4 @@
-"""Weights on their way, and the record of what was sent."""
+"""Sends weights in buckets, and records what was sent."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import TypeVar
 
-from mappa_core.engine.cluster.sync.buckets import BUCKET_BYTES, Bucket, Named, fill
-from mappa_core.engine.cluster.sync.receipt import Sent
+from mappa_core.engine.cluster.sync.buckets import BUCKET_BYTES, Bucket, NamedTensor, fill_buckets
+from mappa_core.engine.cluster.sync.receipt import SentWeights
 
 T = TypeVar("T")
 
 
-def in_sending_order(tensors: Iterable[T], size: Callable[[T], int]) -> list[T]:
-    """In their order, but those larger than a bucket in the middle: while one is filled in, engines load what came
-    before it, and while they load it, what comes after is filled in. `size` in bytes."""
+def order_for_sending(tensors: Iterable[T], size: Callable[[T], int]) -> list[T]:
+    """Sort tensors for sending: keep their order, but move those larger than a bucket to the middle, so that filling
+    and loading a large one overlap with the tensors before and after it. `size` in bytes."""
     known = [(one, size(one)) for one in tensors]
     large = [one for one, size in known if size > BUCKET_BYTES]
     small = [(one, size) for one, size in known if size <= BUCKET_BYTES]
@@ -24,18 +24,20 @@ def in_sending_order(tensors: Iterable[T], size: Callable[[T], int]) -> list[T]:
     return [*others[:half], *large, *others[half:]]
 
 
-class Sending:
-    """The tensors of one version of a policy, a bucket at a time."""
+class BucketSender:
+    """Splits the tensors of one version of a policy into buckets."""
 
-    def __init__(self, policy: str, version: int, tensors: Iterable[Named], bucket_bytes: int = BUCKET_BYTES) -> None:
+    def __init__(
+        self, policy: str, version: int, tensors: Iterable[NamedTensor], bucket_bytes: int = BUCKET_BYTES
+    ) -> None:
         self._policy, self._version = policy, version
-        self._buckets = fill(tensors, bucket_bytes)
+        self._buckets = fill_buckets(tensors, bucket_bytes)
         self._names: list[str] = []
         self._checksums: list[str] = []
         self._bytes = 0
 
-    def take(self) -> Bucket | None:
-        """The next bucket; None: there are no more."""
+    def next_bucket(self) -> Bucket | None:
+        """Return the next bucket; None after the last."""
         bucket = next(self._buckets, None)
         if bucket is not None:
             self._names += bucket.names
@@ -43,9 +45,9 @@ class Sending:
             self._bytes += bucket.data.nbytes
         return bucket
 
-    def sent(self) -> Sent:
-        """What was taken so far."""
-        return Sent(
+    def sent_record(self) -> SentWeights:
+        """Return the record of the buckets so far."""
+        return SentWeights(
             policy=self._policy,
             version=self._version,
             names=tuple(self._names),

@@ -1,1 +1,1 @@
-"""The coach without a model: rules over contracts, tool results and skill, and blame by substitution."""
+"""The coach without a model: rules over contracts, tool results and skill, and blame by reruns on reference files."""

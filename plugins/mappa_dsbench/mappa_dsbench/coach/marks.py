@@ -1,4 +1,4 @@
-"""What an action is worth by itself, in points from 0 to 10: rules over what its programs did and what it left.
+"""Scores an action by itself, from 0 to 10 points: rules over the results of its programs and the files it left.
 
 | score | Data Engineer | Modeler | Analyst |
 |---|---|---|---|
@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from mappa_core import ToolResult
-from mappa_dsbench.grading.submission import Reason
+from mappa_dsbench.grading.submission import RejectionReason
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, X_TRAIN
 
-POINTS: Mapping[str, Mapping[str, float]] = {
+POINTS_OF_FAULT: Mapping[str, Mapping[str, float]] = {
     DATA_ENGINEER: {
         "refit_on_test": 7,
         "id_inside": 6,
@@ -50,19 +50,19 @@ POINTS: Mapping[str, Mapping[str, float]] = {
         "unreadable": 2,
         "missing": 2,
     },
-    ANALYST: {**dict.fromkeys(get_args(Reason), 4), "unfaithful": 3, "hard_labels": 3, "missing": 2},
+    ANALYST: {**dict.fromkeys(get_args(RejectionReason), 4), "unfaithful": 3, "hard_labels": 3, "missing": 2},
 }
-"""What an action is worth that left a file with this fault."""
+"""Points for an action that left a file with this fault."""
 
-WITHOUT_FEATURES = 2.0
-REJECTED = 4.0
-CUT_OFF, NO_PROGRAM, FAILED = 0.0, 0.0, 1.0
-FULL, USABLE = 10.0, 5.0
+WITHOUT_FEATURES_POINTS = 2.0
+REJECTED_POINTS = 4.0
+CUT_OFF_POINTS, NO_PROGRAM_POINTS, FAILED_POINTS = 0.0, 0.0, 1.0
+FULL_POINTS, USABLE_POINTS = 10.0, 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """One fault of a file, as the check of the contracts found it. Who needs the file cannot work with a `hard` one."""
+class FileFault:
+    """One fault of a file, as found by the contract checks. A `hard` fault makes the file unusable."""
 
     code: str
     path: str
@@ -75,9 +75,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What one action of `agent` did and left: as it was played, or tried once more on reference artifacts.
+    """One action of `agent` with its effects: as played, or rerun on reference artifacts.
 
-    `results` are those of its own programs, `facts` what the check of the contracts found afterwards.
+    `results` are those of its own programs, `facts` those of the contract checks afterwards.
     """
 
     agent: str
@@ -86,60 +86,62 @@ class Attempt:
     facts: Mapping[str, Any]
 
     @property
-    def faults(self) -> tuple[Fault, ...]:
-        return faults_in(self.facts)
+    def faults(self) -> tuple[FileFault, ...]:
+        return parse_faults(self.facts)
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """Points for an action, None where nothing can be said of it, and whether its agent is at fault."""
+class ActionScore:
+    """Points for an action, None where it cannot be scored, and whether its agent is at fault."""
 
     score: float | None
     why: str
     at_fault: bool
 
 
-def faults_in(facts: Mapping[str, Any]) -> tuple[Fault, ...]:
-    """The faults that an Inspection lists."""
-    return tuple(Fault(**one) for one in facts["faults"])
+def parse_faults(facts: Mapping[str, Any]) -> tuple[FileFault, ...]:
+    """Parse the faults of an Inspection's facts."""
+    return tuple(FileFault(**one) for one in facts["faults"])
 
 
-def mark_of_play(attempt: Attempt) -> Mark | None:
-    """The mark of an action that does not deserve one for its files; None where it does."""
+def score_execution(attempt: Attempt) -> ActionScore | None:
+    """Score an action that was truncated, had no program or failed; None where its files decide."""
     if attempt.truncated:
-        return Mark(CUT_OFF, "The reply was cut off at its token limit.", True)
+        return ActionScore(CUT_OFF_POINTS, "The reply was cut off at its token limit.", True)
     if not attempt.results and attempt.faults:
-        return Mark(NO_PROGRAM, "The reply holds no program, and the files that are due are not there.", True)
+        return ActionScore(
+            NO_PROGRAM_POINTS, "The reply holds no program, and the files that are due are not there.", True
+        )
     failed = [result for result in attempt.results if result.status != "ok"]
     if failed:
         lines = failed[0].stderr.strip().splitlines()
-        return Mark(FAILED, f"The program failed: {lines[-1] if lines else failed[0].status}", True)
+        return ActionScore(FAILED_POINTS, f"The program failed: {lines[-1] if lines else failed[0].status}", True)
     return None
 
 
-def mark_of_faults(attempt: Attempt) -> Mark | None:
-    """The mark of an action that left files with faults; None where it left none."""
+def score_faults(attempt: Attempt) -> ActionScore | None:
+    """Score an action that left files with faults; None where it left none."""
     faults = attempt.faults
     if not faults:
         return None
-    score = min(_points(attempt, fault) for fault in faults)
+    score = min(_points_of_fault(attempt, fault) for fault in faults)
     if attempt.agent == DATA_ENGINEER and len({fault.code for fault in faults}) > 1:
         score -= 1
-    return Mark(score, "; ".join(map(str, faults)) + ".", True)
+    return ActionScore(score, "; ".join(map(str, faults)) + ".", True)
 
 
-def mark_of_skill(skill: float | None) -> Mark:
-    """The mark of a model without faults. `skill`: how far it is on the way from a constant guess to the reference
-    model; None where its predictions cannot be graded."""
+def score_skill(skill: float | None) -> ActionScore:
+    """Score a model without faults by its `skill`, from a constant guess (0) to the reference model (1); None where its
+    predictions cannot be graded."""
     if skill is None:
-        return Mark(None, "The model has no faults; how good it is cannot be told.", False)
-    score = USABLE + (FULL - USABLE) * skill
-    return Mark(score, f"The model reaches {skill:.0%} of the way to the reference model.", skill == 0)
+        return ActionScore(None, "The model has no faults; how good it is cannot be told.", False)
+    score = USABLE_POINTS + (FULL_POINTS - USABLE_POINTS) * skill
+    return ActionScore(score, f"The model reaches {skill:.0%} of the way to the reference model.", skill == 0)
 
 
-def _points(attempt: Attempt, fault: Fault) -> float:
+def _points_of_fault(attempt: Attempt, fault: FileFault) -> float:
     if fault.path == X_TRAIN and fault.code in ("missing", "unreadable"):
-        return WITHOUT_FEATURES
+        return WITHOUT_FEATURES_POINTS
     if attempt.facts.get("reason") is not None:
-        return REJECTED  # `missing` is then said of values, not of the file
-    return POINTS[attempt.agent][fault.code]
+        return REJECTED_POINTS  # `missing` then refers to values, not to the file
+    return POINTS_OF_FAULT[attempt.agent][fault.code]

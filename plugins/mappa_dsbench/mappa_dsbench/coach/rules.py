@@ -1,8 +1,8 @@
 """The coach without a model: rules over contracts, tool results and skill, by the table in `marks`.
 
-An agent is not charged with what its predecessors broke. Where something that it needs is missing or has a fault, its
-own programs are run once more on reference artifacts, and the better of both runs gives the score (`substitution`). The
-blame is then the predecessor's, unless the programs fail on good files as well.
+An agent is not charged with faults of its predecessors. Where a file that it needs is missing or faulty, its own
+programs are rerun on reference artifacts, and the better of both runs gives the score (`substitution`). The predecessor
+is then to blame, unless the programs fail on good files as well.
 """
 
 from __future__ import annotations
@@ -10,65 +10,65 @@ from __future__ import annotations
 import asyncio
 
 from mappa_core import NOBODY, Bench, Coach, ConfigError, NoOptions, Scene, Task, Verdict
-from mappa_dsbench.coach.hindrance import hindrance
-from mappa_dsbench.coach.marks import FULL, Attempt, Mark, mark_of_faults, mark_of_play, mark_of_skill
-from mappa_dsbench.coach.skill import skill_of
-from mappa_dsbench.coach.substitution import Substitution
-from mappa_dsbench.contracts import inspect
+from mappa_dsbench.coach.hindrance import find_upstream_fault
+from mappa_dsbench.coach.marks import FULL_POINTS, ActionScore, Attempt, score_execution, score_faults, score_skill
+from mappa_dsbench.coach.skill import compute_skill
+from mappa_dsbench.coach.substitution import ReferenceRerunner
+from mappa_dsbench.contracts import inspect_action
 from mappa_dsbench.roles import ANALYST, MODELER, ROLES
 
 
 class RuleCoach(Coach):
-    """The offer `dsbench-rules`. It needs the truth for the Modeler alone (`coach.reference_for`); where it is not
-    shown, a model that can be used is not told from a good one, and it abstains."""
+    """The offer `dsbench-rules`. It needs the truth for the Modeler alone (`coach.reference_for`); where the truth is
+    not shown, it cannot tell a usable model from a good one, and abstains."""
 
     def __init__(self, options: NoOptions) -> None:
-        self._equipment: tuple[Bench, Substitution] | None = None
+        self._tools: tuple[Bench, ReferenceRerunner] | None = None
 
-    def equip(self, bench: Bench) -> None:
-        self._equipment = (bench, Substitution(bench))
+    def set_bench(self, bench: Bench) -> None:
+        self._tools = (bench, ReferenceRerunner(bench))
 
     async def score(self, scene: Scene) -> Verdict:
         if scene.step.agent not in ROLES:
             return Verdict.abstained(f"There are no rules for {scene.step.agent}.")
-        if self._equipment is None:
+        if self._tools is None:
             raise ConfigError("the coach dsbench-rules tries programs out: it needs a run with the tool python")
-        bench, substitution = self._equipment
-        played = await _played(scene, bench)
-        mark = await _mark(played, scene.task)
-        hindered = hindrance(scene)
-        if hindered is None or mark.score == FULL or played.truncated or not played.results:
-            return _verdict(mark, scene.step.agent, mark.why, NOBODY)
-        again = await substitution.again(scene)
-        tried = Attempt(agent=played.agent, truncated=False, results=again.results, facts=again.facts)
-        better = await _mark(tried, scene.task)
-        if better.score is not None and mark.score is not None and mark.score >= better.score:
-            better = mark
-        why = f"{mark.why} As {hindered.what}, the programs were run again on reference artifacts: {better.why}"
-        return _verdict(better, scene.step.agent, why, hindered.agent)
+        bench, rerunner = self._tools
+        played = await _inspect_attempt(scene, bench)
+        action_score = await _score_attempt(played, scene.task)
+        upstream = find_upstream_fault(scene)
+        if upstream is None or action_score.score == FULL_POINTS or played.truncated or not played.results:
+            return _to_verdict(action_score, scene.step.agent, action_score.why, NOBODY)
+        rerun = await rerunner.rerun(scene)
+        tried = Attempt(agent=played.agent, truncated=False, results=rerun.results, facts=rerun.facts)
+        better = await _score_attempt(tried, scene.task)
+        if better.score is not None and action_score.score is not None and action_score.score >= better.score:
+            better = action_score
+        why = f"{action_score.why} As {upstream.what}, the programs were run again on reference artifacts: {better.why}"
+        return _to_verdict(better, scene.step.agent, why, upstream.agent)
 
 
-async def _played(scene: Scene, bench: Bench) -> Attempt:
-    """The action as it was played. Files that nobody looked into, as the agent had turns left, are looked into now."""
-    step, found = scene.step, scene.step.inspection
-    if found is None or not (found.facts["faults"] or found.facts["probed"]):
-        found = await inspect(scene, bench, last=True, done=True)
-    return Attempt(agent=step.agent, truncated=step.truncated, results=step.results, facts=found.facts)
+async def _inspect_attempt(scene: Scene, bench: Bench) -> Attempt:
+    """Return the action as played. Files that were not inspected, as the agent had turns left, are inspected now."""
+    step, inspection = scene.step, scene.step.inspection
+    if inspection is None or not (inspection.facts["faults"] or inspection.facts["probed"]):
+        inspection = await inspect_action(scene, bench, last=True, done=True)
+    return Attempt(agent=step.agent, truncated=step.truncated, results=step.results, facts=inspection.facts)
 
 
-async def _mark(attempt: Attempt, task: Task) -> Mark:
-    mark = mark_of_play(attempt) or mark_of_faults(attempt)
-    if mark is not None:
-        return mark
+async def _score_attempt(attempt: Attempt, task: Task) -> ActionScore:
+    action_score = score_execution(attempt) or score_faults(attempt)
+    if action_score is not None:
+        return action_score
     if attempt.agent == ANALYST and attempt.facts["faithful"] is None:
-        return Mark(None, "The file is accepted; whether it holds what the model says cannot be told.", False)
+        return ActionScore(None, "The file is accepted; whether it holds what the model says cannot be told.", False)
     if attempt.agent != MODELER:
-        return Mark(FULL, "The contract is kept.", False)
-    return mark_of_skill(await asyncio.to_thread(skill_of, attempt.facts["predictions"], task))
+        return ActionScore(FULL_POINTS, "The contract is kept.", False)
+    return score_skill(await asyncio.to_thread(compute_skill, attempt.facts["predictions"], task))
 
 
-def _verdict(mark: Mark, agent: str, why: str, otherwise: str) -> Verdict:
-    """`otherwise` is to blame for what is not the agent's own fault."""
-    if mark.score is None:
+def _to_verdict(action_score: ActionScore, agent: str, why: str, otherwise: str) -> Verdict:
+    """Build the verdict; `otherwise` is to blame where the agent itself is not at fault."""
+    if action_score.score is None:
         return Verdict.abstained(why)
-    return Verdict.scored(mark.score, why, blame=agent if mark.at_fault else otherwise)
+    return Verdict.scored(action_score.score, why, blame=agent if action_score.at_fault else otherwise)

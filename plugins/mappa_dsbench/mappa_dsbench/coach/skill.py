@@ -1,4 +1,4 @@
-"""How good a model is by itself: what it predicts of the test table, graded as if it were handed in."""
+"""Computes the skill of a model by itself: its predictions for the test table, graded as if submitted."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from pathlib import Path
 from typing import Any
 
 from mappa_core import Task
-from mappa_dsbench.contracts.handing_in import as_submission, ids_of
-from mappa_dsbench.grading.grade import grade, normalised
-from mappa_dsbench.grading.truth import truth_at
+from mappa_dsbench.contracts.handing_in import read_ids, to_submission
+from mappa_dsbench.grading.grade import grade_submission, normalise_score
+from mappa_dsbench.grading.truth import load_truth
 from mappa_dsbench.roles import TEST
-from mappa_dsbench.table import table_in
+from mappa_dsbench.table import table_of_task
 
 
-def skill_of(predictions: Mapping[str, Any] | None, task: Task) -> float | None:
-    """From 0, a constant guess or what cannot be handed in, to 1, the reference model; perfection where none is known
-    that is better than the guess. None where the truth is not shown, the predictions were not told, or they are not of
-    the rows of the test table, as the test features are not.
+def compute_skill(predictions: Mapping[str, Any] | None, task: Task) -> float | None:
+    """Return the skill from 0, a constant guess or an invalid submission, to 1, the reference model (perfection where
+    no reference better than the guess is known). None where the truth is not shown, there are no predictions, or they
+    do not match the rows of the test table.
 
-    `predictions` are the fact of that name of the Modeler's Inspection.
+    `predictions` is the fact of that name in the Modeler's Inspection.
 
     Raises:
         ToolError: the truth cannot be read.
     """
     if task.reference is None or predictions is None or predictions["values"] is None:
         return None
-    table = table_in(task)
+    table = table_of_task(task)
     problem, anchors = table.problem, table.anchors
-    ids = ids_of(Path(task.files[TEST]), problem.id_column)
+    ids = read_ids(Path(task.files[TEST]), problem.id_column)
     if len(predictions["values"]) != len(ids):
         return None
-    truth = truth_at(Path(task.reference), problem)
-    raw = grade(truth, anchors, as_submission(predictions["values"], problem, ids)).raw
+    truth = load_truth(Path(task.reference), problem)
+    raw = grade_submission(truth, anchors, to_submission(predictions["values"], problem, ids)).raw
     skill = table.skill(raw)
     if skill is None:
-        skill = 0.0 if raw is None else normalised(raw, anchors.dummy, anchors.perfect)
+        skill = 0.0 if raw is None else normalise_score(raw, anchors.dummy, anchors.perfect)
     return skill

@@ -1,6 +1,6 @@
-"""The contracts of the team, checked in what its agents leave. What they leave is opened in the cage alone."""
+"""Checks the files that agents leave against the team's contracts. These files are opened in the sandbox only."""
 
-from mappa_dsbench.contracts.faults import FAULTS
-from mappa_dsbench.contracts.inspecting import Facts, inspect, look_into
+from mappa_dsbench.contracts.faults import FAULT_IS_HARD
+from mappa_dsbench.contracts.inspecting import Facts, inspect_action, inspect_files
 
-__all__ = ["FAULTS", "Facts", "inspect", "look_into"]
+__all__ = ["FAULT_IS_HARD", "Facts", "inspect_action", "inspect_files"]

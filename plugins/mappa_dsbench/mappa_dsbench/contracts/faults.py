@@ -1,16 +1,16 @@
-"""What can be wrong with a file that an agent leaves."""
+"""The possible faults of the files that agents leave."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from mappa_dsbench.grading.submission import Reason
+from mappa_dsbench.grading.submission import RejectionReason
 
 MISSING = "missing"
 UNREADABLE = "unreadable"
 
-_ANYBODY = {MISSING: True, UNREADABLE: True}
+_ANY_FILE = {MISSING: True, UNREADABLE: True}
 _FEATURES = {
     "not_a_table": True,
     "rows": True,
@@ -29,11 +29,11 @@ _MODEL = {
     "wrong_kind": True,
     "no_probabilities": False,
 }
-_SUBMISSION = {**dict.fromkeys(get_args(Reason), True), "unfaithful": False, "hard_labels": False}
+_SUBMISSION = {**dict.fromkeys(get_args(RejectionReason), True), "unfaithful": False, "hard_labels": False}
 
-FAULTS: Mapping[str, bool] = {**_SUBMISSION, **_FEATURES, **_MODEL, **_ANYBODY}
-"""Every fault -> whether it is hard: whoever needs the file cannot work with it, or works on what is wrong without
-seeing it. A soft one costs the team something, and nobody stumbles over it.
+FAULT_IS_HARD: Mapping[str, bool] = {**_SUBMISSION, **_FEATURES, **_MODEL, **_ANY_FILE}
+"""Every fault -> whether it is hard: the file is unusable for later agents, or they work on wrong data unnoticed. A
+soft fault lowers the team's result, but stops no later agent.
 
 Of any file: `missing`; `unreadable`: it cannot be opened, or does more than hold data.
 Of features: `not_a_table`. `rows`: others than those of the task's table, or in another order. `columns`: those of the
@@ -49,6 +49,6 @@ where scores or probabilities are asked for.
 """
 
 
-def fault(code: str, path: str, detail: str = "") -> dict[str, Any]:
-    """A fault as it stands in `Inspection.facts["faults"]`, as JSON values."""
-    return {"code": code, "path": path, "detail": detail, "hard": FAULTS[code]}
+def build_fault(code: str, path: str, detail: str = "") -> dict[str, Any]:
+    """Build an entry of `Inspection.facts["faults"]`, as JSON values."""
+    return {"code": code, "path": path, "detail": detail, "hard": FAULT_IS_HARD[code]}

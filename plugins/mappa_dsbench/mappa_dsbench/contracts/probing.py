@@ -1,5 +1,5 @@
-"""Lets the probes look into what agents left, and reads what they tell as data from a stranger: a file that does harm
-when it is opened may have written it."""
+"""Runs the probes on agents' files, and parses their reports as untrusted data: a malicious file may have written the
+report when it was opened."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from mappa_core import Bench, Ran, ToolError
-from mappa_dsbench.contracts.faults import FAULTS, UNREADABLE, fault
+from mappa_core import Bench, ProgramRun, ToolError
+from mappa_dsbench.contracts.faults import FAULT_IS_HARD, UNREADABLE, build_fault
 
-PROBES = Path(__file__).parent / "probes"
-FOUND, BEGUN = "found.json", "begun"
-MOST_BYTES = 16 << 20
-MOST_VALUES = 200_000
-"""Predictions that are told; of a table with more, none are."""
-MOST_REMEMBERED = 2_000_000
-"""Facts that are remembered, counted by their predictions."""
+PROBES_FOLDER = Path(__file__).parent / "probes"
+_REPORT_FILE, _STARTED_LINE = "found.json", "begun"
+MAX_REPORT_BYTES = 16 << 20
+MAX_VALUES = 200_000
+"""Limit on reported predictions; of a table with more, none are reported."""
+MAX_CACHED_VALUES = 2_000_000
+"""Limit of the cache, counted in predictions."""
 
 _Line = Annotated[str, msgspec.Meta(max_length=200, pattern=r"\A[^\x00-\x1f\x7f]*\Z")]
 _Name = Annotated[str, msgspec.Meta(max_length=80)]
 _Cell = str | float | int | bool
 
 
-class _Told(msgspec.Struct, forbid_unknown_fields=True):
+class _ReportedFault(msgspec.Struct, forbid_unknown_fields=True):
     code: str
     path: _Name
     detail: _Line
 
 
 class _Features(msgspec.Struct, forbid_unknown_fields=True):
-    faults: list[_Told]
+    faults: list[_ReportedFault]
     columns: Annotated[list[_Name], msgspec.Meta(max_length=500)]
     rows_train: int | None
     rows_test: int | None
@@ -52,24 +52,24 @@ class _Predictions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Model(msgspec.Struct, forbid_unknown_fields=True):
-    faults: list[_Told]
+    faults: list[_ReportedFault]
     model: Annotated[str, msgspec.Meta(max_length=80, pattern=r"\A\w+\Z")]
     predictions: _Predictions | None
 
 
-class _Ended(msgspec.Struct, forbid_unknown_fields=True):
+class _Interrupted(msgspec.Struct, forbid_unknown_fields=True):
     at: _Name
 
 
 Probe = Literal["features", "model"]
-_FORMS: Mapping[Probe, Any] = {"features": _Features, "model": _Model}
+_REPORT_TYPES: Mapping[Probe, Any] = {"features": _Features, "model": _Model}
 
 
 @cache
-def program(probe: Probe) -> str:
-    """The program that is run: the probe, compiled already for an interpreter like this one, and as text for others. To
-    compile it takes as long as to look into a small table."""
-    text = source(probe)
+def build_program(probe: Probe) -> str:
+    """Build the program that is run: the probe, precompiled for an interpreter like this one, and as text for others.
+    Compiling takes as long as probing a small table."""
+    text = build_source(probe)
     code = marshal.dumps(compile(text, f"<{probe}>", "exec"))
     return (
         "import importlib.util, marshal\n"
@@ -78,106 +78,107 @@ def program(probe: Probe) -> str:
     )
 
 
-def source(probe: Probe) -> str:
-    """The probe as one text, after what it takes from its folder."""
+def build_source(probe: Probe) -> str:
+    """Return the source of a probe, preceded by the modules of its folder that it imports."""
     texts: dict[str, list[ast.stmt]] = {}
-    _gather(probe, texts)
+    _collect_modules(probe, texts)
     return ast.unparse(ast.Module(body=[line for lines in texts.values() for line in lines], type_ignores=[]))
 
 
-def _gather(name: str, texts: dict[str, list[ast.stmt]]) -> None:
-    """Put a module of the folder into `texts`, after those that it imports."""
-    lines = ast.parse((PROBES / f"{name}.py").read_text(encoding="utf-8")).body
+def _collect_modules(name: str, texts: dict[str, list[ast.stmt]]) -> None:
+    """Add a module of the folder to `texts`, after the modules that it imports."""
+    lines = ast.parse((PROBES_FOLDER / f"{name}.py").read_text(encoding="utf-8")).body
     own = [
         line for line in lines if isinstance(line, ast.ImportFrom) and (line.module or "").startswith("mappa_dsbench.")
     ]
     for line in own:
         needed = str(line.module).rpartition(".")[2]
         if needed not in texts:
-            _gather(needed, texts)
+            _collect_modules(needed, texts)
     texts[name] = [line for line in lines if line not in own]
 
 
-async def probed(
+async def run_probe(
     probe: Probe, task: Mapping[str, Any], paths: Sequence[str], inputs: Mapping[str, Path], bench: Bench
 ) -> dict[str, Any]:
-    """What `probe` finds in the files `paths`, which stand among `inputs`: its `faults`, and its facts as JSON values.
-    Where it was ended at one of them, that one cannot be read, and there are no facts. The same files are opened once.
+    """Run a probe on the files `paths`, which are among `inputs`; return its `faults`, and its facts as JSON values.
+    Where the probe was ended at one of them, that file counts as unreadable, and there are no facts. Results are cached
+    by the files' stamps.
 
     Raises:
-        ToolError: the probe could not begin, or the machinery failed.
+        ToolError: the probe could not start, or the machinery failed.
         ConfigError: the run has no tool that runs programs.
     """
-    order = json.dumps({**task, "most": MOST_VALUES}, sort_keys=True)
-    key = (probe, order, *((path, *_stamp(file)) for path, file in sorted(inputs.items())))
-    found = _MEMORY.get(key)
-    if found is None:
-        found = _told(probe, await bench.run(program(probe), inputs=inputs, arguments=[order]), paths)
-        _MEMORY.put(key, found)
-    return copy.copy(found)
+    order = json.dumps({**task, "most": MAX_VALUES}, sort_keys=True)
+    key = (probe, order, *((path, *_file_stamp(file)) for path, file in sorted(inputs.items())))
+    report = _CACHE.get(key)
+    if report is None:
+        report = _interpret(probe, await bench.run(build_program(probe), inputs=inputs, arguments=[order]), paths)
+        _CACHE.put(key, report)
+    return copy.copy(report)
 
 
-def _stamp(file: Path) -> tuple[str, int, int, int]:
+def _file_stamp(file: Path) -> tuple[str, int, int, int]:
     status = file.stat()
     return str(file), status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _told(probe: Probe, ran: Ran, paths: Sequence[str]) -> dict[str, Any]:
-    if not ran.result.stdout.startswith(f"{BEGUN}\n"):
+def _interpret(probe: Probe, ran: ProgramRun, paths: Sequence[str]) -> dict[str, Any]:
+    if not ran.result.stdout.startswith(f"{_STARTED_LINE}\n"):
         lines = ran.result.stderr.strip().splitlines() or [ran.result.status]
         raise ToolError(f"the program that looks into files did not begin: {lines[-1]}")
-    found = _read(_FORMS[probe], ran, paths)
-    if found is not None:
-        faults = [fault(one.code, one.path, one.detail) for one in found.faults]
-        return {**msgspec.to_builtins(found), "faults": faults}
-    ended = _read(_Ended, ran, paths)
-    path = ended.at if ended is not None and ended.at in paths else paths[0]
-    return {"faults": [fault(UNREADABLE, path, _ending(ran))]}
+    report = _decode_report(_REPORT_TYPES[probe], ran, paths)
+    if report is not None:
+        faults = [build_fault(one.code, one.path, one.detail) for one in report.faults]
+        return {**msgspec.to_builtins(report), "faults": faults}
+    interrupted = _decode_report(_Interrupted, ran, paths)
+    path = interrupted.at if interrupted is not None and interrupted.at in paths else paths[0]
+    return {"faults": [build_fault(UNREADABLE, path, _describe_ending(ran))]}
 
 
-class _Memory:
-    """What was found in which files, the newest of it."""
+class _FactsCache:
+    """Caches the facts of files, the most recently used ones."""
 
     def __init__(self) -> None:
         self._found: OrderedDict[Any, dict[str, Any]] = OrderedDict()
         self._size = 0
 
     def get(self, key: Any) -> dict[str, Any] | None:
-        found = self._found.get(key)
-        if found is not None:
+        report = self._found.get(key)
+        if report is not None:
             self._found.move_to_end(key)
-        return found
+        return report
 
-    def put(self, key: Any, found: dict[str, Any]) -> None:
-        self._size += _weight(found) - (_weight(self._found.pop(key)) if key in self._found else 0)
-        self._found[key] = found
-        while self._size > MOST_REMEMBERED:
-            self._size -= _weight(self._found.popitem(last=False)[1])
-
-
-_MEMORY = _Memory()
+    def put(self, key: Any, report: dict[str, Any]) -> None:
+        self._size += _count_values(report) - (_count_values(self._found.pop(key)) if key in self._found else 0)
+        self._found[key] = report
+        while self._size > MAX_CACHED_VALUES:
+            self._size -= _count_values(self._found.popitem(last=False)[1])
 
 
-def _weight(found: Mapping[str, Any]) -> int:
-    values = (found.get("predictions") or {}).get("values") or [[]]
+_CACHE = _FactsCache()
+
+
+def _count_values(report: Mapping[str, Any]) -> int:
+    values = (report.get("predictions") or {}).get("values") or [[]]
     return 100 + len(values) * len(values[0])
 
 
-def _read(form: Any, ran: Ran, paths: Sequence[str]) -> Any:
-    """What the probe told in one of its forms; None where it did not, or told what it cannot have found."""
-    file = ran.files.get(FOUND)
-    if file is None or file.stat().st_size > MOST_BYTES:
+def _decode_report(form: Any, ran: ProgramRun, paths: Sequence[str]) -> Any:
+    """Decode the probe's report as `form`; None where it is missing, malformed or impossible."""
+    file = ran.files.get(_REPORT_FILE)
+    if file is None or file.stat().st_size > MAX_REPORT_BYTES:
         return None
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=form)
+        report = msgspec.json.decode(file.read_bytes(), type=form)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    faults = getattr(found, "faults", ())
-    return found if all(one.code in FAULTS and one.path in paths for one in faults) else None
+    faults = getattr(report, "faults", ())
+    return report if all(one.code in FAULT_IS_HARD and one.path in paths for one in faults) else None
 
 
-def _ending(ran: Ran) -> str:
-    """How a probe ended that should not have."""
+def _describe_ending(ran: ProgramRun) -> str:
+    """Describe how a probe ended early."""
     lines = ran.result.stderr.strip().splitlines()
     last = "".join(character for character in (lines[-1] if lines else "") if character.isprintable())[:150]
     return f"the program that opened it ended with {ran.result.status}: {last}"

@@ -1,11 +1,11 @@
-"""What is known of the embedded tasks without making them: `facts.jsonl`, one line for each.
+"""The stored facts of the embedded tasks: `facts.jsonl`, one line per task.
 
-A line holds what `Task.meta` is made of, the reference model's score among it, which takes seconds of computing for
-each task, and the digest of the four files. So a task is the same wherever it is cut, or it is not used.
+A line holds the values of `Task.meta`, among them the reference model's score, which takes seconds to compute, and the
+digest of the four files. So a task is the same on every machine, or it is not used.
 
     python -m mappa_dsbench.embedded.facts
 
-writes the file anew, which takes about a minute. It is to be done whenever a recipe or the procedure changes.
+rewrites the file, which takes about a minute. Run it whenever a recipe or the procedure changes.
 """
 
 from __future__ import annotations
@@ -18,49 +18,49 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from mappa_dsbench.table import Table, described, meta_of, table_of
+from mappa_dsbench.table import Table, has_missing_and_text, table_from_meta, table_to_meta
 
-FILE = Path(__file__).with_name("facts.jsonl")
+FACTS_FILE = Path(__file__).with_name("facts.jsonl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """One task: its table, the number of rows to be predicted, and the digest of its files."""
+class TaskFacts:
+    """The facts of one task: its table, the number of rows to predict, and the digest of its files."""
 
     table: Table
     test_rows: int
     digest: str
 
 
-def digest_of(train: bytes, test: bytes, sample: bytes, answer: bytes) -> str:
-    """64 hexadecimal digits of a task's four files."""
+def digest_files(train: bytes, test: bytes, sample: bytes, answer: bytes) -> str:
+    """Compute the digest of a task's four files, 64 hexadecimal digits."""
     return sha256(b"".join(sha256(file).digest() for file in (train, test, sample, answer))).hexdigest()
 
 
 @cache
-def facts() -> Mapping[str, Facts]:
-    """By the name of the task."""
-    lines = map(json.loads, FILE.read_text(encoding="utf-8").splitlines())
+def load_facts() -> Mapping[str, TaskFacts]:
+    """Load the facts of all tasks, by name."""
+    lines = map(json.loads, FACTS_FILE.read_text(encoding="utf-8").splitlines())
     return {
-        line["table"]["problem"]["name"]: Facts(
-            table=table_of(line["table"]), test_rows=line["test_rows"], digest=line["digest"]
+        line["table"]["problem"]["name"]: TaskFacts(
+            table=table_from_meta(line["table"]), test_rows=line["test_rows"], digest=line["digest"]
         )
         for line in lines
     }
 
 
-def line_of(name: str) -> dict[str, Any]:
-    """The line of one task, computed: both reference models are fitted."""
+def compute_line(name: str) -> dict[str, Any]:
+    """Compute the line of one task; this fits both reference models."""
     import pandas as pd
 
     from mappa_dsbench.embedded.catalogue import CATALOGUE
-    from mappa_dsbench.embedded.reference import read, reference
+    from mappa_dsbench.embedded.reference import fit_reference, read_table_bytes
 
-    task = CATALOGUE[name].cut()
-    known = reference(task)
-    train, test = read(task.train), read(task.test)
+    task = CATALOGUE[name].make_files()
+    known = fit_reference(task)
+    train, test = read_table_bytes(task.train), read_table_bytes(task.test)
     features = [column for column in test.columns if column != task.problem.id_column]
-    missing, categorical = described(pd.concat([train[features], test[features]]))
+    missing, categorical = has_missing_and_text(pd.concat([train[features], test[features]]))
     table = Table(
         problem=task.problem,
         anchors=known.anchors,
@@ -69,15 +69,15 @@ def line_of(name: str) -> dict[str, Any]:
         categorical=categorical,
         reference_score=known.score,
     )
-    digest = digest_of(task.train, task.test, task.sample, task.answer)
-    return {"digest": digest, "test_rows": len(test), "model": known.model, "table": meta_of(table)}
+    digest = digest_files(task.train, task.test, task.sample, task.answer)
+    return {"digest": digest, "test_rows": len(test), "model": known.model, "table": table_to_meta(table)}
 
 
 def main() -> None:
-    """Write the file anew."""
+    """Rewrite the file."""
     from mappa_dsbench.embedded.catalogue import CATALOGUE
 
-    FILE.write_text("".join(json.dumps(line_of(name)) + "\n" for name in CATALOGUE), encoding="utf-8")
+    FACTS_FILE.write_text("".join(json.dumps(compute_line(name)) + "\n" for name in CATALOGUE), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Draws that are the same on every machine, and the words that stand in for real names.
+"""Deterministic draws, and the words that replace real names.
 
-A draw is an order by SHA-256, not by a generator: no library may change it between versions. The words of the two
-splits are disjoint, so that the names of the held-out tables have never been seen in training.
+Draws are based on SHA-256 and not on a random generator, so that no library can change them between versions. The words
+of the two splits are disjoint, so that the names of the held-out tables never occur in training.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Draw:
         return int(self.digest(what, *parts), 16) % below
 
     def order(self, what: str, length: int) -> list[int]:
-        """The positions 0 … length - 1 in a drawn order."""
+        """Return the positions 0 … length - 1 in a random order."""
         begun = sha256(f"{self.seed}\x1f{what}\x1f".encode())
 
         def digest(at: int) -> bytes:
@@ -75,7 +75,7 @@ class Naming:
         return word if not rounds else f"{word}_{self._words[(place + rounds) % len(self._words)]}"
 
     def columns(self, count: int) -> list[str]:
-        """Names for columns, all in one of three styles: `word`, `word_word`, `word_0` …"""
+        """Return names for columns, all in one of three styles: `word`, `word_word`, `word_0` …"""
         style = self._draw.number("style", below=3)
         if style == 2 or count > 40:
             stem = self._next()
@@ -85,10 +85,10 @@ class Naming:
         return [self._next() for _ in range(count)]
 
     def identifier(self) -> str:
-        """A name for the column of the ids, in one of the ways in which people write one."""
+        """Return a name for the id column, in one of three common styles."""
         word = self._next()
         return (f"{word}_id", f"{word.title()}Id", f"ID_{word}")[self._draw.number("identifier", below=3)]
 
     def values(self, count: int) -> list[str]:
-        """Names for the values of one column of categories."""
+        """Return names for the categories of one column."""
         return [self._next() for _ in range(count)]

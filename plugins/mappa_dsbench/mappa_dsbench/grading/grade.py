@@ -1,9 +1,8 @@
-"""Grades a submission by its task's own metric, and says what a failure is worth.
+"""Grades a submission by its task's metric, and defines the values of failures.
 
-A failed submission has no raw value. Where an average over all runs is asked for, it is replaced by a value that was
-fixed before the run, in one of two ways: `dummy`, what a constant guess made from the training table is worth, and
-`paper`, the penalties of the published evaluation. The published penalty is none at all for some metrics; there the
-paper's average does not exist, and is None.
+A failed submission has no raw value. For averages over all runs it is replaced by a value that was fixed before the
+run, in one of two modes: `dummy`, the score of a constant guess made from the training table, and `paper`, the penalty
+of the published evaluation. For some metrics no penalty was published; there the paper's average is None.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ import pandas as pd
 
 from mappa_core import TaskError
 from mappa_dsbench.grading.metrics import METRICS, Values
-from mappa_dsbench.grading.submission import LIMIT_BYTES, Reason, Rejected, read_submission
-from mappa_dsbench.grading.truth import Truth, as_text, target_values
+from mappa_dsbench.grading.submission import MAX_SUBMISSION_BYTES, Rejection, RejectionReason, read_submission
+from mappa_dsbench.grading.truth import Truth, parse_targets, targets_as_text
 from mappa_dsbench.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
 class Anchors:
-    """What raw values of a task are held against: a constant guess, perfection, and the paper's value of a failure."""
+    """The anchors of a task's raw values: a constant guess, perfection, and the paper's value of a failure."""
 
     dummy: float
     perfect: float
@@ -34,17 +33,16 @@ class Anchors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grade:
-    """What a submission is worth.
+    """The grade of a submission.
 
     `raw` is the task's metric, None where the submission was rejected: `reason` and `detail` say why. `fair_dummy` and
-    `fair_paper` are the raw value, or what replaces it. `normalised` is 0 for the constant guess, for whatever is worse
-    and for failures, and 1 for perfection. `n_clipped` values were taken for 0; the columns `degenerate` hold one value
-    only.
+    `fair_paper` are the raw value, or its replacement. `normalised` is 0 for the constant guess, for anything worse and
+    for failures, and 1 for perfection. `n_clipped` values were set to 0; the columns `degenerate` hold one value only.
     """
 
     metric: str
     success: bool
-    reason: Reason | None
+    reason: RejectionReason | None
     detail: str
     raw: float | None
     fair_dummy: float
@@ -54,19 +52,21 @@ class Grade:
     degenerate: tuple[str, ...]
 
 
-def grade(truth: Truth, anchors: Anchors, submission: Path | bytes | None, *, limit_bytes: int = LIMIT_BYTES) -> Grade:
-    """Grade a submission: its file, what it holds, or None where there is none.
+def grade_submission(
+    truth: Truth, anchors: Anchors, submission: Path | bytes | None, *, limit_bytes: int = MAX_SUBMISSION_BYTES
+) -> Grade:
+    """Grade a submission: its path, its content, or None where there is none.
 
     Raises:
         ToolError: the machine cannot read the file.
     """
     problem = truth.problem
     read = read_submission(submission, problem, truth.ids, limit_bytes=limit_bytes)
-    if isinstance(read, Rejected):
-        return _failed(problem, anchors, read)
+    if isinstance(read, Rejection):
+        return _failed_grade(problem, anchors, read)
     raw = METRICS[problem.metric].compute(truth.values, read.values)
     if not math.isfinite(raw):
-        return _failed(problem, anchors, Rejected("metric_error", f"{problem.metric} is not finite"))
+        return _failed_grade(problem, anchors, Rejection("metric_error", f"{problem.metric} is not finite"))
     return Grade(
         metric=problem.metric,
         success=True,
@@ -75,13 +75,13 @@ def grade(truth: Truth, anchors: Anchors, submission: Path | bytes | None, *, li
         raw=raw,
         fair_dummy=raw,
         fair_paper=None if anchors.paper is None else raw,
-        normalised=normalised(raw, anchors.dummy, anchors.perfect),
+        normalised=normalise_score(raw, anchors.dummy, anchors.perfect),
         n_clipped=read.n_clipped,
         degenerate=read.degenerate,
     )
 
 
-def _failed(problem: Problem, anchors: Anchors, rejected: Rejected) -> Grade:
+def _failed_grade(problem: Problem, anchors: Anchors, rejected: Rejection) -> Grade:
     return Grade(
         metric=problem.metric,
         success=False,
@@ -96,11 +96,11 @@ def _failed(problem: Problem, anchors: Anchors, rejected: Rejected) -> Grade:
     )
 
 
-def anchors_of(truth: Truth, train_targets: pd.DataFrame) -> Anchors:
-    """What the raw values of a task are held against. `train_targets` are the target columns of the training table.
+def compute_anchors(truth: Truth, train_targets: pd.DataFrame) -> Anchors:
+    """Compute the anchors of a task. `train_targets` are the target columns of the training table.
 
     Raises:
-        TaskError: a constant guess is perfect, so that the task tells nothing apart.
+        TaskError: a constant guess is perfect, so that the task cannot rank submissions.
         ToolError: the training table holds targets that the metric does not know, or none.
     """
     metric = METRICS[truth.problem.metric]
@@ -114,7 +114,7 @@ _FIXED_DUMMIES = {
     "roc_auc": 0.5, "mean_roc_auc": 0.5, "normalized_gini": 0.0, "qwk": 0.0, "pearson": 0.0, "mean_spearman": 0.0,
     "f1_binary": 0.0, "f1_macro": 0.0, "hit_at_3": 0.0, "map_at_3": 0.0, "jaccard_words": 0.0,
 }  # fmt: skip
-"""What a constant guess is worth where that does not depend on the data, or is called nothing."""
+"""The score of a constant guess where it does not depend on the data, or is defined as nothing."""
 
 
 def _majority(values: Values) -> Values:
@@ -150,13 +150,13 @@ _GUESSES: Mapping[str, Callable[[Values], Values]] = {
     "rmsle": _log_mean,
     "mean_rmsle": _log_mean,
 }
-"""The constant guess from n training rows x m targets, where its worth depends on the data."""
+"""The constant guess from n training rows x m targets, where its score depends on the data."""
 
 
 def dummy_score(truth: Truth, train_targets: pd.DataFrame) -> float:
-    """What a constant guess made from the training table is worth on the test table, by the task's metric.
+    """Compute the score of a constant guess from the training table on the test table, by the task's metric.
 
-    F1 of one class and the mean F1 count as 0, as no constant guess is of use there. The pooled F1 is the accuracy.
+    F1 of one class and macro F1 are defined as 0, as no constant guess is of use there. Micro F1 is the accuracy.
 
     Raises:
         ToolError: the training table holds targets that the metric does not know, or none.
@@ -165,15 +165,15 @@ def dummy_score(truth: Truth, train_targets: pd.DataFrame) -> float:
     if problem.metric in _FIXED_DUMMIES:
         return _FIXED_DUMMIES[problem.metric]
     where = f"the training table of task {problem.name!r}"
-    known = target_values(as_text(train_targets, problem.targets, where), problem, where)
+    known = parse_targets(targets_as_text(train_targets, problem.targets, where), problem, where)
     guess = np.broadcast_to(_GUESSES[problem.metric](known), truth.values.shape)
     return METRICS[problem.metric].compute(truth.values, guess)
 
 
 def paper_score(truth: Truth) -> float | None:
-    """What a failure is worth in the published evaluation; None where no value was published or can be inferred.
+    """Return the value of a failure in the published evaluation; None where none was published or can be inferred.
 
-    Errors in the unit of the target count as half of the range of the test targets, the mean of it over the columns.
+    For errors in the unit of the target it is half of the range of the test targets, averaged over the columns.
     """
     match truth.problem.metric:
         case "accuracy" | "roc_auc" | "mean_roc_auc":
@@ -186,13 +186,13 @@ def paper_score(truth: Truth) -> float | None:
             return 0.0
 
 
-def normalised(raw: float, baseline: float, best: float) -> float:
-    """How far `raw` is on the way from `baseline` (0) to `best` (1), whichever direction is better; never outside."""
+def normalise_score(raw: float, baseline: float, best: float) -> float:
+    """Scale `raw` from `baseline` (0) to `best` (1), whichever direction is better, clipped to this range."""
     return min(1.0, max(0.0, (raw - baseline) / (best - baseline)))
 
 
 def percent_of_range(error: float, problem: Problem) -> float:
-    """An error in the unit of the target in per cent of the range of the training targets: what can be averaged.
+    """Convert an error in the unit of the target to per cent of the range of the training targets, for averages.
 
     Raises:
         TaskError: the problem has no range, or one of no width.
@@ -204,15 +204,15 @@ def percent_of_range(error: float, problem: Problem) -> float:
 
 
 def completion_rate(scores: Mapping[str, float | None], tasks: Iterable[str]) -> float:
-    """The share of `tasks` with a score, as DSBench counts them: one that is not a number counts, a missing one not."""
+    """Compute the share of `tasks` with a score, as DSBench counts them: NaN counts, a missing score does not."""
     names = list(tasks)
     return sum(scores.get(name) is not None for name in names) / len(names)
 
 
 def relative_performance_gap(scores: Mapping[str, float | None], bounds: Mapping[str, tuple[float, float]]) -> float:
-    """DSBench's RPG, from 0 to 1: the mean over the tasks of `bounds`, their (baseline, best) by name.
+    """Compute DSBench's RPG: the mean over the tasks of `bounds`, their (baseline, best) by name; 0 to 1 and more.
 
-    Worse than the baseline, missing and not a number count as 0. Nothing caps it: a best that can be beaten may be.
+    Scores below the baseline, missing scores and NaN count as 0. There is no cap: a score may be better than the best.
     """
     return math.fsum(_gap(scores.get(name), *both) for name, both in bounds.items()) / len(bounds)
 

@@ -1,8 +1,7 @@
-"""The metrics that tasks are graded by: what each predicts, which way is better, and how it is computed.
+"""The metrics of the tasks: the kind of prediction, the better direction and the computation of each.
 
-Every metric takes two aligned arrays of n rows x m target columns, truth first. What lies in them follows from
-`Metric.prediction`; they are checked before (`submission`, `truth`), so a metric never sees a missing value, an
-infinite one or a label that it does not know.
+Every metric takes two aligned arrays of n rows x m target columns, truth first. `Metric.prediction` defines their
+content; they are checked before (`submission`, `truth`), so a metric never sees a missing, infinite or unknown value.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ import numpy.typing as npt
 from scipy import stats
 from sklearn import metrics as library
 
-from mappa_dsbench.problem import Kind
+from mappa_dsbench.problem import ProblemKind
 
 Values = npt.NDArray[Any]
 """n rows x m columns."""
 
 Prediction = Literal["score", "label", "level", "probability", "number", "count", "cell", "ranking", "words"]
-"""What a team predicts, and what the truth holds beside it.
+"""The kind of prediction, and the truth that belongs to it.
 
 `score`: any real number, larger where class 1 is likelier; the truth is 0 or 1.
 `label`: one of the training labels, as text.
@@ -33,18 +32,18 @@ Prediction = Literal["score", "label", "level", "probability", "number", "count"
 `words`: text, which may be empty.
 """
 
-RANKS = 3
-"""How many labels a ranking may hold."""
+MAX_RANKS = 3
+"""Largest number of labels in a ranking."""
 
-SMALLEST_PROBABILITY = 1e-15
-"""What a probability is clipped at, so that a sure and wrong one costs much, and not everything."""
+MIN_PROBABILITY = 1e-15
+"""Lower clip of probabilities, so that a certain and wrong one has a large but finite loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """How predictions are compared with the truth.
+    """A metric that compares predictions with the truth.
 
-    `compute` takes truth and prediction. `columns` says whether it is of one target, or a mean over any number of them.
+    `compute` takes truth and prediction. `columns` says whether it takes one target, or averages over any number.
     `perfect` is the value of the truth itself. `compute` is not finite where the truth allows no value (a single
     class, a constant column), or where predictions are so large that the value overflows.
     """
@@ -57,18 +56,18 @@ class Metric:
     columns: Literal["one", "any"] = "one"
 
 
-def kind_of(metric: str) -> Kind:
-    """The stratum of a task that is graded by `metric`, a key of METRICS."""
+def problem_kind(metric: str) -> ProblemKind:
+    """Return the stratum of a task that is graded by `metric`, a key of METRICS."""
     return "regression" if METRICS[metric].prediction in ("number", "count") else "classification"
 
 
-def constant(column: Values) -> bool:
+def is_constant(column: Values) -> bool:
     """Whether all values of a column are the same."""
     return bool((column == column[0]).all())
 
 
 def _over_columns(of_column: Callable[[Values, Values], float]) -> Callable[[Values, Values], float]:
-    """The plain mean over the columns of a metric that is defined for one."""
+    """Average a metric of one column over all columns."""
 
     def mean(truth: Values, predicted: Values) -> float:
         columns = range(truth.shape[1])
@@ -79,8 +78,8 @@ def _over_columns(of_column: Callable[[Values, Values], float]) -> Callable[[Val
 
 
 def _roc_auc(truth: Values, predicted: Values) -> float:
-    # Told apart here, as the library warns and what it then returns depends on its version.
-    return float("nan") if constant(truth) else float(library.roc_auc_score(truth, predicted))
+    # Checked here, as the library only warns and its result then depends on its version.
+    return float("nan") if is_constant(truth) else float(library.roc_auc_score(truth, predicted))
 
 
 def _gini(truth: Values, predicted: Values) -> float:
@@ -95,12 +94,12 @@ def _f1(average: str) -> Callable[[Values, Values], float]:
 
 
 def _f1_of_ones(truth: Values, predicted: Values) -> float:
-    # As a mean over the one class that counts, as the library's "binary" fails where no row is a 1.
+    # Macro average over the one class that counts, as the library's "binary" fails where no row is a 1.
     return float(library.f1_score(truth, predicted, labels=["1"], average="macro", zero_division=0))
 
 
 def _qwk(truth: Values, predicted: Values) -> float:
-    if constant(truth) and constant(predicted):
+    if is_constant(truth) and is_constant(predicted):
         return float("nan") if truth[0] == predicted[0] else 0.0
     # All integers between them: the weights are then distances on the scale, not between the labels that occur.
     levels = range(min(truth.min(), predicted.min()), max(truth.max(), predicted.max()) + 1)
@@ -113,13 +112,13 @@ def _log_loss(truth: Values, predicted: Values) -> float:
         classes = truth[:, 0]
     else:
         classes = truth.argmax(axis=1)
-    clipped = np.clip(predicted, SMALLEST_PROBABILITY, 1 - SMALLEST_PROBABILITY)
+    clipped = np.clip(predicted, MIN_PROBABILITY, 1 - MIN_PROBABILITY)
     rows = clipped / clipped.sum(axis=1, keepdims=True)
     return float(library.log_loss(classes, rows, labels=list(range(rows.shape[1]))))
 
 
 def _smape(scale: float) -> Callable[[Values, Values], float]:
-    """The symmetric mean error, from 0 to 2 x `scale`; a term whose truth and prediction are both 0 is 0."""
+    """Build the symmetric mean error, from 0 to 2 x `scale`; a term whose truth and prediction are both 0 is 0."""
 
     def smape(truth: Values, predicted: Values) -> float:
         size = np.abs(truth) + np.abs(predicted)
@@ -134,12 +133,12 @@ def _cells(truth: Values, predicted: Values) -> float:
 
 
 def _correlation(of_columns: Callable[..., Any]) -> Callable[[Values, Values], float]:
-    """A correlation, which is 0 for a constant prediction."""
+    """Build a correlation that is 0 for a constant prediction."""
 
     def correlation(truth: Values, predicted: Values) -> float:
-        if constant(truth):
+        if is_constant(truth):
             return float("nan")
-        return 0.0 if constant(predicted) else float(of_columns(truth, predicted).statistic)
+        return 0.0 if is_constant(predicted) else float(of_columns(truth, predicted).statistic)
 
     return correlation
 
@@ -153,11 +152,11 @@ def _jaccard(truth: Values, predicted: Values) -> float:
 
 
 def _hit(truth: Values, predicted: Values) -> float:
-    return float(np.mean([right in guess.split()[:RANKS] for right, guess in zip(truth, predicted, strict=True)]))
+    return float(np.mean([right in guess.split()[:MAX_RANKS] for right, guess in zip(truth, predicted, strict=True)]))
 
 
 def _inverse_rank(truth: Values, predicted: Values) -> float:
-    ranked = ((right, guess.split()[:RANKS]) for right, guess in zip(truth, predicted, strict=True))
+    ranked = ((right, guess.split()[:MAX_RANKS]) for right, guess in zip(truth, predicted, strict=True))
     return float(np.mean([1 / (1 + guess.index(right)) if right in guess else 0.0 for right, guess in ranked]))
 
 
@@ -190,5 +189,5 @@ _ALL = (
 )
 
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _ALL}
-"""By name. The published scripts' own variants have names of their own: `smape_fraction` beside the percentage `smape`,
-`hit_at_3` beside `map_at_3`, `mse` beside `mae`."""
+"""Metrics by name. Variants of the published scripts have separate names: `smape_fraction` beside the percentage
+`smape`, `hit_at_3` beside `map_at_3`, `mse` beside `mae`."""

@@ -1,8 +1,8 @@
-"""Reads what a team hands in, as data from a stranger, and joins it to the ids of the test table.
+"""Reads a submission as untrusted data, and joins it to the ids of the test table.
 
-The checks stand in a fixed order and the first one that fails is the reason. Nothing is repaired in silence: no row is
-dropped, filled or rounded, and rows are found by their id alone, never by their order. The one thing that is mended is
-counted: a `count` above -1 and below 0 becomes 0.
+The checks have a fixed order, and the first one that fails is the reason. Nothing is repaired silently: no row is
+dropped, filled or rounded, and rows are matched by id alone, never by order. The one repair is counted: a `count`
+above -1 and below 0 becomes 0.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import pandas as pd
 
 from mappa_core import TaskError, ToolError
 from mappa_dsbench.grading import cells
-from mappa_dsbench.grading.metrics import METRICS, RANKS, Prediction, Values, constant
+from mappa_dsbench.grading.metrics import MAX_RANKS, METRICS, Prediction, Values, is_constant
 from mappa_dsbench.problem import Problem
 
-Reason = Literal[
+RejectionReason = Literal[
     "no_file", "irregular", "too_large", "unreadable", "columns", "row_count", "dup_id", "id_mismatch", "missing",
     "dtype", "non_label", "range", "metric_error",
 ]  # fmt: skip
@@ -40,11 +40,11 @@ Reason = Literal[
 training table. `range`: a number that the metric does not allow. `metric_error`: the metric is not finite.
 """
 
-LIMIT_BYTES = 256 << 20
-"""Twice what the largest published task needs."""
+MAX_SUBMISSION_BYTES = 256 << 20
+"""Size limit of a submission: twice the largest published one."""
 
-ROW_SUM_SLACK = 1e-3
-"""How far the probabilities of a row may be from adding up to 1; they are then made to."""
+ROW_SUM_TOLERANCE = 1e-3
+"""Tolerance of the sum of a row's probabilities, which are then scaled to add up to 1."""
 
 _SHOWN = 3
 _SHOWN_CHARACTERS = 40
@@ -52,10 +52,10 @@ _NO_REGULAR_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV)
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
-    """A submission that is not graded. `detail` says in one line what was found, and what was expected."""
+class Rejection:
+    """The reason why a submission is not graded. `detail` says in one line what was found and what was expected."""
 
-    reason: Reason
+    reason: RejectionReason
     detail: str
 
 
@@ -63,7 +63,7 @@ class Rejected:
 class Submission:
     """Checked predictions, n test rows x m targets, in the order of the test ids and of `Problem.targets`.
 
-    `n_clipped` counts values below 0 that were taken for 0; `degenerate` names the columns that hold one value only.
+    `n_clipped` counts values below 0 that were set to 0; `degenerate` names the columns that hold one value only.
     """
 
     values: Values
@@ -71,18 +71,18 @@ class Submission:
     degenerate: tuple[str, ...]
 
 
-class _Refusal(Exception):
-    def __init__(self, reason: Reason, detail: str) -> None:
+class _RejectedError(Exception):
+    def __init__(self, reason: RejectionReason, detail: str) -> None:
         super().__init__(detail)
-        self.rejected = Rejected(reason, detail)
+        self.rejected = Rejection(reason, detail)
 
 
 def read_submission(
-    source: Path | bytes | None, problem: Problem, ids: Sequence[str], *, limit_bytes: int = LIMIT_BYTES
-) -> Submission | Rejected:
-    """Check a submission and align it with `ids`, those of the test table as they stand there.
+    source: Path | bytes | None, problem: Problem, ids: Sequence[str], *, limit_bytes: int = MAX_SUBMISSION_BYTES
+) -> Submission | Rejection:
+    """Check a submission and align it with `ids`, the ids of the test table as text.
 
-    `source` is the file, what it holds, or None where there is none.
+    `source` is the path, the content, or None where there is no submission.
 
     Raises:
         TaskError: the problem contradicts itself.
@@ -90,18 +90,18 @@ def read_submission(
     """
     check_problem(problem)
     try:
-        data = _content(source, limit_bytes)
-        rows = _aligned(_rows(data, problem, len(ids)), problem, ids)
-        return _checked(rows, problem)
-    except _Refusal as refusal:
+        data = _read_content(source, limit_bytes)
+        rows = _align(_parse_rows(data, problem, len(ids)), problem, ids)
+        return _check_values(rows, problem)
+    except _RejectedError as refusal:
         return refusal.rejected
 
 
 def check_problem(problem: Problem) -> None:
-    """See that a problem can be graded.
+    """Check that a problem can be graded.
 
     Raises:
-        TaskError: there is no such metric, its columns do not suit it, or its labels are not given or no integers.
+        TaskError: the metric is unknown, does not take these columns, or needs labels that are missing or no integers.
     """
     metric = METRICS.get(problem.metric)
     if metric is None:
@@ -117,33 +117,33 @@ def check_problem(problem: Problem) -> None:
         raise TaskError(f"task {problem.name!r}: {metric.name} needs labels that are integers")
 
 
-def _content(source: Path | bytes | None, limit_bytes: int) -> bytes:
+def _read_content(source: Path | bytes | None, limit_bytes: int) -> bytes:
     if source is None:
-        raise _Refusal("no_file", "there is no submission")
-    data = source if isinstance(source, bytes) else _read(source, limit_bytes)
+        raise _RejectedError("no_file", "there is no submission")
+    data = source if isinstance(source, bytes) else _read_file(source, limit_bytes)
     if len(data) > limit_bytes:
-        raise _Refusal("too_large", f"{len(data)} bytes; at most {limit_bytes} are read")
+        raise _RejectedError("too_large", f"{len(data)} bytes; at most {limit_bytes} are read")
     return data
 
 
-def _read(path: Path, limit_bytes: int) -> bytes:
-    """What a regular file holds. It is not looked at first and opened then: a program may be quick to swap it."""
+def _read_file(path: Path, limit_bytes: int) -> bytes:
+    """Read a regular file. It is opened before it is checked, as a program could swap it in between."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError as error:
-        raise _Refusal("no_file", f"there is no {path.name}") from error
+        raise _RejectedError("no_file", f"there is no {path.name}") from error
     except PermissionError as error:
-        raise _Refusal("unreadable", f"{path.name} may not be read") from error
+        raise _RejectedError("unreadable", f"{path.name} may not be read") from error
     except OSError as error:
         if error.errno in _NO_REGULAR_FILE:
-            raise _Refusal("irregular", f"{path.name} is no regular file") from error
+            raise _RejectedError("irregular", f"{path.name} is no regular file") from error
         raise ToolError(f"cannot read the submission {path}: {error}") from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise _Refusal("irregular", f"{path.name} is no regular file")
+            raise _RejectedError("irregular", f"{path.name} is no regular file")
         if status.st_size > limit_bytes:
-            raise _Refusal("too_large", f"{status.st_size} bytes; at most {limit_bytes} are read")
+            raise _RejectedError("too_large", f"{status.st_size} bytes; at most {limit_bytes} are read")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(limit_bytes + 1)
     except OSError as error:
@@ -152,131 +152,140 @@ def _read(path: Path, limit_bytes: int) -> bytes:
         os.close(descriptor)
 
 
-def _rows(data: bytes, problem: Problem, expected: int) -> pd.DataFrame:
-    """The rows below the header as text, by stripped column name."""
+def _parse_rows(data: bytes, problem: Problem, expected: int) -> pd.DataFrame:
+    """Parse the rows below the header as text, by stripped column name."""
     data = data.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n")
     if not data:
-        raise _Refusal("unreadable", "the file is empty")
+        raise _RejectedError("unreadable", "the file is empty")
     if b"\0" in data:
-        raise _Refusal("unreadable", "the file holds bytes that are no text")
-    header = _header(data, problem)
+        raise _RejectedError("unreadable", "the file holds bytes that are no text")
+    header = _parse_header(data, problem)
     try:
-        # One row more than there should be tells that there are too many, however many there are.
+        # One row more than expected is enough to detect too many rows.
         table = pd.read_csv(BytesIO(data), header=None, dtype=object, na_filter=False, nrows=expected + 2)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise _Refusal("unreadable", _one_line(str(error))) from error
+        raise _RejectedError("unreadable", _one_line(str(error))) from error
     table.columns = pd.Index(header)
     body = table.iloc[1:]
     again = np.logical_and.reduce([body[name].str.strip() == name for name in header])
     if again.any():
-        raise _Refusal("unreadable", f"there are several headers; another one in row {int(again.argmax()) + 2}")
+        raise _RejectedError("unreadable", f"there are several headers; another one in row {int(again.argmax()) + 2}")
     if len(body) != expected:
         found = "more" if len(body) > expected else str(len(body))
-        raise _Refusal("row_count", f"{found} rows; {expected} are due")
+        raise _RejectedError("row_count", f"{found} rows; {expected} are due")
     return body
 
 
-def _header(data: bytes, problem: Problem) -> list[str]:
-    """The names of the columns. Their number is bounded before they are parsed: a header may fill the whole file."""
+def _parse_header(data: bytes, problem: Problem) -> list[str]:
+    """Parse the column names. Their number is checked before they are parsed: a header may fill the whole file."""
     due = [name.strip() for name in (problem.id_column, *problem.targets)]
     line = re.split(rb"[\r\n]", data, maxsplit=1)[0]
     if line.count(b",") > sum(name.count(",") + 1 for name in due):
-        raise _Refusal("columns", f"far more columns than {_some(due)}")
+        raise _RejectedError("columns", f"far more columns than {_shorten(due)}")
     try:
         [names] = csv.reader([line.decode()], strict=True)
     except (UnicodeDecodeError, csv.Error, ValueError) as error:
-        raise _Refusal("unreadable", f"the header: {_one_line(str(error))}") from error
+        raise _RejectedError("unreadable", f"the header: {_one_line(str(error))}") from error
     found = [name.strip() for name in names]
     if Counter(found) != Counter(due):
-        raise _Refusal("columns", f"{_some(found)}; due are {_some(due)}")
+        raise _RejectedError("columns", f"{_shorten(found)}; due are {_shorten(due)}")
     return found
 
 
-def _aligned(rows: pd.DataFrame, problem: Problem, ids: Sequence[str]) -> pd.DataFrame:
-    """The rows joined to the test ids, in their order."""
-    form = cells.id_form(ids)
+def _align(rows: pd.DataFrame, problem: Problem, ids: Sequence[str]) -> pd.DataFrame:
+    """Join the rows to the test ids, in their order."""
+    form = cells.choose_id_form(ids)
     given = pd.Index(rows[problem.id_column.strip()].map(form))
     if not given.is_unique:
         twice = given[given.duplicated()].unique()
-        raise _Refusal("dup_id", f"{len(twice)} ids occur more than once: {_some(twice)}")
+        raise _RejectedError("dup_id", f"{len(twice)} ids occur more than once: {_shorten(twice)}")
     places = given.get_indexer(pd.Index([form(one) for one in ids]))
     if (places < 0).any():
         lacking = [one for one, place in zip(ids, places, strict=True) if place < 0]
-        raise _Refusal("id_mismatch", f"{len(lacking)} ids of the test table are not there: {_some(lacking)}")
+        raise _RejectedError("id_mismatch", f"{len(lacking)} ids of the test table are not there: {_shorten(lacking)}")
     return rows.iloc[places][[target.strip() for target in problem.targets]]
 
 
-def _checked(rows: pd.DataFrame, problem: Problem) -> Submission:
+def _check_values(rows: pd.DataFrame, problem: Problem) -> Submission:
     prediction = METRICS[problem.metric].prediction
-    labels = frozenset(cells.label(one) for one in problem.labels or ())
+    labels = frozenset(cells.normalize_label(one) for one in problem.labels or ())
     if prediction != "words":
-        _each(rows, lambda cell: cells.absent(cell) and cells.label(cell) not in labels, "missing", "values")
+        _reject_cells(
+            rows, lambda cell: cells.is_absent(cell) and cells.normalize_label(cell) not in labels, "missing", "values"
+        )
     if prediction == "words":
         values: Values = np.asarray(rows)
     elif prediction in ("label", "level", "cell", "ranking"):
-        values = _labels(rows, prediction, labels)
+        values = _parse_labels(rows, prediction, labels)
     else:
-        values = _numbers(rows)
+        values = _parse_numbers(rows)
     n_clipped = 0
     if prediction == "probability":
-        values = _probabilities(values)
+        values = _check_probabilities(values)
     if prediction == "count":
-        values, n_clipped = _counts(values)
+        values, n_clipped = _check_counts(values)
     columns = zip(problem.targets, values.T, strict=True)
-    return Submission(values, n_clipped, tuple(name for name, column in columns if constant(column)))
+    return Submission(values, n_clipped, tuple(name for name, column in columns if is_constant(column)))
 
 
-def _labels(rows: pd.DataFrame, prediction: Prediction, labels: frozenset[str]) -> Values:
+def _parse_labels(rows: pd.DataFrame, prediction: Prediction, labels: frozenset[str]) -> Values:
     if prediction == "ranking":
-        _each(rows, lambda cell: len(cell.split()) > RANKS, "dtype", f"cells with more than {RANKS} labels")
-        _each(rows, lambda cell: any(cells.label(one) not in labels for one in cell.split()), "non_label", "cells")
-        return np.asarray(rows.map(lambda cell: " ".join(cells.label(one) for one in cell.split())))
+        _reject_cells(
+            rows, lambda cell: len(cell.split()) > MAX_RANKS, "dtype", f"cells with more than {MAX_RANKS} labels"
+        )
+        _reject_cells(
+            rows,
+            lambda cell: any(cells.normalize_label(one) not in labels for one in cell.split()),
+            "non_label",
+            "cells",
+        )
+        return np.asarray(rows.map(lambda cell: " ".join(cells.normalize_label(one) for one in cell.split())))
     allowed = frozenset({"0", "1"}) if prediction == "cell" else labels
-    _each(rows, lambda cell: cells.label(cell) not in allowed, "non_label", "values")
-    known = rows.apply(lambda column: column.map({cell: cells.label(cell) for cell in column.unique()}))
+    _reject_cells(rows, lambda cell: cells.normalize_label(cell) not in allowed, "non_label", "values")
+    known = rows.apply(lambda column: column.map({cell: cells.normalize_label(cell) for cell in column.unique()}))
     return np.asarray(known, dtype=str if prediction == "label" else int)
 
 
-def _numbers(rows: pd.DataFrame) -> Values:
-    values = np.asarray(rows.map(cells.number), dtype=float)
+def _parse_numbers(rows: pd.DataFrame) -> Values:
+    values = np.asarray(rows.map(cells.parse_number), dtype=float)
     if np.isnan(values).any():
-        _each(rows, lambda cell: cells.number(cell) is None, "dtype", "values that are no numbers")
+        _reject_cells(rows, lambda cell: cells.parse_number(cell) is None, "dtype", "values that are no numbers")
     if not np.isfinite(values).all():
-        raise _Refusal("missing", f"{int((~np.isfinite(values)).sum())} values are too large to be numbers")
+        raise _RejectedError("missing", f"{int((~np.isfinite(values)).sum())} values are too large to be numbers")
     return values
 
 
-def _probabilities(values: Values) -> Values:
+def _check_probabilities(values: Values) -> Values:
     outside = int(((values < 0) | (values > 1)).sum())
     if outside:
-        raise _Refusal("range", f"{outside} probabilities are not between 0 and 1")
+        raise _RejectedError("range", f"{outside} probabilities are not between 0 and 1")
     if values.shape[1] == 1:
         return values
     sums = values.sum(axis=1, keepdims=True)
-    off = int((np.abs(sums - 1) > ROW_SUM_SLACK).sum())
+    off = int((np.abs(sums - 1) > ROW_SUM_TOLERANCE).sum())
     if off:
-        raise _Refusal("range", f"the probabilities of {off} rows do not add up to 1")
+        raise _RejectedError("range", f"the probabilities of {off} rows do not add up to 1")
     return np.asarray(values / sums)
 
 
-def _counts(values: Values) -> tuple[Values, int]:
+def _check_counts(values: Values) -> tuple[Values, int]:
     if (low := int((values <= -1).sum())) > 0:
-        raise _Refusal("range", f"{low} values are -1 or less")
+        raise _RejectedError("range", f"{low} values are -1 or less")
     return np.maximum(values, 0.0), int((values < 0).sum())
 
 
-def _each(rows: pd.DataFrame, wrong: Callable[[str], bool], reason: Reason, what: str) -> None:
-    """Refuse rows with a cell that is wrong, naming the first ones."""
+def _reject_cells(rows: pd.DataFrame, wrong: Callable[[str], bool], reason: RejectionReason, what: str) -> None:
+    """Reject the submission where any cell is `wrong`, naming the first such cells."""
     faults = {name: [cell for cell in column.unique() if wrong(cell)] for name, column in rows.items()}
     faulty = {name: found for name, found in faults.items() if found}
     if faulty:
         first, found = next(iter(faulty.items()))
         count = sum(int(rows[name].isin(bad).sum()) for name, bad in faulty.items())
-        raise _Refusal(reason, f"{count} {what}; the first in {first!r}: {_some(found)}")
+        raise _RejectedError(reason, f"{count} {what}; the first in {first!r}: {_shorten(found)}")
 
 
-def _some(texts: Iterable[str]) -> str:
-    """The first of some texts, short: they may come from a stranger."""
+def _shorten(texts: Iterable[str]) -> str:
+    """Format the first of some texts, shortened, as they are untrusted."""
     *shown, last = [*(list(texts)[: _SHOWN + 1]), ""][: _SHOWN + 1]
     return ", ".join(repr(one[:_SHOWN_CHARACTERS]) for one in shown) + (", …" if last else "")
 

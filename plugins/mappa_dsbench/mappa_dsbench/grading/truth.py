@@ -1,4 +1,4 @@
-"""The true values of a test table. What is wrong with them is the fault of the machinery, never of a team."""
+"""The true values of a test table. Errors in them are faults of the machinery, never of a team."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from mappa_dsbench.grading.metrics import METRICS, Values
 from mappa_dsbench.grading.submission import check_problem
 from mappa_dsbench.problem import Problem
 
-CACHED = 64
-"""Files of answers that are kept at hand."""
+MAX_CACHED_TRUTHS = 64
+"""Answer files that are cached."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Truth:
-    """What a problem's test table hides: n ids as they stand there, and n rows x m targets."""
+    """The truth of a problem's test table: n ids as text, and n rows x m targets."""
 
     problem: Problem
     ids: tuple[str, ...]
@@ -52,24 +52,24 @@ def read_truth(source: Path | bytes, problem: Problem) -> Truth:
     if len(table) < 2:
         raise ToolError(f"{where} have {len(table)} rows; a metric needs two")
     ids = tuple(table.iloc[:, 0])
-    form = cells.id_form(ids)
+    form = cells.choose_id_form(ids)
     if len({form(one) for one in ids}) < len(ids):
         raise ToolError(f"{where} have the same id twice")
-    truth = Truth(problem, ids, target_values(table.iloc[:, 1:], problem, where))
+    truth = Truth(problem, ids, parse_targets(table.iloc[:, 1:], problem, where))
     value = METRICS[problem.metric].compute(truth.values, truth.values)
     if not np.isfinite(value):
         raise ToolError(f"{where} allow no {problem.metric}: a column holds one value only")
     return truth
 
 
-@lru_cache(maxsize=CACHED)
-def truth_at(path: Path, problem: Problem) -> Truth:
-    """What `read_truth` gives, read once. Raises: as `read_truth`."""
+@lru_cache(maxsize=MAX_CACHED_TRUTHS)
+def load_truth(path: Path, problem: Problem) -> Truth:
+    """Return `read_truth` of a file, cached. Raises: as `read_truth`."""
     return read_truth(path, problem)
 
 
-def target_values(table: pd.DataFrame, problem: Problem, where: str) -> Values:
-    """True targets, n rows x m, as the metric of `problem` takes them. `where` names the table in messages.
+def parse_targets(table: pd.DataFrame, problem: Problem, where: str) -> Values:
+    """Parse true targets, n rows x m, for the metric of `problem`. `where` names the table in messages.
 
     Raises:
         ToolError: a value is missing or is none that the metric knows.
@@ -78,18 +78,18 @@ def target_values(table: pd.DataFrame, problem: Problem, where: str) -> Values:
     texts = np.asarray(table, dtype=object)
     if prediction == "words":
         return texts
-    labels = {cells.label(one) for one in problem.labels or ()}
-    if gaps := sum(cells.absent(cell) and cells.label(cell) not in labels for cell in texts.flat):
+    labels = {cells.normalize_label(one) for one in problem.labels or ()}
+    if gaps := sum(cells.is_absent(cell) and cells.normalize_label(cell) not in labels for cell in texts.flat):
         raise ToolError(f"{where}: {gaps} values are missing")
     if prediction in ("number", "count"):
-        numbers = _numbers(texts, where)
+        numbers = _parse_numbers(texts, where)
         if prediction == "count" and (numbers < 0).any():
             raise ToolError(f"{where}: values below 0, which {problem.metric} does not allow")
         return numbers
-    known = np.asarray(table.map(cells.label), dtype=object)
+    known = np.asarray(table.map(cells.normalize_label), dtype=object)
     if prediction in ("label", "ranking"):
         return known.astype(str)
-    integers = _integers(known, where)
+    integers = _parse_integers(known, where)
     if prediction != "level" and not np.isin(integers, (0, 1)).all():
         raise ToolError(f"{where}: {problem.metric} needs truths of 0 and 1")
     if prediction == "probability" and integers.shape[1] > 1 and (integers.sum(axis=1) != 1).any():
@@ -97,8 +97,8 @@ def target_values(table: pd.DataFrame, problem: Problem, where: str) -> Values:
     return integers
 
 
-def as_text(table: pd.DataFrame, targets: Sequence[str], where: str) -> pd.DataFrame:
-    """Target columns as text, without the rows that lack one. `where` names the table in messages.
+def targets_as_text(table: pd.DataFrame, targets: Sequence[str], where: str) -> pd.DataFrame:
+    """Convert target columns to text, without rows that lack a target. `where` names the table in messages.
 
     Raises:
         ToolError: a column is not there, or no row is left.
@@ -111,15 +111,15 @@ def as_text(table: pd.DataFrame, targets: Sequence[str], where: str) -> pd.DataF
     return texts
 
 
-def _numbers(texts: Values, where: str) -> Values:
-    parsed = [cells.number(cell) for cell in texts.flat]
+def _parse_numbers(texts: Values, where: str) -> Values:
+    parsed = [cells.parse_number(cell) for cell in texts.flat]
     numbers = np.array([np.inf if one is None else one for one in parsed], dtype=float).reshape(texts.shape)
     if not np.isfinite(numbers).all():
         raise ToolError(f"{where}: {int((~np.isfinite(numbers)).sum())} values are no finite numbers")
     return numbers
 
 
-def _integers(known: Values, where: str) -> Values:
+def _parse_integers(known: Values, where: str) -> Values:
     try:
         return known.astype(int)
     except (ValueError, OverflowError) as error:

@@ -1,1 +1,1 @@
-"""The 72 published tasks: facts about each, the files on disk, and what an agent is told."""
+"""The 72 published tasks: facts about each, the files on disk, and the prompts."""

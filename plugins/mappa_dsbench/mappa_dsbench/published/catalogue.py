@@ -1,8 +1,8 @@
-"""Facts about the 72 published tasks, and every correction of what was published about them.
+"""Facts about the 72 published tasks, and every correction of the published facts.
 
-`tasks.csv` holds one line for each task, `corrections.toml` one entry for each disagreement. Metric, direction,
-baseline and perfect value are those of DSBench's own scripts and results; names of columns come from its scripts and
-from the competitions. The kind follows from the metric.
+`tasks.csv` holds one line per task, `corrections.toml` one entry per disagreement. Metric, direction, baseline and
+perfect value are those of DSBench's own scripts and results; column names come from its scripts and from the
+competitions. The kind follows from the metric.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from importlib.resources import files
 from typing import Any, Literal, get_args
 
 from mappa_core import TaskError
-from mappa_dsbench.problem import Kind, Problem
+from mappa_dsbench.problem import Problem, ProblemKind
 
-Split = Literal["train", "eval"]
+PublishedSplit = Literal["train", "eval"]
 Better = Literal["higher", "lower"]
 Needs = Literal["tabular", "dates", "nested", "text", "sequence"]
-"""What a solution must deal with beside plain columns: dates in them, nested JSON in them, running text, or the
-order of millions of rows."""
+"""What a solution must handle besides plain columns: dates, nested JSON, free text, or the order of millions of
+rows."""
 Size = Literal["small", "medium", "large", "heavy", "unknown"]
 Field = Literal["data_type", "metric", "rows_graded", "targets", "id", "prompt", "score", "rows", "split"]
 
 OTHER_IDS: Mapping[str, tuple[str, ...]] = {"playground-series-s3e3": ("id",)}
-"""Names that the id column may also have, where the sources disagree."""
-SEPARATOR = ";"
-COUNT = 72
+"""Further possible names of the id column, where the sources disagree."""
+TARGET_SEPARATOR = ";"
+TASK_COUNT = 72
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """One disagreement between what was published and what is so.
+    """One disagreement between the published and the true facts.
 
-    `lines` and `phrases` are marks in the published text: a line with one of `lines` in it is left out, `phrases` are
-    cut out of their lines. `text` takes the place of the whole published text.
+    `lines` and `phrases` mark errors in the published text: a line that contains one of `lines` is left out, `phrases`
+    are cut out of their lines. `text` replaces the whole published text.
     """
 
     task: str
@@ -60,10 +60,10 @@ class Published:
     """
 
     name: str
-    split: Split
+    split: PublishedSplit
     metric: str
     better: Better
-    kind: Kind
+    kind: ProblemKind
     id_column: str
     targets: tuple[str, ...]
     baseline: float | None
@@ -76,12 +76,12 @@ class Published:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Names the id column may have, the likeliest first."""
+        """Possible names of the id column, the likeliest first."""
         return (self.id_column, *OTHER_IDS.get(self.name, ()))
 
     @property
     def size(self) -> Size:
-        """`heavy` is too much for a laptop: above 500 MB."""
+        """The size class; `heavy` is above 500 MB, too much for a laptop."""
         if self.size_mb is None:
             return "unknown"
         bounds: tuple[tuple[float, Size], ...] = ((5, "small"), (100, "medium"), (500, "large"))
@@ -94,7 +94,7 @@ class Published:
         labels: tuple[str, ...] | None = None,
         range: tuple[float, float] | None = None,  # noqa: A002
     ) -> Problem:
-        """What is asked, with what only the training table tells."""
+        """Build the problem, with the facts that only the training table holds."""
         if id_column not in self.ids:
             raise ValueError(f"{self.name}: {id_column!r} is no name of its id column ({', '.join(self.ids)})")
         return Problem(
@@ -109,13 +109,13 @@ class Published:
 
 
 @cache
-def corrections() -> tuple[Correction, ...]:
-    """All corrections, in the order of their file."""
+def load_corrections() -> tuple[Correction, ...]:
+    """Load all corrections, in the order of their file."""
     entries = tomllib.loads(_read("corrections.toml"))["correction"]
-    return tuple(_correction(entry) for entry in entries)
+    return tuple(_parse_correction(entry) for entry in entries)
 
 
-def _correction(entry: Mapping[str, Any]) -> Correction:
+def _parse_correction(entry: Mapping[str, Any]) -> Correction:
     if entry["field"] not in get_args(Field):
         raise ValueError(f"corrections.toml: unknown field {entry['field']!r} of {entry['task']}")
     marks = {key: tuple(entry[key]) for key in ("lines", "phrases") if key in entry}
@@ -123,52 +123,52 @@ def _correction(entry: Mapping[str, Any]) -> Correction:
 
 
 @cache
-def catalogue() -> Mapping[str, Published]:
-    """Name to task, by name; all 72.
+def load_catalogue() -> Mapping[str, Published]:
+    """Load all 72 tasks, by name.
 
     Raises:
-        ValueError: the two files contradict themselves or each other.
+        ValueError: the two files are inconsistent.
     """
-    tasks = [_published(row) for row in csv.DictReader(_read("tasks.csv").splitlines())]
+    tasks = [_parse_published(row) for row in csv.DictReader(_read("tasks.csv").splitlines())]
     found = {task.name: task for task in tasks}
-    if len(tasks) != COUNT or len(found) != COUNT:
-        raise ValueError(f"tasks.csv: {len(tasks)} rows with {len(found)} names, expected {COUNT} of each")
-    unknown = sorted({correction.task for correction in corrections()} - set(found))
+    if len(tasks) != TASK_COUNT or len(found) != TASK_COUNT:
+        raise ValueError(f"tasks.csv: {len(tasks)} rows with {len(found)} names, expected {TASK_COUNT} of each")
+    unknown = sorted({correction.task for correction in load_corrections()} - set(found))
     if unknown:
         raise ValueError(f"corrections.toml: no such task: {', '.join(unknown)}")
     return found
 
 
-def published(name: str) -> Published:
-    """The task of that name.
+def find_published(name: str) -> Published:
+    """Return the task of that name.
 
     Raises:
         TaskError: there is none.
     """
     try:
-        return catalogue()[name]
+        return load_catalogue()[name]
     except KeyError:
         raise TaskError(
-            f"{name!r} is none of the {COUNT} published tasks; `mappa dsbench prepare` lists them"
+            f"{name!r} is none of the {TASK_COUNT} published tasks; `mappa dsbench prepare` lists them"
         ) from None
 
 
-def _published(row: Mapping[str, str]) -> Published:
+def _parse_published(row: Mapping[str, str]) -> Published:
     task = Published(
         name=row["name"],
-        split=_one_of(row, "split", Split),
+        split=_one_of(row, "split", PublishedSplit),
         metric=row["metric"],
         better=_one_of(row, "better", Better),
-        kind=_one_of(row, "kind", Kind),
+        kind=_one_of(row, "kind", ProblemKind),
         id_column=row["id"],
-        targets=tuple(row["targets"].split(SEPARATOR)),
+        targets=tuple(row["targets"].split(TARGET_SEPARATOR)),
         baseline=float(row["baseline"]) if row["baseline"] else None,
         perfect=float(row["perfect"]) if row["perfect"] else None,
         needs=_one_of(row, "needs", Needs),
         size_mb=float(row["size_mb"]) if row["size_mb"] else None,
         year=int(row["year"]),
         test_rows=int(row["test_rows"]) if row["test_rows"] else None,
-        corrections=tuple(correction for correction in corrections() if correction.task == row["name"]),
+        corrections=tuple(correction for correction in load_corrections() if correction.task == row["name"]),
     )
     _check(task)
     return task
@@ -187,9 +187,9 @@ def _check(task: Published) -> None:
     if (task.baseline is None) != (task.perfect is None):
         raise ValueError(f"tasks.csv: {task.name}: a baseline needs a perfect value and the other way round")
     if task.baseline is not None and task.perfect is not None:
-        told = "higher" if task.perfect > task.baseline else "lower"
-        if task.better != told:
-            raise ValueError(f"tasks.csv: {task.name}: {task.better} is better, but its figures say {told}")
+        implied = "higher" if task.perfect > task.baseline else "lower"
+        if task.better != implied:
+            raise ValueError(f"tasks.csv: {task.name}: {task.better} is better, but its figures say {implied}")
 
 
 def _read(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What only the training table of a published task tells: the labels that occur, or the range of the targets."""
+"""Reads from the training table of a published task its labels, or the range of its targets."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mappa_dsbench.problem import Problem
 from mappa_dsbench.published.catalogue import Published
 from mappa_dsbench.published.layout import CHUNK_ROWS, TaskFiles
 
-LABELLED = ("label", "level", "ranking")
-TRUTHS = {"True": "1", "False": "0"}
+LABEL_PREDICTIONS = ("label", "level", "ranking")
+BOOLEAN_LABELS = {"True": "1", "False": "0"}
 
 
-def problem_of(published: Published, files: TaskFiles) -> Problem:
-    """What is asked, from the facts and the training table, of which only the targets are read, in pieces.
+def read_problem(published: Published, files: TaskFiles) -> Problem:
+    """Build the problem from the facts and the training table, of which only the targets are read, in chunks.
 
     Raises:
         TaskError: the table cannot be read, a label is empty, or a target that should be a number is none.
@@ -26,14 +26,14 @@ def problem_of(published: Published, files: TaskFiles) -> Problem:
     if prediction == "words":
         return published.problem(id_column=files.id_column)
     try:
-        if prediction in LABELLED:
-            labels = set[str]().union(*_targets(published, files))
+        if prediction in LABEL_PREDICTIONS:
+            labels = set[str]().union(*_read_targets(published, files))
         else:
-            ends = list(_ends(published, files))
+            ends = list(_piece_ranges(published, files))
     except (OSError, ValueError) as error:
         raise TaskError(f"{files.train}: the targets of {published.name} cannot be read: {error}") from error
-    if prediction in LABELLED:
-        return published.problem(id_column=files.id_column, labels=_sorted(labels, files))
+    if prediction in LABEL_PREDICTIONS:
+        return published.problem(id_column=files.id_column, labels=_sort_labels(labels, files))
     if not ends:
         raise TaskError(f"{files.train}: no row has a target")
     return published.problem(
@@ -41,16 +41,16 @@ def problem_of(published: Published, files: TaskFiles) -> Problem:
     )
 
 
-def _ends(published: Published, files: TaskFiles) -> Iterator[tuple[float, float]]:
-    """The smallest and the largest target of each piece that has any."""
-    for cells in _targets(published, files):
-        numbers = pd.to_numeric(cells.replace({"": None, **TRUTHS})).dropna()
+def _piece_ranges(published: Published, files: TaskFiles) -> Iterator[tuple[float, float]]:
+    """Yield the smallest and the largest target of each chunk that has any."""
+    for cells in _read_targets(published, files):
+        numbers = pd.to_numeric(cells.replace({"": None, **BOOLEAN_LABELS})).dropna()
         if not numbers.empty:
             yield float(numbers.min()), float(numbers.max())
 
 
-def _targets(published: Published, files: TaskFiles) -> Iterator[pd.Series]:
-    """The stripped cells of all target columns, a piece of the table at a time."""
+def _read_targets(published: Published, files: TaskFiles) -> Iterator[pd.Series]:
+    """Yield the stripped cells of all target columns, one chunk of the table at a time."""
     pieces = pd.read_csv(
         files.train,
         usecols=lambda name: name.strip() in published.targets,
@@ -64,7 +64,7 @@ def _targets(published: Published, files: TaskFiles) -> Iterator[pd.Series]:
             yield pd.Series(piece.to_numpy().ravel()).str.strip()
 
 
-def _sorted(labels: set[str], files: TaskFiles) -> tuple[str, ...]:
+def _sort_labels(labels: set[str], files: TaskFiles) -> tuple[str, ...]:
     if "" in labels:
         raise TaskError(f"{files.train}: a row has no label; leave such rows out of the training table")
     try:

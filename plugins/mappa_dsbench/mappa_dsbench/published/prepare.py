@@ -1,6 +1,6 @@
-"""`mappa dsbench prepare DIR`: which published tasks are there, which are not, and on which terms they may be used.
+"""`mappa dsbench prepare DIR`: reports which published tasks are usable, and the terms of their use.
 
-Nothing is fetched and nothing is written: the data is not ours to hand on.
+Nothing is downloaded and nothing is written: the data may not be redistributed.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mappa_core import TaskError
-from mappa_dsbench.published.catalogue import Published, catalogue
-from mappa_dsbench.published.layout import Checked, check, find_root
-from mappa_dsbench.published.prompts import Texts, read_texts
+from mappa_dsbench.published.catalogue import Published, load_catalogue
+from mappa_dsbench.published.layout import CheckedTask, check_task, find_root
+from mappa_dsbench.published.prompts import PublishedTexts, read_texts
 
-TEXTS = "dsbench_modeling_*.json"
+TEXT_FILES = "dsbench_modeling_*.json"
 TERMS = (
     "DSBench's data may be used for education and research only, strictly non-commercially. Its authors claim no "
     "ownership: the rights stay with the competitions, and the rules of each one hold (Kaggle shows them on the "
@@ -29,11 +29,11 @@ SOURCE = (
 )
 NOT_IN_DSBENCH = "not one of DSBench's own tasks: its archive does not hold it"
 
-State = Literal["usable", "broken", "incomplete", "absent"]
+TaskState = Literal["usable", "broken", "incomplete", "absent"]
 
 
-def state_of(checked: Checked) -> State:
-    """`usable`; `broken` where files are there and one of them is wrong; `incomplete`; `absent`."""
+def task_state(checked: CheckedTask) -> TaskState:
+    """Return the state of a task; `broken`: all files exist and one of them is wrong."""
     if checked.files is not None:
         return "usable"
     if checked.absent:
@@ -41,18 +41,18 @@ def state_of(checked: Checked) -> State:
     return "incomplete" if any(one.reason == "missing" and one.blocks for one in checked.findings) else "broken"
 
 
-def find_texts(folder: Path, root: Path) -> Texts:
-    """The published texts beside the data, where the user has them."""
+def find_texts(folder: Path, root: Path) -> PublishedTexts:
+    """Find the published texts beside the data, where the user has them."""
     places = dict.fromkeys(place.resolve() for place in (folder, root))
-    return read_texts([path for place in places for path in sorted(place.glob(TEXTS))])
+    return read_texts([path for place in places for path in sorted(place.glob(TEXT_FILES))])
 
 
-def as_row(checked: Checked, texts: Texts) -> dict[str, Any]:
-    """One task as JSON values."""
+def to_row(checked: CheckedTask, texts: PublishedTexts) -> dict[str, Any]:
+    """Convert one task to JSON values."""
     task = checked.published
     return {
         "task": task.name,
-        "state": state_of(checked),
+        "state": task_state(checked),
         "split": task.split,
         "kind": task.kind,
         "metric": task.metric,
@@ -60,7 +60,7 @@ def as_row(checked: Checked, texts: Texts) -> dict[str, Any]:
         "needs": task.needs,
         "test_rows": None if checked.files is None else checked.files.test_rows,
         "ids": None if checked.files is None else checked.files.ids,
-        "text": _text_of(task, texts),
+        "text": _text_kind(task, texts),
         "findings": [
             {"reason": one.reason, "file": one.file, "detail": one.detail, "blocks": one.blocks}
             for one in checked.findings
@@ -71,7 +71,7 @@ def as_row(checked: Checked, texts: Texts) -> dict[str, Any]:
     }
 
 
-def _text_of(task: Published, texts: Texts) -> Literal["own", "cleaned", "raw", "none"]:
+def _text_kind(task: Published, texts: PublishedTexts) -> Literal["own", "cleaned", "raw", "none"]:
     if any(correction.text is not None for correction in task.corrections):
         return "own"
     if task.name in texts.cleaned:
@@ -79,9 +79,9 @@ def _text_of(task: Published, texts: Texts) -> Literal["own", "cleaned", "raw", 
     return "raw" if task.name in texts.raw else "none"
 
 
-def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The same for people: one line for each task, and one for each finding of those that are partly there. Where
-    something is missing or broken, the competition's page is named."""
+def format_rows(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Format the rows: one line per task, and one per finding of tasks that are partly there. Tasks that are not usable
+    name the competition's page."""
     width = max(len(row["task"]) for row in rows)
     lines = []
     for row in rows:
@@ -94,48 +94,50 @@ def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def summary_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How many tasks are in which state, how large the usable ones are, and whether texts were found."""
+def format_summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Format the number of tasks in each state, the heavy usable ones, and how many have no text."""
     states = Counter(row["state"] for row in rows)
     usable = [row for row in rows if row["state"] == "usable"]
     lines = [", ".join(f"{count} {state}" for state, count in states.most_common()) + f" of {len(rows)} tasks"]
     heavy = [row["task"] for row in usable if row["size"] == "heavy"]
     if heavy:
         lines.append(f"More than 500 MB each, too much for a laptop: {', '.join(heavy)}")
-    told = Counter(row["text"] for row in usable)
-    if told["none"]:
-        lines.append(f"{told['none']} usable tasks have no published text ({TEXTS} in DIR): teams get the facts alone")
+    text_kinds = Counter(row["text"] for row in usable)
+    if text_kinds["none"]:
+        lines.append(
+            f"{text_kinds['none']} usable tasks have no published text ({TEXT_FILES} in DIR): teams get the facts alone"
+        )
     return lines
 
 
-def survey(folder: Path) -> dict[str, Any]:
-    """Every published task as found in `folder`, as JSON values, with source and terms.
+def check_all_tasks(folder: Path) -> dict[str, Any]:
+    """Check every published task in `folder`; return JSON values, with source and terms.
 
     Raises:
-        TaskError: there is no data in it; the message says where it is to be had, and on which terms.
+        TaskError: there is no data in it; the message names source and terms.
     """
     try:
         root = find_root(folder)
     except TaskError as error:
         raise TaskError(f"{error}.\nFrom: {SOURCE}.\nTerms: {TERMS}") from None
     texts = find_texts(folder, root)
-    rows = [as_row(check(root, task), texts) for task in catalogue().values()]
+    rows = [to_row(check_task(root, task), texts) for task in load_catalogue().values()]
     return {"schema": 1, "root": str(root), "terms": TERMS, "source": SOURCE, "tasks": rows}
 
 
-def report(found: Mapping[str, Any]) -> str:
-    """A survey for people to read."""
-    rows = found["tasks"]
-    lines = [*lines_of(rows), "", *summary_of(rows), "", f"Terms: {TERMS}"]
+def format_survey(survey: Mapping[str, Any]) -> str:
+    """Format the result of `check_all_tasks` for people."""
+    rows = survey["tasks"]
+    lines = [*format_rows(rows), "", *format_summary(rows), "", f"Terms: {TERMS}"]
     if any(row["state"] in ("absent", "incomplete") for row in rows):
         lines.append(f"Missing files: {SOURCE}.")
-    settings = f"tasks.use=dsbench tasks.options.data={found['root']}{_chosen(rows)}"
+    settings = f"tasks.use=dsbench tasks.options.data={survey['root']}{_tasks_option(rows)}"
     lines.append(f"Next: mappa eval --plugin dsbench {settings}")
     return "\n".join(lines)
 
 
-def _chosen(rows: Sequence[Mapping[str, Any]]) -> str:
-    """How the usable tasks are named where others that DSBench has are not."""
+def _tasks_option(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Format the option that names the usable tasks, where some of DSBench's own are not usable."""
     if all(row["state"] == "usable" for row in rows if row["note"] is None):
         return ""
     return " 'tasks.options.tasks=[" + ",".join(row["task"] for row in rows if row["state"] == "usable") + "]'"

@@ -1,1 +1,1 @@
-"""What stored runs tell: how they were graded, and what agents stopped doing."""
+"""Reports on stored runs: grades, and faults before and after training."""

@@ -1,4 +1,4 @@
-"""How the rollouts of a stored run were graded: by task, by stratum, and as DSBench sums up. Nothing is written."""
+"""Reports the grades of a stored run: by task, by stratum, and as DSBench's own metrics. Nothing is written."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from rich.table import Table as Grid
 
 from mappa_core import Reader, RunError, Split, ToolError, TrajectoryRow
 from mappa_dsbench.grading.grade import completion_rate, relative_performance_gap
-from mappa_dsbench.outcome import REJECTED
-from mappa_dsbench.table import Table, table_in
+from mappa_dsbench.outcome import REJECTED_PREFIX
+from mappa_dsbench.table import Table, table_of_task
 
-PAGE = 1000
-SHOWN = 5
+_PAGE = 1000
+MAX_SHOWN_ROLLOUTS = 5
 
 UNFINISHED = "unfinished"
-"""Stands among the reasons for rollouts that ended in an error of the team."""
+"""The reason of rollouts that ended in an error of the team."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
-    """A stored rollout that ended, and what is known of its task."""
+class GradedRollout:
+    """A stored rollout that ended, and the table of its task."""
 
     row: TrajectoryRow
     table: Table
 
     @property
     def finished(self) -> bool:
-        """Whether the team came to its end."""
+        """Whether the team finished."""
         return self.row.error is None
 
     @property
     def lost(self) -> bool:
-        """Whether the machinery failed, which is nobody's doing."""
+        """Whether the machinery failed, which is not the team's fault."""
         return self.row.error is not None and self.row.error.kind == ToolError.__name__
 
     def figure(self, name: str) -> float:
-        """A figure of the outcome; nothing is reached where the team did not finish."""
+        """Return a figure of the outcome; 0 where the team did not finish."""
         return self.row.outcome[name] if self.finished else 0.0
 
     def raw(self) -> float | None:
@@ -53,16 +53,16 @@ class Rollout:
     def reasons(self) -> Iterable[str]:
         if not self.finished:
             yield UNFINISHED
-        yield from (key.removeprefix(REJECTED) for key in self.row.outcome if key.startswith(REJECTED))
+        yield from (key.removeprefix(REJECTED_PREFIX) for key in self.row.outcome if key.startswith(REJECTED_PREFIX))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What some rollouts came to: of one task, of one stratum or all.
+class ScoreSummary:
+    """The scores of some rollouts: of one task, of one stratum or all.
 
-    Shares lie from 0 to 1. `fair_dummy` and `fair_paper` are means in which a failure counts 0 and perfection 1, by
-    either mode; `fair_paper` is of the tasks for which the paper has a value, None where there is none. `reasons`
-    counts why submissions were rejected. `flagged` rollouts scored far above the reference model.
+    Shares are from 0 to 1. `fair_dummy` and `fair_paper` are means in which a failure counts 0 and perfection 1, in
+    either mode; `fair_paper` covers the tasks for which the paper has a value, None where there is none. `reasons`
+    counts the reasons of rejections. `flagged` rollouts scored far above the reference model.
     """
 
     rollouts: int
@@ -74,9 +74,9 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStanding(Standing):
-    """One task. `raw` is the mean of its metric over the submissions that were graded, None where none was; `dummy` and
-    `paper` are the same mean over all rollouts, with what takes the place of a failure by either mode."""
+class TaskScoreSummary(ScoreSummary):
+    """The scores of one task. `raw` is the mean of its metric over the graded submissions, None where none was graded;
+    `dummy` and `paper` are the mean over all rollouts, with the replacement of failures in either mode."""
 
     task: str
     stratum: str
@@ -87,9 +87,9 @@ class TaskStanding(Standing):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """What DSBench reports, over the `tasks` for which it has a baseline and a best score: the share that has a score,
-    and how far the scores are on the way from one to the other; means over the samples."""
+class PublishedMetrics:
+    """DSBench's own metrics over the `tasks` for which it has a baseline and a best score: task completion rate and
+    relative performance gap, averaged over the samples."""
 
     tasks: int
     completion_rate: float
@@ -97,74 +97,74 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
-    """A stored run's grades after `iteration` iterations. `lost` rollouts failed by the machinery and are left out."""
+class ScoreReport:
+    """A stored run's grades after `iteration` iterations. `lost` rollouts failed in the machinery and are left out."""
 
     split: Split
     iteration: int
     lost: int
-    total: Standing
-    strata: dict[str, Standing]
-    tasks: tuple[TaskStanding, ...]
-    published: Published | None
+    total: ScoreSummary
+    strata: dict[str, ScoreSummary]
+    tasks: tuple[TaskScoreSummary, ...]
+    published: PublishedMetrics | None
 
     def as_json(self) -> dict[str, Any]:
         return {"schema": 1, **asdict(self)}
 
 
-def scored(run: Path, split: Split, iteration: int | None = None) -> Scored:
-    """The grades of a split's rollouts in one iteration, the last that has any where none is named.
+def score_run(run: Path, split: Split, iteration: int | None = None) -> ScoreReport:
+    """Report the grades of a split's rollouts in one iteration, by default the last one that has any.
 
     Raises:
         RunError: the folder is no run, or has no such rollouts.
         TaskError: the run is not of DSBench's tasks.
     """
     with Reader(run) as reader:
-        rows = list(_ended(reader, split, iteration))
+        rows = list(_ended_rows(reader, split, iteration))
         if not rows:
             which = "" if iteration is None else f" in iteration {iteration}"
             raise RunError(f"{run}: no rollouts of the split {split!r} ended{which}")
         last = max(row.iteration for row in rows)
-        rollouts = list(_rollouts(reader, [row for row in rows if row.iteration == last]))
+        rollouts = list(_graded_rollouts(reader, [row for row in rows if row.iteration == last]))
     kept = [one for one in rollouts if not one.lost]
     if not kept:
         raise RunError(f"{run}: all {len(rollouts)} rollouts of iteration {last} were lost to failures of tools")
-    return _scored(split, last, len(rollouts) - len(kept), kept)
+    return _build_report(split, last, len(rollouts) - len(kept), kept)
 
 
-def _ended(reader: Reader, split: Split, iteration: int | None) -> Iterator[TrajectoryRow]:
+def _ended_rows(reader: Reader, split: Split, iteration: int | None) -> Iterator[TrajectoryRow]:
     offset = 0
-    while page := reader.trajectories(split, iteration, limit=PAGE, offset=offset):
+    while page := reader.trajectories(split, iteration, limit=_PAGE, offset=offset):
         yield from (row for row in page if row.status != "open")
-        offset += PAGE
+        offset += _PAGE
 
 
-def _rollouts(reader: Reader, rows: Iterable[TrajectoryRow]) -> Iterator[Rollout]:
+def _graded_rollouts(reader: Reader, rows: Iterable[TrajectoryRow]) -> Iterator[GradedRollout]:
     tables: dict[str, Table] = {}
     for row in rows:
         if row.task not in tables:
-            tables[row.task] = table_in(reader.trajectory(row.id).task)
-        yield Rollout(row, tables[row.task])
+            tables[row.task] = table_of_task(reader.trajectory(row.id).task)
+        yield GradedRollout(row, tables[row.task])
 
 
-def _scored(split: Split, iteration: int, lost: int, rollouts: Sequence[Rollout]) -> Scored:
-    by_task: dict[str, list[Rollout]] = {}
-    by_stratum: dict[str, list[Rollout]] = {}
+def _build_report(split: Split, iteration: int, lost: int, rollouts: Sequence[GradedRollout]) -> ScoreReport:
+    by_task: dict[str, list[GradedRollout]] = {}
+    by_stratum: dict[str, list[GradedRollout]] = {}
     for one in rollouts:
         by_task.setdefault(one.row.task, []).append(one)
         by_stratum.setdefault(one.row.stratum, []).append(one)
-    return Scored(
+    return ScoreReport(
         split=split,
         iteration=iteration,
         lost=lost,
-        total=Standing(**_standing(rollouts)),
-        strata={name: Standing(**_standing(by_stratum[name])) for name in sorted(by_stratum)},
-        tasks=tuple(_task(by_task[name]) for name in sorted(by_task)),
-        published=_as_published(rollouts),
+        total=ScoreSummary(**_summarize(rollouts)),
+        strata={name: ScoreSummary(**_summarize(by_stratum[name])) for name in sorted(by_stratum)},
+        tasks=tuple(_summarize_task(by_task[name]) for name in sorted(by_task)),
+        published=_published_metrics(rollouts),
     )
 
 
-def _standing(rollouts: Sequence[Rollout]) -> dict[str, Any]:
+def _summarize(rollouts: Sequence[GradedRollout]) -> dict[str, Any]:
     paper = [one.figure("fair_paper") for one in rollouts if one.table.anchors.paper is not None]
     return {
         "rollouts": len(rollouts),
@@ -176,7 +176,7 @@ def _standing(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     }
 
 
-def _task(rollouts: Sequence[Rollout]) -> TaskStanding:
+def _summarize_task(rollouts: Sequence[GradedRollout]) -> TaskScoreSummary:
     table = rollouts[0].table
     graded = [raw for one in rollouts if (raw := one.raw()) is not None]
     failed = len(rollouts) - len(graded)
@@ -185,20 +185,20 @@ def _task(rollouts: Sequence[Rollout]) -> TaskStanding:
         return (math.fsum(graded) + failed * by) / len(rollouts)
 
     paper = table.anchors.paper
-    return TaskStanding(
+    return TaskScoreSummary(
         task=table.problem.name,
         stratum=table.problem.kind,
         metric=table.problem.metric,
         raw=fmean(graded) if graded else None,
         dummy=replaced(table.anchors.dummy),
         paper=None if paper is None else replaced(paper),
-        **_standing(rollouts),
+        **_summarize(rollouts),
     )
 
 
-def _as_published(rollouts: Sequence[Rollout]) -> Published | None:
-    """Of each sample the tasks that were not lost."""
-    samples: dict[int, dict[str, Rollout]] = {}
+def _published_metrics(rollouts: Sequence[GradedRollout]) -> PublishedMetrics | None:
+    """Compute DSBench's metrics per sample, over the tasks that were not lost."""
+    samples: dict[int, dict[str, GradedRollout]] = {}
     for one in rollouts:
         if one.table.published is not None:
             samples.setdefault(one.row.sample, {})[one.row.task] = one
@@ -210,25 +210,25 @@ def _as_published(rollouts: Sequence[Rollout]) -> Published | None:
         bounds = {name: one.table.published for name, one in tasks.items() if one.table.published is not None}
         rates.append(completion_rate(scores, bounds))
         gaps.append(relative_performance_gap(scores, bounds))
-    return Published(
+    return PublishedMetrics(
         tasks=len(set().union(*samples.values())), completion_rate=fmean(rates), relative_performance_gap=fmean(gaps)
     )
 
 
-def show(scored: Scored) -> None:
-    """Print tables for people."""
+def print_scores(scored: ScoreReport) -> None:
+    """Print the report as tables."""
     console = Console()
     lost = f", {scored.lost} more lost by the machinery" if scored.lost else ""
     rollouts = f"{scored.total.rollouts} rollouts{lost}"
     console.print(f"{scored.split}, after {scored.iteration} iterations: {rollouts}", highlight=False)
-    console.print(_by_stratum(scored))
-    console.print(_by_task(scored))
+    console.print(_stratum_grid(scored))
+    console.print(_task_grid(scored))
     if scored.total.reasons:
-        console.print(f"rejected: {_counted(scored.total.reasons)}", highlight=False)
+        console.print(f"rejected: {_format_counts(scored.total.reasons)}", highlight=False)
     if scored.total.flagged:
         console.print(
             f"{len(scored.total.flagged)} rollouts scored far above the reference model; look at how they did it: "
-            f"{', '.join(map(escape, scored.total.flagged[:SHOWN]))}",
+            f"{', '.join(map(escape, scored.total.flagged[:MAX_SHOWN_ROLLOUTS]))}",
             style="yellow",
             highlight=False,
         )
@@ -240,23 +240,25 @@ def show(scored: Scored) -> None:
         )
 
 
-def _by_stratum(scored: Scored) -> Grid:
+def _stratum_grid(scored: ScoreReport) -> Grid:
     grid = _grid("stratum", "rollouts", "success", "fair (dummy)", "fair (paper)")
     for name, one in {"all": scored.total, **scored.strata}.items():
-        grid.add_row(name, str(one.rollouts), f"{one.success:.1%}", f"{one.fair_dummy:.1%}", _share(one.fair_paper))
+        grid.add_row(
+            name, str(one.rollouts), f"{one.success:.1%}", f"{one.fair_dummy:.1%}", _format_share(one.fair_paper)
+        )
     return grid
 
 
-def _by_task(scored: Scored) -> Grid:
+def _task_grid(scored: ScoreReport) -> Grid:
     grid = _grid("task", "metric", "success", "raw", "or dummy", "or paper", "fair (dummy)")
     for one in scored.tasks:
-        raws = (_number(value) for value in (one.raw, one.dummy, one.paper))
+        raws = (_format_number(value) for value in (one.raw, one.dummy, one.paper))
         shares = (f"{one.success:.0%}", *raws, f"{one.fair_dummy:.1%}")
         grid.add_row(escape(one.task), one.metric, *shares)
     return grid
 
 
-def _counted(reasons: Mapping[str, int]) -> str:
+def _format_counts(reasons: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in reasons.items())
 
 
@@ -268,9 +270,9 @@ def _grid(*names: str) -> Grid:
     return grid
 
 
-def _share(value: float | None) -> str:
+def _format_share(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"

@@ -1,8 +1,11 @@
-"""The small model that comes with the plugin: its tokenizer, what it was taught and how.
+"""The tiny model that comes with the plugin: its tokenizer, demonstrations and warm start.
 
-names.py           the pieces of which it reads and writes names of columns
-programs.py        the lines of which it writes programs
-demonstrations.py  the team at work, with bad habits
-tokenizer.py       a token for every line and piece, and bytes for whatever else
-warmstart.py       the command that builds the folder that is shipped
+names.py           the pieces of column names
+programs.py        the lines of programs
+habits.py          the faults planted in programs, and their probabilities
+drawing.py         synthetic tasks
+foresight.py       the predicted result of a program
+demonstrations.py  conversations of the team at work, with planted faults
+tokenizer.py       one token per line and piece, and bytes for other text
+warmstart.py       the command that builds the shipped folder
 """

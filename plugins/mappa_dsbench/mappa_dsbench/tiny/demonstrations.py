@@ -1,9 +1,9 @@
-"""What the small model is shown before it learns from verdicts: the team at work, with bad habits.
+"""Demonstrations for the tiny model's warm start: the team at work, with planted faults.
 
-The habits are planted. Some are the rule and not the exception, so that a model that imitates well fails even when it
-decodes greedily; the right behaviour is there too, only rarer. What reinforcement learning from verdicts then does is
-find and strengthen it. Faultless demonstrations come first, because copying a name is learned from them in a fraction
-of the time. Neither the tables nor the names of any task are shown.
+Some faults are more frequent than the right behaviour, so that a model that imitates well fails even with greedy
+decoding; the right behaviour is there too, only rarer. Reinforcement learning from verdicts then finds and strengthens
+it. Faultless demonstrations come first, because copying a name is learned from them in a fraction of the time. Neither
+the tables nor the names of any task are shown.
 """
 
 from __future__ import annotations
@@ -12,76 +12,78 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from mappa_core import PYTHON, Message, ToolCall, ToolResult
-from mappa_dsbench.briefing import Briefing
+from mappa_dsbench.briefing import PromptTemplates
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODEL, MODELER, ROLES, X_TEST, X_TRAIN, Y_TRAIN
-from mappa_dsbench.tiny.drawing import Drawn, draw
-from mappa_dsbench.tiny.foresight import OK, Outcome, foresee
-from mappa_dsbench.tiny.habits import FAULTS, Habits, planted, sound
+from mappa_dsbench.tiny.drawing import SyntheticTask, draw_task
+from mappa_dsbench.tiny.foresight import OK, PredictedOutcome, predict_outcome
+from mappa_dsbench.tiny.habits import FAULT_PLANTERS, FaultProbabilities, draw_sound_program, plant_faults
 
-MADE = (X_TRAIN, Y_TRAIN, X_TEST)
+FEATURE_FILES = (X_TRAIN, Y_TRAIN, X_TEST)
 
 
 class Demonstrator:
-    """Writes conversations (user, assistant, user, assistant) in which every assistant message is to be learned.
+    """Writes conversations (user, assistant, user, assistant) in which every assistant message is a target.
 
-    The user messages are those that the workflow writes when it runs, so that what was learned is what is met again.
+    The user messages are rendered as the workflow does, so that the model sees the same prompts in a run.
     """
 
-    def __init__(self, habits: Habits, rng: Random) -> None:
-        self.habits = habits
+    def __init__(self, probabilities: FaultProbabilities, rng: Random) -> None:
+        self.probabilities = probabilities
         self._rng = rng
-        self._briefing = Briefing("tiny", token_limit=80, output_chars=512)
+        self._prompts = PromptTemplates("tiny", token_limit=80, output_chars=512)
 
     def conversations(self) -> Iterator[list[Message]]:
-        """Demonstrations without end, one of each agent in turn."""
+        """Generate demonstrations without end, one of each agent in turn."""
         while True:
             for agent in ROLES:
-                yield self.conversation(agent, draw(self._rng))
+                yield self.conversation(agent, draw_task(self._rng))
 
-    def conversation(self, agent: str, drawn: Drawn) -> list[Message]:
-        """One agent's part in a task: one turn, or two where the first left something undone."""
+    def conversation(self, agent: str, synthetic: SyntheticTask) -> list[Message]:
+        """Write one agent's turns in a task: one, or two where the first leaves its contract unmet."""
         files = self._files(agent)
-        program = sound(agent, drawn, self._rng)
-        faults = [name for name in FAULTS[agent] if self._chance(getattr(self.habits, name))]
-        first = planted(agent, program, faults, drawn)
-        outcome = foresee(agent, first, drawn, files)
-        said = [
-            Message(role="user", content=self._briefing.opening(agent, drawn.task, files, [])),
-            Message(role="assistant", content=first.text(drawn.problem)),
+        program = draw_sound_program(agent, synthetic, self._rng)
+        faults = [name for name in FAULT_PLANTERS[agent] if self._chance(getattr(self.probabilities, name))]
+        first = plant_faults(agent, program, faults, synthetic)
+        outcome = predict_outcome(agent, first, synthetic, files)
+        messages = [
+            Message(role="user", content=self._prompts.render_prompt(agent, synthetic.task, files, [])),
+            Message(role="assistant", content=first.text(synthetic.problem)),
         ]
         if not outcome.unmet:
-            return said
-        unfaulty = foresee(agent, program, drawn, files)
+            return messages
+        unfaulty = predict_outcome(agent, program, synthetic, files)
         kept = []
         for name in faults:
-            alone = foresee(agent, planted(agent, program, [name], drawn), drawn, files)
-            told = alone != unfaulty and alone.result == outcome.result and set(alone.unmet) <= set(outcome.unmet)
-            if not told or self._chance(self.habits.again):
+            alone = predict_outcome(agent, plant_faults(agent, program, [name], synthetic), synthetic, files)
+            pointed_out = (
+                alone != unfaulty and alone.result == outcome.result and set(alone.unmet) <= set(outcome.unmet)
+            )
+            if not pointed_out or self._chance(self.probabilities.again):
                 kept.append(name)
-        second = planted(agent, program, kept, drawn)
+        second = plant_faults(agent, program, kept, synthetic)
         return [
-            *said,
-            Message(role="user", content=self._told(outcome, files)),
-            Message(role="assistant", content=second.text(drawn.problem)),
+            *messages,
+            Message(role="user", content=self._render_results(outcome, files)),
+            Message(role="assistant", content=second.text(synthetic.problem)),
         ]
 
     def _chance(self, probability: float) -> bool:
         return self._rng.random() < probability
 
     def _files(self, agent: str) -> tuple[str, ...]:
-        """What those before have left, which is not always all."""
+        """Draw the files that earlier agents left; some may be missing."""
         if agent == DATA_ENGINEER:
             return ()
-        files = list(MADE) if agent == MODELER else [MODEL, *MADE]
-        if self._chance(self.habits.test_forgotten * self.habits.again):
+        files = list(FEATURE_FILES) if agent == MODELER else [MODEL, *FEATURE_FILES]
+        if self._chance(self.probabilities.test_forgotten * self.probabilities.again):
             files.remove(X_TEST)
-        if agent == ANALYST and self._chance(self.habits.model_forgotten * self.habits.again):
+        if agent == ANALYST and self._chance(self.probabilities.model_forgotten * self.probabilities.again):
             files.remove(MODEL)
         return tuple(sorted(files))
 
-    def _told(self, outcome: Outcome, files: Sequence[str]) -> str:
+    def _render_results(self, outcome: PredictedOutcome, files: Sequence[str]) -> str:
         if outcome.result is None:
-            return self._briefing.results([], [], outcome.unmet, files)
+            return self._prompts.render_results([], [], outcome.unmet, files)
         failed = outcome.result != OK
         result = ToolResult(
             tool=PYTHON,
@@ -89,4 +91,4 @@ class Demonstrator:
             exit_code=int(failed),
             stderr=f"{outcome.result}: …" if failed else "",
         )
-        return self._briefing.results([ToolCall(name=PYTHON)], [result], outcome.unmet, files)
+        return self._prompts.render_results([ToolCall(name=PYTHON)], [result], outcome.unmet, files)

@@ -1,7 +1,7 @@
-"""Tables that are nowhere but in a demonstration: what the small model's prompts tell of a task, and what they do not.
+"""Draws synthetic tasks for demonstrations: the facts in their prompts, and some that are not.
 
-A demonstration needs no data and runs no program. What a program would have led to follows from its faults and from
-what is drawn here.
+A demonstration needs no data and runs no program: the result of a program is predicted from its faults and from the
+facts drawn here.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from random import Random
 
 from mappa_core import Task
 from mappa_dsbench.grading.grade import Anchors
-from mappa_dsbench.grading.metrics import METRICS, kind_of
+from mappa_dsbench.grading.metrics import METRICS, problem_kind
 from mappa_dsbench.problem import Problem
-from mappa_dsbench.table import Table, meta_of
+from mappa_dsbench.table import Table, table_to_meta
 from mappa_dsbench.tiny import names
 
-PREDICTIONS = (("number", "count"), ("label", "level"), ("score", "probability"))
-"""What is to be predicted, in three kinds that are drawn equally often."""
-SEVERAL = 0.75
-"""Share of the metrics of any number of columns that are asked of several targets."""
+PREDICTION_GROUPS = (("number", "count"), ("label", "level"), ("score", "probability"))
+"""Kinds of prediction, in three groups that are drawn equally often."""
+SEVERAL_TARGETS_SHARE = 0.75
+"""Share of the tasks with several targets, where the metric allows any number of columns."""
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """A task as its prompts tell it, and what they do not tell: whether its ids and its targets are text (else
-    numbers), and whether targets that are numbers are whole."""
+class SyntheticTask:
+    """A task as described in its prompts, and facts that they leave out: whether its ids and its targets are text
+    (else numbers), and whether numeric targets are whole numbers."""
 
     table: Table
     text_ids: bool
@@ -38,27 +38,27 @@ class Drawn:
 
     @property
     def probable(self) -> bool:
-        """Whether the metric asks how sure a model is, and not for a label or a number."""
+        """Whether the metric requires scores or probabilities."""
         return METRICS[self.problem.metric].prediction in ("score", "probability")
 
     @property
     def task(self) -> Task:
-        return Task(id="drawn", prompt="", stratum=self.problem.kind, meta=meta_of(self.table))
+        return Task(id="drawn", prompt="", stratum=self.problem.kind, meta=table_to_meta(self.table))
 
 
-def draw(rng: Random) -> Drawn:
-    """A task with a metric of one of the kinds that a program of the small model can be graded by."""
-    asked = rng.choice(PREDICTIONS)
-    metric = rng.choice([one for one in METRICS.values() if one.prediction in asked])
-    several = metric.columns == "any" and asked == PREDICTIONS[0] and rng.random() < SEVERAL
-    named = {names.identifier(rng): None}
+def draw_task(rng: Random) -> SyntheticTask:
+    """Draw a task with a metric that the tiny model's programs support."""
+    group = rng.choice(PREDICTION_GROUPS)
+    metric = rng.choice([one for one in METRICS.values() if one.prediction in group])
+    several = metric.columns == "any" and group == PREDICTION_GROUPS[0] and rng.random() < SEVERAL_TARGETS_SHARE
+    named = {names.draw_identifier(rng): None}
     count = rng.choice((2, 3)) if several else 1
     while len(named) <= count:
-        named[names.column(rng)] = None
+        named[names.draw_column(rng)] = None
     id_column, *targets = named
     problem = Problem(
         name="drawn",
-        kind=kind_of(metric.name),
+        kind=problem_kind(metric.name),
         metric=metric.name,
         id_column=id_column,
         targets=tuple(targets),
@@ -70,8 +70,8 @@ def draw(rng: Random) -> Drawn:
         missing=rng.random() < 0.4,
         categorical=rng.random() < 0.4,
     )
-    labels = problem.kind == "classification" and asked == PREDICTIONS[1]
-    return Drawn(
+    labels = problem.kind == "classification" and group == PREDICTION_GROUPS[1]
+    return SyntheticTask(
         table,
         text_ids=rng.random() < 0.25,
         text_targets=labels and rng.random() < 0.5,

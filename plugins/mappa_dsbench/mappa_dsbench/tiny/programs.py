@@ -1,8 +1,8 @@
-"""The programs that the small model knows, as choices, and the lines that they are made of.
+"""The programs of demonstrations, as sets of choices, and the lines that they consist of.
 
-A program is what its choices say, good or bad; demonstrations.py makes the choices. `$id` and `$target` are the holes
-of a line, for names; several targets stand there side by side. Each line, or what is left of it around its holes, is
-one token.
+A program follows from its choices, good or bad; demonstrations.py makes the choices. `$id` and `$target` are
+placeholders for names; several targets are joined there. Each line, or each part of it around placeholders, is one
+token.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Literal
 from mappa_dsbench.problem import Problem
 from mappa_dsbench.roles import X_TEST, X_TRAIN, Y_TRAIN
 
-BETWEEN = '", "'
-"""What stands between two names in a hole."""
+NAME_SEPARATOR = '", "'
+"""The separator of two names in a placeholder."""
 OPENING, CLOSING, DONE = "```python\n", "```\n", "DONE"
 
 PANDAS, PICKLE = "import pandas as pd\n", "import pickle\n"
-READ = ('train = pd.read_csv("train.csv")\n', 'test = pd.read_csv("test.csv")\n')
+READ_TABLES = ('train = pd.read_csv("train.csv")\n', 'test = pd.read_csv("test.csv")\n')
 READ_INDEXED = (
     'train = pd.read_csv("train.csv", index_col="$id")\n',
     'test = pd.read_csv("test.csv", index_col="$id")\n',
@@ -29,7 +29,7 @@ READ_INDEXED = (
 DROP_GAPS = "train = train.dropna()\n"
 TARGET, TARGETS = 'y = train["$target"]\n', 'y = train[["$target"]]\n'
 POP = 'y = train.pop("$target")\n'
-# Which name comes first in a hole can be told from the words before it: names are then copied far more reliably.
+# The words before a placeholder determine which name comes first: names are then copied far more reliably.
 DROP_BOTH = 'X = train.drop(columns=["$id", "$target"])\n'
 DROP_BOTH_OF_SEVERAL = 'X = train.drop(columns=["$id", *y])\n'
 DROP_TARGET, DROP_TARGETS = 'X = train.drop(columns="$target")\n', "X = train.drop(columns=y.columns)\n"
@@ -59,7 +59,7 @@ SAVE: Mapping[str, str] = {
 LOAD_X = {X_TRAIN: 'X = pd.read_pickle("X_train.pkl")\n', X_TEST: 'X = pd.read_pickle("X_test.pkl")\n'}
 LOAD_Y = 'y = pd.read_pickle("y_train.pkl")\n'
 FIT = "model.fit(X, y)\n"
-KEEP: Mapping[str, str] = {
+SAVE_MODEL: Mapping[str, str] = {
     "pickle": 'with open("model.pkl", "wb") as file:\n    pickle.dump(model, file)\n',
     "pandas": 'pd.to_pickle(model, "model.pkl")\n',
     "none": "",
@@ -81,74 +81,78 @@ TABLE: Mapping[str, str] = {
     "sample": 'table = pd.read_csv("sample_submission.csv")\n',
 }
 COLUMN, COLUMNS = 'table["$target"] = p\n', 'table[["$target"]] = p\n'
-HAND_IN: Mapping[bool, str] = {
+SAVE_SUBMISSION: Mapping[bool, str] = {
     True: 'table.to_csv("submission.csv")\n',
     False: 'table.to_csv("submission.csv", index=False)\n',
 }
 PREDICTION = "prediction"
-"""What a column of predictions is called by those who do not look."""
+"""The name of the prediction column in programs that ignore the required header."""
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """A line that makes a model, and the lines that import what it needs."""
+class ModelLine:
+    """A line that makes a model, and its import lines."""
 
     line: str
     imports: tuple[str, ...]
 
 
-def _model(expression: str, imports: str) -> Model:
-    """`imports` names modules of the library and what is taken from them: `ensemble.RandomForestClassifier`."""
+def _model_line(expression: str, imports: str) -> ModelLine:
+    """Build a model line; `imports` names what to import from scikit-learn: `ensemble.RandomForestClassifier`."""
     parts = [one.rsplit(".", 1) for one in imports.split()]
-    return Model(f"model = {expression}\n", tuple(f"from sklearn.{module} import {name}\n" for module, name in parts))
+    return ModelLine(
+        f"model = {expression}\n", tuple(f"from sklearn.{module} import {name}\n" for module, name in parts)
+    )
 
 
 _SCALED = "pipeline.make_pipeline preprocessing.StandardScaler "
 _ROBUST = "pipeline.make_pipeline preprocessing.MinMaxScaler "
 # Ten trees cost a tenth of what a hundred do, and are hardly worse on tables of this size.
 CLASSIFIERS = (
-    _model("RandomForestClassifier(10, random_state=0)", "ensemble.RandomForestClassifier"),
-    _model("RandomForestClassifier(12, min_samples_leaf=3, random_state=0)", "ensemble.RandomForestClassifier"),
-    _model("ExtraTreesClassifier(12, min_samples_leaf=2, random_state=0)", "ensemble.ExtraTreesClassifier"),
-    _model(
+    _model_line("RandomForestClassifier(10, random_state=0)", "ensemble.RandomForestClassifier"),
+    _model_line("RandomForestClassifier(12, min_samples_leaf=3, random_state=0)", "ensemble.RandomForestClassifier"),
+    _model_line("ExtraTreesClassifier(12, min_samples_leaf=2, random_state=0)", "ensemble.ExtraTreesClassifier"),
+    _model_line(
         "make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))", _SCALED + "linear_model.LogisticRegression"
     ),
-    _model(
+    _model_line(
         "make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=500))",
         _SCALED + "linear_model.LogisticRegression",
     ),
-    _model(
+    _model_line(
         "make_pipeline(MinMaxScaler(), LogisticRegression(C=10, max_iter=500))",
         _ROBUST + "linear_model.LogisticRegression",
     ),
-    _model("make_pipeline(StandardScaler(), KNeighborsClassifier(15))", _SCALED + "neighbors.KNeighborsClassifier"),
+    _model_line(
+        "make_pipeline(StandardScaler(), KNeighborsClassifier(15))", _SCALED + "neighbors.KNeighborsClassifier"
+    ),
 )
 REGRESSORS = (
-    _model("RandomForestRegressor(10, random_state=0)", "ensemble.RandomForestRegressor"),
-    _model("RandomForestRegressor(12, min_samples_leaf=3, random_state=0)", "ensemble.RandomForestRegressor"),
-    _model("ExtraTreesRegressor(12, min_samples_leaf=2, random_state=0)", "ensemble.ExtraTreesRegressor"),
-    _model("make_pipeline(StandardScaler(), Ridge())", _SCALED + "linear_model.Ridge"),
-    _model("make_pipeline(StandardScaler(), Ridge(10))", _SCALED + "linear_model.Ridge"),
-    _model("make_pipeline(MinMaxScaler(), LinearRegression())", _ROBUST + "linear_model.LinearRegression"),
-    _model("make_pipeline(StandardScaler(), KNeighborsRegressor(10))", _SCALED + "neighbors.KNeighborsRegressor"),
+    _model_line("RandomForestRegressor(10, random_state=0)", "ensemble.RandomForestRegressor"),
+    _model_line("RandomForestRegressor(12, min_samples_leaf=3, random_state=0)", "ensemble.RandomForestRegressor"),
+    _model_line("ExtraTreesRegressor(12, min_samples_leaf=2, random_state=0)", "ensemble.ExtraTreesRegressor"),
+    _model_line("make_pipeline(StandardScaler(), Ridge())", _SCALED + "linear_model.Ridge"),
+    _model_line("make_pipeline(StandardScaler(), Ridge(10))", _SCALED + "linear_model.Ridge"),
+    _model_line("make_pipeline(MinMaxScaler(), LinearRegression())", _ROBUST + "linear_model.LinearRegression"),
+    _model_line("make_pipeline(StandardScaler(), KNeighborsRegressor(10))", _SCALED + "neighbors.KNeighborsRegressor"),
 )
 LINEAR_REGRESSORS = tuple(model for model in REGRESSORS if "Ridge" in model.line or "LinearRegression" in model.line)
 """Those whose predictions may be negative where no target is."""
 WEAK_CLASSIFIERS = (
-    _model("DummyClassifier()", "dummy.DummyClassifier"),
-    _model("DecisionTreeClassifier(max_depth=1)", "tree.DecisionTreeClassifier"),
+    _model_line("DummyClassifier()", "dummy.DummyClassifier"),
+    _model_line("DecisionTreeClassifier(max_depth=1)", "tree.DecisionTreeClassifier"),
 )
 WEAK_REGRESSORS = (
-    _model("DummyRegressor()", "dummy.DummyRegressor"),
-    _model("DecisionTreeRegressor(max_depth=1)", "tree.DecisionTreeRegressor"),
+    _model_line("DummyRegressor()", "dummy.DummyRegressor"),
+    _model_line("DecisionTreeRegressor(max_depth=1)", "tree.DecisionTreeRegressor"),
 )
 MODELS = (*CLASSIFIERS, *REGRESSORS, *WEAK_CLASSIFIERS, *WEAK_REGRESSORS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engineering:
-    """The Data Engineer's choices. `indexed`: the ids are read as an index. `popped`: the target is taken out when it
-    is looked up. `test` says how the test features follow; `saved` are the files that are written, in this order."""
+    """The Data Engineer's choices. `indexed`: the ids are read as an index. `popped`: the target is removed when it is
+    read. `test` is the way to select the test features; `saved` are the files that are written, in this order."""
 
     fenced: bool = True
     indexed: bool = False
@@ -168,7 +172,7 @@ class Engineering:
         lines = [
             PANDAS,
             "\n",
-            *(READ_INDEXED if self.indexed else READ),
+            *(READ_INDEXED if self.indexed else READ_TABLES),
             DROP_GAPS if self.gaps_dropped else "",
             POP if self.popped else TARGETS if several else TARGET,
             self._dropping(several),
@@ -178,7 +182,7 @@ class Engineering:
             SCALE if self.scaled else "",
             *(SAVE[path] for path in self.saved),
         ]
-        return _said(lines, problem, self.fenced)
+        return _render(lines, problem, self.fenced)
 
     def _dropping(self, several: bool) -> str:
         if self.target_kept:
@@ -192,7 +196,7 @@ class Engineering:
 class Modelling:
     """The Modeler's choices. `rows` is the file of features that the model is fitted to."""
 
-    model: Model
+    model: ModelLine
     fenced: bool = True
     rows: str = X_TRAIN
     kept: str = "pickle"
@@ -208,15 +212,15 @@ class Modelling:
             LOAD_Y,
             self.model.line,
             FIT,
-            KEEP[self.kept],
+            SAVE_MODEL[self.kept],
         ]
-        return _said(lines, problem, self.fenced)
+        return _render(lines, problem, self.fenced)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """The Analyst's choices. `table` is what the predictions are put into, `header` what their column is called: None
-    is the target's name."""
+    """The Analyst's choices. `table` is the way to build the submission, `header` the name of the prediction column:
+    None is the target's name."""
 
     predicted: str
     fenced: bool = True
@@ -237,33 +241,35 @@ class Analysis:
             LOAD_MODEL[self.loaded],
             LOAD_X[self.rows],
             PREDICT[self.predicted],
-            READ[1] if self.table in ("dictionary", "ids") else "",
+            READ_TABLES[1] if self.table in ("dictionary", "ids") else "",
             TABLE[self.table],
             "" if built_whole else COLUMN if one else COLUMNS,
-            HAND_IN[self.with_index],
+            SAVE_SUBMISSION[self.with_index],
         ]
-        return _said(lines, problem, self.fenced, self.header)
+        return _render(lines, problem, self.fenced, self.header)
 
 
 Program = Engineering | Modelling | Analysis
 
 
-def _said(lines: Sequence[str], problem: Problem, fenced: bool, header: str | None = None) -> str:
-    target = BETWEEN.join(problem.targets) if header is None else header
+def _render(lines: Sequence[str], problem: Problem, fenced: bool, header: str | None = None) -> str:
+    target = NAME_SEPARATOR.join(problem.targets) if header is None else header
     code = Template("".join(lines)).substitute(id=problem.id_column, target=target)
     return f"{OPENING}{code}{CLOSING}{DONE}" if fenced else f"{code}{DONE}"
 
 
-def parts() -> list[str]:
-    """Every line, or what is left of it around its holes; each once, in a fixed order."""
+def line_tokens() -> list[str]:
+    """Return every line, or its parts around placeholders; each once, in a fixed order."""
     whole = (
-        PANDAS, PICKLE, *READ, *READ_INDEXED, DROP_GAPS, TARGET, TARGETS, POP, DROP_BOTH, DROP_BOTH_OF_SEVERAL,
+        PANDAS, PICKLE, *READ_TABLES, *READ_INDEXED, DROP_GAPS, TARGET, TARGETS, POP, DROP_BOTH, DROP_BOTH_OF_SEVERAL,
         DROP_TARGET, DROP_TARGETS, DROP_ID, DROP_ID_AFTER_POP, DROP_NOTHING,
         TEST_DROP, TEST_ALIKE, TEST_WHOLE, *ENCODE.values(), *FILL.values(), SCALE, *SAVE.values(),
-        *LOAD_X.values(), LOAD_Y, FIT, *KEEP.values(), *LOAD_MODEL.values(), *PREDICT.values(), *TABLE.values(),
-        COLUMN, COLUMNS, *HAND_IN.values(),
+        *LOAD_X.values(), LOAD_Y, FIT, *SAVE_MODEL.values(), *LOAD_MODEL.values(), *PREDICT.values(), *TABLE.values(),
+        COLUMN, COLUMNS, *SAVE_SUBMISSION.values(),
         *(line for model in MODELS for line in (*model.imports, model.line)),
     )  # fmt: skip
     lines = [line for text in whole for line in text.splitlines(keepends=True)]
     split = [part for line in lines for part in re.split(r"\$\w+", line)]
-    return list(dict.fromkeys(part for part in (OPENING, *split, BETWEEN, PREDICTION, CLOSING + DONE, DONE) if part))
+    return list(
+        dict.fromkeys(part for part in (OPENING, *split, NAME_SEPARATOR, PREDICTION, CLOSING + DONE, DONE) if part)
+    )

@@ -1,6 +1,6 @@
-"""Build the small model: its tokenizer and its warm start on demonstrations.
+"""Builds the tiny model: its tokenizer and its warm start on demonstrations.
 
-The one that is shipped in `models/tiny` was built by `mappa dsbench warm-start models/tiny`.
+The model shipped in `models/tiny` was built by `mappa dsbench warm-start models/tiny`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mappa_core import Encoded, Imitator
     from mappa_dsbench.tiny.demonstrations import Demonstrator
 
-WINDOW = 1024
-SHAPE = {
+CONTEXT_WINDOW = 1024
+MODEL_SHAPE = {
     "hidden_size": 96,
     "intermediate_size": 256,
     "num_hidden_layers": 2,
@@ -31,22 +31,22 @@ SHAPE = {
     "head_dim": 24,
     "initializer_range": 0.1,  # the usual 0.02 is for wider layers: names are then copied much later
 }
-ROWS = 16
+BATCH_CONVERSATIONS = 16
 """Conversations per optimiser step."""
 SORTED_STEPS = 32
-"""Steps whose conversations are shared out by length, so that little is padded."""
+"""Steps whose conversations are batched by length, to reduce padding."""
 LEARNING_RATE = 3e-3
 WARMUP_STEPS = 50
 FAULTLESS_SHARE = 0.5
-"""Share of the steps, the first ones, in which demonstrations are faultless."""
+"""Share of the steps, at the beginning, with faultless demonstrations."""
 TOKENIZER_TEXTS = 3000
-"""Conversations that the tokenizer's merges are learned from."""
+"""Conversations from which the tokenizer's merges are learned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curriculum:
-    """All that a warm start of so many optimiser steps is made from: `sample` gives the tokenizer its merges, then
-    `faultless` and after it `faulty` demonstrate. `order` shuffles steps of like length."""
+    """The demonstrations of a warm start of `steps` optimiser steps: the tokenizer's merges are learned from `sample`,
+    the model is trained on `faultless`, then on `faulty`. `order` shuffles the batches."""
 
     sample: Demonstrator
     faultless: Demonstrator
@@ -57,51 +57,51 @@ class Curriculum:
     @classmethod
     def of(cls, seed: int, steps: int) -> Curriculum:
         from mappa_dsbench.tiny.demonstrations import Demonstrator
-        from mappa_dsbench.tiny.habits import FAULTLESS, Habits
+        from mappa_dsbench.tiny.habits import NO_FAULTS, FaultProbabilities
 
         return cls(
-            sample=Demonstrator(Habits(), Random(f"{seed}/tokenizer")),
-            faultless=Demonstrator(FAULTLESS, Random(f"{seed}/faultless")),
-            faulty=Demonstrator(Habits(), Random(f"{seed}/faulty")),
+            sample=Demonstrator(FaultProbabilities(), Random(f"{seed}/tokenizer")),
+            faultless=Demonstrator(NO_FAULTS, Random(f"{seed}/faultless")),
+            faulty=Demonstrator(FaultProbabilities(), Random(f"{seed}/faulty")),
             order=Random(f"{seed}/order"),
             steps=steps,
         )
 
     def texts(self) -> Iterator[str]:
-        """What the tokenizer learns its merges from."""
+        """Generate the texts from which the tokenizer learns its merges."""
         return (talk.content for talks in islice(self.sample.conversations(), TOKENIZER_TEXTS) for talk in talks)
 
     def batches(self, model: Imitator) -> Iterator[list[Encoded]]:
-        """What the model is shown, step by step, `ROWS` conversations each."""
+        """Generate the batch of every step, `BATCH_CONVERSATIONS` conversations each."""
         faultless = int(self.steps * FAULTLESS_SHARE)
         parts = ((self.faultless, faultless), (self.faulty, self.steps - faultless))
         for demonstrator, steps in parts:
             rows = map(model.encode, demonstrator.conversations())
             for start in range(0, steps, SORTED_STEPS):
                 count = min(SORTED_STEPS, steps - start)
-                ordered = sorted(islice(rows, count * ROWS), key=lambda row: len(row.tokens))
-                batches = [ordered[at * ROWS : (at + 1) * ROWS] for at in range(count)]
+                ordered = sorted(islice(rows, count * BATCH_CONVERSATIONS), key=lambda row: len(row.tokens))
+                batches = [ordered[at * BATCH_CONVERSATIONS : (at + 1) * BATCH_CONVERSATIONS] for at in range(count)]
                 self.order.shuffle(batches)
                 yield from batches
 
 
-def untaught(texts: Iterable[str], seed: int) -> Imitator:
-    """A model of a third of a million parameters, with a tokenizer made of `texts`, before it was shown anything."""
+def build_untrained_model(texts: Iterable[str], seed: int) -> Imitator:
+    """Build an untrained model of a third of a million parameters, with a tokenizer trained on `texts`."""
     from mappa_core import Imitator
-    from mappa_dsbench.tiny.tokenizer import tokens_of
+    from mappa_dsbench.tiny.tokenizer import train_tokenizer
 
-    return Imitator(tokens_of(texts), window=WINDOW, seed=seed, shape=SHAPE)
+    return Imitator(train_tokenizer(texts), window=CONTEXT_WINDOW, seed=seed, shape=MODEL_SHAPE)
 
 
-def made(seed: int, curriculum: Curriculum, last_loss: float) -> dict[str, Any]:
-    """How the model was made."""
+def build_manifest(seed: int, curriculum: Curriculum, last_loss: float) -> dict[str, Any]:
+    """Build the manifest: how the model was made."""
     return {
         "schema": 1,
         "seed": seed,
         "steps": curriculum.steps,
-        "rows": ROWS,
-        "habits": asdict(curriculum.faulty.habits),
-        "conversations": curriculum.steps * ROWS,
+        "rows": BATCH_CONVERSATIONS,
+        "habits": asdict(curriculum.faulty.probabilities),
+        "conversations": curriculum.steps * BATCH_CONVERSATIONS,
         "last_loss": round(last_loss, 4),
     }
 
@@ -118,13 +118,19 @@ def warm_start(folder: Path, seed: int, steps: int) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty; name a new folder")
     curriculum = Curriculum.of(seed, steps)
-    model = untaught(curriculum.texts(), seed)
+    model = build_untrained_model(curriculum.texts(), seed)
     batches = curriculum.batches(model)
-    loss = model.imitate(batches, learning_rate=LEARNING_RATE, share=partial(share, steps=steps), tell=click.echo)
-    model.save(folder, made(seed, curriculum, loss), package="mappa-dsbench", half=False)
+    loss = model.imitate(
+        batches,
+        learning_rate=LEARNING_RATE,
+        learning_rate_factor=partial(learning_rate_factor, steps=steps),
+        report=click.echo,
+    )
+    model.save(folder, build_manifest(seed, curriculum, loss), package="mappa-dsbench", half=False)
     click.echo(f"wrote {folder}")
 
 
-def share(step: int, steps: int) -> float:
-    """Of the learning rate: it rises to `WARMUP_STEPS`, stays to the middle, and falls to the end."""
+def learning_rate_factor(step: int, steps: int) -> float:
+    """Return the factor of the learning rate: linear warm-up over `WARMUP_STEPS`, constant to the middle, then a linear
+    decay to the end."""
     return min(1.0, (step + 1) / WARMUP_STEPS, 2 * (1 - step / steps))

@@ -1,1 +1,1 @@
-"""The small model that comes with the plugin: its tokenizer, what it was taught and how."""
+"""The tiny model that comes with the plugin: its demonstrations and warm start."""

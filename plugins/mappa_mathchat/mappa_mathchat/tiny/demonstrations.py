@@ -1,9 +1,9 @@
-"""What the small model is shown before it learns from verdicts: the team at work, with bad habits.
+"""Demonstrations for the tiny model's warm start: the team at work, with planted faults.
 
-The habits are planted. Some readings of a verb are wrong more often than right, so that a model that imitates well
-answers wrong even when it decodes greedily; the right behaviour is there too, only rarer. What reinforcement learning
-from verdicts then does is find and strengthen it. Faultless demonstrations come first, because copying a number is
-learned from them in a fraction of the time. Problems that are held out are never shown.
+Some readings of a verb are wrong more often than right, so that a model that imitates well answers wrong even with
+greedy decoding; the right behaviour is there too, only rarer. Reinforcement learning from verdicts then finds and
+strengthens it. Faultless demonstrations come first, because copying a number is learned from them in a fraction of the
+time. Held-out problems are never shown.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from random import Random
 
 from mappa_core import PYTHON, Message, ToolCall, ToolResult
 from mappa_mathchat.briefing import Contribution
-from mappa_mathchat.plans import APPLY, SIGNS, Move, Plan
-from mappa_mathchat.words import TERMS, Problem, problems
+from mappa_mathchat.plans import APPLY_OPERATION, PYTHON_OPERATORS, Plan, PlanStep
+from mappa_mathchat.words import OPERAND_RANGES, WordProblem, generate_problems
 from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER, MathChat, needs_another_try
 
-CALL = ToolCall(name=PYTHON)
+PYTHON_CALL = ToolCall(name=PYTHON)
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
-    """How often a demonstration goes wrong; probabilities."""
+class FaultProbabilities:
+    """The probability of each planted fault. The field names are keys of the shipped manifest."""
 
     misread: dict[str, tuple[str, float]] = field(
         default_factory=lambda: {
@@ -58,7 +58,7 @@ class Habits:
     """the answer is not in a box"""
 
 
-FAULTLESS = Habits(
+NO_FAULTS = FaultProbabilities(
     misread={},
     slip=0.0,
     dropped=0.0,
@@ -73,92 +73,97 @@ FAULTLESS = Habits(
 
 
 class Demonstrator:
-    """Writes conversations (user, assistant, user, assistant, …) in which every assistant message is to be learned.
+    """Writes conversations (user, assistant, user, assistant, …) in which every assistant message is a target.
 
-    The user messages are those that `workflow` writes when it runs, so that what was learned is what is met again.
+    The user messages are built by `workflow`, so that the model sees the same prompts in a run.
     """
 
-    def __init__(self, workflow: MathChat, habits: Habits, rng: Random) -> None:
+    def __init__(self, workflow: MathChat, probabilities: FaultProbabilities, rng: Random) -> None:
         self._workflow = workflow
-        self.habits = habits
+        self.probabilities = probabilities
         self._rng = rng
         self.shown: set[str] = set()
-        """Texts of the problems used so far."""
+        """Texts of the problems shown so far."""
 
     def conversations(self) -> Iterator[list[Message]]:
-        """Demonstrations without end, three conversations a problem."""
-        for problem in problems(self._rng):
+        """Generate demonstrations without end, three conversations per problem."""
+        for problem in generate_problems(self._rng):
             if not problem.held_out:
                 self.shown.add(problem.text)
                 yield from self._team(problem)
 
-    def _team(self, problem: Problem) -> Iterator[list[Message]]:
+    def _team(self, problem: WordProblem) -> Iterator[list[Message]]:
         plan = self._plan(problem)
         planned = Contribution(agent=SOLVER, text=plan.text)
-        yield [self._opening(SOLVER, problem, []), _said(plan.text)]
+        yield [self._opening(SOLVER, problem, []), _assistant_message(plan.text)]
 
         coding = [self._opening(CODER, problem, [planned])]
         coded = []
-        for silent in (self.habits.silent, self.habits.silent_again):
+        for silent in (self.probabilities.silent, self.probabilities.silent_again):
             code = self._code(plan, silent)
             text = f"```python\n{code}\n```"
-            ran = run(code)
-            result = self._workflow.briefing.results([CALL], [ran])
-            coding += [_said(text), Message(role="user", content=result)]
+            ran = run_program(code)
+            result = self._workflow.prompts.render_results([PYTHON_CALL], [ran])
+            coding += [_assistant_message(text), Message(role="user", content=result)]
             coded.append(Contribution(agent=CODER, text=text, results=result))
             if not needs_another_try([ran]):
                 break
         yield coding[:-1]
 
-        yield [self._opening(VERIFIER, problem, [planned, *coded]), _said(self._answer(plan, ran.stdout.strip()))]
+        yield [
+            self._opening(VERIFIER, problem, [planned, *coded]),
+            _assistant_message(self._answer(plan, ran.stdout.strip())),
+        ]
 
-    def _opening(self, agent: str, problem: Problem, earlier: list[Contribution]) -> Message:
-        return Message(role="user", content=self._workflow.opening(agent, problem.text, earlier))
+    def _opening(self, agent: str, problem: WordProblem, earlier: list[Contribution]) -> Message:
+        return Message(role="user", content=self._workflow.build_prompt(agent, problem.text, earlier))
 
     def _chance(self, probability: float) -> bool:
         return self._rng.random() < probability
 
-    def _plan(self, problem: Problem) -> Plan:
-        moves = [self._read(verb, move) for verb, move in zip(problem.verbs, problem.plan.moves, strict=True)]
-        if self._chance(self.habits.dropped):
-            del moves[self._rng.randrange(len(moves))]
-        return Plan(problem.plan.start, tuple(moves))
+    def _plan(self, problem: WordProblem) -> Plan:
+        steps = [self._read(verb, step) for verb, step in zip(problem.verbs, problem.plan.steps, strict=True)]
+        if self._chance(self.probabilities.dropped):
+            del steps[self._rng.randrange(len(steps))]
+        return Plan(problem.plan.start, tuple(steps))
 
-    def _read(self, verb: str, move: Move) -> Move:
-        taken_for, how_often = self.habits.misread.get(verb, (move.operation, 0.0))
-        operation = taken_for if self._chance(how_often) else move.operation
-        if not self._chance(self.habits.slip):
-            return Move(operation, move.number)
+    def _read(self, verb: str, step: PlanStep) -> PlanStep:
+        taken_for, how_often = self.probabilities.misread.get(verb, (step.operation, 0.0))
+        operation = taken_for if self._chance(how_often) else step.operation
+        if not self._chance(self.probabilities.slip):
+            return PlanStep(operation, step.number)
         if self._chance(0.5):
-            return Move(self._rng.choice(tuple(APPLY)), move.number)
-        return Move(operation, self._rng.choice(TERMS[operation]))
+            return PlanStep(self._rng.choice(tuple(APPLY_OPERATION)), step.number)
+        return PlanStep(operation, self._rng.choice(OPERAND_RANGES[operation]))
 
     def _code(self, plan: Plan, silent: float) -> str:
-        numbers = [plan.start, *(move.number for move in plan.moves)]
-        if self._chance(self.habits.copied_wrong):
-            numbers[self._rng.randrange(len(numbers))] = self._rng.choice(TERMS["add"])
+        numbers = [plan.start, *(step.number for step in plan.steps)]
+        if self._chance(self.probabilities.copied_wrong):
+            numbers[self._rng.randrange(len(numbers))] = self._rng.choice(OPERAND_RANGES["add"])
         signs = [
-            "/" if move.operation == "div" and self._chance(self.habits.float_division) else SIGNS[move.operation]
-            for move in plan.moves
+            "/"
+            if step.operation == "div" and self._chance(self.probabilities.float_division)
+            else PYTHON_OPERATORS[step.operation]
+            for step in plan.steps
         ]
         lines = [f"x={numbers[0]}", *(f"x{sign}={number}" for sign, number in zip(signs, numbers[1:], strict=True))]
         if not self._chance(silent):
             lines.append("print(x)")
-        if self._chance(self.habits.broken):
+        if self._chance(self.probabilities.broken):
             where = self._rng.randrange(len(lines))
             lines[where] = self._rng.choice(("{}(", "then {}", "{} then")).format(lines[where])
         return "\n".join(lines)
 
     def _answer(self, plan: Plan, output: str) -> str:
-        last = str(plan.moves[-1].number if plan.moves else plan.start)
-        answer = last if not output or self._chance(self.habits.other_box) else output
-        return answer if self._chance(self.habits.no_box) else f"\\boxed{{{answer}}}"
+        last = str(plan.steps[-1].number if plan.steps else plan.start)
+        answer = last if not output or self._chance(self.probabilities.other_box) else output
+        return answer if self._chance(self.probabilities.no_box) else f"\\boxed{{{answer}}}"
 
 
-def run(code: str) -> ToolResult:
-    """What the tool answers to a demonstration's program, as far as agents see it.
+def run_program(code: str) -> ToolResult:
+    """Run a demonstration's program and return the tool result that agents would see.
 
-    These programs are written above and hold nothing but arithmetic; what a model writes runs in the sandbox."""
+    These programs are generated above and hold only arithmetic; programs of models run in the sandbox."""
     stdout = io.StringIO()
     try:
         with contextlib.redirect_stdout(stdout):
@@ -169,5 +174,5 @@ def run(code: str) -> ToolResult:
     return ToolResult(tool=PYTHON, status="ok", exit_code=0, stdout=stdout.getvalue())
 
 
-def _said(text: str) -> Message:
+def _assistant_message(text: str) -> Message:
     return Message(role="assistant", content=text)

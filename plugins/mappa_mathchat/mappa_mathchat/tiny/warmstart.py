@@ -1,6 +1,6 @@
-"""Build the small model: its tokenizer and its warm start on demonstrations.
+"""Builds the tiny model: its tokenizer and its warm start on demonstrations.
 
-The one that is shipped in `models/tiny` was built by `mappa mathchat warm-start models/tiny`.
+The model shipped in `models/tiny` was built by `mappa mathchat warm-start models/tiny`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from mappa_core import Imitator
     from mappa_mathchat.tiny.demonstrations import Demonstrator
 
-ENTRIES = 384
-"""Of the tokenizer."""
-WINDOW = 2048
-SHAPE = {
+VOCABULARY_SIZE = 384
+"""Entries of the tokenizer."""
+CONTEXT_WINDOW = 2048
+MODEL_SHAPE = {
     "hidden_size": 96,
     "intermediate_size": 256,
     "num_hidden_layers": 2,
@@ -34,20 +34,20 @@ SHAPE = {
     "num_key_value_heads": 2,
     "head_dim": 32,
 }
-ROWS = 32
+BATCH_CONVERSATIONS = 32
 """Conversations per optimiser step."""
 LEARNING_RATE = 3e-3
 WARMUP_STEPS = 50
 FAULTLESS_SHARE = 0.5
-"""Share of the steps, the first ones, in which demonstrations are faultless."""
+"""Share of the steps, at the beginning, with faultless demonstrations."""
 TOKENIZER_TEXTS = 3000
-"""Conversations that the tokenizer's merges are learned from."""
+"""Conversations from which the tokenizer's merges are learned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curriculum:
-    """All that a warm start of so many optimiser steps is made from: `sample` gives the tokenizer its merges, then
-    `faultless` and after it `faulty` demonstrate."""
+    """The demonstrations of a warm start of `steps` optimiser steps: the tokenizer's merges are learned from `sample`,
+    the model is trained on `faultless`, then on `faulty`."""
 
     sample: Demonstrator
     faultless: Demonstrator
@@ -56,55 +56,55 @@ class Curriculum:
 
     @classmethod
     def of(cls, seed: int, steps: int) -> Curriculum:
-        from mappa_mathchat.tiny.demonstrations import FAULTLESS, Demonstrator, Habits
-        from mappa_mathchat.workflow import MathChat, Options
+        from mappa_mathchat.tiny.demonstrations import NO_FAULTS, Demonstrator, FaultProbabilities
+        from mappa_mathchat.workflow import MathChat, MathChatOptions
 
-        workflow = MathChat(Options(prompts="tiny"))
+        workflow = MathChat(MathChatOptions(prompts="tiny"))
         return cls(
-            sample=Demonstrator(workflow, Habits(), Random(f"{seed}/tokenizer")),
-            faultless=Demonstrator(workflow, FAULTLESS, Random(f"{seed}/faultless")),
-            faulty=Demonstrator(workflow, Habits(), Random(f"{seed}/faulty")),
+            sample=Demonstrator(workflow, FaultProbabilities(), Random(f"{seed}/tokenizer")),
+            faultless=Demonstrator(workflow, NO_FAULTS, Random(f"{seed}/faultless")),
+            faulty=Demonstrator(workflow, FaultProbabilities(), Random(f"{seed}/faulty")),
             steps=steps,
         )
 
     def texts(self) -> Iterator[str]:
-        """What the tokenizer learns its merges from."""
+        """Generate the texts from which the tokenizer learns its merges."""
         return (talk.content for talks in islice(self.sample.conversations(), TOKENIZER_TEXTS) for talk in talks)
 
     def conversations(self) -> Iterator[list[Message]]:
-        """What the model is shown, in order: `ROWS` conversations a step."""
-        faultless = int(self.steps * FAULTLESS_SHARE) * ROWS
+        """Generate the training conversations in order, `BATCH_CONVERSATIONS` per step."""
+        faultless = int(self.steps * FAULTLESS_SHARE) * BATCH_CONVERSATIONS
         yield from islice(self.faultless.conversations(), faultless)
-        yield from islice(self.faulty.conversations(), self.steps * ROWS - faultless)
+        yield from islice(self.faulty.conversations(), self.steps * BATCH_CONVERSATIONS - faultless)
 
     @property
     def shown(self) -> frozenset[str]:
-        """Texts of the problems that the model was shown so far."""
+        """Texts of the problems in the training conversations so far."""
         return frozenset(self.faultless.shown | self.faulty.shown)
 
 
-def untaught(texts: Iterable[str], seed: int) -> Imitator:
-    """A model of a quarter million parameters, with a tokenizer made of `texts`, before it was shown anything."""
+def build_untrained_model(texts: Iterable[str], seed: int) -> Imitator:
+    """Build an untrained model of a quarter million parameters, with a tokenizer trained on `texts`."""
     from mappa_core import Imitator, byte_pairs
 
-    return Imitator(byte_pairs(texts, ENTRIES), window=WINDOW, seed=seed, shape=SHAPE)
+    return Imitator(byte_pairs(texts, VOCABULARY_SIZE), window=CONTEXT_WINDOW, seed=seed, shape=MODEL_SHAPE)
 
 
-def fingerprint_of(texts: Iterable[str]) -> str:
-    """sha256 of problem texts, whatever their order."""
+def hash_problem_texts(texts: Iterable[str]) -> str:
+    """Compute the sha256 of problem texts, independent of their order."""
     return hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()
 
 
-def made(seed: int, curriculum: Curriculum, last_loss: float) -> dict[str, Any]:
-    """How the model was made, and the fingerprint of all problem texts that it was shown."""
+def build_manifest(seed: int, curriculum: Curriculum, last_loss: float) -> dict[str, Any]:
+    """Build the manifest: how the model was made, and the hash of all problem texts in its training."""
     return {
         "schema": 1,
         "seed": seed,
         "steps": curriculum.steps,
-        "rows": ROWS,
-        "habits": asdict(curriculum.faulty.habits),
+        "rows": BATCH_CONVERSATIONS,
+        "habits": asdict(curriculum.faulty.probabilities),
         "problems": len(curriculum.shown),
-        "problems_sha256": fingerprint_of(curriculum.shown),
+        "problems_sha256": hash_problem_texts(curriculum.shown),
         "last_loss": round(last_loss, 4),
     }
 
@@ -121,14 +121,19 @@ def warm_start(folder: Path, seed: int, steps: int) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty; name a new folder")
     curriculum = Curriculum.of(seed, steps)
-    model = untaught(curriculum.texts(), seed)
+    model = build_untrained_model(curriculum.texts(), seed)
     rows = map(model.encode, curriculum.conversations())
-    batches = (list(islice(rows, ROWS)) for _ in range(steps))
-    loss = model.imitate(batches, learning_rate=LEARNING_RATE, share=partial(share, steps=steps), tell=click.echo)
-    model.save(folder, made(seed, curriculum, loss), package="mappa-mathchat", half=True)
+    batches = (list(islice(rows, BATCH_CONVERSATIONS)) for _ in range(steps))
+    loss = model.imitate(
+        batches,
+        learning_rate=LEARNING_RATE,
+        learning_rate_factor=partial(learning_rate_factor, steps=steps),
+        report=click.echo,
+    )
+    model.save(folder, build_manifest(seed, curriculum, loss), package="mappa-mathchat", half=True)
     click.echo(f"wrote {folder}")
 
 
-def share(step: int, steps: int) -> float:
-    """Of the learning rate: it rises to `WARMUP_STEPS`, and falls as a cosine to the end."""
+def learning_rate_factor(step: int, steps: int) -> float:
+    """Return the factor of the learning rate: linear warm-up over `WARMUP_STEPS`, then a cosine decay to the end."""
     return min(1.0, (step + 1) / WARMUP_STEPS) * 0.5 * (1 + math.cos(math.pi * step / steps))

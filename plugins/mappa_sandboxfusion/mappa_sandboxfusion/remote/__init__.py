@@ -1,4 +1,4 @@
-"""What runs on servers, sent there with each call: standard library only, Python 3.10, nothing of Mappa but itself.
+"""Code that is sent to servers and runs there: standard library only, Python 3.10, no imports from outside this folder.
 
-report.py and compile.py are whole programs; the rest goes into one archive with the runner of core.
+report.py and compile.py are complete programs; the rest goes into one archive with the runner of core.
 """

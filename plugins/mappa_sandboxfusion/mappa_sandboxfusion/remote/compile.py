@@ -1,4 +1,4 @@
-"""Runs on the server: compiles archive.zip for the Python there into compiled.zip, so that no call has to."""
+"""Runs on the server: compiles archive.zip with the Python there into compiled.zip, once for all calls."""
 
 from __future__ import annotations
 

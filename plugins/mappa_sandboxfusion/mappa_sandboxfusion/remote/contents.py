@@ -1,4 +1,4 @@
-"""Runs on the server: what lies in a copy of a trajectory's folder."""
+"""Runs on the server: lists the content of a copy of a trajectory's folder."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import os
 import stat
 from typing import Any, BinaryIO
 
-CHUNK = 1 << 20
-DEEPEST = 64
-MOST_NAMED = 100
-"""Things left behind that are named one by one."""
+CHUNK_BYTES = 1 << 20
+MAX_DEPTH = 64
+MAX_NAMED_LEFT = 100
+"""Limit on the other entries that are named."""
 KINDS = {stat.S_IFLNK: "symbolic link", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket"}
 
 
 class Contents:
-    """What lies in a copy: `files` by name with size and hash, `linked` inputs that stand as they were put, and `left`,
-    what is neither, in words. Nothing is followed, and no file over a limit is read."""
+    """The content of a copy: `files` by name with size and hash, unchanged `linked` inputs, and `left`, descriptions of
+    everything else. Links are not followed, and files over a limit are not read."""
 
     def __init__(self, work: str, job: dict[str, Any]) -> None:
         self.job = job
@@ -34,7 +34,7 @@ class Contents:
             for name in sorted([*names, *folders]):
                 self.look(prefix + name, name, descriptor)
             folders.sort()
-            if prefix.count("/") >= DEEPEST:
+            if prefix.count("/") >= MAX_DEPTH:
                 del folders[:]
 
     def look(self, path: str, name: str, descriptor: int) -> None:
@@ -68,15 +68,15 @@ class Contents:
         try:
             with open_regular(name, descriptor) as source:
                 size = os.fstat(source.fileno()).st_size
-                self.files[path] = size, digest(source)
+                self.files[path] = size, sha256_of(source)
                 self.bytes += size
         except OSError:
             self.left.append(f"{path} (cannot be read)")
 
 
-def bundle(work: str, files: dict[str, tuple[int, str]], job: dict[str, Any]) -> list[list[Any]]:
-    """Write the bytes of files that changed into changed.bin, as many as are wanted in the answer; every file with its
-    size, its hash, and where its bytes begin there."""
+def write_changed(work: str, files: dict[str, tuple[int, str]], job: dict[str, Any]) -> list[list[Any]]:
+    """Write the bytes of changed files to changed.bin, up to `inline_bytes`; return every file with size, hash and its
+    offset there (None: not in it)."""
     listed: list[list[Any]] = []
     at = 0
     with open("changed.bin", "wb") as target:
@@ -84,16 +84,16 @@ def bundle(work: str, files: dict[str, tuple[int, str]], job: dict[str, Any]) ->
             place = None
             if job["before"].get(path) != sha256 and at + size <= job["inline_bytes"]:
                 place = at
-                at += copy(f"{work}/{path}", target, size)
+                at += copy_bytes(f"{work}/{path}", target, size)
             listed.append([path, size, sha256, place])
     return listed
 
 
-def copy(path: str, target: BinaryIO, size: int) -> int:
+def copy_bytes(path: str, target: BinaryIO, size: int) -> int:
     with open_regular(path) as source:
         left = size
         while left:
-            data = source.read(min(left, CHUNK))
+            data = source.read(min(left, CHUNK_BYTES))
             if not data:
                 raise SystemExit(f"{path} changed while it was read")
             target.write(data)
@@ -109,13 +109,13 @@ def open_regular(path: str, descriptor: int | None = None) -> BinaryIO:
     return os.fdopen(file, "rb")
 
 
-def digest(source: BinaryIO) -> str:
-    found = hashlib.sha256()
-    while data := source.read(CHUNK):
-        found.update(data)
-    return found.hexdigest()
+def sha256_of(source: BinaryIO) -> str:
+    hasher = hashlib.sha256()
+    while data := source.read(CHUNK_BYTES):
+        hasher.update(data)
+    return hasher.hexdigest()
 
 
 def readable(name: str) -> str:
-    """`name` itself where it is UTF-8."""
+    """Escape bytes of `name` that are not UTF-8."""
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")

@@ -1,7 +1,7 @@
-"""Runs on the server: says what programs find there. Names of environment variables, never their values.
+"""Runs on the server: reports the environment of programs, with names of environment variables but never their values.
 
-Reads job.json (`name` of a folder for this client, `mark` of a file in it, whether to `remove` the folder), writes
-report.json. Folders of clients that have not come back for a day are removed.
+Reads job.json (`name` of a folder for this client, `mark`, the name of a file in it, whether to `remove` the folder),
+writes report.json. Folders that no client has used for a day are removed.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import sys
 import tempfile
 import time
 
-PREFIX = "mappa-fusion-"
-"""With it begin the names of all clients' folders, and of nothing else."""
+FOLDER_PREFIX = "mappa-fusion-"
+"""Prefix of the names of all clients' folders, and of nothing else."""
 STALE_S = 24 * 3600.0
-MOST_REMOVED = 16
+MAX_REMOVED = 16
 
 
 def remove_stale(temp: str, name: str) -> int:
-    """Folders of this user that no client has touched for long; one that comes back after all sends its files again."""
+    """Remove stale folders of this user; return their number. A client that comes back later sends its files again."""
     removed = 0
     for other in sorted(os.listdir(temp)):
         path = os.path.join(temp, other)
-        if not other.startswith(PREFIX) or other == name or removed == MOST_REMOVED:
+        if not other.startswith(FOLDER_PREFIX) or other == name or removed == MAX_REMOVED:
             continue
         status = os.lstat(path)
         if status.st_uid == os.getuid() and time.time() - status.st_mtime > STALE_S and not os.path.islink(path):

@@ -1,4 +1,4 @@
-"""A plugin of strangers: one offer of every kind, two recipes and a few commands, through `mappa_core` alone."""
+"""A third-party plugin: one offer of every kind, four recipes and a few commands, through `mappa_core` alone."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -47,7 +47,7 @@ class ScaleOptions:
 
 
 def build_loss(options: Any) -> Any:
-    """The heavy import waits until a run needs the loss."""
+    """Import the heavy module only when a run needs the loss."""
     from acme_team import heavy
 
     return heavy.loss

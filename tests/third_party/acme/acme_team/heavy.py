@@ -1,4 +1,4 @@
-"""Stands for what takes seconds to import."""
+"""Represents a module that takes seconds to import."""
 
 from typing import Any
 

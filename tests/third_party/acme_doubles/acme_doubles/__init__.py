@@ -1,4 +1,4 @@
-"""A team that doubles numbers, without a model, and coaches of every temper: runs for tests of what is said of them."""
+"""A team that doubles numbers, without a model, and coaches with different failures: runs for tests of reports."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Numbers:
 
 
 class Doubles(Workflow):
-    """One doubles, the other repeats what it said."""
+    """One agent doubles, the other repeats the result."""
 
     def __init__(self, options: NoOptions) -> None:
         self.agents = {"doubler": Role(brief="Doubles."), "checker": Role(brief="Repeats.")}
@@ -79,7 +79,7 @@ class StrictOptions:
 
 
 class Strict(Coach):
-    """Knows which trajectories are right."""
+    """Scores by the known truth."""
 
     def __init__(self, options: StrictOptions) -> None:
         self._options = options
@@ -96,7 +96,7 @@ class MoodyOptions:
 
 
 class Moody(Coach):
-    """Knows what is right and rarely says it twice alike."""
+    """Scores by the known truth, with noise."""
 
     def __init__(self, options: MoodyOptions) -> None:
         self._options = options
@@ -138,7 +138,7 @@ class PaidOptions:
 
 
 class Paid(Strict):
-    """Asks a provider, or says so, and keeps what it was told."""
+    """Pretends to call a paid provider, and records its verdicts on a cassette."""
 
     def __init__(self, options: PaidOptions) -> None:
         super().__init__(StrictOptions(right=0.0, wrong=10.0))
@@ -149,7 +149,7 @@ class Paid(Strict):
     def providers(self) -> tuple[Provider, ...]:
         return (Provider(name="paid", model=self._paid.model, host="paid.example", priced=self._paid.usd is not None),)
 
-    def keep_on(self, cassette: Cassette) -> None:
+    def use_cassette(self, cassette: Cassette) -> None:
         self._cassette = cassette
 
     async def score(self, scene: Scene) -> Verdict:
@@ -165,7 +165,7 @@ class Paid(Strict):
 
 
 class Looking(Strict):
-    """Judges in hindsight alone."""
+    """Scores only with the outcome, in hindsight."""
 
     async def score(self, scene: Scene) -> Verdict:
         if scene.outcome is None:

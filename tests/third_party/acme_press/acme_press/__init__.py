@@ -1,4 +1,4 @@
-"""A team of strangers, complete: what it does, what it is judged by, how credit is given, and who writes it down."""
+"""A complete third-party plugin: workflow, tasks, tool, transport, credit and tracker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credit: a price on long actions, and a baseline that remembers earlier iterations."""
+"""Credit: a length penalty, and a baseline from the previous iteration."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Brief:
 
 
 class Remembered:
-    """Rewards less the mean of the iteration before."""
+    """Advantages: rewards minus the mean reward of the previous iteration."""
 
     def __init__(self, options: NoOptions) -> None:
         pass

@@ -1,4 +1,4 @@
-"""The tracker: a diary of a run, one JSON object a line, in the run's own folder."""
+"""The tracker: a diary of a run, one JSON object a line, in the run's folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tool: what a word means."""
+"""The tool: looks up the meaning of a word."""
 
 from __future__ import annotations
 

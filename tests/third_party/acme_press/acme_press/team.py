@@ -1,4 +1,4 @@
-"""The tasks and the team: a reporter calls the glossary, an editor prints what came of it."""
+"""The tasks and the team: a reporter calls the glossary, an editor prints the result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WordsOptions:
 
 
 class Words:
-    """Which of two words to look up; every pair is a task, and every fifth is kept out of training."""
+    """Tasks of two words, one of which to look up; the tasks of two words are held out."""
 
     def __init__(self, options: WordsOptions) -> None:
         pairs = [(word, other) for word in MEANINGS for other in MEANINGS if word != other]
@@ -53,7 +53,7 @@ class Press(Workflow):
         pass
 
     @property
-    def most_turns(self) -> Mapping[str, int]:
+    def max_turns(self) -> Mapping[str, int]:
         return {REPORTER: 1, EDITOR: 1}
 
     async def run(self, stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""The provider: a judge that answers `POST /v9/judge`, and wants its key in a header of its own."""
+"""The transport: a provider that answers `POST /v9/judge`, and takes its key in its own header."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Said:
 
 
 def build(options: Options) -> Transport:
-    """The client is imported when a run asks for it."""
+    """Build the transport; the HTTP client is imported only when a run uses it."""
     import aiohttp
 
     class Wire:

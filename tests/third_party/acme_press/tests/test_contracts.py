@@ -1,4 +1,4 @@
-"""What the package offers keeps the contracts of Mappa."""
+"""The offers of the package pass Mappa's contract tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mappa_core.testing import (
     TrackerContract,
     TransportContract,
     WorkflowContract,
-    answering,
+    json_answer,
     play,
 )
 
@@ -60,7 +60,7 @@ class TestGlossary(ToolContract):
 
 class TestWire(TransportContract):
     variable = "ACME_PRESS_KEY"
-    answer = answering({"words": "Fine.", "enough": True})
+    answer = json_answer({"words": "Fine.", "enough": True})
 
     def transport(self, url: str) -> Transport:
         return wire.build(wire.Options(model="strict-1", address=url))

@@ -1,2 +1,2 @@
-"""Programs that open what agents left. They run in the cage and import nothing of Mappa: each is sent as one text, with
-what it takes from this folder before it."""
+"""Programs that open agents' files. They run in the sandbox without Mappa: each is sent as one text, preceded by the
+modules of this folder that it imports. So module-level names must be unique across these modules."""

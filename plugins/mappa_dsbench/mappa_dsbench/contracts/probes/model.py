@@ -1,7 +1,7 @@
-"""Looks into model.pkl: what it is, and what it predicts of X_test.pkl.
+"""Probes model.pkl: its class, and its predictions for X_test.pkl.
 
-The command line holds one JSON object: `prediction` of the task's metric, the number of `targets`, and the `most`
-values that are told.
+The command line holds one JSON object: `prediction` of the task's metric, the number of `targets`, and `most`, the
+limit on reported values.
 """
 
 import json
@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 from sklearn.base import is_classifier, is_regressor
 
-from mappa_dsbench.contracts.probes.opening import Report, kind_of, opened, said
+from mappa_dsbench.contracts.probes.opening import Report, error_line, open_pickle, type_name
 
-MODEL, X_TEST, Y_TRAIN = "model.pkl", "X_test.pkl", "y_train.pkl"
-NUMBERS = ("number", "count")
-CHANCES = ("score", "probability")
+_MODEL, _X_TEST, _Y_TRAIN = "model.pkl", "X_test.pkl", "y_train.pkl"
+NUMERIC_PREDICTIONS = ("number", "count")
+PROBABILITY_PREDICTIONS = ("score", "probability")
 
 
-def core(model: Any) -> Any:
-    """What predicts, in the end: the last part of a pipeline, the best of a search."""
+def final_estimator(model: Any) -> Any:
+    """Return the estimator that predicts: the last step of a pipeline, the best of a search."""
     while True:
         if getattr(model, "steps", None):
             model = model.steps[-1][1]
@@ -30,106 +30,108 @@ def core(model: Any) -> Any:
             return model
 
 
-def quietly(path: str) -> Any:
-    """What a file of somebody else's holds, None where it cannot be opened."""
+def open_or_none(path: str) -> Any:
+    """Open a file of another agent, None where it cannot be opened."""
     try:
-        return opened(path)
-    except Exception:  # noqa: BLE001 - a file can fail in any way, and this one is not what is looked into
+        return open_pickle(path)
+    except Exception:  # noqa: BLE001 - a file can fail in any way, and this one is not being checked
         return None
 
 
-def predict(model: Any, features: Any, wanted: str, targets: int) -> tuple[str, Any]:
-    """How it predicts, and n rows x m targets."""
-    if wanted in CHANCES and hasattr(model, "predict_proba"):
-        return "predict_proba", chances(model, model.predict_proba(features), targets)
-    if wanted == "score" and hasattr(model, "decision_function"):
-        return "decision_function", columns(model.decision_function(features))
-    return "predict", columns(model.predict(features))
+def predict(model: Any, features: Any, required: str, targets: int) -> tuple[str, Any]:
+    """Return the method of prediction, and n rows x m targets."""
+    if required in PROBABILITY_PREDICTIONS and hasattr(model, "predict_proba"):
+        return "predict_proba", class_probabilities(model, model.predict_proba(features), targets)
+    if required == "score" and hasattr(model, "decision_function"):
+        return "decision_function", as_matrix(model.decision_function(features))
+    return "predict", as_matrix(model.predict(features))
 
 
-def chances(model: Any, made: Any, targets: int) -> Any:
-    """The probability of class 1 of each target, or of each class where these are the targets."""
-    if isinstance(made, list):
-        kinds = getattr(model, "classes_", None) or [None] * len(made)
-        return np.column_stack([of_ones(part, known) for part, known in zip(made, kinds, strict=True)])
-    made = np.asarray(made)
-    if made.ndim == 1 or (targets > 1 and made.shape[1] == targets):
-        return columns(made)
-    return columns(of_ones(made, getattr(model, "classes_", None)))
+def class_probabilities(model: Any, predicted: Any, targets: int) -> Any:
+    """Return the probability of class 1 of each target, or of each class where the classes are the targets."""
+    if isinstance(predicted, list):
+        kinds = getattr(model, "classes_", None) or [None] * len(predicted)
+        return np.column_stack(
+            [positive_class_column(part, known) for part, known in zip(predicted, kinds, strict=True)]
+        )
+    predicted = np.asarray(predicted)
+    if predicted.ndim == 1 or (targets > 1 and predicted.shape[1] == targets):
+        return as_matrix(predicted)
+    return as_matrix(positive_class_column(predicted, getattr(model, "classes_", None)))
 
 
-def of_ones(made: Any, kinds: Any) -> Any:
-    """The column of class 1, else the last one."""
+def positive_class_column(predicted: Any, kinds: Any) -> Any:
+    """Return the column of class 1, else the last one."""
     ones = [place for place, one in enumerate([] if kinds is None else list(kinds)) if str(one) in ("1", "1.0", "True")]
-    return np.asarray(made)[:, ones[0] if ones else -1]
+    return np.asarray(predicted)[:, ones[0] if ones else -1]
 
 
-def columns(made: Any) -> Any:
-    """Predictions as n rows x m."""
-    values = np.asarray(made)
+def as_matrix(predicted: Any) -> Any:
+    """Convert predictions to n rows x m columns."""
+    values = np.asarray(predicted)
     return values[:, None] if values.ndim == 1 else values
 
 
-def judge(report: Report, model: Any, features: Any, task: dict[str, Any]) -> dict[str, Any] | None:
-    """Let the model predict, and note what is wrong with that. Gives the predictions."""
-    wanted = task["prediction"]
+def check_predictions(report: Report, model: Any, features: Any, task: dict[str, Any]) -> dict[str, Any] | None:
+    """Let the model predict, and report faults of the predictions; return them, None where they are unusable."""
+    required = task["prediction"]
     rows = int(features.shape[0]) if hasattr(features, "shape") else len(features)
-    how, values = predict(model, features, wanted, task["targets"])
+    how, values = predict(model, features, required, task["targets"])
     problem = None
     if values.ndim != 2 or values.shape != (rows, task["targets"]):
         problem = f"predictions of shape {values.shape}; due is {(rows, task['targets'])}"
     elif values.dtype.kind in "fc" and not np.isfinite(values).all():
         problem = f"{int((~np.isfinite(values)).sum())} predictions are no numbers"
-    elif wanted in (*NUMBERS, *CHANCES) and values.dtype.kind not in "buif":
-        report.fault("wrong_kind", MODEL, "it predicts labels; numbers are asked for")
+    elif required in (*NUMERIC_PREDICTIONS, *PROBABILITY_PREDICTIONS) and values.dtype.kind not in "buif":
+        report.add_fault("wrong_kind", _MODEL, "it predicts labels; numbers are asked for")
         return None
     if problem is not None:
-        report.fault("predicts_badly", MODEL, problem)
+        report.add_fault("predicts_badly", _MODEL, problem)
         return None
-    check_kind(report, model, values, wanted)
-    return {"how": how, "values": told(values) if values.size <= task["most"] else None}
+    check_kind(report, model, values, required)
+    return {"how": how, "values": to_json_values(values) if values.size <= task["most"] else None}
 
 
-def told(values: Any) -> list[list[Any]]:
-    """Predictions as JSON values: numbers with seven digits, or text."""
+def to_json_values(values: Any) -> list[list[Any]]:
+    """Convert predictions to JSON values: numbers with seven digits, or text."""
     if values.dtype.kind == "f":
         return [[float(f"{one:.7g}") for one in row] for row in values.tolist()]
     return values.tolist() if values.dtype.kind in "bui" else [[str(one) for one in row] for row in values.tolist()]
 
 
-def check_kind(report: Report, model: Any, values: Any, wanted: str) -> None:
-    """Classes where numbers are asked for, or the other way round."""
-    inner = core(model)
-    if wanted in NUMBERS and (is_classifier(inner) or hasattr(inner, "predict_proba")):
-        report.fault("wrong_kind", MODEL, "it tells classes apart; numbers are asked for")
-    elif wanted in CHANCES and is_regressor(inner):
-        report.fault("wrong_kind", MODEL, "it predicts numbers; how likely the classes are is asked for")
-    elif wanted in CHANCES and not hasattr(model, "predict_proba"):
-        report.fault("no_probabilities", MODEL, "it tells classes apart, and not how likely they are")
-    elif wanted not in (*NUMBERS, *CHANCES) and is_regressor(inner):
-        known = quietly(Y_TRAIN)
+def check_kind(report: Report, model: Any, values: Any, required: str) -> None:
+    """Report a classifier where numbers are required, or the other way round."""
+    inner = final_estimator(model)
+    if required in NUMERIC_PREDICTIONS and (is_classifier(inner) or hasattr(inner, "predict_proba")):
+        report.add_fault("wrong_kind", _MODEL, "it tells classes apart; numbers are asked for")
+    elif required in PROBABILITY_PREDICTIONS and is_regressor(inner):
+        report.add_fault("wrong_kind", _MODEL, "it predicts numbers; how likely the classes are is asked for")
+    elif required in PROBABILITY_PREDICTIONS and not hasattr(model, "predict_proba"):
+        report.add_fault("no_probabilities", _MODEL, "it tells classes apart, and not how likely they are")
+    elif required not in (*NUMERIC_PREDICTIONS, *PROBABILITY_PREDICTIONS) and is_regressor(inner):
+        known = open_or_none(_Y_TRAIN)
         kinds = set() if known is None else set(np.asarray(known).ravel().tolist())
         if not set(values.ravel().tolist()) <= kinds:
-            report.fault("wrong_kind", MODEL, "it predicts numbers; labels are asked for")
+            report.add_fault("wrong_kind", _MODEL, "it predicts numbers; labels are asked for")
 
 
 def main() -> None:
     task = json.loads(sys.argv[1])
     warnings.simplefilter("ignore")
     report = Report()
-    model = report.opened(MODEL)
-    predictions, name = None, kind_of(core(model))
+    model = report.open(_MODEL)
+    predictions, name = None, type_name(final_estimator(model))
     if model is not None and not hasattr(model, "predict"):
-        report.fault("no_predict", MODEL, f"it holds a {kind_of(model)}")
+        report.add_fault("no_predict", _MODEL, f"it holds a {type_name(model)}")
     elif model is not None:
-        report.at(X_TEST)
-        features = quietly(X_TEST)
-        report.at(MODEL)
+        report.begin_file(_X_TEST)
+        features = open_or_none(_X_TEST)
+        report.begin_file(_MODEL)
         if features is not None:
             try:
-                predictions = judge(report, model, features, task)
+                predictions = check_predictions(report, model, features, task)
             except Exception as error:  # noqa: BLE001 - a model can fail in any way
-                report.fault("predicts_badly", MODEL, said(error))
+                report.add_fault("predicts_badly", _MODEL, error_line(error))
     report.close(model=name, predictions=predictions)
 
 

@@ -1,7 +1,7 @@
-"""How a stranger's pickle is opened: as data and as objects of installed libraries, and as nothing else.
+"""Opens untrusted pickles: only data and objects of installed libraries are allowed.
 
-The cage is what holds. This is so that a file cannot pass for another one: what is opened could run code in the
-process that tells what was found.
+The sandbox is the actual protection. This check prevents forged reports: a file could otherwise run code in the process
+that writes the report.
 """
 
 import json
@@ -11,12 +11,12 @@ import types
 from pathlib import Path
 from typing import Any
 
-FOUND = "found.json"
-BEGUN = "begun"
-LONGEST = 200
-"""Characters of a detail."""
+REPORT_FILE = "found.json"
+STARTED_LINE = "begun"
+MAX_DETAIL_LENGTH = 200
+"""Limit in characters."""
 
-HARMLESS = {
+HARMLESS_NAMES = {
     "builtins": "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple type",
     "collections": "Counter OrderedDict defaultdict deque",
     "copyreg": "__newobj__ __newobj_ex__ _reconstructor",
@@ -26,116 +26,126 @@ HARMLESS = {
     "re": "_compile",
     "_codecs": "encode",
 }
-"""What of the standard library a file may hold."""
-CALLED = ("mean", "median", "py_buffer", "scalar", "type_for_alias")
-"""Functions without an underscore that files of numpy, pandas and pyarrow refer to."""
+"""Names of the standard library that a file may refer to."""
+ALLOWED_FUNCTIONS = ("mean", "median", "py_buffer", "scalar", "type_for_alias")
+"""Further functions that files of numpy, pandas and pyarrow refer to."""
 
 
-class Refused(Exception):
-    """A file holds something else than data and objects of installed libraries."""
+class RefusedContent(Exception):
+    """A file refers to something else than data and objects of installed libraries."""
 
 
-class OtherForm(Exception):
-    """A file was written by joblib, whose arrays stand between the opcodes."""
+class JoblibFormat(Exception):
+    """A file was written by joblib, which stores arrays between the opcodes."""
 
 
-def checked(module: str, name: str, found: Any) -> Any:
-    """What a file refers to, if it may. Functions of libraries may not: they can be called while the file is opened."""
-    home = getattr(found, "__module__", None) or module
+def check_reference(module: str, name: str, target: Any) -> Any:
+    """Return an object that a file refers to, if allowed. Functions of libraries are not: opening a file can call
+    them."""
+    home = getattr(target, "__module__", None) or module
     for place in (module, home):
         root = place.partition(".")[0]
-        if root in sys.stdlib_module_names and name not in HARMLESS.get(place, "").split():
-            raise Refused(f"it holds more than data: {place}.{name}")
-    if isinstance(found, type) or type(found).__name__ == "ufunc" or name.startswith("_") or name in CALLED:
-        return found
+        if root in sys.stdlib_module_names and name not in HARMLESS_NAMES.get(place, "").split():
+            raise RefusedContent(f"it holds more than data: {place}.{name}")
+    if (
+        isinstance(target, type)
+        or type(target).__name__ == "ufunc"
+        or name.startswith("_")
+        or name in ALLOWED_FUNCTIONS
+    ):
+        return target
     if module.startswith(("sklearn.", "scipy.")) and ".datasets" not in module and ".io" not in module:
-        return found
-    if module in HARMLESS:
-        return found
-    raise Refused(f"it holds more than data: {module}.{name}")
+        return target
+    if module in HARMLESS_NAMES:
+        return target
+    raise RefusedContent(f"it holds more than data: {module}.{name}")
 
 
-def allowed(module: str, name: str) -> None:
-    """See that something may be looked up at all."""
+def check_lookup(module: str, name: str) -> None:
+    """Raise RefusedContent for names that may not be looked up at all."""
     if module == "__main__":
-        raise Refused(f"it holds {name} of the program that wrote it, which no other program has")
+        raise RefusedContent(f"it holds {name} of the program that wrote it, which no other program has")
     if "." in name:
-        raise Refused(f"it holds more than data: {module}.{name}")
+        raise RefusedContent(f"it holds more than data: {module}.{name}")
 
 
-class Pickles(pickle.Unpickler):
-    """Opens files of pickle and pandas."""
+class SafeUnpickler(pickle.Unpickler):
+    """Unpickler for files of pickle and pandas that checks every reference."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         if module == "joblib.numpy_pickle":
-            raise OtherForm
-        allowed(module, name)
-        return checked(module, name, super().find_class(module, name))
+            raise JoblibFormat
+        check_lookup(module, name)
+        return check_reference(module, name, super().find_class(module, name))
 
 
-def opened(path: str) -> Any:
-    """What a file of pickle, pandas or joblib holds."""
+def open_pickle(path: str) -> Any:
+    """Load a file of pickle, pandas or joblib."""
     try:
         with Path(path).open("rb") as file:
-            return Pickles(file).load()
-    except (OtherForm, pickle.UnpicklingError):
-        return opened_by_joblib(path)
+            return SafeUnpickler(file).load()
+    except (JoblibFormat, pickle.UnpicklingError):
+        return open_with_joblib(path)
 
 
-def opened_by_joblib(path: str) -> Any:
-    """What a file of joblib holds. Its reader is told to look things up as ours does."""
+def open_with_joblib(path: str) -> Any:
+    """Load a file of joblib, with the same checks patched into its unpickler."""
     from joblib import numpy_pickle
 
     reader = numpy_pickle.NumpyUnpickler
     lookup = reader.find_class
 
     def find_class(self: Any, module: str, name: str) -> Any:
-        allowed(module, name)
-        return checked(module, name, lookup(self, module, name))
+        check_lookup(module, name)
+        return check_reference(module, name, lookup(self, module, name))
 
     reader.find_class = find_class
     return numpy_pickle.load(path)
 
 
 class Report:
-    """What is found, told in a file. While something is opened or tried, the file says what: should the process end
-    there, it is known at what."""
+    """Writes the findings to a file. While a file is opened or tried, the report names it, so that the cause is known
+    if the process ends there."""
 
     def __init__(self) -> None:
         self.faults: list[dict[str, str]] = []
-        sys.stdout.write(f"{BEGUN}\n")
+        sys.stdout.write(f"{STARTED_LINE}\n")
         sys.stdout.flush()
 
-    def at(self, path: str) -> None:
-        """Say at which file the work is."""
+    def begin_file(self, path: str) -> None:
+        """Report that work on a file begins."""
         self._write({"at": path})
 
-    def fault(self, code: str, path: str, detail: str) -> None:
-        """Note a fault."""
-        self.faults.append({"code": code, "path": path, "detail": " ".join(detail.split())[:LONGEST]})
+    def add_fault(self, code: str, path: str, detail: str) -> None:
+        """Record a fault."""
+        self.faults.append({"code": code, "path": path, "detail": " ".join(detail.split())[:MAX_DETAIL_LENGTH]})
 
-    def opened(self, path: str) -> Any:
-        """What a file holds, None where it cannot be opened, which is a fault."""
-        self.at(path)
+    def open(self, path: str) -> Any:
+        """Load a file; None and a fault where it cannot be opened."""
+        self.begin_file(path)
         try:
-            return opened(path)
+            return open_pickle(path)
         except Exception as error:  # noqa: BLE001 - a file can fail in any way
-            self.fault("unreadable", path, said(error))
+            self.add_fault("unreadable", path, error_line(error))
             return None
 
     def close(self, **facts: Any) -> None:
-        """Tell everything."""
+        """Write the final report."""
         self._write({"faults": self.faults, **facts})
 
-    def _write(self, found: dict[str, Any]) -> None:
-        Path(FOUND).write_text(json.dumps(found, allow_nan=False))
+    def _write(self, content: dict[str, Any]) -> None:
+        Path(REPORT_FILE).write_text(json.dumps(content, allow_nan=False))
 
 
-def said(error: BaseException) -> str:
-    """An error in one line."""
-    return f"{type(error).__name__}: {error}"[:LONGEST] if not isinstance(error, Refused) else str(error)[:LONGEST]
+def error_line(error: BaseException) -> str:
+    """Format an error in one line."""
+    return (
+        f"{type(error).__name__}: {error}"[:MAX_DETAIL_LENGTH]
+        if not isinstance(error, RefusedContent)
+        else str(error)[:MAX_DETAIL_LENGTH]
+    )
 
 
-def kind_of(value: object) -> str:
-    """What something is, for people."""
+def type_name(value: object) -> str:
+    """Return the name of a value's type."""
     return types.NoneType.__name__ if value is None else type(value).__name__
