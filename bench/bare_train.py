@@ -23,16 +23,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from mappa_mathchat import words
-from mappa_mathchat.briefing import Contribution
-from mappa_mathchat.coach import RuleCoach, RuleOptions
+from mappa_mathchat import word_problems
+from mappa_mathchat.prompts import Contribution
+from mappa_mathchat.rule_coach import RuleCoach, RuleOptions
 from mappa_mathchat.workflow import CODER, MathChat, MathChatOptions, needs_another_try
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mappa_core.records import Completion, Message, Scene, Step, Task, ToolLimits, ToolResult
-from mappa_core.tools.calls import PYTHON, parse_calls
+from mappa_core.tools.parse_calls import PYTHON, parse_calls
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
 from mappa_core.tools.workspace import FolderWorkspace
@@ -230,7 +230,7 @@ class Team:
 async def run(recipe: SimpleNamespace) -> None:
     torch.manual_seed(recipe.seed)
     torch.set_num_threads(recipe.engine.options.threads)
-    source = words.WordProblems(words.WordOptions(**vars(recipe.tasks.options)))
+    source = word_problems.WordProblems(word_problems.WordOptions(**vars(recipe.tasks.options)))
     tasks, held_out = source.load("train"), source.load("eval")[: recipe.eval.problems]
     order = np.random.default_rng([recipe.seed, 0]).permutation(len(tasks))
     team, prompts = Team(recipe), recipe.train.prompts

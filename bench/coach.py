@@ -39,10 +39,10 @@ from measure import cpu_seconds, median_interval, print_result
 from numpy.typing import NDArray
 from scenes import VERDICTS, of_mathchat
 
-from mappa_core.coaching.offers import llm_coach_offer
-from mappa_core.coaching.question import PromptBuilder
-from mappa_core.coaching.verdicts import ReplySchema
-from mappa_core.evaluation.asking import JudgingLimits, judge_actions
+from mappa_core.coaching.llm_offer import llm_coach_offer
+from mappa_core.coaching.prompt import PromptBuilder
+from mappa_core.coaching.reply_parser import ReplySchema
+from mappa_core.evaluation.batch_judge import JudgingLimits, judge_actions
 from mappa_core.records import Scene
 from mappa_core.rollout.team import NamedCoach
 from mappa_core.store.cassette import CassetteFile, open_cassette

@@ -33,16 +33,16 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, logging
 
 from mappa_core.config.schema import TrainSection
-from mappa_core.engine.cluster.fleet import RayActors
+from mappa_core.engine.cluster.actors import RayActors
 from mappa_core.engine.cluster.learners import LearnerConfig, LearnerGroup
-from mappa_core.engine.cluster.samplers import remote
+from mappa_core.engine.cluster.samplers import remote_engine
+from mappa_core.engine.cluster.samplers.messages import SamplerConfig
 from mappa_core.engine.cluster.samplers.pool import SamplerPool
 from mappa_core.engine.cluster.samplers.server import SamplerServer
-from mappa_core.engine.cluster.samplers.values import SamplerConfig
 from mappa_core.engine.cluster.sync.buckets import Bucket, ReceivedBucket, ReceivedTensors
 from mappa_core.engine.cluster.sync.probe import ProbeLimit
 from mappa_core.engine.cluster.sync.publisher import Publisher, WeightRoute
-from mappa_core.engine.models import tensor_names
+from mappa_core.engine.model_info import tensor_names
 from mappa_core.engine.options import ClusterOptions
 from mappa_core.protocols import PolicySpec
 
@@ -118,12 +118,12 @@ async def compare(ray_actors: RayActors, model: str, rounds: int) -> np.ndarray:
     setup = SamplerConfig(
         model=model, device="cpu", dtype="float32", window=WINDOW, kv_cache_bytes=64 << 20, max_batch=16, tied=TIED
     )
-    deadlines = remote.Deadlines(start_s=options.start_s, sync_s=options.sync_s, call_s=options.call_s)
+    deadlines = remote_engine.Deadlines(start_s=options.start_s, sync_s=options.sync_s, call_s=options.call_s)
     group = await LearnerGroup.open("learners", ray_actors, task, slots=[None])
     pool = SamplerPool(
         ray_actors,
         setup,
-        [remote.EngineResources()],
+        [remote_engine.EngineResources()],
         name="policy",
         full=True,
         deadlines=deadlines,
@@ -179,7 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=11)
     rounds = parser.parse_args().rounds
-    remote.SamplerServer = Server
+    remote_engine.SamplerServer = Server
     with tempfile.TemporaryDirectory() as folder:
         ratios = asyncio.run(compare_all(Path(folder), rounds))
     print_result("sync", ratios, unit="seconds of a publish over theirs", against="vLLM reload_weights in its process")

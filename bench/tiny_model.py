@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mappa_mathchat.tiny.warmstart import build_untrained_model
+from mappa_mathchat.tiny.warm_start import build_untrained_model
 
 
 def write_model(folder: Path, seed: int = 0) -> str:

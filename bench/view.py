@@ -26,7 +26,7 @@ from stores import fill
 
 from mappa_core.store.reader import Reader
 from mappa_core.view.web.app import create_app
-from mappa_core.view.web.runs import RunFolders
+from mappa_core.view.web.run_folders import RunFolders
 
 SHORT = 1_000
 

@@ -7,25 +7,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mappa_core.calls.clients import LoopBound as LoopBound
-    from mappa_core.calls.clients import environment_without as environment_without
-    from mappa_core.calls.faults import Secret as Secret
-    from mappa_core.calls.faults import fault_of_status as fault_of_status
-    from mappa_core.calls.faults import one_line as one_line
-    from mappa_core.calls.faults import retry_after as retry_after
-    from mappa_core.calls.reading import decode_answer as decode_answer
-    from mappa_core.calls.reading import error_in as error_in
-    from mappa_core.calls.reading import stop_of as stop_of
-    from mappa_core.calls.reading import token_count as token_count
-    from mappa_core.calls.reading import token_sum as token_sum
+    from mappa_core.calls.errors import Secret as Secret
+    from mappa_core.calls.errors import fault_of_status as fault_of_status
+    from mappa_core.calls.errors import one_line as one_line
+    from mappa_core.calls.errors import retry_after as retry_after
+    from mappa_core.calls.loop_bound import LoopBound as LoopBound
+    from mappa_core.calls.loop_bound import environment_without as environment_without
+    from mappa_core.calls.parse import decode_answer as decode_answer
+    from mappa_core.calls.parse import error_in as error_in
+    from mappa_core.calls.parse import stop_of as stop_of
+    from mappa_core.calls.parse import token_count as token_count
+    from mappa_core.calls.parse import token_sum as token_sum
     from mappa_core.config.schema import Use as Use
-    from mappa_core.defaults.rows import Rows as Rows
-    from mappa_core.defaults.rows import read_rows as read_rows
-    from mappa_core.defaults.tasks import HuggingFaceOptions as HuggingFaceOptions
-    from mappa_core.defaults.tasks import dataset_rows as dataset_rows
-    from mappa_core.engine.tiny.imitator import Encoded as Encoded
-    from mappa_core.engine.tiny.imitator import Imitator as Imitator
-    from mappa_core.engine.tiny.imitator import byte_pairs as byte_pairs
+    from mappa_core.defaults.row_files import Rows as Rows
+    from mappa_core.defaults.row_files import read_rows as read_rows
+    from mappa_core.defaults.task_sources import HuggingFaceOptions as HuggingFaceOptions
+    from mappa_core.defaults.task_sources import dataset_rows as dataset_rows
+    from mappa_core.engine.tiny.supervised_trainer import Encoded as Encoded
+    from mappa_core.engine.tiny.supervised_trainer import Imitator as Imitator
+    from mappa_core.engine.tiny.supervised_trainer import byte_pairs as byte_pairs
     from mappa_core.errors import CallError as CallError
     from mappa_core.errors import CallFault as CallFault
     from mappa_core.errors import CoachError as CoachError
@@ -100,28 +100,28 @@ if TYPE_CHECKING:
     from mappa_core.records import VersionSpan as VersionSpan
     from mappa_core.store.reader import Reader as Reader
     from mappa_core.store.reader import TrajectoryRow as TrajectoryRow
-    from mappa_core.tools.calls import PYTHON as PYTHON
-    from mappa_core.tools.cut import SMALLEST_LIMIT as SMALLEST_LIMIT
-    from mappa_core.tools.cut import cut_middle as cut_middle
-    from mappa_core.tools.python.exchange import PROGRAM_ENVIRONMENT as PROGRAM_ENVIRONMENT
-    from mappa_core.tools.python.exchange import PYTHON_SPEC as PYTHON_SPEC
-    from mappa_core.tools.python.exchange import program_job as program_job
-    from mappa_core.tools.python.exchange import program_result as program_result
-    from mappa_core.tools.python.exchange import program_runner as program_runner
+    from mappa_core.tools.parse_calls import PYTHON as PYTHON
+    from mappa_core.tools.python.messages import PROGRAM_ENVIRONMENT as PROGRAM_ENVIRONMENT
+    from mappa_core.tools.python.messages import PYTHON_SPEC as PYTHON_SPEC
+    from mappa_core.tools.python.messages import program_job as program_job
+    from mappa_core.tools.python.messages import program_result as program_result
+    from mappa_core.tools.python.messages import program_runner as program_runner
+    from mappa_core.tools.truncate import SMALLEST_LIMIT as SMALLEST_LIMIT
+    from mappa_core.tools.truncate import cut_middle as cut_middle
     from mappa_core.training.run import Run as Run
 
     __version__: str
 
 _ROOMS = {
-    "calls.clients": """
+    "calls.loop_bound": """
         LoopBound environment_without""",
-    "calls.faults": """
+    "calls.errors": """
         Secret fault_of_status one_line retry_after""",
-    "calls.reading": """
+    "calls.parse": """
         decode_answer error_in stop_of token_count token_sum""",
     "config.schema": """
         Use""",
-    "engine.tiny.imitator": """
+    "engine.tiny.supervised_trainer": """
         Encoded Imitator byte_pairs""",
     "errors": """
         MappaError InputError ConfigError PluginError TaskError ModelError RunError
@@ -137,17 +137,17 @@ _ROOMS = {
     "records": """
         MAX_SCORE NOBODY Breach Completion Failure FileChange Inspection Message Role Sampling Sandbox Scene Step Task
         ToolCall ToolLimits ToolResult ToolSpec Trajectory Usage Verdict VersionSpan""",
-    "defaults.rows": """
+    "defaults.row_files": """
         Rows read_rows""",
-    "defaults.tasks": """
+    "defaults.task_sources": """
         HuggingFaceOptions dataset_rows""",
     "store.reader": """
         Reader TrajectoryRow""",
-    "tools.calls": """
+    "tools.parse_calls": """
         PYTHON""",
-    "tools.cut": """
+    "tools.truncate": """
         SMALLEST_LIMIT cut_middle""",
-    "tools.python.exchange": """
+    "tools.python.messages": """
         PROGRAM_ENVIRONMENT PYTHON_SPEC program_job program_result program_runner""",
     "training.run": """
         Run""",

@@ -16,14 +16,14 @@ from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
 from mappa_core.config.schema import SupervisedSection, TrainSection
-from mappa_core.engine.cluster.fleet import RayActors
+from mappa_core.engine.cluster.actors import RayActors
 from mappa_core.engine.cluster.learners import LearnerConfig, LearnerGroup
 from mappa_core.engine.cluster.learners.rank import LearnerRank
 from mappa_core.engine.cluster.sync.buckets import bucket_tensors
 from mappa_core.engine.learning.scoring import merge_scores
 from mappa_core.engine.local import LocalEngine
 from mappa_core.engine.losses import PPOLoss
-from mappa_core.engine.models import tensor_names
+from mappa_core.engine.model_info import tensor_names
 from mappa_core.engine.options import ClusterOptions, LocalOptions, PPOOptions
 from mappa_core.errors import ActorLost, RunError
 from mappa_core.experience import Advantages, Demonstrations, Experience

@@ -13,12 +13,12 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from mappa_core.engine.cluster.samplers.messages import SamplerConfig
 from mappa_core.engine.cluster.samplers.pool import SamplerPool
-from mappa_core.engine.cluster.samplers.remote import Deadlines, EngineResources
+from mappa_core.engine.cluster.samplers.remote_engine import Deadlines, EngineResources
 from mappa_core.engine.cluster.samplers.sampler import ClusterSampler
-from mappa_core.engine.cluster.samplers.values import SamplerConfig
 from mappa_core.engine.cluster.sync.buckets import fill_buckets
-from mappa_core.engine.models import read_model_info
+from mappa_core.engine.model_info import read_model_info
 from mappa_core.errors import EngineError, PromptTooLong
 from mappa_core.records import Sampling
 

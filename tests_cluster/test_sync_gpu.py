@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mappa_core.engine.cluster.samplers.values import SamplerConfig
-from mappa_core.engine.cluster.sync import gpu
+from mappa_core.engine.cluster.samplers.messages import SamplerConfig
+from mappa_core.engine.cluster.sync import vllm_transfer
 
 WEIGHTS = {"embed": torch.zeros(4, 2, dtype=torch.bfloat16), "norm": torch.zeros(2, dtype=torch.bfloat16)}
-METAS = [gpu.TensorMeta(name, one.dtype, tuple(one.shape)) for name, one in WEIGHTS.items()]
-RENDEZVOUS = gpu.TransferRendezvous(host="10.0.0.1", port=4242, workers=(2, 1))
+METAS = [vllm_transfer.TensorMeta(name, one.dtype, tuple(one.shape)) for name, one in WEIGHTS.items()]
+RENDEZVOUS = vllm_transfer.TransferRendezvous(host="10.0.0.1", port=4242, workers=(2, 1))
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def sender(monkeypatch, calls):
         def call(method, arguments):
             calls.append((method, arguments))
 
-        source = gpu.WeightSource(metas, WEIGHTS.items)
-        return gpu.GpuSender(transport, "solver", rank=rank, source=source, call=call, rendezvous=RENDEZVOUS)
+        source = vllm_transfer.WeightSource(metas, WEIGHTS.items)
+        return vllm_transfer.GpuSender(transport, "solver", rank=rank, source=source, call=call, rendezvous=RENDEZVOUS)
 
     return make
 
@@ -94,7 +94,7 @@ def test_ipc_sends_packed_and_needs_no_ranks(sender, monkeypatch, calls):
     from vllm.distributed.weight_transfer.packed_tensor import PackedIpcChunk
 
     def producer(iterator, gpu_uuid, post_iter_func, buffer_size_bytes):
-        assert buffer_size_bytes == gpu.BUFFER_BYTES
+        assert buffer_size_bytes == vllm_transfer.BUFFER_BYTES
         named = list(iterator)
         yield PackedIpcChunk(
             names=[name for name, _ in named],
@@ -108,7 +108,7 @@ def test_ipc_sends_packed_and_needs_no_ranks(sender, monkeypatch, calls):
     one = sender("ipc")
     assert calls == [("init_weight_transfer_engine", [{"init_info": {"packed": True}}] * 2)]
     taken = []
-    taker = gpu.GpuReceiver(lambda method, arguments: taken.append(method), taken.append)
+    taker = vllm_transfer.GpuReceiver(lambda method, arguments: taken.append(method), taken.append)
     calls.clear()
     one.send(6)
     for method, arguments in [call for call in calls if not isinstance(call, str)]:
@@ -126,7 +126,7 @@ def test_workers_of_vllm_have_these_methods():
 
 @pytest.mark.parametrize("transport", ["nccl", "ipc"])
 def test_the_sampler_asks_vllm_for_the_transport(transport):
-    from mappa_core.engine.cluster.samplers.core import _engine_args
+    from mappa_core.engine.cluster.samplers.vllm_engine import _engine_args
 
     setup = SamplerConfig(
         model="m", device="cuda", dtype="bfloat16", window=64, kv_cache_bytes=1 << 20, max_batch=1, transport=transport

@@ -29,9 +29,9 @@ from study import Asked, Study, study_options
 
 from mappa_core.config.compose import restore
 from mappa_core.config.schema import RunConfig
-from mappa_core.credit.experience import build_experience
+from mappa_core.credit.build_experience import build_experience
 from mappa_core.credit.rewards import compute_rewards
-from mappa_core.engine.learning.layout import BatchLayout
+from mappa_core.engine.learning.batching import BatchLayout
 from mappa_core.engine.learning.scoring import merge_scores, score_policy
 from mappa_core.engine.learning.update import PolicyUpdate
 from mappa_core.engine.local.learner import LocalLearner
@@ -42,7 +42,7 @@ from mappa_core.evaluation.statistics import mean_interval
 from mappa_core.experience import Experience
 from mappa_core.plugins import Registry
 from mappa_core.records import Float32, Trajectory
-from mappa_core.session.opening import build_estimator
+from mappa_core.session.builder import build_estimator
 from mappa_core.session.policies import assign_policies, build_policy_specs
 from mappa_core.store.folder import CONFIG
 from mappa_core.store.reader import Reader

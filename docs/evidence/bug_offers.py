@@ -13,7 +13,7 @@ import numpy as np
 
 from mappa_core import Advantages, Engine, Estimator, Experience, Offer, hookimpl
 from mappa_core.credit.estimators import ReinforcePlusPlus, ReinforcePlusPlusOptions
-from mappa_core.credit.estimators.rows import ActiveRows, scatter_to_tokens, whiten
+from mappa_core.credit.estimators.common import ActiveRows, scatter_to_tokens, whiten
 from mappa_core.credit.ragged import lengths_to_offsets
 from mappa_core.engine.options import LocalOptions
 from mappa_core.records import Int64

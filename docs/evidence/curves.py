@@ -11,7 +11,7 @@ import numpy as np
 
 from mappa_core.evaluation.heldout import Evaluation, build_evaluation
 from mappa_core.records import Float64, Int64
-from mappa_core.session.parts import in_selection_split
+from mappa_core.session.eval_split import in_selection_split
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import Interval, read_summary
 

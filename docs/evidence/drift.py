@@ -16,8 +16,8 @@ import click
 import numpy as np
 from arms import table, write
 
+from mappa_core.coaching.contrasts import ActionColumns, task_cluster
 from mappa_core.coaching.drift import ALARM_KINDS, DriftMonitor
-from mappa_core.coaching.gaps import ActionColumns, task_cluster
 from mappa_core.config.schema import DriftSection
 from mappa_core.records import Float64, Int64, Phase
 

@@ -20,11 +20,11 @@ import click
 import control_offers
 import numpy as np
 from arms import evidence_options, seconds, table, train, write
-from mappa_dsbench.reports.unlearned import FaultComparison, compare_faults
+from mappa_dsbench.reports.fault_comparison import FaultComparison, compare_faults
 
 from mappa_core.cli.progress import format_share
 from mappa_core.evaluation.heldout import Evaluation
-from mappa_core.evaluation.once import evaluate_standalone
+from mappa_core.evaluation.standalone import evaluate_standalone
 from mappa_core.evaluation.statistics import paired_gain, share_interval
 from mappa_core.plugins import Registry, load_plugins
 from mappa_core.records import Float64

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from mappa_mathchat.coach import RuleCoach, RuleOptions
+from mappa_mathchat.rule_coach import RuleCoach, RuleOptions
 
 from mappa_core import Coach, ConfigError, Offer, Scene, Verdict, hookimpl
 

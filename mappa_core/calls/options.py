@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, make_dataclass
 
-from mappa_core.config.checks import ValueRule, above, at_least
+from mappa_core.config.rules import ValueRule, above, at_least
 from mappa_core.errors import ConfigError, PluginError
 
 

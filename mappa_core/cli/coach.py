@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from mappa_core.cli.asking import announce_providers
+from mappa_core.cli.announce import announce_providers
 from mappa_core.cli.options import load_registry
 from mappa_core.config.compose import build_options
-from mappa_core.config.text import parse_overrides
+from mappa_core.config.yaml_io import parse_overrides
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import Registry, did_you_mean
 
 if TYPE_CHECKING:
-    from mappa_core.cli.verdicts import VerdictBar
-    from mappa_core.evaluation.asking import JudgingLimits
+    from mappa_core.cli.verdict_tables import VerdictBar
+    from mappa_core.evaluation.batch_judge import JudgingLimits
     from mappa_core.evaluation.blame import BlameEvaluation
-    from mappa_core.evaluation.certify import CoachEvaluation
-    from mappa_core.evaluation.labelled import LabelledSet, LabelSource
+    from mappa_core.evaluation.coach_eval import CoachEvaluation
+    from mappa_core.evaluation.labelled_actions import LabelledSet, LabelSource
     from mappa_core.rollout.team import NamedCoach
 
 POSITIVE_SECONDS = click.FloatRange(min=0.0, min_open=True)
@@ -98,10 +98,10 @@ def eval_command(
     Runs that were trained with credit.counterfactual.use tell what another action would have changed: with --against
     counterfactual a coach's blame is held against that.
     """
-    from mappa_core.cli import blame, certificate
-    from mappa_core.cli.verdicts import verdict_bar
-    from mappa_core.evaluation.asking import JudgingLimits
-    from mappa_core.evaluation.labelled import write_labels
+    from mappa_core.cli import blame_tables, coach_eval_tables
+    from mappa_core.cli.verdict_tables import verdict_bar
+    from mappa_core.evaluation.batch_judge import JudgingLimits
+    from mappa_core.evaluation.labelled_actions import write_labels
 
     if bool(runs) == bool(file):
         raise ConfigError("name the labelled actions with --run RUN (one or more) or with --file FILE")
@@ -120,12 +120,12 @@ def eval_command(
         bar.start(len(chosen) * repeats * len(labels.actions))
         if against == "counterfactual":
             blaming = asyncio.run(_evaluate_blame(registry, chosen, labels, asking, errors, bar))
-            document, show = blame.blame_json(blaming), partial(blame.show_blame, certificate=blaming)
+            document, show = blame_tables.blame_json(blaming), partial(blame_tables.show_blame, certificate=blaming)
         else:
             certified = asyncio.run(_evaluate_coaches(registry, chosen, labels, asking, repeats, errors, bar))
             document, show = (
-                certificate.coach_evaluation_json(certified),
-                partial(certificate.show_coach_evaluation, certificate=certified),
+                coach_eval_tables.coach_evaluation_json(certified),
+                partial(coach_eval_tables.show_coach_evaluation, certificate=certified),
             )
     if as_json:
         click.echo(document)
@@ -163,7 +163,7 @@ def parse_coaches(registry: Registry, coaches: Sequence[str], settings: Sequence
 async def _read_labels(
     registry: Registry, runs: Sequence[Path], file: Path | None, limit: int | None, against: LabelSource
 ) -> LabelledSet:
-    from mappa_core.evaluation.labelled import label_runs, read_labels
+    from mappa_core.evaluation.labelled_actions import label_runs, read_labels
 
     if file is not None:
         return read_labels(file, limit)
@@ -211,7 +211,7 @@ async def _evaluate_coaches(
     errors: Console,
     bar: VerdictBar,
 ) -> CoachEvaluation:
-    from mappa_core.evaluation.certify import evaluate_coaches
+    from mappa_core.evaluation.coach_eval import evaluate_coaches
 
     async with _open_coaches(registry, chosen, errors) as judges:
         return await evaluate_coaches(judges, labels, asking, repeats=repeats, on_verdict=bar.advance)

@@ -17,7 +17,7 @@ from mappa_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from mappa_core.studies.compare import Comparison, PairComparison
-    from mappa_core.studies.results import RunResult
+    from mappa_core.studies.run_results import RunResult
 
 _MAX_NAME_CHARACTERS = 24
 """Maximum characters of an arm's name in tables."""
@@ -55,7 +55,7 @@ def command(
     import msgspec
 
     from mappa_core.studies.compare import compare_arms
-    from mappa_core.studies.results import group_by_arm
+    from mappa_core.studies.run_results import group_by_arm
 
     if bool(runs) == bool(arms) or (arms and by):
         raise ConfigError("name the runs, and how they are grouped by --by KEY; or name groups by --arm NAME=RUN")
@@ -83,7 +83,7 @@ def _read_arms(arms: Sequence[str], root: Path) -> dict[str, list[RunResult]]:
 
 
 def _read_run(run: str, root: Path) -> RunResult:
-    from mappa_core.studies.results import read_result
+    from mappa_core.studies.run_results import read_result
 
     folder = Path(run)
     return read_result(folder if folder.is_dir() or not (root / run).is_dir() else root / run)

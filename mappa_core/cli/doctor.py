@@ -19,8 +19,8 @@ import click
 
 from mappa_core.cli.options import load_registry
 from mappa_core.config.schema import RunSection
-from mappa_core.engine.cluster.installed import INSTALL_COMMAND, REQUIRED_RELEASES, library_problems
-from mappa_core.engine.process import installed_version
+from mappa_core.engine.cluster.requirements import INSTALL_COMMAND, REQUIRED_RELEASES, library_problems
+from mappa_core.engine.process_info import installed_version
 from mappa_core.errors import MappaError
 from mappa_core.plugins import CORE_PACKAGE, FIRST_PARTY_PACKAGES, KIND_NAMES, Registry
 from mappa_core.protocols import Tool
@@ -145,7 +145,7 @@ def _engines(registry: Registry, libraries: Mapping[str, CheckResult]) -> Iterat
 
 def _sandboxes() -> Iterator[tuple[str, CheckResult]]:
     """Run a program that tries to escape in every sandbox backend."""
-    from mappa_core.tools.python.tiers import survey_backends
+    from mappa_core.tools.python.choose_sandbox import survey_backends
 
     for name, result in asyncio.run(survey_backends()).items():
         if isinstance(result, Sandbox):

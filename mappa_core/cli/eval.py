@@ -16,7 +16,7 @@ from mappa_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from mappa_core.evaluation.heldout import Evaluation
-    from mappa_core.evaluation.once import StandaloneEvaluation
+    from mappa_core.evaluation.standalone import StandaloneEvaluation
 
 
 @click.command("eval")
@@ -45,10 +45,10 @@ def command(
     """
     from rich.console import Console
 
-    from mappa_core.cli.asking import announce_providers, announce_sandboxes
+    from mappa_core.cli.announce import announce_providers, announce_sandboxes
     from mappa_core.cli.progress import rollout_bar
-    from mappa_core.cli.results import show_evaluation
-    from mappa_core.evaluation.once import evaluate_standalone
+    from mappa_core.cli.result_tables import show_evaluation
+    from mappa_core.evaluation.standalone import evaluate_standalone
     from mappa_core.store.folder import CONFIG, open_checkpoints
 
     registry = load_registry()
@@ -111,7 +111,7 @@ def standalone_evaluation_json(
     evaluated: StandaloneEvaluation, sizes_by_metric: Mapping[str, Sequence[int]]
 ) -> dict[str, Any]:
     """Convert an evaluation to JSON values; shares are 0-1."""
-    from mappa_core.cli import results
+    from mappa_core.cli import result_tables
 
     evaluation = evaluated.evaluation
     return {
@@ -128,7 +128,7 @@ def standalone_evaluation_json(
             for what, sizes in sizes_by_metric.items()
         },
         "not_finished": dict(evaluation.failures),
-        **results.evaluation_json(evaluation),
+        **result_tables.evaluation_json(evaluation),
     }
 
 

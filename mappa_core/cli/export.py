@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mappa_core.cli.dataset import DatasetArguments, dataset_options, write_dataset
+from mappa_core.cli.export_dataset import DatasetArguments, dataset_options, write_dataset
 from mappa_core.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _export_models(run: str, out: Path, agents: Sequence[str], merged: bool, dty
 
     from mappa_core.engine.export import export
     from mappa_core.store.checkpoint import POLICIES
-    from mappa_core.store.naming import resolve_checkpoint
+    from mappa_core.store.checkpoint_ref import resolve_checkpoint
 
     named = resolve_checkpoint(run if "@" in run else f"{run}@last", root=Path("runs"))
     manifest = named.checkpoint.manifest

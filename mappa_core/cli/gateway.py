@@ -25,10 +25,10 @@ def command(arguments: ConfigArguments, count: int) -> None:
     """
     from rich.console import Console
 
-    from mappa_core.cli.asking import announce_providers
-    from mappa_core.cli.results import show_evaluation
+    from mappa_core.cli.announce import announce_providers
+    from mappa_core.cli.result_tables import show_evaluation
     from mappa_core.cli.runs import show_trajectory
-    from mappa_core.evaluation.once import evaluate_standalone
+    from mappa_core.evaluation.standalone import evaluate_standalone
 
     registry = load_registry()
     if arguments.plugin is None and arguments.recipe is None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mappa_core.cli.asking import announce_providers, announce_sandboxes
+from mappa_core.cli.announce import announce_providers, announce_sandboxes
 from mappa_core.cli.options import ConfigArguments, load_registry, recipe_options
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import Split
@@ -100,7 +100,7 @@ def _observe_recipe(arguments: ConfigArguments, examples: int, *, quiet: bool) -
 def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     """Print which agents fail and how often, the hand-offs, and each agent's lowest actions with the coach's
     reasoning."""
-    from mappa_core.cli.results import show_evaluation
+    from mappa_core.cli.result_tables import show_evaluation
 
     kind = "held-out" if diagnosis.split == "eval" else "training rollouts"
     show_evaluation(console, diagnosis.evaluation, f"{kind} after {diagnosis.evaluation.iteration} iterations")
@@ -204,7 +204,7 @@ def _describe_handoff(handoff: Handoff) -> str:
 
 def diagnosis_json(diagnosis: Diagnosis) -> str:
     """Encode a diagnosis as one JSON object; shares are 0-1, scores points 0-10."""
-    from mappa_core.cli import results
+    from mappa_core.cli import result_tables
 
     evaluation = diagnosis.evaluation
     return msgspec.json.encode(
@@ -217,7 +217,7 @@ def diagnosis_json(diagnosis: Diagnosis) -> str:
             "unsuccessful": diagnosis.unsuccessful,
             "blamed_nobody": diagnosis.blamed_nobody,
             "ended_early": dict(diagnosis.failures),
-            **results.evaluation_json(evaluation),
+            **result_tables.evaluation_json(evaluation),
             "agents": {agent.agent: agent for agent in diagnosis.agents},
             "handoffs": diagnosis.handoffs,
             "coach": diagnosis.coach,

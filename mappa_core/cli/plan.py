@@ -16,12 +16,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from mappa_core.cli.options import ConfigArguments, load_registry, recipe_options
-from mappa_core.engine.footprint import format_bytes
+from mappa_core.engine.memory_estimate import format_bytes
 from mappa_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from mappa_core.engine.cluster.placement import Resources
-    from mappa_core.engine.footprint import MemoryParts
+    from mappa_core.engine.memory_estimate import MemoryParts
     from mappa_core.studies.plan import CoachAssignment, PlannedAmount, RunPlan, Workload
 
 GB = 1_000_000_000
@@ -123,7 +123,7 @@ def _judge(one: CoachAssignment) -> str:
 
 
 def _show_memory(console: Console, planned: RunPlan) -> None:
-    from mappa_core.engine.cluster.placement.showing import memory_lines, memory_rows, placement_rows
+    from mappa_core.engine.cluster.placement.format import memory_lines, memory_rows, placement_rows
 
     memory = planned.memory
     if memory.unknown is not None:
@@ -207,7 +207,7 @@ def _format_hours(hours: float) -> str:
 
 def plan_json(planned: RunPlan) -> dict[str, Any]:
     """Convert a plan to JSON values: memory in bytes, `at_most` for bounds, null for unknown figures."""
-    from mappa_core.engine.cluster.placement.showing import placement_json
+    from mappa_core.engine.cluster.placement.format import placement_json
 
     memory = planned.memory
     return {

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from mappa_core.cli.asking import announce_counterfactuals, announce_providers, announce_sandboxes
+from mappa_core.cli.announce import announce_counterfactuals, announce_providers, announce_sandboxes
 from mappa_core.credit.demonstrations import USED
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.protocols import Provider, Split

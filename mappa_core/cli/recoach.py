@@ -14,15 +14,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mappa_core.cli.asking import announce_providers
+from mappa_core.cli.announce import announce_providers
 from mappa_core.cli.options import load_registry
 from mappa_core.cli.progress import format_or_dash, format_percent
-from mappa_core.cli.verdicts import format_estimate, make_table, show_reasons, verdict_bar
+from mappa_core.cli.verdict_tables import format_estimate, make_table, show_reasons, verdict_bar
 from mappa_core.config.compose import restore
 from mappa_core.protocols import Split
 
 if TYPE_CHECKING:
-    from mappa_core.studies.advantages import ActionAdvantages, AdvantageComparison
+    from mappa_core.studies.advantage_comparison import ActionAdvantages, AdvantageComparison
     from mappa_core.studies.recoach import RecoachResult
 
 

@@ -54,7 +54,7 @@ def show_report(
 ) -> None:
     """Print the results, the coach's gaps and alarms, warnings of health, and the path of the page."""
     from mappa_core.cli.progress import format_problem_count
-    from mappa_core.cli.results import gains_table, selection_sentence, show_warnings
+    from mappa_core.cli.result_tables import gains_table, selection_sentence, show_warnings
 
     console.print(f"[bold]{escape(folder.resolve().name)}[/]  {summary.status}", highlight=False)
     if summary.eval is not None:

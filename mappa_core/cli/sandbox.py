@@ -90,7 +90,7 @@ async def _run(
     registry: Registry, section: ToolSection, code: str, arguments: Sequence[str]
 ) -> tuple[Sandbox, ToolResult]:
     from mappa_core.protocols import Sandboxed
-    from mappa_core.session.kit import to_tool_limits
+    from mappa_core.session.toolset import to_tool_limits
     from mappa_core.tools.workspace import FolderWorkspace
 
     tool = registry.build("tools", section.use, section.options)

@@ -62,9 +62,9 @@ def command(
     """
     import msgspec
 
-    from mappa_core.engine.cluster.installed import check_installed
+    from mappa_core.engine.cluster.requirements import check_installed
     from mappa_core.studies.sweep import collect_results, load_sweep
-    from mappa_core.view.sweep import write_sweep_page
+    from mappa_core.view.sweep_page import write_sweep_page
 
     if ray is not None:
         check_installed("--ray", ["ray"])
@@ -112,7 +112,7 @@ async def _run(
 
     if ray is None:
         return await SweepRunner(folder, sweep, jobs=jobs, on_change=changed, launch=launch_locally).run()
-    from mappa_core.engine.cluster.programs import SubprocessJobs
+    from mappa_core.engine.cluster.subprocess_jobs import SubprocessJobs
 
     programs = await SubprocessJobs.open(ray, folder, jobs=jobs, cpus=cpus, gpus=gpus)
     try:

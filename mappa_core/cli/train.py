@@ -22,7 +22,7 @@ def command(arguments: ConfigArguments, resume: Path | None, dry_run: bool, quie
     """Train a team of agents on a coach's verdict of every action."""
     from rich.console import Console
 
-    from mappa_core.cli import ending, progress
+    from mappa_core.cli import progress, run_result
     from mappa_core.training.run import Run
     from mappa_core.view.report import write_report
 
@@ -47,9 +47,9 @@ def command(arguments: ConfigArguments, resume: Path | None, dry_run: bool, quie
         raise
     write_report(trained.folder, trained.summary)
     if as_json:
-        click.echo(ending.run_result_json(trained.folder, trained.summary))
+        click.echo(run_result.run_result_json(trained.folder, trained.summary))
     else:
-        ending.show_run_result(Console(), trained)
+        run_result.show_run_result(Console(), trained)
 
 
 def recipe_line(composed: ComposedConfig, registry: Registry) -> str:

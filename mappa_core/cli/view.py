@@ -22,14 +22,14 @@ def command(runs: Sequence[Path], port: int, opens: bool) -> None:
     address that is printed. From elsewhere: ssh -L PORT:127.0.0.1:PORT HOST.
     """
     try:
-        from mappa_core.view.web.serving import serve
+        from mappa_core.view.web.server import serve
     except ModuleNotFoundError as error:
         from mappa_core.errors import ConfigError
 
         if error.name not in ("starlette", "uvicorn"):
             raise
         raise ConfigError("mappa view needs what comes with: pip install 'mappa-core[view]'") from error
-    from mappa_core.view.web.runs import RunFolders
+    from mappa_core.view.web.run_folders import RunFolders
 
     console = Console()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mappa_core.coaching.gaps import ActionColumns, projection_basis, residual, scored_action_columns
+from mappa_core.coaching.contrasts import ActionColumns, projection_basis, residual, scored_action_columns
 from mappa_core.config.schema import BiasSection
 from mappa_core.protocols import Bench, Cassette, Coach, Provider
 from mappa_core.records import MAX_SCORE, Float64, Phase, Scene, Trajectory, Verdict

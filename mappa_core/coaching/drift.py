@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mappa_core.coaching.gaps import ActionColumns, Contrast, SlopeEstimate, scored_action_columns
-from mappa_core.coaching.looks import SequentialTest
+from mappa_core.coaching.contrasts import ActionColumns, Contrast, SlopeEstimate, scored_action_columns
+from mappa_core.coaching.sequential_test import SequentialTest
 from mappa_core.config.schema import DriftSection
 from mappa_core.errors import ConfigError
 from mappa_core.records import Phase, Trajectory

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mappa_core.coaching.fences import quote_name, sanitize_name
-from mappa_core.coaching.findings import inspection_lines, step_findings, step_name, team_findings
+from mappa_core.coaching.contract_findings import inspection_lines, step_findings, step_name, team_findings
+from mappa_core.coaching.data_fences import quote_name, sanitize_name
 from mappa_core.records import FileChange, Role, Scene, Step, Task, ToolCall, ToolResult
 from mappa_core.tools.workspace import file_lineage
 

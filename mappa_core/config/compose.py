@@ -14,11 +14,11 @@ from typing import Any, cast
 import msgspec
 from omegaconf import OmegaConf
 
-from mappa_core.config.checks import check_values
 from mappa_core.config.layers import DEFAULT_ORIGIN, SettingsNode, copy_origins, iter_leaves, merge, with_origin
+from mappa_core.config.rules import check_values
 from mappa_core.config.schema import CoachSection, EstimatorSection, PolicySection, RunConfig, ToolSection, Use
-from mappa_core.config.text import format_yaml, parse_origins, parse_overrides, parse_yaml
-from mappa_core.config.typed import fields_to_keys, require_values, validate
+from mappa_core.config.validate import fields_to_keys, require_values, validate
+from mappa_core.config.yaml_io import format_yaml, parse_origins, parse_overrides, parse_yaml
 from mappa_core.errors import ConfigError, PluginError
 from mappa_core.hookspecs import Offer
 from mappa_core.plugins import DEFAULT_RECIPE, OfferKind, Recipe, Registry

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mappa_core.credit.experience import select_rows
+from mappa_core.credit.build_experience import select_rows
 from mappa_core.credit.ragged import element_indices
 from mappa_core.errors import ConfigError
 from mappa_core.experience import Advantages, Experience

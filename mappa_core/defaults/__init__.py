@@ -11,9 +11,9 @@ from mappa_core.coaching.options import EnsembleOptions
 from mappa_core.config.schema import Use
 from mappa_core.credit import estimators, shapers
 from mappa_core.defaults.imported import ImportedCoach, ImportedOptions, ImportedWorkflow
-from mappa_core.defaults.tasks import FileOptions, FileTasks, HuggingFaceOptions, HuggingFaceTasks
+from mappa_core.defaults.task_sources import FileOptions, FileTasks, HuggingFaceOptions, HuggingFaceTasks
 from mappa_core.engine.options import CISPOOptions, ClusterOptions, GSPOOptions, LocalOptions, PPOOptions
-from mappa_core.engine.process import installed_version
+from mappa_core.engine.process_info import installed_version
 from mappa_core.errors import ConfigError
 from mappa_core.gateway.options import GatewayOptions
 from mappa_core.hookspecs import Offer, hookimpl
@@ -35,7 +35,7 @@ from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
 
 if TYPE_CHECKING:
-    from mappa_core.calls.policy import ApiPolicy
+    from mappa_core.calls.api_policy import ApiPolicy
 
 
 @hookimpl
@@ -109,16 +109,16 @@ def mappa_engines() -> Iterable[Offer[Engine]]:
 
 def coach_from_transport(offer: Offer[Transport]) -> Offer[Coach]:
     """Derive the offer of a coach from the offer of its transport."""
-    from mappa_core.coaching import offers
+    from mappa_core.coaching import llm_offer
 
-    return offers.llm_coach_offer(offer)
+    return llm_offer.llm_coach_offer(offer)
 
 
 def policy_from_transport(offer: Offer[Transport]) -> Offer[ApiPolicy]:
     """Derive the offer of a policy behind an API from the offer of its transport."""
-    from mappa_core.calls import policy
+    from mappa_core.calls import api_policy
 
-    return policy.api_policy_offer(offer)
+    return api_policy.api_policy_offer(offer)
 
 
 def _build_gateway(options: GatewayOptions) -> Workflow:
@@ -132,7 +132,7 @@ def _build_gateway(options: GatewayOptions) -> Workflow:
 def _build_mcp(options: McpOptions) -> Toolbox:
     if installed_version("mcp") is None:
         raise ConfigError('tools.*.use=mcp needs the SDK of the protocol: pip install "mappa-core[mcp]"')
-    from mappa_core.tools.mcp.box import McpToolbox
+    from mappa_core.tools.mcp.toolbox import McpToolbox
 
     return McpToolbox(options)
 
@@ -162,7 +162,7 @@ def _build_cispo(options: CISPOOptions) -> Loss:
 
 
 def _build_cluster(options: ClusterOptions) -> Engine:
-    from mappa_core.engine.cluster.installed import check_installed
+    from mappa_core.engine.cluster.requirements import check_installed
 
     check_installed()
     from mappa_core.engine.cluster.engine import ClusterEngine

@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM
 
 from mappa_core.engine.adapters import Adapters, save_adapter
 from mappa_core.engine.checkpoint import VALUE_HEAD_PREFIX, WEIGHTS_FILE, load_start_weights
-from mappa_core.engine.models import ModelInfo, load_pretrained, read_model_info
-from mappa_core.engine.places import resolve_model_path
+from mappa_core.engine.model_info import ModelInfo, load_pretrained, read_model_info
+from mappa_core.engine.model_path import resolve_model_path
 from mappa_core.errors import RunError
 from mappa_core.protocols import Lora
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from mappa_core.evaluation.agreement import Estimate, estimate, paired_difference, ratio, spearman
-from mappa_core.evaluation.asking import JudgingLimits, judge_actions
-from mappa_core.evaluation.certificate import VerdictCounts, count_verdicts
-from mappa_core.evaluation.labelled import LabelledAction, LabelledSet
+from mappa_core.evaluation.batch_judge import JudgingLimits, judge_actions
+from mappa_core.evaluation.coach_metrics import VerdictCounts, count_verdicts
+from mappa_core.evaluation.labelled_actions import LabelledAction, LabelledSet
 from mappa_core.records import NOBODY, Verdict
 from mappa_core.rollout.team import NamedCoach
 

@@ -17,11 +17,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mappa_core.gateway.agents import LOOPBACK
-from mappa_core.gateway.conversation import AgentSession
-from mappa_core.gateway.faults import NO_RETRY_HEADERS, RequestFault
-from mappa_core.gateway.wire import completions, responses
-from mappa_core.gateway.wire.asked import CREATED_AT, AgentRequest, ignored_settings
+from mappa_core.gateway.errors import NO_RETRY_HEADERS, RequestFault
+from mappa_core.gateway.launchers import LOOPBACK
+from mappa_core.gateway.session import AgentSession
+from mappa_core.gateway.wire import chat_completions, responses
+from mappa_core.gateway.wire.request import CREATED_AT, AgentRequest, ignored_settings
 
 RETRY_COUNT_HEADER = "x-stainless-retry-count"
 """Header in which OpenAI's clients send the number of earlier attempts."""
@@ -81,7 +81,7 @@ class GatewayServer:
 
     def _application(self) -> Starlette:
         routes = [
-            Route("/v1/chat/completions", partial(self._act, completions.parse_chat_request), methods=["POST"]),
+            Route("/v1/chat/completions", partial(self._act, chat_completions.parse_chat_request), methods=["POST"]),
             Route("/v1/responses", partial(self._act, responses.parse_responses_request), methods=["POST"]),
             Route("/v1/models", self._models, methods=["GET"]),
         ]

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from mappa_core.errors import ConfigError, TaskError, WorkflowError
-from mappa_core.gateway.agents import AgentLauncher, Assignment, command_launcher, function_launcher, import_function
-from mappa_core.gateway.conversation import AgentSession
+from mappa_core.gateway.launchers import AgentLauncher, Assignment, command_launcher, function_launcher, import_function
 from mappa_core.gateway.options import ExternalAgent, GatewayOptions
 from mappa_core.gateway.server import GatewayServer
+from mappa_core.gateway.session import AgentSession
 from mappa_core.protocols import Stage, Workflow
 from mappa_core.records import Role, Step, Task
 

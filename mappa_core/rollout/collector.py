@@ -13,12 +13,12 @@ import structlog
 
 from mappa_core.errors import MappaError, RolloutError, WorkflowError
 from mappa_core.records import Failure, Trajectory
-from mappa_core.rollout.answering import ToolCallRunner
 from mappa_core.rollout.replay import Replay
 from mappa_core.rollout.stage import LiveStage
 from mappa_core.rollout.team import Job, Recorder, Team
-from mappa_core.rollout.turnstile import WaveScheduler
-from mappa_core.tools.cage.walk import remove_tree
+from mappa_core.rollout.tool_call_runner import ToolCallRunner
+from mappa_core.rollout.wave_scheduler import WaveScheduler
+from mappa_core.safe_walk import remove_tree
 
 log = structlog.get_logger()
 

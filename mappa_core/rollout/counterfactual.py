@@ -18,12 +18,12 @@ from mappa_core.config.schema import CounterfactualSection
 from mappa_core.credit.counterfactual import NOT_PLAYED, counterfactual_credit
 from mappa_core.records import Completion, Counterfactual, Step, Trajectory
 from mappa_core.rollout.collector import RolloutCollector
-from mappa_core.rollout.lost import is_tool_failure
 from mappa_core.rollout.replay import Replay
-from mappa_core.rollout.resuming import resume_iteration
+from mappa_core.rollout.resume import resume_iteration
 from mappa_core.rollout.team import Job, Recorder, Replacement, Team
+from mappa_core.rollout.tool_failures import is_tool_failure
 from mappa_core.store.counterfactuals import COUNTERFACTUAL
-from mappa_core.store.database import Store
+from mappa_core.store.writer import Store
 
 NOT_DRAWN = "not_drawn"
 NO_SIBLING = "no_sibling"

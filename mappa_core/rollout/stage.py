@@ -22,14 +22,14 @@ from mappa_core.records import (
     Trajectory,
     Verdict,
 )
-from mappa_core.rollout.answering import ToolCallRunner
-from mappa_core.rollout.judging import VerdictCollector
 from mappa_core.rollout.replay import ActionRequest, Replay, check_same_request, check_same_sample
 from mappa_core.rollout.scenes import live_scene
 from mappa_core.rollout.team import Job, Recorder, Team
-from mappa_core.rollout.turnstile import WaveScheduler
-from mappa_core.tools.calls import parse_calls
-from mappa_core.tools.contracts import find_breaches
+from mappa_core.rollout.tool_call_runner import ToolCallRunner
+from mappa_core.rollout.verdict_collector import VerdictCollector
+from mappa_core.rollout.wave_scheduler import WaveScheduler
+from mappa_core.tools.handoff_contracts import find_breaches
+from mappa_core.tools.parse_calls import parse_calls
 
 
 class LiveStage:

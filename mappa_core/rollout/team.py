@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from mappa_core.calls.policy import ApiPolicy
-from mappa_core.calls.spend import Ledger
+from mappa_core.calls.api_policy import ApiPolicy
+from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.protocols import Coach, Sampler, Split, Tool, Workflow
 from mappa_core.records import Sampling, Step, Task, ToolLimits, Trajectory, Verdict
 from mappa_core.store.counterfactuals import COUNTERFACTUAL, counterfactual_id
-from mappa_core.tools.bench import ScratchRunner
+from mappa_core.tools.scratch import ScratchRunner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

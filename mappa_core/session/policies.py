@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mappa_core.calls.policy import ApiPolicy
+from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.config.schema import LoraSection, PolicySection, RunConfig
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Lora, PolicySpec
-from mappa_core.session.starts import find_start_folder
+from mappa_core.session.warm_start import find_start_folder
 
 _TRAINED = ("full", "lora")
 """Kinds of trained policies."""

@@ -2,11 +2,9 @@
 
 from mappa_core.store.checkpoint import Checkpoint, Checkpoints, Manifest
 from mappa_core.store.codec import from_json, to_json
-from mappa_core.store.database import RecordedTrajectory, Store
-from mappa_core.store.finding import FilterChoices, TrajectoryFacets, TrajectoryFilter
 from mappa_core.store.folder import RunFolder, list_run_folders
-from mappa_core.store.judgements import VerdictWithOutcome
 from mappa_core.store.reader import Event, FoundTrajectory, Reader, TrajectoryRow, VerdictStats
+from mappa_core.store.search import FilterChoices, TrajectoryFacets, TrajectoryFilter
 from mappa_core.store.summary import (
     AgentSummary,
     CoachSummary,
@@ -20,6 +18,8 @@ from mappa_core.store.summary import (
     read_summary,
     write_summary,
 )
+from mappa_core.store.verdict_outcomes import VerdictWithOutcome
+from mappa_core.store.writer import RecordedTrajectory, Store
 
 __all__ = [
     "AgentSummary",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from mappa_core.config.checks import CASSETTE_MODES
+from mappa_core.config.rules import CASSETTE_MODES
 from mappa_core.errors import CoachError, ConfigError, RunError
 from mappa_core.records import Verdict
 from mappa_core.store.codec import from_json, to_json

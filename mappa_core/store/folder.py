@@ -25,10 +25,10 @@ from types import TracebackType
 
 from mappa_core.errors import RunError
 from mappa_core.store.checkpoint import Checkpoints
-from mappa_core.store.database import Store
 from mappa_core.store.files import storage_errors, write_atomic
 from mappa_core.store.mirror import Mirror
 from mappa_core.store.schema import DATABASE_NAME
+from mappa_core.store.writer import Store
 
 CONFIG = "config.yaml"
 CHECKPOINTS = "checkpoints"

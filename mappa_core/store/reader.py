@@ -12,12 +12,12 @@ import msgspec
 
 from mappa_core.errors import RunError
 from mappa_core.records import Failure, Phase, Step, Task, Trajectory, Verdict
-from mappa_core.store import finding
-from mappa_core.store.auditing import AuditedVerdict, load_audited_verdicts
+from mappa_core.store import search
+from mappa_core.store.audit import AuditedVerdict, load_audited_verdicts
 from mappa_core.store.counterfactuals import COUNTERFACTUAL, load_counterfactuals
-from mappa_core.store.finding import FilterChoices, TrajectoryFacets, TrajectoryFilter
-from mappa_core.store.judgements import VerdictWithOutcome, load_verdict, load_verdicts_with_outcomes
 from mappa_core.store.schema import DATABASE_NAME, Database
+from mappa_core.store.search import FilterChoices, TrajectoryFacets, TrajectoryFilter
+from mappa_core.store.verdict_outcomes import VerdictWithOutcome, load_verdict, load_verdicts_with_outcomes
 
 TrajectoryStatus = Literal["open", "done", "failed"]
 """Status of a trajectory: not ended (yet, or because the run was killed), ended, or ended with a Failure."""
@@ -103,7 +103,7 @@ class Reader:
     @property
     def is_indexed(self) -> bool:
         """Whether the run was recorded with the index that `find` and `choices` need."""
-        return finding.is_indexed(self._database)
+        return search.is_indexed(self._database)
 
     def numbers(
         self,
@@ -115,7 +115,7 @@ class Reader:
     ) -> list[int]:
         """Numbers of the trajectories that `find` returns."""
         self._require_index()
-        return finding.find_numbers(self._database, trajectory_filter, before=before, after=after, limit=limit)
+        return search.find_numbers(self._database, trajectory_filter, before=before, after=after, limit=limit)
 
     def find(
         self,
@@ -131,7 +131,7 @@ class Reader:
             FoundTrajectory(
                 number=number,
                 row=self._row(self._database.rows(f"{_SELECT_ROW} WHERE rowid = ?", number)[0]),
-                facets=finding.load_facets(self._database, number),
+                facets=search.load_facets(self._database, number),
             )
             for number in self.numbers(trajectory_filter, before=before, after=after, limit=limit)
         ]
@@ -139,7 +139,7 @@ class Reader:
     def choices(self) -> FilterChoices:
         """Values to choose from in a filter. Raises RunError if the run is not indexed."""
         self._require_index()
-        return finding.load_choices(self._database)
+        return search.load_choices(self._database)
 
     def number(self, identity: str) -> int:
         """Position of a trajectory among all of the run. Raises RunError for an unknown id."""

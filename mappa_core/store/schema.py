@@ -28,7 +28,7 @@ from uuid import uuid4
 from mappa_core.errors import RunError
 from mappa_core.store.codec import pack, unpack
 from mappa_core.store.files import fsync_path, storage_errors
-from mappa_core.store.indexing import index_tables
+from mappa_core.store.search_index import index_tables
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mappa_core.records import Breach, Role, Step, Trajectory
-from mappa_core.rollout.lost import is_tool_failure
+from mappa_core.rollout.tool_failures import is_tool_failure
 from mappa_core.tools.workspace import file_lineage
 
 OUTPUT_BREACHES = ("missing_output", "broken_output")

@@ -12,8 +12,8 @@ import numpy as np
 from mappa_core.config.compose import ComposedConfig, restore
 from mappa_core.errors import ConfigError, RunError
 from mappa_core.evaluation.heldout import Evaluation, build_evaluation
-from mappa_core.evaluation.labelled import list_trajectories
-from mappa_core.evaluation.once import evaluate_standalone
+from mappa_core.evaluation.labelled_actions import list_trajectories
+from mappa_core.evaluation.standalone import evaluate_standalone
 from mappa_core.evaluation.statistics import mean_interval
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Provider, Split, Workflow

@@ -18,15 +18,15 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from mappa_core.calls.spend import Ledger
+from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.config.compose import ComposedConfig
 from mappa_core.config.schema import EstimatorSection, RunConfig
-from mappa_core.credit.experience import build_experience
+from mappa_core.credit.build_experience import build_experience
 from mappa_core.credit.rewards import compute_rewards
 from mappa_core.errors import ConfigError, RunError
-from mappa_core.evaluation.asking import JudgingLimits, judge_actions
-from mappa_core.evaluation.certificate import VerdictCounts, count_verdicts
-from mappa_core.evaluation.labelled import list_trajectories
+from mappa_core.evaluation.batch_judge import JudgingLimits, judge_actions
+from mappa_core.evaluation.coach_metrics import VerdictCounts, count_verdicts
+from mappa_core.evaluation.labelled_actions import list_trajectories
 from mappa_core.experience import Advantages, Experience
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Bench, Estimator, Provider, Shaper, Split, Workflow
@@ -35,10 +35,10 @@ from mappa_core.rollout.scenes import hindsight_scenes, live_scenes, with_truth
 from mappa_core.rollout.team import NamedCoach
 from mappa_core.session import attach_cassette, build_estimator, check_prices, open_program_runner
 from mappa_core.session.policies import assign_policies, trained_policies
-from mappa_core.store.database import Store
 from mappa_core.store.folder import RunFolder
 from mappa_core.store.reader import Reader, TrajectoryRow
-from mappa_core.studies.advantages import (
+from mappa_core.store.writer import Store
+from mappa_core.studies.advantage_comparison import (
     ActionAdvantages,
     AdvantageComparison,
     align_actions,

@@ -20,7 +20,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from mappa_core.config.compose import ComposedConfig, compose
-from mappa_core.config.text import format_scalar, parse_yaml
+from mappa_core.config.yaml_io import format_scalar, parse_yaml
 from mappa_core.errors import ConfigError, EngineLost, RunError
 from mappa_core.plugins import Registry
 from mappa_core.store.files import read_versioned, write_atomic
@@ -28,7 +28,7 @@ from mappa_core.store.folder import CONFIG
 from mappa_core.store.summary import SUMMARY_NAME as SUMMARY
 from mappa_core.store.summary import read_summary
 from mappa_core.studies.compare import Comparison, compare_arms
-from mappa_core.studies.results import RunResult, read_result
+from mappa_core.studies.run_results import RunResult, read_result
 
 SWEEP_FILE = "sweep.json"
 SWEEP_SCHEMA = 1

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mappa_core.testing.conformance.batches import expected_gradient as expected_gradient
     from mappa_core.testing.conformance.batches import possible_batches as possible_batches
-    from mappa_core.testing.conformance.contract import EstimatorContract as EstimatorContract
-    from mappa_core.testing.conformance.exact import policy_gradient as policy_gradient
-    from mappa_core.testing.conformance.process import Action as Action
-    from mappa_core.testing.conformance.process import Decision as Decision
-    from mappa_core.testing.conformance.process import DecisionProcess as DecisionProcess
+    from mappa_core.testing.conformance.decision_process import Action as Action
+    from mappa_core.testing.conformance.decision_process import Decision as Decision
+    from mappa_core.testing.conformance.decision_process import DecisionProcess as DecisionProcess
+    from mappa_core.testing.conformance.estimator_contract import EstimatorContract as EstimatorContract
+    from mappa_core.testing.conformance.exact_gradient import policy_gradient as policy_gradient
     from mappa_core.testing.contracts import CoachContract as CoachContract
     from mappa_core.testing.contracts import WorkflowContract as WorkflowContract
     from mappa_core.testing.engines import EngineContract as EngineContract
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from mappa_core.testing.fakes import ScriptedSampler as ScriptedSampler
     from mappa_core.testing.losses import LossContract as LossContract
     from mappa_core.testing.packages import PackageContract as PackageContract
-    from mappa_core.testing.playing import play as play
-    from mappa_core.testing.playing import scenes_of as scenes_of
+    from mappa_core.testing.play import play as play
+    from mappa_core.testing.play import scenes_of as scenes_of
     from mappa_core.testing.shapers import ShaperContract as ShaperContract
     from mappa_core.testing.tasks import TaskSourceContract as TaskSourceContract
     from mappa_core.testing.tools import ExecutorContract as ExecutorContract
     from mappa_core.testing.tools import ToolContract as ToolContract
     from mappa_core.testing.trackers import TrackerContract as TrackerContract
     from mappa_core.testing.transports import TransportContract as TransportContract
-    from mappa_core.testing.wire import WireAnswer as WireAnswer
-    from mappa_core.testing.wire import WireRequest as WireRequest
-    from mappa_core.testing.wire import WireServer as WireServer
-    from mappa_core.testing.wire import answer_from_capture as answer_from_capture
-    from mappa_core.testing.wire import json_answer as json_answer
+    from mappa_core.testing.wire_server import WireAnswer as WireAnswer
+    from mappa_core.testing.wire_server import WireRequest as WireRequest
+    from mappa_core.testing.wire_server import WireServer as WireServer
+    from mappa_core.testing.wire_server import answer_from_capture as answer_from_capture
+    from mappa_core.testing.wire_server import json_answer as json_answer
 
 _MODULES = {
     "conformance.batches": "expected_gradient possible_batches",

@@ -15,7 +15,7 @@ from mappa_core.protocols import Coach, Tool, Workflow
 from mappa_core.records import Message, Sampling, Scene, Task, Trajectory, Verdict
 from mappa_core.rollout.replay import Replay
 from mappa_core.testing.fakes import ReplyScript
-from mappa_core.testing.playing import play
+from mappa_core.testing.play import play
 
 CANARY = "canary-7f3a91"
 NONSENSE = ("", "```", "<think>", "\\boxed{", "\x00 \ud7ff")

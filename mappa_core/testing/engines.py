@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mappa_core.config.schema import TrainSection
-from mappa_core.credit.experience import build_experience
+from mappa_core.credit.build_experience import build_experience
 from mappa_core.errors import PromptTooLong
 from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import Engine, Loss, PolicySpec, Rewards

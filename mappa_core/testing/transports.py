@@ -16,7 +16,7 @@ import pytest
 from mappa_core.errors import CallError, CallFault, ConfigError
 from mappa_core.protocols import Reply, Request, Transport
 from mappa_core.records import Message
-from mappa_core.testing.wire import GARBAGE, HTML, WireAnswer, WireServer, json_answer
+from mappa_core.testing.wire_server import GARBAGE, HTML, WireAnswer, WireServer, json_answer
 
 PLANTED_KEY = "planted-7f3a91-key"
 SHORT_S = 0.3

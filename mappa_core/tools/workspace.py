@@ -24,8 +24,8 @@ from typing import Literal
 
 from mappa_core.errors import ToolError
 from mappa_core.records import FileChange, Step
-from mappa_core.tools import inputs as task_files
-from mappa_core.tools.cage.walk import ACCESS_ERRNOS, Entry, FolderCursor, remove_tree, walk
+from mappa_core.safe_walk import ACCESS_ERRNOS, Entry, FolderCursor, remove_tree, walk
+from mappa_core.tools import task_files as task_files
 
 _CHUNK_BYTES = 1 << 20
 UNSETTLED_NS = 2_000_000_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from mappa_core.calls.spend import Ledger
+from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.errors import CallError, GuardStop
-from mappa_core.rollout.lost import format_reasons
+from mappa_core.rollout.tool_failures import format_reasons
 from mappa_core.training.report import CoachFigures
 
 

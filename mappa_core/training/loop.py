@@ -12,20 +12,20 @@ from typing import Any
 from structlog.contextvars import bound_contextvars
 
 from mappa_core.coaching.drift import AlarmKind, DriftMonitor, DriftReport
-from mappa_core.credit.experience import build_experience
+from mappa_core.credit.build_experience import build_experience
 from mappa_core.credit.rewards import compute_rewards
 from mappa_core.errors import GuardStop
 from mappa_core.records import Process, Trajectory
 from mappa_core.rollout.collector import raise_if_all_failed
-from mappa_core.rollout.lost import guard_tool_failures
+from mappa_core.rollout.tool_failures import guard_tool_failures
 from mappa_core.session import Session
 from mappa_core.store.checkpoint import POLICIES, BestCheckpoint, PolicyEntry
 from mappa_core.store.folder import RunFolder
-from mappa_core.training.counterfactuals import build_counterfactual_collector
-from mappa_core.training.demonstrated import attach_demonstrations
+from mappa_core.training.attach_demonstrations import attach_demonstrations
+from mappa_core.training.counterfactual_setup import build_counterfactual_collector
+from mappa_core.training.evaluation_schedule import EvaluationSchedule
 from mappa_core.training.guards import guard_spending, guard_verdicts
 from mappa_core.training.health import HealthMonitor, merge_policy_metrics, reward_spread
-from mappa_core.training.heldout import EvaluationSchedule
 from mappa_core.training.listener import Listener
 from mappa_core.training.report import (
     CoachFigures,
@@ -36,10 +36,10 @@ from mappa_core.training.report import (
     outcome_figures,
     stratum_figures,
 )
-from mappa_core.training.rollouts import RolloutScheduler
-from mappa_core.training.skips import SkippedSteps
+from mappa_core.training.rollout_scheduler import RolloutScheduler
+from mappa_core.training.skipped_steps import SkippedSteps
 from mappa_core.training.staleness import measure_staleness
-from mappa_core.training.tracking import TrackerThreads
+from mappa_core.training.tracker_threads import TrackerThreads
 
 
 class TrainingLoop:

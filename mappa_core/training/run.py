@@ -16,21 +16,21 @@ from typing import Any, TypeVar
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from mappa_core.config.changes import check_resume_changes
 from mappa_core.config.compose import ComposedConfig, compose, restore
+from mappa_core.config.resume_diff import check_resume_changes
 from mappa_core.errors import EngineLost, GuardStop, RunError
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.plugins import Registry, load_plugins
 from mappa_core.protocols import Ending, TrackedRun
 from mappa_core.session import Session, attach_coaches, open_session, record_session_events
-from mappa_core.session.starts import resolve_starts
+from mappa_core.session.warm_start import resolve_starts
 from mappa_core.store.folder import CONFIG, RunFolder, open_checkpoints
 from mappa_core.store.summary import Seconds, Summary, write_summary
-from mappa_core.training.counterfactuals import counterfactual_bound
+from mappa_core.training.counterfactual_setup import counterfactual_bound
 from mappa_core.training.listener import Listener, NullListener
 from mappa_core.training.loop import TrainingLoop
-from mappa_core.training.summing import build_summary
-from mappa_core.training.tracking import TrackerThreads
+from mappa_core.training.summary import build_summary
+from mappa_core.training.tracker_threads import TrackerThreads
 
 T = TypeVar("T")
 

@@ -12,17 +12,17 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from mappa_core.errors import ConfigError
 from mappa_core.evaluation.heldout import event_part
 from mappa_core.records import MAX_SCORE
-from mappa_core.store.auditing import AuditedVerdict
+from mappa_core.store.audit import AuditedVerdict
 from mappa_core.store.files import storage_errors, write_atomic
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import EvalSummary, FigureSummary, StratumSummary, Summary
-from mappa_core.tools.cut import cut_middle
+from mappa_core.tools.truncate import cut_middle
 from mappa_core.view.chart import PERCENT_TICKS, SCORE_TICKS, Chart, IntervalPoint, build_chart
-from mappa_core.view.curves import IterationMetrics, last_iteration, metric_points, names_between
 from mappa_core.view.drift import DriftHistory, GapHistory, read_drift
 from mappa_core.view.health import RaisedWarning, read_warnings
-from mappa_core.view.record import Provenance, read_provenance
-from mappa_core.view.telling import SELECTION_NOTE, Highlight, select_highlights
+from mappa_core.view.highlights import SELECTION_NOTE, Highlight, select_highlights
+from mappa_core.view.metric_points import IterationMetrics, last_iteration, metric_points, names_between
+from mappa_core.view.provenance import Provenance, read_provenance
 
 DEFAULT_METRIC = "correct"
 """The metric of a run without evaluations."""

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mappa_core.cli import main
-from mappa_core.tools.python import tiers
+from mappa_core.tools.python import choose_sandbox
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, capsys):
 
 
 def test_without_a_sandbox_nothing_is_run(program, capsys, monkeypatch):
-    monkeypatch.setattr(tiers, "PREFERRED_BACKENDS", ())
+    monkeypatch.setattr(choose_sandbox, "PREFERRED_BACKENDS", ())
     assert main(["sandbox", "run", program("print('ran')")]) == 2
     out, err = capsys.readouterr()
     assert out == "" and "allow_unsafe=true" in err

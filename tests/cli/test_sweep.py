@@ -125,7 +125,7 @@ def test_wrong_input_writes_nothing(doubles, tmp_path, capsys):
 
 
 def test_without_ray_nothing_is_begun_on_it(doubles, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("mappa_core.engine.cluster.installed.installed_version", lambda library: None)
+    monkeypatch.setattr("mappa_core.engine.cluster.requirements.installed_version", lambda library: None)
     assert main(["sweep", "--folder", str(tmp_path / "sweep"), "--ray", "auto", *SHORT]) == 2
     assert "--ray cannot start here (ray: not installed)" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "sweep").exists()

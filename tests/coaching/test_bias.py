@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa_core.coaching.bias import BiasCorrectedCoach, OffsetModel
-from mappa_core.coaching.gaps import ActionColumns
+from mappa_core.coaching.contrasts import ActionColumns
 from mappa_core.config.schema import BiasSection
 from mappa_core.protocols import Coach, Provider
 from mappa_core.records import Role, Scene, Task, Trajectory, Verdict

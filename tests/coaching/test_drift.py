@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from mappa_core.coaching.contrasts import ActionColumns
 from mappa_core.coaching.drift import FALSE_ALARM_RATES, LATE_SHARE, DriftMonitor
-from mappa_core.coaching.gaps import ActionColumns
 from mappa_core.config.schema import DriftSection
 from mappa_core.errors import ConfigError
 from mappa_core.records import Completion, Task, Trajectory, Usage, Verdict

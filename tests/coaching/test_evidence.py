@@ -12,8 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mappa_core.coaching import budget
-from mappa_core.coaching.budget import (
+from mappa_core.coaching import token_budget
+from mappa_core.coaching.contract_findings import team_findings
+from mappa_core.coaching.data_fences import prefix_lines
+from mappa_core.coaching.evidence import Exhibit, action_exhibits, trajectory_exhibits
+from mappa_core.coaching.options import LLMCoachOptions
+from mappa_core.coaching.prompt import PromptBuilder
+from mappa_core.coaching.token_budget import (
     MAX_CHARACTERS_PER_TOKEN,
     MIN_CHARACTERS,
     RenderedExhibit,
@@ -23,11 +28,6 @@ from mappa_core.coaching.budget import (
     render_exhibit,
     total_tokens,
 )
-from mappa_core.coaching.evidence import Exhibit, action_exhibits, trajectory_exhibits
-from mappa_core.coaching.fences import prefix_lines
-from mappa_core.coaching.findings import team_findings
-from mappa_core.coaching.options import LLMCoachOptions
-from mappa_core.coaching.question import PromptBuilder
 from mappa_core.errors import CoachError
 from mappa_core.records import (
     Breach,
@@ -507,7 +507,7 @@ async def test_of_a_huge_output_only_what_could_fit_is_looked_at(mathchat, monke
     (result,) = mathchat.step.results
     huge = replace(result, stdout="x\n" * 5_000_000 + "the end")
     looked: list[int] = []
-    monkeypatch.setattr(budget, "prefix_lines", lambda text: looked.append(len(text)) or prefix_lines(text))
+    monkeypatch.setattr(token_budget, "prefix_lines", lambda text: looked.append(len(text)) or prefix_lines(text))
     message = await asked(replace(mathchat, step=replace(mathchat.step, results=(huge,))), budget=2000)
     assert max(looked) <= MAX_CHARACTERS_PER_TOKEN * 2000
     assert sum(looked) < 50_000

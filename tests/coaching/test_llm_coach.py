@@ -14,12 +14,12 @@ from typing import Any, get_args
 import pytest
 from structlog.testing import capture_logs
 
-from mappa_core.calls.caller import ProviderClient
+from mappa_core.calls.client import ProviderClient
 from mappa_core.calls.options import CallLimits, Price
-from mappa_core.coaching.llm import LLMCoach
-from mappa_core.coaching.offers import llm_coach_offer
+from mappa_core.coaching.llm_coach import LLMCoach
+from mappa_core.coaching.llm_offer import llm_coach_offer
 from mappa_core.coaching.options import LLMCoachOptions
-from mappa_core.coaching.question import CoachPrompt, PromptBuilder
+from mappa_core.coaching.prompt import CoachPrompt, PromptBuilder
 from mappa_core.errors import CallError, CallFault, ConfigError, PluginError
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins

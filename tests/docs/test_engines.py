@@ -7,7 +7,7 @@ import pytest
 
 from mappa_core.config.compose import compose
 from mappa_core.config.schema import CorrectionSection
-from mappa_core.config.text import parse_yaml
+from mappa_core.config.yaml_io import parse_yaml
 from mappa_core.engine.options import ClusterOptions
 from mappa_core.plugins import load_plugins
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from mappa_core.config.schema import CorrectionSection, TrainSection
-from mappa_core.engine.learning.forward import Predictions
-from mappa_core.engine.learning.layout import BatchLayout
+from mappa_core.engine.learning.batching import BatchLayout
+from mappa_core.engine.learning.logprob_model import Predictions
 from mappa_core.engine.learning.update import PolicyUpdate
 from mappa_core.experience import Advantages
 from mappa_core.plugins import load_plugins
 from mappa_core.testing import Action, Decision, DecisionProcess, policy_gradient, possible_batches
 from mappa_core.testing.conformance.batches import gradient_of
-from mappa_core.testing.conformance.standard import MISSING, SHARED, VARIABLE_TURNS
+from mappa_core.testing.conformance.standard_processes import MISSING, SHARED, VARIABLE_TURNS
 
 REGISTRY = load_plugins(only=())
 LOSSES = ("ppo", "gspo", "cispo")

@@ -3,7 +3,7 @@
 import pytest
 
 from mappa_core.config.schema import TrainSection
-from mappa_core.engine.cluster.learners.settings import check_deepspeed_options, deepspeed_config, resolve_dtype
+from mappa_core.engine.cluster.learners.deepspeed_config import check_deepspeed_options, deepspeed_config, resolve_dtype
 from mappa_core.engine.options import ClusterOptions
 from mappa_core.errors import ConfigError
 

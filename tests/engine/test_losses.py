@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from mappa_core.engine.losses import CISPOLoss, GSPOLoss, PPOLoss
-from mappa_core.engine.losses.divergence import k1, k2, k3
-from mappa_core.engine.losses.value import value_losses
+from mappa_core.engine.losses.kl_penalty import k1, k2, k3
+from mappa_core.engine.losses.value_loss import value_losses
 from mappa_core.engine.options import CISPOOptions, GSPOOptions, PPOOptions
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import LossRows

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.engine import footprint
+from mappa_core.engine import memory_estimate
 from mappa_core.engine.cluster.placement import ModelShape, Node, Resources, find_placement, format_placement
-from mappa_core.engine.cluster.placement.loads import PHASES
-from mappa_core.engine.cluster.placement.showing import placement_json
+from mappa_core.engine.cluster.placement.format import placement_json
+from mappa_core.engine.cluster.placement.memory import PHASES
 from mappa_core.engine.options import ClusterOptions
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import Lora, PolicySpec
@@ -177,17 +177,20 @@ def test_nothing_is_trained_where_there_is_no_training():
 
 def test_states_of_one_rank_are_sixteen_bytes_a_parameter():
     for zero in (0, 3):
-        parts = footprint.full_training_memory(replace(SMALL, parameters=1000), "bfloat16", zero=zero)
+        parts = memory_estimate.full_training_memory(replace(SMALL, parameters=1000), "bfloat16", zero=zero)
         # Weights in bfloat16, and in float32 gradients, masters and two moments.
         assert parts == {"weights": 2000, "gradients": 4000, "optimiser": 12_000}
-    assert footprint.total_bytes(footprint.full_training_memory(replace(SMALL, parameters=1000), "float32")) == 16_000
+    assert (
+        memory_estimate.total_bytes(memory_estimate.full_training_memory(replace(SMALL, parameters=1000), "float32"))
+        == 16_000
+    )
 
 
 @pytest.mark.parametrize(("zero", "weights", "gradients", "optimiser"), [
     (1, 2000, 6000, 1500), (2, 2000, 500, 1500), (3, 250, 500, 1500),
 ])  # fmt: skip
 def test_stages_share_states_over_the_ranks(zero, weights, gradients, optimiser):
-    parts = footprint.full_training_memory(replace(SMALL, parameters=1000), "bfloat16", zero=zero, ranks=8)
+    parts = memory_estimate.full_training_memory(replace(SMALL, parameters=1000), "bfloat16", zero=zero, ranks=8)
     assert parts == {"weights": weights, "gradients": gradients, "optimiser": optimiser}
 
 
@@ -197,12 +200,12 @@ def test_an_adapter_has_rank_times_inputs_and_outputs_of_every_layer_it_is_on():
 
 
 def test_keys_and_values_of_a_token():
-    assert footprint.kv_cache_bytes(FOUR_B, "bfloat16", 1) == 144 * 1024
+    assert memory_estimate.kv_cache_bytes(FOUR_B, "bfloat16", 1) == 144 * 1024
 
 
 def test_three_adapters_take_little_more_than_one():
     one, three = (placed(team, cluster(1)).peak(0)[0] for team in (ADAPTERS[:1], ADAPTERS))
-    assert three - one < 4 * GB < 3 * footprint.weight_bytes(FOUR_B, "bfloat16")
+    assert three - one < 4 * GB < 3 * memory_estimate.weight_bytes(FOUR_B, "bfloat16")
 
 
 def test_colocated_actors_leave_the_gpu_to_each_other():
@@ -211,13 +214,13 @@ def test_colocated_actors_leave_the_gpu_to_each_other():
     assert sampler.bytes_at("learning") < GB < sampler.bytes_at("sampling")
     assert learner.bytes_at("sampling") < GB < learner.bytes_at("learning")
     assert "kv cache" not in sampler.by_phase["syncing"] and "optimiser" not in learner.by_phase["syncing"]
-    assert found.host_bytes["n0"] > 8 * 3 * footprint.ADAM_MOMENT_BYTES * FOUR_B.parameters // 8
+    assert found.host_bytes["n0"] > 8 * 3 * memory_estimate.ADAM_MOMENT_BYTES * FOUR_B.parameters // 8
 
 
 def test_logits_of_a_chunk_are_those_of_the_learner():
-    from mappa_core.engine.learning import forward
+    from mappa_core.engine.learning import logprob_model
 
-    assert forward.MAX_LOGITS == footprint.MAX_LOGITS
+    assert logprob_model.MAX_LOGITS == memory_estimate.MAX_LOGITS
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from mappa_core.engine.cluster.samplers.messages import Generation, RequestResult, SamplerConfig
 from mappa_core.engine.cluster.samplers.pool import MAX_ATTEMPTS, SamplerPool
-from mappa_core.engine.cluster.samplers.remote import Deadlines, EngineResources
-from mappa_core.engine.cluster.samplers.values import Generation, RequestResult, SamplerConfig
+from mappa_core.engine.cluster.samplers.remote_engine import Deadlines, EngineResources
 from mappa_core.errors import ActorLost, ActorTimeout, ConfigError, EngineError
 from mappa_core.records import Sampling
 
@@ -246,7 +246,7 @@ async def test_new_requests_go_to_engines_that_are_there(opened):
 
 
 async def test_an_engine_that_does_not_finish_an_action_in_time_is_started_again(opened, monkeypatch):
-    monkeypatch.setattr("mappa_core.engine.cluster.samplers.remote.POLL_S", 0.05)
+    monkeypatch.setattr("mappa_core.engine.cluster.samplers.remote_engine.POLL_S", 0.05)
     pool, ray_actors, _ = await opened(1, call_s=0.2)
     (task,) = sample(pool, 1)
     second = await submitted(ray_actors, "sampler-p-0", start=1)

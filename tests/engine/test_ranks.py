@@ -12,8 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from mappa_core.config.schema import SupervisedSection, TrainSection
-from mappa_core.engine.learning.forward import LogprobModel
-from mappa_core.engine.learning.layout import BatchLayout
+from mappa_core.engine.learning.batching import BatchLayout
+from mappa_core.engine.learning.logprob_model import LogprobModel
 from mappa_core.engine.learning.scoring import merge_scores, score_policy
 from mappa_core.engine.learning.update import PolicyUpdate
 from mappa_core.engine.losses import PPOLoss

@@ -8,10 +8,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from mappa_core.config.schema import CorrectionSection, SupervisedSection, TrainSection
-from mappa_core.credit.experience import select_rows
+from mappa_core.credit.build_experience import select_rows
 from mappa_core.credit.ragged import lengths_to_offsets
-from mappa_core.engine.learning.forward import LogprobModel
-from mappa_core.engine.learning.layout import BatchLayout
+from mappa_core.engine.learning.batching import BatchLayout
+from mappa_core.engine.learning.logprob_model import LogprobModel
 from mappa_core.engine.learning.scoring import merge_scores, score_policy
 from mappa_core.engine.learning.update import PolicyUpdate
 from mappa_core.engine.losses import PPOLoss

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappa_core.engine.cluster.sync import direct, gpu, probe
+from mappa_core.engine.cluster.sync import gpu_transfer, probe, vllm_transfer
 from mappa_core.engine.cluster.sync.buckets import (
     BUCKET_BYTES,
     ReceivedBucket,
@@ -19,8 +19,8 @@ from mappa_core.engine.cluster.sync.buckets import (
     fill_buckets,
 )
 from mappa_core.engine.cluster.sync.publisher import Publisher, WeightRoute
-from mappa_core.engine.cluster.sync.receipt import ReceivedWeights, SentWeights, check_received, check_sent
-from mappa_core.engine.cluster.sync.sending import BucketSender, order_for_sending
+from mappa_core.engine.cluster.sync.sender import BucketSender, order_for_sending
+from mappa_core.engine.cluster.sync.transfer_records import ReceivedWeights, SentWeights, check_received, check_sent
 from mappa_core.errors import ActorLost, SyncError
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int8]
@@ -487,13 +487,15 @@ async def test_who_shares_a_gpu_takes_memory_in_turns():
 async def test_a_direct_transfer_takes_the_place_of_buckets():
     calls, learners, loaded = [], Learners(), []
     engine = Engine("e0", calls)
-    taker = gpu.GpuReceiver(
+    taker = vllm_transfer.GpuReceiver(
         lambda method, arguments: loaded.append((method, arguments)), lambda version: loaded.append(version)
     )
     engine.finish_load = no_wait(taker.received_record)
 
     async def transfer(policy, version):
-        client = gpu.TransferClient(lambda method, arguments: taker.handle_call(method, arguments[0]), 1, None)
+        client = vllm_transfer.TransferClient(
+            lambda method, arguments: taker.handle_call(method, arguments[0]), 1, None
+        )
         client.version = version
         client.start_weight_update()
         client.update_weights({"names": list(NAMES[:2])})
@@ -531,7 +533,7 @@ class Group:
 
 async def test_ranks_and_engines_meet_anew_once_one_was_started_again_or_a_transfer_broke():
     group, engines = Group(), ["e0", "e1"]
-    own = direct.GpuTransfer("nccl", group, lambda: engines, [1, 2])
+    own = gpu_transfer.GpuTransfer("nccl", group, lambda: engines, [1, 2])
     for version in (1, 2):
         await own.transfer("solver", version)
     engines[0] = "e0 again"
@@ -553,7 +555,7 @@ def no_wait(call):
 
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=6))
 def test_every_worker_has_a_rank_of_its_own(workers):
-    rendezvous = gpu.TransferRendezvous(host="h", port=1, workers=tuple(workers))
+    rendezvous = vllm_transfer.TransferRendezvous(host="h", port=1, workers=tuple(workers))
     ranks = [
         offset + rank for offset, count in zip(rendezvous.rank_offsets, workers, strict=True) for rank in range(count)
     ]
@@ -562,7 +564,7 @@ def test_every_worker_has_a_rank_of_its_own(workers):
 
 def test_each_engine_is_told_its_own_rank():
     told = []
-    client = gpu.TransferClient(lambda method, arguments: told.append((method, arguments)), 3, (1, 3, 4))
+    client = vllm_transfer.TransferClient(lambda method, arguments: told.append((method, arguments)), 3, (1, 3, 4))
     client.init_weight_transfer_engine({"rank_offset": 1, "packed": True})
     assert told == [
         ("init_weight_transfer_engine", [{"init_info": {"rank_offset": at, "packed": True}} for at in (1, 3, 4)])
@@ -571,5 +573,8 @@ def test_each_engine_is_told_its_own_rank():
 
 @pytest.mark.parametrize(("rows", "expected"), [(10, 1 << 30), (600_000, 600_000 * 1024 * 2)])
 def test_a_buffer_has_room_for_the_largest_tensor(rows, expected):
-    metas = [gpu.TensorMeta("norm", torch.float32, (64,)), gpu.TensorMeta("embed", torch.bfloat16, (rows, 1024))]
-    assert gpu.buffer_bytes(metas) == expected
+    metas = [
+        vllm_transfer.TensorMeta("norm", torch.float32, (64,)),
+        vllm_transfer.TensorMeta("embed", torch.bfloat16, (rows, 1024)),
+    ]
+    assert vllm_transfer.buffer_bytes(metas) == expected

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.engine.local import LocalEngine
-from mappa_core.engine.models import read_model_info
+from mappa_core.engine.model_info import read_model_info
 from mappa_core.engine.options import LocalOptions
-from mappa_core.engine.tiny.making import build_untrained_model
-from mappa_core.engine.tiny.talk import choice_dialogues, echo_dialogues
+from mappa_core.engine.tiny.dialogues import choice_dialogues, echo_dialogues
+from mappa_core.engine.tiny.make_model import build_untrained_model
 from mappa_core.protocols import PolicySpec
 from mappa_core.records import Message, Sampling
 

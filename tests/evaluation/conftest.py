@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mappa_core.evaluation.labelled import LabelledAction
+from mappa_core.evaluation.labelled_actions import LabelledAction
 from mappa_core.records import Completion, Message, Role, Scene, Step, Task
 
 

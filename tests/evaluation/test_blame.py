@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from mappa_core.evaluation.asking import JudgingLimits
+from mappa_core.evaluation.batch_judge import JudgingLimits
 from mappa_core.evaluation.blame import NO_BLAME, NO_CREDIT, NO_SCORE, NOT_ACTED, compute_blame_metrics, evaluate_blame
-from mappa_core.evaluation.labelled import LabelledSet
+from mappa_core.evaluation.labelled_actions import LabelledSet
 from mappa_core.protocols import Coach
 from mappa_core.records import NOBODY, Verdict
 from mappa_core.rollout.team import NamedCoach

@@ -12,7 +12,7 @@ from mappa_core.evaluation.heldout import build_evaluation
 from mappa_core.evaluation.statistics import paired_gain, proportion_interval, share_interval
 from mappa_core.records import Failure, Task, Trajectory
 from mappa_core.store.summary import FigureSummary, Summary
-from mappa_core.training import summing
+from mappa_core.training import summary
 
 PROMPT = Failure(kind="PromptTooLong", message="too long")
 LOST = Failure(kind="ToolError", message="no sandbox")
@@ -121,7 +121,7 @@ class Nothing:
 def test_the_summary_holds_every_measure_by_stratum():
     before, after = four(0.0, 0.25, 0.5, 0.5), four(1.0, 0.5, 0.75, 1.0)
     blank = Summary(plugin="p", recipe="r", recipe_hash="", seed=0, status="done")
-    found = summing.build_summary(blank, Nothing(), [before, before, after]).eval
+    found = summary.build_summary(blank, Nothing(), [before, before, after]).eval
     fair = before.with_metric("fair"), after.with_metric("fair")
     gain = fair[1].gain_over(fair[0])
     assert (found.n, found.clusters) == (4, 3)
@@ -129,7 +129,7 @@ def test_the_summary_holds_every_measure_by_stratum():
     odd = found.strata["odd"]
     assert odd.n == 2 and odd.gain.mean == pytest.approx(0.375)
     assert odd.figures["fair"].gain.mean == pytest.approx(0.1875)
-    alone = summing.build_summary(blank, Nothing(), [before]).eval
+    alone = summary.build_summary(blank, Nothing(), [before]).eval
     assert alone.after is None and alone.figures["fair"].gain is None and alone.strata["even"].after is None
 
 

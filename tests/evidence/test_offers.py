@@ -9,7 +9,7 @@ import hindsight_offers
 import lenient_offers
 import numpy as np
 import pytest
-from mappa_mathchat.coach import RuleCoach, RuleOptions
+from mappa_mathchat.rule_coach import RuleCoach, RuleOptions
 from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER
 
 from mappa_core.credit.estimators import ReinforcePlusPlus, ReinforcePlusPlusOptions

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from mappa_core.config.schema import CorrectionSection, TrainSection
-from mappa_core.engine.learning.correction import compute_importance_weights
-from mappa_core.engine.learning.forward import Predictions
-from mappa_core.engine.learning.layout import BatchLayout
+from mappa_core.engine.learning.batching import BatchLayout
+from mappa_core.engine.learning.importance_weights import compute_importance_weights
+from mappa_core.engine.learning.logprob_model import Predictions
 from mappa_core.engine.learning.update import PolicyUpdate
-from mappa_core.engine.losses.divergence import KL_ESTIMATORS
+from mappa_core.engine.losses.kl_penalty import KL_ESTIMATORS
 from mappa_core.experience import Advantages, Experience
 from mappa_core.plugins import load_plugins
 

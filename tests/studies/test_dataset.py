@@ -17,8 +17,7 @@ from mappa_core.errors import ConfigError, RunError
 from mappa_core.records import Completion, Message, Step, Task, ToolCall, ToolSpec, Trajectory, Verdict
 from mappa_core.store import RunFolder
 from mappa_core.store.reader import Reader
-from mappa_core.studies.dataset import ExportRequest, Filters, choosing, export_dataset
-from mappa_core.studies.dataset.choosing import JudgedAction, select_actions
+from mappa_core.studies.dataset import ExportRequest, Filters, export_dataset, select
 from mappa_core.studies.dataset.examples import (
     ActionExamples,
     CorrectionExamples,
@@ -27,7 +26,8 @@ from mappa_core.studies.dataset.examples import (
     PromptFormatter,
     SiblingPairs,
 )
-from mappa_core.studies.dataset.writing import ParquetSpool
+from mappa_core.studies.dataset.parquet import ParquetSpool
+from mappa_core.studies.dataset.select import JudgedAction, select_actions
 
 PYTHON = ToolSpec(name="python", description="Runs.", schema={"type": "object"})
 SIGHT = PromptFormatter(tools={"python": PYTHON}, template_kwargs={"coder": {"enable_thinking": False}})
@@ -221,7 +221,7 @@ def test_what_is_left_out_is_counted_by_agent_and_reason(recorded):
 def test_one_task_of_one_iteration_is_in_memory_at_a_time(recorded, monkeypatch):
     read = []
     monkeypatch.setattr(
-        choosing.Reader, "trajectory", lambda self, name, of=Reader.trajectory: read.append(name) or of(self, name)
+        select.Reader, "trajectory", lambda self, name, of=Reader.trajectory: read.append(name) or of(self, name)
     )
     groups = select_actions(recorded, Filters(), Counter())
     next(groups)

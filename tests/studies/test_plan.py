@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mappa_core.config.compose import compose
-from mappa_core.engine import footprint
+from mappa_core.engine import memory_estimate
 from mappa_core.engine.cluster.placement import Node, Resources, read_shape
 from mappa_core.engine.local import LocalEngine
 from mappa_core.engine.options import LocalOptions
@@ -21,8 +21,8 @@ from mappa_core.protocols import Lora, PolicySpec, Provider, Reply
 from mappa_core.records import Usage
 from mappa_core.store.reader import Reader
 from mappa_core.studies.plan import RunPlan, plan_run
-from mappa_core.studies.plan.amounts import ZERO, PlannedAmount, Workload, multiply_amounts, sum_amounts
 from mappa_core.studies.plan.memory import estimate_local_memory
+from mappa_core.studies.plan.workload import ZERO, PlannedAmount, Workload, multiply_amounts, sum_amounts
 from mappa_core.testing import FixedCoach
 from mappa_core.training.run import Run
 
@@ -302,7 +302,7 @@ async def test_tensor_bytes_of_the_local_engine_are_those_of_its_tensors(registr
 async def test_frozen_policies_share_what_the_others_start_from(registry):
     shapes = {TINY: read_shape(TINY)}
     config = compose(registry, recipe="mathchat/tiny").config
-    size = footprint.weight_bytes(shapes[TINY], "float32")
+    size = memory_estimate.weight_bytes(shapes[TINY], "float32")
     learner, judge = PolicySpec(name="a", model=TINY), PolicySpec(name="b", model=TINY, kind="frozen")
     found = estimate_local_memory(config, (learner, judge), shapes, LocalOptions(), learning=True)
     assert found[""]["reference"] == size and "weights" not in found["b"]

@@ -5,7 +5,7 @@ import pytest
 
 from mappa_core import Advantages
 from mappa_core.testing import EstimatorContract
-from mappa_core.testing.conformance.standard import COMPLETE, INCOMPLETE
+from mappa_core.testing.conformance.standard_processes import COMPLETE, INCOMPLETE
 
 EXACT = "test_the_expected_gradient_is_the_policy_gradient"
 THINNED = "test_missing_verdicts_only_thin_the_gradient"

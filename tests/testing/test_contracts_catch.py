@@ -22,7 +22,7 @@ from mappa_core.testing import (
     WorkflowContract,
 )
 from mappa_core.testing.losses import LARGE_SHIFT, LENGTHS
-from mappa_core.testing.plugin import pytest_collection_modifyitems
+from mappa_core.testing.pytest_plugin import pytest_collection_modifyitems
 
 pytest_plugins = ("pytester",)
 SETTINGS = ("-o", "asyncio_default_fixture_loop_scope=function", "-p", "no:cacheprovider", "-p", "no:xdist")
@@ -417,7 +417,7 @@ def test_every_clause_says_what_to_do() -> None:
 
 def test_the_plugin_of_pytest_imports_nothing_heavy() -> None:
     program = (
-        "import sys, pytest\nbefore = set(sys.modules)\nimport mappa_core.testing.plugin\n"
+        "import sys, pytest\nbefore = set(sys.modules)\nimport mappa_core.testing.pytest_plugin\n"
         "new = sorted(name for name in set(sys.modules) - before if not name.startswith('mappa_core'))\n"
         "print(new)\nsys.exit(len([name for name in sys.modules if name.startswith('mappa_core')]) > 3 or len(new) > 8)"
     )

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mappa_core.credit import shapers
-from mappa_core.defaults.tasks import FileOptions, FileTasks
+from mappa_core.defaults.task_sources import FileOptions, FileTasks
 from mappa_core.engine.local import LocalEngine
 from mappa_core.engine.losses import CISPOLoss, GSPOLoss, PPOLoss
 from mappa_core.engine.options import CISPOOptions, GSPOOptions, LocalOptions, PPOOptions

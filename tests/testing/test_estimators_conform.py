@@ -8,7 +8,7 @@ import pytest
 from mappa_core.credit.by_agent import combine_estimators
 from mappa_core.plugins import load_plugins
 from mappa_core.testing import EstimatorContract, expected_gradient, policy_gradient, possible_batches
-from mappa_core.testing.conformance.standard import FIXED_TURNS, VARIABLE_TURNS
+from mappa_core.testing.conformance.standard_processes import FIXED_TURNS, VARIABLE_TURNS
 
 REGISTRY = load_plugins(only=())
 

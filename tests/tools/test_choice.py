@@ -8,7 +8,7 @@ import pytest
 
 from mappa_core.errors import ConfigError, ToolError
 from mappa_core.records import ToolLimits
-from mappa_core.tools.python import tiers
+from mappa_core.tools.python import choose_sandbox
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
 from mappa_core.tools.workspace import FolderWorkspace
@@ -25,12 +25,12 @@ async def opened(**options):
 @pytest.fixture
 def no_cages(monkeypatch):
     """No `bwrap`, no Landlock."""
-    monkeypatch.setattr(tiers.shutil, "which", lambda name: None)
-    monkeypatch.setattr(tiers.landlock, "abi_version", lambda: 0)
+    monkeypatch.setattr(choose_sandbox.shutil, "which", lambda name: None)
+    monkeypatch.setattr(choose_sandbox.landlock, "abi_version", lambda: 0)
 
 
 async def test_the_first_cage_that_works_is_taken(monkeypatch):
-    monkeypatch.setattr(tiers.shutil, "which", lambda name: None)
+    monkeypatch.setattr(choose_sandbox.shutil, "which", lambda name: None)
     assert (await opened()).name == "landlock"
 
 
@@ -38,7 +38,7 @@ async def test_a_cage_that_is_there_and_does_not_work_is_passed_over(monkeypatch
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho 'No permissions to create a new namespace' >&2\nexit 1\n")
     broken.chmod(0o755)
-    monkeypatch.setattr(tiers.shutil, "which", lambda name: str(broken))
+    monkeypatch.setattr(choose_sandbox.shutil, "which", lambda name: str(broken))
     assert (await opened()).name == "landlock"
     with pytest.raises(ConfigError, match=r"bubblewrap: .*No permissions to create a new namespace"):
         await opened(cage="bubblewrap")
@@ -83,13 +83,13 @@ async def test_a_cage_of_another_system_is_refused():
 
 
 async def test_a_program_that_gets_out_is_a_cage_that_does_not_work(monkeypatch):
-    monkeypatch.setattr(tiers, "PROBE", tiers.PROBE.replace("escapes = []", "escapes = ['fly']"))
+    monkeypatch.setattr(choose_sandbox, "PROBE", choose_sandbox.PROBE.replace("escapes = []", "escapes = ['fly']"))
     with pytest.raises(ConfigError, match="a program in it could fly"):
         await opened()
 
 
 async def test_an_older_landlock_works_with_a_warning_that_says_what_is_open(monkeypatch):
-    monkeypatch.setattr(tiers.landlock, "abi_version", lambda: 5)
+    monkeypatch.setattr(choose_sandbox.landlock, "abi_version", lambda: 5)
     sandbox = await opened(cage="landlock")
     assert sandbox.detail == "Landlock ABI 5 and seccomp"
     # As root programs run as another user, who can signal nobody.
@@ -108,8 +108,8 @@ async def test_a_hidden_path_that_is_nowhere_is_named():
 
 
 def test_what_need_not_be_there_is_hidden_where_it_is():
-    assert tiers.resolve_hidden(["numpy/datta?"]) == ()
-    assert len(tiers.resolve_hidden(["numpy/version.py?"])) == 1
+    assert choose_sandbox.resolve_hidden(["numpy/datta?"]) == ()
+    assert len(choose_sandbox.resolve_hidden(["numpy/version.py?"])) == 1
 
 
 async def test_nothing_can_be_hidden_without_a_cage(no_cages):
@@ -121,12 +121,12 @@ def test_hidden_paths_are_absolute_or_of_a_package(tmp_path):
     import numpy
 
     (tmp_path / "link").symlink_to(tmp_path)
-    found = tiers.resolve_hidden(["numpy/version.py", str(tmp_path / "link"), str(tmp_path)])
+    found = choose_sandbox.resolve_hidden(["numpy/version.py", str(tmp_path / "link"), str(tmp_path)])
     assert found == (str(Path(numpy.__file__).resolve().parent / "version.py"), str(tmp_path.resolve()))
 
 
 def test_the_interpreter_and_its_packages_are_readable_and_home_is_not():
-    places = tiers.readable_paths()
+    places = choose_sandbox.readable_paths()
     assert all(os.path.lexists(place) for place in places)
     for wanted in (os.path.realpath(sys.executable), os.__file__, pytest.__file__):
         assert any(wanted.startswith(f"{place}/") for place in places)
@@ -151,9 +151,9 @@ async def test_preloaded_modules_are_there_and_are_started_afresh(tmp_path):
 
 
 async def test_a_probe_that_fails_is_told_with_what_it_said(monkeypatch):
-    monkeypatch.setattr(tiers, "PROBE", "raise SystemExit('no luck')")
+    monkeypatch.setattr(choose_sandbox, "PROBE", "raise SystemExit('no luck')")
     with pytest.raises(ToolError, match="a first program failed in it: no luck"):
-        await tiers.try_backend("none", (), ())
+        await choose_sandbox.try_backend("none", (), ())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs programs as another user")

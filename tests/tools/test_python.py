@@ -10,7 +10,7 @@ import pytest
 
 from mappa_core.errors import ToolError
 from mappa_core.records import ToolLimits
-from mappa_core.tools.python.driver import clean_environment
+from mappa_core.tools.python.fork_server_process import clean_environment
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
 from mappa_core.tools.workspace import FolderWorkspace
@@ -145,7 +145,7 @@ async def test_installed_packages_can_be_imported_and_the_parents_folder_cannot(
 
 
 async def test_nothing_of_the_fork_servers_modules_is_importable_by_accident(run):
-    for name in ("program", "mappa_core", "mappa_core.tools.cage.warden"):
+    for name in ("program", "mappa_core", "mappa_core.tools.cage.fork_server"):
         result = await run(f"import sys; print({name!r} in sys.modules)")
         assert result.stdout == "False\n"
 

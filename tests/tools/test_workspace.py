@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mappa_core.errors import TaskError, ToolError
 from mappa_core.records import Completion, FileChange, Message, Step, ToolResult
-from mappa_core.tools.cage.walk import remove_tree
+from mappa_core.safe_walk import remove_tree
 from mappa_core.tools.workspace import FolderWorkspace, file_lineage
 
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from mappa_core.errors import ConfigError, GuardStop
 from mappa_core.store.checkpoint import POLICIES, Checkpoints
-from mappa_core.store.database import Store
 from mappa_core.store.reader import Reader
+from mappa_core.store.writer import Store
 from mappa_core.training import Run
 from mappa_core.training.listener import NullListener
 
@@ -122,7 +122,7 @@ def test_weights_are_as_old_as_the_bound_allows_and_no_older(start):
 
 def test_a_row_beyond_the_bound_is_a_bug_that_raises(start, engines, monkeypatch):
     run = start(max_staleness=1)
-    monkeypatch.setattr("mappa_core.training.rollouts.RolloutScheduler._start_allowed", let_all_begin)
+    monkeypatch.setattr("mappa_core.training.rollout_scheduler.RolloutScheduler._start_allowed", let_all_begin)
     with pytest.raises(RuntimeError, match=r"version 0 of its weights, .* version 2 may learn from those of 1 to 2"):
         run.train()
 

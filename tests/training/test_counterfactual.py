@@ -77,7 +77,7 @@ def test_a_run_is_the_same_but_for_its_rewards(start):
 def test_a_run_that_is_killed_at_any_point_of_them_goes_on_as_if_it_had_not_been(
     start, registry, tmp_path, monkeypatch
 ):
-    from mappa_core.store.database import Store
+    from mappa_core.store.writer import Store
 
     whole = start(*DEFAULT, "train.iterations=2", "checkpoint.every=1", name="whole").train()
     real = Store.record_step

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from mappa_core.cli import results
+from mappa_core.cli import result_tables
 from mappa_core.cli.progress import LineProgress
 from mappa_core.config.schema import HealthSection
 from mappa_core.store.reader import Reader
@@ -146,7 +146,7 @@ def test_a_run_says_it_once_keeps_it_and_a_resumed_one_does_not_say_it_again(reg
         (5, "equal_groups", "checker"), (5, "equal_groups", "doubler")
     ]  # fmt: skip
     assert counts == [0.0] * 4 + [2.0] + [0.0] * 3
-    results.show_warnings(console, warnings)
+    result_tables.show_warnings(console, warnings)
     assert "health, equal_groups, after iteration 5: policy doubler: in 100%" in console.file.getvalue()
     page = write_report(trained.folder, trained.summary).read_text()
     assert "<b>equal_groups</b> after iteration 5: policy doubler: in 100%" in page

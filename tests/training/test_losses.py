@@ -15,7 +15,7 @@ from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import read_summary
 from mappa_core.training import Run
-from mappa_core.training.skips import count_consecutive_skips
+from mappa_core.training.skipped_steps import count_consecutive_skips
 
 HERE = Path(__file__).parent
 

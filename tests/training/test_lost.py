@@ -11,16 +11,16 @@ import pytest
 from rich.console import Console
 
 from mappa_core.cli import main
-from mappa_core.cli.asking import announce_sandboxes
-from mappa_core.cli.ending import show_run_result
+from mappa_core.cli.announce import announce_sandboxes
 from mappa_core.cli.progress import LineProgress, QuietListener
+from mappa_core.cli.run_result import show_run_result
 from mappa_core.errors import ConfigError, GuardStop, TaskError, ToolError
-from mappa_core.evaluation.once import evaluate_standalone
+from mappa_core.evaluation.standalone import evaluate_standalone
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import TaskSource, Workflow
 from mappa_core.records import Message, Role, Sandbox, Task, ToolResult, ToolSpec
-from mappa_core.rollout.resuming import resume_iteration
+from mappa_core.rollout.resume import resume_iteration
 from mappa_core.store.checkpoint import POLICIES, Checkpoints
 from mappa_core.store.folder import RunFolder
 from mappa_core.store.reader import Reader

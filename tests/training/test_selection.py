@@ -8,12 +8,12 @@ import pytest
 
 from mappa_core.config.compose import compose
 from mappa_core.errors import ConfigError
-from mappa_core.evaluation.once import evaluate_standalone
+from mappa_core.evaluation.standalone import evaluate_standalone
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import TaskSource
 from mappa_core.records import Task
-from mappa_core.session.parts import in_selection_split, split_held_out
+from mappa_core.session.eval_split import in_selection_split, split_held_out
 from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.store.reader import Reader
 from mappa_core.testing import ScriptedEngine

@@ -10,10 +10,10 @@ from random import Random
 import pytest
 from rich.console import Console
 
-from mappa_core.cli.ending import show_run_result
 from mappa_core.cli.main import main
 from mappa_core.cli.progress import format_share
-from mappa_core.cli.results import show_evaluation
+from mappa_core.cli.result_tables import show_evaluation
+from mappa_core.cli.run_result import show_run_result
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach, TaskSource, Workflow

@@ -12,9 +12,9 @@ from mappa_core.records import Completion, Failure, Message, Step, Task, Traject
 from mappa_core.store.folder import RunFolder
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import CoachSummary, Summary, write_summary
-from mappa_core.view.record import read_provenance
+from mappa_core.view.highlights import select_highlights
+from mappa_core.view.provenance import read_provenance
 from mappa_core.view.report import write_page, write_report
-from mappa_core.view.telling import select_highlights
 
 HOSTILE = "<script>alert('x')</script> <img src=http://evil.example/x.png> {{ 7 * 7 }}"
 CONFIG = "recipe: mathchat/tiny\nseed: 0  # <- the recipe\n"

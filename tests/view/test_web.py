@@ -22,7 +22,7 @@ from mappa_core.cli.view import command
 from mappa_core.errors import ConfigError
 from mappa_core.store import Reader, RunFolder
 from mappa_core.view.web.app import STATIC_FILES, create_app
-from mappa_core.view.web.runs import RunFolders
+from mappa_core.view.web.run_folders import RunFolders
 
 TOKEN = "the-token-of-this-test"
 HERE = "http://127.0.0.1"
@@ -300,7 +300,7 @@ def test_runs_of_one_name_are_told_apart(root: Path, tmp_path: Path) -> None:
 def test_what_the_viewer_needs_is_named_where_it_is_not_installed(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delitem(sys.modules, "mappa_core.view.web.serving", raising=False)
+    monkeypatch.delitem(sys.modules, "mappa_core.view.web.server", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["view", str(root)]) == 2
     assert "pip install 'mappa-core[view]'" in capsys.readouterr().err

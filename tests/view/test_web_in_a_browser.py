@@ -16,7 +16,7 @@ import uvicorn
 
 from mappa_core.store import Reader, RunFolder
 from mappa_core.view.web.app import create_app
-from mappa_core.view.web.runs import RunFolders
+from mappa_core.view.web.run_folders import RunFolders
 
 pytestmark = pytest.mark.skipif(
     browser.chromium() is None and "CI" not in os.environ, reason="no Chromium is installed: make chromium"

@@ -23,7 +23,7 @@ from mappa_core.engine.local import LocalEngine
 from mappa_core.engine.options import LocalOptions
 from mappa_core.plugins import load_plugins
 from mappa_core.store.reader import Reader
-from mappa_core.testing.wire import GARBAGE, HTML, WireAnswer, WireRequest, WireServer, json_answer
+from mappa_core.testing.wire_server import GARBAGE, HTML, WireAnswer, WireRequest, WireServer, json_answer
 
 SMALL = ("train.prompts=3", "train.iterations=2", "checkpoint.every=1", "eval.problems=4", "coach.use=openai")
 ONCE = "limits: {attempts: 1, timeout_s: 5.0, breaker_failures: 100000}"
@@ -136,7 +136,7 @@ class OnlyScored(LocalEngine):
     """Takes the rows without a reward out of the experience before anything is computed from it."""
 
     async def score(self, experience):
-        from mappa_core.credit.experience import select_rows
+        from mappa_core.credit.build_experience import select_rows
 
         return await super().score(select_rows(experience, np.flatnonzero(experience.weight > 0)))
 

@@ -17,7 +17,7 @@ Sums over other agents' actions are the task of shapers (`return_to_go`).
 
 from mappa_core.credit.estimators.gae import Gae, GaeOptions
 from mappa_core.credit.estimators.gigpo import Gigpo, GigpoOptions
-from mappa_core.credit.estimators.grouped import DrGrpo, DrGrpoOptions, Grpo, GrpoOptions, Rloo, RlooOptions
+from mappa_core.credit.estimators.grpo import DrGrpo, DrGrpoOptions, Grpo, GrpoOptions, Rloo, RlooOptions
 from mappa_core.credit.estimators.reinforce import (
     Reinforce,
     ReinforceOptions,

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mappa_core.credit.estimators.groups import AgentTurns
-from mappa_core.credit.estimators.rows import (
+from mappa_core.credit.estimators.common import (
     ActiveRows,
     Normalize,
     check_discount,
@@ -17,6 +16,7 @@ from mappa_core.credit.estimators.rows import (
     token_rewards,
     whiten,
 )
+from mappa_core.credit.estimators.grouping import AgentTurns
 from mappa_core.credit.ragged import element_indices, lengths_to_offsets, returns_to_go
 from mappa_core.errors import ConfigError
 from mappa_core.experience import Advantages, Experience

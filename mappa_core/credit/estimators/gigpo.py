@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mappa_core.credit.estimators.groups import AgentTurns, GroupBaseline, assign_groups
-from mappa_core.credit.estimators.rows import ActiveRows, check_discount, row_rewards, scatter_to_tokens
+from mappa_core.credit.estimators.common import ActiveRows, check_discount, row_rewards, scatter_to_tokens
+from mappa_core.credit.estimators.grouping import AgentTurns, GroupBaseline, assign_groups
 from mappa_core.credit.ragged import returns_to_go
 from mappa_core.errors import ConfigError
 from mappa_core.experience import Advantages, Experience

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mappa_core.credit.estimators.groups import GroupBaseline, GroupBy, assign_groups
-from mappa_core.credit.estimators.rows import (
+from mappa_core.credit.estimators.common import (
     ActiveRows,
     Normalize,
     check_discount,
@@ -20,6 +19,7 @@ from mappa_core.credit.estimators.rows import (
     token_rewards,
     whiten,
 )
+from mappa_core.credit.estimators.grouping import GroupBaseline, GroupBy, assign_groups
 from mappa_core.credit.ragged import returns_to_go
 from mappa_core.experience import Advantages, Experience
 

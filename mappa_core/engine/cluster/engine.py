@@ -13,21 +13,21 @@ import structlog
 
 from mappa_core.config.schema import TrainSection
 from mappa_core.engine.checkpoint import WEIGHTS_FILE
-from mappa_core.engine.cluster.building import EngineBuilder, EnginePlan, build_route
-from mappa_core.engine.cluster.fleet import RayActors
+from mappa_core.engine.cluster.actors import RayActors
+from mappa_core.engine.cluster.builder import EngineBuilder, EnginePlan, build_route
+from mappa_core.engine.cluster.discovery import discover_resources
 from mappa_core.engine.cluster.learners import LearnerGroup
-from mappa_core.engine.cluster.nodes import discover_resources
 from mappa_core.engine.cluster.placement import find_placement, format_placement, read_shape
 from mappa_core.engine.cluster.placement.checks import check_options
 from mappa_core.engine.cluster.samplers.pool import SamplerPool
 from mappa_core.engine.cluster.samplers.sampler import ClusterSampler
+from mappa_core.engine.cluster.sync.from_checkpoint import CheckpointWeights, checkpoint_version
 from mappa_core.engine.cluster.sync.publisher import Publisher
-from mappa_core.engine.cluster.sync.stored import CheckpointWeights, checkpoint_version
 from mappa_core.engine.export import export
 from mappa_core.engine.learning.scoring import merge_scores
-from mappa_core.engine.models import read_model_info
+from mappa_core.engine.lr_schedule import check_schedule
+from mappa_core.engine.model_info import read_model_info
 from mappa_core.engine.options import ClusterOptions
-from mappa_core.engine.schedule import check_schedule
 from mappa_core.errors import ConfigError, EngineError, RunError
 from mappa_core.experience import Advantages, Experience, Receipt
 from mappa_core.protocols import Loss, PolicySpec

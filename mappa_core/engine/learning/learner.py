@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from mappa_core.engine.learning.forward import Predictions
-from mappa_core.engine.learning.layout import MicroBatch
+from mappa_core.engine.learning.batching import MicroBatch
+from mappa_core.engine.learning.logprob_model import Predictions
 
 
 class Learner(Protocol):

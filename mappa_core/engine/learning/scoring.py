@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from mappa_core.engine.learning.forward import Predictions
-from mappa_core.engine.learning.layout import BatchLayout, MicroBatch, build_batches
+from mappa_core.engine.learning.batching import BatchLayout, MicroBatch, build_batches
+from mappa_core.engine.learning.logprob_model import Predictions
 from mappa_core.experience import Experience
 from mappa_core.records import Float32, Int64
 

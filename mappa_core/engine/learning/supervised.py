@@ -15,8 +15,8 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
-from mappa_core.credit.segments import TrainingSequence
-from mappa_core.engine.learning.layout import BatchLayout, MicroBatch, rank_micro_batches
+from mappa_core.credit.training_sequences import TrainingSequence
+from mappa_core.engine.learning.batching import BatchLayout, MicroBatch, rank_micro_batches
 from mappa_core.engine.learning.learner import Learner
 from mappa_core.experience import Demonstrations, Experience
 from mappa_core.records import Int64

@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 
 from mappa_core.config.schema import TrainSection
-from mappa_core.engine.learning.correction import ImportanceWeights, compute_importance_weights
-from mappa_core.engine.learning.figures import (
+from mappa_core.engine.learning.batching import BatchLayout, MicroBatch, build_batches
+from mappa_core.engine.learning.importance_weights import ImportanceWeights, compute_importance_weights
+from mappa_core.engine.learning.learner import Learner
+from mappa_core.engine.learning.loss_reduction import LossReduction
+from mappa_core.engine.learning.metrics import (
     LOSS,
     TOKENS,
     OptimiserStep,
@@ -23,13 +26,10 @@ from mappa_core.engine.learning.figures import (
     build_metrics,
     pop_ratio_max,
 )
-from mappa_core.engine.learning.layout import BatchLayout, MicroBatch, build_batches
-from mappa_core.engine.learning.learner import Learner
-from mappa_core.engine.learning.means import LossReduction
 from mappa_core.engine.learning.scoring import find_policy_rows
 from mappa_core.engine.learning.supervised import SupervisedLoss, pop_supervised_metrics
-from mappa_core.engine.losses.value import value_losses
-from mappa_core.engine.schedule import learning_rate
+from mappa_core.engine.losses.value_loss import value_losses
+from mappa_core.engine.lr_schedule import learning_rate
 from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import Loss, LossRows
 from mappa_core.records import Float32, Int64

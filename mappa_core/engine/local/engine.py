@@ -11,19 +11,19 @@ from typing import Any
 import torch
 
 from mappa_core.config.schema import TrainSection
-from mappa_core.engine.learning.forward import LogprobModel
-from mappa_core.engine.learning.layout import BatchLayout
+from mappa_core.engine.learning.batching import BatchLayout
+from mappa_core.engine.learning.logprob_model import LogprobModel
 from mappa_core.engine.learning.scoring import merge_scores, score_policy
 from mappa_core.engine.learning.update import PolicyUpdate
-from mappa_core.engine.local.decoder import Decoder
+from mappa_core.engine.local.continuous_batching import Decoder
 from mappa_core.engine.local.learner import LocalLearner
 from mappa_core.engine.local.models import LoadedModel, load_model
 from mappa_core.engine.local.policy import Policy
 from mappa_core.engine.local.sampler import LocalSampler
 from mappa_core.engine.local.worker import Worker
+from mappa_core.engine.lr_schedule import check_schedule
 from mappa_core.engine.options import LocalOptions
-from mappa_core.engine.process import process_info
-from mappa_core.engine.schedule import check_schedule
+from mappa_core.engine.process_info import process_info
 from mappa_core.errors import ConfigError, EngineError
 from mappa_core.experience import Advantages, Experience, Receipt
 from mappa_core.protocols import Loss, PolicySpec

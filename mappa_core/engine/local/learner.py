@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from mappa_core.engine.learning.forward import LogprobModel, Predictions
-from mappa_core.engine.learning.layout import MicroBatch
+from mappa_core.engine.learning.batching import MicroBatch
+from mappa_core.engine.learning.logprob_model import LogprobModel, Predictions
 from mappa_core.engine.learning.optimiser import Optimiser
 from mappa_core.engine.local.policy import Policy
 

@@ -12,10 +12,10 @@ from transformers.cache_utils import DynamicCache
 
 from mappa_core.engine.adapters import Adapters
 from mappa_core.engine.chat import Chat
-from mappa_core.engine.learning.checks import check_hidden, check_model
-from mappa_core.engine.learning.layout import BatchLayout
-from mappa_core.engine.local.attention import ATTENTION, SlotCache, full_attention_layers
-from mappa_core.engine.models import load_pretrained, read_model_info
+from mappa_core.engine.learning.batching import BatchLayout
+from mappa_core.engine.learning.model_checks import check_hidden, check_model
+from mappa_core.engine.local.kv_cache import ATTENTION, SlotCache, full_attention_layers
+from mappa_core.engine.model_info import load_pretrained, read_model_info
 from mappa_core.errors import ModelError
 
 

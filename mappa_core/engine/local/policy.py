@@ -24,11 +24,11 @@ from mappa_core.engine.checkpoint import (
     load_start_weights,
     write_tensors,
 )
-from mappa_core.engine.learning.forward import LogprobModel, Predictions
-from mappa_core.engine.learning.layout import MicroBatch
+from mappa_core.engine.learning.batching import MicroBatch
+from mappa_core.engine.learning.logprob_model import LogprobModel, Predictions
 from mappa_core.engine.learning.optimiser import Optimiser
 from mappa_core.engine.local.models import LoadedModel
-from mappa_core.engine.places import resolve_model_path
+from mappa_core.engine.model_path import resolve_model_path
 from mappa_core.errors import RunError
 from mappa_core.experience import Receipt
 from mappa_core.protocols import PolicySpec

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mappa_core.engine.checks import check_request
-from mappa_core.engine.local.decoder import Decoder, DecodeRequest, DecodeWave
+from mappa_core.engine.local.continuous_batching import Decoder, DecodeRequest, DecodeWave
 from mappa_core.engine.local.models import LoadedModel
 from mappa_core.engine.local.worker import Worker
+from mappa_core.engine.sampling_checks import check_request
 from mappa_core.records import Completion, Int32, Message, Sampling, ToolSpec
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
-from mappa_core.engine.local.decoder import Decoder, DecodeRequest, DecodeWave
+from mappa_core.engine.local.continuous_batching import Decoder, DecodeRequest, DecodeWave
 from mappa_core.records import Completion
 
 P = ParamSpec("P")

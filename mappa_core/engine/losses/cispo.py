@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from mappa_core.engine.losses.divergence import Divergence
+from mappa_core.engine.losses.kl_penalty import Divergence
 from mappa_core.engine.options import CISPOOptions
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import LossRows

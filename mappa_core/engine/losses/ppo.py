@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from mappa_core.engine.losses.clipped import Clip
-from mappa_core.engine.losses.divergence import Divergence
+from mappa_core.engine.losses.kl_penalty import Divergence
+from mappa_core.engine.losses.ratio_clipping import Clip
 from mappa_core.engine.options import PPOOptions
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import LossRows

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from mappa_core.gateway.faults import RequestFault
-from mappa_core.gateway.wire.asked import (
+from mappa_core.gateway.errors import RequestFault
+from mappa_core.gateway.wire.request import (
     CREATED_AT,
     AgentRequest,
     ContentPart,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mappa_core.config.schema import RunConfig
-from mappa_core.studies.dataset.order import ExportRequest, ExportResult
+from mappa_core.studies.dataset.request import ExportRequest, ExportResult
 
 CARD_SCHEMA = 1
 

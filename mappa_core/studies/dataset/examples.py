@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from mappa_core.engine.chat import message_dict, tool_schema
 from mappa_core.records import Message, ToolSpec
-from mappa_core.studies.dataset.choosing import JudgedAction, LeftOutCounts
+from mappa_core.studies.dataset.select import JudgedAction, LeftOutCounts
 
 DatasetForm = Literal["sft", "dpo", "kto"]
 ExampleSource = Literal["actions", "corrections", "siblings"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from mappa_core.studies.importing.mapping import LogFormatError
+from mappa_core.studies.importing.log_mapping import LogFormatError
 
 _NANOSECONDS = 1e9
 

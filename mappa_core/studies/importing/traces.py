@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeVar
 
 from mappa_core.errors import InputError
 from mappa_core.records import Message, Task, ToolCall, ToolResult, Usage
-from mappa_core.studies.importing.mapping import (
+from mappa_core.studies.importing.chat_messages import make_tool_call, read_finish
+from mappa_core.studies.importing.log_mapping import (
     LogFormatError,
     LoggedAction,
     LoggedTrajectory,
@@ -24,7 +25,6 @@ from mappa_core.studies.importing.mapping import (
     read_outcome,
     read_task,
 )
-from mappa_core.studies.importing.messages import make_tool_call, read_finish
 from mappa_core.studies.importing.spans import Span
 
 T = TypeVar("T")

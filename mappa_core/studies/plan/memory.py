@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mappa_core.config.schema import RunConfig
-from mappa_core.engine import footprint
+from mappa_core.engine import memory_estimate
 from mappa_core.engine.cluster.placement import Placement, Resources, find_placement, read_shape
-from mappa_core.engine.footprint import MemoryParts
+from mappa_core.engine.memory_estimate import MemoryParts
+from mappa_core.engine.model_shape import ModelShape
 from mappa_core.engine.options import ClusterOptions, LocalOptions
-from mappa_core.engine.shapes import ModelShape
 from mappa_core.errors import ModelError
 from mappa_core.protocols import PolicySpec
 
@@ -59,27 +59,29 @@ def estimate_local_memory(
 ) -> dict[str, MemoryParts]:
     """Estimate the engine `local`: one module per `full` policy, and one per model, which serves as the reference, the
     base of adapters and the frozen policies. KV cache and activations are upper bounds."""
-    dtype, width = options.dtype, footprint.BYTES_PER_NUMBER[options.dtype]
+    dtype, width = options.dtype, memory_estimate.BYTES_PER_NUMBER[options.dtype]
     rows = min(options.max_batch, config.sampling.concurrency)
     found: dict[str, MemoryParts] = {}
     for one in policies:
         shape = shapes[one.model]
         parts: MemoryParts = {}
         if learning and one.lora is not None:
-            parts = footprint.adapter_memory(shape.adapter(one.lora))
+            parts = memory_estimate.adapter_memory(shape.adapter(one.lora))
         elif learning and one.trained:
             # In bfloat16 the gradients exist twice for a moment, as in DeepSpeed's ZeRO stage 1.
-            parts = footprint.full_training_memory(shape, dtype, zero=0 if width == footprint.FLOAT32_BYTES else 1)
+            parts = memory_estimate.full_training_memory(
+                shape, dtype, zero=0 if width == memory_estimate.FLOAT32_BYTES else 1
+            )
         elif one.kind == "full":
-            parts = {"weights": footprint.weight_bytes(shape, dtype)}
-        found[one.name] = footprint.add_parts(
-            parts, {"kv cache": footprint.kv_cache_bytes(shape, dtype, rows * shape.window)}
+            parts = {"weights": memory_estimate.weight_bytes(shape, dtype)}
+        found[one.name] = memory_estimate.add_parts(
+            parts, {"kv cache": memory_estimate.kv_cache_bytes(shape, dtype, rows * shape.window)}
         )
     kept = {one.model for one in policies if learning or one.kind != "full"}
-    shared: MemoryParts = {"reference": sum(footprint.weight_bytes(shapes[model], dtype) for model in kept)}
+    shared: MemoryParts = {"reference": sum(memory_estimate.weight_bytes(shapes[model], dtype) for model in kept)}
     if learning:
         longest = {model: max(config.train.micro_tokens, shape.window) for model, shape in shapes.items()}
         shared["activations"] = max(
-            footprint.activation_bytes(shape, dtype, longest[model]) for model, shape in shapes.items()
+            memory_estimate.activation_bytes(shape, dtype, longest[model]) for model, shape in shapes.items()
         )
     return {**found, "": {name: size for name, size in shared.items() if size}}

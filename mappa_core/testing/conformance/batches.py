@@ -12,19 +12,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mappa_core.credit.experience import build_experience
+from mappa_core.credit.build_experience import build_experience
 from mappa_core.credit.rewards import compute_rewards
 from mappa_core.experience import Experience
 from mappa_core.protocols import Estimator, Rewards, Shaper
 from mappa_core.records import Completion, Float64, Message, Step, Task, Trajectory, Verdict, VersionSpan
-from mappa_core.testing.conformance.exact import exact_values as exact_values
-from mappa_core.testing.conformance.exact import reference_logprobs
-from mappa_core.testing.conformance.process import (
+from mappa_core.testing.conformance.decision_process import (
     MAX_BATCHES,
     DecisionProcess,
     PossibleTrajectory,
     possible_trajectories,
 )
+from mappa_core.testing.conformance.exact_gradient import exact_values as exact_values
+from mappa_core.testing.conformance.exact_gradient import reference_logprobs
 
 Denominator = Literal["trajectories", "tokens", "rows"]
 METRIC = "solved"

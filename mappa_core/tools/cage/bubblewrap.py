@@ -19,9 +19,9 @@ import select
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 
-from mappa_core.tools.cage import kernel, places, privileges, processes, seccomp
-from mappa_core.tools.cage.cages import SandboxBackend, assign_workspace_user
-from mappa_core.tools.cage.order import SandboxConfig, SandboxJob
+from mappa_core.tools.cage import kernel, privileges, processes, seccomp, system_paths
+from mappa_core.tools.cage.backends import SandboxBackend, assign_workspace_user
+from mappa_core.tools.cage.job import SandboxConfig, SandboxJob
 
 WORKSPACE = "/workspace"
 HOME = "/tmp"
@@ -108,7 +108,7 @@ class BubblewrapBackend(SandboxBackend):
         yield from ("--new-session", "--clearenv", "--hostname", "sandbox")
         yield from ("--info-fd", str(INFO), "--seccomp", str(FILTER))
         yield from ("--proc", "/proc", "--perms", "0755", "--dir", "/dev")
-        for device in places.DEVICES:
+        for device in system_paths.DEVICES:
             yield from ("--dev-bind", device, device)
         yield from self._in_memory("/dev/shm")
         yield from self._in_memory(HOME)

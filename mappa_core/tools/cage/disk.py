@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from mappa_core.tools.cage.walk import Entry, remove_tree, walk
+from mappa_core.safe_walk import Entry, remove_tree, walk
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from errno import ENOSYS, EOPNOTSUPP
 from functools import lru_cache
 from typing import NamedTuple
 
-from mappa_core.tools.cage import kernel, places
+from mappa_core.tools.cage import kernel, system_paths
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE = (1 << bit for bit in range(6))
 MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK, MAKE_FIFO, MAKE_BLOCK, MAKE_SYM = (1 << bit for bit in range(6, 13))
@@ -78,7 +78,7 @@ def restrict(*, writable: Sequence[str], readable: Sequence[str], hidden: Sequen
     """
     version = abi_version()
     handled = _known_rights(version)
-    devices = [(path, READ_FILE | (WRITE_FILE if may_write else 0)) for path, may_write in places.DEVICES.items()]
+    devices = [(path, READ_FILE | (WRITE_FILE if may_write else 0)) for path, may_write in system_paths.DEVICES.items()]
     ruleset = _create_ruleset(version, handled)
     try:
         for path in writable:

@@ -11,7 +11,7 @@ import ctypes
 import os
 from collections.abc import Iterable, Sequence
 
-from mappa_core.tools.cage import kernel, places
+from mappa_core.tools.cage import kernel, system_paths
 
 MACOS_SYSTEM_PATHS = (
     # Programs, libraries and what the dynamic linker reads.
@@ -47,8 +47,10 @@ def build_profile(*, writable: Sequence[str], readable: Sequence[str], hidden: S
             *_rules("deny", "file-read* process-exec*", hidden),
             *_rules("allow", "file-read* file-write* process-exec*", writable),
             *_rules("deny", "file-write-setugid", writable),
-            *_rules("allow", "file-read*", places.DEVICES, kind="literal"),
-            *_rules("allow", "file-write-data", [path for path, may in places.DEVICES.items() if may], kind="literal"),
+            *_rules("allow", "file-read*", system_paths.DEVICES, kind="literal"),
+            *_rules(
+                "allow", "file-write-data", [path for path, may in system_paths.DEVICES.items() if may], kind="literal"
+            ),
         ]
     )
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from mappa_core.tools.cage import disk, kernel, program
+from mappa_core.tools.cage.backends import LandlockBackend, NoSandbox, SandboxBackend, SeatbeltBackend
 from mappa_core.tools.cage.bubblewrap import BubblewrapBackend
-from mappa_core.tools.cage.cages import LandlockBackend, NoSandbox, SandboxBackend, SeatbeltBackend
-from mappa_core.tools.cage.order import SandboxConfig, SandboxJob
+from mappa_core.tools.cage.job import SandboxConfig, SandboxJob
+from mappa_core.tools.cage.monitor import LimitChecker, ProgramMonitor, own_memory_bytes
 from mappa_core.tools.cage.output import OutputCapture
-from mappa_core.tools.cage.watch import LimitChecker, ProgramMonitor, own_memory_bytes
 
 BACKENDS: Mapping[str, Callable[[SandboxConfig, SandboxJob], SandboxBackend]] = {
     "bubblewrap": BubblewrapBackend,

@@ -15,8 +15,8 @@ from mcp import Client, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from mappa_core.errors import ConfigError, ToolError
-from mappa_core.tools.cut import cut_middle
 from mappa_core.tools.mcp.options import McpOptions
+from mappa_core.tools.truncate import cut_middle
 
 READ_TIMEOUT_S = 300.0
 """Seconds that an HTTP stream of a server may be silent; calls have their own limit."""

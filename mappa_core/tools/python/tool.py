@@ -10,11 +10,11 @@ from typing import Any
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import Workspace
 from mappa_core.records import Sandbox, ToolLimits, ToolResult
-from mappa_core.tools.cage.order import SandboxConfig
-from mappa_core.tools.python.driver import ForkServerProcess
-from mappa_core.tools.python.exchange import PYTHON_SPEC, program_job, program_result
+from mappa_core.tools.cage.job import SandboxConfig
+from mappa_core.tools.python.choose_sandbox import OpenedSandbox, choose_sandbox, folder_inside, start_fork_server
+from mappa_core.tools.python.fork_server_process import ForkServerProcess
+from mappa_core.tools.python.messages import PYTHON_SPEC, program_job, program_result
 from mappa_core.tools.python.options import PythonOptions
-from mappa_core.tools.python.tiers import OpenedSandbox, choose_sandbox, folder_inside, start_fork_server
 
 
 class PythonTool:

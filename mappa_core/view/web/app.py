@@ -20,9 +20,9 @@ from starlette.routing import Route
 from mappa_core.errors import RunError
 from mappa_core.store.reader import Reader
 from mappa_core.view.web import coach, overview, policies, trajectories, trajectory
-from mappa_core.view.web.guard import TokenAuthMiddleware
+from mappa_core.view.web.auth import TokenAuthMiddleware
 from mappa_core.view.web.rendering import render, template_environment
-from mappa_core.view.web.runs import RunFolders, change_stamp
+from mappa_core.view.web.run_folders import RunFolders, change_stamp
 
 SEEN_HEADER = "mappa-seen"
 """Header of a polling page: the `change_stamp` of its last response. The answer is 204 if nothing changed."""

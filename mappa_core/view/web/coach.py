@@ -15,12 +15,12 @@ from mappa_core.errors import RunError
 from mappa_core.evaluation.agreement import auc
 from mappa_core.evaluation.statistics import share_interval
 from mappa_core.records import MAX_SCORE
-from mappa_core.store.judgements import VerdictWithOutcome
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import Interval, Summary, read_summary
+from mappa_core.store.verdict_outcomes import VerdictWithOutcome
 from mappa_core.view.chart import PERCENT_TICKS, Chart, build_chart, build_fitted_chart
-from mappa_core.view.curves import IterationMetrics, last_iteration, metric_points, names_between
 from mappa_core.view.drift import read_drift
+from mappa_core.view.metric_points import IterationMetrics, last_iteration, metric_points, names_between
 from mappa_core.view.report import build_gap_charts
 
 MAX_LATEST_VERDICTS = 1000

@@ -15,9 +15,9 @@ from mappa_core.evaluation.heldout import event_part
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import Summary, read_summary
 from mappa_core.view.chart import PERCENT_TICKS, SCORE_TICKS, Chart, Point, Range, build_chart, build_fitted_chart
-from mappa_core.view.curves import IterationMetrics, last_iteration, metric_points, names_between
 from mappa_core.view.health import read_warnings
-from mappa_core.view.web.runs import last_written
+from mappa_core.view.metric_points import IterationMetrics, last_iteration, metric_points, names_between
+from mappa_core.view.web.run_folders import last_written
 
 MAX_CHART_RUNS = 5
 """Maximum number of runs in one chart: the number of colours."""

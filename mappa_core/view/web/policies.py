@@ -11,8 +11,8 @@ from starlette.requests import Request
 
 from mappa_core.store.reader import Reader
 from mappa_core.view.chart import Chart, build_fitted_chart
-from mappa_core.view.curves import IterationMetrics, last_iteration, metric_points, names_between
 from mappa_core.view.health import read_warnings
+from mappa_core.view.metric_points import IterationMetrics, last_iteration, metric_points, names_between
 
 POLICY_FIGURES: Mapping[str, str] = {
     "entropy": "Entropy, nats a token",

@@ -13,8 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from mappa_core.records import MAX_SCORE
-from mappa_core.store.finding import COLUMNS, UNSCORED, FilterChoices, TrajectoryFilter
 from mappa_core.store.reader import FoundTrajectory, Reader
+from mappa_core.store.search import COLUMNS, UNSCORED, FilterChoices, TrajectoryFilter
 
 PAGE_SIZE = 50
 MAX_NEWER = 100

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 from aiohttp import ClientError
 from anthropic import APIConnectionError, APIStatusError, APITimeoutError, AsyncAnthropic, DefaultAioHttpClient
 
-from mappa_coach_anthropic.asking import build_arguments, build_messages
 from mappa_coach_anthropic.options import Options
-from mappa_coach_anthropic.reading import parse_error, parse_message, parse_token_count
+from mappa_coach_anthropic.request import build_arguments, build_messages
+from mappa_coach_anthropic.response import parse_error, parse_message, parse_token_count
 from mappa_core import CallError, LoopBound, Message, Reply, Request, Secret, environment_without, retry_after
 
 COUNT_TIMEOUT_S = 60.0

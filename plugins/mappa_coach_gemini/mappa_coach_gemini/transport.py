@@ -17,9 +17,9 @@ from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, Tra
 from google.genai import types
 from google.genai.client import DebugConfig
 
-from mappa_coach_gemini.asking import build_arguments, build_contents, build_http_options
 from mappa_coach_gemini.options import Options
-from mappa_coach_gemini.reading import parse_error, parse_response, parse_retry_delay
+from mappa_coach_gemini.request import build_arguments, build_contents, build_http_options
+from mappa_coach_gemini.response import parse_error, parse_response, parse_retry_delay
 from mappa_core import (
     CallError,
     ConfigError,

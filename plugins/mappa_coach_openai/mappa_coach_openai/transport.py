@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 from aiohttp import ClientError
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI, DefaultAioHttpClient, Omit
 
-from mappa_coach_openai.asking import build_chat_arguments, build_input, build_response_arguments
 from mappa_coach_openai.options import Options
-from mappa_coach_openai.reading import parse_chat_completion, parse_error, parse_response, parse_token_count
+from mappa_coach_openai.request import build_chat_arguments, build_input, build_response_arguments
+from mappa_coach_openai.response import parse_chat_completion, parse_error, parse_response, parse_token_count
 from mappa_core import CallError, LoopBound, Message, Reply, Request, Secret, environment_without, one_line, retry_after
 
 COUNT_TIMEOUT_S = 60.0

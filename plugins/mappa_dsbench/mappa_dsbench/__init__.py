@@ -45,7 +45,7 @@ def mappa_recipes() -> Mapping[str, Traversable]:
 @hookimpl
 def mappa_commands() -> Iterable[click.Command]:
     from mappa_dsbench.commands import prepare, score, unlearned
-    from mappa_dsbench.tiny.warmstart import warm_start
+    from mappa_dsbench.tiny.warm_start import warm_start
 
     yield prepare
     yield score
@@ -72,6 +72,6 @@ def _build_published_tasks(options: PublishedOptions) -> TaskSource:
 
 
 def _build_rule_coach(options: NoOptions) -> Coach:
-    from mappa_dsbench.coach.rules import RuleCoach
+    from mappa_dsbench.coach.rule_coach import RuleCoach
 
     return RuleCoach(options)

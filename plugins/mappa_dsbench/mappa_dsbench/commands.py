@@ -47,8 +47,8 @@ def score(run: Path, split: Split, iteration: int | None, as_json: bool) -> None
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def unlearned(run: Path, as_json: bool) -> None:
     """Tell which faults the first actions of each agent had before and after training. Nothing is written."""
-    from mappa_dsbench.reports.unlearned import compare_faults as compared
-    from mappa_dsbench.reports.unlearned import print_comparison
+    from mappa_dsbench.reports.fault_comparison import compare_faults as compared
+    from mappa_dsbench.reports.fault_comparison import print_comparison
 
     report = compared(run)
     if as_json:

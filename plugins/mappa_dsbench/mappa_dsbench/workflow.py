@@ -23,15 +23,15 @@ from mappa_core import (
     TaskError,
     Workflow,
 )
-from mappa_dsbench.briefing import Contribution, PromptTemplates
 from mappa_dsbench.contracts import inspect_action
 from mappa_dsbench.grading.grade import grade_submission
 from mappa_dsbench.grading.truth import load_truth
 from mappa_dsbench.options import TeamOptions
 from mappa_dsbench.outcome import build_outcome
-from mappa_dsbench.revealing import describe_truth
+from mappa_dsbench.prompts import Contribution, PromptTemplates
 from mappa_dsbench.roles import ROLES, SUBMISSION
 from mappa_dsbench.table import table_of_task
+from mappa_dsbench.truth_for_coach import describe_truth
 
 DONE_LINE = "DONE"
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")

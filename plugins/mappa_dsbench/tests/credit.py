@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from mappa_dsbench.coach.rules import RuleCoach
+from mappa_dsbench.coach.rule_coach import RuleCoach
 from mappa_dsbench.options import TeamOptions
 from mappa_dsbench.roles import ANALYST, MODELER, ROLES
 from mappa_dsbench.workflow import DSBench

@@ -14,9 +14,9 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 import pytest
-from mappa_dsbench.coach.marks import POINTS_OF_FAULT
 from mappa_dsbench.coach.reference_programs.features import build_features
-from mappa_dsbench.coach.rules import RuleCoach
+from mappa_dsbench.coach.rule_coach import RuleCoach
+from mappa_dsbench.coach.scoring import POINTS_OF_FAULT
 from mappa_dsbench.contracts.faults import FAULT_IS_HARD, build_fault
 from mappa_dsbench.grading.grade import Anchors
 from mappa_dsbench.grading.submission import RejectionReason

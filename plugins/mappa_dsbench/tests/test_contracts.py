@@ -22,8 +22,8 @@ import pytest
 import pytest_asyncio
 from joblib.numpy_pickle import NumpyUnpickler
 from mappa_dsbench.contracts import FAULT_IS_HARD, Facts, inspect_files
-from mappa_dsbench.contracts.handing_in import check_submission, read_ids, to_submission
-from mappa_dsbench.contracts.probing import build_program, build_source
+from mappa_dsbench.contracts.check_submission import check_submission, read_ids, to_submission
+from mappa_dsbench.contracts.run_probe import build_program, build_source
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER
 from mappa_dsbench.table import problem_of_task
 from scipy import sparse
@@ -36,9 +36,9 @@ from sklearn.svm import SVR
 from mappa_core.errors import TaskError, ToolError
 from mappa_core.protocols import Bench, ProgramRun
 from mappa_core.records import ToolLimits, ToolResult
-from mappa_core.tools.bench import ScratchRunner
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
+from mappa_core.tools.scratch import ScratchRunner
 
 from .tables import TEST_ROWS, TRAIN_ROWS, Made, features, made
 
@@ -395,7 +395,7 @@ async def test_a_model_is_not_held_to_features_that_others_broke(bench: Bench, l
 async def test_predictions_of_very_many_rows_are_not_told(
     bench: Bench, left: Leave, pens: Pens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mappa_dsbench.contracts.probing.MAX_VALUES", TEST_ROWS - 1)
+    monkeypatch.setattr("mappa_dsbench.contracts.run_probe.MAX_VALUES", TEST_ROWS - 1)
     facts = await modelled(bench, left, pens("mae"), linear(pens("mae")))
     assert facts["faults"] == [] and facts["predictions"] == {"how": "predict", "values": None}
 
@@ -625,7 +625,7 @@ async def test_of_a_large_table_only_rows_and_targets_are_compared(
     bench: Bench, left: Leave, pens: Pens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "mappa_dsbench.contracts.probing.build_program", lambda probe: build_source(probe).replace("64 << 20", "64")
+        "mappa_dsbench.contracts.run_probe.build_program", lambda probe: build_source(probe).replace("64 << 20", "64")
     )
     task = pens("mae")
     refit = filled(task, "test", task.test["size"].median())

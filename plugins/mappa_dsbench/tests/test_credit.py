@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from mappa_dsbench.coach.rules import RuleCoach
-from mappa_dsbench.coach.substitution import ReferenceRerunner
+from mappa_dsbench.coach.reference_rerun import ReferenceRerunner
+from mappa_dsbench.coach.rule_coach import RuleCoach
 from mappa_dsbench.contracts import inspect_files
 from mappa_dsbench.embedded.tasks import EmbeddedTasks
 from mappa_dsbench.options import EmbeddedOptions, TeamOptions
@@ -25,9 +25,9 @@ from mappa_core.hookspecs import NoOptions
 from mappa_core.protocols import Bench, ProgramRun
 from mappa_core.records import NOBODY, Scene, ToolLimits, Trajectory, Verdict
 from mappa_core.testing import play
-from mappa_core.tools.bench import ScratchRunner
 from mappa_core.tools.python.options import PythonOptions
 from mappa_core.tools.python.tool import PythonTool
+from mappa_core.tools.scratch import ScratchRunner
 
 from .credit import ENOUGH, named, played, right, told, variants
 from .faults import written

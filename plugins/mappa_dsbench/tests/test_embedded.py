@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mappa_dsbench.embedded.catalogue import CATALOGUE, EmbeddedTask, tasks_of_split
-from mappa_dsbench.embedded.cutting import EmbeddedFiles, make_files
 from mappa_dsbench.embedded.facts import compute_line, digest_files, load_facts
+from mappa_dsbench.embedded.make_task import EmbeddedFiles, make_files
 from mappa_dsbench.embedded.names import HELD_OUT_WORDS, TRAINING_WORDS, Draw
 from mappa_dsbench.embedded.recipes import Recipe
 from mappa_dsbench.embedded.reference import fit_submissions

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from mappa_dsbench.commands import prepare
 from mappa_dsbench.grading.metrics import METRICS, problem_kind
 from mappa_dsbench.published.catalogue import Published, find_published, load_catalogue, load_corrections
-from mappa_dsbench.published.joining import join_ids
-from mappa_dsbench.published.layout import TaskFiles, check_task, find_root
-from mappa_dsbench.published.loading import read_problem
+from mappa_dsbench.published.check_files import TaskFiles, check_task, find_root
+from mappa_dsbench.published.complete_files import join_ids
 from mappa_dsbench.published.prompts import PublishedTexts, build_prompt, corrected_text, read_texts
+from mappa_dsbench.published.read_problem import read_problem
 
 from mappa_core import TaskError
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mappa_dsbench.cache_paths import check_out_of_reach, resolve_cache_folder
 from mappa_dsbench.embedded import tasks as source
 from mappa_dsbench.embedded.catalogue import CATALOGUE
 from mappa_dsbench.embedded.facts import digest_files, load_facts
@@ -16,7 +17,6 @@ from mappa_dsbench.grading.grade import Anchors, grade_submission
 from mappa_dsbench.grading.truth import read_truth
 from mappa_dsbench.options import EmbeddedOptions
 from mappa_dsbench.outcome import build_outcome
-from mappa_dsbench.places import check_out_of_reach, resolve_cache_folder
 from mappa_dsbench.problem import Problem
 from mappa_dsbench.table import Table, anchors_of_task, problem_of_task, table_of_task, table_to_meta
 

@@ -20,19 +20,25 @@ from mappa_dsbench.embedded.catalogue import tasks_of_split
 from mappa_dsbench.embedded.facts import load_facts
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
 from mappa_dsbench.tiny.demonstrations import Demonstrator
-from mappa_dsbench.tiny.drawing import draw_task
-from mappa_dsbench.tiny.foresight import predict_outcome
-from mappa_dsbench.tiny.habits import FAULT_PLANTERS, NO_FAULTS, FaultProbabilities, draw_sound_program, plant_faults
 from mappa_dsbench.tiny.names import PIECES, could_be_held_out
+from mappa_dsbench.tiny.planted_faults import (
+    FAULT_PLANTERS,
+    NO_FAULTS,
+    FaultProbabilities,
+    draw_sound_program,
+    plant_faults,
+)
+from mappa_dsbench.tiny.predict_outcome import predict_outcome
 from mappa_dsbench.tiny.programs import line_tokens
+from mappa_dsbench.tiny.synthetic_tables import draw_task
 from mappa_dsbench.tiny.tokenizer import prompt_tokens
-from mappa_dsbench.tiny.warmstart import CONTEXT_WINDOW, MODEL_SHAPE, warm_start
+from mappa_dsbench.tiny.warm_start import CONTEXT_WINDOW, MODEL_SHAPE, warm_start
 
 from mappa_core.config.compose import compose
-from mappa_core.engine.tiny.imitator import Imitator, encode
+from mappa_core.engine.tiny.supervised_trainer import Imitator, encode
 from mappa_core.plugins import load_plugins
 from mappa_core.records import Message
-from mappa_core.tools.calls import parse_calls
+from mappa_core.tools.parse_calls import parse_calls
 
 from .tiny_programs import Job, Ran, Table, graded, played, run
 

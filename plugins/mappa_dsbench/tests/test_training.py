@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from mappa_dsbench.reports.unlearned import compare_faults
+from mappa_dsbench.reports.fault_comparison import compare_faults
 from mappa_dsbench.roles import ROLES
 
 from mappa_core import Run

@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 from mappa_dsbench.grading.truth import load_truth
 from mappa_dsbench.options import TeamOptions
-from mappa_dsbench.revealing import describe_truth
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
 from mappa_dsbench.table import problem_of_task
+from mappa_dsbench.truth_for_coach import describe_truth
 from mappa_dsbench.workflow import DSBench, says_done
 
 from mappa_core.errors import ConfigError, TaskError, ToolError

@@ -18,9 +18,9 @@ from mappa_dsbench.grading.grade import Grade, grade_submission
 from mappa_dsbench.grading.metrics import METRICS
 from mappa_dsbench.grading.truth import Truth, read_truth
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES, SUBMISSION
-from mappa_dsbench.tiny.drawing import SyntheticTask
-from mappa_dsbench.tiny.habits import draw_sound_program
+from mappa_dsbench.tiny.planted_faults import draw_sound_program
 from mappa_dsbench.tiny.programs import Program
+from mappa_dsbench.tiny.synthetic_tables import SyntheticTask
 
 PROBES = {DATA_ENGINEER: "features", MODELER: "model"}
 RUNNER = """

@@ -24,14 +24,14 @@ def mappa_workflows() -> Iterable[Offer[Workflow]]:
 
 @hookimpl
 def mappa_tasks() -> Iterable[Offer[TaskSource]]:
-    from mappa_mathchat.words import WordOptions, WordProblems
+    from mappa_mathchat.word_problems import WordOptions, WordProblems
 
     yield Offer("words", WordProblems, WordOptions)
 
 
 @hookimpl
 def mappa_coaches() -> Iterable[Offer[Coach]]:
-    from mappa_mathchat.coach import RuleCoach, RuleOptions
+    from mappa_mathchat.rule_coach import RuleCoach, RuleOptions
 
     yield Offer("mathchat-rules", RuleCoach, RuleOptions)
 
@@ -45,7 +45,7 @@ def mappa_recipes() -> Mapping[str, Traversable]:
 @hookimpl
 def mappa_commands() -> Iterable[click.Command]:
     from mappa_mathchat.prepare import prepare
-    from mappa_mathchat.tiny.warmstart import warm_start
+    from mappa_mathchat.tiny.warm_start import warm_start
 
     yield prepare
     yield warm_start

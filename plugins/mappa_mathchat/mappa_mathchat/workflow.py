@@ -20,10 +20,10 @@ from mappa_core import (
     ToolResult,
     Workflow,
 )
-from mappa_mathchat.boxed import extract_final_answer
-from mappa_mathchat.briefing import Contribution, PromptTemplates
-from mappa_mathchat.grading import Grader
+from mappa_mathchat.extract_answer import extract_final_answer
+from mappa_mathchat.grader import Grader
 from mappa_mathchat.plans import parse_plan
+from mappa_mathchat.prompts import Contribution, PromptTemplates
 
 SOLVER = "problem_solver"
 CODER = "code_executor"

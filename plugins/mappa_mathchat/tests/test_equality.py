@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mappa_mathchat.equality import answers_equal
-from mappa_mathchat.grading import AlgebraWorker
+from mappa_mathchat.grader import AlgebraWorker
 from mappa_mathchat.latex import normalize_spelling, parse_number, split_unit, to_expression
 
 DATA = Path(__file__).parents[4] / "shared" / "data"

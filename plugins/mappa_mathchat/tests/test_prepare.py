@@ -19,7 +19,7 @@ from mappa_mathchat.published import (
     select_training_subset,
 )
 
-from mappa_core.defaults.tasks import FileOptions, FileTasks
+from mappa_core.defaults.task_sources import FileOptions, FileTasks
 from mappa_core.errors import TaskError
 
 DATA = Path(__file__).parents[4] / "shared" / "data"

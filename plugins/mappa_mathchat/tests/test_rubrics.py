@@ -6,11 +6,11 @@ import itertools
 from pathlib import Path
 
 import pytest
-from mappa_mathchat.briefing import PROMPTS_FOLDER, PromptTemplates
+from mappa_mathchat.prompts import PROMPTS_FOLDER, PromptTemplates
 from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER, MathChat, MathChatOptions
 
 from mappa_core.coaching.options import LLMCoachOptions
-from mappa_core.coaching.question import PromptBuilder
+from mappa_core.coaching.prompt import PromptBuilder
 from mappa_core.errors import ConfigError
 from mappa_core.records import Scene, Task, Trajectory
 from mappa_core.rollout.scenes import hindsight_scenes, live_scenes

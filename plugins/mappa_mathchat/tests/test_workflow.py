@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mappa_mathchat.briefing import PromptTemplates
+from mappa_mathchat.prompts import PromptTemplates
 from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER, MathChat, MathChatOptions, needs_another_try
 
 from mappa_core.errors import ConfigError

@@ -13,7 +13,7 @@ from mappa_core import ConfigError
 from mappa_sandboxfusion.options import Options
 
 if TYPE_CHECKING:
-    from mappa_sandboxfusion.findings import Findings
+    from mappa_sandboxfusion.probe import Findings
 
 
 @click.command("check", short_help="Run programs on a server and say what they find there.")
@@ -41,7 +41,7 @@ def check(url: str, as_json: bool) -> None:
 
 async def _inspect(options: Options) -> Findings:
     from mappa_sandboxfusion.client import FusionClient
-    from mappa_sandboxfusion.findings import inspect_server, new_folder_name
+    from mappa_sandboxfusion.probe import inspect_server, new_folder_name
 
     client = FusionClient(options.urls[0], connect_timeout_s=options.connect_timeout_s)
     try:

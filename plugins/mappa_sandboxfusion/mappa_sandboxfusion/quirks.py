@@ -11,7 +11,7 @@
 | does not kill processes that outlive the program | the supervisor kills them there, and `remote/program.py` the rest |
 | ignores `max_concurrency` | `pool.ServerPool` counts |
 | skips files with `IGNORE_THIS_FILE` in their name | agents' files are sent as one file with a name of ours |
-| writes and reads through links, at any path | `remote/incoming.py` puts agents' files in place, and they are compared with its list |
+| writes and reads through links, at any path | `remote/apply_files.py` puts agents' files in place, and they are compared with its list |
 """  # noqa: E501 - a table
 
 from __future__ import annotations

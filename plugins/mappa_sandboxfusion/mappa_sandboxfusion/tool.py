@@ -13,11 +13,11 @@ import structlog
 
 from mappa_core import PYTHON_SPEC, ConfigError, Sandbox, ToolError, ToolLimits, ToolResult, Workspace, program_result
 from mappa_sandboxfusion.client import FusionClient, ServerFault
-from mappa_sandboxfusion.findings import compile_archive, inspect_server, new_folder_name
 from mappa_sandboxfusion.local import FileHashes, linked_inputs, remove_files, scan_folder, write_file
 from mappa_sandboxfusion.options import LOCAL_URL, Options
 from mappa_sandboxfusion.pool import NoServer, ServerPool
-from mappa_sandboxfusion.sync import RemoteOutcome, RemoteProgram, RemoteServer
+from mappa_sandboxfusion.probe import compile_archive, inspect_server, new_folder_name
+from mappa_sandboxfusion.remote_server import RemoteOutcome, RemoteProgram, RemoteServer
 
 log = structlog.get_logger()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mappa_sandboxfusion import quirks
 from mappa_sandboxfusion.client import FusionClient, RunCodeResponse, ServerFault
-from mappa_sandboxfusion.findings import inspect_server
+from mappa_sandboxfusion.probe import inspect_server
 
 from mappa_core.testing import WireAnswer, WireRequest, WireServer, json_answer
 

@@ -23,7 +23,7 @@ def mappa_trackers() -> Iterable[Offer[Tracker]]:
 
 
 def _tensorboard(options: TensorBoardOptions) -> Tracker:
-    from mappa_trackers.board import TensorBoardTracker
+    from mappa_trackers.tensorboard_tracker import TensorBoardTracker
 
     return TensorBoardTracker(options)
 
@@ -35,18 +35,18 @@ def _wandb(options: WandbOptions) -> Tracker:
 
 
 def _mlflow(options: MlflowOptions) -> Tracker:
-    from mappa_trackers.ml_flow import MlflowTracker
+    from mappa_trackers.mlflow_tracker import MlflowTracker
 
     return MlflowTracker(options)
 
 
 def _otel(options: OtelOptions) -> Tracker:
-    from mappa_trackers.spans import OtelTracker
+    from mappa_trackers.opentelemetry_spans import OtelTracker
 
     return OtelTracker(options)
 
 
 def _ray(options: RayOptions) -> Tracker:
-    from mappa_trackers.cluster import RayTracker
+    from mappa_trackers.ray_metrics import RayTracker
 
     return RayTracker(options)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mappa_core import ConfigError, TrackedRun, Tracker
-from mappa_trackers.library import import_library
+from mappa_trackers.optional_import import import_library
 
 if TYPE_CHECKING:
     from mappa_core import Ending

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from mappa_trackers.ml_flow import MAX_PARAM_CHARACTERS, MlflowTracker
+from mappa_trackers.mlflow_tracker import MAX_PARAM_CHARACTERS, MlflowTracker
 from mappa_trackers.options import MlflowOptions
 
 from mappa_core.testing import TrackerContract

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from mappa_core.engine.cluster.fleet.environment import local_actor_environment, remote_actor_environment
+from mappa_core.engine.cluster.actors.actor_environment import local_actor_environment, remote_actor_environment
 
 DRIVER = {
     "HOME": "/home/me",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from mappa_core.safe_walk import remove_tree
 from mappa_core.tools.cage import disk
-from mappa_core.tools.cage.walk import remove_tree
 
 MANY = 1_000_000
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappa_core.tools.cage import kernel, landlock, places, privileges
+from mappa_core.tools.cage import kernel, landlock, privileges, system_paths
 
 ABI = landlock.abi_version()
 needs_landlock = pytest.mark.skipif(ABI < 3, reason=f"Landlock of this kernel: version {ABI}")
@@ -55,7 +55,7 @@ def caged(in_child, ground, uid):
                 kernel.set_dumpable()
             landlock.restrict(
                 writable=[str(ground / "work")],
-                readable=[str(ground / "packages"), *places.SYSTEM_PATHS, *map(str, readable)],
+                readable=[str(ground / "packages"), *system_paths.SYSTEM_PATHS, *map(str, readable)],
                 hidden=[str(ground / path) for path in hidden],
             )
             os.chdir(ground / "work")
@@ -221,7 +221,9 @@ def test_a_process_may_read_about_itself_and_not_about_others(in_child, refused)
         if other == 0:
             signal.pause()
         kernel.no_new_privileges()
-        landlock.restrict(writable=[], readable=[*places.own_process_paths(), *places.KERNEL_PATHS], hidden=[])
+        landlock.restrict(
+            writable=[], readable=[*system_paths.own_process_paths(), *system_paths.KERNEL_PATHS], hidden=[]
+        )
         assert "VmRSS" in read("/proc/self/status")
         assert os.listdir("/proc/self/fd")
         assert "MemTotal" in read("/proc/meminfo")

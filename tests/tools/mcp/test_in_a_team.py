@@ -18,7 +18,7 @@ from mappa_core.protocols import Workflow
 from mappa_core.records import Message, Role, Sampling, Task
 from mappa_core.rollout.collector import RolloutCollector
 from mappa_core.rollout.team import Job, Team
-from mappa_core.session.kit import open_tools, to_tool_limits
+from mappa_core.session.toolset import open_tools, to_tool_limits
 from mappa_core.testing import MemoryRecorder, ScriptedSampler
 from mappa_core.tools.calculator import Calculator
 from mappa_core.tools.mcp.options import McpOptions

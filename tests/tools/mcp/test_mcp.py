@@ -17,9 +17,9 @@ import uvicorn
 from mappa_core.errors import ConfigError, ToolError
 from mappa_core.records import ToolLimits, ToolResult
 from mappa_core.testing import ToolContract
-from mappa_core.tools.mcp.box import McpTool, McpToolbox
 from mappa_core.tools.mcp.connection import build_connection
 from mappa_core.tools.mcp.options import McpOptions
+from mappa_core.tools.mcp.toolbox import McpTool, McpToolbox
 from mappa_core.tools.workspace import FolderWorkspace
 
 HERE = Path(__file__).parent

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mappa_core.engine.cluster.fleet import Actor, ActorCall, RayActors, ReservedBundle
+from mappa_core.engine.cluster.actors import Actor, ActorCall, RayActors, ReservedBundle
+from mappa_core.engine.cluster.learners.deepspeed_config import check_deepspeed_options
 from mappa_core.engine.cluster.learners.rank import LearnerConfig, LearnerRank
-from mappa_core.engine.cluster.learners.settings import check_deepspeed_options
-from mappa_core.engine.cluster.sync import gpu
-from mappa_core.engine.cluster.sync.receipt import SentWeights
+from mappa_core.engine.cluster.sync import vllm_transfer
+from mappa_core.engine.cluster.sync.transfer_records import SentWeights
 from mappa_core.engine.learning.scoring import TokenScores
 from mappa_core.errors import EngineLost, MappaError
 from mappa_core.protocols import Loss, PolicySpec
@@ -144,12 +144,12 @@ class LearnerGroup:
         return sent
 
     async def connect(
-        self, policy: str, transport: gpu.GpuTransport, engines: Sequence[Any], workers: Sequence[int]
+        self, policy: str, transport: vllm_transfer.GpuTransport, engines: Sequence[Any], workers: Sequence[int]
     ) -> None:
         """Connect all ranks to a policy's engines, given as Ray handles with their numbers of GPUs. Untested."""
         deadline_s = self._config.options.sync_s
         free = await self._wait_for(self._ranks[0].call("new_rendezvous"), deadline_s, "find a place to meet")
-        rendezvous = gpu.TransferRendezvous(host=free.host, port=free.port, workers=tuple(workers))
+        rendezvous = vllm_transfer.TransferRendezvous(host=free.host, port=free.port, workers=tuple(workers))
         what = f"meet the samplers of {policy!r}"
         await self._call_all("connect", policy, transport, rendezvous, tuple(engines), deadline_s=deadline_s, what=what)
 

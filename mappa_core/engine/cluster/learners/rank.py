@@ -14,22 +14,22 @@ from torch import Tensor
 
 from mappa_core.config.schema import TrainSection
 from mappa_core.engine.checkpoint import VALUE_HEAD_PREFIX, load_start_weights
-from mappa_core.engine.cluster.learners import stored
-from mappa_core.engine.cluster.learners.adapter import AdapterLearner
-from mappa_core.engine.cluster.learners.bases import FrozenModel, enable_activation_checkpointing, new_value_head
-from mappa_core.engine.cluster.learners.joining import (
+from mappa_core.engine.cluster.learners import checkpoint_io
+from mappa_core.engine.cluster.learners.adapter_learner import AdapterLearner
+from mappa_core.engine.cluster.learners.deepspeed_config import deepspeed_config
+from mappa_core.engine.cluster.learners.frozen_model import FrozenModel, enable_activation_checkpointing, new_value_head
+from mappa_core.engine.cluster.learners.process_group import (
     Rendezvous,
     destroy_process_group,
     init_process_group,
     new_rendezvous,
 )
-from mappa_core.engine.cluster.learners.settings import deepspeed_config
-from mappa_core.engine.cluster.sync import gpu
+from mappa_core.engine.cluster.sync import vllm_transfer
 from mappa_core.engine.cluster.sync.buckets import Bucket
-from mappa_core.engine.cluster.sync.receipt import SentWeights
-from mappa_core.engine.cluster.sync.sending import BucketSender, order_for_sending
-from mappa_core.engine.learning.forward import LogprobModel
-from mappa_core.engine.learning.layout import BatchLayout, MicroBatch, pad_right
+from mappa_core.engine.cluster.sync.sender import BucketSender, order_for_sending
+from mappa_core.engine.cluster.sync.transfer_records import SentWeights
+from mappa_core.engine.learning.batching import BatchLayout, MicroBatch, pad_right
+from mappa_core.engine.learning.logprob_model import LogprobModel
 from mappa_core.engine.learning.scoring import TokenScores, score_policy
 from mappa_core.engine.learning.update import PolicyUpdate
 from mappa_core.engine.options import ClusterOptions
@@ -47,7 +47,7 @@ class LearnerConfig:
     train: TrainSection
     options: ClusterOptions
     dtype: str
-    gpu: bool
+    vllm_transfer: bool
     seed: int
 
 
@@ -67,7 +67,7 @@ class LearnerRank:
         self._learners: dict[str, Any] = {}
         self._shapes: dict[str, Mapping[str, Any]] = {}
         self._sender: BucketSender | None = None
-        self._gpu_senders: dict[str, gpu.GpuSender] = {}
+        self._gpu_senders: dict[str, vllm_transfer.GpuSender] = {}
 
     def new_rendezvous(self) -> Rendezvous:
         """Return an address at which the other ranks can join this one."""
@@ -92,7 +92,7 @@ class LearnerRank:
 
     def _new_full_learner(self, spec: PolicySpec) -> Any:
         # DeepSpeed is imported after its device is known.
-        from mappa_core.engine.cluster.learners.zero import DeepSpeedLearner
+        from mappa_core.engine.cluster.learners.deepspeed_learner import DeepSpeedLearner
 
         config = self._config
         model = self._bases[spec.model].trainable_copy()
@@ -203,19 +203,27 @@ class LearnerRank:
         return self._current_sender().sent_record()
 
     def connect(
-        self, policy: str, transport: gpu.GpuTransport, rendezvous: gpu.TransferRendezvous, engines: Sequence[Any]
+        self,
+        policy: str,
+        transport: vllm_transfer.GpuTransport,
+        rendezvous: vllm_transfer.TransferRendezvous,
+        engines: Sequence[Any],
     ) -> None:
         """Connect to the engines of a policy, given as Ray handles, for transfers from GPU to GPU. Untested."""
         dtype = getattr(torch, self._config.dtype)
         shapes = self._shapes[policy].items()
-        metas = [gpu.TensorMeta(name, dtype, shape) for name, shape in shapes if not name.startswith(VALUE_HEAD_PREFIX)]
+        metas = [
+            vllm_transfer.TensorMeta(name, dtype, shape)
+            for name, shape in shapes
+            if not name.startswith(VALUE_HEAD_PREFIX)
+        ]
         metas = order_for_sending(metas, lambda one: one.bytes)
-        self._gpu_senders[policy] = gpu.GpuSender(
+        self._gpu_senders[policy] = vllm_transfer.GpuSender(
             transport,
             policy,
             rank=self._rank,
-            source=gpu.WeightSource(metas, lambda: self._weights(policy)),
-            call=gpu.make_engine_caller(engines, self._config.options.sync_s),
+            source=vllm_transfer.WeightSource(metas, lambda: self._weights(policy)),
+            call=vllm_transfer.make_engine_caller(engines, self._config.options.sync_s),
             rendezvous=rendezvous,
         )
 
@@ -226,12 +234,12 @@ class LearnerRank:
     def save(self, folder: Path, versions: Mapping[str, int]) -> None:
         """Write every policy to a subfolder of its name; rank 0 writes, and all ranks must see the folder."""
         for name, learner in self._learners.items():
-            stored.save_policy(learner, folder / name, version=versions[name], writes=self._rank == 0)
+            checkpoint_io.save_policy(learner, folder / name, version=versions[name], writes=self._rank == 0)
 
     def load(self, folder: Path) -> dict[str, int]:
         """Load what any engine saved, on any number of ranks; returns the versions of policies."""
         return {
-            name: stored.load_policy(
+            name: checkpoint_io.load_policy(
                 learner, folder / name, self._shapes[name], policy=name, model_name=self._specs[name].model
             ).version
             for name, learner in self._learners.items()

@@ -3,13 +3,13 @@
 Pure arithmetic: it starts nothing and imports no heavy library. Its GPU memory figures are estimates, not measured.
 """
 
-from mappa_core.engine.cluster.placement.layout import GroupPlacement as GroupPlacement
-from mappa_core.engine.cluster.placement.layout import PoolPlacement as PoolPlacement
-from mappa_core.engine.cluster.placement.placed import Placement as Placement
-from mappa_core.engine.cluster.placement.placing import find_placement as find_placement
+from mappa_core.engine.cluster.placement.candidates import GroupPlacement as GroupPlacement
+from mappa_core.engine.cluster.placement.candidates import PoolPlacement as PoolPlacement
+from mappa_core.engine.cluster.placement.format import format_placement as format_placement
+from mappa_core.engine.cluster.placement.placement import Placement as Placement
 from mappa_core.engine.cluster.placement.resources import DeviceSlot as DeviceSlot
 from mappa_core.engine.cluster.placement.resources import Node as Node
 from mappa_core.engine.cluster.placement.resources import Resources as Resources
-from mappa_core.engine.cluster.placement.showing import format_placement as format_placement
-from mappa_core.engine.shapes import ModelShape as ModelShape
-from mappa_core.engine.shapes import read_shape as read_shape
+from mappa_core.engine.cluster.placement.search import find_placement as find_placement
+from mappa_core.engine.model_shape import ModelShape as ModelShape
+from mappa_core.engine.model_shape import read_shape as read_shape

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mappa_core.engine.cluster.placement.layout import PolicyUnit
-from mappa_core.engine.cluster.placement.loads import MemoryInputs
-from mappa_core.engine.footprint import BYTES_PER_NUMBER
+from mappa_core.engine.cluster.placement.candidates import PolicyUnit
+from mappa_core.engine.cluster.placement.memory import MemoryInputs
+from mappa_core.engine.memory_estimate import BYTES_PER_NUMBER
 from mappa_core.engine.options import ClusterOptions
 from mappa_core.errors import ConfigError
 

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 import structlog
 
-from mappa_core.engine.cluster.fleet.fleet import RayActors
-from mappa_core.engine.cluster.samplers.remote import Deadlines, EngineResources, PendingRequest, RemoteEngine
+from mappa_core.engine.cluster.actors.ray_actors import RayActors
+from mappa_core.engine.cluster.samplers.messages import Generation, GenerationRequest, SamplerConfig
+from mappa_core.engine.cluster.samplers.remote_engine import Deadlines, EngineResources, PendingRequest, RemoteEngine
 from mappa_core.engine.cluster.samplers.router import Router
-from mappa_core.engine.cluster.samplers.values import Generation, GenerationRequest, SamplerConfig
 from mappa_core.errors import EngineError, EngineLost
 from mappa_core.records import Int32, Sampling
 

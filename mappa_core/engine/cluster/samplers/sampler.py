@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mappa_core.engine.checks import check_request
 from mappa_core.engine.cluster.samplers.pool import SamplerPool
-from mappa_core.engine.models import ModelInfo
+from mappa_core.engine.model_info import ModelInfo
+from mappa_core.engine.sampling_checks import check_request
 from mappa_core.records import Completion, Int32, Message, Sampling, ToolSpec
 
 

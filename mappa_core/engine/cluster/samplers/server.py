@@ -12,12 +12,12 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from mappa_core.engine.cluster.samplers.loading import BucketQueue
-from mappa_core.engine.cluster.samplers.stepping import SequenceLogprobs, StepLoop
-from mappa_core.engine.cluster.samplers.values import GenerationRequest, RequestResult, SamplerConfig
+from mappa_core.engine.cluster.samplers.messages import GenerationRequest, RequestResult, SamplerConfig
+from mappa_core.engine.cluster.samplers.step_loop import SequenceLogprobs, StepLoop
+from mappa_core.engine.cluster.samplers.weight_loader import BucketQueue
 from mappa_core.engine.cluster.sync.buckets import Bucket, ReceivedTensors
-from mappa_core.engine.cluster.sync.gpu import START_UPDATE, GpuReceiver
-from mappa_core.engine.cluster.sync.receipt import ReceivedWeights
+from mappa_core.engine.cluster.sync.transfer_records import ReceivedWeights
+from mappa_core.engine.cluster.sync.vllm_transfer import START_UPDATE, GpuReceiver
 from mappa_core.errors import EngineError
 from mappa_core.records import Int32
 
@@ -46,7 +46,7 @@ class SamplerServer:
     def _run_engine(self, opened: Future[None]) -> None:
         """Run the engine thread; vLLM is constructed in the thread that uses it."""
         try:
-            from mappa_core.engine.cluster.samplers.core import VllmEngine
+            from mappa_core.engine.cluster.samplers.vllm_engine import VllmEngine
 
             self._vllm = VllmEngine(self._config)
             self._step_loop = StepLoop(self._vllm, isolate_waves=self._config.isolate_waves)

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import structlog
 
 from mappa_core.engine.cluster.sync import probe
-from mappa_core.engine.cluster.sync.receipt import SentWeights, check_received, check_sent
-from mappa_core.engine.cluster.sync.sides import EnginePool, SamplerEngine, WeightProvider
+from mappa_core.engine.cluster.sync.interfaces import EnginePool, SamplerEngine, WeightProvider
+from mappa_core.engine.cluster.sync.transfer_records import SentWeights, check_received, check_sent
 from mappa_core.errors import EngineError, SyncError
 from mappa_core.experience import Experience, Receipt
 from mappa_core.records import Float32, Int32

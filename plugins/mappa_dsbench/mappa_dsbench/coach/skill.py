@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mappa_core import Task
-from mappa_dsbench.contracts.handing_in import read_ids, to_submission
+from mappa_dsbench.contracts.check_submission import read_ids, to_submission
 from mappa_dsbench.grading.grade import grade_submission, normalise_score
 from mappa_dsbench.grading.truth import load_truth
 from mappa_dsbench.roles import TEST

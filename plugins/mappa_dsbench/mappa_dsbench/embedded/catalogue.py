@@ -9,7 +9,7 @@ from typing import Literal
 import pandas as pd
 
 from mappa_core import TaskError
-from mappa_dsbench.embedded.cutting import EmbeddedFiles, make_files
+from mappa_dsbench.embedded.make_task import EmbeddedFiles, make_files
 from mappa_dsbench.embedded.names import HELD_OUT_WORDS, TRAINING_WORDS, Draw
 from mappa_dsbench.embedded.recipes import HELD_OUT, TRAINING, Recipe
 from mappa_dsbench.embedded.sources import load_dataset

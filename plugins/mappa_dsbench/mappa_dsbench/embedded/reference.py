@@ -21,7 +21,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from mappa_core import ToolError
-from mappa_dsbench.embedded.cutting import EmbeddedFiles
+from mappa_dsbench.embedded.make_task import EmbeddedFiles
 from mappa_dsbench.grading.grade import Anchors, compute_anchors, grade_submission
 from mappa_dsbench.grading.metrics import METRICS, Values
 from mappa_dsbench.grading.truth import read_truth

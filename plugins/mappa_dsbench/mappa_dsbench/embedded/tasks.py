@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mappa_core import ConfigError, Split, Task, TaskError
-from mappa_dsbench.asking import describe_task
+from mappa_dsbench.cache_paths import resolve_cache_folder, write_atomically
 from mappa_dsbench.embedded.catalogue import EmbeddedTask, tasks_of_split
 from mappa_dsbench.embedded.facts import TaskFacts, digest_files, load_facts
 from mappa_dsbench.options import EmbeddedOptions
-from mappa_dsbench.places import resolve_cache_folder, write_atomically
 from mappa_dsbench.roles import TASK_FILES
 from mappa_dsbench.table import table_to_meta
+from mappa_dsbench.task_prompt import describe_task
 
 
 class EmbeddedTasks:

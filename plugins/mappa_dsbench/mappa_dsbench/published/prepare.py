@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from mappa_core import TaskError
 from mappa_dsbench.published.catalogue import Published, load_catalogue
-from mappa_dsbench.published.layout import CheckedTask, check_task, find_root
+from mappa_dsbench.published.check_files import CheckedTask, check_task, find_root
 from mappa_dsbench.published.prompts import PublishedTexts, read_texts
 
 TEXT_FILES = "dsbench_modeling_*.json"

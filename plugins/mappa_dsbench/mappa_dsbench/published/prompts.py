@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Literal
 
 from mappa_core import TaskError
-from mappa_dsbench.asking import describe_task
 from mappa_dsbench.problem import Problem
 from mappa_dsbench.published.catalogue import Published
+from mappa_dsbench.task_prompt import describe_task
 
 Section = Literal["Task", "Evaluation", "Submission Format", "Dataset", "Data Fields", "Files"]
 KEPT_SECTIONS: tuple[Section, ...] = ("Task", "Dataset", "Data Fields")

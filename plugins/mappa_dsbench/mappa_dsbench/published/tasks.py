@@ -16,17 +16,17 @@ from typing import Any
 import pandas as pd
 
 from mappa_core import Split, Task, TaskError, ToolError
+from mappa_dsbench.cache_paths import check_out_of_reach, resolve_cache_folder
 from mappa_dsbench.grading.grade import compute_anchors
 from mappa_dsbench.grading.truth import read_truth
 from mappa_dsbench.options import PublishedOptions
-from mappa_dsbench.places import check_out_of_reach, resolve_cache_folder
 from mappa_dsbench.problem import Problem
 from mappa_dsbench.published.catalogue import Published, find_published, load_catalogue
-from mappa_dsbench.published.joining import add_sample, join_ids
-from mappa_dsbench.published.layout import FIRST_ROWS, CheckedTask, TaskFiles, check_task, find_root, task_paths
-from mappa_dsbench.published.loading import read_problem
+from mappa_dsbench.published.check_files import FIRST_ROWS, CheckedTask, TaskFiles, check_task, find_root, task_paths
+from mappa_dsbench.published.complete_files import add_sample, join_ids
 from mappa_dsbench.published.prepare import find_texts
 from mappa_dsbench.published.prompts import PublishedTexts, build_prompt, read_texts
+from mappa_dsbench.published.read_problem import read_problem
 from mappa_dsbench.roles import TASK_FILES
 from mappa_dsbench.table import Table, has_missing_and_text, table_from_meta, table_to_meta
 

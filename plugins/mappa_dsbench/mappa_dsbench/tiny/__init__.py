@@ -7,5 +7,5 @@ drawing.py         synthetic tasks
 foresight.py       the predicted result of a program
 demonstrations.py  conversations of the team at work, with planted faults
 tokenizer.py       one token per line and piece, and bytes for other text
-warmstart.py       the command that builds the shipped folder
+warm_start.py      the command that builds the shipped folder
 """

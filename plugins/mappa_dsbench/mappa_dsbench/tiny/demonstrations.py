@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from mappa_core import PYTHON, Message, ToolCall, ToolResult
-from mappa_dsbench.briefing import PromptTemplates
+from mappa_dsbench.prompts import PromptTemplates
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODEL, MODELER, ROLES, X_TEST, X_TRAIN, Y_TRAIN
-from mappa_dsbench.tiny.drawing import SyntheticTask, draw_task
-from mappa_dsbench.tiny.foresight import OK, PredictedOutcome, predict_outcome
-from mappa_dsbench.tiny.habits import FAULT_PLANTERS, FaultProbabilities, draw_sound_program, plant_faults
+from mappa_dsbench.tiny.planted_faults import FAULT_PLANTERS, FaultProbabilities, draw_sound_program, plant_faults
+from mappa_dsbench.tiny.predict_outcome import OK, PredictedOutcome, predict_outcome
+from mappa_dsbench.tiny.synthetic_tables import SyntheticTask, draw_task
 
 FEATURE_FILES = (X_TRAIN, Y_TRAIN, X_TEST)
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from mappa_core import PYTHON, Message, ToolCall, ToolResult
-from mappa_mathchat.briefing import Contribution
 from mappa_mathchat.plans import APPLY_OPERATION, PYTHON_OPERATORS, Plan, PlanStep
-from mappa_mathchat.words import OPERAND_RANGES, WordProblem, generate_problems
+from mappa_mathchat.prompts import Contribution
+from mappa_mathchat.word_problems import OPERAND_RANGES, WordProblem, generate_problems
 from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER, MathChat, needs_another_try
 
 PYTHON_CALL = ToolCall(name=PYTHON)

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import Any
 
-from mappa_sandboxfusion.remote.incoming import remove_tree
+from mappa_sandboxfusion.remote.apply_files import remove_tree
 
 STACK_BYTES = 8 << 20
 PR_SET_CHILD_SUBREAPER = 36

@@ -18,8 +18,8 @@ import os
 import stat
 from typing import Any
 
+from mappa_sandboxfusion.remote.apply_files import LostState, receive, remove_tree, update_copy
 from mappa_sandboxfusion.remote.contents import MAX_NAMED_LEFT, Contents, write_changed
-from mappa_sandboxfusion.remote.incoming import LostState, receive, remove_tree, update_copy
 from mappa_sandboxfusion.remote.program import run_program
 
 

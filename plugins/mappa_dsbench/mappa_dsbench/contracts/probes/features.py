@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from mappa_dsbench.contracts.probes.leaks import check_leaks, check_refit
-from mappa_dsbench.contracts.probes.opening import Report, type_name
+from mappa_dsbench.contracts.probes.safe_unpickle import Report, type_name
 from mappa_dsbench.contracts.probes.targets import compare_targets, row_order, to_columns
 
 _X_TRAIN, _Y_TRAIN, _X_TEST = "X_train.pkl", "y_train.pkl", "X_test.pkl"

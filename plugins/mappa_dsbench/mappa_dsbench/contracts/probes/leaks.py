@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mappa_dsbench.contracts.probes.opening import Report
+from mappa_dsbench.contracts.probes.safe_unpickle import Report
 from mappa_dsbench.contracts.probes.targets import to_numbers
 
 _X_TRAIN, _X_TEST = "X_train.pkl", "X_test.pkl"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import is_classifier, is_regressor
 
-from mappa_dsbench.contracts.probes.opening import Report, error_line, open_pickle, type_name
+from mappa_dsbench.contracts.probes.safe_unpickle import Report, error_line, open_pickle, type_name
 
 _MODEL, _X_TEST, _Y_TRAIN = "model.pkl", "X_test.pkl", "y_train.pkl"
 NUMERIC_PREDICTIONS = ("number", "count")

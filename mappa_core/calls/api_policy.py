@@ -1,0 +1,136 @@
+"""Policies behind an API: agents played by a provider's model, without local weights."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from mappa_core.calls.client import ProviderClient
+from mappa_core.calls.options import ApiPolicyOptions, merge_options
+from mappa_core.calls.reasoning_text import split_reasoning
+from mappa_core.errors import CallError, ConfigError, PromptTooLong
+from mappa_core.hookspecs import Offer
+from mappa_core.protocols import Provider, Request, Transport
+from mappa_core.records import Completion, Finish, Message, Sampling, ToolSpec
+
+FENCED_TOOL = "python"
+"""The tool that is called by a fenced code block, which any model can write."""
+SEED_MODULUS = 2**31
+"""Seeds are sent modulo this: some providers refuse more than 31 bits."""
+
+_FINISH: dict[Literal["end", "length", "blocked"], Finish] = {"end": "stop", "length": "length", "blocked": "abort"}
+
+
+def api_policy_offer(offer: Offer[Transport]) -> Offer[ApiPolicy]:
+    """Build the offer of an API policy from a transport, under the same name."""
+
+    def build(options: Any) -> ApiPolicy:
+        caller = ProviderClient(offer.build(options), name=offer.name, limits=options.limits, price=options.price)
+        return ApiPolicy(caller, options)
+
+    return Offer(offer.name, build, merge_options(ApiPolicyOptions, offer.options))
+
+
+class ApiPolicy:
+    """Samples actions from a provider's model. It is not trained: there are no tokens and no log-probabilities."""
+
+    def __init__(self, caller: ProviderClient, options: ApiPolicyOptions) -> None:
+        self._caller = caller
+        self._options = options
+
+    @property
+    def provider(self) -> Provider:
+        """The provider that is called."""
+        return self._caller.provider
+
+    def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> tuple[Message, ...]:
+        """Convert `messages` to the form that every provider accepts: at most one `system` message, then `user` and
+        `assistant` alternating.
+
+        Consecutive messages of one role are joined, a later system message becomes a user message, empty messages are
+        dropped. Tool results become user text and tool calls assistant text, each under a line that says so; reasoning
+        text is dropped. The tool `python` is called by a fenced block, which the workflow's own prompt explains.
+
+        Raises:
+            ConfigError: another tool is offered, which would need native tool calls.
+        """
+        native = [tool.name for tool in tools if tool.name != FENCED_TOOL]
+        if native:
+            raise ConfigError(
+                f"a policy behind an API calls only {FENCED_TOOL}, by a fenced block, and the workflow offers it "
+                f"{', '.join(native)}: give that agent a policy of kind full or frozen"
+            )
+        turns: list[Message] = []
+        for message in messages:
+            turn = _as_turn(message, at_start=not turns or turns[-1].role == "system")
+            if not turn.content.strip():
+                continue
+            if turns and turns[-1].role == turn.role:
+                turn = Message(role=turn.role, content=f"{turns.pop().content}\n\n{turn.content}")
+            turns.append(turn)
+        return tuple(turns)
+
+    async def sample(self, prompt: tuple[Message, ...], sampling: Sampling) -> Completion:
+        """Sample one action. A reply that the provider blocked is an action without text and with finish `abort`.
+
+        Raises:
+            CallError: there is no reply.
+            PromptTooLong: prompt and `max_tokens` exceed the model's context window.
+            ConfigError: `sampling` truncates the distribution, which not every provider supports.
+        """
+        if sampling.top_p != 1.0 or sampling.top_k != 0:
+            raise ConfigError(
+                "a policy behind an API needs sampling.top_p=1 and sampling.top_k=0, "
+                f"not {sampling.top_p:g} and {sampling.top_k}"
+            )
+        request = Request(
+            messages=prompt,
+            max_tokens=sampling.max_tokens,
+            temperature=sampling.temperature if self._options.send_temperature else None,
+            seed=sampling.seed % SEED_MODULUS,
+            timeout_s=self._options.limits.timeout_s,
+        )
+        started = time.perf_counter()
+        try:
+            reply = await self._caller.complete(request)
+        except CallError as fault:
+            if fault.kind == "too_long":
+                raise PromptTooLong(str(fault)) from fault
+            raise
+        return Completion(
+            text="" if reply.stop == "blocked" else reply.text,
+            prompt_tokens=None,
+            tokens=None,
+            logprobs=None,
+            finish=_FINISH[reply.stop],
+            temperature=1.0 if request.temperature is None else request.temperature,  # 1.0 is the providers' default
+            usage=reply.usage,
+            seconds=time.perf_counter() - started,
+        )
+
+    def reply(self, completion: Completion) -> Message:
+        """Return the completion as an assistant message with its reasoning text split off."""
+        reasoning, content = split_reasoning(completion.text)
+        return Message(role="assistant", content=content, reasoning=reasoning)
+
+    def encode(self, text: str) -> None:
+        """Return None: the provider's tokens are not known."""
+        return
+
+    async def close(self) -> None:
+        """Release connections."""
+        await self._caller.close()
+
+
+def _as_turn(message: Message, *, at_start: bool) -> Message:
+    """Convert `message` to a text-only message of role system, user or assistant. `at_start`: only system messages
+    precede it."""
+    if message.role == "tool":
+        source = "a tool" if message.name is None else f"the tool {message.name}"
+        return Message(role="user", content=f"Result of {source}:\n\n{message.content}")
+    if message.role == "system" and not at_start:
+        return Message(role="user", content=message.content)
+    calls = (f"Call of the tool {call.name}:\n\n{json.dumps(dict(call.arguments))}" for call in message.tool_calls)
+    return Message(role=message.role, content="\n\n".join(part for part in (message.content, *calls) if part.strip()))

@@ -1,0 +1,188 @@
+"""Client of one provider: rate-limited calls with deadlines, retries and prices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from random import Random
+from typing import TypeVar
+
+from mappa_core.calls.circuit_breaker import CircuitBreaker
+from mappa_core.calls.options import CallLimits, Price, check_limits
+from mappa_core.calls.prices import cost
+from mappa_core.calls.rate_limit import ConcurrencyLimiter, RateLimiter
+from mappa_core.errors import CallError, CallFault
+from mappa_core.protocols import Provider, Reply, Request, Transport
+from mappa_core.records import Message, Usage
+
+T = TypeVar("T")
+
+RETRYABLE: frozenset[CallFault] = frozenset({"rate_limit", "overloaded", "server", "timeout", "connection", "garbled"})
+"""Faults after which a call is retried."""
+THROTTLING: frozenset[CallFault] = frozenset({"rate_limit", "overloaded"})
+"""Faults after which the concurrency is lowered."""
+OUTAGES: frozenset[CallFault] = (RETRYABLE - {"rate_limit"}) | {"key", "quota", "model"}
+"""Faults of the provider as a whole; after any other fault it is available and refused a single call."""
+
+INITIAL_BACKOFF_S, BACKOFF_FACTOR = 0.25, 4.0
+"""Maximum wait before the second attempt, and its growth per attempt: short faults cost little, and an outage of
+seconds is survived."""
+CHARACTERS_PER_TOKEN = 4.0
+
+
+class ProviderClient:
+    """Sends requests of many concurrent tasks through one transport. All times are of the event loop's clock.
+
+    A call waits for a concurrency slot, for the rate limits of requests and tokens per minute, and for the end of a
+    pause that a Retry-After header asked for; then it is sent with a deadline, which covers the call and not the wait.
+    An exception of the transport other than CallError is a bug of the transport and is passed on.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        name: str,
+        limits: CallLimits,
+        price: Price | None = None,
+        random: Random | None = None,
+    ) -> None:
+        """`name` is the name of the offer; `random` draws the waits between attempts.
+
+        Raises:
+            ConfigError: `limits` or `price` are invalid.
+        """
+        check_limits(name, limits, price)
+        self._transport = transport
+        self._name = name
+        self._limits = limits
+        self._price = price
+        self._random = random or Random()
+        self._concurrency = ConcurrencyLimiter(limits.concurrency)
+        self._rate_limiter = RateLimiter(limits.requests_per_minute, limits.tokens_per_minute)
+        self._breaker = CircuitBreaker(name, failures=limits.breaker_failures, rest_s=limits.breaker_rest_s)
+
+    @property
+    def provider(self) -> Provider:
+        """The provider that is called."""
+        transport = self._transport
+        return Provider(name=self._name, model=transport.model, host=transport.host, priced=self._price is not None)
+
+    async def complete(self, request: Request) -> Reply:
+        """Return the reply to `request`, with the number of calls and the price in its `usage`.
+
+        Tokens and price are those of the reply: no provider reports the usage of a call without one.
+
+        Raises:
+            CallError: there is no reply, after all attempts where the fault is retryable.
+        """
+        tries = 0
+        while True:
+            tries += 1
+            answer = await self._attempt(request, tries)
+            if isinstance(answer, Reply):
+                return replace(answer, usage=self._with_cost(answer.usage, tries))
+            if answer.kind not in RETRYABLE or tries == self._limits.attempts:
+                raise answer
+            if answer.retry_after_s is None:  # otherwise it waits for the pause, like all calls
+                await asyncio.sleep(self._backoff_s(tries))
+
+    async def count(self, messages: Sequence[Message]) -> int | None:
+        """Count the tokens of `messages` with the provider's own counter; None if it has none. Not retried.
+
+        Raises:
+            CallError: the counter failed.
+        """
+        self._breaker.check(_now())
+        await self._concurrency.acquire()
+        try:
+            return await _with_deadline(self._limits.timeout_s, self._transport.count(messages))
+        finally:
+            self._concurrency.release()
+
+    async def close(self) -> None:
+        """Release connections."""
+        await self._transport.close()
+
+    async def _attempt(self, request: Request, tries: int) -> Reply | CallError:
+        """Make one call and return its reply or its fault. Raises CallError if the call cannot be sent at all."""
+        self._breaker.check(_now())
+        estimate = sum(len(message.content) for message in request.messages) / CHARACTERS_PER_TOKEN
+        await self._concurrency.acquire()
+        try:
+            await self._rate_limiter.acquire(estimate)
+            await self._wait_while_paused()
+            return await self._send(request, tries, estimate)
+        finally:
+            self._concurrency.release()
+
+    async def _wait_while_paused(self) -> None:
+        """Wait until the pause of a Retry-After header is over."""
+        while (wait := self._rate_limiter.pause_left_s(_now())) > 0.0:
+            if wait > self._limits.longest_wait_s:
+                cause = self._rate_limiter.paused_by
+                assert cause is not None
+                raise CallError(
+                    cause.kind,
+                    f"{self._name} asked to be left alone for {cause.retry_after_s:.0f} s, and "
+                    f"limits.longest_wait_s={self._limits.longest_wait_s:g}. It said: {cause}",
+                    retry_after_s=wait,
+                )
+            await asyncio.sleep(wait)
+
+    async def _send(self, request: Request, tries: int, estimate: float) -> Reply | CallError:
+        self._breaker.begin_call(_now())
+        generation = self._concurrency.generation
+        try:
+            reply = await _with_deadline(
+                min(request.timeout_s, self._limits.timeout_s), self._transport.complete(request)
+            )
+        except CallError as fault:
+            self._record_fault(fault, tries, generation)
+            return fault
+        self._breaker.record_success()
+        self._concurrency.record_success()
+        usage = reply.usage
+        if usage is not None and usage.prompt_tokens is not None and usage.completion_tokens is not None:
+            self._rate_limiter.correct_estimate(estimate, usage.prompt_tokens + usage.completion_tokens)
+        return reply
+
+    def _record_fault(self, fault: CallError, tries: int, generation: int) -> None:
+        """Adapt concurrency, pause and circuit breaker to a fault."""
+        if fault.kind in THROTTLING:
+            self._concurrency.record_overload(generation)
+        if fault.kind in RETRYABLE and fault.retry_after_s is not None:
+            self._rate_limiter.pause(fault, _now())
+        if fault.kind not in OUTAGES:
+            self._breaker.record_success()
+        # A short fault fails all calls in flight at once. So only these calls count as failures of the provider:
+        # retries, calls that will not be retried, and calls that ran into their deadline.
+        elif tries > 1 or tries == self._limits.attempts or fault.kind not in RETRYABLE or fault.kind == "timeout":
+            self._breaker.record_failure(fault, _now())
+
+    def _backoff_s(self, tries: int) -> float:
+        """Exponential backoff with full jitter (M. Brooker, "Exponential Backoff And Jitter", AWS, 2015)."""
+        return self._random.uniform(
+            0.0, min(self._limits.longest_wait_s, INITIAL_BACKOFF_S * BACKOFF_FACTOR ** (tries - 1))
+        )
+
+    def _with_cost(self, usage: Usage | None, calls: int) -> Usage:
+        if usage is None:
+            return Usage(calls=calls)
+        return replace(usage, calls=calls, usd=cost(usage, self._price))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _with_deadline(seconds: float, call: Awaitable[T]) -> T:
+    """Return the result of `call`, or raise CallError `timeout`."""
+    try:
+        async with asyncio.timeout(seconds) as deadline:
+            return await call
+    except TimeoutError:
+        if not deadline.expired():
+            raise  # the transport's own TimeoutError
+        raise CallError("timeout", f"no reply within {seconds:g} s") from None

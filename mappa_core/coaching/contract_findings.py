@@ -1,0 +1,156 @@
+"""Findings of machine checks in words: hand-off contracts of a step and of the whole team.
+
+The words are ours and stand outside of fences; they contain only names from the workflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from mappa_core.coaching.data_fences import sanitize_name
+from mappa_core.records import Breach, FileChange, Role, Step
+from mappa_core.tools.workspace import file_lineage
+
+
+def step_name(step: Step) -> str:
+    """Return the display name of a step: its agent and turn, from 1."""
+    return f"{sanitize_name(step.agent)} (turn {step.turn + 1})"
+
+
+def step_findings(step: Step) -> tuple[str, ...]:
+    """Describe the breaches of `step`."""
+    return tuple(_describe_breach(step, breach) for breach in step.breaches)
+
+
+def inspection_lines(step: Step) -> tuple[str, ...]:
+    """Return the workflow's findings in the files after `step`, line by line. They may quote text of the files, so they
+    must stand in a fence."""
+    details = (f"{breach.path}: {breach.detail}" for breach in step.breaches if breach.reason and breach.detail)
+    return (*details, *(() if step.inspection is None else step.inspection.findings))
+
+
+def team_findings(
+    team: Mapping[str, Role],
+    given: Iterable[str],
+    steps: Sequence[Step],
+    later: Sequence[Step] = (),
+    *,
+    is_over: bool,
+) -> tuple[str, ...]:
+    """Describe the files that a role needs and that were missing or broken after the last of `steps`, and why.
+
+    Args:
+        given: files that came with the task.
+        later: the later steps, if the coach may know them.
+        is_over: whether the trajectory has ended. If not, a file whose producer can still act is not missing yet; its
+            last step shows whether it can: an output that is due and missing is a breach, so a step without that breach
+            was not its last one by contract.
+    """
+    needs = _needs(team)
+    if not needs:
+        return ()
+    broken = _broken_files(steps)
+    there = {*given, *_files_after(steps[-1])}
+    history = {path: changes for path, changes in file_lineage((*steps, *later)).items() if path not in there}
+    found = []
+    for path, needed_by in needs.items():
+        if path not in there:
+            why = _why_gone(history.get(path, ()), steps, later) or _why_unwritten(
+                path, team, (*steps, *later), is_over
+            )
+            found.append(f"{sanitize_name(path)}, which {_join(needed_by)} needs: {why}.")
+        elif path in broken:
+            step, breach = broken[path]
+            left = f"{step_name(step)} left it broken{_fault_suffix(breach)}"
+            found.append(f"{sanitize_name(path)}, which {_join(needed_by)} needs: {left}.")
+    return tuple(found)
+
+
+def _describe_breach(step: Step, breach: Breach) -> str:
+    path, agent = sanitize_name(breach.path), sanitize_name(breach.agent)
+    fault = _fault_suffix(breach)
+    match breach.kind:
+        case "missing_input":
+            return f"{path}, which {agent} needs, was not there when {step_name(step)} began."
+        case "missing_output":
+            return f"{path}, which {agent} has to make, was due and not there when {step_name(step)} ended."
+        case "broken_input":
+            return f"{path}, which {agent} needs, could not be used when {step_name(step)} began{fault}."
+        case "broken_output":
+            return f"{path}, which {agent} has to make, could not be used when {step_name(step)} ended{fault}."
+
+
+def _fault_suffix(breach: Breach) -> str:
+    """Return the kind of fault of a broken file."""
+    return f": {sanitize_name(breach.reason)}" if breach.reason else ""
+
+
+def _broken_files(steps: Sequence[Step]) -> dict[str, tuple[Step, Breach]]:
+    """Return the files that a step left broken and no later step rewrote."""
+    found: dict[str, tuple[Step, Breach]] = {}
+    for step in steps:
+        for change in (change for result in step.results for change in result.files):
+            found.pop(change.path, None)
+        for breach in step.breaches:
+            if breach.kind == "broken_output":
+                found[breach.path] = (step, breach)
+    return found
+
+
+def _files_after(step: Step) -> set[str]:
+    files = set(step.files)
+    for result in step.results:
+        for change in result.files:
+            (files.discard if change.kind == "deleted" else files.add)(change.path)
+    return files
+
+
+def _needs(team: Mapping[str, Role]) -> dict[str, list[str]]:
+    """Map every needed file to the agents that need it."""
+    needs: dict[str, list[str]] = {}
+    for agent, role in team.items():
+        for path in role.needs:
+            needs.setdefault(path, []).append(agent)
+    return needs
+
+
+def _why_gone(changes: Sequence[tuple[str, FileChange]], steps: Sequence[Step], later: Sequence[Step]) -> str | None:
+    """Explain why a written file is missing; None if no action wrote it."""
+    by_id = {step.id: step for step in (*steps, *later)}
+    before = [(by_id[step], change.kind) for step, change in changes if by_id[step] in steps]
+    after = [by_id[step] for step, change in changes if by_id[step] in later and change.kind != "deleted"]
+    if before and before[-1][1] == "deleted":
+        lost = f"{step_name(before[-1][0])} deleted it"
+    elif before:
+        lost = f"{step_name(before[-1][0])} wrote it, and it is no longer there"
+    else:
+        lost = "not there yet"
+    if after:
+        return f"{lost}; {step_name(after[0])} wrote it later"
+    return lost if before else None
+
+
+def _why_unwritten(path: str, team: Mapping[str, Role], steps: Sequence[Step], is_over: bool) -> str:
+    """Explain why a file was never written."""
+    makers = [agent for agent, role in team.items() if path in role.produces]
+    if not makers:
+        return "no action wrote it, and nobody in the team has to make it"
+    return "; ".join(
+        _maker_status(maker, path, [step for step in steps if step.agent == maker], is_over) for maker in makers
+    )
+
+
+def _maker_status(maker: str, path: str, steps: Sequence[Step], is_over: bool) -> str:
+    who = f"{sanitize_name(maker)}, who has to make it,"
+    if not steps:
+        return f"no action wrote it; {who} never acted" if is_over else f"not there yet; {who} has not acted yet"
+    last = steps[-1]
+    if any(breach.kind == "missing_output" and breach.path == path for breach in last.breaches):
+        return f"no action wrote it; it was due by the end of {step_name(last)}"
+    if is_over:
+        return f"no action wrote it; {who} acted last as {step_name(last)}"
+    return f"not there yet; {who} had turns left after {step_name(last)}"
+
+
+def _join(names: Sequence[str]) -> str:
+    return " and ".join(sanitize_name(name) for name in names)

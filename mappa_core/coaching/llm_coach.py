@@ -1,0 +1,244 @@
+"""LLM coach for any provider: prompt, cassette, call, reply parser, one repair attempt."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import structlog
+
+from mappa_core.calls.client import ProviderClient
+from mappa_core.coaching.options import LLMCoachOptions
+from mappa_core.coaching.prompt import CoachPrompt, PromptBuilder
+from mappa_core.coaching.reply_parser import BadReply, ParsedVerdict, ReplySchema
+from mappa_core.coaching.single_flight import SingleFlight
+from mappa_core.errors import CallError, CoachError
+from mappa_core.protocols import Cassette, Coach, Provider, Reply, ReplyFormat, Request
+from mappa_core.records import Scene, Usage, Verdict
+
+log = structlog.get_logger()
+
+
+class LLMCoach(Coach):
+    """Judges one action (`score`) or several actions of one trajectory (`review`) by one model call.
+
+    An invalid reply is sent back once, with the whole evidence. A truncated reply is not: it would be truncated at the
+    same limit. A refusal of the provider or the model is an `abstained` verdict. If a server does not support the
+    schema, the coach requests plain JSON from then on; the parser is the same.
+
+    With a cassette every prompt is sent once: equal concurrent prompts share a call, later ones are replayed. Without a
+    cassette every prompt is sent anew, so that a coach can be compared with itself.
+    """
+
+    def __init__(
+        self, caller: ProviderClient, prompt_builder: PromptBuilder, options: LLMCoachOptions, *, settings: str = ""
+    ) -> None:
+        """`settings` identifies all other settings that affect the answers: it is part of the cassette addresses."""
+        self._caller = caller
+        self._prompt_builder = prompt_builder
+        self._options = options
+        self._answer: ReplyFormat = "schema"
+        self._cassette: Cassette | None = None
+        self._single_flight: SingleFlight[dict[int, Verdict]] = SingleFlight()
+        who = caller.provider
+        how = (who.name, who.model, options.temperature, options.seed, options.max_tokens, settings)
+        self._settings_key = json.dumps(how)
+
+    async def score(self, scene: Scene) -> Verdict:
+        (verdict,) = await self._judge(await self._prompt_builder.build(scene), self._reply_schema_for(scene))
+        return verdict
+
+    async def review(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
+        """Judge all `scenes` by one call; its usage is split evenly, in parts that add up to it."""
+        if not scenes:
+            return ()
+        reply_schema = replace(self._reply_schema_for(*scenes), actions=len(scenes))
+        return await self._judge(await self._prompt_builder.build_for_trajectory(scenes), reply_schema)
+
+    @property
+    def by_trajectory(self) -> bool:
+        return self._options.batch == "trajectory"
+
+    @property
+    def providers(self) -> tuple[Provider, ...]:
+        return (self._caller.provider,)
+
+    def use_cassette(self, cassette: Cassette) -> None:
+        self._cassette = cassette
+
+    async def close(self) -> None:
+        await self._caller.close()
+
+    def _reply_schema_for(self, *scenes: Scene) -> ReplySchema:
+        agents = (agent for scene in scenes for agent in (*scene.team, scene.step.agent))
+        return ReplySchema(agents=tuple(dict.fromkeys(agents)), correction=self._options.correction)
+
+    async def _judge(self, prompt: CoachPrompt, reply_schema: ReplySchema) -> list[Verdict]:
+        addresses = self._cassette_addresses(prompt, reply_schema)
+        replayed = {place: verdict for place, at in enumerate(addresses) if (verdict := self._replay(at)) is not None}
+        missing = {place: address for place, address in enumerate(addresses) if place not in replayed}
+        verdicts = {**await self._ask_once(prompt, reply_schema, missing), **replayed} if missing else replayed
+        return [verdicts[place] for place in range(reply_schema.count)]
+
+    def _cassette_addresses(self, prompt: CoachPrompt, reply_schema: ReplySchema) -> list[str]:
+        """Return the cassette address of each verdict: a hash of all that affects the reply, except how JSON is
+        enforced, which the coach may only learn from the server's answers."""
+        settings = "\n".join((prompt.address, self._settings_key, _schema_text(reply_schema)))
+        address = hashlib.sha256(settings.encode()).hexdigest()
+        if reply_schema.actions is None:
+            return [address]
+        return [f"{address}/{number}" for number in range(1, reply_schema.actions + 1)]
+
+    def _replay(self, address: str) -> Verdict | None:
+        if self._cassette is None:
+            return None
+        try:
+            verdict = self._cassette.get(address)
+        except CoachError as error:
+            return Verdict.failed(str(error))
+        return None if verdict is None else replace(verdict, replayed=True)
+
+    async def _ask_once(
+        self, prompt: CoachPrompt, reply_schema: ReplySchema, missing: Mapping[int, str]
+    ) -> dict[int, Verdict]:
+        """Return new verdicts on the actions of `missing` (index -> cassette address); concurrent calls are shared."""
+        if self._cassette is None:
+            return await self._ask(prompt, reply_schema, missing)
+        key = next(iter(missing.values()))
+        verdicts, paid = await self._single_flight.call(key, lambda: self._ask(prompt, reply_schema, missing))
+        return {place: replace(verdict, replayed=True) for place, verdict in verdicts.items()} if paid else verdicts
+
+    async def _ask(
+        self, prompt: CoachPrompt, reply_schema: ReplySchema, missing: Mapping[int, str]
+    ) -> dict[int, Verdict]:
+        replies = [await self._call(prompt, reply_schema)]
+        first = replies[0]
+        if first.reply is not None and first.problem:
+            repair = self._prompt_builder.build_repair(prompt, first.reply.text, first.problem)
+            replies.append(await self._call(repair, reply_schema))
+        usages = _split_usage(_total_usage(replies), len(missing))
+        verdicts = {}
+        for (place, address), usage in zip(missing.items(), usages, strict=True):
+            verdict, reply = _choose_verdict(replies, place)
+            verdicts[place] = replace(
+                verdict,
+                usage=usage,
+                question=address,
+                template_hash=prompt.template_hash,
+                model=None if reply is None else reply.model,
+                seed=self._options.seed,
+                raw_reply=None if reply is None else reply.raw,
+            )
+            if self._cassette is not None and verdicts[place].status != "failed":
+                self._cassette.put(address, verdicts[place])
+        return verdicts
+
+    async def _call(self, prompt: CoachPrompt, reply_schema: ReplySchema) -> _ParsedReply:
+        """Make one call and parse its reply."""
+        try:
+            reply = await self._complete(prompt, reply_schema)
+        except CallError as error:
+            return _ParsedReply(outcomes=(Verdict.failed(str(error)),) * reply_schema.count)
+        return _ParsedReply(outcomes=self._parse_reply(reply, reply_schema), reply=reply)
+
+    async def _complete(self, prompt: CoachPrompt, reply_schema: ReplySchema) -> Reply:
+        request = self._request(prompt, reply_schema, self._answer)
+        try:
+            return await self._caller.complete(request)
+        except CallError as error:
+            if error.kind != "schema" or request.answer != "schema":
+                raise
+            if self._answer == "schema":
+                self._answer = "json"
+                log.warning("coach.without_schema", coach=self._caller.provider.name, reason=str(error))
+        return await self._caller.complete(self._request(prompt, reply_schema, "json"))
+
+    def _request(self, prompt: CoachPrompt, reply_schema: ReplySchema, answer: ReplyFormat) -> Request:
+        o = self._options
+        return Request(
+            messages=prompt.messages,
+            answer=answer,
+            schema=reply_schema.json_schema if answer == "schema" else None,
+            max_tokens=o.max_tokens,
+            temperature=o.temperature,
+            seed=o.seed,
+            cache_key=prompt.template_hash,
+            timeout_s=o.limits.timeout_s,
+        )
+
+    def _parse_reply(self, reply: Reply, reply_schema: ReplySchema) -> tuple[ParsedVerdict, ...]:
+        """Parse a reply into a verdict or an error for each action."""
+        if reply.stop == "blocked":
+            why = f"{self._caller.provider.name} would not answer: {reply.detail or 'no reason was given'}"
+            return (Verdict.abstained(why),) * reply_schema.count
+        if reply.stop == "length":
+            limit = f"{self._options.max_tokens} tokens (max_tokens), thinking included"
+            return (Verdict.failed(f"the reply was cut off at its limit of {limit}"),) * reply_schema.count
+        try:
+            return reply_schema.parse(reply.text)
+        except BadReply as error:
+            return (error,) * reply_schema.count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ParsedReply:
+    """The outcome of one call for each action; `reply` is None if the call failed."""
+
+    outcomes: tuple[ParsedVerdict, ...]
+    reply: Reply | None = None
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the reply; empty if it is valid."""
+        return "; ".join(dict.fromkeys(str(one) for one in self.outcomes if isinstance(one, BadReply)))
+
+
+def _choose_verdict(replies: Sequence[_ParsedReply], place: int) -> tuple[Verdict, Reply | None]:
+    """Return the verdict on the action at `place`, from the first reply that has one, else the error of the last reply;
+    and the reply that it comes from."""
+    parsed = next((one for one in replies if isinstance(one.outcomes[place], Verdict)), replies[-1])
+    outcome = parsed.outcomes[place]
+    verdict = (
+        outcome if isinstance(outcome, Verdict) else Verdict.failed(f"no reply fits, also when sent back: {outcome}")
+    )
+    return verdict, parsed.reply or replies[0].reply
+
+
+@lru_cache(maxsize=256)
+def _schema_text(reply_schema: ReplySchema) -> str:
+    return json.dumps(reply_schema.json_schema)
+
+
+def _total_usage(replies: Sequence[_ParsedReply]) -> Usage | None:
+    """Sum the usage of all replies; None without any reply."""
+    usages = [parsed.reply.usage or Usage(calls=1) for parsed in replies if parsed.reply is not None]
+    return sum(usages[1:], usages[0]) if usages else None
+
+
+def _split_usage(usage: Usage | None, count: int) -> Sequence[Usage | None]:
+    """Split `usage` into `count` parts that add up to it: integers as even as possible, the larger parts first."""
+    if usage is None or count == 1:
+        return (usage,) * count
+    return [
+        Usage(
+            calls=_share(usage.calls, place, count),
+            prompt_tokens=_known_share(usage.prompt_tokens, place, count),
+            completion_tokens=_known_share(usage.completion_tokens, place, count),
+            cached_tokens=_known_share(usage.cached_tokens, place, count),
+            thinking_tokens=_known_share(usage.thinking_tokens, place, count),
+            usd=None if usage.usd is None else usage.usd / count,
+        )
+        for place in range(count)
+    ]
+
+
+def _share(amount: int, place: int, count: int) -> int:
+    # By Hermite's identity the shares add up to the amount.
+    return (amount + count - 1 - place) // count
+
+
+def _known_share(amount: int | None, place: int, count: int) -> int | None:
+    return None if amount is None else _share(amount, place, count)

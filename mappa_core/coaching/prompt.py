@@ -1,0 +1,258 @@
+"""Prompt of LLM coaches: a system message that is the same for all actions of a role, and a message with the evidence.
+
+The parts are ordered from the most to the least constant, so that a provider's prompt cache can reuse the prefix:
+rules, scale and reply format, the team, the rubric; then the nonce of the call, the evidence, the question.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mappa_core.coaching.contract_findings import step_name
+from mappa_core.coaching.data_fences import fence_lines, new_nonce, prefix_lines
+from mappa_core.coaching.evidence import Exhibit, action_exhibits, trajectory_exhibits
+from mappa_core.coaching.options import LLMCoachOptions
+from mappa_core.coaching.rubrics import PROMPT_FOLDER, Rubrics, create_prompt_environment
+from mappa_core.coaching.token_budget import (
+    MAX_CHARACTERS_PER_TOKEN,
+    PLACEHOLDER_NONCE,
+    RenderedExhibit,
+    cut_names,
+    estimate_tokens,
+    fit_to_budget,
+    render_exhibit,
+    total_tokens,
+)
+from mappa_core.errors import CallError, CoachError, ConfigError
+from mappa_core.records import Message, Role, Scene
+from mappa_core.tools.truncate import cut_middle
+
+TokenCounter = Callable[[Sequence[Message]], Awaitable[int | None]]
+"""A provider's own token counter; None if it cannot count."""
+
+MIN_BUDGET = 1000
+MAX_REPLY_CHARACTERS = 4000
+"""Characters of an invalid reply that are sent back."""
+MIN_COUNT_RATIO = 1 / 3
+"""Minimum expected ratio of counted to estimated tokens: evidence that could not fit even so is not counted."""
+MARGIN = 0.97
+NONCE_SLOT, EVIDENCE_SLOT = "\1", "\2"
+"""Slots in a frame; neither templates nor neutralized data contain these characters."""
+MAX_FIT_ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoachPrompt:
+    """A prompt, ready to be sent.
+
+    `nonce` is that of its fences. `address` is a SHA-256 over all that affects the answer: our templates, the budget,
+    and the evidence before it is cut, without its nonce, so that it does not depend on a token counter. `template_hash`
+    covers our templates. `cut` names what was cut to fit. `tokens` are those of the user message, `counted` by the
+    provider or else estimated.
+    """
+
+    messages: tuple[Message, ...]
+    nonce: str
+    address: str
+    template_hash: str
+    cut: tuple[str, ...]
+    tokens: int
+    counted: bool
+
+
+class PromptBuilder:
+    """Builds the prompts of a coach."""
+
+    def __init__(
+        self, options: LLMCoachOptions, *, count: TokenCounter | None = None, new_nonce: Callable[[], str] = new_nonce
+    ) -> None:
+        """`count` is called only if the evidence is estimated not to fit; `new_nonce` returns a new nonce per prompt.
+
+        Raises:
+            ConfigError: the budget or a rubric is invalid.
+        """
+        if options.budget < MIN_BUDGET:
+            raise ConfigError(f"coach.options.budget is at least {MIN_BUDGET} tokens, not {options.budget}")
+        self._budget = options.budget
+        self._correction = options.correction
+        self._rubrics = Rubrics(options.rubrics)
+        self._count = count
+        self._new_nonce = new_nonce
+        frames = create_prompt_environment(PROMPT_FOLDER)
+        self._system, self._question, self._repair = (
+            frames.get_template(f"{name}.md") for name in ("system", "question", "again")
+        )
+        self._later_frames = "\0".join(
+            (PROMPT_FOLDER / f"{name}.md").read_text(encoding="utf-8") for name in ("question", "again")
+        )
+        self._instructions: dict[tuple[object, ...], _Instructions] = {}
+
+    async def build(self, scene: Scene) -> CoachPrompt:
+        """Build the prompt to judge `scene.step`; in hindsight if the scene has an outcome.
+
+        Raises:
+            ConfigError: the rubric is invalid.
+            CoachError: the evidence does not fit the budget, however much is cut.
+        """
+        instructions = self._instructions_for(scene, {scene.step.agent: scene.role}, together=False)
+        return await self._finish(
+            _PromptDraft(
+                instructions=instructions,
+                exhibits=self._render_exhibits(action_exhibits(scene)),
+                judged=step_name(scene.step),
+                actions=None,
+                hindsight=scene.outcome is not None,
+            )
+        )
+
+    async def build_for_trajectory(self, scenes: Sequence[Scene]) -> CoachPrompt:
+        """Build the prompt to judge the step of each of `scenes`, actions 1, 2, … of one trajectory, in order.
+
+        Raises:
+            ConfigError: a rubric is invalid.
+            CoachError: the evidence does not fit the budget, however much is cut.
+            ValueError: only some of the scenes have the truth.
+        """
+        if len({scene.task.reference for scene in scenes}) != 1:
+            raise ValueError("scenes with the truth and scenes without it cannot share a question")
+        last = scenes[-1]
+        roles = last.team or {scene.step.agent: scene.role for scene in scenes}
+        return await self._finish(
+            _PromptDraft(
+                instructions=self._instructions_for(last, roles, together=True),
+                exhibits=self._render_exhibits(trajectory_exhibits(scenes)),
+                judged="",
+                actions=len(scenes),
+                hindsight=last.outcome is not None,
+            )
+        )
+
+    def build_repair(self, prompt: CoachPrompt, reply: str, problem: str) -> CoachPrompt:
+        """Build the prompt that sends an invalid `reply` back, with a new nonce; `problem` says what is wrong, in our
+        own words."""
+        nonce = self._new_nonce()
+        system, user = prompt.messages
+        evidence = user.content.replace(prompt.nonce, nonce)
+        bad = fence_lines(prefix_lines(cut_middle(reply, MAX_REPLY_CHARACTERS)), nonce)
+        tail = self._repair.render(reply=bad, problem=problem)
+        messages = (system, replace(user, content=evidence + tail))
+        return replace(prompt, messages=messages, nonce=nonce, tokens=prompt.tokens + round(estimate_tokens(tail)))
+
+    def _instructions_for(self, scene: Scene, roles: Mapping[str, Role], *, together: bool) -> _Instructions:
+        """Return the system message for the actions of `roles`; the same object for the same roles and options."""
+        team = scene.team or roles
+        hindsight, truth = scene.outcome is not None, scene.task.reference is not None
+        key = (tuple(team.items()), tuple(roles.items()), together, hindsight, truth)
+        if key not in self._instructions:
+            known = {"team": team, "hindsight": hindsight, "truth": truth, "correction": self._correction}
+            rubrics = {agent: self._rubrics.render(agent, role, **known) for agent, role in roles.items()}
+            text = self._system.render(rubrics=rubrics, together=together, **known).strip()
+            digest = hashlib.sha256(f"{text}\0{self._later_frames}".encode()).hexdigest()
+            self._instructions[key] = _Instructions(text=text, template_hash=digest)
+        return self._instructions[key]
+
+    def _render_exhibits(self, exhibits: Sequence[Exhibit]) -> tuple[RenderedExhibit, ...]:
+        return tuple(render_exhibit(exhibit, MAX_CHARACTERS_PER_TOKEN * self._budget) for exhibit in exhibits)
+
+    async def _finish(self, draft: _PromptDraft) -> CoachPrompt:
+        evidence, tokens, counted = await self._fit(draft)
+        nonce = self._new_nonce()
+        messages = (
+            Message(role="system", content=draft.instructions.text),
+            Message(role="user", content=evidence.message(nonce)),
+        )
+        return CoachPrompt(
+            messages=messages,
+            nonce=nonce,
+            address=draft.address(self._budget),
+            template_hash=draft.instructions.template_hash,
+            cut=cut_names(evidence.exhibits),
+            tokens=round(tokens),
+            counted=counted,
+        )
+
+    async def _fit(self, draft: _PromptDraft) -> tuple[_FittedEvidence, float, bool]:
+        """Cut the evidence to the budget; return it, the tokens of its message, and whether these were counted."""
+        evidence = self._render_frame(draft, draft.exhibits)
+        if evidence.tokens <= self._budget:
+            return evidence, evidence.tokens, False
+        # Best known ratio of actual to estimated tokens, and how often the counter may still be called.
+        scale, asks = (1.0, 0) if self._count is None else (MIN_COUNT_RATIO, MAX_FIT_ROUNDS - 1)
+        for _ in range(MAX_FIT_ROUNDS):
+            tokens, exact = evidence.tokens * scale, None
+            if asks and tokens <= self._budget:
+                exact = await self._count_tokens(evidence.message(PLACEHOLDER_NONCE))
+                asks = 0 if exact is None else asks - 1
+                tokens = evidence.tokens if exact is None else exact
+                scale = tokens / evidence.tokens
+            if tokens <= self._budget:
+                return evidence, tokens, exact is not None
+            room = MARGIN * self._budget / scale - (evidence.tokens - total_tokens(evidence.exhibits))
+            evidence = self._render_frame(draft, fit_to_budget(draft.exhibits, room))
+        raise CoachError(f"the evidence could not be cut to {self._budget} tokens")
+
+    def _render_frame(self, draft: _PromptDraft, exhibits: Sequence[RenderedExhibit]) -> _FittedEvidence:
+        frame = self._question.render(
+            mark=NONCE_SLOT,
+            evidence=EVIDENCE_SLOT,
+            cut=cut_names(exhibits),
+            judged=draft.judged,
+            actions=draft.actions,
+            hindsight=draft.hindsight,
+        )
+        tokens = total_tokens(exhibits) + estimate_tokens(frame.replace(NONCE_SLOT, PLACEHOLDER_NONCE))
+        return _FittedEvidence(exhibits=tuple(exhibits), frame=frame, tokens=tokens)
+
+    async def _count_tokens(self, text: str) -> int | None:
+        """Count the tokens of a message with the provider's counter; None if it has none or the call fails."""
+        if self._count is None:
+            return None
+        try:
+            return await self._count((Message(role="user", content=text),))
+        except CallError:
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Instructions:
+    """A system message."""
+
+    text: str
+    template_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PromptDraft:
+    """A prompt before its evidence is cut."""
+
+    instructions: _Instructions
+    exhibits: tuple[RenderedExhibit, ...]
+    judged: str
+    actions: int | None
+    hindsight: bool
+
+    def address(self, budget: int) -> str:
+        asked = (self.instructions.template_hash, str(budget), self.judged, str(self.actions))
+        return hashlib.sha256("\0".join((*asked, _evidence(self.exhibits, nonce=""))).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FittedEvidence:
+    """Evidence with its frame (the user message without evidence). `tokens` are estimated, of both."""
+
+    exhibits: tuple[RenderedExhibit, ...]
+    frame: str
+    tokens: float
+
+    def message(self, nonce: str) -> str:
+        return self.frame.replace(NONCE_SLOT, nonce).replace(EVIDENCE_SLOT, _evidence(self.exhibits, nonce))
+
+
+def _evidence(exhibits: Sequence[RenderedExhibit], nonce: str) -> str:
+    return "\n\n".join(_render(one.exhibit.title, one.lines, nonce) for one in exhibits)
+
+
+def _render(title: str, lines: str | None, nonce: str) -> str:
+    return title if lines is None else f"{title}\n{fence_lines(lines, nonce)}"

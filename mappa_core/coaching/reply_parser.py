@@ -1,0 +1,211 @@
+"""Reply format of LLM coaches: portable JSON schemas, and the parser of replies.
+
+A reply is a valid JSON object, alone or in one Markdown code fence, or it is a BadReply: the parser searches neither
+prose nor reasoning text, and rounds, clips or fills in nothing. A coach that cannot judge abstains by a null score and
+a reason; otherwise it would have to make up a number.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from mappa_core.calls.reasoning_text import split_reasoning
+from mappa_core.errors import CoachError
+from mappa_core.records import MAX_SCORE, NOBODY, Verdict
+
+
+class BadReply(CoachError):
+    """A reply does not match its schema.
+
+    The message quotes nothing of the reply: it is sent back to the coach outside of any fence, and text in a reply may
+    originate from an agent.
+    """
+
+
+ParsedVerdict = Verdict | BadReply
+"""The verdict on one action, or what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplySchema:
+    """The required form of a reply: the judgement of one action or, if `actions` is set, of that many actions,
+    numbered from 1. `agents` may be blamed; `correction` asks for a better action in full."""
+
+    agents: tuple[str, ...]
+    correction: bool = False
+    actions: int | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of verdicts in a reply."""
+        return 1 if self.actions is None else self.actions
+
+    @property
+    def json_schema(self) -> Mapping[str, Any]:
+        """Portable JSON schema: all keys required, no others allowed, optional values as `anyOf` with null, and no
+        bounds, which the parser checks. The object is shared and must not be modified."""
+        return _schema(self.agents, self.correction, self.actions is not None)
+
+    def parse(self, text: str) -> tuple[ParsedVerdict, ...]:
+        """Parse the verdicts on all actions, in order. An action that is missing, duplicated or judged invalidly fails
+        alone.
+
+        Raises:
+            BadReply: the reply as a whole is invalid.
+        """
+        reply = _extract_json(text)
+        if self.actions is None:
+            return (self._parse_verdict(reply, ()),)
+        _check_object(reply, ("actions",))
+        entries: dict[int, list[Any]] = {number: [] for number in range(1, self.actions + 1)}
+        for entry in _list(reply["actions"]):
+            entries[self._action_number(entry)].append(entry)
+        return tuple(self._parse_entry(number, same) for number, same in entries.items())
+
+    def _action_number(self, entry: Any) -> int:
+        number = entry.get("action") if isinstance(entry, dict) else None
+        if type(number) is not int or not 1 <= number <= self.count:
+            raise BadReply(f"every entry of `actions` must have an `action`, a whole number from 1 to {self.count}")
+        return number
+
+    def _parse_entry(self, number: int, entries: Sequence[Any]) -> ParsedVerdict:
+        if len(entries) != 1:
+            return BadReply(f"action {number} is judged twice" if entries else f"action {number} is missing")
+        try:
+            return self._parse_verdict(entries[0], ("action",))
+        except BadReply as error:
+            return BadReply(f"action {number}: {error}")
+
+    def _parse_verdict(self, entry: Any, extra_keys: tuple[str, ...]) -> Verdict:
+        _check_object(entry, (*extra_keys, *_keys(self.correction)))
+        if not _is_text(entry["reasoning"]) or not entry["reasoning"].strip():
+            raise BadReply("`reasoning` must be text that is not empty")
+        to_blame = (*self.agents, NOBODY)
+        if entry["blame"] is not None and entry["blame"] not in to_blame:
+            raise BadReply(f"`blame` must be {', '.join(to_blame)} or null")
+        correction = entry["correction"] if self.correction else None
+        if correction is not None and not _is_text(correction):
+            raise BadReply("`correction` must be text, or null where there is none")
+        score = _score(entry["score"])
+        return Verdict(
+            status="abstained" if score is None else "scored",
+            score=score,
+            reasoning=entry["reasoning"],
+            blame=entry["blame"],
+            correction=correction or None,
+        )
+
+
+def _keys(correction: bool) -> tuple[str, ...]:
+    """Return the keys of a judgement in the order of generation: the reasoning comes before the score."""
+    return ("reasoning", "blame", "score", *(("correction",) if correction else ()))
+
+
+@lru_cache(maxsize=64)
+def _schema(agents: tuple[str, ...], correction: bool, several: bool) -> Mapping[str, Any]:
+    properties = {
+        "reasoning": {"type": "string", "description": "Why, in a few sentences, before the score."},
+        "blame": _or_null(
+            {"type": "string", "enum": list(dict.fromkeys((*agents, NOBODY)))},
+            f"The agent at fault for what is wrong, {NOBODY} where nothing is, null where it cannot be told.",
+        ),
+        "score": _or_null({"type": "number"}, f"0 to {MAX_SCORE:g} points; null where the action cannot be judged."),
+        "correction": _or_null({"type": "string"}, "A better action in full where the score is low, else null."),
+    }
+    judgement = {key: properties[key] for key in _keys(correction)}
+    if not several:
+        return _object(judgement)
+    number = {"type": "integer", "description": "Number of the action, from 1; each action once."}
+    return _object({"actions": {"type": "array", "items": _object({"action": number, **judgement})}})
+
+
+def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _or_null(schema: Mapping[str, Any], description: str) -> dict[str, Any]:
+    return {"anyOf": [schema, {"type": "null"}], "description": description}
+
+
+class _DuplicateKeys(dict[str, Any]):
+    """A JSON object with a duplicate key, which is ambiguous."""
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else _DuplicateKeys(found)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys)
+_FENCE = re.compile(r"(`{3,})(?:json)?[ \t\r]*\n(.*)\n\1", re.DOTALL | re.IGNORECASE)
+
+
+def _extract_json(text: str) -> Any:
+    """Parse `text` as JSON, else the text after its reasoning: in this order, as a valid reply may quote a reasoning
+    tag in a string."""
+    try:
+        return _decode(_strip_fence(text))
+    except BadReply:
+        reasoning, rest = split_reasoning(text)
+        if reasoning is None:
+            raise
+    return _decode(_strip_fence(rest))
+
+
+def _strip_fence(text: str) -> str:
+    fenced = _FENCE.fullmatch(text.strip())
+    return fenced[2] if fenced else text
+
+
+def _decode(text: str) -> Any:
+    if not text.strip():
+        raise BadReply("it is empty")
+    try:
+        return _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        what = error.msg.removesuffix(" at")
+        raise BadReply(f"it is no JSON: {what} at line {error.lineno}, column {error.colno}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadReply("it holds a number that is too long or lists that are nested too deep") from error
+
+
+def _check_object(value: Any, keys: tuple[str, ...]) -> None:
+    if not isinstance(value, dict):
+        raise BadReply(f"there must be a JSON object with the keys {', '.join(keys)}")
+    if isinstance(value, _DuplicateKeys):
+        raise BadReply("a key occurs twice")
+    if missing := [key for key in keys if key not in value]:
+        raise BadReply(f"the key `{missing[0]}` is missing")
+    if len(value) > len(keys):
+        raise BadReply(f"there is a key that was not asked for; the keys are {', '.join(keys)}")
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise BadReply("`actions` must be a list")
+    return value
+
+
+def _is_text(value: Any) -> bool:
+    """Whether `value` is a string that can be encoded: JSON may hold unpaired surrogates."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _score(value: Any) -> float | None:
+    if value is None:
+        return None
+    # By exact type, as True is an int; NaN, which Python parses, is in no interval.
+    if type(value) not in (int, float) or not 0 <= value <= MAX_SCORE:
+        raise BadReply(f"`score` must be a number from 0 to {MAX_SCORE:g}, or null where the action cannot be judged")
+    return float(value)

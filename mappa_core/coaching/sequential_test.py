@@ -1,0 +1,103 @@
+"""Group-sequential test with alpha spending."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from mappa_core.coaching.contrasts import SlopeEstimate
+from mappa_core.records import Float64
+
+MIN_INFORMATION_GROWTH = 1.02
+"""Growth factor of information from which a new critical value is computed."""
+MAX_CRITICAL_VALUE = 12.0
+"""A normal deviate of negligible probability (1e-33): the critical value before any alpha is spent."""
+QUADRATURE_NODES = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequentialTest:
+    """A two-sided test of one parameter, repeated over the iterations of a run.
+
+    `alpha` is the chance of any false positive over all analyses. It is spent as information (1 / squared standard
+    error) accumulates, `alpha * (1 - 1 / sqrt(1 + information * scale**2))` in total so far (alpha spending: Lan and
+    DeMets 1983), so neither the number of analyses nor the length of the run has to be known. `scale` is the effect
+    size, in the unit of the parameter, that the test is tuned to: 30 % of alpha is spent when the standard error has
+    come down to it.
+
+    The alpha that an analysis may spend sets its critical value z: P(|Z| >= z and |Z'| < previous critical value) for
+    normal deviates whose correlation is the square root of the ratio of their informations, as it is for efficient
+    estimates. The sum over all analyses bounds the chance that any critical value is exceeded (Hunter 1976, Worsley
+    1982). A new critical value is computed when information has grown by 2 %. Until then the old one is used, which
+    adds less to the chance than `alpha` has to spare.
+    """
+
+    alpha: float
+    scale: float
+    information: float = 0.0
+    critical_value: float = MAX_CRITICAL_VALUE
+    significant: bool = False
+    """Whether the last estimate reached its critical value."""
+
+    def update(self, estimate: SlopeEstimate) -> SequentialTest:
+        """Return the test after an analysis of `estimate`."""
+        information = estimate.information
+        if information < MIN_INFORMATION_GROWTH * self.information:
+            return replace(self, significant=estimate.z >= self.critical_value)
+        spend = self._spent_alpha(information) - self._spent_alpha(self.information)
+        critical_value = solve_critical_value(
+            spend, correlation=math.sqrt(self.information / information), last=self.critical_value
+        )
+        return replace(
+            self, information=information, critical_value=critical_value, significant=estimate.z >= critical_value
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as JSON values, under the keys that checkpoints hold."""
+        return {
+            "alpha": self.alpha,
+            "scale": self.scale,
+            "information": self.information,
+            "bar": self.critical_value,
+            "passed": self.significant,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> SequentialTest:
+        """Restore a test from `state_dict`."""
+        return cls(
+            alpha=state["alpha"],
+            scale=state["scale"],
+            information=state["information"],
+            critical_value=state["bar"],
+            significant=state["passed"],
+        )
+
+    def _spent_alpha(self, information: float) -> float:
+        return self.alpha * (1 - 1 / math.sqrt(1 + information * self.scale**2))
+
+
+def solve_critical_value(spend: float, *, correlation: float, last: float) -> float:
+    """Solve P(|Z| >= z and |Z'| < last) = `spend` for z, where Z and Z' are normal deviates with this `correlation`."""
+    from scipy.optimize import brentq
+    from scipy.special import ndtr
+
+    nodes, weights = _quadrature()
+    before = last * nodes
+    density = 2 * last * weights * np.exp(-(before**2) / 2) / math.sqrt(2 * math.pi)
+    rest = math.sqrt(1 - correlation**2)
+    return float(
+        brentq(lambda z: density @ ndtr((correlation * before - z) / rest) - spend, 0.0, MAX_CRITICAL_VALUE, xtol=1e-6)
+    )
+
+
+@cache
+def _quadrature() -> tuple[Float64, Float64]:
+    """Nodes and weights of Gauss-Legendre quadrature on [-1, 1]."""
+    nodes, weights = np.polynomial.legendre.leggauss(QUADRATURE_NODES)
+    return nodes, weights

@@ -1,0 +1,74 @@
+"""Concurrent judging of recorded actions by one coach."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from mappa_core.calls.spend_ledger import Ledger
+from mappa_core.errors import MappaError
+from mappa_core.records import Scene, Verdict
+from mappa_core.rollout.team import NamedCoach
+from mappa_core.rollout.verdict_collector import judge_scenes, judge_with_deadline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JudgingLimits:
+    """Limits of judging: concurrent verdicts (or reviews of a trajectory), the timeout of each in seconds, and the
+    spend cap."""
+
+    concurrency: int
+    timeout_s: float
+    ledger: Ledger = field(default_factory=lambda: Ledger(None))
+
+
+async def judge_actions(
+    judge: NamedCoach,
+    trajectories: Sequence[Sequence[Scene]],
+    limits: JudgingLimits,
+    *,
+    review: bool,
+    finalize: Callable[[Verdict], Verdict],
+) -> list[list[Verdict]]:
+    """Judge every action of `trajectories`; return the verdicts in their order.
+
+    Args:
+        review: judge the actions of a trajectory together, separately those where the truth is shown.
+        finalize: called with each verdict as it arrives; returns the verdict to use in its place.
+
+    Any error of a coach is a `failed` verdict.
+
+    Raises:
+        MappaError: raised by `finalize`; it cancels the remaining calls.
+    """
+    semaphore = asyncio.Semaphore(limits.concurrency)
+    verdicts_by_place: dict[tuple[int, int], Verdict] = {}
+
+    async def judge_together(trajectory: int, places: Sequence[int]) -> None:
+        shown = [trajectories[trajectory][place] for place in places]
+        async with semaphore:
+            verdicts, seconds = await judge_with_deadline(
+                lambda: judge_scenes(shown, judge.coach, review=review), len(shown), limits.ledger, limits.timeout_s
+            )
+        for place, scene, verdict in zip(places, shown, verdicts, strict=True):
+            verdicts_by_place[trajectory, place] = finalize(
+                replace(verdict, step=scene.step.id, coach=judge.name, seconds=seconds)
+            )
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for number, trajectory in enumerate(trajectories):
+                for places in _split_by_truth(trajectory) if review else [[place] for place in range(len(trajectory))]:
+                    tasks.create_task(judge_together(number, places))
+    except* MappaError as errors:
+        raise errors.exceptions[0] from None
+    return [[verdicts_by_place[number, place] for place in range(len(one))] for number, one in enumerate(trajectories)]
+
+
+def _split_by_truth(trajectory: Sequence[Scene]) -> list[list[int]]:
+    """Separate actions with and without the truth shown to the coach: the evidence of a call is shared."""
+    groups: dict[bool, list[int]] = {}
+    for place, scene in enumerate(trajectory):
+        groups.setdefault(scene.task.reference is None, []).append(place)
+    return list(groups.values())

@@ -1,0 +1,149 @@
+"""Launchers of external agents: a function in its own thread, or a command in its own process."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import inspect
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+from mappa_core.errors import ConfigError, WorkflowError
+from mappa_core.records import Task
+from mappa_core.store.codec import to_json
+from mappa_core.tools.truncate import cut_middle
+
+MAX_STDERR_CHARACTERS = 2000
+"""Maximum characters of a command's standard error in the record of its failure."""
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """Input of an agent. `task` does not contain the truth. A client with `base_url` and `api_key` reaches the
+    policies; `model` names the agent if there are several. `seed` is the same in every replay of the trajectory: an
+    agent that uses random numbers should use this seed."""
+
+    task: Task
+    base_url: str
+    api_key: str
+    seed: int
+
+
+AgentLauncher = Callable[[Assignment], Awaitable[str | None]]
+"""Runs an agent until it ends; returns its answer, None if it gives none."""
+
+
+def import_function(name: str, where: str) -> Callable[..., Any]:
+    """Import `module:function`. Raises ConfigError if that fails; `where` is the config key that names it."""
+    # As for a script: the user's modules are in the working directory.
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    if ":" not in name:
+        raise ConfigError(f"{where}: {name!r} is not of the form module:function")
+    try:
+        function = resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{where}: {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    if not callable(function):
+        raise ConfigError(f"{where}: {name!r} is no function")
+    return function  # type: ignore[no-any-return]
+
+
+def function_launcher(function: Callable[[Assignment], Any]) -> AgentLauncher:
+    """Run every call in its own thread, as an agent may block, and with actions in waves all agents must be able to
+    send requests at once. A thread cannot be killed: an abandoned one is refused every further request."""
+
+    async def start(assignment: Assignment) -> str | None:
+        return _check_answer(
+            await _run_in_thread(lambda: _call_agent(function, assignment), f"agent of {assignment.task.id}")
+        )
+
+    return start
+
+
+def command_launcher(command: Sequence[str]) -> AgentLauncher:
+    """Run every trajectory in its own process, which is killed with its whole group when it ends or is abandoned."""
+    if shutil.which(command[0]) is None:
+        raise ConfigError(f"workflow.options.command: there is no program {command[0]!r}")
+
+    async def start(assignment: Assignment) -> str | None:
+        with tempfile.TemporaryDirectory(prefix="mappa-agent-") as folder:
+            task = Path(folder) / "task.json"
+            task.write_bytes(to_json({"task": assignment.task, "seed": assignment.seed}))
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=_environment(assignment, task),
+                start_new_session=True,
+            )
+            try:
+                printed, errors = await process.communicate(assignment.task.prompt.encode(errors="replace"))
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        if process.returncode != 0:
+            tail = cut_middle(errors.decode(errors="replace").strip(), MAX_STDERR_CHARACTERS)
+            raise WorkflowError(f"the agent's command ended with exit code {process.returncode}: {tail}")
+        return printed.decode(errors="replace").strip() or None
+
+    return start
+
+
+def _call_agent(function: Callable[[Assignment], Any], assignment: Assignment) -> Any:
+    try:
+        result = function(assignment)
+        return asyncio.run(_await_result(result)) if inspect.isawaitable(result) else result
+    except SystemExit as error:
+        raise WorkflowError(f"the agent ended itself: SystemExit({error.code!r})") from error
+
+
+async def _await_result(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+async def _run_in_thread(work: Callable[[], Any], name: str) -> Any:
+    done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - the boundary of agents: passed on to the waiting caller
+            done.set_exception(error)
+
+    # A daemon, so that the end of this process does not wait for an abandoned agent.
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await asyncio.wrap_future(done)
+
+
+def _check_answer(answer: Any) -> str | None:
+    if answer is None or isinstance(answer, str):
+        return answer
+    raise TypeError(f"the agent returned {type(answer).__name__}, not text or None")
+
+
+def _environment(assignment: Assignment, task: Path) -> Mapping[str, str]:
+    """The user's environment, with the address of the gateway, which bypasses any proxy."""
+    direct = ",".join(filter(None, (os.environ.get("NO_PROXY"), LOOPBACK)))
+    return {
+        **os.environ,
+        "OPENAI_BASE_URL": assignment.base_url,
+        "OPENAI_API_KEY": assignment.api_key,
+        "MAPPA_TASK": str(task),
+        "NO_PROXY": direct,
+        "no_proxy": direct,
+    }

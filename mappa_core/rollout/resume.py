@@ -1,0 +1,71 @@
+"""Resumes recorded trajectories of an iteration.
+
+Iterations that were learned from, or counted, are replayed as they were. In an interrupted iteration, trajectories that
+were lost to tool failures continue from where they failed. Their actions then fall into other waves than before, so the
+recorded steps of such an iteration are not sampled again for comparison, in this resume or a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mappa_core.records import Trajectory
+from mappa_core.rollout.replay import Replay
+from mappa_core.rollout.team import Job
+from mappa_core.rollout.tool_failures import is_tool_failure
+from mappa_core.store.writer import RecordedTrajectory, Store
+
+CONTINUED_EVENT = "played_on"
+"""Event that lists the lost trajectories of an iteration that are continued."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ResumedIteration:
+    """Trajectories of an iteration that an earlier process began, by id: `replays` for the stages, and those that are
+    `finished` for good. `resample`: whether sampling recorded steps again gives the recorded tokens."""
+
+    replays: Mapping[str, Replay] = field(default_factory=dict)
+    finished: Mapping[str, RecordedTrajectory] = field(default_factory=dict)
+    resample: bool = True
+
+    def trajectory(self, job: Job) -> Trajectory | None:
+        """The recorded trajectory of a job that finished for good, or None."""
+        one = self.finished.get(job.id)
+        if one is None:
+            return None
+        return Trajectory(
+            id=job.id,
+            task=job.task,
+            sample=job.sample,
+            iteration=job.iteration,
+            steps=one.steps,
+            verdicts=one.verdicts,
+            outcome=one.outcome,
+            error=one.error,
+            seconds=one.seconds,
+        )
+
+
+def resume_iteration(store: Store, split: str, iteration: int, *, is_consumed: bool) -> ResumedIteration:
+    """Load the recorded trajectories of an iteration. `is_consumed`: it was learned from, or counted, so lost
+    trajectories stay lost; otherwise an event records which of them are continued."""
+    recorded = store.load_recorded(split, iteration)
+    lost = sorted(name for name, one in recorded.items() if is_tool_failure(one.error))
+    if lost and not is_consumed:
+        store.record_event(CONTINUED_EVENT, split=split, iteration=iteration, trajectories=lost)
+    events = [event.body for event in store.events(CONTINUED_EVENT)]
+    return ResumedIteration(
+        replays={name: _replay(one, is_consumed) for name, one in recorded.items()},
+        finished={
+            name: one
+            for name, one in recorded.items()
+            if one.finished and (is_consumed or not is_tool_failure(one.error))
+        },
+        resample=not any((body["split"], body["iteration"]) == (split, iteration) for body in events),
+    )
+
+
+def _replay(recorded: RecordedTrajectory, is_consumed: bool) -> Replay:
+    lost = recorded.error if is_consumed and is_tool_failure(recorded.error) else None
+    return Replay(steps=recorded.steps, verdicts=recorded.verdicts, lost=lost)

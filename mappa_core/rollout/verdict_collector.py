@@ -1,0 +1,152 @@
+"""Verdicts of one trajectory: requested while it runs, or together when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from mappa_core.calls.spend_ledger import Ledger
+from mappa_core.errors import ConfigError
+from mappa_core.protocols import Bench, Coach
+from mappa_core.records import Phase, Scene, Step, Trajectory, Verdict
+from mappa_core.rollout.replay import Replay
+from mappa_core.rollout.scenes import hindsight_scenes, with_truth
+from mappa_core.rollout.team import NamedCoach, Recorder, Team
+
+
+class VerdictCollector:
+    """Requests verdicts of the team's coaches. A live verdict is requested in a task of `background` as soon as its
+    step is done, unless its coach judges whole trajectories; those, and hindsight verdicts, are requested in `finish`.
+    Verdicts in `recorded` are reused. The workflow may run programs on `bench` to describe the truth."""
+
+    def __init__(
+        self, team: Team, *, recorder: Recorder, background: asyncio.TaskGroup, recorded: Replay, bench: Bench
+    ) -> None:
+        self._team = team
+        self._bench = bench
+        self._recorder = recorder
+        self._background = background
+        self._recorded = recorded
+        self._live: dict[str, asyncio.Task[Verdict]] = {}
+        self._waiting: list[Scene] = []
+
+    def start(self, scene: Scene) -> None:
+        """Start judging `scene.step`, which was just done."""
+        judge = self._team.coach_of.get(scene.step.agent)
+        if judge is None:
+            return
+        if judge.coach.by_trajectory:
+            self._waiting.append(scene)
+        else:
+            self._live[scene.step.id] = self._background.create_task(self._judge_step(judge, scene))
+
+    async def live_verdict(self, step: Step) -> Verdict | None:
+        """Wait for the live verdict of a step; None if no coach judges its agent.
+
+        Raises:
+            ConfigError: its coach judges whole trajectories, so there is no verdict before the end.
+        """
+        if step.id in self._live:
+            return await asyncio.shield(self._live[step.id])
+        if step.agent in self._team.coach_of:
+            raise ConfigError(
+                f"the workflow asks for the verdict of {step.agent} while it plays, and its coach judges whole "
+                "trajectories when they have ended: set coach.options.batch=step, or turn the feedback off"
+            )
+        return None
+
+    async def finish(self, trajectory: Trajectory) -> tuple[Verdict, ...]:
+        """All verdicts of a trajectory that has ended. A failed trajectory has no outcome, so it gets no hindsight
+        verdicts."""
+        live = await asyncio.gather(*self._live.values())
+        late = [self._judge_batch("live", self._team.coach_of[group[0].step.agent], group) for group in self._batches()]
+        hindsight = self._team.hindsight
+        if hindsight is not None and trajectory.error is None:
+            roles, shown = self._team.workflow.agents, self._team.reference_for
+            groups = _split_by_truth(hindsight_scenes(trajectory, roles, reference_for=shown))
+            late += [self._judge_batch("after", hindsight, group) for group in groups]
+        return (*live, *(verdict for verdicts in await asyncio.gather(*late) for verdict in verdicts))
+
+    def _batches(self) -> list[list[Scene]]:
+        """Actions that are judged when the trajectory has ended, grouped by coach and by access to the truth."""
+        by_coach: dict[int, list[Scene]] = {}
+        for scene in self._waiting:
+            by_coach.setdefault(id(self._team.coach_of[scene.step.agent].coach), []).append(scene)
+        return [group for scenes in by_coach.values() for group in _split_by_truth(scenes)]
+
+    async def _judge_step(self, judge: NamedCoach, scene: Scene) -> Verdict:
+        given = self._recorded.verdicts_on(scene.step, "live")
+        if _is_settled(given):
+            return given[-1]
+        (verdict,), seconds = await self._request_verdicts(judge, [scene], review=False)
+        return self._record(verdict, judge, scene, "live", len(given), seconds)
+
+    async def _judge_batch(self, phase: Phase, judge: NamedCoach, scenes: Sequence[Scene]) -> list[Verdict]:
+        given = [self._recorded.verdicts_on(scene.step, phase) for scene in scenes]
+        if all(_is_settled(verdicts) for verdicts in given):
+            return [verdicts[-1] for verdicts in given]
+        verdicts, seconds = await self._request_verdicts(judge, scenes, review=True)
+        return [
+            before[-1] if _is_settled(before) else self._record(verdict, judge, scene, phase, len(before), seconds)
+            for before, verdict, scene in zip(given, verdicts, scenes, strict=True)
+        ]
+
+    async def _request_verdicts(
+        self, judge: NamedCoach, scenes: Sequence[Scene], *, review: bool
+    ) -> tuple[list[Verdict], float]:
+        async def asking() -> Sequence[Verdict]:
+            shown = [await with_truth(scene, self._team.workflow, self._bench) for scene in scenes]
+            return await judge_scenes(shown, judge.coach, review=review)
+
+        return await judge_with_deadline(asking, len(scenes), self._team.ledger, self._team.coach_timeout_s)
+
+    def _record(
+        self, verdict: Verdict, judge: NamedCoach, scene: Scene, phase: Phase, number: int, seconds: float
+    ) -> Verdict:
+        identity = f"{scene.step.id}/{judge.name}/{phase}/{number}"
+        verdict = replace(verdict, id=identity, step=scene.step.id, coach=judge.name, phase=phase, seconds=seconds)
+        self._recorder.record_verdict(verdict)
+        return verdict
+
+
+async def judge_with_deadline(
+    asking: Callable[[], Awaitable[Sequence[Verdict]]], count: int, ledger: Ledger, timeout_s: float
+) -> tuple[list[Verdict], float]:
+    """Request `count` verdicts; return them and the seconds it took. Any exception of a coach, a reached spending cap
+    and a timeout after `timeout_s` seconds become `failed` verdicts, which carry no gradient and count against
+    `coach.max_missing`."""
+    started = time.perf_counter()
+    try:
+        ledger.check()
+        async with asyncio.timeout(timeout_s):
+            verdicts = list(await asking())
+        if len(verdicts) != count:
+            raise TypeError(f"the coach gave {len(verdicts)} verdicts on {count} actions")
+    except TimeoutError:
+        verdicts = [Verdict.failed(f"no verdict within {timeout_s:g} s")] * count
+    except Exception as error:  # noqa: BLE001 - the boundary of coaches
+        verdicts = [Verdict.failed(f"{type(error).__name__}: {error}")] * count
+    for verdict in verdicts:
+        if not verdict.replayed:
+            ledger.add(verdict.usage)
+    return verdicts, time.perf_counter() - started
+
+
+async def judge_scenes(scenes: Sequence[Scene], coach: Coach, *, review: bool) -> Sequence[Verdict]:
+    """Verdicts of `coach` on scenes of one trajectory: in one request (`review`), or one by one."""
+    return await coach.review(scenes) if review else [await coach.score(scene) for scene in scenes]
+
+
+def _is_settled(given: Sequence[Verdict]) -> bool:
+    """Whether the last verdict stands and need not be requested again."""
+    return bool(given) and given[-1].status != "failed"
+
+
+def _split_by_truth(scenes: Sequence[Scene]) -> list[list[Scene]]:
+    """Split actions by whether their coach may see the truth: one request shows the same evidence for all."""
+    groups: dict[bool, list[Scene]] = {}
+    for scene in scenes:
+        groups.setdefault(scene.task.reference is None, []).append(scene)
+    return list(groups.values())

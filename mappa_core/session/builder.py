@@ -1,0 +1,327 @@
+"""Builds, opens and closes everything that a run works with."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mappa_core.calls.api_policy import ApiPolicy
+from mappa_core.calls.spend_ledger import Ledger
+from mappa_core.coaching.bias import BiasCorrectedCoach
+from mappa_core.config.compose import ComposedConfig
+from mappa_core.config.schema import RunConfig
+from mappa_core.credit.by_agent import combine_estimators
+from mappa_core.errors import ConfigError, TaskError
+from mappa_core.plugins import Registry
+from mappa_core.protocols import (
+    Coach,
+    Engine,
+    Estimator,
+    Loss,
+    PolicySpec,
+    Provider,
+    Shaper,
+    Split,
+    TaskSource,
+    Tracker,
+    Workflow,
+)
+from mappa_core.records import Sampling, Sandbox, Task
+from mappa_core.rollout.team import Team
+from mappa_core.session.coaches import RunCoaches, build_coaches
+from mappa_core.session.default_actions import check_difference_shaper, resolve_default_actions
+from mappa_core.session.eval_split import HeldOutTasks, split_held_out
+from mappa_core.session.policies import assign_policies, build_api_policies, build_policy_specs, check_value_heads
+from mappa_core.session.toolset import Toolset, open_tools, to_tool_limits
+from mappa_core.tools import task_files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Session:
+    """The opened objects of one run. `team` has no coaches if the session was opened without a coach."""
+
+    config: RunConfig
+    workflow: Workflow
+    source: TaskSource
+    loaded_engine: Engine | None
+    """The engine with `policies` loaded; None if every policy is behind an API."""
+    team: Team
+    sandboxes: Mapping[str, Sandbox]
+    """Sandboxes of the tools that run programs, by tool name."""
+    policies: tuple[PolicySpec, ...]
+    coaches: tuple[BiasCorrectedCoach, ...]
+    """Every coach once, in the order of the config."""
+    shapers: tuple[Shaper, ...]
+    default_actions: Mapping[str, str]
+    """Default action per agent, for counterfactual rollouts that replace actions by it."""
+    estimator: Estimator
+    loss: Loss | None
+    """None if nothing is learned."""
+    trackers: tuple[Tracker, ...]
+
+    @property
+    def engine(self) -> Engine:
+        """The engine. Raises ConfigError if every policy is behind an API."""
+        if self.loaded_engine is None:
+            raise ConfigError("every policy is behind an API: there are no weights here")
+        return self.loaded_engine
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether sampling is reproducible bit for bit: the engine guarantees it, and no policy is behind an API."""
+        return self.loaded_engine is not None and self.loaded_engine.deterministic and not self.team.api_policies
+
+    @property
+    def providers(self) -> tuple[Provider, ...]:
+        """Providers that coaches and policies call: what agents see and write is sent to them."""
+        return _providers(self.coaches, self.team.api_policies.values())
+
+    @property
+    def trained_policies(self) -> frozenset[str]:
+        """Names of the trained policies."""
+        return frozenset(spec.name for spec in self.policies if spec.trained)
+
+    def tasks(self, split: Split, min_count: int = 1) -> tuple[Task, ...]:
+        """Load the tasks of a split.
+
+        Raises:
+            TaskError: fewer than `min_count` tasks, two with the same id, or one with a file that cannot be used.
+        """
+        tasks = tuple(self.source.load(split))
+        if len(tasks) < min_count:
+            raise TaskError(
+                f"tasks.use={self.config.tasks.use}: {len(tasks)} {split} tasks, at least {min_count} needed"
+            )
+        seen: set[str] = set()
+        for task in tasks:
+            if task.id in seen:
+                raise TaskError(
+                    f"tasks.use={self.config.tasks.use}: the id {task.id!r} occurs twice among {split} tasks"
+                )
+            seen.add(task.id)
+            _check_files(self.config.tasks.use, task)
+        return tasks
+
+    def held_out(self) -> HeldOutTasks:
+        """Tasks of evaluations, the same every time: those for the report and those for choosing the best checkpoint.
+
+        Raises:
+            TaskError: see `tasks`.
+            ConfigError: see `split_held_out`.
+        """
+        split: Any = self.config.eval.split
+        return split_held_out(self.tasks(split)[: self.config.eval.problems], self.config)
+
+    def team_for(self, split: Split) -> Team:
+        """The team for `split`: evaluation has its own temperature and, unless `eval.coach`, no coaches."""
+        if split == "train":
+            return self.team
+        sampling = {
+            agent: replace(chosen, temperature=self.config.eval.temperature)
+            for agent, chosen in self.team.sampling.items()
+        }
+        if self.config.eval.coach:
+            return replace(self.team, sampling=sampling)
+        return replace(self.team, sampling=sampling, coach_of={}, hindsight=None)
+
+
+@asynccontextmanager
+async def open_session(
+    composed: ComposedConfig, registry: Registry, *, learning: bool, coach: bool, fresh: bool = True
+) -> AsyncIterator[Session]:
+    """Build everything that `composed` names, open the tools and the engine, and close all of it at the end.
+
+    Args:
+        learning: whether policies will be updated (an engine needs more memory for it).
+        coach: whether to build coaches; False for an evaluation without one, which needs no keys.
+        fresh: whether policies start from `policies.*.from`; False if a checkpoint of the run will be loaded.
+
+    Raises:
+        ConfigError, PluginError, ModelError: before anything is written.
+    """
+    async with AsyncExitStack() as stack:
+        yield await _SessionBuilder(composed.config, registry, stack, fresh=fresh).session(
+            learning=learning, coach=coach
+        )
+
+
+class _SessionBuilder:
+    """Builds one session and registers its objects on `stack` for closing."""
+
+    def __init__(self, config: RunConfig, registry: Registry, stack: AsyncExitStack, *, fresh: bool) -> None:
+        self._config = config
+        self._fresh = fresh
+        self._registry = registry
+        self._stack = stack
+
+    async def session(self, *, learning: bool, coach: bool) -> Session:
+        config, registry = self._config, self._registry
+        workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
+        self._stack.push_async_callback(workflow.close)
+        _check_agents(config, tuple(workflow.agents))
+        if learning:
+            check_value_heads(config, registry, tuple(workflow.agents))
+        source = registry.build("tasks", config.tasks.use, config.tasks.options)
+        coaches = build_coaches(config, registry, workflow) if coach else RunCoaches()
+        for one in coaches.coaches:
+            self._stack.push_async_callback(one.close)
+        shapers = tuple(registry.build("shapers", one.use, one.options) for one in config.shapers)
+        check_difference_shaper(config, shapers)
+        default_actions = resolve_default_actions(config, workflow)
+        trackers = self._trackers()
+        estimator = build_estimator(config, registry)
+        loss = registry.build("losses", config.loss.use, config.loss.options) if learning else None
+        toolset = await open_tools(config, registry, self._stack)
+        team, engine, specs = await self._team(workflow, coaches, toolset, learning)
+        return Session(
+            config=config,
+            workflow=workflow,
+            source=source,
+            loaded_engine=engine,
+            team=team,
+            sandboxes=toolset.sandboxes,
+            policies=specs,
+            coaches=coaches.coaches,
+            shapers=shapers,
+            default_actions=default_actions,
+            estimator=estimator,
+            loss=loss,
+            trackers=trackers,
+        )
+
+    async def _team(
+        self, workflow: Workflow, coaches: RunCoaches, toolset: Toolset, learning: bool
+    ) -> tuple[Team, Engine | None, tuple[PolicySpec, ...]]:
+        config, agents = self._config, tuple(workflow.agents)
+        policy_of = assign_policies(config, agents)
+        api_policies = self._api_policies(policy_of.values())
+        check_prices(config, _providers(coaches.coaches, api_policies.values()))
+        specs = build_policy_specs(
+            config, [name for name in policy_of.values() if name not in api_policies], fresh=self._fresh
+        )
+        engine = await self._engine(specs, learning)
+        engine_samplers = {} if engine is None else {spec.name: engine.sampler(spec.name) for spec in specs}
+        team = Team(
+            workflow=workflow,
+            policy_of=policy_of,
+            samplers={**engine_samplers, **api_policies},
+            sampling={agent: _sampling(config, agent) for agent in agents},
+            tools=toolset.tools,
+            limits={name: to_tool_limits(section) for name, section in toolset.sections.items()},
+            retries={name: section.retries for name, section in toolset.sections.items()},
+            toolboxes=toolset.toolboxes,
+            coach_of=coaches.coach_of,
+            hindsight=coaches.hindsight,
+            api_policies=api_policies,
+            ledger=Ledger(config.coach.spend_usd),
+            reference_for=frozenset(config.coach.reference_for),
+            coach_timeout_s=config.coach.timeout_s,
+            seed=config.seed,
+        )
+        return team, engine, specs
+
+    def _trackers(self) -> tuple[Tracker, ...]:
+        """Build the trackers without opening them: the caller of the session starts and closes them."""
+        return tuple(self._registry.build("trackers", one.use, one.options) for one in self._config.trackers)
+
+    def _api_policies(self, names: Iterable[str]) -> Mapping[str, ApiPolicy]:
+        api_policies = build_api_policies(self._config, self._registry, names)
+        for policy in {id(policy): policy for policy in api_policies.values()}.values():
+            self._stack.push_async_callback(policy.close)
+        return api_policies
+
+    async def _engine(self, specs: Sequence[PolicySpec], learning: bool) -> Engine | None:
+        """Build the engine and load its policies; without local policies build none, so that torch is not imported."""
+        if not specs:
+            if learning:
+                raise ConfigError("there is nothing to train: every policy is behind an API")
+            return None
+        engine: Engine = self._registry.build("engines", self._config.engine.use, self._config.engine.options)
+        self._stack.push_async_callback(engine.close)
+        _check_staleness(engine)
+        await engine.open(specs, self._config.train if learning else None, seed=self._config.seed)
+        return engine
+
+
+def _providers(coaches: Iterable[Coach], policies: Iterable[ApiPolicy]) -> tuple[Provider, ...]:
+    providers = (*(provider for coach in coaches for provider in coach.providers), *(one.provider for one in policies))
+    return tuple(dict.fromkeys(providers))
+
+
+def _check_agents(config: RunConfig, agents: Sequence[str]) -> None:
+    named: dict[str, Iterable[str]] = {
+        "agents": config.agents,
+        "coach.by_agent": config.coach.by_agent,
+        "coach.reference_for": config.coach.reference_for,
+        "coach.drift.acknowledged": [gap.rpartition("/")[0] for gap in config.coach.drift.acknowledged],
+        "estimator.by_agent": config.estimator.by_agent,
+        "credit.counterfactual.agents": config.credit.counterfactual.agents,
+        "credit.counterfactual.texts": config.credit.counterfactual.texts,
+    }
+    for key, names in named.items():
+        for name in names:
+            if name not in agents:
+                close = difflib.get_close_matches(name, agents, n=1)
+                hint = f" Did you mean {close[0]}?" if close else ""
+                raise ConfigError(
+                    f"{key}: {name!r} is no agent of the workflow {config.workflow.use}, "
+                    f"which has {', '.join(agents)}.{hint}"
+                )
+
+
+def _check_staleness(engine: Engine) -> None:
+    staleness, share = engine.max_staleness, engine.straggler_share
+    if staleness < 0:
+        raise ConfigError(f"engine.options.max_staleness is {staleness}; it is at least 0")
+    if not 0.0 <= share < 1.0:
+        raise ConfigError(f"engine.options.straggler_share is {share:g}; it is at least 0 and below 1")
+    if share and not staleness:
+        raise ConfigError(
+            f"engine.options.straggler_share={share:g}: what is finished later is learned from later, which "
+            "engine.options.max_staleness=0 forbids; set it to 1 or more"
+        )
+    if staleness and engine.deterministic:
+        raise ConfigError(
+            f"engine.options.max_staleness={staleness}: which weights sample an action then depends on how long "
+            "everything takes, and engine.options.deterministic=true promises equal results; choose one of the two"
+        )
+
+
+def _check_files(source: str, task: Task) -> None:
+    try:
+        task_files.resolve_task_files(task.files)
+    except TaskError as error:
+        raise TaskError(f"tasks.use={source}: the task {task.id!r}: {error}") from error
+
+
+def check_prices(config: RunConfig, providers: Iterable[Provider]) -> None:
+    """Raise ConfigError if `coach.spend_usd` is set and the price of a provider is unknown."""
+    unknown = sorted({f"{provider.name} ({provider.model})" for provider in providers if not provider.priced})
+    if config.coach.spend_usd is not None and unknown:
+        raise ConfigError(
+            f"coach.spend_usd={config.coach.spend_usd:g} cannot be kept: the price of {', '.join(unknown)} is unknown. "
+            "Set options.price={input: …, output: …} there, in US dollars per million tokens."
+        )
+
+
+def build_estimator(config: RunConfig, registry: Registry) -> Estimator:
+    """Build the run's estimator, with the estimators of single agents combined into it."""
+    default = registry.build("estimators", config.estimator.use, config.estimator.options)
+    by_agent = {
+        agent: registry.build("estimators", chosen.use, chosen.options)
+        for agent, chosen in config.estimator.by_agent.items()
+    }
+    return combine_estimators(default, by_agent) if by_agent else default
+
+
+def _sampling(config: RunConfig, agent: str) -> Sampling:
+    common, own = config.sampling, config.agents.get(agent)
+    temperature, max_tokens = common.temperature, common.max_tokens
+    if own is not None and own.temperature is not None:
+        temperature = own.temperature
+    if own is not None and own.max_tokens is not None:
+        max_tokens = own.max_tokens
+    return Sampling(temperature=temperature, top_p=common.top_p, top_k=common.top_k, max_tokens=max_tokens)

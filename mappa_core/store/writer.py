@@ -1,0 +1,259 @@
+"""Writer of `run.db`: every finished step, verdict and trajectory is committed at once, so that a kill loses none.
+
+A kill (`kill -9`) of the process loses nothing that a method returned from. A power cut may lose what was written after
+the last `flush`, which every checkpoint calls.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mappa_core.errors import ReplayError
+from mappa_core.records import Failure, Step, Task, Trajectory, Usage, Verdict
+from mappa_core.store.files import fsync_path, storage_errors
+from mappa_core.store.reader import (
+    Event,
+    load_error,
+    load_events,
+    load_iterations,
+    load_outcome,
+    load_steps,
+    load_verdicts,
+)
+from mappa_core.store.schema import Database
+from mappa_core.store.search_index import SearchIndex
+
+_PAID_USAGE = """
+SELECT json_extract(body, '$.usage.calls'), json_extract(body, '$.usage.usd') FROM verdicts
+WHERE json_extract(body, '$.usage') IS NOT NULL AND NOT json_extract(body, '$.replayed')
+UNION ALL
+SELECT json_extract(body, '$.completion.usage.calls'), json_extract(body, '$.completion.usage.usd') FROM steps
+WHERE json_extract(body, '$.completion.usage') IS NOT NULL
+"""
+"""Calls and US dollars of every verdict and action from a provider; NULL if the price is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RecordedTrajectory:
+    """What the store holds of a trajectory that an earlier process began. Unless it is `finished`, `outcome` is empty
+    and `seconds` is 0."""
+
+    steps: tuple[Step, ...]
+    verdicts: tuple[Verdict, ...]
+    finished: bool
+    outcome: Mapping[str, float]
+    error: Failure | None
+    seconds: float
+
+
+class Store:
+    """The only writer of a run's database; all methods must be called from one thread.
+
+    A run that resumes from a checkpoint repeats what was recorded after it: writing the same step or verdict again is a
+    no-op, a different one under the same id raises ReplayError. Storage faults raise RunError.
+
+    With `scratch`, a local folder, the live database lies there and `path`, which may be on a network file system, is
+    a copy that `flush` renews. `generation` counts the writers of `path`: after a kill the live database is reused,
+    unless another machine has written `path` since.
+    """
+
+    def __init__(self, path: Path, *, scratch: Path | None = None) -> None:
+        self.path = path
+        self._database = _open_live(path, scratch)
+        self._index = SearchIndex(self._database.connection)
+
+    @staticmethod
+    def create(path: Path) -> None:
+        """Create an empty database. Raises RunError if it exists or the storage fails."""
+        _fold_journal(Database.create(path))
+
+    @property
+    def run(self) -> str:
+        """Id of the run, 32 hex digits; independent of the name and place of its folder."""
+        identity: str = self._database.meta("run")
+        return identity
+
+    def begin_trajectory(self, split: str, trajectory_id: str, task: Task, sample: int, iteration: int) -> None:
+        """Record the start of a trajectory. If already recorded, task, sample and iteration must be the same."""
+        with self._database.transaction() as connection:
+            text = self._database.pack(task)
+            row = (trajectory_id, split, iteration, sample, task.id, task.stratum, text)
+            added = connection.execute(
+                "INSERT INTO trajectories (id, split, iteration, sample, task_id, stratum, task) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+                row,
+            )
+            if not added.rowcount:
+                query = "SELECT id, split, iteration, sample, task_id, stratum, task FROM trajectories WHERE id = ?"
+                self._refuse_other(f"trajectory {trajectory_id}", query, (trajectory_id,), row)
+            self._index.add_trajectory(trajectory_id, task.stratum)
+
+    def record_step(self, trajectory_id: str, step: Step) -> None:
+        """Record a finished action. Its trajectory must have begun."""
+        tokens = step.completion.tokens
+        with self._database.transaction() as connection:
+            body = self._database.pack(step)
+            added = connection.execute(
+                "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+                (
+                    step.id,
+                    trajectory_id,
+                    step.position,
+                    step.agent,
+                    step.turn,
+                    step.policy,
+                    None if tokens is None else len(tokens),
+                    step.completion.finish,
+                    body,
+                ),
+            )
+            if not added.rowcount:
+                query = "SELECT trajectory, body FROM steps WHERE id = ?"
+                self._refuse_other(f"step {step.id}", query, (step.id,), (trajectory_id, body))
+            self._index.add_step(trajectory_id, step)
+
+    def record_verdict(self, verdict: Verdict) -> None:
+        """Record a verdict on a recorded step."""
+        judgement = (verdict.coach, verdict.phase, verdict.status, verdict.score, verdict.blame)
+        with self._database.transaction() as connection:
+            added = connection.execute(
+                "INSERT INTO verdicts (number, step, id, coach, phase, status, score, blame, body) "
+                "VALUES ((SELECT count(*) FROM verdicts WHERE step = ?1), ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) "
+                "ON CONFLICT DO NOTHING",
+                (verdict.step, verdict.id, *judgement, self._database.pack(verdict)),
+            )
+            if not added.rowcount:
+                query = "SELECT coach, phase, status, score, blame FROM verdicts WHERE step = ? AND id = ?"
+                self._refuse_other(f"verdict {verdict.id}", query, (verdict.step, verdict.id), judgement)
+            self._index.add_verdict(verdict)
+
+    def _refuse_other(self, what: str, query: str, key: tuple[str, ...], row: tuple[Any, ...]) -> None:
+        if self._database.rows(query, *key) != [row]:
+            raise ReplayError(f"{self.path}: the {what} is recorded already, and it is another one")
+
+    def end_trajectory(self, trajectory: Trajectory) -> None:
+        """Record outcome, error and seconds of a trajectory that ended; its steps and verdicts are already recorded."""
+        with self._database.transaction() as connection:
+            error = None if trajectory.error is None else self._database.pack(trajectory.error)
+            outcome = self._database.pack(trajectory.outcome)
+            query = "SELECT finished, outcome, error FROM trajectories WHERE id = ?"
+            before = connection.execute(query, (trajectory.id,)).fetchone()
+            if before is None:
+                raise ValueError(f"the trajectory {trajectory.id} ends but never began")
+            connection.execute(
+                "UPDATE trajectories SET finished = 1, outcome = ?, error = ?, seconds = ? WHERE id = ?",
+                (outcome, error, trajectory.seconds, trajectory.id),
+            )
+            if before != (1, outcome, error):
+                self._index.finish_trajectory(trajectory)
+
+    def record_iteration(self, number: int, metrics: Mapping[str, float]) -> None:
+        """Record the metrics of an iteration; replaces those of an earlier attempt."""
+        with self._database.transaction() as connection:
+            row = (number, self._database.pack(metrics))
+            connection.execute("INSERT OR REPLACE INTO iterations VALUES (?, ?)", row)
+
+    def iterations(self) -> list[tuple[int, dict[str, float]]]:
+        """Metrics of every recorded iteration, in order."""
+        return load_iterations(self._database)
+
+    def record_event(self, kind: str, **body: Any) -> None:
+        """Record an event; `body` holds JSON values and records."""
+        with self._database.transaction() as connection:
+            row = (time.time(), kind, self._database.pack(body))
+            connection.execute("INSERT INTO events (time, kind, body) VALUES (?, ?, ?)", row)
+
+    def events(self, kind: str) -> list[Event]:
+        """The events of a kind, in order."""
+        return load_events(self._database, kind)
+
+    def load_recorded(self, split: str, iteration: int) -> dict[str, RecordedTrajectory]:
+        """Trajectories of an iteration that this or an earlier process began, by id."""
+        rows = self._database.rows(
+            "SELECT id, finished, outcome, error, seconds FROM trajectories "
+            "WHERE split = ? AND iteration = ? ORDER BY rowid",
+            split,
+            iteration,
+        )
+        return {
+            identity: RecordedTrajectory(
+                steps=load_steps(self._database, identity),
+                verdicts=load_verdicts(self._database, identity),
+                finished=bool(finished),
+                outcome=load_outcome(self._database, outcome),
+                error=load_error(self._database, error),
+                seconds=0.0 if seconds is None else seconds,
+            )
+            for identity, finished, outcome, error, seconds in rows
+        }
+
+    def paid_usages(self) -> list[Usage]:
+        """Usage of every recorded verdict and action from a provider: calls and US dollars."""
+        return [Usage(calls=calls, usd=usd) for calls, usd in self._database.rows(_PAID_USAGE)]
+
+    def flush(self) -> None:
+        """Sync all writes to disk, and renew the copy at `path` of a database in `scratch`."""
+        if self._database.path != self.path:
+            _increment_generation(self._database)
+            self._database.copy(self.path)
+        else:
+            with storage_errors(self.path):
+                fsync_path(self.path.with_name(f"{self.path.name}-wal"))
+
+    def close(self) -> None:
+        """Flush and close the database: a single file is left, which can be copied and read anywhere."""
+        self.flush()
+        _fold_journal(self._database)
+        if self._database.path != self.path:
+            self._database.path.unlink()
+
+
+def _open_live(path: Path, scratch: Path | None) -> Database:
+    if scratch is None:
+        database = Database.open(path, write=True)
+        _increment_generation(database)
+        return database
+    copy = Database.open(path, write=False)
+    try:
+        with storage_errors(scratch):
+            scratch.mkdir(parents=True, exist_ok=True)
+        live = scratch / f"{copy.meta('run')}.db"
+        if not _is_current(live, copy.meta("generation")):
+            for leftover in (live, live.with_name(f"{live.name}-wal"), live.with_name(f"{live.name}-shm")):
+                leftover.unlink(missing_ok=True)
+            copy.copy(live)
+    finally:
+        copy.close()
+    return Database.open(live, write=True)
+
+
+def _is_current(live: Path, generation: int) -> bool:
+    if not live.exists():
+        return False
+    database = Database.open(live, write=False)
+    try:
+        return bool(database.meta("generation") >= generation)
+    finally:
+        database.close()
+
+
+def _increment_generation(database: Database) -> None:
+    with database.transaction() as connection:
+        connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'generation'")
+
+
+def _fold_journal(database: Database) -> None:
+    """Close a database and merge its journal into it."""
+    database.connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        database.connection.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.OperationalError as error:
+        # A reader still holds it, or there is no space: the journal stays until the next open merges it.
+        if error.sqlite_errorcode not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL):
+            raise
+    database.close()

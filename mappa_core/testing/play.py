@@ -1,0 +1,107 @@
+"""Run one trajectory of a workflow with scripted replies."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mappa_core.calls.spend_ledger import Ledger
+from mappa_core.protocols import Coach, Tool, Workflow
+from mappa_core.records import Sampling, Scene, Task, ToolLimits, Trajectory
+from mappa_core.rollout.collector import RolloutCollector
+from mappa_core.rollout.replay import Replay
+from mappa_core.rollout.team import Job, NamedCoach, Team
+from mappa_core.testing.fakes import FixedCoach, MemoryRecorder, ReplyScript, ScriptedSampler
+
+
+async def play(
+    workflow: Workflow,
+    task: Task,
+    replies: Sequence[str] | ReplyScript,
+    *,
+    tools: Mapping[str, Tool] | None = None,
+    coach: Coach | None = None,
+    hindsight: Coach | None = None,
+    spend_usd: float | None = None,
+    reference_for: Sequence[str] = (),
+    retries: int = 0,
+    recorded: Replay | None = None,
+    recorder: MemoryRecorder | None = None,
+    archive: Path | None = None,
+) -> Trajectory:
+    """Run `task` once.
+
+    Args:
+        replies: the agents' replies, in order, or a function of prompt and sampling.
+        tools: by name, as the workflow offers them.
+        coach: judges every action; None: no verdicts.
+        hindsight: judges all actions again once the outcome is known.
+        spend_usd: budget of the coaches; None: no cap.
+        reference_for: agents whose coach is shown the truth.
+        retries: how often the calls of an action are retried, without delay, after a ToolError.
+        recorded: steps to replay first.
+        archive: folder of archived workspace files; a replay that restores files needs that of the first run.
+
+    Raises:
+        IndexError: recorded on the trajectory if the workflow requests more actions than there are replies.
+    """
+    sampler = ScriptedSampler(replies if callable(replies) else _in_order(replies))
+    offered = dict(tools or {})
+    team = Team(
+        workflow=workflow,
+        policy_of=dict.fromkeys(workflow.agents, "scripted"),
+        samplers={"scripted": sampler},
+        sampling={agent: Sampling() for agent in workflow.agents},
+        tools=offered,
+        limits={name: ToolLimits() for name in offered},
+        retries=dict.fromkeys(offered, retries),
+        retry_after_s=0.0,
+        coach_of={} if coach is None else {agent: NamedCoach(name="test", coach=coach) for agent in workflow.agents},
+        hindsight=None if hindsight is None else NamedCoach(name="hindsight", coach=hindsight),
+        ledger=Ledger(spend_usd),
+        reference_for=frozenset(reference_for),
+    )
+    with tempfile.TemporaryDirectory(prefix="mappa-test-") as temporary:
+        files = archive or Path(temporary)
+        for judging in filter(None, (coach, hindsight)):
+            judging.set_bench(team.bench(files))
+        collector = RolloutCollector(
+            team, recorder=recorder or MemoryRecorder(), archive=files, concurrency=1, waves=False
+        )
+        job = Job(task=task, split="train", iteration=0, sample=0)
+        (trajectory,) = await collector.collect([job], {} if recorded is None else {job.id: recorded})
+    return trajectory
+
+
+def scenes_of(
+    workflow: Workflow,
+    task: Task,
+    replies: Sequence[str] | ReplyScript,
+    *,
+    tools: Mapping[str, Tool] | None = None,
+    reference_for: Sequence[str] = (),
+) -> tuple[Scene, ...]:
+    """Run `task` once with these replies and return the scene of every action as a coach sees it, in order. Starts an
+    event loop, so call it outside of coroutines.
+
+    Raises:
+        AssertionError: the trajectory did not finish; the message says why.
+    """
+    coach = FixedCoach(5.0)
+    trajectory = asyncio.run(play(workflow, task, replies, tools=tools, coach=coach, reference_for=reference_for))
+    assert trajectory.error is None, f"the workflow did not finish: {trajectory.error}"
+    return tuple(coach.scenes)
+
+
+def _in_order(replies: Sequence[str]) -> ReplyScript:
+    left = iter(replies)
+
+    def script(prompt: str, sampling: Sampling) -> str:
+        try:
+            return next(left)
+        except StopIteration:
+            raise IndexError(f"the workflow asked for more than the {len(replies)} scripted replies") from None
+
+    return script

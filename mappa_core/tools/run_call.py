@@ -1,0 +1,81 @@
+"""Run one call: the boundary between an agent's request and the code of a tool.
+
+A tool without files is three things: a spec, `call` and `close`.
+
+    class Clock:
+        spec = ToolSpec(
+            name="clock",
+            description="Seconds between two times of day, as HH:MM.",
+            schema={
+                "type": "object",
+                "properties": {"start": {"type": "string"}, "end": {"type": "string"}},
+                "required": ["start", "end"],
+            },
+        )
+
+        async def call(self, arguments, workspace, limits):
+            start, end = (datetime.strptime(arguments[key], "%H:%M") for key in ("start", "end"))
+            return ToolResult(tool="clock", status="ok", stdout=f"{(end - start).seconds}")
+
+        async def close(self):
+            pass
+
+`arguments` match the schema. A mistake of the agent is a result with status `error`; any exception of `call` counts as
+a fault of the tool, for which no agent is scored. A tool that writes into `workspace.path` returns
+`files=workspace.changes()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mappa_core.errors import ToolError
+from mappa_core.protocols import Tool, Workspace
+from mappa_core.records import ToolCall, ToolLimits, ToolResult
+from mappa_core.tools.truncate import cut_middle
+
+
+async def run_call(
+    call: ToolCall, tools: Mapping[str, Tool], workspace: Workspace, limits: Mapping[str, ToolLimits]
+) -> ToolResult:
+    """Run `call`. `tools` and `limits` are by the offered name of the tool; both have the same names.
+
+    A call that cannot be run (it has an error, an unknown tool, or arguments that do not match the schema) results in
+    status `error` with the reason on stderr.
+
+    Raises:
+        ToolError: the machinery of the tool failed, or its code raised an exception.
+    """
+    problem = _problem(call, tools)
+    if problem is not None:
+        return ToolResult(tool=call.name, status="error", stderr=problem)
+    tool, limit = tools[call.name], limits[call.name]
+    try:
+        result = await tool.call(call.arguments, workspace, limit)
+    except ToolError:
+        raise
+    except Exception as error:  # the boundary of tools
+        raise ToolError(f"the tool {call.name!r} raised {type(error).__name__}: {error}") from error
+    if not isinstance(result, ToolResult):
+        raise ToolError(f"the tool {call.name!r} returned {type(result).__name__}, not a ToolResult")
+    return result
+
+
+def _problem(call: ToolCall, tools: Mapping[str, Tool]) -> str | None:
+    if call.error is not None:
+        return call.error
+    if call.name not in tools:
+        return f"there is no tool {call.name!r} (there are: {', '.join(sorted(tools)) or 'none'})"
+    return _schema_error(call.name, tools[call.name].spec.schema, call.arguments)
+
+
+def _schema_error(name: str, schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str | None:
+    from jsonschema import Draft202012Validator  # here, as its import takes longer than most runs of a command
+    from jsonschema.exceptions import best_match
+
+    error = best_match(Draft202012Validator(dict(schema)).iter_errors(dict(arguments)))
+    if error is None:
+        return None
+    where = f" at {error.json_path[2:]!r}" if error.path else ""
+    return f"the arguments of {name!r} do not fit its schema{where}: {cut_middle(error.message, 500)}"

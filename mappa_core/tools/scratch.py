@@ -1,0 +1,95 @@
+"""Scratch programs: workflows and coaches inspect the files of agents by programs in separate sandboxed folders."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mappa_core.errors import ConfigError, ToolError
+from mappa_core.protocols import ProgramRun, Sandboxed, Tool
+from mappa_core.records import FileChange, Step, ToolLimits
+from mappa_core.safe_walk import remove_tree
+from mappa_core.tools.parse_calls import PYTHON
+from mappa_core.tools.retry import retry
+from mappa_core.tools.task_files import resolve_task_files
+from mappa_core.tools.workspace import FolderWorkspace, archived_path
+
+
+class ScratchRunner:
+    """Implements protocols.Bench with the tool `python` of a run: the same sandbox, limits and preloaded modules as for
+    agents, in folders that no agent sees. Files that programs leave are stored in `archive` by content, like all files
+    of a run.
+
+    Args:
+        tools, limits, retries: those of the run, by tool name.
+        wait_s: seconds before the first retry.
+    """
+
+    def __init__(
+        self,
+        tools: Mapping[str, Tool],
+        limits: Mapping[str, ToolLimits],
+        retries: Mapping[str, int],
+        *,
+        wait_s: float,
+        archive: Path,
+    ) -> None:
+        self._tool = tools.get(PYTHON)
+        self._limits = limits
+        self._retries = retries
+        self._wait_s = wait_s
+        self._archive = archive
+
+    def files(self, steps: Sequence[Step]) -> Mapping[str, Path]:
+        return self._contents([change for step in steps for result in step.results for change in result.files])
+
+    def _contents(self, changes: Sequence[FileChange]) -> Mapping[str, Path]:
+        """Archived contents of the files that exist after `changes`, by name."""
+        contents: dict[str, Path] = {}
+        for change in changes:
+            contents.pop(change.path, None)
+            if change.sha256 is not None:
+                contents[change.path] = archived_path(self._archive, change.sha256)
+        return contents
+
+    async def run(
+        self,
+        code: str,
+        *,
+        inputs: Mapping[str, Path],
+        files: Mapping[str, Path] | None = None,
+        arguments: Sequence[str] = (),
+    ) -> ProgramRun:
+        tool, copies = self._tool, files or {}
+        if not isinstance(tool, Sandboxed):
+            raise ConfigError("files are looked into by programs, and tools.python is no tool that runs them: set it")
+
+        async def once() -> ProgramRun:
+            folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="mappa-bench-"))
+            try:
+                workspace = await asyncio.to_thread(self._workspace, folder / "work", inputs, copies)
+                result = await tool.run(code, arguments, workspace, self._limits[PYTHON])
+            finally:
+                await asyncio.to_thread(remove_tree, folder)
+            changed = {change.path for change in result.files}
+            untouched = {name: path for name, path in copies.items() if name not in changed}
+            return ProgramRun(result=result, files={**untouched, **self._contents(result.files)})
+
+        ran, _ = await retry(once, retries=self._retries[PYTHON], wait_s=self._wait_s, label="bench")
+        return ran
+
+    def _workspace(self, path: Path, inputs: Mapping[str, Path], files: Mapping[str, Path]) -> FolderWorkspace:
+        linked = {name: file for name, file in inputs.items() if name not in files}
+        workspace = FolderWorkspace(path, self._archive, resolve_task_files(linked))
+        try:
+            for name, source in files.items():
+                target = path / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, target)
+        except OSError as error:
+            raise ToolError(f"cannot lay out files on the bench: {error}") from error
+        workspace.changes()
+        return workspace

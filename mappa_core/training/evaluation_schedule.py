@@ -1,0 +1,77 @@
+"""Evaluation schedule of a run: when evaluations are due, on which tasks, and what is recorded of them.
+
+Without a best checkpoint all held-out tasks are evaluated before training, every `eval.every` iterations and at the
+end. With one (`checkpoint.best`) those evaluations use the selection tasks alone. The report tasks are evaluated twice:
+before training, and at the end with the chosen weights. So no reported metric was used for the choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mappa_core.evaluation.heldout import Evaluation, evaluate, event_part
+from mappa_core.records import Task
+from mappa_core.rollout.resume import resume_iteration
+from mappa_core.session import EvalPart, Session
+from mappa_core.store.folder import RunFolder
+from mappa_core.training.listener import Listener
+from mappa_core.training.tracker_threads import TrackerThreads
+
+
+class EvaluationSchedule:
+    """Evaluates held-out tasks during a run. `report_evaluations` are on the reported tasks, `best_evaluations` are
+    those that choose the best checkpoint, in order; they are the same unless tasks are set apart for the choice."""
+
+    def __init__(self, session: Session, *, folder: RunFolder, listener: Listener, tracking: TrackerThreads) -> None:
+        parts = session.held_out()
+        self.has_selection = bool(parts.selection)
+        self.report_evaluations: list[Evaluation] = []
+        self.best_evaluations: list[Evaluation] = [] if self.has_selection else self.report_evaluations
+        self._tasks: Mapping[EvalPart, tuple[Task, ...]] = {parts.part: parts.report, "selection": parts.selection}
+        self._session = session
+        self._folder = folder
+        self._listener = listener
+        self._tracking = tracking
+        self._counted = {
+            (event_part(event.body), event.body["iteration"]) for event in folder.store.events("evaluation")
+        }
+
+    @property
+    def selection_evaluations(self) -> Sequence[Evaluation]:
+        """Evaluations of the tasks that are set apart to choose the best checkpoint."""
+        return self.best_evaluations if self.has_selection else ()
+
+    def due_parts(self, done: int) -> tuple[EvalPart, ...]:
+        """Parts to evaluate after `done` iterations. The final report of a best checkpoint is due once it is known."""
+        every = self._session.config.eval.every
+        if done not in (0, self._session.config.train.iterations) and not (every and done % every == 0):
+            return ()
+        if not self.has_selection:
+            return ("all",)
+        return ("report", "selection") if done == 0 else ("selection",)
+
+    async def evaluate(self, part: EvalPart, done: int) -> None:
+        """Evaluate a part with the weights after `done` iterations.
+
+        Raises:
+            GuardStop: tools lost too many trajectories.
+        """
+        config, store = self._session.config, self._folder.store
+        self._listener.on_rollouts_start("eval", done, len(self._tasks[part]) * config.eval.samples)
+        evaluation = await evaluate(
+            self._session,
+            recorder=self._tracking.recorder(store),
+            archive=self._folder.files,
+            iteration=done,
+            tasks=self._tasks[part],
+            resumed=resume_iteration(store, "eval", done, is_consumed=(part, done) in self._counted),
+            max_lost=config.train.max_lost,
+            part=part,
+            on_trajectory=self._listener.on_rollout_end,
+        )
+        if (part, done) not in self._counted:
+            self._tracking.log(done, evaluation.metrics())
+        self._counted.add((part, done))
+        (self.best_evaluations if part == "selection" else self.report_evaluations).append(evaluation)
+        store.record_event("evaluation", **evaluation.to_event())
+        self._listener.on_evaluation_end(evaluation)

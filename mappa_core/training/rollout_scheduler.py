@@ -1,0 +1,227 @@
+"""Rollout scheduling: which trajectories an iteration learns from, and which are collected ahead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mappa_core.records import Step, Trajectory
+from mappa_core.rollout.collector import RolloutCollector
+from mappa_core.rollout.resume import resume_iteration
+from mappa_core.rollout.team import Job
+from mappa_core.session import Session
+from mappa_core.store.folder import RunFolder
+from mappa_core.training.listener import Listener
+from mappa_core.training.task_sampler import TaskSampler
+from mappa_core.training.tracker_threads import TrackerThreads
+
+GATHERED_EVENT = "gathered"
+"""Event that lists, if stragglers are allowed, the trajectories that an iteration left to a later one (`late`) and
+those that it took from earlier ones (`joined`). It is written before the iteration is learned from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class IterationBatch:
+    """The trajectories that an iteration learns from, its own first. `late` counts those of its own that a later one
+    learns from, `joined` those that earlier ones left to it."""
+
+    trajectories: tuple[Trajectory, ...]
+    late: int
+    joined: int
+
+
+class SampleGroup:
+    """The trajectories of one task in one iteration. Estimators compare them, so they are learned from together."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.jobs = jobs
+        self.iteration = jobs[0].iteration
+        self.finished: dict[str, Trajectory] = {}
+        self.oldest_version: int | None = None
+        """Oldest version of the weights that may have sampled any of them; None before one has begun."""
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.finished) == len(self.jobs)
+
+    @property
+    def trajectory_ids(self) -> list[str]:
+        return [job.id for job in self.jobs]
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """Finished trajectories, in the order of their jobs."""
+        return [self.finished[name] for name in self.trajectory_ids if name in self.finished]
+
+    def add_version(self, version: int) -> None:
+        """Note that weights of this version sample for the group."""
+        self.oldest_version = version if self.oldest_version is None else min(self.oldest_version, version)
+
+
+class RolloutScheduler:
+    """Collects the trajectories of a run's iterations, at most `max_staleness` iterations ahead.
+
+    `take(k)` is called when the samplers have version k of the weights (k updates), and starts iterations k to
+    k + `max_staleness`. Iteration i therefore begins with version i - `max_staleness` or later, which is the oldest
+    that its update may learn from. Without staleness every iteration starts when it is taken.
+
+    With `straggler_share` an iteration leaves unfinished tasks to the next one, as long as their trajectories are at
+    most that share of its own and stay within the staleness bound there. The samples of a task stay together, so one
+    unfinished trajectory holds back all of its task.
+    """
+
+    def __init__(self, session: Session, *, folder: RunFolder, listener: Listener, tracking: TrackerThreads) -> None:
+        config = session.config
+        self._iterations = config.train.iterations
+        self._samples = config.train.samples
+        self._staleness = session.engine.max_staleness
+        self._share = session.engine.straggler_share
+        self._trained = session.trained_policies
+        self._store = folder.store
+        self._listener = listener
+        self._sampler = TaskSampler(
+            session.tasks("train"), prompts=config.train.prompts, seed=config.seed, stratified=config.train.stratified
+        )
+        self._collector = RolloutCollector(
+            session.team_for("train"),
+            recorder=tracking.recorder(self._store),
+            archive=folder.files,
+            concurrency=config.sampling.concurrency,
+            waves=session.deterministic,
+            on_start=self._begin,
+            on_finish=self._finish,
+        )
+        self._learned = {number for number, _ in self._store.iterations()}
+        self._decided = {event.body["iteration"]: event.body for event in self._store.events(GATHERED_EVENT)}
+        self._version = 0
+        self._next: int | None = None
+        self._announced_iteration: int | None = None
+        self._waiting: list[SampleGroup] = []
+        self._group_of: dict[str, SampleGroup] = {}
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._changed = asyncio.Event()
+
+    async def take(self, iteration: int) -> IterationBatch:
+        """Wait for the trajectories that `iteration` learns from. Iterations are taken in order, beginning with the
+        first one after a start or resume.
+
+        Raises:
+            MappaError: the run itself is at fault, in this iteration or one that is collected ahead.
+        """
+        self._version = iteration
+        self._start_allowed(iteration)
+        self._announce(iteration)
+        chosen = await self._wait_for(lambda: self._choose_groups(iteration))
+        self._announced_iteration = None
+        in_order = sorted((one for one in self._waiting if one in chosen), key=lambda one: -one.iteration)
+        self._waiting = [one for one in self._waiting if one not in chosen]
+        late = [name for one in self._waiting if one.iteration == iteration for name in one.trajectory_ids]
+        joined = [name for one in in_order if one.iteration < iteration for name in one.trajectory_ids]
+        if self._share and iteration not in self._decided:
+            self._store.record_event(GATHERED_EVENT, iteration=iteration, late=late, joined=joined)
+        trajectories = tuple(trajectory for one in in_order for trajectory in one.trajectories)
+        for trajectory in trajectories:
+            del self._group_of[trajectory.id]
+        return IterationBatch(trajectories=trajectories, late=len(late), joined=len(joined))
+
+    async def close(self) -> None:
+        """Cancel running rollouts; a resume continues them from what is recorded."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _start_allowed(self, iteration: int) -> None:
+        if self._next is None:
+            self._restore_stragglers(iteration)
+            self._next = iteration
+        while self._next <= min(iteration + self._staleness, self._iterations - 1):
+            self._start(self._next, list(self._sample_groups(self._next)))
+            self._next += 1
+
+    def _restore_stragglers(self, start: int) -> None:
+        """Restart the groups that iterations before `start` left to it or to later ones."""
+        decided = {number: body for number, body in self._decided.items() if number < start}
+        joined = {name for body in decided.values() for name in body["joined"]}
+        for number, body in sorted(decided.items()):
+            if left := set(body["late"]) - joined:
+                self._start(number, [one for one in self._sample_groups(number) if left.issuperset(one.trajectory_ids)])
+
+    def _sample_groups(self, iteration: int) -> Iterator[SampleGroup]:
+        for task in self._sampler.sample(iteration):
+            samples = range(self._samples)
+            yield SampleGroup([Job(task=task, split="train", iteration=iteration, sample=sample) for sample in samples])
+
+    def _start(self, iteration: int, siblings: Sequence[SampleGroup]) -> None:
+        resumed = resume_iteration(self._store, "train", iteration, is_consumed=iteration + 1 in self._learned)
+        self._waiting += siblings
+        for one in siblings:
+            for name in one.trajectory_ids:
+                self._group_of[name] = one
+                replay = resumed.replays.get(name)
+                for version in () if replay is None else _weight_versions(replay.steps, self._trained):
+                    one.add_version(version)
+        jobs = [job for one in siblings for job in one.jobs]
+        task = asyncio.create_task(self._collector.collect(jobs, resumed.replays, resample=resumed.resample))
+        task.add_done_callback(lambda ended: self._changed.set())
+        self._tasks.append(task)
+
+    def _begin(self, job: Job) -> None:
+        self._group_of[job.id].add_version(self._version)
+
+    def _finish(self, trajectory: Trajectory) -> None:
+        self._group_of[trajectory.id].finished[trajectory.id] = trajectory
+        if self._announced_iteration is not None and trajectory.iteration <= self._announced_iteration:
+            self._listener.on_rollout_end(trajectory)
+        self._changed.set()
+
+    def _announce(self, iteration: int) -> None:
+        """Report to the listener how many rollouts are due, and those that are already finished."""
+        due = [one for one in self._waiting if one.iteration <= iteration]
+        self._listener.on_rollouts_start("train", iteration, sum(len(one.jobs) for one in due))
+        for one in due:
+            for trajectory in one.trajectories:
+                self._listener.on_rollout_end(trajectory)
+        self._announced_iteration = iteration
+
+    def _choose_groups(self, iteration: int) -> set[SampleGroup] | None:
+        """Groups that `iteration` learns from; None while it has to wait. A choice made before a resume stands."""
+        due = {one for one in self._waiting if one.iteration <= iteration}
+        decided = self._decided.get(iteration)
+        if decided is not None:
+            left = {one for one in due if one.iteration == iteration and one.trajectory_ids[0] in decided["late"]}
+            left |= {one for one in due if one.iteration < iteration and one.trajectory_ids[0] not in decided["joined"]}
+        else:
+            left = {one for one in due if not one.is_complete}
+            own = sum(len(one.jobs) for one in due if one.iteration == iteration)
+            late = sum(len(one.jobs) for one in left if one.iteration == iteration)
+            if late / own > self._share or not all(self._may_defer(one, iteration) for one in left):
+                return None
+        chosen = due - left
+        return chosen if all(one.is_complete for one in chosen) else None
+
+    def _may_defer(self, siblings: SampleGroup, iteration: int) -> bool:
+        """Whether `siblings` stay within the staleness bound in the iteration after `iteration`."""
+        following = iteration + 1
+        oldest_version = following if siblings.oldest_version is None else siblings.oldest_version
+        return following < self._iterations and following - oldest_version <= self._staleness
+
+    async def _wait_for(self, choose: Callable[[], set[SampleGroup] | None]) -> set[SampleGroup]:
+        """Wait until `choose` returns groups. Errors of collecting tasks are raised here."""
+        while True:
+            self._changed.clear()
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            self._tasks = [task for task in self._tasks if not task.done()]
+            if (chosen := choose()) is not None:
+                return chosen
+            await self._changed.wait()
+
+
+def _weight_versions(steps: Sequence[Step], trained: Collection[str]) -> Iterator[int]:
+    """Versions of the trained policies' weights that sampled `steps`."""
+    for step in steps:
+        if step.policy in trained:
+            yield from (span.version for span in step.completion.versions)

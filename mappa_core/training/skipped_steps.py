@@ -1,0 +1,107 @@
+"""Skipped optimiser steps: saves the rows on which loss or gradient was not finite."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import structlog
+
+from mappa_core.credit.build_experience import select_rows
+from mappa_core.credit.ragged import element_indices
+from mappa_core.errors import GuardStop
+from mappa_core.experience import Advantages, Experience
+from mappa_core.store.files import storage_errors, write_atomic
+from mappa_core.store.folder import RunFolder
+
+SKIPPED = "skipped"
+"""Folder in a run folder that keeps the rows of skipped steps, and event that names each file."""
+
+DEMONSTRATIONS = "demonstrations"
+
+log = structlog.get_logger()
+
+
+class SkippedSteps:
+    """Saves the rows of skipped steps, and stops a run after `max_skipped` skipped steps of a policy in a row.
+
+    An engine reports how many steps of an iteration it took and skipped, not their order: the skipped ones count as the
+    last.
+    """
+
+    def __init__(self, folder: RunFolder, *, max_skipped: int) -> None:
+        self._path = folder.path / SKIPPED
+        self._store = folder.store
+        self._max_skipped = max_skipped
+
+    def save(
+        self,
+        iteration: int,
+        policies: Mapping[str, Mapping[str, float]],
+        experience: Experience,
+        advantages: Advantages,
+    ) -> None:
+        """Write the rows of each policy that skipped steps of `iteration`, from 1, to `skipped/000012-POLICY.npz`.
+
+        The file holds every column of its Experience, those of its demonstrations as `demonstrations.row` and so on,
+        and `advantages` and `value_targets`, under their names.
+        Raises RunError if the storage fails.
+        """
+        for policy, steps in _skipped(policies).items():
+            file = self._path / f"{iteration:06d}-{policy}.npz"
+            rows = np.flatnonzero(experience.policy == experience.policies.index(policy))
+            with storage_errors(file):
+                self._path.mkdir(exist_ok=True)
+            write_atomic(file, _archive(experience, advantages, rows))
+            self._store.record_event(
+                SKIPPED, iteration=iteration, policy=policy, steps=steps, file=f"{SKIPPED}/{file.name}"
+            )
+            log.warning("update.skipped", iteration=iteration, policy=policy, steps=steps, kept=str(file))
+
+    def guard(self, iteration: int, policies: Mapping[str, Mapping[str, float]]) -> None:
+        """Raise GuardStop if a policy reached the limit in `iteration`, whose metrics are in the store."""
+        done = [metrics for number, metrics in self._store.iterations() if number <= iteration]
+        for policy in _skipped(policies):
+            if (row := count_consecutive_skips(done, policy)) >= self._max_skipped:
+                raise GuardStop(
+                    f"policy {policy!r}: {row} optimiser steps in a row were skipped (train.max_skipped="
+                    f"{self._max_skipped}), as their loss or gradient was not finite. Its weights are as before them; "
+                    f"what they were skipped on lies in {self._path}. A lower train.learning_rate may help."
+                )
+
+
+def count_consecutive_skips(iterations: Sequence[Mapping[str, float]], policy: str) -> int:
+    """Count the last consecutive skipped steps of a policy in the metrics of all iterations so far."""
+    row = 0
+    for metrics in reversed(iterations):
+        row += int(metrics.get(f"policy/{policy}/skipped") or 0)
+        if metrics.get(f"policy/{policy}/steps"):
+            break
+    return row
+
+
+def _skipped(policies: Mapping[str, Mapping[str, float]]) -> dict[str, int]:
+    """Number of skipped steps of each policy that skipped any."""
+    return {policy: int(count) for policy, metrics in policies.items() if (count := metrics.get("skipped"))}
+
+
+def _archive(experience: Experience, advantages: Advantages, rows: Any) -> bytes:
+    """Rows of an experience as an .npz file; strings are text arrays, so that it loads without pickle."""
+    part = select_rows(experience, rows)
+    columns = {
+        column.name: getattr(part, column.name) for column in fields(Experience) if column.name != DEMONSTRATIONS
+    }
+    if part.demonstrations is not None:
+        given = part.demonstrations
+        columns |= {f"{DEMONSTRATIONS}.{one.name}": getattr(given, one.name) for one in fields(given)}
+    tokens = element_indices(experience.offsets, rows)
+    columns["advantages"] = advantages.advantages[tokens]
+    if advantages.value_targets is not None:
+        columns["value_targets"] = advantages.value_targets[tokens]
+    file = io.BytesIO()
+    arrays: dict[str, Any] = {name: np.asarray(column) for name, column in columns.items() if column is not None}
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()

@@ -1,0 +1,116 @@
+"""Builds the summary of a run from its records and evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from mappa_core.evaluation.heldout import Evaluation
+from mappa_core.store.summary import (
+    AgentSummary,
+    CoachSummary,
+    EvalSummary,
+    FigureSummary,
+    SelectionSummary,
+    StratumSummary,
+    Summary,
+    ToolSummary,
+)
+from mappa_core.store.writer import Store
+
+
+def build_summary(
+    summary: Summary, store: Store, evaluations: Sequence[Evaluation], selections: Sequence[Evaluation] = ()
+) -> Summary:
+    """Complete `summary` with the metrics of all recorded iterations and of the first and last of `evaluations`.
+    `selections` are evaluations on the tasks that chose the best checkpoint."""
+    iterations = store.iterations()
+    return replace(
+        summary,
+        iterations=iterations[-1][0] if iterations else 0,
+        eval=_eval_summary(evaluations, selections),
+        agents=_agent_summaries(iterations[-1][1]) if iterations else {},
+        coach=_coach_summary([metrics for _, metrics in iterations]),
+        tools=_tool_summary([metrics for _, metrics in iterations]),
+    )
+
+
+def _eval_summary(evaluations: Sequence[Evaluation], selections: Sequence[Evaluation]) -> EvalSummary | None:
+    if not evaluations:
+        return None
+    before = evaluations[0]
+    after = evaluations[-1] if len(evaluations) > 1 else None
+    metric, figures = _metric_and_figures(before, after)
+    return EvalSummary(
+        metric=before.metric,
+        n=len(before.problems),
+        clusters=before.cluster_count,
+        before=metric.before,
+        after=metric.after,
+        gain=metric.gain,
+        figures=figures,
+        strata={
+            name: _stratum_summary(then, after.for_stratum(name) if after else None)
+            for name, then in before.by_stratum().items()
+        },
+        selection=_selection_summary(selections),
+    )
+
+
+def _selection_summary(evaluations: Sequence[Evaluation]) -> SelectionSummary | None:
+    """The best evaluation, the first of equals; None if no evaluation has a mean."""
+    means = [(one, one.interval.mean) for one in evaluations if one.interval is not None]
+    if not means:
+        return None
+    best, value = max(means, key=lambda pair: pair[1])
+    return SelectionSummary(n=len(best.problems), evaluations=len(evaluations), iteration=best.iteration, value=value)
+
+
+def _stratum_summary(before: Evaluation, after: Evaluation | None) -> StratumSummary:
+    metric, figures = _metric_and_figures(before, after)
+    return StratumSummary(
+        n=len(before.problems), before=metric.before, after=metric.after, gain=metric.gain, figures=figures
+    )
+
+
+def _metric_and_figures(before: Evaluation, after: Evaluation | None) -> tuple[FigureSummary, dict[str, FigureSummary]]:
+    """Summaries of the metric, and of the further figures by name."""
+    by_name = {
+        name: _figure_summary(before.with_metric(name), after.with_metric(name) if after else None)
+        for name in before.measures
+    }
+    return by_name.pop(before.metric), by_name
+
+
+def _figure_summary(before: Evaluation, after: Evaluation | None) -> FigureSummary:
+    return FigureSummary(
+        before=before.interval,
+        after=after.interval if after else None,
+        gain=after.gain_over(before) if after else None,
+    )
+
+
+def _agent_summaries(metrics: Mapping[str, float]) -> dict[str, AgentSummary]:
+    by_name: dict[str, dict[str, float]] = {}
+    for name, value in metrics.items():
+        kind, _, rest = name.partition("/")
+        if kind == "agent":
+            agent, _, figure = rest.rpartition("/")
+            by_name.setdefault(agent, {})[figure] = value
+    return {agent: AgentSummary(**figures) for agent, figures in by_name.items()}
+
+
+def _coach_summary(iterations: Sequence[Mapping[str, float]]) -> CoachSummary:
+    known = all("coach/usd" in metrics for metrics in iterations)
+    return CoachSummary(
+        verdicts=int(sum(metrics["coach/verdicts"] for metrics in iterations)),
+        failed=int(sum(metrics["coach/failed"] for metrics in iterations)),
+        usd=sum(metrics["coach/usd"] for metrics in iterations) if known else None,
+    )
+
+
+def _tool_summary(iterations: Sequence[Mapping[str, float]]) -> ToolSummary:
+    return ToolSummary(
+        lost=int(sum(metrics["tools/lost"] for metrics in iterations)),
+        attempts_again=int(sum(metrics["tools/attempts_again"] for metrics in iterations)),
+    )

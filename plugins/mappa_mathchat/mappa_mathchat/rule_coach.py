@@ -1,0 +1,181 @@
+"""A coach without a model: rules over what can be checked about each action of MathChat.
+
+The Problem Solver is compared with the truth, the Code Executor with the plan it was given (a faithful program for a
+wrong plan earns the full score, a silent repair does not), the Verifier with truth and program output. The coach
+abstains where nothing can be checked, as for a plan in prose.
+
+| score | Problem Solver | Code Executor | Verifier |
+|---|---|---|---|
+| 10 | the plan comes to the truth | prints what its plan comes to, to the letter | the box holds the truth |
+| 7 | | | wrong, but faithful to a wrong output |
+| 4 | | prints something else | wrong, with no output to go by |
+| 3 | the plan comes to something else | | |
+| 2 | | prints nothing | wrong, and not what the program printed |
+| 1 | | the program fails | |
+| 0 | no plan where one is asked for; cut off | no program; cut off | no box; cut off |
+
+With `correction: true` a verdict below 10 on a word problem holds the right action, where the agent could have known
+it: the plan in the problem's text, if its value is the truth; the program of the given plan; the box around a
+program's output, if that is the truth. No correction holds an answer that the agent could not derive.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from mappa_core import MAX_SCORE, NOBODY, Coach, Scene, Step, Verdict
+from mappa_mathchat.extract_answer import extract_final_answer
+from mappa_mathchat.grader import Grader
+from mappa_mathchat.plans import Plan, parse_plan
+from mappa_mathchat.word_problems import parse_problem
+from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER
+
+
+@dataclass
+class RuleOptions:
+    """Options of the offer `mathchat-rules`."""
+
+    correction: bool = False
+    """Say what would have been right, where the rules know it."""
+
+
+class RuleCoach(Coach):
+    """The offer `mathchat-rules`. It needs the truth for the Problem Solver and the Verifier
+    (`coach.reference_for`); where the truth is not shown, it abstains on their actions."""
+
+    def __init__(self, options: RuleOptions) -> None:
+        self._corrects = options.correction
+        self._grader = Grader()
+
+    async def score(self, scene: Scene) -> Verdict:
+        verdict = await self._judge(scene)
+        if not self._corrects or verdict.score in (None, MAX_SCORE):
+            return verdict
+        return replace(verdict, correction=find_correction(scene))
+
+    async def _judge(self, scene: Scene) -> Verdict:
+        step = scene.step
+        if step.truncated:
+            return Verdict.scored(0, "The reply was cut off at its token limit.", blame=step.agent)
+        if step.agent == SOLVER:
+            return await self._score_solver(scene)
+        if step.agent == CODER:
+            return await self._score_coder(scene)
+        if step.agent == VERIFIER:
+            return await self._score_verifier(scene)
+        return Verdict.abstained(f"There are no rules for {step.agent}.")
+
+    async def _score_solver(self, scene: Scene) -> Verdict:
+        claim, truth = _claimed_answer(scene, scene.step), scene.task.reference
+        if claim is None and _expects_plan_steps(scene):
+            return Verdict.scored(0, "The reply is not a plan that can be computed.", blame=SOLVER)
+        if claim is None:
+            return Verdict.abstained("The plan is prose: its value cannot be computed.")
+        if truth is None:
+            return Verdict.abstained(f"The plan comes to {claim}; without the truth nothing can be said of that.")
+        if await self._grader.are_equal(claim, truth):
+            return Verdict.scored(10, f"The plan comes to {claim}, which is right.", blame=NOBODY)
+        return Verdict.scored(3, f"The plan comes to {claim}, not to {truth}.", blame=SOLVER)
+
+    async def _score_coder(self, scene: Scene) -> Verdict:
+        step = scene.step
+        if not step.results:
+            return Verdict.scored(0, "The reply holds no program.", blame=CODER)
+        failed = [result for result in step.results if result.status != "ok"]
+        if failed:
+            why = (failed[0].stderr.strip() or failed[0].status).splitlines()[-1]
+            return Verdict.scored(1, f"The program failed: {why}", blame=CODER)
+        output = _printed_answer(step)
+        if output is None:
+            return Verdict.scored(2, "The program printed nothing.", blame=CODER)
+        claim = _solver_plan_value(scene)
+        if claim is None:
+            return Verdict.abstained(f"The program printed {output}; there is no plan's value to hold it against.")
+        # A plan in steps counts things, so its value is an integer: 6.0 is not 6.
+        faithful = output == claim if _expects_plan_steps(scene) else await self._grader.are_equal(output, claim)
+        if faithful:
+            return Verdict.scored(10, f"The program printed {output}, what its plan comes to.", blame=NOBODY)
+        return Verdict.scored(4, f"The program printed {output}, but its plan comes to {claim}.", blame=CODER)
+
+    async def _score_verifier(self, scene: Scene) -> Verdict:
+        answer, truth = extract_final_answer(scene.step.reply.content), scene.task.reference
+        if answer is None:
+            return Verdict.scored(0, "The reply holds no boxed answer.", blame=VERIFIER)
+        if truth is None:
+            return Verdict.abstained(f"The box holds {answer}; without the truth nothing can be said of that.")
+        if await self._grader.are_equal(answer, truth):
+            return Verdict.scored(10, f"The box holds {answer}, which is right.", blame=NOBODY)
+        output = _program_output(scene)
+        if output is None:
+            reason = f"The box holds {answer}, not {truth}, but there was no program output to go by."
+            return Verdict.scored(4, reason, blame=await self._find_first_at_fault(scene, truth))
+        if not await self._grader.are_equal(answer, output):
+            reason = f"The box holds {answer}, but the program printed {output} and the truth is {truth}."
+            return Verdict.scored(2, reason, blame=VERIFIER)
+        reason = f"The box holds {answer}, as the program printed; the truth is {truth}."
+        return Verdict.scored(7, reason, blame=await self._find_first_at_fault(scene, truth))
+
+    async def _find_first_at_fault(self, scene: Scene, truth: str) -> str | None:
+        """Return the first agent whose own work was wrong; None where the plan cannot be checked."""
+        claim = _solver_plan_value(scene)
+        if claim is None:
+            return SOLVER if _expects_plan_steps(scene) else None
+        return CODER if await self._grader.are_equal(claim, truth) else SOLVER
+
+    async def close(self) -> None:
+        await self._grader.close()
+
+
+def find_correction(scene: Scene) -> str | None:
+    """Return the complete right action; None where the rules cannot derive it, or the agent could not have."""
+    truth, agent = scene.task.reference, scene.step.agent
+    if not _expects_plan_steps(scene):
+        return None
+    if agent == SOLVER:
+        plan = parse_problem(scene.task.prompt)
+        return plan.text if plan is not None and str(plan.value) == truth else None
+    if agent == CODER:
+        plan = _solver_plan(scene)
+        return None if plan is None else plan.program
+    output = _program_output(scene)
+    return f"\\boxed{{{output}}}" if agent == VERIFIER and output is not None and output == truth else None
+
+
+def _solver_plan(scene: Scene) -> Plan | None:
+    """Return the Problem Solver's plan; None where it is prose."""
+    return next((parse_plan(step.reply.content) for step in scene.earlier if step.agent == SOLVER), None)
+
+
+def _expects_plan_steps(scene: Scene) -> bool:
+    """Whether the task asks for a plan in the plan language (`plans`)."""
+    return scene.task.meta.get("plan") == "steps"
+
+
+def _claimed_answer(scene: Scene, step: Step) -> str | None:
+    """Return an action's answer: the value of its plan or, where prose is allowed, the content of its box."""
+    plan = parse_plan(step.reply.content)
+    if plan is not None:
+        return str(plan.value)
+    return None if _expects_plan_steps(scene) else extract_final_answer(step.reply.content)
+
+
+def _printed_answer(step: Step) -> str | None:
+    """Return the answer in a program's output: its last line without a label such as `total:` or `x =`; None where
+    nothing was printed."""
+    lines = [line for result in step.results if result.status == "ok" for line in result.stdout.split("\n")]
+    printed = [line.strip() for line in lines if line.strip()]
+    return re.split(r"[:=]", printed[-1])[-1].strip() or None if printed else None
+
+
+def _solver_plan_value(scene: Scene) -> str | None:
+    """Return the answer of the Problem Solver's plan."""
+    return next((_claimed_answer(scene, step) for step in scene.earlier if step.agent == SOLVER), None)
+
+
+def _program_output(scene: Scene) -> str | None:
+    """Return the output of the Code Executor's last program that succeeded."""
+    return next(
+        (_printed_answer(step) for step in reversed(scene.earlier) if step.agent == CODER and _printed_answer(step)),
+        None,
+    )

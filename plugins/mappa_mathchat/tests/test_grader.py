@@ -1,0 +1,180 @@
+"""Where the answer is read from, and what no expression may do to a run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from mappa_mathchat.extract_answer import extract_final_answer, strip_thinking
+from mappa_mathchat.grader import AlgebraWorker, Grader, is_correct
+
+from mappa_core.errors import ToolError
+
+HANGING = [
+    "9^{9^{9^{9}}}",
+    "9999999!",
+    "((10^{10})!)!",
+    r"\sum_{n=1}^{10^{9}} \sin(n)^{n}",
+    r"\prod_{k=1}^{10^{8}} k",
+    "(x+1)^{99999}-x",
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"so \boxed{60}", "60"),
+        (r"\boxed{1}, no: \boxed {60}", "60"),
+        (r"\boxed{\frac{1}{2}} done", r"\frac{1}{2}"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{x = \boxed{60}}", "60"),
+        (r"\boxed{}", ""),
+        (r"\boxed{60} as was asked: \boxed{}", ""),
+        (r"\boxed{60", None),
+        (r"\boxed{59} wait \boxed{60", None),
+        (r"\boxed{\frac{1}{2}", None),
+        (r"\boxed 60", None),
+        ("the answer is 60", None),
+        ("", None),
+        (r"<think>\boxed{1}</think> \boxed{60}", "60"),
+        (r"\boxed{1} hmm</think> \boxed{60}", "60"),
+        (r"\boxed{1} hmm</think> 60", None),
+        (r"<think>\boxed{60}</think> it is 60", None),
+        (r"<think>so \boxed{60}", None),
+        (r"\boxed{60} <think>was that right? \boxed{61}", "60"),
+        (r"<think>a <think> inside \boxed{1}</think> \boxed{60}", "60"),
+        (r"<think>a</think>\boxed{1}<think>b \boxed{2}</think>\boxed{60}", "60"),
+        (r"<thinking>\boxed{1}</thinking>\boxed{60}", "60"),
+    ],
+)
+def test_the_answer_is_the_last_whole_box_outside_think_text(text, answer):
+    assert extract_final_answer(text) == answer
+
+
+def test_text_before_a_closing_tag_that_was_never_opened_is_think_text():
+    assert strip_thinking("a</think>b<think>c</think>d") == "bd"
+    assert strip_thinking("a</think>b</think>c") == "c"
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "right"),
+    [
+        (r"so \boxed{60}.", "060", True),
+        (r"\boxed{1 or 60}", "60", False),
+        (r"</think> \boxed{\sqrt{3600}}", "60", True),
+        ("60", "60", False),
+        (r"\boxed{}", "60", False),
+    ],
+)
+async def test_the_grader_and_the_plain_function_agree(text, reference, right):
+    grader = Grader()
+    assert await grader.is_correct(text, reference) is right
+    assert is_correct(text, reference) is right
+    await grader.close()
+
+
+@pytest.mark.parametrize("expression", HANGING)
+def test_an_expression_that_hangs_is_wrong_and_the_next_one_is_graded(expression, quick):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert not quick.equal(expression, "60")
+    assert quick.equal(r"\sqrt{3600}", "60")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB, of this process alone
+
+
+@pytest.fixture(scope="module")
+def quick():
+    worker = AlgebraWorker(seconds=0.5)
+    yield worker
+    worker.close()
+
+
+@pytest.mark.parametrize(
+    "nonsense", ["(" * 5000, "{" * 3000 + "}" * 3000, "x^" * 900 + "2", r"\frac{" * 800, "\x00", "😀"]
+)
+def test_nonsense_that_reaches_algebra_is_wrong(nonsense, quick):
+    assert not quick.equal(nonsense, "60")
+
+
+def test_a_lost_process_is_started_again(quick):
+    assert quick.equal("2^{3}", "8")
+    os.kill(quick._process.pid, signal.SIGKILL)
+    assert quick.equal("2^{3}", "8")
+
+
+async def test_many_callers_share_one_grader_and_plain_answers_do_not_wait_for_a_hanging_one():
+    grader = Grader(seconds=1.0)
+    slow = asyncio.create_task(grader.is_correct(r"\boxed{9^{9^{9^{9}}}}", "60"))
+    await asyncio.sleep(0)
+    algebra = [asyncio.create_task(grader.is_correct(rf"\boxed{{\sqrt{{{n * n}}}}}", str(n))) for n in range(1, 9)]
+    for n in range(500):
+        assert await grader.is_correct(rf"\boxed{{{n}}}", f"{n}.0")
+    assert not slow.done()
+    assert await asyncio.gather(*algebra) == [True] * 8
+    assert await slow is False
+    await grader.close()
+
+
+async def test_plain_answers_start_no_process():
+    grader = Grader()
+    for text in (r"\boxed{60}", r"\boxed{\frac12}", r"\boxed{the answer}", "nothing", r"\boxed{1 or 60}"):
+        await grader.is_correct(text, "60")
+    assert grader._worker._process is None
+    await grader.close()
+
+
+async def test_closing_ends_the_process_and_a_caller_that_waits():
+    grader = Grader(seconds=30)
+    waiting = asyncio.create_task(grader.is_correct(r"\boxed{9^{9^{9^{9}}}}", "60"))
+    while grader._worker._process is None:
+        await asyncio.sleep(0.01)
+    process = grader._worker._process
+    await grader.close()
+    with pytest.raises(ToolError, match="closed"):
+        await waiting
+    assert process.poll() is not None
+
+
+def test_a_process_that_does_not_start_is_an_error_and_no_verdict(monkeypatch, tmp_path):
+    monkeypatch.setattr("mappa_mathchat.grader._PROGRAM", tmp_path / "missing.py")
+    worker = AlgebraWorker()
+    with pytest.raises(ToolError, match="did not start"):
+        worker.equal("1+1", "2")
+    worker.close()
+
+
+def test_the_worker_sees_no_secret_of_the_environment(monkeypatch, quick):
+    monkeypatch.setenv("SOME_API_KEY", "canary")
+    quick._stop()
+    assert quick.equal("2^{3}", "8")
+    assert b"canary" not in Path(f"/proc/{quick._process.pid}/environ").read_bytes()
+
+
+def test_grading_imports_no_algebra_into_this_process():
+    code = (
+        "import sys; from mappa_mathchat.grader import is_correct\n"
+        "assert is_correct(r'\\boxed{\\sqrt{4}}', '2')\n"
+        "assert not {'sympy', 'math_verify', 'torch'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_worker_whose_parent_was_killed_ends():
+    code = (
+        "import os, signal; from mappa_mathchat.grader import AlgebraWorker\n"
+        "worker = AlgebraWorker(); worker.equal('2^{3}', '8'); print(worker._process.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    pid = int(subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=False).stdout)
+    for _ in range(500):
+        status = Path(f"/proc/{pid}/status")
+        if not status.exists() or "(zombie)" in status.read_text(encoding="ascii"):
+            return
+        time.sleep(0.02)
+    pytest.fail(f"process {pid} outlived its parent")

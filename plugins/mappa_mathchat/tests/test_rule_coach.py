@@ -1,0 +1,167 @@
+"""The table of the rule coach, every row by hand."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from mappa_mathchat.rule_coach import RuleCoach, RuleOptions
+from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER
+
+from mappa_core.records import NOBODY, Completion, Message, Role, Scene, Step, Task, ToolCall, ToolResult
+from mappa_core.testing.contracts import CoachContract
+
+WORDS = Task(id="w", prompt="Ana has 38 pens. Ana splits 2. How many pens?", reference="19", meta={"plan": "steps"})
+AIME = Task(id="a", prompt="Find x.", reference="025")
+BLIND = Task(id="w", prompt=WORDS.prompt, meta={"plan": "steps"})
+
+
+def said(agent: str, text: str, *results: ToolResult, cut: bool = False) -> Step:
+    return Step(
+        id=f"{agent}:{text}",
+        agent=agent,
+        turn=0,
+        position=0,
+        policy=agent,
+        messages=(),
+        reply=Message(role="assistant", content=text),
+        completion=Completion(
+            text=text,
+            prompt_tokens=None,
+            tokens=np.zeros(1, np.int32),
+            logprobs=None,
+            finish="length" if cut else "stop",
+        ),
+        calls=tuple(ToolCall(name="python") for _ in results),
+        results=results,
+    )
+
+
+def plan(text: str) -> Step:
+    return said(SOLVER, text)
+
+
+def printing(text: str) -> Step:
+    return said(CODER, "```python\n…\n```", ToolResult(tool="python", status="ok", exit_code=0, stdout=text))
+
+
+def failing(why: str) -> Step:
+    result = ToolResult(tool="python", status="error", exit_code=1, stdout="19", stderr=f"Traceback\n{why}\n")
+    return said(CODER, "```python\n…\n```", result)
+
+
+RIGHT, WRONG, PROSE = plan("start 38\ndiv 2"), plan("start 38\nsub 2"), plan("Split them evenly.")
+SILENT = printing("")
+BOXED_SOLUTION = plan(r"By symmetry $x = 25$, so \boxed{25}.")
+
+TABLE = [
+    # the solver: 10 / 3 / 0
+    ("right plan", WORDS, (), RIGHT, 10, NOBODY),
+    ("plan that comes to something else", WORDS, (), WRONG, 3, SOLVER),
+    ("no plan where one is asked for", WORDS, (), PROSE, 0, SOLVER),
+    ("a guess instead of a plan", WORDS, (), plan(r"\boxed{19}"), 0, SOLVER),
+    ("plan that divides by zero", WORDS, (), plan("start 38\ndiv 0"), 0, SOLVER),
+    ("plan cut off", WORDS, (), said(SOLVER, "start 38\ndiv 2", cut=True), 0, SOLVER),
+    ("right plan, truth not shown", BLIND, (), RIGHT, None, None),
+    ("no plan, truth not shown", BLIND, (), PROSE, 0, SOLVER),
+    ("prose", AIME, (), PROSE, None, None),
+    ("prose with the right answer", AIME, (), BOXED_SOLUTION, 10, NOBODY),
+    ("prose with a wrong answer", AIME, (), plan(r"\boxed{24}"), 3, SOLVER),
+    # the coder: 10 / 4 / 2 / 1 / 0, against its plan and not against the truth
+    ("faithful to a right plan", BLIND, (RIGHT,), printing("19\n"), 10, NOBODY),
+    ("faithful to a wrong plan", BLIND, (WRONG,), printing("36\n"), 10, NOBODY),
+    ("silent repair of a wrong plan", WORDS, (WRONG,), printing("19\n"), 4, CODER),
+    ("labelled output", BLIND, (RIGHT,), printing("steps\nx = 19\n"), 10, NOBODY),
+    ("float for a count", BLIND, (RIGHT,), printing("19.0\n"), 4, CODER),
+    ("printed nothing", BLIND, (RIGHT,), SILENT, 2, CODER),
+    ("failed", BLIND, (RIGHT,), failing("NameError: y"), 1, CODER),
+    ("no program", BLIND, (RIGHT,), said(CODER, "It is 19."), 0, CODER),
+    ("program cut off", BLIND, (RIGHT,), said(CODER, "```python\nx", cut=True), 0, CODER),
+    ("second try counts by itself", BLIND, (RIGHT, failing("NameError: y")), printing("19"), 10, NOBODY),
+    ("output with no plan to hold it against", BLIND, (PROSE,), printing("19"), None, None),
+    ("equal to the answer of the prose", AIME, (BOXED_SOLUTION,), printing("50/2"), 10, NOBODY),
+    ("another answer than that of the prose", AIME, (BOXED_SOLUTION,), printing("24"), 4, CODER),
+    # the verifier: 10 / 7 / 4 / 2 / 0
+    ("right", WORDS, (RIGHT, printing("19")), said(VERIFIER, r"\boxed{19}"), 10, NOBODY),
+    ("right against a wrong output", WORDS, (WRONG, printing("36")), said(VERIFIER, r"\boxed{19}"), 10, NOBODY),
+    ("faithful, wrong plan", WORDS, (WRONG, printing("36")), said(VERIFIER, r"\boxed{36}"), 7, SOLVER),
+    ("faithful, wrong program", WORDS, (RIGHT, printing("18")), said(VERIFIER, r"\boxed{18}"), 7, CODER),
+    ("faithful, no plan", WORDS, (PROSE, printing("18")), said(VERIFIER, r"\boxed{18}"), 7, SOLVER),
+    ("faithful, plan in prose", AIME, (PROSE, printing("18")), said(VERIFIER, r"\boxed{18}"), 7, None),
+    ("nothing to go by", WORDS, (RIGHT, SILENT, SILENT), said(VERIFIER, r"\boxed{2}"), 4, CODER),
+    ("nothing to go by, wrong plan", WORDS, (WRONG, failing("x")), said(VERIFIER, r"\boxed{2}"), 4, SOLVER),
+    ("neither output nor truth", WORDS, (RIGHT, printing("19")), said(VERIFIER, r"\boxed{2}"), 2, VERIFIER),
+    ("second program's output", WORDS, (WRONG, SILENT, printing("36")), said(VERIFIER, r"\boxed{36}"), 7, SOLVER),
+    ("no box", WORDS, (RIGHT, printing("19")), said(VERIFIER, "19"), 0, VERIFIER),
+    ("box cut off", WORDS, (RIGHT, printing("19")), said(VERIFIER, r"\boxed{19}", cut=True), 0, VERIFIER),
+    ("truth not shown", BLIND, (RIGHT, printing("19")), said(VERIFIER, r"\boxed{19}"), None, None),
+    ("another spelling of the truth", AIME, (PROSE,), said(VERIFIER, r"\boxed{25.0}"), 10, NOBODY),
+    ("an agent of another team", WORDS, (), said("critic", "?"), None, None),
+]
+
+
+def scene_of(task: Task, earlier: Sequence[Step], step: Step) -> Scene:
+    return Scene(task=task, role=Role(brief=""), step=step, earlier=tuple(earlier))
+
+
+@pytest_asyncio.fixture(loop_scope="function")
+async def coach() -> AsyncIterator[RuleCoach]:
+    coach = RuleCoach(RuleOptions())
+    yield coach
+    await coach.close()
+
+
+@pytest.mark.parametrize(
+    ("task", "earlier", "step", "score", "blame"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
+)
+async def test_table(
+    coach: RuleCoach, task: Task, earlier: Sequence[Step], step: Step, score: float | None, blame: str | None
+) -> None:
+    verdict = await coach.score(scene_of(task, earlier, step))
+    assert (verdict.score, verdict.blame) == (score, blame)
+    assert verdict.reasoning
+
+
+HANDED_PROGRAM = "```python\nx=38\nx//=2\nx+=1\nprint(x)\n```"
+HANDED = plan("start 38\ndiv 2\nadd 1")
+PROGRAM = "```python\nx=38\nx//=2\nprint(x)\n```"
+CORRECTIONS = [
+    ("the plan that the text tells", WORDS, (), WRONG, "start 38\ndiv 2"),
+    ("also for prose", WORDS, (), PROSE, "start 38\ndiv 2"),
+    ("a right plan needs none", WORDS, (), RIGHT, None),
+    ("nothing where the truth is not shown", BLIND, (), PROSE, None),
+    ("nothing where the text tells another truth", replace(WORDS, reference="20"), (), WRONG, None),
+    ("nothing where the text is none of ours", replace(WORDS, prompt="Halve 38."), (), WRONG, None),
+    ("the program of the plan, right or wrong", BLIND, (HANDED,), failing("x"), HANDED_PROGRAM),
+    ("the program of a right plan", BLIND, (RIGHT,), SILENT, PROGRAM),
+    ("no program where there is no plan", BLIND, (PROSE,), failing("x"), None),
+    ("a faithful program needs none", BLIND, (RIGHT,), printing("19"), None),
+    ("the box around a right output", WORDS, (RIGHT, printing("19")), said(VERIFIER, "19"), r"\boxed{19}"),
+    ("no truth that the agent could not know", WORDS, (WRONG, printing("36")), said(VERIFIER, r"\boxed{36}"), None),
+    ("nor without output", WORDS, (RIGHT, SILENT), said(VERIFIER, "2"), None),
+    ("an action that was cut off", WORDS, (), said(SOLVER, "start 38\ndiv 2", cut=True), "start 38\ndiv 2"),
+    ("prose is not corrected", AIME, (BOXED_SOLUTION,), printing("24"), None),
+]
+
+
+@pytest.mark.parametrize(
+    ("task", "earlier", "step", "expected"), [row[1:] for row in CORRECTIONS], ids=[row[0] for row in CORRECTIONS]
+)
+async def test_corrections(task: Task, earlier: Sequence[Step], step: Step, expected: str | None) -> None:
+    correcting, silent = RuleCoach(RuleOptions(correction=True)), RuleCoach(RuleOptions())
+    seen = scene_of(task, earlier, step)
+    verdict = await correcting.score(seen)
+    assert verdict.correction == expected
+    assert replace(verdict, correction=None) == await silent.score(seen)
+    await correcting.close()
+    await silent.close()
+
+
+class TestContract(CoachContract):
+    scenes = tuple(scene_of(task, earlier, step) for _, task, earlier, step, _, _ in TABLE)
+
+    def coach(self) -> RuleCoach:
+        return RuleCoach(RuleOptions())

@@ -1,0 +1,195 @@
+"""Faults by status, Retry-After in all its forms, and a key that shows nowhere."""
+
+import copy
+import json
+import pickle
+import traceback
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mappa_core.calls.errors import Secret, fault_of_status, one_line, retry_after
+from mappa_core.errors import CallFault, ConfigError
+
+KEY = "sk-ant/PLANTED+0123456789=="
+
+
+@pytest.mark.parametrize(
+    ("fault", "statuses"),
+    {
+        "request": [301, 307, 400, 405, 418, 422, 499],
+        "key": [401, 403],
+        "quota": [402],
+        "model": [404, 410],
+        "timeout": [408],
+        "server": [409, 500, 501, 502, 504, 520, 599],
+        "too_long": [413],
+        "rate_limit": [429],
+        "overloaded": [503, 529],
+        "garbled": [200, 201, 204, 600, 999],
+    }.items(),
+)
+def test_the_fault_of_a_status(fault, statuses):
+    assert [fault_of_status(status) for status in statuses] == [fault] * len(statuses)
+
+
+@given(st.integers(100, 1000))
+def test_every_status_has_a_fault(status):
+    assert fault_of_status(status) in get_args(CallFault)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7.0),
+        ({"Retry-After": " 0.5 "}, 0.5),
+        ({"retry-after": "0"}, 0.0),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after-ms": "1500", "retry-after": "7"}, 1.5),
+        ({"retry-after-ms": "soon", "retry-after": "7"}, 7.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": ""}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "1e999"}, None),
+        ({"Date": "Wed, 21 Oct 2026 07:28:00 GMT", "Retry-After": "Wed, 21 Oct 2026 07:29:30 GMT"}, 90.0),
+        ({"date": "Wed, 21 Oct 2026 07:28:00 GMT", "retry-after": "Wed, 21 Oct 2026 07:27:00 GMT"}, 0.0),
+        ({"date": "Wed, 21 Oct 2026 07:28:00 GMT", "retry-after": "Wed Oct 21 07:28:05 2026"}, 5.0),
+        ({"date": "Wed, 21 Oct 2026 07:28:00 GMT", "retry-after": "Wed, 21 Oct 2026 07:28:05 -0000"}, 5.0),
+        ({"retry-after": f"Wed, 21 Oct {'9' * 30} 07:28:05 GMT"}, None),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:05 +99999999999999999999"}, None),
+    ],
+)
+def test_retry_after_is_seconds_milliseconds_or_a_date(headers, seconds):
+    assert retry_after(headers) == seconds
+
+
+def test_without_the_servers_date_its_retry_after_is_read_by_our_clock():
+    assert retry_after({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0
+    assert retry_after({"retry-after": "Fri, 21 Oct 2155 07:28:00 GMT"}) > 1e9
+
+
+dates = st.from_regex(
+    r"[A-Z][a-z]{2}, \d{1,2} [A-Z][a-z]{2} \d{1,30} \d{1,3}:\d{1,3}:\d{1,3} ([A-Z]{1,4}|[+-]\d{1,30})"
+)
+
+
+@given(st.text(max_size=40) | dates, st.text(max_size=40) | dates)
+def test_no_header_can_raise(first, second):
+    seconds = retry_after({"retry-after": first, "retry-after-ms": second, "date": second})
+    assert seconds is None or 0.0 <= seconds < float("inf")
+
+
+# What a key shows.
+
+
+@pytest.fixture
+def secret(monkeypatch):
+    monkeypatch.setenv("GEMINI_API_KEY", f"  {KEY}\n")
+    return Secret.from_env("GEMINI_API_KEY", "the coach gemini")
+
+
+def test_a_secret_reveals_its_value_without_the_space_around_it(secret):
+    assert secret.reveal() == KEY
+
+
+def test_a_secret_shows_as_the_name_of_its_variable(secret):
+    shown = [repr(secret), str(secret), f"{secret}", f"{secret!r:>60}", repr([secret])]
+    assert all("GEMINI_API_KEY" in one and "PLANTED" not in one for one in shown)
+    assert not hasattr(secret, "__dict__")
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_secret_is_not_pickled(secret, protocol):
+    with pytest.raises(TypeError, match="GEMINI_API_KEY") as caught:
+        pickle.dumps({"key": secret}, protocol)
+    assert "PLANTED" not in str(caught.value)
+
+
+@pytest.mark.parametrize("write", [copy.copy, copy.deepcopy, json.dumps, msgspec.json.encode, msgspec.to_builtins])
+def test_a_secret_is_not_copied_or_written(secret, write):
+    with pytest.raises(TypeError) as caught:
+        write(secret)
+    assert "PLANTED" not in str(caught.value)
+
+
+def test_a_secret_does_not_show_in_a_traceback_with_locals(secret):
+    def fail(key):
+        again = key
+        raise RuntimeError(f"no reply with {again}")
+
+    with pytest.raises(RuntimeError) as caught:
+        fail(secret)
+    shown = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+    text = "".join(shown.format())
+    assert "Secret(GEMINI_API_KEY)" in text
+    assert "PLANTED" not in text
+
+
+@pytest.mark.parametrize("value", [None, "", "  \n"])
+def test_a_missing_key_is_an_error_that_names_the_variable_and_who_needs_it(monkeypatch, value):
+    monkeypatch.delenv("GEMINI_API_KEY", raising=False)
+    if value is not None:
+        monkeypatch.setenv("GEMINI_API_KEY", value)
+    with pytest.raises(ConfigError, match=r"^GEMINI_API_KEY is not set or empty: the coach gemini needs its key"):
+        Secret.from_env("GEMINI_API_KEY", "the coach gemini")
+
+
+@pytest.mark.parametrize("value", [f"{KEY} and more", f"{KEY}\nX-Other: 1", f"{KEY}é", f"{KEY}\x1b"])
+def test_a_key_that_no_header_can_hold_is_refused_without_being_shown(monkeypatch, value):
+    monkeypatch.setenv("GEMINI_API_KEY", value)
+    with pytest.raises(ConfigError, match="GEMINI_API_KEY holds characters that no key has") as caught:
+        Secret.from_env("GEMINI_API_KEY", "the coach gemini")
+    ours = traceback.TracebackException.from_exception(caught.value, capture_locals=True).stack[-1]
+    assert ours.name == "from_env"
+    assert "PLANTED" not in str(caught.value) + str(ours.locals)
+
+
+def test_a_key_in_place_of_the_name_of_its_variable_is_not_shown():
+    with pytest.raises(ConfigError, match="the coach gemini needs the name of the environment variable") as caught:
+        Secret.from_env(KEY, "the coach gemini")
+    assert "PLANTED" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        f"Authorization: Bearer {KEY}",
+        "GET /v1/models?key=sk-ant%2FPLANTED%2B0123456789%3D%3D",
+        "GET /v1/models?key=sk-ant%2fPLANTED%2b0123456789%3d%3d&x=1",
+        f"{KEY}{KEY}, {KEY.lower()}",
+    ],
+)
+def test_a_message_that_quotes_the_key_hides_it(secret, quoted):
+    hidden = secret.hide(f"401: {quoted}")
+    assert "planted" not in hidden.lower()
+    assert "[GEMINI_API_KEY]" in hidden
+    assert hidden.startswith("401: ")
+
+
+def test_a_message_is_one_line_of_bounded_length_and_is_cut_after_it_is_hidden(secret):
+    assert secret.hide("<html>\n  <body>  502 </body>\n") == "<html> <body> 502 </body>"
+    text = "x" * 490 + KEY
+    assert secret.hide(text) == "x" * 490 + "[GEMINI_A…"
+    assert secret.hide(text, limit=20) == "x" * 19 + "…"
+
+
+@given(st.text(), st.integers(1, 40))
+def test_a_line_is_bounded_and_without_breaks(text, limit):
+    line = one_line(text, limit)
+    assert len(line) <= limit
+    assert line.splitlines() == [line][: bool(line)]
+
+
+def test_an_answer_is_scrubbed_of_the_key_and_of_nothing_else(secret):
+    text = "x" * 999 + f'\n  "{KEY}", {KEY.lower()}\n'
+    assert secret.scrub(text) == "x" * 999 + f'\n  "[GEMINI_API_KEY]", {KEY.lower()}\n'
+
+
+def test_a_secret_has_a_value():
+    with pytest.raises(ValueError, match="GEMINI_API_KEY has no value"):
+        Secret("", "GEMINI_API_KEY")

@@ -1,0 +1,91 @@
+"""The cap on what a run may cost."""
+
+import pytest
+
+from mappa_core.calls.spend_ledger import Ledger
+from mappa_core.errors import CallError
+from mappa_core.records import Usage
+
+
+def paid(usd: float | None, calls: int = 1) -> Usage:
+    return Usage(calls=calls, usd=usd)
+
+
+def test_it_adds_up_and_stops_at_the_cap():
+    ledger = Ledger(1.0)
+    ledger.check()
+    ledger.add(paid(0.25))
+    ledger.add(paid(0.5))
+    ledger.check()
+    assert ledger.spent == 0.75
+    ledger.add(paid(0.25))
+    with pytest.raises(CallError) as caught:
+        ledger.check()
+    assert caught.value.kind == "spend"
+    ledger.add(paid(0.125))  # a call that was under way
+    with pytest.raises(CallError) as again:
+        ledger.check()
+    assert str(again.value) == str(caught.value) == "spend: coach.spend_usd=1 is reached"
+
+
+def test_a_resumed_run_goes_on_from_what_it_had_spent():
+    ledger = Ledger(1.0)
+    ledger.add(paid(0.75, calls=24))
+    ledger.add(paid(None))
+    ledger.check()  # the one of unknown cost counts as one of the 24
+    ledger.add(paid(0.21875, calls=7))
+    with pytest.raises(CallError):
+        ledger.check()
+
+
+def test_what_is_unknown_makes_the_sum_unknown():
+    ledger = Ledger(None)
+    assert ledger.spent == 0.0
+    ledger.add(paid(0.25))
+    ledger.add(paid(None))
+    assert ledger.spent is None
+
+
+def test_a_verdict_that_nobody_was_asked_for_costs_nothing():
+    ledger = Ledger(1.0)
+    ledger.add(None)
+    ledger.check()
+    assert ledger.spent == 0.0
+
+
+def test_without_a_cap_nothing_stops():
+    ledger = Ledger(None)
+    ledger.add(paid(1e9))
+    ledger.add(paid(None))
+    ledger.check()
+
+
+def test_for_the_cap_what_is_unknown_counts_as_the_dearest_that_is_known():
+    ledger = Ledger(1.0)
+    ledger.add(paid(0.25))
+    ledger.add(paid(0.125))
+    ledger.add(paid(None))
+    ledger.check()  # 0.375 + 0.25
+    ledger.add(paid(None))
+    ledger.add(paid(0.125))
+    with pytest.raises(CallError, match=r"=1 is reached, with every call of unknown cost taken for the dearest"):
+        ledger.check()
+
+
+def test_a_cap_that_cannot_be_kept_as_no_cost_is_known_says_so():
+    ledger = Ledger(1.0)
+    ledger.add(paid(None))
+    with pytest.raises(CallError, match=r"spend: coach\.spend_usd=1 cannot be kept: what the calls took is not known"):
+        ledger.check()
+
+
+def test_a_call_that_was_shared_among_several_verdicts_counts_in_full():
+    ledger = Ledger(1.0)
+    for calls in (1, 0, 0, 0):
+        ledger.add(paid(0.125, calls=calls))
+    for calls in (1, 0, 0):
+        ledger.add(paid(None, calls=calls))
+    ledger.check()
+    ledger.add(paid(None, calls=0))
+    with pytest.raises(CallError, match=r"coach\.spend_usd=1 is reached"):
+        ledger.check()

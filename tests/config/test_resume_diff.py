@@ -1,0 +1,129 @@
+"""Stored configs: reading one back, and what a resumed run may change."""
+
+from __future__ import annotations
+
+import pytest
+
+from mappa_core.config.compose import compose, restore
+from mappa_core.config.resume_diff import check_resume_changes, diff_configs
+from mappa_core.errors import ConfigError, PluginError
+from mappa_core.plugins import load_plugins
+
+
+@pytest.fixture
+def registry(acme):
+    return load_plugins()
+
+
+@pytest.fixture
+def stored(registry, write):
+    """A run's config.yaml, of a command line that changed something."""
+    return write(
+        "config.yaml", compose(registry, "acme", overrides=["train.epochs=3", 'coach.options.model="1e-6"']).to_yaml()
+    )
+
+
+def same(one, other) -> bool:
+    return all(
+        getattr(one, name) == getattr(other, name)
+        for name in ("config", "document", "origins", "full_name", "missing_offers")
+    )
+
+
+def test_a_stored_config_reads_back_with_values_types_origins_and_hash(registry, stored):
+    was = compose(registry, "acme", overrides=["train.epochs=3", 'coach.options.model="1e-6"'])
+    back = restore(registry, stored)
+    assert same(back, was)
+    assert back.config.coach.options.model == "1e-6"
+    assert back.origins["train.epochs"] == "command line"
+    assert back.recipe_hash == was.recipe_hash
+
+
+def test_a_config_that_names_what_is_not_installed_reads_back(registry, write):
+    was = compose(registry, "acme", "paper", overrides=["tasks.options.path=x"])
+    assert same(restore(registry, write("config.yaml", was.to_yaml())), was)
+
+
+def test_a_stored_config_does_not_ask_the_recipe_again(registry, stored, write):
+    lines = [line for line in stored.read_text().splitlines(keepends=True) if "learning_rate" not in line]
+    assert restore(registry, write("other.yaml", "".join(lines))).config.train.learning_rate == 1e-6
+
+
+def test_words_are_laid_over_a_stored_config(registry, stored):
+    now = restore(registry, stored, ["train.iterations=50"])
+    assert now.config.train.iterations == 50
+    assert now.origins["train.iterations"] == "command line"
+
+
+def test_a_mistake_in_a_stored_config_names_its_line(registry, stored, write):
+    lines = stored.read_text().splitlines()
+    number = next(number for number, line in enumerate(lines) if "iterations: 2" in line)
+    lines[number] = "  iterations: two"
+    broken = write("broken.yaml", "\n".join(lines))
+    with pytest.raises(ConfigError, match=rf"train.iterations: 'two' .* \(set by .*broken.yaml:{number + 1}\)"):
+        restore(registry, broken)
+
+
+def test_a_file_that_is_no_stored_config_is_refused(registry, write):
+    with pytest.raises(ConfigError, match="not the config of a run: it has no line `recipe: plugin/recipe`"):
+        restore(registry, write("mine.yaml", "seed: 1\n"))
+
+
+def test_a_stored_config_whose_plugin_is_gone_names_the_plugin(stored):
+    with pytest.raises(PluginError, match="no plugin is called 'acme'"):
+        restore(load_plugins(block=["acme"]), stored)
+
+
+def test_a_stored_config_among_config_files_names_the_recipe(registry, stored):
+    again = compose(registry, config_files=[stored], overrides=["seed=4"])
+    assert (again.full_name, again.config.train.epochs, again.config.seed) == ("acme/tiny", 3, 4)
+    with pytest.raises(ConfigError, match="belongs to recipe acme/tiny, and plugin 'other' was asked for"):
+        compose(registry, "other", config_files=[stored])
+
+
+def test_equal_configs_differ_in_nothing(registry):
+    assert diff_configs(compose(registry, "acme"), compose(registry, "acme")) == ()
+
+
+def test_a_difference_names_key_old_new_and_who_set_it(registry):
+    words = ["train.learning_rate=0.1", "agents.solo.max_tokens=5", "shapers=[]"]
+    changes = diff_configs(compose(registry, "acme"), compose(registry, "acme", overrides=words))
+    assert [str(change) for change in changes] == [
+        "shapers.0.use: 'acme_scale' -> None (no longer set)",
+        "shapers.0.options.low: 0.0 -> None (no longer set)",
+        "shapers.0.options.high: 10.0 -> None (no longer set)",
+        "train.learning_rate: 0.001 -> 0.1 (command line)",
+        "agents.solo.max_tokens: None -> 5 (command line)",
+    ]
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "train.iterations=99",
+        "run.name=other",
+        "trackers=[{use: acme_tracker}]",
+        "coach.timeout_s=9",
+        "coach.max_missing=1",
+        "train.max_lost=1",
+        "tools.echo.retries=5",
+    ],
+)
+def test_a_resumed_run_may_change_what_decides_nothing_that_was_recorded(registry, stored, word):
+    check_resume_changes(restore(registry, stored), restore(registry, stored, [word]))
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("seed=9", "seed: 0 -> 9 (command line)"),
+        ("tools.echo.limits.wall_s=9", "tools.echo.limits.wall_s: 5.0 -> 9.0 (command line)"),
+        ("train.learning_rate=0.5", "train.learning_rate: 0.001 -> 0.5 (command line)"),
+        ("coach.options.model=other", "coach.options.model: '1e-6' -> 'other' (command line)"),
+    ],
+)
+def test_a_resumed_run_may_change_nothing_else_and_is_shown_the_difference(registry, stored, word, line):
+    with pytest.raises(ConfigError) as caught:
+        check_resume_changes(restore(registry, stored), restore(registry, stored, [word, "train.iterations=99"]))
+    assert line in str(caught.value)
+    assert "train.iterations: " not in str(caught.value)

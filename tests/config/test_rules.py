@@ -1,0 +1,91 @@
+"""Values of the right type that make no sense."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+import pytest
+
+from mappa_core.config.compose import compose
+from mappa_core.config.rules import VALUE_RULES
+from mappa_core.errors import ConfigError
+from mappa_core.plugins import load_plugins
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("train.iterations=0", "must be at least 1 and finite, not 0"),
+        ("train.samples=-1", "must be at least 1 and finite, not -1"),
+        ("train.minibatch_rows=0", "must be at least 1 and finite, not 0"),
+        ("train.learning_rate=0", "must be above 0 and finite, not 0.0"),
+        ("train.learning_rate=.inf", "must be above 0 and finite, not inf"),
+        ("train.weight_decay=.nan", "must be at least 0 and finite, not nan"),
+        ("train.schedule=cosin", "must be one of constant, linear, cosine, not 'cosin'"),
+        ("train.correction.kind=clip", "must be one of truncate, mask, none, not 'clip'"),
+        ("train.correction.level=row", "must be one of token, sequence, not 'row'"),
+        ("train.correction.cap=0.5", "must be at least 1 and finite, not 0.5"),
+        ("train.betas=[0.9, 1.0]", "must be two numbers from 0 to below 1, not [0.9, 1.0]"),
+        ("train.min_lr_share=1.5", "must be a share from 0 to 1, not 1.5"),
+        ("sampling.temperature=-0.1", "must be at least 0 and finite, not -0.1"),
+        ("sampling.top_p=0", "must be above 0 and at most 1, not 0.0"),
+        ("coach.max_missing=2", "must be a share from 0 to 1, not 2.0"),
+        ("train.max_lost=1.1", "must be a share from 0 to 1, not 1.1"),
+        ("tools.echo.retries=-1", "must be at least 0 and finite, not -1"),
+        ("tools.echo.limits.processes=0", "must be at least 1 and finite, not 0"),
+        ("tools.echo.limits.workspace_mb=0", "must be at least 1 and finite, not 0"),
+        ("tools.echo.limits.workspace_files=0", "must be at least 1 and finite, not 0"),
+        ("coach.timeout_s=0", "must be above 0 and finite, not 0.0"),
+        ("coach.reward.live=.nan", "must be finite, not nan"),
+        ("coach.reward.before=1", "a phase is one of live, after, again"),
+        ("policies.judge.kind=dora", "must be one of full, lora, frozen, api, not 'dora'"),
+        ("policies.judge.lora.rank=0", "must be at least 1 and finite, not 0"),
+        ("policies.judge.lora.alpha=0", "must be above 0 and finite, not 0.0"),
+        ("policies.judge.lora.targets=[]", "must be null or names of layers, not []"),
+        ("agents.solo.max_tokens=0", "must be at least 1 and finite, not 0"),
+        ("tools.echo.limits.wall_s=0", "must be above 0 and finite, not 0.0"),
+        ("eval.split=test", "must be one of train, eval, not 'test'"),
+        ("run.name=a/b", "must be a plain name and no path, not 'a/b'"),
+        ("run.name=..", "must be a plain name and no path, not '..'"),
+    ],
+)
+def test_a_value_that_makes_no_sense_names_key_rule_and_layer(acme, word, message):
+    with pytest.raises(ConfigError) as caught:
+        compose(load_plugins(), "acme", overrides=[word])
+    key = word.partition("=")[0]
+    assert str(caught.value).startswith(f"{key}: {message}")
+    assert str(caught.value).endswith("(set by command line)")
+
+
+@pytest.mark.parametrize("word", ["sampling.temperature=0", "train.minibatch_rows=null", "coach.reward={live: 0.0}"])
+def test_what_only_looks_odd_is_allowed(acme, word):
+    compose(load_plugins(), "acme", overrides=[word])
+
+
+def test_every_rule_is_about_a_setting_that_exists(acme):
+    composed = compose(load_plugins(), "acme", overrides=["agents.a.max_tokens=1", "agents.a.temperature=1"])
+    for pattern in (pattern for rule in VALUE_RULES for pattern in rule.keys):
+        assert any(fnmatchcase(key, pattern) for key in composed.origins), pattern
+
+
+@pytest.mark.parametrize("kind", ["frozen", "api"])
+def test_only_what_learns_starts_with_the_weights_of_another_run(acme, kind):
+    judge = f"policies.judge={{kind: {kind}, model: m, from: first@best, use: openai, options: {{model: m}}}}"
+    with pytest.raises(ConfigError, match=rf"policies\.judge\.from: a policy of kind {kind} does not start") as caught:
+        compose(load_plugins(), "acme", overrides=[judge])
+    assert "(set by command line)" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_from_is_a_key_and_start_is_none(acme, kind):
+    composed = compose(
+        load_plugins(), "acme", overrides=[f"policies.judge={{kind: {kind}, model: m, from: first@best}}"]
+    )
+    assert composed.config.policies["judge"].start == "first@best"
+    assert composed.origins["policies.judge.from"] == "command line"
+    assert "policies.judge.start" not in composed.origins
+    for word in ("policies.judge.start=first@best", "policies.judge.form=first@best"):
+        with pytest.raises(ConfigError, match=r"policies\.judge\.(start|form): not a setting .*policies|from"):
+            compose(load_plugins(), "acme", overrides=[word])
+    with pytest.raises(ConfigError, match=r"policies\.judge\.from: \['a'\] is not text or null"):
+        compose(load_plugins(), "acme", overrides=["policies.judge.from=[a]"])

@@ -1,0 +1,146 @@
+"""Trackers hear of everything in its order, go on with the same run, and can neither stop nor delay it."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from mappa_core.protocols import TrackedRun, Tracker
+from mappa_core.store.reader import Reader
+from mappa_core.testing import MemoryRecorder
+from mappa_core.training.metrics import find_metric
+from mappa_core.training.run import Run
+from mappa_core.training.tracker_threads import TrackerThreads
+
+RUN = TrackedRun(id="ab" * 16, name="first", folder=Path("/nowhere"), plugin="p", recipe="tiny", seed=0)
+
+
+def start(registry, root, *settings):
+    words = (f"run.root={root}", "trackers=[{use: notes}]", "train.iterations=2", *settings)
+    return Run.from_recipe("doubles/tiny", *words, registry=registry)
+
+
+def notes(registry):
+    return registry.plugins["doubles"].offers["trackers"]["notes"].build.made
+
+
+class Slow(Tracker):
+    """Waits until it is let go."""
+
+    def __init__(self, *, fails_at_start=False):
+        self.go = threading.Event()
+        self.calls = []
+        self.threads = set()
+        self._fails_at_start = fails_at_start
+
+    def __getattribute__(self, name):
+        if name not in ("start", "log", "action", "verdict", "rollout", "close"):
+            return super().__getattribute__(name)
+
+        def call(*what):
+            self.go.wait(20)
+            self.calls.append(name)
+            self.threads.add(threading.get_ident())
+            if name == "start" and self._fails_at_start:
+                raise SystemExit("no network")
+
+        return call
+
+    def log(self, iteration, metrics): ...
+
+
+def test_a_run_is_told_with_its_actions_verdicts_rollouts_and_figures(registry, tmp_path):
+    before = time.time()
+    trained = start(registry, tmp_path, "eval.every=1").train()
+    (one,) = notes(registry)
+    (run,) = one.runs
+    with Reader(trained.folder) as reader:
+        rows = reader.trajectories(limit=1000)
+        trajectories = {row.id: reader.trajectory(row.id) for row in rows}
+        assert [(at, metrics) for at, metrics in one.logged if "accuracy" in metrics] == reader.iterations()
+    assert (run.name, run.folder, run.done, run.seed) == (trained.folder.name, trained.folder, 0, 0)
+    assert (run.plugin, run.recipe, run.config["train"]["iterations"]) == ("doubles", "tiny", 2)
+    assert {split for split, _, _ in one.rollouts} == {"train", "eval"}
+    assert sorted(trajectory.id for _, trajectory, _ in one.rollouts) == sorted(trajectories)
+    heard = {step.id: trajectory for trajectory, step, _ in one.actions}
+    recorded = {step.id: trajectory.id for trajectory in trajectories.values() for step in trajectory.steps}
+    assert heard == recorded
+    verdicts = {verdict.id: trajectory for trajectory, verdict, _ in one.verdicts}
+    assert verdicts == {v.id: t.id for t in trajectories.values() for v in t.verdicts} and verdicts
+    times = [ended for *_, ended in one.actions]
+    assert times == sorted(times) and before <= times[0] <= times[-1] <= time.time()
+    evaluated = [(at, metrics) for at, metrics in one.logged if "eval/accuracy" in metrics]
+    assert [at for at, _ in evaluated] == [0, 1, 2]
+    means = [evaluation.interval.mean for evaluation in trained.evaluations]
+    assert [metrics["eval/accuracy"] for _, metrics in evaluated] == means
+    assert one.ending == "done"
+
+
+def test_a_run_that_goes_on_has_the_same_id_and_tells_only_what_is_new(registry, tmp_path):
+    first = start(registry, tmp_path, "eval.every=1").train()
+    Run.resume(first.folder, "train.iterations=3", registry=registry).train()
+    before, after = notes(registry)
+    assert after.runs[0].id == before.runs[0].id and len(after.runs[0].id) == 32
+    assert (before.runs[0].done, after.runs[0].done) == (0, 2)
+    assert after.heard == [3]
+    assert [at for at, metrics in after.logged if "eval/accuracy" in metrics] == [3]
+    assert not {step.id for _, step, _ in before.actions} & {step.id for _, step, _ in after.actions}
+    assert {name.split("/")[0] for name, *_ in after.actions} == {"train-000002", "eval-000003"}
+
+
+def test_a_run_that_was_stopped_says_so(registry, tmp_path):
+    class Stopping:
+        def __getattr__(self, name):
+            def hear(*what):
+                if name == "on_iteration_end":
+                    raise asyncio.CancelledError
+
+            return hear
+
+    with pytest.raises(asyncio.CancelledError):
+        start(registry, tmp_path).train(Stopping())
+    assert notes(registry)[0].ending == "stopped"
+
+
+def test_what_a_service_hangs_on_the_run_does_not_wait_for():
+    slow, patience = Slow(), 0.05
+    tracking = TrackerThreads([("slow", slow)], max_queued=3, close_timeout_s=patience)
+    tracking.start(RUN)
+    tracking.log(1, {"accuracy": 1.0})
+    for _ in range(5):
+        tracking.send_record("action", "t", None)
+    tracking.log(2, {"accuracy": 1.0})
+    (trouble,) = tracking.close("done")
+    assert trouble.left_busy and trouble.failures == 0
+    # One call is with the tracker already, or still waits: of three places two or three are free.
+    assert trouble.dropped in (3, 4)
+    slow.go.set()
+    tracking._listeners[0].thread.join(5)
+    assert slow.calls[0] == "start" and slow.calls[-2:] == ["log", "close"] and slow.calls.count("log") == 2
+    assert len(slow.threads) == 1
+
+
+def test_after_a_start_that_fails_it_is_closed_and_hears_nothing_else():
+    slow = Slow(fails_at_start=True)
+    slow.go.set()
+    tracking = TrackerThreads([("slow", slow)])
+    tracking.start(RUN)
+    tracking.log(1, {})
+    (trouble,) = tracking.close("failed")
+    assert slow.calls == ["start", "close"]
+    assert (trouble.failures, trouble.error, trouble.left_busy) == (1, "start: SystemExit: no network", False)
+
+
+def test_without_trackers_nothing_stands_between_the_run_and_its_store():
+    store = MemoryRecorder()
+    assert TrackerThreads([]).recorder(store) is store
+
+
+def test_every_figure_of_a_run_is_in_the_documented_set(registry, tmp_path):
+    start(registry, tmp_path, "eval.every=1", "checkpoint.best=true", "eval.selection=0.5", "eval.problems=8").train()
+    (one,) = notes(registry)
+    names = {name for _, metrics in one.logged for name in metrics}
+    assert {name for name in names if find_metric(name) is None} == set()
+    assert {"selection/accuracy", "eval/accuracy", "accuracy", "seconds/collect"} <= names
