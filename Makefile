@@ -8,6 +8,8 @@ PIP := .venv/bin/pip --disable-pip-version-check install --quiet --constraint co
 CLUSTER_PIP := .venv-cluster/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt --no-deps
 TRL_PIP := .venv-trl/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
+# What every team trains with.
+PARTS := $(patsubst %,plugins/mappa_%/pyproject.toml,engine sandbox analysis)
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: help train cluster test test-cluster test-trl test-trackers test-evidence dist test-dist docs gpu-smoke soak lint bench bubblewrap chromium clean
@@ -56,20 +58,20 @@ define system
 endef
 
 # torch comes first and alone: with it in place nothing asks the registry for a build with CUDA.
-.venv/.train-%: .venv/bin/pip pyproject.toml constraints.txt plugins/mappa_%/pyproject.toml | bubblewrap
+.venv/.train-%: .venv/bin/pip pyproject.toml constraints.txt $(PARTS) plugins/mappa_%/pyproject.toml | bubblewrap
 	$(PIP) torch==2.13.0
-	$(PIP) --editable '.[train]' --editable plugins/mappa_$*
+	$(PIP) --editable . $(foreach part,engine sandbox analysis,--editable plugins/mappa_$(part)) --editable plugins/mappa_$*
 	@touch $@
 
 .venv/.test: .venv/.train-mathchat requirements/test.txt $(PLUGINS)
-	$(PIP) --editable '.[train,data,view,gateway,mcp]' $(foreach plugin,$(PLUGINS),--editable $(dir $(plugin))) --requirement requirements/test.txt
+	$(PIP) --editable '.[data]' $(foreach plugin,$(PLUGINS),--editable $(dir $(plugin))) --requirement requirements/test.txt
 	@touch $@
 
 # Without compiled operators of its own DeepSpeed needs no compiler to install.
 .venv-cluster/.installed: requirements/cluster-cpu.txt constraints.txt pyproject.toml plugins/mappa_mathchat/pyproject.toml | .venv/bin/pip
 	.venv/bin/python -m venv .venv-cluster
 	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(CLUSTER_PIP) --requirement $<
-	$(CLUSTER_PIP) --editable . --editable plugins/mappa_mathchat
+	$(CLUSTER_PIP) --editable . $(foreach part,engine sandbox analysis mathchat,--editable plugins/mappa_$(part))
 	@touch $@
 
 train: .venv/.train-$(PLUGIN)
@@ -90,7 +92,7 @@ test-cluster: .venv-cluster/.installed | bubblewrap
 .venv-trl/.installed: requirements/trl.txt constraints.txt pyproject.toml plugins/mappa_mathchat/pyproject.toml | .venv/bin/pip
 	.venv/bin/python -m venv .venv-trl
 	$(TRL_PIP) torch==2.13.0
-	$(TRL_PIP) --editable '.[train,data]' --editable plugins/mappa_mathchat --requirement requirements/trl.txt
+	$(TRL_PIP) --editable '.[data]' $(foreach part,engine sandbox analysis mathchat,--editable plugins/mappa_$(part)) --requirement requirements/trl.txt
 	@touch $@
 
 test-trl: .venv-trl/.installed | bubblewrap
@@ -99,12 +101,12 @@ test-trl: .venv-trl/.installed | bubblewrap
 # MLflow, Weights & Biases and the OpenAI Agents SDK resolve without our pins.
 .venv-trackers/.installed: requirements/trackers.txt pyproject.toml plugins/mappa_trackers/pyproject.toml | .venv/bin/pip
 	.venv/bin/python -m venv .venv-trackers
-	.venv-trackers/bin/pip --disable-pip-version-check install --quiet --editable '.[gateway]' \
+	.venv-trackers/bin/pip --disable-pip-version-check install --quiet --editable . --editable plugins/mappa_gateway \
 		--editable 'plugins/mappa_trackers[otel]' --requirement $<
 	@touch $@
 
 test-trackers: .venv-trackers/.installed
-	.venv-trackers/bin/pytest plugins/mappa_trackers tests/gateway/test_agents_sdk.py
+	.venv-trackers/bin/pytest plugins/mappa_trackers plugins/mappa_gateway/tests/test_agents_sdk.py
 
 test-evidence: .venv/.test
 	.venv/bin/pytest --numprocesses=3 --dist=worksteal -m soak tests/evidence/test_recomputed.py
@@ -131,7 +133,7 @@ test-dist: dist | bubblewrap
 # Needs a GPU; vLLM and torch as they are built for one.
 gpu-smoke:
 	test -x .venv-gpu/bin/pip || $(PYTHON) -m venv .venv-gpu
-	.venv-gpu/bin/pip install --quiet --editable '.[cluster]' --editable plugins/mappa_mathchat pytest pytest-asyncio pytest-timeout
+	.venv-gpu/bin/pip install --quiet --editable . --editable 'plugins/mappa_engine[cluster]' $(foreach part,sandbox analysis mathchat,--editable plugins/mappa_$(part)) pytest pytest-asyncio pytest-timeout
 	.venv-gpu/bin/pytest tests_gpu -s
 
 soak: .venv/.test .venv-cluster/.installed

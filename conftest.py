@@ -1,7 +1,15 @@
-"""What holds for all tests: how long an example takes to draw or to run is no property of the code."""
+"""What all tests need: settings of hypothesis, and plugins that are found through the metadata of distributions."""
+
+from __future__ import annotations
 
 import signal
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("mappa", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -9,3 +17,89 @@ settings.load_profile("mappa")
 
 # A script that runs tests in its background leaves SIGINT ignored, which programs that tests start would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+THIRD_PARTY = Path(__file__).parent / "tests/third_party"
+collect_ignore = ["tests/third_party"]
+"""Their tests are run as theirs, in `tests/downstream`."""
+
+
+class Site:
+    """A folder of distributions on the path, as pip would leave them."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self._projects: list[Path] = []
+        self._monkeypatch = monkeypatch
+        monkeypatch.syspath_prepend(folder)
+
+    @property
+    def python_path(self) -> str:
+        """The same path for a process of its own."""
+        return ":".join(map(str, (self.folder, *self._projects)))
+
+    def install(self, name: str | Path) -> None:
+        """Install the project `tests/third_party/NAME`, or the one in a folder elsewhere, editable."""
+        folder = THIRD_PARTY / name
+        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        self._projects.insert(0, folder)
+        self._monkeypatch.syspath_prepend(folder)
+        for plugin, module in project["entry-points"]["mappa"].items():
+            self._describe(project["name"], project["version"], project["description"], plugin, module)
+
+    def write(self, plugin: str, source: str, package: str | None = None) -> None:
+        """Install a plugin of one module, made of its source."""
+        module = f"written_{(package or plugin).replace('-', '_')}"
+        (self.folder / f"{module}.py").write_text("from mappa_core import Offer, hookimpl\n" + source)
+        self._describe(package or f"written-{plugin}", "1.0", "Written by a test.", plugin, module)
+
+    def _describe(self, package: str, version: str, summary: str, plugin: str, module: str) -> None:
+        info = self.folder / f"{package.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\nSummary: {summary}\n"
+        )
+        (info / "entry_points.txt").write_text(f"[mappa]\n{plugin} = {module}\n")
+        self._monkeypatch.syspath_prepend(str(self.folder))
+
+
+@contextmanager
+def open_site(folder: Path) -> Iterator[Site]:
+    """An empty site; the modules it brought are forgotten afterwards."""
+    before = set(sys.modules)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield Site(folder, monkeypatch)
+    for name in set(sys.modules) - before:
+        if name.startswith(("written_", "acme_")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with open_site(tmp_path_factory.mktemp("site")) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def module_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A site for all tests of one module."""
+    with open_site(tmp_path_factory.mktemp("site")) as one:
+        yield one
+
+
+@pytest.fixture
+def acme(site: Site) -> Site:
+    """A site where the strangers' plugin is installed."""
+    site.install("acme")
+    return site
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, str], Path]:
+    """Write a text file in the test's folder."""
+
+    def write_text(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write_text

@@ -23,19 +23,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from mappa_mathchat import word_problems
-from mappa_mathchat.prompts import Contribution
-from mappa_mathchat.rule_coach import RuleCoach, RuleOptions
-from mappa_mathchat.workflow import CODER, MathChat, MathChatOptions, needs_another_try
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mappa_core.records import Completion, Message, Scene, Step, Task, ToolLimits, ToolResult
 from mappa_core.tools.parse_calls import PYTHON, parse_calls
-from mappa_core.tools.python.options import PythonOptions
-from mappa_core.tools.python.tool import PythonTool
 from mappa_core.tools.workspace import FolderWorkspace
+from mappa_mathchat import word_problems
+from mappa_mathchat.prompts import Contribution
+from mappa_mathchat.rule_coach import RuleCoach, RuleOptions
+from mappa_mathchat.workflow import CODER, MathChat, MathChatOptions, needs_another_try
+from mappa_sandbox.options import PythonOptions
+from mappa_sandbox.tool import PythonTool
 
 
 @dataclass(slots=True)

@@ -34,15 +34,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mappa_coach_openai import mappa_transports
 from measure import cpu_seconds, median_interval, print_result
 from numpy.typing import NDArray
 from scenes import VERDICTS, of_mathchat
 
+from mappa_analysis.coach_eval.batch_judge import JudgingLimits, judge_actions
+from mappa_coach_openai import mappa_transports
 from mappa_core.coaching.llm_offer import llm_coach_offer
 from mappa_core.coaching.prompt import PromptBuilder
 from mappa_core.coaching.reply_parser import ReplySchema
-from mappa_core.evaluation.batch_judge import JudgingLimits, judge_actions
 from mappa_core.records import Scene
 from mappa_core.rollout.team import NamedCoach
 from mappa_core.store.cassette import CassetteFile, open_cassette

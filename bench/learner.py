@@ -24,11 +24,11 @@ from tiny_model import write_model
 from transformers import AutoModelForCausalLM, logging
 
 from mappa_core.config.schema import TrainSection
-from mappa_core.engine.local import LocalEngine
-from mappa_core.engine.losses import PPOLoss
-from mappa_core.engine.options import LocalOptions, PPOOptions
 from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import PolicySpec
+from mappa_engine.local import LocalEngine
+from mappa_engine.losses import PPOLoss
+from mappa_engine.options import LocalOptions, PPOOptions
 
 ROWS, VOCABULARY, CLIP = 96, 260, 0.2
 TRAIN = TrainSection(iterations=1000, learning_rate=1e-4)

@@ -23,10 +23,10 @@ from measure import print_result
 from tiny_model import write_model
 from transformers import AutoModelForCausalLM, logging
 
-from mappa_core.engine.local import LocalEngine
-from mappa_core.engine.options import LocalOptions
 from mappa_core.protocols import PolicySpec
 from mappa_core.records import Completion, Int32, Sampling
+from mappa_engine.local import LocalEngine
+from mappa_engine.options import LocalOptions
 
 REQUESTS = 64
 STATIC_BATCHES = (8, 16, 32, 64)

@@ -24,9 +24,9 @@ import numpy as np
 from measure import median_interval, print_result
 
 from mappa_core.records import ToolLimits
-from mappa_core.tools.python.options import PythonOptions
-from mappa_core.tools.python.tool import PythonTool
 from mappa_core.tools.workspace import FolderWorkspace
+from mappa_sandbox.options import PythonOptions
+from mappa_sandbox.tool import PythonTool
 
 AT_ONCE = 2
 PRELOAD = ["pandas", "sklearn.ensemble"]

@@ -33,18 +33,18 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, logging
 
 from mappa_core.config.schema import TrainSection
-from mappa_core.engine.cluster.actors import RayActors
-from mappa_core.engine.cluster.learners import LearnerConfig, LearnerGroup
-from mappa_core.engine.cluster.samplers import remote_engine
-from mappa_core.engine.cluster.samplers.messages import SamplerConfig
-from mappa_core.engine.cluster.samplers.pool import SamplerPool
-from mappa_core.engine.cluster.samplers.server import SamplerServer
-from mappa_core.engine.cluster.sync.buckets import Bucket, ReceivedBucket, ReceivedTensors
-from mappa_core.engine.cluster.sync.probe import ProbeLimit
-from mappa_core.engine.cluster.sync.publisher import Publisher, WeightRoute
-from mappa_core.engine.model_info import tensor_names
-from mappa_core.engine.options import ClusterOptions
 from mappa_core.protocols import PolicySpec
+from mappa_engine.cluster.actors import RayActors
+from mappa_engine.cluster.learners import LearnerConfig, LearnerGroup
+from mappa_engine.cluster.samplers import remote_engine
+from mappa_engine.cluster.samplers.messages import SamplerConfig
+from mappa_engine.cluster.samplers.pool import SamplerPool
+from mappa_engine.cluster.samplers.server import SamplerServer
+from mappa_engine.cluster.sync.buckets import Bucket, ReceivedBucket, ReceivedTensors
+from mappa_engine.cluster.sync.probe import ProbeLimit
+from mappa_engine.cluster.sync.publisher import Publisher, WeightRoute
+from mappa_engine.model_info import tensor_names
+from mappa_engine.options import ClusterOptions
 
 WINDOW = 512
 TIED = {"model.embed_tokens.weight": "lm_head.weight"}

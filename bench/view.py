@@ -24,9 +24,9 @@ from measure import print_result
 from starlette.testclient import TestClient
 from stores import fill
 
+from mappa_analysis.view.web.app import create_app
+from mappa_analysis.view.web.run_folders import RunFolders
 from mappa_core.store.reader import Reader
-from mappa_core.view.web.app import create_app
-from mappa_core.view.web.run_folders import RunFolders
 
 SHORT = 1_000
 

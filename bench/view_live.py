@@ -25,10 +25,10 @@ from measure import print_result
 from starlette.testclient import TestClient
 from stores import ROLLOUTS, fill, trajectory
 
+from mappa_analysis.view.web.app import create_app
+from mappa_analysis.view.web.run_folders import RunFolders
 from mappa_core.records import Verdict
 from mappa_core.store.folder import RunFolder
-from mappa_core.view.web.app import create_app
-from mappa_core.view.web.run_folders import RunFolders
 
 POLL_S = 3.0
 

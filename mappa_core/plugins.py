@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import tomllib
 import traceback
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points, version
+from importlib.resources import files
 from importlib.resources.abc import Traversable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -58,6 +61,8 @@ KIND_NAMES: Mapping[OfferKind, str] = MappingProxyType(
 core derives a policy from every transport."""
 
 ENTRY_POINT_GROUP = "mappa"
+COMMAND_GROUP = "mappa.commands"
+"""Entry points of commands: `mappa NAME` runs the click command that one points to."""
 CORE = "core"
 CORE_PACKAGE = "mappa-core"
 CORE_MODULE = "mappa_core.defaults"
@@ -65,25 +70,12 @@ DEFAULT_RECIPE = "tiny"
 KINDS_WITH_HOOK = tuple(kind for kind in KIND_NAMES if hasattr(hookspecs, f"mappa_{kind}"))
 HOOK_NAMES = tuple(name for name in dir(hookspecs) if name.startswith("mappa_"))
 
-FIRST_PARTY_PACKAGES: Mapping[tuple[OfferKind, str], str] = MappingProxyType(
-    {
-        ("coaches", "gemini"): "mappa-coach-gemini",
-        ("coaches", "openai"): "mappa-coach-openai",
-        ("coaches", "anthropic"): "mappa-coach-anthropic",
-        ("transports", "gemini"): "mappa-coach-gemini",
-        ("transports", "openai"): "mappa-coach-openai",
-        ("transports", "anthropic"): "mappa-coach-anthropic",
-        ("policies", "gemini"): "mappa-coach-gemini",
-        ("policies", "openai"): "mappa-coach-openai",
-        ("policies", "anthropic"): "mappa-coach-anthropic",
-        ("tools", "sandboxfusion"): "mappa-sandboxfusion",
-        ("trackers", "tensorboard"): "mappa-trackers[tensorboard]",
-        ("trackers", "wandb"): "mappa-trackers[wandb]",
-        ("trackers", "mlflow"): "mappa-trackers[mlflow]",
-        ("trackers", "otel"): "mappa-trackers[otel]",
-    }
-)
-"""Offers of first-party packages that may not be installed: recipes can name them before they are."""
+
+@cache
+def first_party_packages(kind: OfferKind | Literal["commands"]) -> Mapping[str, str]:
+    """Packages of this project by what they offer of `kind`: recipes can name it before it is installed."""
+    text = files("mappa_core").joinpath("first_party.toml").read_text(encoding="utf-8")
+    return MappingProxyType(tomllib.loads(text).get(kind, {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +137,7 @@ class Registry:
 
     def package_to_install(self, kind: OfferKind, name: str) -> str | None:
         """First-party package that offers `name`; None if `name` is installed or unknown."""
-        return None if name in self.names(kind) else FIRST_PARTY_PACKAGES.get((kind, name))
+        return None if name in self.names(kind) else first_party_packages(kind).get(name)
 
     def offer(self, kind: OfferKind, name: str) -> Offer[Any]:
         """Offer `name` of `kind`. Raises PluginError with close matches and the package that may provide it."""
@@ -218,6 +210,22 @@ def find_entry_points(block: Collection[str] = (), only: Collection[str] | None 
             raise PluginError(f"no plugin is called {name!r}.{did_you_mean(name, by_name)}")
     selected = by_name.keys() if only is None else set(only)
     return tuple(point for name, point in by_name.items() if name in selected and name not in block)
+
+
+def find_commands(block: Collection[str] = ()) -> Mapping[str, EntryPoint]:
+    """Find the commands of installed packages by name; nothing is imported. Those of blocked plugins are left out.
+
+    Raises PluginError if two packages offer one command.
+    """
+    blocked = {_package(point) for point in entry_points(group=ENTRY_POINT_GROUP) if point.name in block}
+    commands: dict[str, EntryPoint] = {}
+    for point in sorted(entry_points(group=COMMAND_GROUP), key=lambda point: point.name):
+        if point.name in commands:
+            both = f"{_package(commands[point.name])} and {_package(point)}"
+            raise PluginError(f"two packages have a command called {point.name!r}: {both}. Uninstall one of them.")
+        if _package(point) not in blocked:
+            commands[point.name] = point
+    return commands
 
 
 def load_plugins(

@@ -16,7 +16,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, logging
 
-from mappa_core.engine.cluster.actors import RayActors
+from mappa_engine.cluster.actors import RayActors
 
 CPUS = 64
 """What the session's Ray hands out: more than the machine has, as actors of tests take turns."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mappa_core.engine.cluster.engine import ClusterEngine
-from mappa_core.engine.options import ClusterOptions
 from mappa_core.testing import EngineContract
+from mappa_engine.cluster.engine import ClusterEngine
+from mappa_engine.options import ClusterOptions
 
 
 @pytest.mark.soak

@@ -21,8 +21,8 @@ import pytest
 import ray
 from structlog.contextvars import bound_contextvars, get_contextvars
 
-from mappa_core.engine.cluster.actors import Actor, RayActors
 from mappa_core.errors import ActorLost, ActorTimeout, ConfigError, ModelError
+from mappa_engine.cluster.actors import Actor, RayActors
 
 CANARY = "canary-5d1f"
 KEYS = ("OPENAI_API_KEY", "GOOGLE_API_KEY", "HF_TOKEN", "VLLM_API_KEY", "ACME_PASSWORD", "MY_OWN_VARIABLE")
@@ -150,7 +150,7 @@ async def test_a_late_answer_is_named_and_the_actor_can_be_asked_again(ray_actor
 
 
 async def test_a_hung_actor_is_told_from_a_busy_one_and_can_be_ended(ray_actors, hire, monkeypatch):
-    monkeypatch.setattr("mappa_core.engine.cluster.actors.ray_actors.HEARTBEAT_S", 1.0)
+    monkeypatch.setattr("mappa_engine.cluster.actors.ray_actors.HEARTBEAT_S", 1.0)
     monkeypatch.setattr(ray_actors, "_max_silence_s", 6.0)
     busy, hung = await hire(), await hire()
     work = busy.call("sleep", 12)
@@ -185,7 +185,7 @@ async def test_an_actor_gets_its_own_variables(ray_actors, hire):
 DRIVER = """
 import asyncio, json, sys, time
 from pathlib import Path
-from mappa_core.engine.cluster.actors import RayActors
+from mappa_engine.cluster.actors import RayActors
 from mappa_core.errors import EngineLost
 class Clerk:
     def __init__(self):
@@ -225,7 +225,7 @@ async def test_no_key_reaches_a_process_and_no_process_is_left_of_a_broken_ray_o
     seen = {process.pid: Path(f"/proc/{process.pid}/environ").read_bytes() for process in family}
     assert [pid for pid, variables in seen.items() if CANARY.encode() in variables] == []
     assert all(b"RAY_USAGE_STATS_ENABLED=0" in seen[pid] for pid in clerks)
-    head = next(process for process in family if "mappa_core.engine.cluster.actors.ray_head" in process.cmdline())
+    head = next(process for process in family if "mappa_engine.cluster.actors.ray_head" in process.cmdline())
     next(process for process in family if process.name() == "gcs_server").kill()
     assert told(driver) == {"ActorLost"}
     assert left(family, patience_s=0) == []
@@ -242,7 +242,7 @@ async def test_no_key_reaches_a_process_and_no_process_is_left_of_a_broken_ray_o
 
 GUEST = """
 import asyncio, sys
-from mappa_core.engine.cluster.actors import RayActors
+from mappa_engine.cluster.actors import RayActors
 class Clerk:
     def look(self):
         import os, mappa_core, mappa_mathchat
@@ -272,7 +272,7 @@ async def test_a_running_ray_is_sent_the_packages_and_left_running(ray_actors, h
 
 TERMINATED = """
 import asyncio, os, signal, sys
-from mappa_core.engine.cluster.actors import RayActors
+from mappa_engine.cluster.actors import RayActors
 
 async def main():
     ray_actors = await RayActors.open(sys.argv[1], deadline_s=200)
@@ -302,7 +302,7 @@ async def test_a_driver_that_is_asked_to_end_closes_everything_first(ray_actors,
     ],
 )
 async def test_an_address_without_a_ray_is_refused_at_once(address, said):
-    imports = "import asyncio\nfrom mappa_core.engine.cluster.actors import RayActors"
+    imports = "import asyncio\nfrom mappa_engine.cluster.actors import RayActors"
     program = f"{imports}\nasyncio.run(RayActors.open({address!r}))"
     done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 1

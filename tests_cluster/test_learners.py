@@ -16,18 +16,18 @@ from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
 from mappa_core.config.schema import SupervisedSection, TrainSection
-from mappa_core.engine.cluster.actors import RayActors
-from mappa_core.engine.cluster.learners import LearnerConfig, LearnerGroup
-from mappa_core.engine.cluster.learners.rank import LearnerRank
-from mappa_core.engine.cluster.sync.buckets import bucket_tensors
-from mappa_core.engine.learning.scoring import merge_scores
-from mappa_core.engine.local import LocalEngine
-from mappa_core.engine.losses import PPOLoss
-from mappa_core.engine.model_info import tensor_names
-from mappa_core.engine.options import ClusterOptions, LocalOptions, PPOOptions
 from mappa_core.errors import ActorLost, RunError
 from mappa_core.experience import Advantages, Demonstrations, Experience
 from mappa_core.protocols import Lora, PolicySpec
+from mappa_engine.cluster.actors import RayActors
+from mappa_engine.cluster.learners import LearnerConfig, LearnerGroup
+from mappa_engine.cluster.learners.rank import LearnerRank
+from mappa_engine.cluster.sync.buckets import bucket_tensors
+from mappa_engine.learning.scoring import merge_scores
+from mappa_engine.local import LocalEngine
+from mappa_engine.losses import PPOLoss
+from mappa_engine.model_info import tensor_names
+from mappa_engine.options import ClusterOptions, LocalOptions, PPOOptions
 
 POLICIES = ("solver", "coder")
 LOSS = PPOLoss(PPOOptions(kl="k3", kl_coef=0.1))

@@ -13,14 +13,14 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from mappa_core.engine.cluster.samplers.messages import SamplerConfig
-from mappa_core.engine.cluster.samplers.pool import SamplerPool
-from mappa_core.engine.cluster.samplers.remote_engine import Deadlines, EngineResources
-from mappa_core.engine.cluster.samplers.sampler import ClusterSampler
-from mappa_core.engine.cluster.sync.buckets import fill_buckets
-from mappa_core.engine.model_info import read_model_info
 from mappa_core.errors import EngineError, PromptTooLong
 from mappa_core.records import Sampling
+from mappa_engine.cluster.samplers.messages import SamplerConfig
+from mappa_engine.cluster.samplers.pool import SamplerPool
+from mappa_engine.cluster.samplers.remote_engine import Deadlines, EngineResources
+from mappa_engine.cluster.samplers.sampler import ClusterSampler
+from mappa_engine.cluster.sync.buckets import fill_buckets
+from mappa_engine.model_info import read_model_info
 
 from .conftest import WINDOW, write_model
 

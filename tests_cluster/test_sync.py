@@ -12,24 +12,24 @@ import pytest_asyncio
 import ray
 
 from mappa_core.config.schema import TrainSection
-from mappa_core.engine.adapters import LORA_MATRICES, PEFT_PREFIX, adapter_config
-from mappa_core.engine.cluster.learners.group import LearnerGroup
-from mappa_core.engine.cluster.learners.rank import LearnerConfig
-from mappa_core.engine.cluster.samplers.messages import SamplerConfig
-from mappa_core.engine.cluster.samplers.pool import SamplerPool
-from mappa_core.engine.cluster.samplers.remote_engine import Deadlines, EngineResources
-from mappa_core.engine.cluster.sync.buckets import bucket_tensors, fill_buckets
-from mappa_core.engine.cluster.sync.probe import ProbeLimit
-from mappa_core.engine.cluster.sync.publisher import Publisher, WeightRoute
-from mappa_core.engine.cluster.sync.transfer_records import ReceivedWeights
-from mappa_core.engine.learning.scoring import merge_scores
-from mappa_core.engine.losses import PPOLoss
-from mappa_core.engine.model_info import tensor_names
-from mappa_core.engine.options import ClusterOptions, PPOOptions
 from mappa_core.errors import EngineError, SyncError
 from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import Lora, PolicySpec
 from mappa_core.records import Sampling
+from mappa_engine.adapters import LORA_MATRICES, PEFT_PREFIX, adapter_config
+from mappa_engine.cluster.learners.group import LearnerGroup
+from mappa_engine.cluster.learners.rank import LearnerConfig
+from mappa_engine.cluster.samplers.messages import SamplerConfig
+from mappa_engine.cluster.samplers.pool import SamplerPool
+from mappa_engine.cluster.samplers.remote_engine import Deadlines, EngineResources
+from mappa_engine.cluster.sync.buckets import bucket_tensors, fill_buckets
+from mappa_engine.cluster.sync.probe import ProbeLimit
+from mappa_engine.cluster.sync.publisher import Publisher, WeightRoute
+from mappa_engine.cluster.sync.transfer_records import ReceivedWeights
+from mappa_engine.learning.scoring import merge_scores
+from mappa_engine.losses import PPOLoss
+from mappa_engine.model_info import tensor_names
+from mappa_engine.options import ClusterOptions, PPOOptions
 
 from .conftest import WINDOW, write_model
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mappa_core.engine.cluster.samplers.messages import SamplerConfig
-from mappa_core.engine.cluster.sync import vllm_transfer
+from mappa_engine.cluster.samplers.messages import SamplerConfig
+from mappa_engine.cluster.sync import vllm_transfer
 
 WEIGHTS = {"embed": torch.zeros(4, 2, dtype=torch.bfloat16), "norm": torch.zeros(2, dtype=torch.bfloat16)}
 METAS = [vllm_transfer.TensorMeta(name, one.dtype, tuple(one.shape)) for name, one in WEIGHTS.items()]
@@ -126,7 +126,7 @@ def test_workers_of_vllm_have_these_methods():
 
 @pytest.mark.parametrize("transport", ["nccl", "ipc"])
 def test_the_sampler_asks_vllm_for_the_transport(transport):
-    from mappa_core.engine.cluster.samplers.vllm_engine import _engine_args
+    from mappa_engine.cluster.samplers.vllm_engine import _engine_args
 
     setup = SamplerConfig(
         model="m", device="cuda", dtype="bfloat16", window=64, kv_cache_bytes=1 << 20, max_batch=1, transport=transport

@@ -31,12 +31,6 @@ from mappa_core.config.compose import restore
 from mappa_core.config.schema import RunConfig
 from mappa_core.credit.build_experience import build_experience
 from mappa_core.credit.rewards import compute_rewards
-from mappa_core.engine.learning.batching import BatchLayout
-from mappa_core.engine.learning.scoring import merge_scores, score_policy
-from mappa_core.engine.learning.update import PolicyUpdate
-from mappa_core.engine.local.learner import LocalLearner
-from mappa_core.engine.local.models import load_model
-from mappa_core.engine.local.policy import Policy
 from mappa_core.errors import ConfigError
 from mappa_core.evaluation.statistics import mean_interval
 from mappa_core.experience import Experience
@@ -47,6 +41,12 @@ from mappa_core.session.policies import assign_policies, build_policy_specs
 from mappa_core.store.folder import CONFIG
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import Interval
+from mappa_engine.learning.batching import BatchLayout
+from mappa_engine.learning.scoring import merge_scores, score_policy
+from mappa_engine.learning.update import PolicyUpdate
+from mappa_engine.local.learner import LocalLearner
+from mappa_engine.local.models import load_model
+from mappa_engine.local.policy import Policy
 
 STILL = ("train.learning_rate=1e-30", "train.warmup_iterations=0", "eval.problems=8")
 """A step this small moves no weight of float32."""

@@ -15,11 +15,11 @@ from mappa_core import Advantages, Engine, Estimator, Experience, Offer, hookimp
 from mappa_core.credit.estimators import ReinforcePlusPlus, ReinforcePlusPlusOptions
 from mappa_core.credit.estimators.common import ActiveRows, scatter_to_tokens, whiten
 from mappa_core.credit.ragged import lengths_to_offsets
-from mappa_core.engine.options import LocalOptions
 from mappa_core.records import Int64
+from mappa_engine.options import LocalOptions
 
 if TYPE_CHECKING:
-    from mappa_core.engine.local import LocalEngine
+    from mappa_engine.local import LocalEngine
 
 
 @dataclass
@@ -73,7 +73,7 @@ def with_wrong_prompts(experience: Experience) -> Experience:
 
 
 def _wrong_prompt(options: LocalOptions) -> LocalEngine:
-    from mappa_core.engine.local import LocalEngine
+    from mappa_engine.local import LocalEngine
 
     class WrongPrompt(LocalEngine):
         """The engine `local`, which learns later actions of an agent under a prompt that it never saw. Sampling is as

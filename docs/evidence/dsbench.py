@@ -20,7 +20,6 @@ import click
 import control_offers
 import numpy as np
 from arms import evidence_options, seconds, table, train, write
-from mappa_dsbench.reports.fault_comparison import FaultComparison, compare_faults
 
 from mappa_core.cli.progress import format_share
 from mappa_core.evaluation.heldout import Evaluation
@@ -30,6 +29,7 @@ from mappa_core.plugins import Registry, load_plugins
 from mappa_core.records import Float64
 from mappa_core.store.summary import Interval
 from mappa_core.training.run import Run, TrainResult
+from mappa_dsbench.reports.fault_comparison import FaultComparison, compare_faults
 
 RECIPE = "dsbench/tiny"
 ARMS: Mapping[str, Callable[[int], tuple[str, ...]]] = {

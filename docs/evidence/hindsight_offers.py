@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from mappa_core import Coach, Offer, Scene, Verdict, hookimpl
 from mappa_mathchat.extract_answer import extract_final_answer
 from mappa_mathchat.plans import parse_plan
 from mappa_mathchat.rule_coach import RuleCoach, RuleOptions
 from mappa_mathchat.workflow import CODER, SOLVER
-
-from mappa_core import Coach, Offer, Scene, Verdict, hookimpl
 
 METRIC = "correct"
 REFUTED = r"\text{another}"

@@ -23,7 +23,7 @@ from arms import table, write
 from scipy.special import expit, logit
 from scipy.stats import beta, norm
 
-from mappa_core.evaluation.across_seeds import difference_over_seeds, mean_over_seeds
+from mappa_analysis.across_seeds import difference_over_seeds, mean_over_seeds
 from mappa_core.evaluation.statistics import share_interval
 from mappa_core.records import Float64, Int64
 from mappa_core.store.summary import Interval

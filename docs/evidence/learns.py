@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING
 
 import click
 from arms import RECIPE, Figures, evidence_options, figures, seconds, table, train, write
-from mappa_mathchat.tiny.warm_start import Curriculum, hash_problem_texts
-from mappa_mathchat.word_problems import fingerprint_text
 
 from mappa_core.cli.progress import format_share
 from mappa_core.config.compose import ComposedConfig
@@ -27,6 +25,8 @@ from mappa_core.records import Completion, Step
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import Interval
 from mappa_core.training.run import Run, TrainResult
+from mappa_mathchat.tiny.warm_start import Curriculum, hash_problem_texts
+from mappa_mathchat.word_problems import fingerprint_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -115,7 +115,7 @@ def no_toy(greedy: Interval | None, warm_start: WarmStart, programs: Programs) -
 
 def model_folder(composed: ComposedConfig) -> Path:
     """Where the model lies that all three agents start from."""
-    from mappa_core.engine.model_path import resolve_model_path
+    from mappa_engine.model_path import resolve_model_path
 
     return Path(resolve_model_path(composed.config.policies["default"].model))
 

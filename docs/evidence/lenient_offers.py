@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from mappa_mathchat.rule_coach import RuleCoach, RuleOptions
-
 from mappa_core import Coach, ConfigError, Offer, Scene, Verdict, hookimpl
+from mappa_mathchat.rule_coach import RuleCoach, RuleOptions
 
 BASE, SHARE = 5.0, 0.2
 """Points that every action gets, and how much of the rule coach's points come on top."""

@@ -27,12 +27,8 @@ from typing import Any
 import click
 from arms import RECIPE, numbers, write
 
-from mappa_core.cli.sweep import run_status_line
-from mappa_core.config.schema import RunConfig
-from mappa_core.errors import InputError
-from mappa_core.plugins import ENTRY_POINT_GROUP, load_plugins
-from mappa_core.store.summary import read_summary
-from mappa_core.studies.sweep import (
+from mappa_analysis.cli.sweep import run_status_line
+from mappa_analysis.sweep import (
     Sweep,
     SweepArm,
     SweepRun,
@@ -42,6 +38,10 @@ from mappa_core.studies.sweep import (
     load_sweep,
     save_sweep,
 )
+from mappa_core.config.schema import RunConfig
+from mappa_core.errors import InputError
+from mappa_core.plugins import ENTRY_POINT_GROUP, load_plugins
+from mappa_core.store.summary import read_summary
 from mappa_core.training.run import Run
 
 HERE = Path(__file__).parent

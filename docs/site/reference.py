@@ -181,7 +181,7 @@ def cli_page(registry: Registry) -> str:
     """What `--help` says of every command of core and of its own plugins."""
     parts = ["# Commands", _CLI_INTRO]
     root = click.Context(front.cli, info_name="mappa")
-    for name in front.COMMANDS:
+    for name in front.command_names():
         parts += _help(front.cli.get_command(root, name), f"mappa {name}", root)
     for plugin in registry.plugins.values():
         for command in plugin.commands:

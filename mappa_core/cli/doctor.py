@@ -19,12 +19,12 @@ import click
 
 from mappa_core.cli.options import load_registry
 from mappa_core.config.schema import RunSection
-from mappa_core.engine.cluster.requirements import INSTALL_COMMAND, REQUIRED_RELEASES, library_problems
-from mappa_core.engine.process_info import installed_version
 from mappa_core.errors import MappaError
-from mappa_core.plugins import CORE_PACKAGE, FIRST_PARTY_PACKAGES, KIND_NAMES, Registry
+from mappa_core.plugins import CORE_PACKAGE, KIND_NAMES, Registry, first_party_packages
 from mappa_core.protocols import Tool
 from mappa_core.records import Sandbox, ToolLimits, ToolResult
+from mappa_engine.cluster.requirements import INSTALL_COMMAND, REQUIRED_RELEASES, library_problems
+from mappa_engine.process_info import installed_version
 
 API_KEY_VARIABLES = ("GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HF_TOKEN", "WANDB_API_KEY")
 """Environment variables with keys of providers; options of offers that end in `_env` add more."""
@@ -138,14 +138,14 @@ def _engines(registry: Registry, libraries: Mapping[str, CheckResult]) -> Iterat
             yield name, CheckResult(False, f"lacks {', '.join(lacking[name])}: {command[name]}")
         else:
             yield name, CheckResult(True, "installed")
-    for (kind, name), package in FIRST_PARTY_PACKAGES.items():
-        if kind == "engines" and registry.package_to_install("engines", name):
+    for name, package in first_party_packages("engines").items():
+        if registry.package_to_install("engines", name):
             yield name, CheckResult(False, f'not installed: pip install "{package}"')
 
 
 def _sandboxes() -> Iterator[tuple[str, CheckResult]]:
     """Run a program that tries to escape in every sandbox backend."""
-    from mappa_core.tools.python.choose_sandbox import survey_backends
+    from mappa_sandbox.choose_sandbox import survey_backends
 
     for name, result in asyncio.run(survey_backends()).items():
         if isinstance(result, Sandbox):

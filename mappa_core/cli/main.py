@@ -25,50 +25,32 @@ from click.shell_completion import CompletionItem
 
 from mappa_core.errors import GuardStop, InputError
 
-COMMANDS = (
-    "train",
-    "eval",
-    "compare",
-    "sweep",
-    "plan",
-    "observe",
-    "gateway",
-    "coach",
-    "recoach",
-    "import",
-    "report",
-    "view",
-    "export",
-    "runs",
-    "config",
-    "plugins",
-    "new",
-    "sandbox",
-    "doctor",
-    "completion",
-)
-"""Core's commands in the order of `--help`; each is `command` in the module of that name."""
+CORE_COMMANDS = ("train", "eval", "runs", "config", "plugins", "new", "doctor", "completion")
+"""Core's commands in the order of `--help`; each is `command` in the module of that name. Those of other packages are
+entry points."""
 
 EXIT_INPUT, EXIT_GUARD, EXIT_INTERRUPTED, EXIT_TERMINATED = 2, 3, 130, 143
 
 
 class MappaGroup(click.Group):
-    """Core's commands, and a group of commands per plugin. Help imports no plugin."""
+    """Core's commands, those of other packages, and a group of commands per plugin. Help imports no plugin."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS, *plugin_entry_points(ctx)]
+        return [*command_names(ctx), *plugin_entry_points(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in COMMANDS:
-            return _core_command(cmd_name)
+        if cmd_name in command_names(ctx):
+            return _command(ctx, cmd_name)
         return _plugin_group(cmd_name) if cmd_name in plugin_entry_points(ctx) else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            from mappa_core.plugins import did_you_mean
+            from mappa_core.plugins import did_you_mean, first_party_packages
 
+            if package := first_party_packages("commands").get(args[0]):
+                ctx.fail(f'mappa {args[0]} comes with {package}: pip install "{package}"')
             ctx.fail(f"No such command {args[0]!r}.{did_you_mean(args[0], self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 
@@ -79,7 +61,8 @@ class MappaGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _core_command(name).get_short_help_str(formatter.width)) for name in COMMANDS])
+            names = command_names(ctx)
+            formatter.write_dl([(name, _command(ctx, name).get_short_help_str(formatter.width)) for name in names])
         if rows := [(name, _summary(point)) for name, point in plugin_entry_points(ctx).items()]:
             with formatter.section("Plugins (mappa PLUGIN --help lists the commands of one)"):
                 formatter.write_dl(rows)
@@ -141,14 +124,26 @@ def _exit_terminated(number: int, frame: FrameType | None) -> None:
     raise SystemExit(EXIT_TERMINATED)
 
 
-def _core_command(name: str) -> click.Command:
-    return cast(click.Command, importlib.import_module(f"mappa_core.cli.{name}").command)
+def command_names(ctx: click.Context | None = None) -> tuple[str, ...]:
+    """Names of all commands that are not blocked: core's, then those of other packages."""
+    from mappa_core.plugins import find_commands
+
+    return (*CORE_COMMANDS, *(name for name in find_commands(blocked_plugins(ctx)) if name not in CORE_COMMANDS))
+
+
+def _command(ctx: click.Context, name: str) -> click.Command:
+    if name in CORE_COMMANDS:
+        return cast(click.Command, importlib.import_module(f"mappa_core.cli.{name}").command)
+    from mappa_core.plugins import find_commands
+
+    return cast(click.Command, find_commands(blocked_plugins(ctx))[name].load())
 
 
 def blocked_plugins(ctx: click.Context | None = None) -> tuple[str, ...]:
     """Plugins that the user leaves out with `--block`; none before the options are parsed, as in `--help`. During shell
     completion there is no current context, so pass one."""
-    params = (ctx or click.get_current_context()).find_root().params
+    current = ctx or click.get_current_context(silent=True)
+    params = current.find_root().params if current else {}
     return cast(tuple[str, ...], params["block"]) if "block" in params else ()
 
 
@@ -156,7 +151,8 @@ def plugin_entry_points(ctx: click.Context) -> dict[str, EntryPoint]:
     """Entry points of installed plugins by name, not imported; without blocked ones and those named like a command."""
     from mappa_core.plugins import find_entry_points
 
-    return {point.name: point for point in find_entry_points(blocked_plugins(ctx)) if point.name not in COMMANDS}
+    names = command_names(ctx)
+    return {point.name: point for point in find_entry_points(blocked_plugins(ctx)) if point.name not in names}
 
 
 def _summary(point: EntryPoint) -> str:

@@ -11,8 +11,8 @@ from mappa_core.cli.progress import agents_table, describe_tool_faults, format_o
 from mappa_core.cli.result_tables import gains_table, selection_sentence, show_warnings
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import CoachSummary, Summary
+from mappa_core.training.health_report import read_warnings
 from mappa_core.training.run import TrainResult
-from mappa_core.view.health import read_warnings
 
 
 def show_run_result(console: Console, trained: TrainResult) -> None:

@@ -22,9 +22,9 @@ def command(arguments: ConfigArguments, resume: Path | None, dry_run: bool, quie
     """Train a team of agents on a coach's verdict of every action."""
     from rich.console import Console
 
+    from mappa_analysis.view.report import write_report
     from mappa_core.cli import progress, run_result
     from mappa_core.training.run import Run
-    from mappa_core.view.report import write_report
 
     registry = load_registry()
     if resume is None:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from mappa_core.testing.fakes import MemoryRecorder as MemoryRecorder
     from mappa_core.testing.fakes import ScriptedEngine as ScriptedEngine
     from mappa_core.testing.fakes import ScriptedSampler as ScriptedSampler
-    from mappa_core.testing.losses import LossContract as LossContract
     from mappa_core.testing.packages import PackageContract as PackageContract
     from mappa_core.testing.play import play as play
     from mappa_core.testing.play import scenes_of as scenes_of
@@ -48,21 +47,20 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "conformance.batches": "expected_gradient possible_batches",
-    "conformance.contract": "EstimatorContract",
-    "conformance.exact": "policy_gradient",
-    "conformance.process": "Action Decision DecisionProcess",
+    "conformance.estimator_contract": "EstimatorContract",
+    "conformance.exact_gradient": "policy_gradient",
+    "conformance.decision_process": "Action Decision DecisionProcess",
     "contracts": "CoachContract WorkflowContract",
     "engines": "EngineContract",
     "fakes": "FixedCoach MemoryRecorder ScriptedEngine ScriptedSampler",
-    "losses": "LossContract",
     "packages": "PackageContract",
-    "playing": "play scenes_of",
+    "play": "play scenes_of",
     "shapers": "ShaperContract",
     "tasks": "TaskSourceContract",
     "tools": "ExecutorContract ToolContract",
     "trackers": "TrackerContract",
     "transports": "TransportContract",
-    "wire": "WireAnswer WireRequest WireServer answer_from_capture json_answer",
+    "wire_server": "WireAnswer WireRequest WireServer answer_from_capture json_answer",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 

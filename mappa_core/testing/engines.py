@@ -28,7 +28,7 @@ EngineOpener = Callable[[], Awaitable[Engine]]
 class EngineContract:
     """Subclass it and implement `engine`. It samples and trains the tiny model bundled with the package."""
 
-    model: str = "package:mappa_core/models/tiny"
+    model: str = "package:mappa_engine/models/tiny"
     tolerance: float = 2e-3
     """Largest difference between sampler and learner on one token, in nats, with the same weights."""
     train: TrainSection = TrainSection(iterations=4, learning_rate=1e-2)
@@ -39,8 +39,8 @@ class EngineContract:
 
     def loss(self) -> Loss:
         """Return the loss to train with: the built-in `ppo`."""
-        from mappa_core.engine.losses import PPOLoss
-        from mappa_core.engine.options import PPOOptions
+        from mappa_engine.losses import PPOLoss
+        from mappa_engine.options import PPOOptions
 
         return PPOLoss(PPOOptions())
 

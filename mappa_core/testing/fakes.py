@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from mappa_core.engine.chat import split_calls
 from mappa_core.experience import Advantages, Experience, Receipt
 from mappa_core.protocols import Coach, Loss, PolicySpec
 from mappa_core.records import (
@@ -25,6 +24,7 @@ from mappa_core.records import (
     Verdict,
     VersionSpan,
 )
+from mappa_core.tools.chat_format import split_calls
 
 ReplyScript = Callable[[str, Sampling], str]
 """Maps prompt text and sampling settings to a reply."""

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from mappa_core.cli.doctor import CheckResult, show_checks
-from mappa_core.engine.cluster.requirements import REQUIRED_RELEASES
-from mappa_core.engine.process_info import installed_version
+from mappa_engine.cluster.requirements import REQUIRED_RELEASES
+from mappa_engine.process_info import installed_version
 
 SECRET = "do-not-tell"
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.credit.build_experience import build_experience
-from mappa_core.credit.training_sequences import build_sequences
 from mappa_core.experience import Experience
 from mappa_core.records import Int64
+from mappa_engine.learning.training_sequences import build_sequences
 
 Row = tuple[str, str, list[int], list[int]]
 """Trajectory, policy, prompt, action."""

@@ -9,8 +9,8 @@ import pytest
 from mappa_core.config.compose import compose
 from mappa_core.config.schema import HealthSection, TrainSection
 from mappa_core.config.yaml_io import parse_yaml
-from mappa_core.engine.options import CISPOOptions, GSPOOptions, PPOOptions
 from mappa_core.plugins import load_plugins
+from mappa_engine.options import CISPOOptions, GSPOOptions, PPOOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

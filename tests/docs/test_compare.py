@@ -47,7 +47,7 @@ def test_the_sweep_of_the_page_begins_and_goes_on(tmp_path, monkeypatch, capsys)
         log.write_text("Error: nobody trains in this test\n")
         return 2
 
-    monkeypatch.setattr("mappa_core.studies.sweep.launch_locally", launch)
+    monkeypatch.setattr("mappa_analysis.sweep.launch_locally", launch)
     monkeypatch.chdir(tmp_path)
     for words in (words for words in named("sweep") if "--ray" not in words):
         assert main(words) == 2

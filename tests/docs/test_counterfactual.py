@@ -51,8 +51,8 @@ def test_the_certificate_of_the_page_is_a_command(tmp_path, monkeypatch, capsys)
 
 
 def test_reasons_and_replacements_of_the_page_are_those_of_the_code():
+    from mappa_analysis.coach_eval.blame import NOT_ACTED
     from mappa_core.config.rules import REPLACEMENTS
-    from mappa_core.evaluation.blame import NOT_ACTED
 
     assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == set(REPLACEMENTS) - {"none"}
     assert NOT_ACTED in PAGE

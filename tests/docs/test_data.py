@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.cli.export import command
+from mappa_analysis.cli.export import command
+from mappa_analysis.dataset import ExportRequest, Filters
+from mappa_analysis.dataset.examples import PromptFormatter
 from mappa_core.config.compose import compose
 from mappa_core.config.schema import SupervisedSection
 from mappa_core.credit import demonstrations
 from mappa_core.plugins import load_plugins
-from mappa_core.studies.dataset import ExportRequest, Filters
-from mappa_core.studies.dataset.examples import PromptFormatter
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 (BLOCK,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

@@ -8,8 +8,8 @@ import pytest
 from mappa_core.config.compose import compose
 from mappa_core.config.schema import CorrectionSection
 from mappa_core.config.yaml_io import parse_yaml
-from mappa_core.engine.options import ClusterOptions
 from mappa_core.plugins import load_plugins
+from mappa_engine.options import ClusterOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

@@ -10,12 +10,12 @@ import pytest
 
 from mappa_core.cli import main
 from mappa_core.config.compose import compose
-from mappa_core.gateway.errors import _STATUS
-from mappa_core.gateway.options import GatewayOptions
-from mappa_core.gateway.wire.request import IGNORED_SAMPLING_SETTINGS
 from mappa_core.plugins import load_plugins
 from mappa_core.session.toolset import open_tools
-from mappa_core.tools.mcp.options import McpOptions
+from mappa_gateway.errors import _STATUS
+from mappa_gateway.options import GatewayOptions
+from mappa_gateway.wire.request import IGNORED_SAMPLING_SETTINGS
+from mappa_mcp.options import McpOptions
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, MCP = (DOCS / "gateway.md").read_text(), (DOCS / "mcp.md").read_text()

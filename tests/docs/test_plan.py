@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from mappa_core.engine.options import ClusterOptions
+from mappa_engine.options import ClusterOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plan.md").read_text()
 

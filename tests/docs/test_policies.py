@@ -48,7 +48,7 @@ def test_the_adapter_shown_is_the_default_but_for_its_targets(write):
 
 
 def test_commands_shown_are_those_there_are():
-    from mappa_core.cli.export import command
+    from mappa_analysis.cli.export import command
 
     options = {name for parameter in command.params for name in parameter.opts}
     lines = re.findall(r"^mappa export (.*?)(?:  |$)", PAGE, re.MULTILINE)

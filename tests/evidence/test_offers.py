@@ -9,13 +9,13 @@ import hindsight_offers
 import lenient_offers
 import numpy as np
 import pytest
-from mappa_mathchat.rule_coach import RuleCoach, RuleOptions
-from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER
 
 from mappa_core.credit.estimators import ReinforcePlusPlus, ReinforcePlusPlusOptions
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import Coach
 from mappa_core.records import Completion, Message, Role, Scene, Step, Task, ToolResult, Verdict
+from mappa_mathchat.rule_coach import RuleCoach, RuleOptions
+from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER
 
 
 class Rules(Coach):

@@ -12,8 +12,8 @@ from mappa_core.protocols import Coach, Workflow
 from mappa_core.records import Breach, Inspection, Message, Role, Task, ToolResult, ToolSpec, Verdict
 from mappa_core.rollout.replay import Replay
 from mappa_core.testing import MemoryRecorder, play
-from mappa_core.tools.python.options import PythonOptions
-from mappa_core.tools.python.tool import PythonTool
+from mappa_sandbox.options import PythonOptions
+from mappa_sandbox.tool import PythonTool
 
 COUNT = "import pathlib, sys; print(sum(map(int, pathlib.Path(sys.argv[1]).read_text().split())))"
 

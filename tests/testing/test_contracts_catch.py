@@ -21,8 +21,8 @@ from mappa_core.testing import (
     ShaperContract,
     WorkflowContract,
 )
-from mappa_core.testing.losses import LARGE_SHIFT, LENGTHS
 from mappa_core.testing.pytest_plugin import pytest_collection_modifyitems
+from mappa_engine.testing import LARGE_SHIFT, LENGTHS
 
 pytest_plugins = ("pytester",)
 SETTINGS = ("-o", "asyncio_default_fixture_loop_scope=function", "-p", "no:cacheprovider", "-p", "no:xdist")

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from mappa_analysis.view.report import write_report
 from mappa_core.cli import result_tables
 from mappa_core.cli.progress import LineProgress
 from mappa_core.config.schema import HealthSection
 from mappa_core.store.reader import Reader
 from mappa_core.training import Run
 from mappa_core.training.health import HEALTH_RULES, HealthMonitor, reward_spread
-from mappa_core.view.health import read_warnings
-from mappa_core.view.report import write_report
+from mappa_core.training.health_report import read_warnings
 
 OFF = HealthSection(**dict.fromkeys(asdict(HealthSection())))
 

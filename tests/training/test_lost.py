@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from mappa_analysis.observe import observe
+from mappa_analysis.view.report import write_report
 from mappa_core.cli import main
 from mappa_core.cli.announce import announce_sandboxes
 from mappa_core.cli.progress import LineProgress, QuietListener
@@ -25,11 +27,9 @@ from mappa_core.store.checkpoint import POLICIES, Checkpoints
 from mappa_core.store.folder import RunFolder
 from mappa_core.store.reader import Reader
 from mappa_core.store.summary import read_summary
-from mappa_core.studies.observe import observe
 from mappa_core.testing import ScriptedEngine
 from mappa_core.training import Run
 from mappa_core.training.listener import NullListener
-from mappa_core.view.report import write_report
 
 RECIPE = """
 tasks: {use: numbers}

@@ -19,11 +19,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from mappa_core import Offer, Run, hookimpl
-from mappa_core.engine.local import LocalEngine
-from mappa_core.engine.options import LocalOptions
 from mappa_core.plugins import load_plugins
 from mappa_core.store.reader import Reader
 from mappa_core.testing.wire_server import GARBAGE, HTML, WireAnswer, WireRequest, WireServer, json_answer
+from mappa_engine.local import LocalEngine
+from mappa_engine.options import LocalOptions
 
 SMALL = ("train.prompts=3", "train.iterations=2", "checkpoint.every=1", "eval.problems=4", "coach.use=openai")
 ONCE = "limits: {attempts: 1, timeout_s: 5.0, breaker_failures: 100000}"

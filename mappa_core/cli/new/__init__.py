@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from mappa_core.cli.main import COMMANDS
+from mappa_core.cli.main import command_names
 from mappa_core.cli.options import load_registry
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import CORE, KIND_NAMES, OfferKind, Registry
@@ -90,7 +90,7 @@ def _check_name(kind: str, name: str, registry: Registry) -> None:
         raise ConfigError(
             f"{name!r} is no name for a package: lower-case letters, digits and single dashes, as in my-team"
         )
-    if name in (*COMMANDS, CORE):
+    if name in (*command_names(), CORE):
         raise ConfigError(
             f"`mappa {name}` is a command of core, so the commands of a plugin {name!r} could not be reached"
         )

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mappa_coach_anthropic.response import parse_error, parse_message
 
+from mappa_coach_anthropic.response import parse_error, parse_message
 from mappa_core.errors import CallError
 from mappa_core.protocols import Reply
 from mappa_core.records import Usage

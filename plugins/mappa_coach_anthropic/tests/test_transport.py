@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from mappa_coach_anthropic.options import Options
 from mappa_coach_anthropic.transport import AnthropicTransport
-
 from mappa_core.errors import CallError, ConfigError
 from mappa_core.protocols import Request
 from mappa_core.records import Message

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mappa_coach_gemini.response import parse_error, parse_response, parse_retry_delay
 
+from mappa_coach_gemini.response import parse_error, parse_response, parse_retry_delay
 from mappa_core.errors import CallError
 from mappa_core.protocols import Reply
 from mappa_core.records import Usage

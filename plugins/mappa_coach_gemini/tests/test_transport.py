@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.genai import Client
+
 from mappa_coach_gemini.options import Options
 from mappa_coach_gemini.transport import GeminiTransport
-
 from mappa_core.errors import CallError, ConfigError
 from mappa_core.protocols import Request
 from mappa_core.records import Message

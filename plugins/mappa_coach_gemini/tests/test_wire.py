@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+
 from mappa_coach_gemini.options import Options
 from mappa_coach_gemini.transport import GeminiTransport
-
 from mappa_core.errors import CallError, ConfigError
 from mappa_core.protocols import Reply, Request
 from mappa_core.records import Message, Usage

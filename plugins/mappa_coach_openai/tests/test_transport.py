@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
+
 from mappa_coach_openai.options import Options
 from mappa_coach_openai.transport import OpenAITransport
-
 from mappa_core.errors import CallError, ConfigError
 from mappa_core.protocols import Request
 from mappa_core.records import Message

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from mappa_coach_openai.options import Options
 from mappa_coach_openai.transport import OpenAITransport
-
 from mappa_core.errors import CallError
 from mappa_core.protocols import Reply, Request
 from mappa_core.records import Message, Usage

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from mappa_dsbench.coach.rule_coach import RuleCoach
-from mappa_dsbench.options import TeamOptions
-from mappa_dsbench.roles import ANALYST, MODELER, ROLES
-from mappa_dsbench.workflow import DSBench
-
 from mappa_core.hookspecs import NoOptions
 from mappa_core.protocols import Bench
 from mappa_core.records import NOBODY, Task, Trajectory
 from mappa_core.testing import play
-from mappa_core.tools.python.tool import PythonTool
+from mappa_dsbench.coach.rule_coach import RuleCoach
+from mappa_dsbench.options import TeamOptions
+from mappa_dsbench.roles import ANALYST, MODELER, ROLES
+from mappa_dsbench.workflow import DSBench
+from mappa_sandbox.tool import PythonTool
 
 from .faults import KINDS, Play, drawn
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from random import Random
 
 import pandas as pd
+
+from mappa_core.records import Task
 from mappa_dsbench.grading.metrics import METRICS
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
 from mappa_dsbench.table import table_of_task
-
-from mappa_core.records import Task
 
 PROGRAMS = {path.stem: path.read_text() for path in (Path(__file__).parent / "programs").glob("*.py")}
 PHRASINGS: Mapping[str, Sequence[str]] = {

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+
+from mappa_core.records import Task
 from mappa_dsbench.grading.grade import compute_anchors
 from mappa_dsbench.grading.metrics import METRICS, problem_kind
 from mappa_dsbench.grading.truth import read_truth
 from mappa_dsbench.problem import Problem
 from mappa_dsbench.table import Table, table_to_meta
-
-from mappa_core.records import Task
 
 TRAIN_ROWS, TEST_ROWS = 60, 30
 

@@ -10,20 +10,20 @@ import sys
 from pathlib import Path
 
 import pytest
+from pandas import DataFrame
+
+from mappa_core import Coach, ConfigError, Scene, Task, ToolLimits, Verdict
+from mappa_core.store.codec import to_json
+from mappa_core.testing import play
+from mappa_core.tools.workspace import FolderWorkspace
 from mappa_dsbench.grading.grade import compute_anchors
 from mappa_dsbench.grading.truth import read_truth
 from mappa_dsbench.options import TeamOptions
 from mappa_dsbench.problem import Problem
 from mappa_dsbench.table import Table, table_to_meta
 from mappa_dsbench.workflow import DSBench
-from pandas import DataFrame
-
-from mappa_core import Coach, ConfigError, Scene, Task, ToolLimits, Verdict
-from mappa_core.store.codec import to_json
-from mappa_core.testing import play
-from mappa_core.tools.python.options import PythonOptions
-from mappa_core.tools.python.tool import PythonTool
-from mappa_core.tools.workspace import FolderWorkspace
+from mappa_sandbox.options import PythonOptions
+from mappa_sandbox.tool import PythonTool
 
 ROWS = 30
 SEARCH = """```python

@@ -14,6 +14,22 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 import pytest
+
+from mappa_core.errors import ConfigError, ToolError
+from mappa_core.hookspecs import NoOptions
+from mappa_core.protocols import ProgramRun
+from mappa_core.records import (
+    NOBODY,
+    Completion,
+    Inspection,
+    Message,
+    Scene,
+    Step,
+    Task,
+    ToolCall,
+    ToolResult,
+)  # fmt: skip
+from mappa_core.testing.contracts import CoachContract
 from mappa_dsbench.coach.reference_programs.features import build_features
 from mappa_dsbench.coach.rule_coach import RuleCoach
 from mappa_dsbench.coach.scoring import POINTS_OF_FAULT
@@ -33,22 +49,6 @@ from mappa_dsbench.roles import (
     Y_TRAIN,
 )  # fmt: skip
 from mappa_dsbench.table import Table, table_to_meta
-
-from mappa_core.errors import ConfigError, ToolError
-from mappa_core.hookspecs import NoOptions
-from mappa_core.protocols import ProgramRun
-from mappa_core.records import (
-    NOBODY,
-    Completion,
-    Inspection,
-    Message,
-    Scene,
-    Step,
-    Task,
-    ToolCall,
-    ToolResult,
-)  # fmt: skip
-from mappa_core.testing.contracts import CoachContract
 
 PROBLEM = Problem(name="t", kind="regression", metric="mae", id_column="id", targets=("y",), range=(0.0, 40.0))
 TABLE = Table(

@@ -7,16 +7,16 @@ import json
 from pathlib import Path
 
 import pytest
-from mappa_dsbench.grading.grade import Anchors, Grade, normalise_score
-from mappa_dsbench.outcome import build_outcome
-from mappa_dsbench.problem import Problem
-from mappa_dsbench.reports.score import score_run
-from mappa_dsbench.table import Table, table_to_meta
 
 from mappa_core.cli import main
 from mappa_core.errors import RunError, TaskError
 from mappa_core.records import Failure, Task, Trajectory
 from mappa_core.store.folder import RunFolder
+from mappa_dsbench.grading.grade import Anchors, Grade, normalise_score
+from mappa_dsbench.outcome import build_outcome
+from mappa_dsbench.problem import Problem
+from mappa_dsbench.reports.score import score_run
+from mappa_dsbench.table import Table, table_to_meta
 
 
 def table(name: str, metric: str, *, dummy: float, paper: float | None, published=None, reference=None) -> Table:

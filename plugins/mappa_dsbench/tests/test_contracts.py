@@ -21,11 +21,6 @@ import pandas as pd
 import pytest
 import pytest_asyncio
 from joblib.numpy_pickle import NumpyUnpickler
-from mappa_dsbench.contracts import FAULT_IS_HARD, Facts, inspect_files
-from mappa_dsbench.contracts.check_submission import check_submission, read_ids, to_submission
-from mappa_dsbench.contracts.run_probe import build_program, build_source
-from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER
-from mappa_dsbench.table import problem_of_task
 from scipy import sparse
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
@@ -36,9 +31,14 @@ from sklearn.svm import SVR
 from mappa_core.errors import TaskError, ToolError
 from mappa_core.protocols import Bench, ProgramRun
 from mappa_core.records import ToolLimits, ToolResult
-from mappa_core.tools.python.options import PythonOptions
-from mappa_core.tools.python.tool import PythonTool
 from mappa_core.tools.scratch import ScratchRunner
+from mappa_dsbench.contracts import FAULT_IS_HARD, Facts, inspect_files
+from mappa_dsbench.contracts.check_submission import check_submission, read_ids, to_submission
+from mappa_dsbench.contracts.run_probe import build_program, build_source
+from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER
+from mappa_dsbench.table import problem_of_task
+from mappa_sandbox.options import PythonOptions
+from mappa_sandbox.tool import PythonTool
 
 from .tables import TEST_ROWS, TRAIN_ROWS, Made, features, made
 

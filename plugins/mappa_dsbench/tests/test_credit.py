@@ -12,6 +12,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+
+from mappa_core.errors import CoachError
+from mappa_core.hookspecs import NoOptions
+from mappa_core.protocols import Bench, ProgramRun
+from mappa_core.records import NOBODY, Scene, ToolLimits, Trajectory, Verdict
+from mappa_core.testing import play
+from mappa_core.tools.scratch import ScratchRunner
 from mappa_dsbench.coach.reference_rerun import ReferenceRerunner
 from mappa_dsbench.coach.rule_coach import RuleCoach
 from mappa_dsbench.contracts import inspect_files
@@ -19,15 +26,8 @@ from mappa_dsbench.embedded.tasks import EmbeddedTasks
 from mappa_dsbench.options import EmbeddedOptions, TeamOptions
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
 from mappa_dsbench.workflow import DSBench
-
-from mappa_core.errors import CoachError
-from mappa_core.hookspecs import NoOptions
-from mappa_core.protocols import Bench, ProgramRun
-from mappa_core.records import NOBODY, Scene, ToolLimits, Trajectory, Verdict
-from mappa_core.testing import play
-from mappa_core.tools.python.options import PythonOptions
-from mappa_core.tools.python.tool import PythonTool
-from mappa_core.tools.scratch import ScratchRunner
+from mappa_sandbox.options import PythonOptions
+from mappa_sandbox.tool import PythonTool
 
 from .credit import ENOUGH, named, played, right, told, variants
 from .faults import written

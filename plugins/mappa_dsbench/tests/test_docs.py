@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+
+from mappa_core.config.compose import compose
+from mappa_core.plugins import load_plugins
 from mappa_dsbench.embedded.recipes import HELD_OUT, TRAINING
 from mappa_dsbench.embedded.sources import SOURCES
 from mappa_dsbench.grading.submission import RejectionReason
 from mappa_dsbench.published.catalogue import load_catalogue, load_corrections
 from mappa_dsbench.roles import ROLES
-
-from mappa_core.config.compose import compose
-from mappa_core.plugins import load_plugins
 
 PAGE = (Path(__file__).parents[3] / "docs" / "dsbench.md").read_text(encoding="utf-8")
 

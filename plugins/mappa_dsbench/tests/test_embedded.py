@@ -12,6 +12,10 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pandas.api.types import is_numeric_dtype
+from scipy.stats import spearmanr
+
+from mappa_core.errors import TaskError
 from mappa_dsbench.embedded.catalogue import CATALOGUE, EmbeddedTask, tasks_of_split
 from mappa_dsbench.embedded.facts import compute_line, digest_files, load_facts
 from mappa_dsbench.embedded.make_task import EmbeddedFiles, make_files
@@ -23,10 +27,6 @@ from mappa_dsbench.grading.grade import compute_anchors, grade_submission, norma
 from mappa_dsbench.grading.metrics import METRICS, problem_kind
 from mappa_dsbench.grading.truth import read_truth
 from mappa_dsbench.table import MIN_CLOSED_SHARE, MIN_ROOM_ABOVE_REFERENCE, table_from_meta
-from pandas.api.types import is_numeric_dtype
-from scipy.stats import spearmanr
-
-from mappa_core.errors import TaskError
 
 MEGABYTE = 1_000_000
 EVERY = pytest.mark.parametrize("dataset", list(SOURCES))

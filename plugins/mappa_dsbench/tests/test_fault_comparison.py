@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from mappa_dsbench.reports.fault_comparison import FaultCount, compare_faults
-from mappa_dsbench.roles import DATA_ENGINEER, MODELER
 
 from mappa_core.cli import main
 from mappa_core.errors import RunError
 from mappa_core.records import Completion, Inspection, Message, Step, Task, ToolCall, ToolResult, Trajectory
 from mappa_core.store.folder import RunFolder
+from mappa_dsbench.reports.fault_comparison import FaultCount, compare_faults
+from mappa_dsbench.roles import DATA_ENGINEER, MODELER
 
 
 def step(agent: str, *codes: str, turn: int = 0, code: str | None = "x = 1", status: str = "ok") -> Step:

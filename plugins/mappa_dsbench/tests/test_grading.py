@@ -12,6 +12,8 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from mappa_core.errors import TaskError, ToolError
 from mappa_dsbench.grading.grade import (
     Anchors,
     Grade,
@@ -27,8 +29,6 @@ from mappa_dsbench.grading.grade import (
 from mappa_dsbench.grading.metrics import METRICS
 from mappa_dsbench.grading.truth import read_truth
 from mappa_dsbench.problem import Problem
-
-from mappa_core.errors import TaskError, ToolError
 
 N = 40
 TWO = {"mean_roc_auc", "mcrmse", "mean_rmsle", "mae_cells", "mean_spearman"}

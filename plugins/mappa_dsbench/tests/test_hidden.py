@@ -10,14 +10,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from mappa_dsbench.embedded.sources import HIDDEN_PATHS, SOURCES
 
 from mappa_core import ConfigError, ToolLimits
 from mappa_core.config.compose import compose
 from mappa_core.plugins import load_plugins
-from mappa_core.tools.python.options import PythonOptions
-from mappa_core.tools.python.tool import PythonTool
 from mappa_core.tools.workspace import FolderWorkspace
+from mappa_dsbench.embedded.sources import HIDDEN_PATHS, SOURCES
+from mappa_sandbox.options import PythonOptions
+from mappa_sandbox.tool import PythonTool
 
 LIMITS = ToolLimits(wall_s=240.0, cpu_s=120.0, memory_bytes=2 << 30)
 MASKED = {place.removesuffix("?") for place in HIDDEN_PATHS}

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mappa_dsbench.grading.metrics import METRICS, problem_kind
 from scipy import stats
 from sklearn import metrics as library
+
+from mappa_dsbench.grading.metrics import METRICS, problem_kind
 
 LABELLED = ["a", "b", "b", "c"]
 GUESSED = ["a", "b", "c", "c"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
+from mappa_core import ConfigError, Task, TaskError, ToolCall, ToolResult
 from mappa_dsbench.grading.grade import Anchors
 from mappa_dsbench.problem import Problem
 from mappa_dsbench.prompts import TEMPLATE_NAMES, Contribution, PromptTemplates
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
 from mappa_dsbench.table import Table, table_to_meta
-
-from mappa_core import ConfigError, Task, TaskError, ToolCall, ToolResult
 
 PROBLEM = Problem(
     name="pens", kind="classification", metric="f1_macro", id_column="pen_id", targets=("ink",), labels=("blue", "red")

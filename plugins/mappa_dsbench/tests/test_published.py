@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+
+from mappa_core import TaskError
 from mappa_dsbench.commands import prepare
 from mappa_dsbench.grading.metrics import METRICS, problem_kind
 from mappa_dsbench.published.catalogue import Published, find_published, load_catalogue, load_corrections
@@ -16,8 +18,6 @@ from mappa_dsbench.published.check_files import TaskFiles, check_task, find_root
 from mappa_dsbench.published.complete_files import join_ids
 from mappa_dsbench.published.prompts import PublishedTexts, build_prompt, corrected_text, read_texts
 from mappa_dsbench.published.read_problem import read_problem
-
-from mappa_core import TaskError
 
 from .published_files import TEST_ROWS, write, write_task
 

@@ -6,6 +6,8 @@ import csv
 from pathlib import Path
 
 import pytest
+
+from mappa_core import Task, TaskError
 from mappa_dsbench.grading.metrics import METRICS, problem_kind
 from mappa_dsbench.options import PublishedOptions, TeamOptions
 from mappa_dsbench.published import tasks as source
@@ -13,8 +15,6 @@ from mappa_dsbench.published.catalogue import find_published, load_catalogue
 from mappa_dsbench.published.tasks import PublishedTasks
 from mappa_dsbench.table import table_of_task
 from mappa_dsbench.workflow import DSBench
-
-from mappa_core import Task, TaskError
 
 from .published_files import TEST_ROWS, TRAIN_ROWS, write, write_task
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mappa_dsbench.grading.submission import Rejection, RejectionReason, Submission, check_problem, read_submission
-from mappa_dsbench.problem import Problem
 
 from mappa_core.errors import TaskError, ToolError
+from mappa_dsbench.grading.submission import Rejection, RejectionReason, Submission, check_problem, read_submission
+from mappa_dsbench.problem import Problem
 
 IDS = ("7", "8", "9")
 NUMBERS = Problem(name="n", kind="regression", metric="rmse", id_column="id", targets=("y",), range=(0.0, 1.0))

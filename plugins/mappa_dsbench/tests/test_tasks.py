@@ -8,6 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from mappa_core import ConfigError, Task, TaskError
+from mappa_core.store.codec import from_json, to_json
 from mappa_dsbench.cache_paths import check_out_of_reach, resolve_cache_folder
 from mappa_dsbench.embedded import tasks as source
 from mappa_dsbench.embedded.catalogue import CATALOGUE
@@ -19,9 +22,6 @@ from mappa_dsbench.options import EmbeddedOptions
 from mappa_dsbench.outcome import build_outcome
 from mappa_dsbench.problem import Problem
 from mappa_dsbench.table import Table, anchors_of_task, problem_of_task, table_of_task, table_to_meta
-
-from mappa_core import ConfigError, Task, TaskError
-from mappa_core.store.codec import from_json, to_json
 
 SMALL = {"train": 6, "eval": 4}
 

@@ -11,11 +11,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import mappa_dsbench
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+
+import mappa_dsbench
+from mappa_core.config.compose import compose
+from mappa_core.plugins import load_plugins
+from mappa_core.records import Message
+from mappa_core.tools.parse_calls import parse_calls
 from mappa_dsbench.embedded.catalogue import tasks_of_split
 from mappa_dsbench.embedded.facts import load_facts
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
@@ -33,12 +38,7 @@ from mappa_dsbench.tiny.programs import line_tokens
 from mappa_dsbench.tiny.synthetic_tables import draw_task
 from mappa_dsbench.tiny.tokenizer import prompt_tokens
 from mappa_dsbench.tiny.warm_start import CONTEXT_WINDOW, MODEL_SHAPE, warm_start
-
-from mappa_core.config.compose import compose
-from mappa_core.engine.tiny.supervised_trainer import Imitator, encode
-from mappa_core.plugins import load_plugins
-from mappa_core.records import Message
-from mappa_core.tools.parse_calls import parse_calls
+from mappa_engine.tiny.supervised_trainer import Imitator, encode
 
 from .tiny_programs import Job, Ran, Table, graded, played, run
 

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from mappa_dsbench.reports.fault_comparison import compare_faults
-from mappa_dsbench.roles import ROLES
 
 from mappa_core import Run
 from mappa_core.cli import main
 from mappa_core.store.reader import Reader
+from mappa_dsbench.reports.fault_comparison import compare_faults
+from mappa_dsbench.roles import ROLES
 
 SMALL = (
     "train.iterations=1",

@@ -9,20 +9,20 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import pytest_asyncio
-from mappa_dsbench.grading.truth import load_truth
-from mappa_dsbench.options import TeamOptions
-from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
-from mappa_dsbench.table import problem_of_task
-from mappa_dsbench.truth_for_coach import describe_truth
-from mappa_dsbench.workflow import DSBench, says_done
 
 from mappa_core.errors import ConfigError, TaskError, ToolError
 from mappa_core.protocols import Coach, Tool
 from mappa_core.records import Completion, Message, Scene, Step, Task, ToolCall, Trajectory, Verdict
 from mappa_core.testing import play
 from mappa_core.testing.contracts import WorkflowContract
-from mappa_core.tools.python.options import PythonOptions
-from mappa_core.tools.python.tool import PythonTool
+from mappa_dsbench.grading.truth import load_truth
+from mappa_dsbench.options import TeamOptions
+from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
+from mappa_dsbench.table import problem_of_task
+from mappa_dsbench.truth_for_coach import describe_truth
+from mappa_dsbench.workflow import DSBench, says_done
+from mappa_sandbox.options import PythonOptions
+from mappa_sandbox.tool import PythonTool
 
 from .tables import Made, made, with_reference_score
 

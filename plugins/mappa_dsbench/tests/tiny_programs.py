@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pandas as pd
+
 from mappa_dsbench.embedded.catalogue import EmbeddedTask
 from mappa_dsbench.embedded.facts import load_facts
 from mappa_dsbench.grading.grade import Grade, grade_submission

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from mappa_mathchat.equality import answers_equal
 from mappa_mathchat.grader import AlgebraWorker
 from mappa_mathchat.latex import normalize_spelling, parse_number, split_unit, to_expression

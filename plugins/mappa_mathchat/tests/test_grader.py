@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
-from mappa_mathchat.extract_answer import extract_final_answer, strip_thinking
-from mappa_mathchat.grader import AlgebraWorker, Grader, is_correct
 
 from mappa_core.errors import ToolError
+from mappa_mathchat.extract_answer import extract_final_answer, strip_thinking
+from mappa_mathchat.grader import AlgebraWorker, Grader, is_correct
 
 HANGING = [
     "9^{9^{9^{9}}}",

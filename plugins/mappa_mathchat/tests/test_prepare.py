@@ -10,6 +10,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from click.testing import CliRunner
+
+from mappa_core.defaults.task_sources import FileOptions, FileTasks
+from mappa_core.errors import TaskError
 from mappa_mathchat.prepare import find_sources, make_files, prepare, write_files
 from mappa_mathchat.published import (
     PUBLISHED_FILES,
@@ -18,9 +21,6 @@ from mappa_mathchat.published import (
     find_overlap,
     select_training_subset,
 )
-
-from mappa_core.defaults.task_sources import FileOptions, FileTasks
-from mappa_core.errors import TaskError
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 OUTPUTS = ["eval-aime-2025.jsonl", "eval-amc.jsonl", "manifest.json", "train.jsonl"]

@@ -6,8 +6,6 @@ import itertools
 from pathlib import Path
 
 import pytest
-from mappa_mathchat.prompts import PROMPTS_FOLDER, PromptTemplates
-from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER, MathChat, MathChatOptions
 
 from mappa_core.coaching.options import LLMCoachOptions
 from mappa_core.coaching.prompt import PromptBuilder
@@ -15,8 +13,10 @@ from mappa_core.errors import ConfigError
 from mappa_core.records import Scene, Task, Trajectory
 from mappa_core.rollout.scenes import hindsight_scenes, live_scenes
 from mappa_core.testing import play
-from mappa_core.tools.python.options import PythonOptions
-from mappa_core.tools.python.tool import PythonTool
+from mappa_mathchat.prompts import PROMPTS_FOLDER, PromptTemplates
+from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER, MathChat, MathChatOptions
+from mappa_sandbox.options import PythonOptions
+from mappa_sandbox.tool import PythonTool
 
 TASK = Task(id="pens", prompt="Ana has 38 pens. Ana sells 9. How many pens?", reference="29")
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import pytest_asyncio
-from mappa_mathchat.rule_coach import RuleCoach, RuleOptions
-from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER
 
 from mappa_core.records import NOBODY, Completion, Message, Role, Scene, Step, Task, ToolCall, ToolResult
 from mappa_core.testing.contracts import CoachContract
+from mappa_mathchat.rule_coach import RuleCoach, RuleOptions
+from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER
 
 WORDS = Task(id="w", prompt="Ana has 38 pens. Ana splits 2. How many pens?", reference="19", meta={"plan": "steps"})
 AIME = Task(id="a", prompt="Find x.", reference="025")

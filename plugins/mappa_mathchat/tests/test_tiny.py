@@ -8,20 +8,20 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
-import mappa_mathchat
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+
+import mappa_mathchat
+from mappa_core.records import Message
+from mappa_engine.tiny.supervised_trainer import Imitator, encode
 from mappa_mathchat.extract_answer import extract_final_answer
 from mappa_mathchat.plans import parse_plan
 from mappa_mathchat.tiny.demonstrations import NO_FAULTS, Demonstrator, FaultProbabilities
 from mappa_mathchat.tiny.warm_start import CONTEXT_WINDOW, MODEL_SHAPE, warm_start
 from mappa_mathchat.word_problems import fingerprint_text
 from mappa_mathchat.workflow import MathChat, MathChatOptions
-
-from mappa_core.engine.tiny.supervised_trainer import Imitator, encode
-from mappa_core.records import Message
 
 SHIPPED = Path(mappa_mathchat.__file__).parent / "models" / "tiny"
 OPENINGS = ("Plan: ", "Code: ", "Box: ")

@@ -9,6 +9,8 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from mappa_core.errors import ConfigError
 from mappa_mathchat.plans import Plan, PlanStep, parse_plan
 from mappa_mathchat.word_problems import (
     VERBS,
@@ -18,8 +20,6 @@ from mappa_mathchat.word_problems import (
     generate_problems,
     parse_problem,
 )
-
-from mappa_core.errors import ConfigError
 
 MEANS = {verb: operation for operation, verbs in VERBS.items() for verb in verbs}
 steps = st.builds(PlanStep, st.sampled_from(["add", "sub", "mul"]), st.integers(0, 999))

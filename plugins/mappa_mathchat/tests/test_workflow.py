@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mappa_mathchat.prompts import PromptTemplates
-from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER, MathChat, MathChatOptions, needs_another_try
 
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import Coach, Tool
 from mappa_core.records import Completion, Message, Scene, Step, Task, ToolCall, ToolResult, Trajectory, Verdict
 from mappa_core.testing import play
 from mappa_core.testing.contracts import WorkflowContract
-from mappa_core.tools.python.options import PythonOptions
-from mappa_core.tools.python.tool import PythonTool
+from mappa_mathchat.prompts import PromptTemplates
+from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER, MathChat, MathChatOptions, needs_another_try
+from mappa_sandbox.options import PythonOptions
+from mappa_sandbox.tool import PythonTool
 
 TASK = Task(id="pens", prompt="Ana has 38 pens. Ana sells 9. How many pens?", reference="29")
 PLAN = "start 38\nsub 9"

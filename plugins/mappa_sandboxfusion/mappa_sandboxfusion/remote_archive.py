@@ -7,7 +7,7 @@ import zipfile
 from functools import cache
 from importlib.resources import files
 
-from mappa_core import program_runner
+from mappa_sandbox import program_runner
 
 _PACKAGE = "mappa_sandboxfusion/remote"
 _FOLDER = files("mappa_sandboxfusion") / "remote"
@@ -28,6 +28,6 @@ def build_archive() -> bytes:
     content = io.BytesIO(program_runner())
     with zipfile.ZipFile(content, "a", zipfile.ZIP_DEFLATED) as zipped:
         zipped.writestr("mappa_sandboxfusion/__init__.py", "")
-        for name in ("__init__", "run", "incoming", "program", "contents"):
+        for name in ("__init__", "run", "apply_files", "program", "contents"):
             zipped.writestr(f"{_PACKAGE}/{name}.py", (_FOLDER / f"{name}.py").read_text())
     return content.getvalue()

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from mappa_sandboxfusion.options import Options
-from mappa_sandboxfusion.tool import SandboxFusionTool
 
 from mappa_core.records import ToolLimits, ToolResult
 from mappa_core.tools.workspace import FolderWorkspace
+from mappa_sandboxfusion.options import Options
+from mappa_sandboxfusion.tool import SandboxFusionTool
 
 REAL = os.environ.get("MAPPA_SANDBOXFUSION_URL")
 """A real server, for the tests that any server has to pass."""

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from mappa_sandboxfusion.client import BASE_ANSWER_BYTES, FusionClient, RunCodeResponse, ServerFault
 
 from mappa_core.testing import WireAnswer, WireServer, json_answer
 from mappa_core.testing.wire_server import GARBAGE, HTML
+from mappa_sandboxfusion.client import BASE_ANSWER_BYTES, FusionClient, RunCodeResponse, ServerFault
 
 RESULT = {"status": "Finished", "execution_time": 0.1, "return_code": 0, "stdout": "1\n", "stderr": ""}
 GOOD = {"status": "Success", "message": "", "compile_result": None, "run_result": RESULT, "files": {"a": "aGk="}}

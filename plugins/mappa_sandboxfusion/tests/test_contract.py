@@ -6,10 +6,10 @@ import os
 from typing import Any
 
 import pytest
-from mappa_sandboxfusion.options import Options
-from mappa_sandboxfusion.tool import SandboxFusionTool
 
 from mappa_core.testing import ExecutorContract
+from mappa_sandboxfusion.options import Options
+from mappa_sandboxfusion.tool import SandboxFusionTool
 
 ROOT_MAY = {
     "test_input_files_can_be_read_and_not_written": "a server that runs as root lets programs write to any file; what "

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from mappa_sandboxfusion.options import Options
 
 from mappa_core.config.compose import compose
 from mappa_core.plugins import load_plugins
+from mappa_sandboxfusion.options import Options
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sandboxfusion.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

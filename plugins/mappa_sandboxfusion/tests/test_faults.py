@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from mappa_sandboxfusion.tool import SandboxFusionTool
 
 from mappa_core.errors import ToolError
 from mappa_core.records import ToolResult
 from mappa_core.tools.workspace import FolderWorkspace
+from mappa_sandboxfusion.tool import SandboxFusionTool
 
 Build = Callable[..., Awaitable[SandboxFusionTool]]
 Run = Callable[..., Awaitable[ToolResult]]

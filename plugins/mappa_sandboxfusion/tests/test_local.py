@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mappa_sandboxfusion.chunks import pack_chunks, read_chunks, split_file
-from mappa_sandboxfusion.local import FileHashes, is_plain_name, linked_inputs, remove_files, scan_folder, write_file
 
 from mappa_core.errors import ToolError
+from mappa_sandboxfusion.chunks import pack_chunks, read_chunks, split_file
+from mappa_sandboxfusion.local import FileHashes, is_plain_name, linked_inputs, remove_files, scan_folder, write_file
 
 
 @pytest.fixture

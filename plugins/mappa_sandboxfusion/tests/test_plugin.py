@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import mappa_sandboxfusion
 import pytest
-from mappa_sandboxfusion.options import LOCAL_URL, Options
 
+import mappa_sandboxfusion
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Sandboxed, Tool
+from mappa_sandboxfusion.options import LOCAL_URL, Options
 
 
 def test_the_plugin_is_a_tool_that_runs_programs() -> None:

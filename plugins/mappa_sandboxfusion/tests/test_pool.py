@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+
 from mappa_sandboxfusion.client import ServerFault
 from mappa_sandboxfusion.pool import NoServer, ServerPool
 

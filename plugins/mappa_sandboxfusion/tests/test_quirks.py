@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from mappa_core.testing import WireAnswer, WireRequest, WireServer, json_answer
 from mappa_sandboxfusion import quirks
 from mappa_sandboxfusion.client import FusionClient, RunCodeResponse, ServerFault
 from mappa_sandboxfusion.probe import inspect_server
-
-from mappa_core.testing import WireAnswer, WireRequest, WireServer, json_answer
 
 WIRE = {path.stem: json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "wire").glob("*.json"))}
 Replay = Callable[[str], Awaitable[RunCodeResponse]]

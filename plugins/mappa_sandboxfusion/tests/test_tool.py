@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mappa_sandboxfusion.tool import SandboxFusionTool
 
 from mappa_core.errors import ConfigError
 from mappa_core.records import FileChange, ToolResult
 from mappa_core.tools.workspace import FolderWorkspace
+from mappa_sandboxfusion.tool import SandboxFusionTool
 
 Build = Callable[..., Awaitable[SandboxFusionTool]]
 Run = Callable[..., Awaitable[ToolResult]]
@@ -328,7 +328,7 @@ async def test_threads_start_under_the_memory_limit_of_the_server(url: str, buil
 async def test_the_environment_is_that_of_the_tool_python(
     build: Build, run: Run, fusion: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mappa_core.tools.python.fork_server_process import clean_environment
+    from mappa_sandbox.fork_server_process import clean_environment
 
     monkeypatch.setenv("PLANTED_API_KEY", "planted-here")
     fusion.environment = {"SERVER_TOKEN": "planted-there"}  # type: ignore[attr-defined]

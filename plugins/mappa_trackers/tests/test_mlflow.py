@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from mappa_trackers.mlflow_tracker import MAX_PARAM_CHARACTERS, MlflowTracker
-from mappa_trackers.options import MlflowOptions
 
 from mappa_core.testing import TrackerContract
+from mappa_trackers.mlflow_tracker import MAX_PARAM_CHARACTERS, MlflowTracker
+from mappa_trackers.options import MlflowOptions
 
 mlflow = pytest.importorskip("mlflow", reason="`make test-trackers` runs these in an environment of their own")
 

@@ -9,14 +9,14 @@ import pytest
 
 pytest.importorskip("opentelemetry.sdk")
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
-from mappa_trackers.opentelemetry_spans import OtelTracker
-from mappa_trackers.options import OtelOptions
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from mappa_analysis.importing import LogMapping, import_file
 from mappa_core import ConfigError, Failure, Reader
 from mappa_core.plugins import load_plugins
-from mappa_core.studies.importing import LogMapping, import_file
 from mappa_core.testing import TrackerContract
+from mappa_trackers.opentelemetry_spans import OtelTracker
+from mappa_trackers.options import OtelOptions
 
 END = 1_700_000_000.0
 

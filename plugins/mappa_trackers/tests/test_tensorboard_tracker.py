@@ -6,11 +6,11 @@ import pytest
 
 pytest.importorskip("tensorboard")
 pytest.importorskip("torch")
-from mappa_trackers.options import TensorBoardOptions
-from mappa_trackers.tensorboard_tracker import TensorBoardTracker
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from mappa_core.testing import TrackerContract
+from mappa_trackers.options import TensorBoardOptions
+from mappa_trackers.tensorboard_tracker import TensorBoardTracker
 
 
 class TestContract(TrackerContract):

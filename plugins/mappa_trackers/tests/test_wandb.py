@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("wandb", reason="`make test-trackers` runs these in an environment of their own")
-from mappa_trackers.options import WandbOptions
-from mappa_trackers.weights_and_biases import WandbTracker
 from wandb.proto import wandb_internal_pb2 as wire
 
 from mappa_core import ConfigError
 from mappa_core.testing import TrackerContract
+from mappa_trackers.options import WandbOptions
+from mappa_trackers.weights_and_biases import WandbTracker
 
 
 class TestContract(TrackerContract):

@@ -48,7 +48,7 @@ def train_tokenizer(texts: Iterable[str]) -> Tokenizer:
     """Train the tokenizer on `texts`; the same texts give the same tokenizer."""
     from tokenizers import AddedToken
 
-    from mappa_core import byte_pairs
+    from mappa_engine import byte_pairs
 
     tokens = byte_pairs(texts, BYTE_PAIR_ENTRIES)
     known = [*line_tokens(), *prompt_tokens(), *(piece for piece in PIECES if len(piece) > 1)]

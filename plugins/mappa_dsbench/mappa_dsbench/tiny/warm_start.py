@@ -18,8 +18,8 @@ import click
 from mappa_core import InputError
 
 if TYPE_CHECKING:
-    from mappa_core import Encoded, Imitator
     from mappa_dsbench.tiny.demonstrations import Demonstrator
+    from mappa_engine import Encoded, Imitator
 
 CONTEXT_WINDOW = 1024
 MODEL_SHAPE = {
@@ -87,8 +87,8 @@ class Curriculum:
 
 def build_untrained_model(texts: Iterable[str], seed: int) -> Imitator:
     """Build an untrained model of a third of a million parameters, with a tokenizer trained on `texts`."""
-    from mappa_core import Imitator
     from mappa_dsbench.tiny.tokenizer import train_tokenizer
+    from mappa_engine import Imitator
 
     return Imitator(train_tokenizer(texts), window=CONTEXT_WINDOW, seed=seed, shape=MODEL_SHAPE)
 

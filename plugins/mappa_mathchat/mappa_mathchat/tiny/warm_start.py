@@ -20,7 +20,7 @@ import click
 from mappa_core import InputError, Message
 
 if TYPE_CHECKING:
-    from mappa_core import Imitator
+    from mappa_engine import Imitator
     from mappa_mathchat.tiny.demonstrations import Demonstrator
 
 VOCABULARY_SIZE = 384
@@ -85,7 +85,7 @@ class Curriculum:
 
 def build_untrained_model(texts: Iterable[str], seed: int) -> Imitator:
     """Build an untrained model of a quarter million parameters, with a tokenizer trained on `texts`."""
-    from mappa_core import Imitator, byte_pairs
+    from mappa_engine import Imitator, byte_pairs
 
     return Imitator(byte_pairs(texts, VOCABULARY_SIZE), window=CONTEXT_WINDOW, seed=seed, shape=MODEL_SHAPE)
 

@@ -1,5 +1,0 @@
-"""The engine `local`: every policy in this process, on the CPU or one GPU."""
-
-from mappa_core.engine.local.engine import LocalEngine
-
-__all__ = ["LocalEngine"]

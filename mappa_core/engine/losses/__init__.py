@@ -1,5 +1,0 @@
-"""Per-token losses of a policy and its value head. The engine reduces them (`engine.learning.means`)."""
-
-from mappa_core.engine.losses.cispo import CISPOLoss as CISPOLoss
-from mappa_core.engine.losses.gspo import GSPOLoss as GSPOLoss
-from mappa_core.engine.losses.ppo import PPOLoss as PPOLoss

@@ -1,1 +1,0 @@
-"""External agents: a program that uses any OpenAI-compatible client acts in rollouts, and is trained unchanged."""

@@ -1,1 +1,0 @@
-"""Analyses of teams, runs and coaches: none of them changes a weight."""

@@ -1,6 +1,0 @@
-"""Imports logs of other frameworks as runs: messages of OpenAI's chat API, or OpenTelemetry spans."""
-
-from mappa_core.studies.importing.import_run import ImportResult, import_file
-from mappa_core.studies.importing.log_mapping import Format, LogMapping
-
-__all__ = ["Format", "ImportResult", "LogMapping", "import_file"]

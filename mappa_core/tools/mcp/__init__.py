@@ -1,1 +1,0 @@
-"""Tools from servers of the Model Context Protocol (MCP)."""

@@ -1,0 +1,18 @@
+"""Analyses of teams, runs and coaches: none of them changes a weight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mappa_analysis.importing.offers import ImportedCoach, ImportedOptions, ImportedWorkflow
+from mappa_core import Coach, Offer, Workflow, hookimpl
+
+
+@hookimpl
+def mappa_workflows() -> Iterable[Offer[Workflow]]:
+    yield Offer("imported", ImportedWorkflow, ImportedOptions)
+
+
+@hookimpl
+def mappa_coaches() -> Iterable[Offer[Coach]]:
+    yield Offer("imported", ImportedCoach)

@@ -1,0 +1,182 @@
+"""`mappa compare`: compare settings, and test whether their difference is significant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, count, product
+from pathlib import Path
+from string import ascii_uppercase
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mappa_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mappa_analysis.compare import Comparison, PairComparison
+    from mappa_analysis.run_results import RunResult
+
+_MAX_NAME_CHARACTERS = 24
+"""Maximum characters of an arm's name in tables."""
+
+
+@click.command("compare")
+@click.argument("runs", metavar="[RUN]...", nargs=-1)
+@click.option("--by", "by", metavar="KEY", multiple=True, help="Setting that makes an arm; may be repeated.")
+@click.option("--arm", "arms", metavar="NAME=RUN", multiple=True, help="A run of an arm; once for each of its runs.")
+@click.option("--against", metavar="ARM", help="Hold all arms against this one, instead of every two.")
+@click.option("--measure", metavar="NAME", help="A figure of the workflow in place of its metric.")
+@click.option(
+    "--root", type=click.Path(path_type=Path), default=Path("runs"), help="Where runs lie that are named alone."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def command(
+    runs: Sequence[str],
+    by: Sequence[str],
+    arms: Sequence[str],
+    against: str | None,
+    measure: str | None,
+    root: Path,
+    as_json: bool,
+) -> None:
+    """Compare settings by held-out results: paired, over seeds, corrected.
+
+    Runs that differ in nothing but their seed are one arm. With --by KEY an arm is named by that setting alone, with
+    --arm NAME=RUN by you. Runs that evaluated other tasks, drew other samples or were graded otherwise are refused.
+
+    \b
+      mappa compare runs/a-* runs/b-*
+      mappa compare --by coach.use runs/*
+      mappa compare --arm old=runs/a0 --arm old=runs/a1 --arm new=runs/b0
+    """
+    import msgspec
+
+    from mappa_analysis.compare import compare_arms
+    from mappa_analysis.run_results import group_by_arm
+
+    if bool(runs) == bool(arms) or (arms and by):
+        raise ConfigError("name the runs, and how they are grouped by --by KEY; or name groups by --arm NAME=RUN")
+    groups = _read_arms(arms, root) if arms else group_by_arm([_read_run(run, root) for run in runs], by)
+    if len(groups) < 2:
+        raise ConfigError(
+            "there is but one setting to compare: the runs differ in nothing but their seeds. Name groups of them by "
+            "--arm NAME=RUN, or the setting that makes the difference by --by KEY"
+        )
+    compared = compare_arms(groups, measure=measure, against=against)
+    if as_json:
+        click.echo(msgspec.json.encode(comparison_json(compared)).decode())
+    else:
+        show_comparison(Console(), compared, comparison_notes(compared))
+
+
+def _read_arms(arms: Sequence[str], root: Path) -> dict[str, list[RunResult]]:
+    groups: dict[str, list[RunResult]] = {}
+    for word in arms:
+        name, equals, run = word.partition("=")
+        if not (name and equals and run):
+            raise ConfigError(f"--arm {word}: write NAME=RUN, for example --arm new=runs/second")
+        groups.setdefault(name, []).append(_read_run(run, root))
+    return groups
+
+
+def _read_run(run: str, root: Path) -> RunResult:
+    from mappa_analysis.run_results import read_result
+
+    folder = Path(run)
+    return read_result(folder if folder.is_dir() or not (root / run).is_dir() else root / run)
+
+
+def comparison_json(compared: Comparison) -> dict[str, Any]:
+    """Convert a comparison to JSON values, with the finding of each pair in words; shares are 0-1."""
+    import msgspec
+
+    document: dict[str, Any] = msgspec.to_builtins(compared)
+    for document_pair, pair in zip(document["pairs"], compared.pairs, strict=True):
+        document_pair["finding"] = pair.finding
+    return document
+
+
+def show_comparison(console: Console, compared: Comparison, notes: Sequence[str]) -> None:
+    """Print the arms, the differences between them, and in words what follows from them and what does not."""
+    from mappa_core.cli.progress import format_problem_count, format_share
+
+    problems = format_problem_count(compared.problems, compared.clusters)
+    console.print(
+        f"held-out {compared.measure}, {problems}, {compared.samples} samples of each, 95 % intervals",
+        style="bold", highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    labels = _labels([arm.name for arm in compared.arms])
+    for name, label in labels.items():
+        if label != name:
+            console.print(f"{label}: {name}", highlight=False, markup=False, soft_wrap=True)
+    table = Table(box=None, header_style="dim")
+    for name in ("arm", "seeds", "mean"):
+        table.add_column(name, justify="left" if name == "arm" else "right", overflow="fold")
+    for arm in compared.arms:
+        lost = f" ({arm.lost} problems lost)" if arm.lost else ""
+        table.add_row(escape(labels[arm.name]), ", ".join(map(str, arm.seeds)), format_share(arm.mean) + lost)
+    console.print(table)
+    if compared.pairs:
+        console.print(_differences(compared, labels))
+    for pair in compared.pairs:
+        console.print(pair_sentence(pair, labels), highlight=False, markup=False, soft_wrap=True)
+    for note in notes:
+        console.print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+def _labels(names: Sequence[str]) -> dict[str, str]:
+    """Labels of the arms in tables: their names, or letters if a name is too long for a column."""
+    if max(map(len, names)) <= _MAX_NAME_CHARACTERS:
+        return {name: name for name in names}
+    return dict(zip(names, _letters(), strict=False))
+
+
+def _letters() -> Iterator[str]:
+    return map("".join, chain.from_iterable(product(ascii_uppercase, repeat=length) for length in count(1)))
+
+
+def _differences(compared: Comparison, labels: Mapping[str, str]) -> Table:
+    from mappa_core.cli.progress import format_share
+
+    table = Table(box=None, header_style="dim")
+    for name in ("", "difference", "p", "p, all tests", "h", "better", "worse", "same"):
+        table.add_column(name, justify="right" if name else "left", overflow="fold")
+    for pair in compared.pairs:
+        table.add_row(
+            escape(f"{labels[pair.one]} - {labels[pair.other]}"),
+            format_share(pair.difference, sign=True),
+            _format_p(pair.p),
+            _format_p(pair.p_adjusted),
+            f"{pair.h:+.2f}",
+            *map(str, (pair.wins, pair.losses, pair.ties)),
+        )
+    return table
+
+
+def pair_sentence(pair: PairComparison, labels: Mapping[str, str]) -> str:
+    """Describe the finding of one pair."""
+    one, other = labels[pair.one], labels[pair.other]
+    if pair.finding is None:
+        return f"{one}, {other}: too few clusters of problems to tell"
+    if pair.finding == "no significant difference":
+        return f"{one}, {other}: no significant difference"
+    return f"{one} is {pair.finding} than {other}"
+
+
+def comparison_notes(compared: Comparison) -> list[str]:
+    """Notes on the basis of the figures, and on their limits."""
+    tests = len(compared.pairs)
+    lines = [f"p of all tests: adjusted for {tests} comparisons (Holm); significant below 0.05."] if tests > 1 else []
+    if not all(pair.over_seeds for pair in compared.pairs):
+        lines.append("Where an arm has one seed, figures speak of other problems, not of other seeds.")
+    lines += [f"pooled in one arm: {key} of {', '.join(values)}" for key, values in compared.pooled.items()]
+    return lines
+
+
+def _format_p(p: float | None) -> str:
+    if p is None:
+        return "-"
+    return "<0.0001" if p < 1e-4 else f"{p:.4f}"

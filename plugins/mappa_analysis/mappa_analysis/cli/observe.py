@@ -1,0 +1,225 @@
+"""`mappa observe`: diagnose a team by its coach's verdicts, without training."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mappa_core.cli.announce import announce_providers, announce_sandboxes
+from mappa_core.cli.options import ConfigArguments, load_registry, recipe_options
+from mappa_core.errors import ConfigError
+from mappa_core.protocols import Split
+
+if TYPE_CHECKING:
+    from mappa_analysis.handoffs import Handoff
+    from mappa_analysis.observe import AgentDiagnosis, Diagnosis
+    from mappa_core.store.summary import Interval
+
+MAX_FILE_REASONS = 3
+"""Maximum reasons listed for a broken file."""
+
+
+@click.command("observe")
+@click.argument("run", required=False)
+@recipe_options
+@click.option("--split", type=click.Choice(["train", "eval"]), help="Which rollouts of RUN; train if there are any.")
+@click.option("--iteration", metavar="N", type=click.IntRange(0), help="Those after N iterations; else the last ones.")
+@click.option("--examples", metavar="N", type=click.IntRange(0), default=3, show_default=True, help="Actions to show.")
+@click.option("--quiet", is_flag=True, help="Print only the result.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def command(
+    run: str | None,
+    arguments: ConfigArguments,
+    split: Split | None,
+    iteration: int | None,
+    examples: int,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Show which agent fails, how often and why; trains nothing.
+
+    Where agents hand on files it also shows which were missing or broken, and what that cost. With RUN, the folder of a
+    run, it looks at what is recorded there and plays nothing. Otherwise it plays a recipe with its coach on: policies
+    may be behind an API (policies.default.kind=api): then it needs no GPU and no
+    torch.
+    """
+    if run is not None and "=" in run and not Path(run).exists():
+        arguments, run = replace(arguments, settings=(run, *arguments.settings)), None
+    if run is None:
+        if split is not None or iteration is not None:
+            raise ConfigError("--split and --iteration choose from what is recorded: name a RUN with them")
+        diagnosis = _observe_recipe(arguments, examples, quiet=quiet or as_json)
+    else:
+        diagnosis = _observe_run(arguments, Path(run), split, iteration, examples)
+    if as_json:
+        click.echo(diagnosis_json(diagnosis))
+    else:
+        show_diagnosis(Console(), diagnosis)
+
+
+def _observe_run(
+    arguments: ConfigArguments, folder: Path, split: Split | None, iteration: int | None, examples: int
+) -> Diagnosis:
+    from mappa_analysis.observe import observe_run
+
+    if arguments.plugin or arguments.recipe or arguments.config_files or arguments.words:
+        raise ConfigError("observing a RUN plays nothing: leave out --plugin, --recipe, --config, --name and settings")
+    return asyncio.run(observe_run(load_registry(), folder, split=split, iteration=iteration, examples=examples))
+
+
+def _observe_recipe(arguments: ConfigArguments, examples: int, *, quiet: bool) -> Diagnosis:
+    from mappa_analysis.observe import observe
+    from mappa_core.cli.progress import rollout_bar
+
+    registry = load_registry()
+    composed = arguments.compose(registry, "eval.coach=true")
+    errors = Console(stderr=True)
+    with rollout_bar(errors, quiet=quiet) as progress:
+        return asyncio.run(
+            observe(
+                composed,
+                registry,
+                examples=examples,
+                on_providers=lambda providers: announce_providers(errors, providers),
+                on_sandboxes=lambda sandboxes: announce_sandboxes(errors, sandboxes, quiet=quiet),
+                on_start=progress.start,
+                on_trajectory=progress.on_rollout_end,
+            )
+        )
+
+
+def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
+    """Print which agents fail and how often, the hand-offs, and each agent's lowest actions with the coach's
+    reasoning."""
+    from mappa_core.cli.result_tables import show_evaluation
+
+    kind = "held-out" if diagnosis.split == "eval" else "training rollouts"
+    show_evaluation(console, diagnosis.evaluation, f"{kind} after {diagnosis.evaluation.iteration} iterations")
+    judged = diagnosis.coach.total.verdicts > 0
+    console.print(
+        f"{diagnosis.unsuccessful} of {diagnosis.rollouts} rollouts did not succeed"
+        + (f"; in {diagnosis.blamed_nobody} of them nobody is to blame" if judged and diagnosis.blamed_nobody else ""),
+        highlight=False,
+    )
+    if not judged:
+        console.print("no coach was asked about them", style="yellow")
+    console.print(_table(diagnosis))
+    if diagnosis.handoffs:
+        _show_handoffs(console, diagnosis)
+    for agent in diagnosis.agents:
+        for example in agent.examples:
+            console.print(f"[bold]{example.score:g}[/]  {escape(example.step)}  {escape(agent.agent)}", highlight=False)
+            console.print(f"   {example.reasoning}", markup=False, highlight=False, soft_wrap=True)
+    _show_reasons(console, "rollouts ended early", diagnosis.failures)
+    _show_reasons(console, "verdicts have no score", diagnosis.coach.reasons)
+    if diagnosis.coach.total.usage is not None:
+        usd = diagnosis.coach.total.usd
+        cost = "an unknown amount" if usd is None else f"${usd:.4f}"
+        console.print(f"the coach cost {cost}", highlight=False)
+    console.print(f"next     mappa runs trace {diagnosis.folder} ID", soft_wrap=True, highlight=False)
+
+
+def _show_reasons(console: Console, what: str, counts: Mapping[str, int]) -> None:
+    """Print the count, and the most frequent reasons."""
+    if not counts:
+        return
+    console.print(f"{sum(counts.values())} {what}:", style="yellow", highlight=False)
+    for reason, count in sorted(counts.items(), key=lambda item: -item[1])[:5]:
+        console.print(f"{count:6d} x {reason}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _table(diagnosis: Diagnosis) -> Table:
+    from mappa_analysis.observe import LOW_SCORE
+
+    table = Table(box=None, header_style="dim")
+    columns: dict[str, Callable[[AgentDiagnosis], str]] = {
+        "": lambda agent: escape(agent.agent),
+        "actions": lambda agent: str(agent.actions),
+    }
+    if diagnosis.coach.total.verdicts:
+        columns["score"] = lambda agent: _score(agent.score)
+        columns[f"below {LOW_SCORE:g}"] = lambda agent: _format_count_of(agent.low, agent.scored)
+        columns["to blame"] = lambda agent: _format_count_of(agent.blamed, diagnosis.unsuccessful)
+    if any(agent.tool_calls for agent in diagnosis.agents):
+        columns["tools failed"] = lambda agent: _format_count_of(agent.tool_failures, agent.tool_calls)
+    for name in columns:
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for agent in diagnosis.agents:
+        table.add_row(*(cell(agent) for cell in columns.values()))
+    return table
+
+
+def _score(score: Interval | None) -> str:
+    if score is None:
+        return "-"
+    return f"{score.mean:.1f}" if score.high is None else f"{score.mean:.1f} ± {score.high - score.mean:.1f}"
+
+
+def _format_count_of(count: int, whole: int) -> str:
+    return f"{count} of {whole}" if whole else "-"
+
+
+def _show_handoffs(console: Console, diagnosis: Diagnosis) -> None:
+    """Print a row per file of the contract: its state and its effect on the metric. Then its makers and users, and why
+    it could not be used."""
+    from mappa_core.cli.progress import format_percent
+
+    metric = escape(diagnosis.evaluation.metric)
+    table = Table(box=None, header_style="dim")
+    for name in ("hand-off", "due", "made", "missing", "broken", f"{metric} if fine", "if not", "first"):
+        table.add_column(name, justify="left" if name == "hand-off" else "right")
+    for handoff in diagnosis.handoffs:
+        table.add_row(
+            escape(handoff.path),
+            *map(str, (handoff.rollouts, handoff.made, handoff.missing, handoff.broken)),
+            f"{format_percent(handoff.metric_fine)} of {handoff.fine}",
+            f"{format_percent(handoff.metric_flawed)} of {handoff.missing + handoff.broken}",
+            str(handoff.failed_first),
+        )
+    console.print(table)
+    for handoff in diagnosis.handoffs:
+        console.print(f" {_describe_handoff(handoff)}", markup=False, highlight=False, soft_wrap=True)
+    console.print(" first: rollouts that did not succeed, in which this file was flawed before any other", style="dim")
+
+
+def _describe_handoff(handoff: Handoff) -> str:
+    """Describe who makes a file and who needs it, who made it instead, and why it could not be used."""
+    way = f"{', '.join(handoff.makers) or 'nobody'} -> {', '.join(handoff.needed_by) or 'the outcome'}"
+    others = {agent: count for agent, count in handoff.made_by.items() if agent not in handoff.makers}
+    details = [f"made by {agent} in {count}" for agent, count in others.items()]
+    often = sorted(handoff.reasons.items(), key=lambda item: (-item[1], item[0]))[:MAX_FILE_REASONS]
+    if often:
+        details.append(f"broken: {', '.join(f'{reason} {count}' for reason, count in often)}")
+    return "; ".join((f"{handoff.path}: {way}", *details))
+
+
+def diagnosis_json(diagnosis: Diagnosis) -> str:
+    """Encode a diagnosis as one JSON object; shares are 0-1, scores points 0-10."""
+    from mappa_core.cli import result_tables
+
+    evaluation = diagnosis.evaluation
+    return msgspec.json.encode(
+        {
+            "folder": str(diagnosis.folder),
+            "split": diagnosis.split,
+            "iteration": evaluation.iteration,
+            "metric": evaluation.metric,
+            "rollouts": diagnosis.rollouts,
+            "unsuccessful": diagnosis.unsuccessful,
+            "blamed_nobody": diagnosis.blamed_nobody,
+            "ended_early": dict(diagnosis.failures),
+            **result_tables.evaluation_json(evaluation),
+            "agents": {agent.agent: agent for agent in diagnosis.agents},
+            "handoffs": diagnosis.handoffs,
+            "coach": diagnosis.coach,
+        }
+    ).decode()

@@ -1,0 +1,238 @@
+"""`mappa plan`: estimate the resources of a recipe, before anything starts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mappa_core.cli.options import ConfigArguments, load_registry, recipe_options
+from mappa_core.errors import ConfigError
+from mappa_engine.memory_estimate import format_bytes
+
+if TYPE_CHECKING:
+    from mappa_analysis.plan import CoachAssignment, PlannedAmount, RunPlan, Workload
+    from mappa_engine.cluster.placement import Resources
+    from mappa_engine.memory_estimate import MemoryParts
+
+GB = 1_000_000_000
+WORKLOAD_LABELS = {
+    "trajectories": "trajectories",
+    "actions": "actions",
+    "sampled_tokens": "tokens sampled",
+    "prompt_tokens": "tokens of prompts",
+    "tool_calls": "calls of tools",
+    "verdicts": "verdicts",
+    "coach_calls": "calls of coaches",
+    "coach_prompt_tokens": "  tokens in",
+    "coach_completion_tokens": "  tokens out",
+    "coach_usd": "  US dollars",
+    "api_calls": "calls of policies",
+    "api_prompt_tokens": "  tokens in",
+    "api_completion_tokens": "  tokens out",
+    "api_usd": "  US dollars",
+}
+
+
+@click.command("plan")
+@recipe_options
+@click.option("--gpus", metavar="N", type=click.IntRange(1), help="GPUs of each node, for the engine `cluster`.")
+@click.option("--gpu-memory", metavar="GB", type=click.FloatRange(1.0), help="Memory of each of them, in 10^9 bytes.")
+@click.option("--nodes", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="How many nodes.")
+@click.option(
+    "--from", "previous", metavar="RUN", type=click.Path(path_type=Path), help="Take what this run has measured."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def command(
+    arguments: ConfigArguments,
+    gpus: int | None,
+    gpu_memory: float | None,
+    nodes: int,
+    previous: Path | None,
+    as_json: bool,
+) -> None:
+    """Show what a recipe takes: memory, tokens, calls, money, time. Starts nothing.
+
+    It needs no key. Without --from RUN most figures are bounds by the recipe, and time is not known.
+    """
+    from mappa_analysis.plan import plan_run
+
+    registry = load_registry()
+    resources = _resources(gpus, gpu_memory, nodes)
+    planned = asyncio.run(plan_run(arguments.compose(registry), registry, resources, previous=previous))
+    if as_json:
+        click.echo(msgspec.json.encode(plan_json(planned)).decode())
+    else:
+        show_plan(Console(), planned)
+
+
+def _resources(gpus: int | None, gpu_memory: float | None, nodes: int) -> Resources:
+    """Resources of the requested nodes; without GPUs they have as many CPUs as this machine."""
+    from mappa_engine.cluster.placement import Node, Resources
+
+    if (gpus is None) != (gpu_memory is None):
+        raise ConfigError("--gpus N and --gpu-memory GB go together: memory is planned for each GPU")
+    node = Node(host="node1", cpus=os.cpu_count() or 1, gpus=gpus or 0, gpu_bytes=round((gpu_memory or 0.0) * GB))
+    return Resources(nodes=tuple(replace(node, host=f"node{number}") for number in range(1, nodes + 1)))
+
+
+def show_plan(console: Console, planned: RunPlan) -> None:
+    """Print agents and coaches, memory, work, cost and time."""
+    console.print(f"[bold]{escape(planned.recipe)}[/]", highlight=False)
+    console.print(_team(planned))
+    _show_memory(console, planned)
+    console.print(_work(planned))
+    hours = "not known" if planned.hours is None else f"about {_format_hours(planned.hours.value)}"
+    console.print(
+        f"the run: {_count(planned.iterations, 'iteration')}, {_count(planned.evaluations, 'evaluation')}; cost "
+        f"{_number(planned.run.usd, '$,.2f')}; wall time {hours}",
+        highlight=False,
+    )
+    for note in planned.notes:
+        console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def _team(planned: RunPlan) -> Table:
+    """Build a table with a row per agent; policies are shown if their names differ from the agents'."""
+    named = any(player.policy != player.agent for player in planned.agents)
+    rows = [("agent", *(["policy"] if named else []), "kind", "model", "judged by")]
+    for player in planned.agents:
+        judges = ", ".join(_judge(one) for one in planned.coaches if player.agent in one.agents)
+        policy = [player.policy] if named else []
+        rows.append((player.agent, *policy, player.kind, player.model, judges or "nobody"))
+    return _plain(rows)
+
+
+def _judge(one: CoachAssignment) -> str:
+    when = "" if one.phase == "live" else ", in hindsight"
+    if one.asks is None:
+        return f"{one.coach} (what it asks is not known){when}"
+    providers = ", ".join(f"{provider.name} {provider.model}".rstrip() for provider in one.asks)
+    if len(one.asks) == 1:
+        return f"{providers}{when}"
+    return f"{one.coach} of {providers}{when}" if providers else f"{one.coach}{when}"
+
+
+def _show_memory(console: Console, planned: RunPlan) -> None:
+    from mappa_engine.cluster.placement.format import memory_lines, memory_rows, placement_rows
+
+    memory = planned.memory
+    if memory.unknown is not None:
+        console.print(f"memory is not known: {memory.unknown}", style="yellow", highlight=False, soft_wrap=True)
+    elif memory.local is not None:
+        console.print(_local(memory.local))
+    elif memory.placement is not None:
+        console.print(_plain(placement_rows(memory.placement)))
+        console.print(_plain(memory_rows(memory.placement)))
+        for line in memory_lines(memory.placement):
+            console.print(line, markup=False, highlight=False)
+        for host, size in memory.placement.host_bytes.items():
+            console.print(f"memory of {host} itself: {format_bytes(size)}", markup=False, highlight=False)
+        for note in memory.placement.notes:
+            console.print(note, style="yellow", highlight=False)
+
+
+def _local(memory: Mapping[str, MemoryParts]) -> Table:
+    """Build a table with a column per policy and for shared memory, and a row per part."""
+    names = list(dict.fromkeys(part for parts in memory.values() for part in parts))
+    cells = [
+        (name, *(format_bytes(parts[name]) if name in parts else "" for parts in memory.values())) for name in names
+    ]
+    return _plain(
+        [
+            ("memory", *(who or "shared" for who in memory)),
+            *cells,
+            ("in all", *(format_bytes(sum(parts.values())) for parts in memory.values())),
+        ]
+    )
+
+
+def _plain(rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(box=None, header_style="dim")
+    for name in rows[0]:
+        table.add_column(escape(name), overflow="fold")
+    for row in rows[1:]:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def _work(planned: RunPlan) -> Table:
+    """Build a table with a row per figure that is not zero."""
+    from mappa_analysis.plan import Workload
+
+    columns = {
+        "one iteration": planned.iteration if planned.iterations else None,
+        "replayed": planned.counterfactual if planned.iterations and planned.counterfactual != Workload() else None,
+        "training": planned.iteration * planned.iterations if planned.iterations else None,
+        "one evaluation": planned.evaluation,
+        "the run": planned.run,
+    }
+    shown = {name: work for name, work in columns.items() if work is not None}
+    table = Table(box=None, header_style="dim")
+    table.add_column("")
+    for name in shown:
+        table.add_column(name, justify="right")
+    for figure, label in WORKLOAD_LABELS.items():
+        amounts = [getattr(work, figure) for work in shown.values()]
+        if any(amount is None or amount.value for amount in amounts):
+            table.add_row(
+                label, *(_number(amount, "$,.2f" if figure.endswith("usd") else ",.0f") for amount in amounts)
+            )
+    return table
+
+
+def _number(amount: PlannedAmount | None, spec: str) -> str:
+    if amount is None:
+        return "not known"
+    sign, spec = ("$", spec[1:]) if spec.startswith("$") else ("", spec)
+    return f"{'≤ ' if amount.at_most else ''}{sign}{format(amount.value, spec)}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _format_hours(hours: float) -> str:
+    return f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min"
+
+
+def plan_json(planned: RunPlan) -> dict[str, Any]:
+    """Convert a plan to JSON values: memory in bytes, `at_most` for bounds, null for unknown figures."""
+    from mappa_engine.cluster.placement.format import placement_json
+
+    memory = planned.memory
+    return {
+        "recipe": planned.recipe,
+        "agents": [asdict(player) for player in planned.agents],
+        "coaches": [asdict(one) for one in planned.coaches],
+        "memory": {
+            "placement": None if memory.placement is None else placement_json(memory.placement),
+            "local": memory.local,
+            "unknown": memory.unknown,
+        },
+        "iterations": planned.iterations,
+        "evaluations": planned.evaluations,
+        "iteration": _figures(planned.iteration),
+        "counterfactual": _figures(planned.counterfactual),
+        "evaluation": _figures(planned.evaluation),
+        "run": _figures(planned.run),
+        "hours": _figure(planned.hours),
+        "notes": planned.notes,
+    }
+
+
+def _figures(work: Workload) -> dict[str, Any]:
+    return {**{one.name: _figure(getattr(work, one.name)) for one in fields(work)}, "usd": _figure(work.usd)}
+
+
+def _figure(amount: PlannedAmount | None) -> dict[str, Any] | None:
+    return None if amount is None else {"value": amount.value, "at_most": amount.at_most}

@@ -1,0 +1,103 @@
+"""`mappa report`: write the report page of a run, and print its results and the coach's gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from mappa_analysis.view.drift import DriftHistory, GapHistory
+    from mappa_core.store.summary import Interval, Summary
+    from mappa_core.training.health_report import RaisedWarning
+
+
+@click.command("report")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", metavar="FILE.html", type=click.Path(path_type=Path), help="One page on all of them.")
+@click.option("--audit", is_flag=True, help="With every verdict and the hash of the evidence that it was given on.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a run and nothing else.")
+def command(runs: Sequence[Path], out: Path | None, audit: bool, as_json: bool) -> None:
+    """Write report.html of runs anew; print what was learned.
+
+    A page is one file that needs nothing else: figures, gaps of the coach between strata with their intervals and
+    alarms, the most telling trajectories, settings, versions and cost. It lies in the run's folder, or with --out
+    where that says, one page for all runs.
+    """
+    from mappa_analysis.view.drift import read_drift
+    from mappa_analysis.view.report import write_page, write_report
+    from mappa_core.store.reader import Reader
+    from mappa_core.store.summary import read_summary
+    from mappa_core.training.health_report import read_warnings
+
+    reports = []
+    for folder in runs:
+        with Reader(folder) as reader:
+            reports.append((folder, read_drift(reader), read_warnings(reader), read_summary(folder)))
+    shared = None if out is None else write_page(out, [(one[0], one[-1]) for one in reports], audit=audit)
+    for folder, drift, warnings, summary in reports:
+        page = shared or write_report(folder, summary, audit=audit)
+        if as_json:
+            click.echo(report_json(page, summary, drift, warnings))
+        else:
+            show_report(Console(), folder, page, summary, drift, warnings)
+
+
+def show_report(
+    console: Console, folder: Path, page: Path, summary: Summary, drift: DriftHistory, warnings: Sequence[RaisedWarning]
+) -> None:
+    """Print the results, the coach's gaps and alarms, warnings of health, and the path of the page."""
+    from mappa_core.cli.progress import format_problem_count
+    from mappa_core.cli.result_tables import gains_table, selection_sentence, show_warnings
+
+    console.print(f"[bold]{escape(folder.resolve().name)}[/]  {summary.status}", highlight=False)
+    if summary.eval is not None:
+        count = format_problem_count(summary.eval.n, summary.eval.clusters)
+        console.print(f"held-out {summary.eval.metric}, {count}, 95 % intervals", highlight=False)
+        console.print(gains_table(summary.eval))
+        if summary.eval.selection is not None:
+            console.print(selection_sentence(summary.eval.selection), soft_wrap=True, highlight=False)
+    if drift.gaps:
+        console.print("gaps of the coach between strata: points beyond the rest at equal outcome, 95 % intervals")
+        console.print(_gaps(drift.gaps))
+    for alarm in drift.alarms:
+        line = f"{alarm.kind} alarm after iteration {alarm.iteration}: {alarm.text}"
+        console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    show_warnings(console, warnings)
+    console.print(f"report   {page}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _gaps(gaps: Sequence[GapHistory]) -> Table:
+    from mappa_core.cli.progress import format_or_dash
+
+    table = Table(box=None, header_style="dim")
+    for name in ("", "where", "gap", "per iteration", "alarms"):
+        table.add_column(name, justify="left" if name in ("", "where", "alarms") else "right")
+    for gap in gaps:
+        table.add_row(
+            escape(gap.agent),
+            escape(f"{gap.stratifier}: {gap.stratum}") + ("" if gap.phase == "live" else f" ({gap.phase})"),
+            _points(gap.last),
+            format_or_dash(gap.growth, "+.3f"),
+            ", ".join(kind for _, kind in gap.alarms) or "none",
+        )
+    return table
+
+
+def _points(gap: Interval) -> str:
+    bounds = "" if gap.low is None or gap.high is None else f" [{gap.low:+.2f}, {gap.high:+.2f}]"
+    return f"{gap.mean:+.2f}{bounds}"
+
+
+def report_json(page: Path, summary: Summary, drift: DriftHistory, warnings: Sequence[RaisedWarning]) -> str:
+    """Encode the summary of a run, the path of its page, the coach's gaps (points) and alarms, and warnings of
+    health."""
+    health = msgspec.to_builtins(warnings)
+    document = {**msgspec.to_builtins(summary), "report": str(page), **msgspec.to_builtins(drift), "health": health}
+    return msgspec.json.encode(document).decode()

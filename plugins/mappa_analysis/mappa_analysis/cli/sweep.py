@@ -1,0 +1,202 @@
+"""`mappa sweep`: train every combination of settings and seeds as a run, and compare them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from mappa_core.cli.main import blocked_plugins
+from mappa_core.cli.options import ConfigArguments, load_registry, recipe_options
+from mappa_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mappa_analysis.sweep import Sweep, SweepResult, SweepRun
+
+EXIT_RUN_FAILED = 2
+"""Exit code if a run of the sweep failed."""
+
+
+@click.command("sweep")
+@recipe_options
+@click.option(
+    "--vary", metavar="KEY=[A, B]", multiple=True, help="Values of a setting, as a YAML list; may be repeated."
+)
+@click.option("--seeds", metavar="0,1,2", help="Seeds of every setting; 0 unless named.")
+@click.option("--folder", metavar="DIR", type=click.Path(path_type=Path), help="Where the sweep lies; new.")
+@click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with the sweep in this folder.")
+@click.option("--jobs", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="Runs at a time.")
+@click.option("--ray", metavar="ADDRESS", help="Run on the machines of this Ray: auto, or HOST:PORT.")
+@click.option("--cpus", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="CPUs of a run on Ray.")
+@click.option(
+    "--gpus", metavar="N", type=click.FloatRange(0), default=0.0, show_default=True, help="GPUs of a run on Ray."
+)
+@click.option("--quiet", is_flag=True, help="Print only the result.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def command(
+    arguments: ConfigArguments,
+    vary: Sequence[str],
+    seeds: str | None,
+    folder: Path | None,
+    resume: Path | None,
+    jobs: int,
+    ray: str | None,
+    cpus: int,
+    gpus: float,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Train every combination of settings with every seed, and compare.
+
+    Each is a run of its own, trained by mappa train. What is done is not run again, what was interrupted goes on, and
+    what fails is shown and stops nothing else. With --ray every run takes a share of the cluster's machines, which must
+    have Mappa installed and share the sweep's folder.
+
+    \b
+      mappa sweep --plugin mathchat --seeds 0,1,2 --vary 'train.learning_rate=[2e-4, 5e-4]' train.iterations=20
+      mappa sweep --resume runs/sweep-mathchat-tiny-20260101-120000-1a2b
+    """
+    import msgspec
+
+    from mappa_analysis.sweep import collect_results, load_sweep
+    from mappa_analysis.view.sweep_page import write_sweep_page
+    from mappa_engine.cluster.requirements import check_installed
+
+    if ray is not None:
+        check_installed("--ray", ["ray"])
+    if resume is None:
+        folder, sweep = _create_sweep(arguments, vary, seeds, folder)
+    else:
+        if vary or seeds or folder or arguments.plugin or arguments.recipe or arguments.config_files or arguments.words:
+            raise ConfigError(
+                "--resume goes on with what the sweep began with: leave everything out but --jobs and --ray"
+            )
+        folder, sweep = resume, load_sweep(resume)
+    errors = Console(stderr=True)
+
+    def changed(now: Sweep, run: SweepRun) -> None:
+        if not (quiet or as_json):
+            errors.print(run_status_line(now, run), highlight=False, markup=False, soft_wrap=True)
+
+    try:
+        done = asyncio.run(_run(folder.resolve(), sweep, changed, jobs=jobs, ray=ray, cpus=cpus, gpus=gpus))
+    except (KeyboardInterrupt, SystemExit, ConfigError):
+        click.echo(f"nothing is lost; go on with: mappa sweep --resume {folder}", err=True)
+        raise
+    results = collect_results(folder, done)
+    page = write_sweep_page(folder, results, sweep_notes(results))
+    if as_json:
+        click.echo(msgspec.json.encode(sweep_json(folder, results)).decode())
+    else:
+        show_sweep(Console(), results, page)
+    if done.runs_with_status("failed"):
+        raise click.exceptions.Exit(EXIT_RUN_FAILED)
+
+
+async def _run(
+    folder: Path,
+    sweep: Sweep,
+    changed: Callable[[Sweep, SweepRun], None],
+    *,
+    jobs: int,
+    ray: str | None,
+    cpus: int,
+    gpus: float,
+) -> Sweep:
+    """Run what is not done yet, on this machine or on Ray."""
+    from mappa_analysis.sweep import SweepRunner, launch_locally
+
+    if ray is None:
+        return await SweepRunner(folder, sweep, jobs=jobs, on_change=changed, launch=launch_locally).run()
+    from mappa_engine.cluster.subprocess_jobs import SubprocessJobs
+
+    programs = await SubprocessJobs.open(ray, folder, jobs=jobs, cpus=cpus, gpus=gpus)
+    try:
+        return await SweepRunner(folder, sweep, jobs=jobs, on_change=changed, launch=programs.run).run()
+    finally:
+        await programs.close()
+
+
+def _create_sweep(
+    arguments: ConfigArguments, vary: Sequence[str], seeds: str | None, folder: Path | None
+) -> tuple[Path, Sweep]:
+    """Compose, check and create a new sweep."""
+    from mappa_analysis.sweep import create_sweep, expand_grid
+    from mappa_core.store.folder import new_run_name
+
+    if arguments.name is not None:
+        raise ConfigError("--name names one run; name the folder of a sweep with --folder DIR")
+    registry = load_registry()
+    composed = arguments.compose(registry)
+    if folder is None:
+        folder = Path(composed.config.run.root) / f"sweep-{new_run_name(composed.plugin, composed.recipe)}"
+    numbers = _seeds(seeds) if seeds else (composed.config.seed,)
+    arms = expand_grid(vary)
+    return folder, create_sweep(folder, composed, registry, arms=arms, seeds=numbers, blocked=blocked_plugins())
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words):
+        raise ConfigError(f"--seeds {text}: write whole numbers, for example --seeds 0,1,2")
+    return tuple(int(word) for word in words)
+
+
+def run_status_line(sweep: Sweep, run: SweepRun) -> str:
+    """Format the status of a run that started or ended as one line."""
+    done = f"{len(sweep.runs_with_status('done'))} of {len(sweep.runs)} done"
+    error = "" if run.error is None else f": {run.error}"
+    return f"{run.folder} ({sweep.setting(run)}, seed {run.seed}) {run.status}{error}  [{done}]"
+
+
+def sweep_notes(results: SweepResult) -> list[str]:
+    """Notes on the basis of the figures, and on the chosen setting."""
+    from mappa_analysis.cli.compare import comparison_notes
+
+    if results.compared is None:
+        return []
+    lines = comparison_notes(results.compared)
+    if len(results.compared.arms) < 2:
+        return lines
+    if results.chosen is None:
+        return [
+            *lines,
+            "No setting is named the best: the tasks that are reported must not choose it. checkpoint.best=true sets "
+            "tasks apart for that.",
+        ]
+    name, mean = results.chosen
+    return [*lines, f"Chosen on other tasks, with a mean of {mean:.1%} there: {name}. Its figures are those above."]
+
+
+def show_sweep(console: Console, results: SweepResult, page: Path) -> None:
+    """Print the arms, their differences, failed runs, and the path of the report."""
+    from mappa_analysis.cli import compare
+
+    if results.compared is not None:
+        compare.show_comparison(console, results.compared, sweep_notes(results))
+    for run in results.sweep.runs_with_status("failed"):
+        line = f"failed   {run.folder} ({results.sweep.setting(run)}, seed {run.seed}): {run.error}"
+        console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
+    if results.sweep.runs_with_status("failed"):
+        again = f"again    mappa sweep --resume {page.parent}"
+        console.print(again, highlight=False, markup=False, soft_wrap=True)
+    console.print(f"report   {page}", highlight=False, markup=False, soft_wrap=True)
+
+
+def sweep_json(folder: Path, results: SweepResult) -> dict[str, Any]:
+    """Convert a sweep to JSON values: status of every run, the comparison (null before a run is done), the choice."""
+    import msgspec
+
+    from mappa_analysis.cli import compare
+
+    chosen = None if results.chosen is None else {"setting": results.chosen[0], "selection_mean": results.chosen[1]}
+    return {
+        "folder": str(folder),
+        **msgspec.to_builtins(results.sweep),
+        "compared": None if results.compared is None else compare.comparison_json(results.compared),
+        "chosen": chosen,
+    }

@@ -1,0 +1,204 @@
+"""Compares settings by the held-out results of their runs: paired by task, over seeds, corrected for multiple tests.
+
+An *arm* is one setting, with one run per seed. Each pair of arms is compared on the problems that no run of either
+lost, by `difference_over_seeds`; the p-values of all pairs are adjusted together (Holm).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Literal
+
+import numpy as np
+
+from mappa_analysis.across_seeds import cohens_h, difference_over_seeds, holm, mean_over_seeds
+from mappa_analysis.run_results import RunResult, differing_settings
+from mappa_core.errors import ConfigError
+from mappa_core.records import Bool, Float64
+from mappa_core.store.summary import Interval
+
+SIGNIFICANCE_LEVEL = 0.05
+"""An adjusted p-value below this is called significant."""
+PairFinding = Literal["better", "worse", "no significant difference"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """A setting: its runs, one per seed, and their `mean` with its 95 % interval. The mean leaves out the `lost`
+    problems; it is None if every problem was lost in some run."""
+
+    name: str
+    runs: tuple[str, ...]
+    seeds: tuple[int, ...]
+    mean: Interval | None
+    lost: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairComparison:
+    """The `difference` of `one` minus `other` over `problems`, with the 95 % interval of this difference alone.
+
+    `p` belongs to this test, `p_adjusted` accounts for all tests together (Holm); both are None if there are too few
+    clusters. `h` is Cohen's effect size; `wins`, `losses` and `ties` count problems. If `over_seeds` is false, one of
+    the two arms has a single seed, and the figures generalize to other problems but not to other seeds.
+    """
+
+    one: str
+    other: str
+    problems: int
+    difference: Interval
+    p: float | None
+    p_adjusted: float | None
+    h: float
+    wins: int
+    losses: int
+    ties: int
+    over_seeds: bool
+
+    @property
+    def finding(self) -> PairFinding | None:
+        """How `one` compares with `other`; None if there are too few clusters to tell."""
+        if self.p_adjusted is None:
+            return None
+        if self.p_adjusted >= SIGNIFICANCE_LEVEL:
+            return "no significant difference"
+        return "better" if self.difference.mean > 0 else "worse"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Arms compared by `measure` on the same `problems` in `clusters` (None: every problem is its own cluster).
+    `pooled` holds the settings other than the seed in which runs of one arm differ, with their values."""
+
+    measure: str
+    problems: int
+    clusters: int | None
+    samples: int
+    arms: tuple[Arm, ...]
+    pairs: tuple[PairComparison, ...]
+    pooled: Mapping[str, tuple[str, ...]]
+
+
+def compare_arms(
+    groups: Mapping[str, Sequence[RunResult]], *, measure: str | None = None, against: str | None = None
+) -> Comparison:
+    """Compare arms, given as the results of their runs by arm name. A single arm gets its mean alone.
+
+    Args:
+        measure: a figure of the workflow to compare by, instead of its metric.
+        against: the arm to compare all others with; None compares every pair.
+
+    Raises:
+        ConfigError: an arm holds a seed twice; runs differ in their tasks, samples or grader; or `measure` or
+            `against` is unknown.
+    """
+    if against is not None and against not in groups:
+        raise ConfigError(f"--against {against}: no arm is named so; there are {', '.join(groups)}")
+    results = [result for group in groups.values() for result in group]
+    for name, group in groups.items():
+        _reject_duplicate_seeds(name, group)
+    for result in results[1:]:
+        result.require_comparable(results[0])
+    values = {name: _means_by_problem(group, measure) for name, group in groups.items()}
+    first = results[0].evaluation
+    pairs = [_compare_pair(*pair, values, first.clusters) for pair in _pair_names(list(groups), against)]
+    return Comparison(
+        measure=measure or first.metric,
+        problems=len(first.problems),
+        clusters=first.cluster_count,
+        samples=results[0].samples,
+        arms=tuple(_build_arm(name, group, values[name], first.clusters) for name, group in groups.items()),
+        pairs=_adjust_p_values(pairs),
+        pooled=_pooled_settings(groups),
+    )
+
+
+def _reject_duplicate_seeds(name: str, group: Sequence[RunResult]) -> None:
+    seen: dict[int, RunResult] = {}
+    for result in group:
+        if result.seed in seen:
+            raise ConfigError(
+                f"{seen[result.seed].name} and {result.name} are both of seed {result.seed} in the arm {name}, and so "
+                "no independent evidence: leave one out, or name the setting they differ in by --by KEY"
+            )
+        seen[result.seed] = result
+
+
+def _means_by_problem(group: Sequence[RunResult], measure: str | None) -> Float64:
+    """The mean over the samples of every problem, (runs, problems); NaN where a run lost all of them."""
+    for result in group:
+        known = result.evaluation.measures
+        if measure is not None and measure not in known:
+            raise ConfigError(f"--measure {measure}: {result.name} has {', '.join(known)}")
+    return np.array(
+        [(one.evaluation if measure is None else one.evaluation.with_metric(measure)).by_problem for one in group]
+    )
+
+
+def _build_arm(name: str, group: Sequence[RunResult], values: Float64, clusters: tuple[str, ...] | None) -> Arm:
+    known = _complete_problems(values)
+    return Arm(
+        name=name,
+        runs=tuple(result.name for result in group),
+        seeds=tuple(result.seed for result in group),
+        mean=mean_over_seeds(values[:, known], _select_clusters(clusters, known)) if known.any() else None,
+        lost=int((~known).sum()),
+    )
+
+
+def _pair_names(names: Sequence[str], against: str | None) -> list[tuple[str, str]]:
+    if against is None:
+        return [(later, earlier) for earlier, later in combinations(names, 2)]
+    return [(name, against) for name in names if name != against]
+
+
+def _compare_pair(
+    one: str, other: str, values: Mapping[str, Float64], clusters: tuple[str, ...] | None
+) -> PairComparison:
+    known = _complete_problems(values[one]) & _complete_problems(values[other])
+    if not known.any():
+        raise ConfigError(f"{one} and {other}: there is no problem that none of their runs lost, so nothing to compare")
+    mine, theirs = values[one][:, known], values[other][:, known]
+    found = difference_over_seeds(mine, theirs, _select_clusters(clusters, known))
+    gains = mine.mean(axis=0) - theirs.mean(axis=0)
+    return PairComparison(
+        one=one,
+        other=other,
+        problems=int(known.sum()),
+        difference=found.interval,
+        p=found.p,
+        p_adjusted=None,
+        h=cohens_h(float(mine.mean()), float(theirs.mean())),
+        wins=int((gains > 0).sum()),
+        losses=int((gains < 0).sum()),
+        ties=int((gains == 0).sum()),
+        over_seeds=found.over_seeds,
+    )
+
+
+def _adjust_p_values(pairs: Sequence[PairComparison]) -> tuple[PairComparison, ...]:
+    """Adjust the p-values of the pairs for all tests that have one."""
+    tested = [index for index, pair in enumerate(pairs) if pair.p is not None]
+    adjusted = dict(zip(tested, holm([p for pair in pairs if (p := pair.p) is not None]), strict=True))
+    return tuple(
+        replace(pair, p_adjusted=adjusted[index]) if index in adjusted else pair for index, pair in enumerate(pairs)
+    )
+
+
+def _pooled_settings(groups: Mapping[str, Sequence[RunResult]]) -> dict[str, tuple[str, ...]]:
+    """Settings whose values differ within an arm."""
+    pooled: dict[str, dict[str, None]] = {}
+    for group in groups.values():
+        for key in differing_settings(group):
+            pooled.setdefault(key, {}).update(dict.fromkeys(result.setting(key) for result in group))
+    return {key: tuple(values) for key, values in pooled.items()}
+
+
+def _complete_problems(values: Float64) -> Bool:
+    return np.asarray(np.isfinite(values).all(axis=0))
+
+
+def _select_clusters(clusters: tuple[str, ...] | None, known: Bool) -> list[str] | None:
+    return None if clusters is None else [name for name, is_known in zip(clusters, known, strict=True) if is_known]

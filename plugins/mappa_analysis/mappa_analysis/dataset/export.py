@@ -1,0 +1,93 @@
+"""Exports a run's actions as files for fine-tuning elsewhere, in one pass over the store."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter, defaultdict
+from contextlib import AsyncExitStack
+from pathlib import Path
+from secrets import token_hex
+
+from mappa_analysis.dataset.card import write_card
+from mappa_analysis.dataset.examples import ExampleMaker, PromptFormatter
+from mappa_analysis.dataset.parquet import ParquetSpool, require_parquet
+from mappa_analysis.dataset.request import ExportRequest, ExportResult
+from mappa_analysis.dataset.select import Filters, select_actions
+from mappa_core.config.compose import restore
+from mappa_core.config.schema import RunConfig
+from mappa_core.errors import ConfigError, RunError
+from mappa_core.plugins import Registry, did_you_mean
+from mappa_core.protocols import Workflow
+from mappa_core.session.policies import assign_policies, template_kwargs
+from mappa_core.session.toolset import build_tools
+from mappa_core.store.files import storage_errors
+from mappa_core.store.folder import CONFIG
+from mappa_core.store.reader import Reader
+
+
+async def export_dataset(registry: Registry, run: Path, out: Path, request: ExportRequest) -> ExportResult:
+    """Write the folder `out`: a Parquet file per agent, `dataset.json` and README.md. The folder appears atomically.
+
+    Raises:
+        RunError: `run` is not a run, `out` exists, no action of the run matches the request, or the storage fails.
+        ConfigError, PluginError: the request is inconsistent, or a plugin of the run is not installed.
+    """
+    require_parquet()
+    config = restore(registry, run / CONFIG).config
+    make = request.example_maker(await _prompt_formatter(registry, config, request.filters))
+    return _write_atomically(run, out, request, make, config)
+
+
+def _write_atomically(
+    run: Path, out: Path, request: ExportRequest, make: ExampleMaker, config: RunConfig
+) -> ExportResult:
+    """Write to a temporary folder, then rename it."""
+    if out.exists():
+        raise RunError(f"{out} exists already: choose another --out, or remove it")
+    aside = out.with_name(f".{out.name}.{token_hex(4)}")
+    with storage_errors(out):
+        aside.mkdir(parents=True)
+        try:
+            exported = _write_examples(run, aside, out, request, make)
+            write_card(aside, run, request, exported, config)
+            aside.rename(out)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    return exported
+
+
+async def _prompt_formatter(registry: Registry, config: RunConfig, filters: Filters) -> PromptFormatter:
+    """The prompt formatter of a run. Raises ConfigError if `filters` names an agent that the run does not have."""
+    async with AsyncExitStack() as stack:
+        workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
+        stack.push_async_callback(workflow.close)
+        agents = tuple(workflow.agents)
+        for name in filters.agents:
+            if name not in agents:
+                raise ConfigError(f"--agent {name}: the run has no such agent.{did_you_mean(name, agents)}")
+        kit = await build_tools(config, registry, stack)
+        specs = {name: tool.spec for name, tool in kit.tools.items()}
+    kwargs = {agent: template_kwargs(config, policy) for agent, policy in assign_policies(config, agents).items()}
+    return PromptFormatter(tools=specs, template_kwargs=kwargs)
+
+
+def _write_examples(run: Path, aside: Path, out: Path, request: ExportRequest, make: ExampleMaker) -> ExportResult:
+    left_out: Counter[tuple[str, str]] = Counter()
+    spools: dict[str, ParquetSpool] = {}
+    with Reader(run) as reader:
+        for group in select_actions(reader, request.filters, left_out):
+            for agent, example in make(group, left_out):
+                spool = spools.get(agent) or spools.setdefault(agent, ParquetSpool(aside / f"{agent}.parquet"))
+                if not spool.add(example):
+                    left_out[agent, "text that UTF-8 cannot hold"] += 1
+    reasons: dict[str, dict[str, int]] = defaultdict(dict)
+    for (agent, why), count in sorted(left_out.items()):
+        if count:
+            reasons[agent][why] = count
+    examples = {agent: spool.count for agent, spool in sorted(spools.items()) if spool.count}
+    if not examples:
+        said = "; ".join(f"{agent}: {count} {why}" for agent, one in reasons.items() for why, count in one.items())
+        raise RunError(f"{run}: nothing to export. Left out: {said or 'nothing, as there are no such actions'}")
+    for spool in spools.values():
+        spool.close()
+    return ExportResult(folder=out, examples=examples, left_out=reasons)

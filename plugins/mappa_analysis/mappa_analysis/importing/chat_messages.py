@@ -1,0 +1,221 @@
+"""Reads logs of messages as in OpenAI's chat API: one conversation per line; every assistant message is an action.
+
+    {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "name": "solver", "content": "4"}]}
+
+In addition to the API's keys, a message may have `reasoning` or `reasoning_content`, `model`, `finish_reason`, `usage`
+(as in the API) and `seconds`; a tool's answer may have `status: error` or `is_error`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from mappa_analysis.importing.log_mapping import (
+    LogFormatError,
+    LoggedAction,
+    LoggedTrajectory,
+    LogMapping,
+    lookup,
+    read_outcome,
+    read_task,
+)
+from mappa_core.records import Finish, Message, ToolCall, ToolResult, Usage
+
+MessageRole = Literal["system", "user", "assistant", "tool"]
+_ROLES: Mapping[str, MessageRole] = {
+    **{role: role for role in get_args(MessageRole)},
+    "developer": "system",
+    "function": "tool",
+}
+FINISH_REASONS: Mapping[str, Finish] = {
+    "stop": "stop",
+    "end_turn": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "tool_calls": "tool",
+    "tool_call": "tool",
+    "tool_use": "tool",
+    "tool": "tool",
+    "content_filter": "abort",
+    "abort": "abort",
+    "error": "abort",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LoggedMessage:
+    """A message, the object that it was read from, and the object's place in the log."""
+
+    message: Message
+    raw: Mapping[str, Any]
+    place: str
+
+
+def read_conversation(line: Mapping[str, Any], mapping: LogMapping) -> LoggedTrajectory:
+    """Read the trajectory of a conversation. Raises LogFormatError, naming the key, for invalid values."""
+    raw = lookup(line, mapping.messages)
+    if not isinstance(raw, list) or not raw:
+        there = ", ".join(sorted(line)) or "no keys"
+        raise LogFormatError(
+            f"{mapping.messages}: no list of messages; here are {there}: name the right key with --messages"
+        )
+    said = [_read_message(one, f"{mapping.messages}.{place}") for place, one in enumerate(raw)]
+    answers = _tool_answers(said)
+    before = tuple(one.message for one in said)
+    acts = tuple(
+        _read_action(one, before[:place], answers, mapping)
+        for place, one in enumerate(said)
+        if _is_action(one.message, mapping)
+    )
+    if not acts:
+        raise LogFormatError(
+            f"{mapping.messages}: no message is an action: none is of an assistant, and none carries a name that "
+            "--agent declares"
+        )
+    question = next((one.message.content for one in said if one.message.role == "user"), None)
+    return LoggedTrajectory(
+        task=read_task(line, mapping, prompt=question),
+        acts=acts,
+        outcome=read_outcome(line, mapping.outcomes),
+        seconds=sum(act.seconds for act in acts),
+    )
+
+
+def read_text(content: Any, place: str) -> str:
+    """Read the text of a message's content: text, null, or a list of parts. A part without text becomes `[type]`."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise LogFormatError(f"{place}: neither text, null nor a list of parts")
+    parts = []
+    for number, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        text = part.get("text") if isinstance(part, Mapping) else None
+        if not isinstance(kind, str) or (text is not None and not isinstance(text, str)):
+            raise LogFormatError(f"{place}.{number}: not a part of a message: it has no type")
+        parts.append(f"[{kind}]" if text is None else text)
+    return "\n".join(parts)
+
+
+def read_usage(raw: Mapping[str, Any], place: str) -> Usage:
+    """Read the usage of an action's call; a missing count is unknown."""
+    counts: dict[str, int | None] = {}
+    for name in ("prompt_tokens", "completion_tokens"):
+        value = raw.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise LogFormatError(f"{place}.{name}: no number of tokens: {value!r}")
+        counts[name] = value
+    return Usage(calls=1, **counts)
+
+
+def read_finish(value: Any, calls: Sequence[ToolCall], place: str) -> Finish:
+    """Read the finish reason of an action. If the log has none: `tool` with tool calls, else `stop`."""
+    if value is None:
+        return "tool" if calls else "stop"
+    if value not in FINISH_REASONS:
+        raise LogFormatError(f"{place}: {value!r} is none of {', '.join(FINISH_REASONS)}")
+    return FINISH_REASONS[value]
+
+
+def _is_action(message: Message, mapping: LogMapping) -> bool:
+    return message.role == "assistant" or message.name in mapping.agents
+
+
+def _read_message(raw: Any, place: str) -> _LoggedMessage:
+    if not isinstance(raw, Mapping):
+        raise LogFormatError(f"{place}: not a message: {raw!r}")
+    role = raw.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise LogFormatError(f"{place}.role: {role!r} is none of {', '.join(_ROLES)}")
+    if raw.get("function_call") is not None:
+        raise LogFormatError(f"{place}.function_call: the API's old form; write it as a list of tool_calls")
+    message = Message(
+        role=_ROLES[role],
+        content=read_text(raw.get("content"), f"{place}.content"),
+        name=_optional_text(raw, "name", place),
+        tool_calls=tuple(_read_calls(raw.get("tool_calls"), f"{place}.tool_calls")),
+        tool_call_id=_optional_text(raw, "tool_call_id", place),
+        reasoning=_optional_text(raw, "reasoning", place) or _optional_text(raw, "reasoning_content", place),
+    )
+    return _LoggedMessage(message=message, raw=raw, place=place)
+
+
+def _optional_text(raw: Mapping[str, Any], key: str, place: str) -> str | None:
+    value = raw.get(key)
+    if value is not None and not isinstance(value, str):
+        raise LogFormatError(f"{place}.{key}: not text: {value!r}")
+    return value
+
+
+def _read_calls(raw: Any, place: str) -> list[ToolCall]:
+    if raw is None:
+        return []
+    if not isinstance(raw, list):
+        raise LogFormatError(f"{place}: not a list")
+    calls = []
+    for number, one in enumerate(raw):
+        function = one.get("function") if isinstance(one, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise LogFormatError(f"{place}.{number}.function: has no name")
+        calls.append(
+            make_tool_call(function["name"], function.get("arguments"), _optional_text(one, "id", f"{place}.{number}"))
+        )
+    return calls
+
+
+def make_tool_call(name: str, arguments: Any, identity: str | None) -> ToolCall:
+    """Build a tool call. In the API its arguments are text written by a model, so they may not be valid JSON."""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments) if arguments.strip() else {}
+        except ValueError:
+            return ToolCall(name=name, id=identity, error="its arguments are not JSON")
+    if arguments is not None and not isinstance(arguments, Mapping):
+        return ToolCall(name=name, id=identity, error="its arguments are not an object")
+    return ToolCall(name=name, arguments=dict(arguments or {}), id=identity)
+
+
+def _tool_answers(said: Sequence[_LoggedMessage]) -> dict[str, _LoggedMessage]:
+    """The answers of tools by the id of their call."""
+    answers: dict[str, _LoggedMessage] = {}
+    for one in said:
+        if one.message.role == "tool" and one.message.tool_call_id is not None:
+            answers[one.message.tool_call_id] = one
+    return answers
+
+
+def _read_action(
+    one: _LoggedMessage, before: tuple[Message, ...], answers: Mapping[str, _LoggedMessage], mapping: LogMapping
+) -> LoggedAction:
+    message, raw = one.message, one.raw
+    usage, seconds = raw.get("usage"), raw.get("seconds")
+    if usage is not None and not isinstance(usage, Mapping):
+        raise LogFormatError(f"{one.place}.usage: not an object")
+    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0):
+        raise LogFormatError(f"{one.place}.seconds: no number of seconds: {seconds!r}")
+    return LoggedAction(
+        agent=message.name or mapping.default_agent,
+        model=_optional_text(raw, "model", one.place),
+        messages=before,
+        reply=Message(
+            role="assistant", content=message.content, tool_calls=message.tool_calls, reasoning=message.reasoning
+        ),
+        finish=read_finish(raw.get("finish_reason"), message.tool_calls, f"{one.place}.finish_reason"),
+        results=tuple(
+            (call, _read_result(call, answers[call.id]))
+            for call in message.tool_calls
+            if call.id is not None and call.id in answers
+        ),
+        usage=None if usage is None else read_usage(usage, f"{one.place}.usage"),
+        seconds=0.0 if seconds is None else float(seconds),
+    )
+
+
+def _read_result(call: ToolCall, answer: _LoggedMessage) -> ToolResult:
+    failed = answer.raw.get("status") == "error" or answer.raw.get("is_error") is True
+    return ToolResult(tool=call.name, status="error" if failed else "ok", stdout=answer.message.content)

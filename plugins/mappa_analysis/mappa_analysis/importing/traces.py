@@ -1,0 +1,239 @@
+"""Reads trajectories from OpenTelemetry spans of the GenAI semantic conventions
+(github.com/open-telemetry/semantic-conventions-genai).
+
+A line is a span as the SDKs print it (`name`, `context`, `attributes`), or an OTLP export (`resourceSpans`). The spans
+of one trace are a trajectory. An action is an innermost span of an agent or model operation; it must record its output.
+Its agent is `gen_ai.agent.name` of the span or of its nearest ancestor that has one. Results of tools come from
+`execute_tool` spans that have the id of an action's tool call or are children of an action.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
+
+from mappa_analysis.importing.chat_messages import make_tool_call, read_finish
+from mappa_analysis.importing.log_mapping import (
+    LogFormatError,
+    LoggedAction,
+    LoggedTrajectory,
+    LogMapping,
+    read_outcome,
+    read_task,
+)
+from mappa_analysis.importing.spans import Span
+from mappa_core.errors import InputError
+from mappa_core.records import Message, Task, ToolCall, ToolResult, Usage
+
+T = TypeVar("T")
+
+_ACTION_OPERATIONS = ("chat", "generate_content", "text_completion", "invoke_agent")
+_TOOL_OPERATION = "execute_tool"
+_INPUT, _OUTPUT, _SYSTEM = "gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.system_instructions"
+_OUTCOME_PREFIX = "mappa.outcome."
+_PROMPT, _TASK, _STRATUM = "mappa.task.prompt", "mappa.task", "mappa.stratum"
+"""Attributes that the tracker `otel` writes; they are read back without an option that names them."""
+_ROLES: Mapping[str, Literal["system", "user", "assistant", "tool"]] = {
+    "system": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+_NON_TEXT_PARTS = ("tool_call", "tool_call_response", "reasoning")
+"""Types of message parts that are not part of its text."""
+_CAPTURE_HINT = (
+    "record what is said, with OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true, or `content: true` of the "
+    "tracker otel"
+)
+
+
+def read_traces(spans: Sequence[Span], mapping: LogMapping) -> list[LoggedTrajectory]:
+    """Read a trajectory from each trace that holds an action, in order of their start.
+
+    Raises:
+        InputError: a span is invalid or does not record its output; the message names its line, name and key.
+    """
+    traces: dict[str, list[Span]] = {}
+    for span in sorted(spans, key=lambda span: (span.start, span.end)):
+        traces.setdefault(span.trace, []).append(span)
+    trajectories = (_Trace(trace, mapping).read() for trace in traces.values())
+    return [log for log in trajectories if log is not None]
+
+
+class _Trace:
+    """The spans of one trace, in order of their start."""
+
+    def __init__(self, spans: Sequence[Span], mapping: LogMapping) -> None:
+        self._spans = {span.id: span for span in spans}
+        self._mapping = mapping
+
+    def read(self) -> LoggedTrajectory | None:
+        """Read the trajectory; None if the trace holds no action."""
+        writing = [span for span in self._spans.values() if span.operation in _ACTION_OPERATIONS]
+        parents = {parent.id for span in writing for parent in self._ancestors(span)}
+        acting = [span for span in writing if span.id not in parents]
+        if not acting:
+            return None
+        acts = tuple(_with_place(self._read_action, span) for span in acting)
+        root = next((span for span in self._spans.values() if span.parent not in self._spans), acting[0])
+        return _with_place(lambda span: self._build(span, acts), root)
+
+    def _build(self, root: Span, acts: tuple[LoggedAction, ...]) -> LoggedTrajectory:
+        known, mapping = root.attributes, self._mapping
+        question = next((one.content for one in acts[0].messages if one.role == "user"), None)
+        task = read_task(known, mapping, prompt=root.text(_PROMPT) or question)
+        own = {key.removeprefix(_OUTCOME_PREFIX): key for key in known if key.startswith(_OUTCOME_PREFIX)}
+        failed = known.get("error.type") if root.failed else None
+        return LoggedTrajectory(
+            task=_with_tracker_ids(task, root, mapping),
+            acts=acts,
+            outcome=read_outcome(known, {**own, **mapping.outcomes}),
+            seconds=root.end - root.start,
+            error=str(failed or "the root span has the status error") if root.failed else None,
+        )
+
+    def _ancestors(self, span: Span) -> Iterator[Span]:
+        """The ancestors of a span, the nearest first."""
+        seen = {span.id}
+        while span.parent in self._spans and span.parent not in seen:
+            span = self._spans[span.parent]
+            seen.add(span.id)
+            yield span
+
+    def _read_action(self, span: Span) -> LoggedAction:
+        known = span.attributes
+        written = _read_messages(span, _OUTPUT)
+        if not written:
+            raise LogFormatError(f"{_OUTPUT}: is not there, so nobody knows what was written; {_CAPTURE_HINT}")
+        reply = written[-1]
+        system = [Message(role="system", content=_join_parts(known[_SYSTEM]))] if _SYSTEM in known else []
+        named = (one.text("gen_ai.agent.name") for one in (span, *self._ancestors(span)))
+        reasons = _decode_json(known.get("gen_ai.response.finish_reasons"))
+        return LoggedAction(
+            agent=next((name for name in named if name), self._mapping.default_agent),
+            model=span.text("gen_ai.response.model") or span.text("gen_ai.request.model"),
+            messages=(*system, *_read_messages(span, _INPUT)),
+            reply=Message(
+                role="assistant", content=reply.content, tool_calls=reply.tool_calls, reasoning=reply.reasoning
+            ),
+            finish=read_finish(
+                reasons[-1] if isinstance(reasons, list) and reasons else None,
+                reply.tool_calls,
+                "gen_ai.response.finish_reasons",
+            ),
+            results=tuple(self._tool_results(span, reply.tool_calls)),
+            usage=_read_usage(known),
+            seconds=span.end - span.start,
+        )
+
+    def _tool_results(self, action: Span, calls: Sequence[ToolCall]) -> Iterator[tuple[ToolCall, ToolResult]]:
+        """The tool calls of an action with their results."""
+        by_id = {call.id: call for call in calls if call.id is not None}
+        for span in self._spans.values():
+            if span.operation != _TOOL_OPERATION:
+                continue
+            identity, tool = span.text("gen_ai.tool.call.id"), span.text("gen_ai.tool.name") or span.name
+            call = by_id.get(identity) if identity is not None else None
+            if call is None and span.parent != action.id:
+                continue
+            result = _decode_json(span.attributes.get("gen_ai.tool.call.result"))
+            answer = result if isinstance(result, str) else "" if result is None else json.dumps(result)
+            yield (
+                call or make_tool_call(tool, span.attributes.get("gen_ai.tool.call.arguments"), identity),
+                ToolResult(
+                    tool=tool,
+                    status="error" if span.failed else "ok",
+                    stdout=answer,
+                    seconds=span.end - span.start,
+                ),
+            )
+
+
+def _with_place(read: Callable[[Span], T], span: Span) -> T:
+    """Apply `read` to a span and add the span's place to its errors."""
+    try:
+        return read(span)
+    except LogFormatError as problem:
+        raise InputError(f"{span.place}: span {span.name!r}: {problem}") from None
+
+
+def _with_tracker_ids(task: Task, root: Span, mapping: LogMapping) -> Task:
+    """The task with the id and stratum that the tracker `otel` wrote, unless options name other keys."""
+    if mapping.task_id is None and (name := root.text(_TASK)):
+        task = replace(task, id=name)
+    if mapping.stratum is None and (stratum := root.text(_STRATUM)):
+        task = replace(task, stratum=stratum)
+    return task
+
+
+def _read_usage(known: Mapping[str, Any]) -> Usage | None:
+    counts = [known.get(f"gen_ai.usage.{name}_tokens") for name in ("input", "output")]
+    if all(count is None for count in counts):
+        return None
+    for name, count in zip(("input", "output"), counts, strict=True):
+        if count is not None and not isinstance(count, int):
+            raise LogFormatError(f"gen_ai.usage.{name}_tokens: no number of tokens: {count!r}")
+    return Usage(calls=1, prompt_tokens=counts[0], completion_tokens=counts[1])
+
+
+def _read_messages(span: Span, key: str) -> list[Message]:
+    raw = _decode_json(span.attributes.get(key))
+    if raw is None:
+        return []
+    if not isinstance(raw, list):
+        raise LogFormatError(f"{key}: not a list of messages")
+    return [message for place, one in enumerate(raw) for message in _read_message(one, f"{key}.{place}")]
+
+
+def _read_message(raw: Any, place: str) -> Iterator[Message]:
+    """Read a message of the conventions: a role and parts. Each tool answer becomes a message of its own."""
+    role = raw.get("role") if isinstance(raw, Mapping) else None
+    parts = raw.get("parts") if isinstance(raw, Mapping) else None
+    if not isinstance(role, str) or role not in _ROLES or not isinstance(parts, list):
+        raise LogFormatError(f"{place}: not a message with a role ({', '.join(_ROLES)}) and parts")
+    for part in parts:
+        if not isinstance(part, Mapping) or not isinstance(part.get("type"), str):
+            raise LogFormatError(f"{place}.parts: a part has no type")
+    answers = [part for part in parts if part["type"] == "tool_call_response"]
+    for part in answers:
+        answer = part.get("response", part.get("result"))
+        text = answer if isinstance(answer, str) else json.dumps(answer)
+        yield Message(role="tool", content=text, tool_call_id=part.get("id"))
+    if len(answers) == len(parts) and answers:
+        return
+    reasoning = [str(part.get("content")) for part in parts if part["type"] == "reasoning"]
+    yield Message(
+        role=_ROLES[role],
+        content=_join_parts([part for part in parts if part["type"] not in _NON_TEXT_PARTS]),
+        name=raw.get("name"),
+        tool_calls=tuple(
+            make_tool_call(str(part.get("name")), part.get("arguments"), part.get("id"))
+            for part in parts
+            if part["type"] == "tool_call"
+        ),
+        reasoning="\n".join(reasoning) or None,
+    )
+
+
+def _join_parts(raw: Any) -> str:
+    parts = _decode_json(raw)
+    if isinstance(parts, str):
+        return parts
+    if not isinstance(parts, list):
+        raise LogFormatError(f"{_SYSTEM}: neither text nor a list of parts")
+    objects = (part if isinstance(part, Mapping) else {"type": "text", "content": part} for part in parts)
+    return "\n".join(
+        str(part["content"]) if isinstance(part.get("content"), str) else f"[{part.get('type')}]" for part in objects
+    )
+
+
+def _decode_json(raw: Any) -> Any:
+    """Decode an attribute's value: most SDKs write lists and objects as JSON text."""
+    if isinstance(raw, str) and raw[:1] in ("[", "{"):
+        try:
+            return json.loads(raw)
+        except ValueError:
+            return raw
+    return raw

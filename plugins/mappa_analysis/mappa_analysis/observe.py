@@ -1,0 +1,254 @@
+"""Diagnoses a team without training it: which agents fail, how often, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from mappa_analysis.coach_eval.labelled_actions import list_trajectories
+from mappa_analysis.handoffs import Handoff, summarize_handoffs
+from mappa_core.config.compose import ComposedConfig, restore
+from mappa_core.errors import ConfigError, RunError
+from mappa_core.evaluation.heldout import Evaluation, build_evaluation
+from mappa_core.evaluation.standalone import evaluate_standalone
+from mappa_core.evaluation.statistics import mean_interval
+from mappa_core.plugins import Registry
+from mappa_core.protocols import Provider, Split, Workflow
+from mappa_core.records import Role, Sandbox, Trajectory, Verdict
+from mappa_core.store.folder import CONFIG
+from mappa_core.store.reader import Reader, TrajectoryRow
+from mappa_core.store.summary import Interval
+from mappa_core.training.report import CoachFigures, coach_figures
+
+LOW_SCORE = 4.0
+"""Score (points) below which an action counts as a failure of its agent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowScoredAction:
+    """An action that the coach scored low, with its reasoning. `step` begins with the trajectory's id."""
+
+    step: str
+    score: float
+    blame: str | None
+    reasoning: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentDiagnosis:
+    """One agent over all rollouts.
+
+    `score` is the mean over its scored actions (points, 0-10), with an interval by task, or by cluster of tasks; `low`
+    of its `scored` actions are below `LOW_SCORE`. Some verdict blames it in `blamed` of the unsuccessful rollouts.
+    `tool_failures` of its `tool_calls` failed. `examples` are its lowest-scored actions.
+    """
+
+    agent: str
+    actions: int
+    scored: int
+    score: Interval | None
+    low: int
+    blamed: int
+    tool_calls: int
+    tool_failures: int
+    examples: tuple[LowScoredAction, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The result of an observation. `unsuccessful` rollouts have a metric below 1 or ended early; `failures` counts the
+    reasons of the latter. `handoffs` are the files of the team's contract."""
+
+    folder: Path
+    split: Split
+    evaluation: Evaluation
+    rollouts: int
+    unsuccessful: int
+    blamed_nobody: int
+    failures: Mapping[str, int]
+    agents: tuple[AgentDiagnosis, ...]
+    handoffs: tuple[Handoff, ...]
+    coach: CoachFigures
+
+
+async def observe(
+    composed: ComposedConfig,
+    registry: Registry,
+    *,
+    examples: int = 3,
+    on_providers: Callable[[Sequence[Provider]], None] | None = None,
+    on_sandboxes: Callable[[Mapping[str, Sandbox]], None] | None = None,
+    on_start: Callable[[int], None] | None = None,
+    on_trajectory: Callable[[Trajectory], None] | None = None,
+) -> Diagnosis:
+    """Roll out the tasks of `eval.split` with the coach on, into a new run folder, and diagnose the agents.
+
+    Args:
+        examples: how many of each agent's lowest-scored actions to return.
+        on_providers: called before the first rollout with all providers that data will be sent to, as is
+            `on_sandboxes` with the sandboxes of the tools and `on_start` with the number of rollouts.
+        on_trajectory: called with every finished rollout.
+
+    Raises:
+        ConfigError: `eval.coach` is false, so that there would be no verdicts.
+        GuardStop: tools lost every trajectory.
+    """
+    if not composed.config.eval.coach:
+        raise ConfigError("observe watches through the coach: set eval.coach=true")
+    trajectories: list[Trajectory] = []
+
+    def collect(trajectory: Trajectory) -> None:
+        trajectories.append(trajectory)
+        if on_trajectory is not None:
+            on_trajectory(trajectory)
+
+    result = await evaluate_standalone(
+        composed,
+        registry,
+        purpose="observe",
+        on_providers=on_providers,
+        on_sandboxes=on_sandboxes,
+        on_start=on_start,
+        on_trajectory=collect,
+    )
+    return diagnose(trajectories, result.roles, result.evaluation, result.folder, examples=examples)
+
+
+async def observe_run(
+    registry: Registry,
+    folder: Path,
+    *,
+    split: Split | None = None,
+    iteration: int | None = None,
+    examples: int = 3,
+) -> Diagnosis:
+    """Diagnose rollouts that the run in `folder` has recorded, by their recorded verdicts. Nothing is rolled out or
+    written.
+
+    Args:
+        split: None: the training rollouts, or those of the evaluation if there are none.
+        iteration: rollouts made after this many iterations; None: the last ones.
+
+    Raises:
+        RunError: the folder is not a run, or holds no such rollouts that ended.
+        PluginError, ConfigError: its workflow is not installed.
+    """
+    config = restore(registry, folder / CONFIG).config
+    workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
+    try:
+        with Reader(folder) as reader:
+            if split is None:
+                split = "train" if reader.counts("train") else "eval"
+            rows = _finished_rows(reader, folder, split, iteration)
+            stored = [reader.trajectory(row.id) for row in rows]
+    finally:
+        await workflow.close()
+    trajectories = _with_relevant_verdicts(stored)
+    evaluation = build_evaluation(
+        trajectories,
+        metric=workflow.metric,
+        figures=workflow.figures,
+        iteration=rows[0].iteration,
+        require_metric=False,
+    )
+    return diagnose(trajectories, workflow.agents, evaluation, folder, split=split, examples=examples)
+
+
+def _finished_rows(reader: Reader, folder: Path, split: Split, iteration: int | None) -> list[TrajectoryRow]:
+    """The ended rollouts of one split and iteration, in canonical order."""
+    rows = [row for row in list_trajectories(reader, split, iteration) if row.status != "open"]
+    if not rows:
+        after = "" if iteration is None else f" after {iteration} iterations"
+        raise RunError(f"{folder} holds no {split} rollouts{after} that ended")
+    last = max(row.iteration for row in rows)
+    return sorted((row for row in rows if row.iteration == last), key=lambda row: row.id)
+
+
+def _with_relevant_verdicts(stored: Sequence[Trajectory]) -> list[Trajectory]:
+    """The trajectories with the verdicts of the run's own coach; if it gave none, with the last ones that `mappa
+    recoach` added."""
+    own = {id(one): tuple(verdict for verdict in one.verdicts if verdict.phase != "again") for one in stored}
+    if not any(own.values()):
+        own = {id(one): tuple({verdict.step: verdict for verdict in one.verdicts}.values()) for one in stored}
+    return [replace(one, verdicts=own[id(one)]) for one in stored]
+
+
+def diagnose(
+    trajectories: Sequence[Trajectory],
+    roles: Mapping[str, Role],
+    evaluation: Evaluation,
+    folder: Path,
+    *,
+    split: Split = "eval",
+    examples: int,
+) -> Diagnosis:
+    """Diagnose the agents of `trajectories` by their verdicts."""
+    unsuccessful = [one for one in trajectories if _is_unsuccessful(one, evaluation.metric)]
+    blamed = [frozenset(verdict.blame for verdict in one.verdicts if verdict.blame) for one in unsuccessful]
+    blame = Counter(agent for names in blamed for agent in names)
+    return Diagnosis(
+        folder=folder,
+        split=split,
+        evaluation=evaluation,
+        rollouts=len(trajectories),
+        unsuccessful=len(unsuccessful),
+        blamed_nobody=sum(not names & frozenset(roles) for names in blamed),
+        failures=Counter(f"{one.error.kind}: {one.error.message}" for one in trajectories if one.error is not None),
+        agents=tuple(_diagnose_agent(agent, trajectories, blame[agent], examples) for agent in roles),
+        handoffs=summarize_handoffs(trajectories, roles, evaluation.metric),
+        coach=coach_figures(trajectories),
+    )
+
+
+def _is_unsuccessful(trajectory: Trajectory, metric: str) -> bool:
+    """Whether the rollout did not succeed; one without a known outcome does not count as a failure."""
+    return trajectory.error is not None or (metric in trajectory.outcome and trajectory.outcome[metric] < 1.0)
+
+
+def _diagnose_agent(agent: str, trajectories: Sequence[Trajectory], blamed: int, examples: int) -> AgentDiagnosis:
+    steps = {
+        step.id: (step, one.task.cluster or one.task.id)
+        for one in trajectories
+        for step in one.steps
+        if step.agent == agent
+    }
+    scored = [
+        verdict for one in trajectories for verdict in one.verdicts if verdict.step in steps and _is_scored(verdict)
+    ]
+    own = [step for step, _ in steps.values()]
+    results = [result for step in own for result in step.results]
+    lowest = sorted(scored, key=lambda verdict: (verdict.score, verdict.step))[:examples]
+    return AgentDiagnosis(
+        agent=agent,
+        actions=len(own),
+        scored=len(scored),
+        score=_mean_score(scored, [steps[verdict.step][1] for verdict in scored]),
+        low=sum(_points(verdict) < LOW_SCORE for verdict in scored),
+        blamed=blamed,
+        tool_calls=len(results),
+        tool_failures=sum(result.status != "ok" for result in results),
+        examples=tuple(_example(verdict) for verdict in lowest if _points(verdict) < LOW_SCORE),
+    )
+
+
+def _is_scored(verdict: Verdict) -> bool:
+    return verdict.score is not None
+
+
+def _points(verdict: Verdict) -> float:
+    assert verdict.score is not None  # callers pass scored verdicts only
+    return verdict.score
+
+
+def _mean_score(verdicts: Sequence[Verdict], tasks: Sequence[str]) -> Interval | None:
+    if not verdicts:
+        return None
+    return mean_interval(np.array([_points(verdict) for verdict in verdicts]), clusters=list(tasks))
+
+
+def _example(verdict: Verdict) -> LowScoredAction:
+    return LowScoredAction(step=verdict.step, score=_points(verdict), blame=verdict.blame, reasoning=verdict.reasoning)

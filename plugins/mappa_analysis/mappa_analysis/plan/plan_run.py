@@ -1,0 +1,213 @@
+"""Plans a run from its recipe and optionally a recorded run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mappa_analysis.plan.coach_calls import CoachAssignment, assign_coaches
+from mappa_analysis.plan.history import RunHistory, SplitHistory, read_history
+from mappa_analysis.plan.memory import EngineMemory, estimate_memory
+from mappa_analysis.plan.workload import PlannedAmount, Workload, multiply_amounts
+from mappa_analysis.plan.workload_estimator import WorkloadEstimator
+from mappa_core.config.compose import ComposedConfig, restore
+from mappa_core.config.resume_diff import diff_configs
+from mappa_core.config.schema import PolicySection, RunConfig
+from mappa_core.errors import ConfigError, TaskError
+from mappa_core.plugins import Registry
+from mappa_core.protocols import Split, TaskSource, Workflow
+from mappa_core.session.policies import assign_policies, build_policy_specs, trained_policies
+from mappa_core.store.folder import CONFIG
+from mappa_engine.cluster.placement import Resources
+
+_FREE_COACH_KEYS = ("price", "limits")
+_MACHINE_KEYS = ("engine.", "policies.")
+_TEAM_KEYS = ("tasks.", "workflow.", "agents.", "sampling.max_tokens", "sampling.temperature")
+"""Settings that affect the actions of agents, in addition to those of the machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedAgent:
+    """An agent and its policy: the kind of weights, and the model or API."""
+
+    agent: str
+    policy: str
+    kind: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """The expected work of a recipe. `iteration`, `evaluation` and `run` are the work of one iteration, one evaluation
+    and the whole run; `counterfactual` is the part of an iteration spent on counterfactual rollouts. `hours` is wall
+    time, None if unknown. `notes` state what the figures are based on."""
+
+    recipe: str
+    agents: tuple[PlannedAgent, ...]
+    coaches: tuple[CoachAssignment, ...]
+    memory: EngineMemory
+    iterations: int
+    evaluations: int
+    iteration: Workload
+    counterfactual: Workload
+    evaluation: Workload
+    run: Workload
+    hours: PlannedAmount | None
+    notes: tuple[str, ...]
+
+
+async def plan_run(
+    composed: ComposedConfig, registry: Registry, resources: Resources, *, previous: Path | None = None
+) -> RunPlan:
+    """Plan the run that `composed` describes; nothing is started, and no API key is needed.
+
+    Args:
+        resources: the nodes for the engine `cluster`.
+        previous: the folder of a run whose measurements are used; without it most figures are bounds or unknown.
+
+    Raises:
+        ConfigError, PluginError: the recipe cannot be built, or does not fit the resources.
+        RunError: `previous` is not a run, or is one of another team.
+    """
+    composed.require_installed()
+    config = composed.config
+    workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
+    try:
+        roles, max_turns = workflow.agents, workflow.max_turns
+    finally:
+        await workflow.close()
+    policy_of = assign_policies(config, tuple(roles))
+    trained = trained_policies(config, policy_of.values())
+    sections = {agent: _section(name, config) for agent, name in policy_of.items()}
+    differing = [] if previous is None else _relevant_differences(restore(registry, previous / CONFIG), composed)
+    estimator = WorkloadEstimator(
+        config=config,
+        sections=sections,
+        max_turns=max_turns,
+        coaches=await assign_coaches(config, registry, roles),
+        history=None if previous is None else read_history(previous, tuple(roles)),
+        coach_differs=any(key.startswith("coach.") for key in differing),
+    )
+    specs = build_policy_specs(config, [name for agent, name in policy_of.items() if sections[agent].kind != "api"])
+    tasks, no_tasks = _count_held_out_tasks(config, registry)
+    evaluations = _count_evaluations(config) if trained else 1
+    whole = _full_evaluations(config, evaluations)
+    iterations = config.train.iterations if trained else 0
+    rollouts = config.train.prompts * config.train.samples
+    learned = estimator.estimate("train", PlannedAmount(float(rollouts)), judged=True)
+    replayed = estimator.estimate_counterfactuals(rollouts)
+    iteration = learned + replayed
+    evaluation = estimator.estimate(
+        "eval", multiply_amounts(tasks, float(config.eval.samples)), judged=config.eval.coach
+    )
+    hours, no_hours = _estimate_hours(estimator.history, differing, learned, replayed, evaluation, iterations, whole)
+    return RunPlan(
+        recipe=composed.full_name,
+        agents=tuple(_planned_agent(agent, policy_of[agent], section) for agent, section in sections.items()),
+        coaches=tuple(estimator.coaches),
+        memory=estimate_memory(config, specs, resources, learning=bool(trained)),
+        iterations=iterations,
+        evaluations=evaluations,
+        iteration=iteration,
+        counterfactual=replayed,
+        evaluation=evaluation,
+        run=iteration * iterations + evaluation * whole,
+        hours=hours,
+        notes=_notes(previous, differing, no_tasks, no_hours),
+    )
+
+
+def _section(name: str, config: RunConfig) -> PolicySection:
+    return config.policies[name] if name in config.policies else config.policies["default"]
+
+
+def _planned_agent(agent: str, policy: str, section: PolicySection) -> PlannedAgent:
+    model = section.model or f"{section.use} {getattr(section.options, 'model', '')}".rstrip()
+    return PlannedAgent(agent=agent, policy=policy, kind=section.kind, model=model)
+
+
+def _count_evaluations(config: RunConfig) -> int:
+    """The number of evaluations of a run."""
+    every, last = config.eval.every, config.train.iterations
+    return len({0, last, *(range(every, last, every) if every else ())})
+
+
+def _full_evaluations(config: RunConfig, evaluations: int) -> float:
+    """The equivalent number of evaluations of all held-out tasks: if a part of the tasks selects the best checkpoint,
+    the others are evaluated before and after training only."""
+    share = config.eval.selection
+    if not config.checkpoint.best or share is None or evaluations < 2:
+        return float(evaluations)
+    return share * evaluations + (1 - share) * 2
+
+
+def _count_held_out_tasks(config: RunConfig, registry: Registry) -> tuple[PlannedAmount | None, str | None]:
+    """The number of tasks of an evaluation, or why it is unknown."""
+    if config.eval.problems is not None:
+        return PlannedAmount(float(config.eval.problems)), None
+    split: Split = "train" if config.eval.split == "train" else "eval"
+    try:
+        source: TaskSource = registry.build("tasks", config.tasks.use, config.tasks.options)
+        return PlannedAmount(float(len(source.load(split)))), None
+    except (TaskError, ConfigError) as error:
+        return None, f"how many tasks an evaluation has is not known: {error}"
+
+
+def _relevant_differences(before: ComposedConfig, now: ComposedConfig) -> list[str]:
+    """Settings in which `before` differs and on which its measurements depend."""
+    return [change.key for change in diff_configs(before, now) if _matters(change.key)]
+
+
+def _matters(key: str) -> bool:
+    if key.startswith(("coach.use", "coach.options.", "coach.by_agent.", "coach.hindsight.", "coach.reference_for")):
+        return not any(f".{free}" in key for free in _FREE_COACH_KEYS)
+    return key.startswith((*_MACHINE_KEYS, *_TEAM_KEYS))
+
+
+def _estimate_hours(
+    history: RunHistory | None,
+    differing: Sequence[str],
+    learned: Workload,
+    replayed: Workload,
+    evaluation: Workload,
+    iterations: int,
+    evaluations: float,
+) -> tuple[PlannedAmount | None, str]:
+    """Estimate the wall time of all iterations and evaluations, or the reason why it is unknown. Seconds scale with
+    tokens, except for publishing weights, which takes as long as before. Evaluations and counterfactual rollouts sample
+    at the speed at which an iteration collects."""
+    if history is None:
+        return None, ""
+    if history.seconds is None or history.rollouts is None:
+        return None, f"how long it takes is not known: {history.folder} finished no iteration"
+    if other := [key for key in differing if key.startswith(_MACHINE_KEYS)]:
+        return None, f"how long it takes is not known: {history.folder} was with another {', '.join(other)}"
+    then = history.splits["train"]
+    sampled = history.rollouts * _sampled_tokens(then) / then.trajectories
+    now, again, held_out = learned.sampled_tokens, replayed.sampled_tokens, evaluation.sampled_tokens
+    if now is None or again is None or held_out is None or not sampled:
+        return None, "how long it takes is not known, as the tokens are not"
+    published = PlannedAmount(history.seconds["publish"])
+    apart = ("publish", "counterfactuals")
+    by_tokens = sum(seconds for phase, seconds in history.seconds.items() if phase not in apart)
+    collecting = history.seconds["collect"] / sampled
+    training = (now * (by_tokens / sampled) + again * collecting + published) * iterations
+    evaluating = held_out * collecting * evaluations
+    return (training + evaluating) * (1 / 3600), ""
+
+
+def _sampled_tokens(history: SplitHistory) -> float:
+    """Sampled tokens of policies with local weights."""
+    return float(sum(totals.sampled or 0 for totals in history.agents.values()))
+
+
+def _notes(previous: Path | None, differing: Sequence[str], *unknown: str | None) -> tuple[str, ...]:
+    notes = [why for why in unknown if why]
+    if previous is None:
+        notes.insert(
+            0, "without a run figures are bounds, and time is not known: --from RUN takes what one has measured"
+        )
+    elif differing:
+        notes.insert(0, f"{previous} had other settings, so what it measured may not hold: {', '.join(differing)}")
+    return tuple(notes)

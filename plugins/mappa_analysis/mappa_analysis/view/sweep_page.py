@@ -1,0 +1,61 @@
+"""Writes `sweep.html`, one self-contained page on a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from mappa_analysis.sweep import SweepResult
+from mappa_analysis.view.chart import PERCENT_TICKS, Chart, Point, build_chart
+from mappa_core.evaluation.heldout import event_part
+from mappa_core.store.files import write_atomic
+from mappa_core.store.reader import Reader
+
+EvaluationCurve = Mapping[int, float]
+"""Held-out means by number of finished iterations."""
+
+
+def write_sweep_page(folder: Path, result: SweepResult, notes: Sequence[str]) -> Path:
+    """Write `sweep.html` into the folder of a sweep and return its path."""
+    environment = Environment(
+        loader=PackageLoader("mappa_analysis.view"), autoescape=select_autoescape(), undefined=StrictUndefined
+    )
+    curves: dict[str, list[EvaluationCurve]] = {}
+    for run in result.sweep.runs_with_status("done"):
+        curves.setdefault(result.sweep.setting(run), []).append(_read_curve(folder / run.folder))
+    page = environment.get_template("sweep.html").render(
+        name=folder.name,
+        sweep=result.sweep,
+        compared=result.compared,
+        notes=notes,
+        charts=[build_learning_chart(curves)] if curves else [],
+    )
+    path = folder / "sweep.html"
+    write_atomic(path, page)
+    return path
+
+
+def build_learning_chart(curves: Mapping[str, Sequence[EvaluationCurve]]) -> Chart:
+    """Build a chart with a line per setting: the mean over its seeds at iterations at which all were evaluated."""
+    lines = {name: _mean_curve(ones) for name, ones in curves.items()}
+    return build_chart(
+        "Held-out tasks over iterations, mean over seeds (those that checkpoints are chosen on, where there are such)",
+        lines,
+        x_high=max([at for points in lines.values() for at, _ in points] + [1]),
+        y_high=1.0,
+        y_labels=PERCENT_TICKS,
+    )
+
+
+def _mean_curve(curves: Sequence[EvaluationCurve]) -> list[Point]:
+    shared = sorted(set.intersection(*(set(curve) for curve in curves)))
+    return [(at, sum(curve[at] for curve in curves) / len(curves)) for at in shared]
+
+
+def _read_curve(folder: Path) -> EvaluationCurve:
+    with Reader(folder) as reader:
+        bodies = [event.body for event in reader.events("evaluation") if event.body["interval"] is not None]
+    selection = [body for body in bodies if event_part(body) == "selection"]
+    return {int(body["iteration"]): float(body["interval"]["mean"]) for body in selection or bodies}

@@ -1,0 +1,73 @@
+"""The page on the policies' health: a chart per figure of the updates with a line per policy, and the warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+
+from mappa_analysis.view.chart import Chart, build_fitted_chart
+from mappa_analysis.view.metric_points import IterationMetrics, last_iteration, metric_points, names_between
+from mappa_core.store.reader import Reader
+from mappa_core.training.health_report import read_warnings
+
+POLICY_FIGURES: Mapping[str, str] = {
+    "entropy": "Entropy, nats a token",
+    "kl": "Divergence from the reference, nats a token",
+    "grad_norm": "Norm of the gradient",
+    "mismatch_max": "Largest mismatch of sampler and learner, nats",
+    "mismatch_kl": "Divergence of the learner from the sampler, nats a token",
+    "ess": "Effective sample size, share of the sample",
+    "clip_share": "Tokens that the loss clips, share",
+    "reward_std": "Standard deviation of rewards",
+    "equal_groups": "Groups whose rewards are all equal, share",
+    "loss": "Loss",
+    "lr": "Learning rate",
+}
+"""Titles of the figures of an update by their names in the engine, in the order of the page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatestFigures:
+    """The figures of a policy in the last iteration."""
+
+    policy: str
+    figures: Mapping[str, float]
+
+
+def build_policies_page(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
+    iterations = reader.iterations()
+    policies = sorted({name.rpartition("/")[0] for name in names_between(iterations, "policy/", "")})
+    latest = iterations[-1][1] if iterations else {}
+    return {
+        "titles": POLICY_FIGURES,
+        "warnings": read_warnings(reader),
+        "iterations": len(iterations),
+        "figures": [
+            LatestFigures(
+                policy=policy,
+                figures={name: latest[key] for name in POLICY_FIGURES if (key := f"policy/{policy}/{name}") in latest},
+            )
+            for policy in policies
+        ],
+        "charts": build_policy_charts(iterations, policies),
+    }
+
+
+def build_policy_charts(iterations: IterationMetrics, policies: list[str]) -> list[Chart]:
+    """Build charts of the recorded figures; the lengths of each agent's actions come after the divergence."""
+    end = last_iteration(iterations)
+    drawn: dict[str, Chart] = {}
+    for name, title in POLICY_FIGURES.items():
+        lines = {policy: metric_points(iterations, f"policy/{policy}/{name}") for policy in policies}
+        if any(lines.values()):
+            drawn[name] = build_fitted_chart(title, lines, x_high=end)
+    agents = names_between(iterations, "agent/", "/length")
+    lengths = {agent: metric_points(iterations, f"agent/{agent}/length") for agent in agents}
+    if agents:
+        drawn["length"] = build_fitted_chart("Length of an action, sampled tokens", lengths, x_high=end)
+    order = ("entropy", "kl", "length", *POLICY_FIGURES)
+    return [drawn[name] for name in dict.fromkeys(order) if name in drawn]

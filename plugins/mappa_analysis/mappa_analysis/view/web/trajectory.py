@@ -1,0 +1,138 @@
+"""The page on one trajectory: a timeline of agents and turns, and prompts, replies, tool calls, verdicts and blame."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Literal
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from mappa_analysis.view.web.lineage import build_lineage_graph
+from mappa_analysis.view.web.trajectories import find_neighbours, parse_filters
+from mappa_core.errors import RunError
+from mappa_core.records import NOBODY, Step, ToolCall, ToolResult, Verdict
+from mappa_core.store.reader import Reader
+
+_FENCE = re.compile(r"^```([^\n`]*)\n(.*?)(?:^```[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPart:
+    """A part of an agent's text: prose, or the inside of a fenced block, labelled by its info string."""
+
+    kind: Literal["prose", "code"]
+    text: str
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallWithResult:
+    """A tool call and its result, each None if the record has none. `arguments` are those not already in the agent's
+    text; the inside of a fenced block, for example, is."""
+
+    call: ToolCall | None
+    arguments: Mapping[str, Any]
+    result: ToolResult | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionView:
+    """A step for display. `colour` is the number of its agent; `score` is that of the last verdict that has one."""
+
+    step: Step
+    colour: int
+    parts: tuple[TextPart, ...]
+    calls: tuple[CallWithResult, ...]
+    verdicts: tuple[Verdict, ...]
+    score: float | None
+    tokens: int | None
+    blamed: tuple[str, ...]
+    hand_off: bool
+
+
+def build_trajectory_page(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
+    identity, filters = request.query_params.get("id"), parse_filters(request)
+    if identity is None:
+        raise HTTPException(400, "id is missing: which trajectory?")
+    try:
+        number = reader.number(identity)
+    except RunError:
+        raise HTTPException(404, f"There is no trajectory {identity}.") from None
+    found = reader.trajectory(identity)
+    colours = {agent: place for place, agent in enumerate(dict.fromkeys(step.agent for step in found.steps))}
+    verdicts: dict[str, list[Verdict]] = {}
+    for verdict in found.verdicts:
+        verdicts.setdefault(verdict.step, []).append(verdict)
+    actions = [
+        _build_action(step, colours[step.agent], verdicts.get(step.id, []), previous)
+        for previous, step in zip((None, *found.steps), found.steps, strict=False)
+    ]
+    newer, older = find_neighbours(reader, filters, number)
+    return {
+        "filters": filters,
+        "found": found,
+        "row": reader.row(identity),
+        "actions": actions,
+        "colours": colours,
+        "graph": build_lineage_graph(found.steps),
+        "blamed": Counter(name for action in actions for name in action.blamed).most_common(),
+        "newer": newer,
+        "older": older,
+    }
+
+
+def build_prompt(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
+    """Build the prompt of an action. It is loaded when unfolded, because it repeats all earlier messages."""
+    try:
+        step = reader.step(request.query_params.get("step", ""))
+    except RunError as error:
+        raise HTTPException(404, str(error)) from None
+    return {"messages": step.messages}
+
+
+def split_fences(text: str) -> tuple[TextPart, ...]:
+    """Split a text into prose and fenced blocks, in order; an unclosed block extends to the end."""
+    found, at = [], 0
+    for fence in _FENCE.finditer(text):
+        found.append(TextPart(kind="prose", text=text[at : fence.start()].strip("\n")))
+        found.append(TextPart(kind="code", text=fence[2].rstrip("\n"), label=fence[1].strip()))
+        at = fence.end()
+    found.append(TextPart(kind="prose", text=text[at:].strip("\n")))
+    return tuple(piece for piece in found if piece.text)
+
+
+def _build_action(step: Step, colour: int, verdicts: Sequence[Verdict], previous: Step | None) -> ActionView:
+    scores = [verdict.score for verdict in verdicts if verdict.score is not None]
+    tokens = step.completion.tokens
+    blamed = [verdict.blame for verdict in verdicts if verdict.blame is not None and verdict.blame != NOBODY]
+    return ActionView(
+        step=step,
+        colour=colour,
+        parts=split_fences(step.completion.text),
+        calls=tuple(_pair_calls(step)),
+        verdicts=tuple(verdicts),
+        score=scores[-1] if scores else None,
+        tokens=None if tokens is None else len(tokens),
+        blamed=tuple(dict.fromkeys(blamed)),
+        hand_off=previous is not None and previous.agent != step.agent,
+    )
+
+
+def _pair_calls(step: Step) -> list[CallWithResult]:
+    return [
+        CallWithResult(
+            call=call, arguments={} if call is None else _unquoted_arguments(call, step.completion.text), result=result
+        )
+        for call, result in zip_longest(step.calls, step.results)
+    ]
+
+
+def _unquoted_arguments(call: ToolCall, text: str) -> dict[str, Any]:
+    said = (isinstance(value, str) and value.strip() in text for value in call.arguments.values())
+    return {name: value for (name, value), known in zip(call.arguments.items(), said, strict=True) if not known}

@@ -1,0 +1,276 @@
+"""`mappa coach eval` and `mappa recoach`, on a run of a team without a model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mappa_analysis.cli.coach import parse_coaches
+from mappa_core.cli import main
+from mappa_core.errors import ConfigError, PluginError
+from mappa_core.plugins import load_plugins
+from mappa_core.records import Task
+from mappa_core.store import Reader, RunFolder
+
+
+@pytest.fixture(scope="module")
+def doubles(module_site):
+    module_site.install("acme_doubles")
+    return module_site
+
+
+@pytest.fixture(scope="module")
+def run(doubles, tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    assert main(["train", "--plugin", "doubles", f"run.root={root}", "run.name=run", "--quiet"]) == 0
+    return root / "run"
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    return Path(shutil.copytree(run, tmp_path / "copy"))
+
+
+@pytest.fixture
+def told(run, capsys, monkeypatch):
+    """Run a command and return its exit code, what it printed, and what it said beside."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def tell(*args):
+        capsys.readouterr()
+        code = main([str(one) for one in args])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return tell
+
+
+# --- coach eval: choosing ---------------------------------------------------------------------------------------------
+
+
+def choose(coaches, *settings):
+    return parse_coaches(load_plugins(only=("doubles",)), coaches, settings)
+
+
+def test_a_coach_is_named_by_its_offer_or_by_a_name_of_its_own(doubles):
+    plain, low, high = choose(["strict", "low=moody", "high=moody"], "low.noise=0.5", "high.noise=4", "high.seed=3")
+    assert (plain.name, plain.offer, plain.options.right) == ("strict", "strict", 10.0)
+    assert (low.name, low.offer, low.options.noise, low.options.seed) == ("low", "moody", 0.5, 0)
+    assert (high.options.noise, high.options.seed) == (4.0, 3)
+
+
+def test_members_of_an_ensemble_have_options_too(doubles):
+    (both,) = choose(["both=ensemble"], "both.members=[{use: strict}, {use: moody, options: {noise: 1}}]")
+    assert [member.options.__class__.__name__ for member in both.options.members] == ["StrictOptions", "MoodyOptions"]
+    assert both.options.members[1].options.noise == 1.0
+
+
+@pytest.mark.parametrize(
+    ("coaches", "settings", "error", "message"),
+    [
+        (["strict", "strict"], [], ConfigError, "strict is named already; give it another name: --coach NAME=strict"),
+        (["a.b=strict"], [], ConfigError, "has a dot in it"),
+        (["strickt"], [], PluginError, "no coach is called 'strickt'. Did you mean strict?"),
+        (["low=moody"], ["lo.noise=1"], ConfigError, "lo: no --coach is named so, and options are NAME.key=value. Did"),
+        (["low=moody"], ["noise=1"], ConfigError, "noise: no --coach is named so"),
+        (["low=moody"], ["low.nois=1"], ConfigError, "low.nois: not a setting (set by command line). Did you mean low"),
+        (["low=moody"], ["low.noise=much"], ConfigError, "low.noise: 'much' is not a number"),
+        (["low=moody"], ["low=3"], ConfigError, "low: 3 stands where a section is needed"),
+        (["low=moody"], ["low.noise"], ConfigError, "write key=value"),
+        (["paid"], [], ConfigError, "paid.model: no value; give one in a config file or as paid.model=VALUE"),
+        (["both=ensemble"], ["both.members=[{use: strict, options: {rihgt: 1}}]"], ConfigError, "0.options.rihgt"),
+    ],
+)
+def test_what_cannot_be_chosen_is_said(doubles, coaches, settings, error, message):
+    with pytest.raises(error) as caught:
+        choose(coaches, *settings)
+    assert message in str(caught.value)
+
+
+# --- coach eval: printing ---------------------------------------------------------------------------------------------
+
+
+def test_a_certificate_reads_well(run, told):
+    code, out, err = told(
+        "coach", "eval", "--run", run, "--coach", "strict", "--coach", "moody", "--coach", "patchy", "--repeats", 2
+    )
+    assert (code, err) == (0, "")
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= 100
+    lines = out.splitlines()
+    assert lines[0] == "48 actions of 24 trajectories, each judged 2 times; 50.0 % are right (label above 0.5)"
+    assert "the coach was shown the truth for doubler" in out
+    assert "trajectories without an outcome, left out: 4 PromptTooLong" in out
+    assert "strict           96  1.00 [1.00, 1.00]  +1.00 [+1.00, +1.00]" in out
+    assert "strict  0.00 [0.00, 0.00]        100.0 [100.0, 100.0]" in out
+    assert "twice as many tokens" in out
+    # An agent always acts at the same place, and all even numbers are right: there is nothing to compare.
+    assert "one place later" not in out and "task: even against odd" not in out
+    assert "x failed: ConnectionError: no route to the coach" in out
+    assert "$0: asks nobody" in out
+    assert "best member: strict" in out and "no significant difference to its best member" in out
+
+
+def test_a_certificate_as_json_is_one_object(run, told):
+    code, out, err = told("coach", "eval", "--run", run, "--coach", "strict", "--coach", "moody", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert [coach["name"] for coach in found["coaches"]] == ["strict", "moody"]
+    assert found["coaches"][0]["overall"]["auc"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert found["coaches"][0]["noise"] is None
+    assert found["coaches"][0]["effort"]["usd_per_1000"] is None
+    assert found["ensemble"]["finding"] == "no significant difference"
+
+
+def test_to_whom_data_is_sent_is_said_before(run, told):
+    code, out, err = told("coach", "eval", "--run", run, "--coach", "paid", "paid.model=dear-1", "--limit", 2)
+    assert code == 0
+    assert "is sent to paid (dear-1) at paid.example" in err
+    assert "$10.00" in out
+
+
+def test_saved_actions_can_be_certified_on(run, told, tmp_path):
+    file = tmp_path / "labelled.jsonl"
+    saving = told("coach", "eval", "--run", run, "--coach", "moody", "--save", file, "--json")
+    loaded = told("coach", "eval", "--file", file, "--coach", "moody", "--json")
+    saved, again = json.loads(saving[1]), json.loads(loaded[1])
+    assert again["coaches"][0]["overall"] == saved["coaches"][0]["overall"]
+    assert again["left_out"] == {}
+    assert set(json.loads(file.read_text().splitlines()[0])) == {"scene", "label", "trajectory"}
+
+
+def test_one_agent_and_a_limit(run, told):
+    asked = ("coach", "eval", "--run", run, "--coach", "strict", "--agent", "checker", "--limit", 7, "--json")
+    found = json.loads(told(*asked)[1])
+    assert (found["actions"], found["trajectories"]) == (7, 7)
+    assert list(found["coaches"][0]["by_agent"]) == ["checker"]
+    assert found["truth_shown"] == []
+
+
+def test_the_same_run_twice_is_one_run_and_a_copy_is_another(run, copy, told):
+    asked = ("coach", "eval", "--run", run, "--run", run, "--run", copy, "--coach", "strict", "--json")
+    assert json.loads(told(*asked)[1])["trajectories"] == 48
+
+
+def test_a_trajectory_that_never_ended_has_no_label(copy, told):
+    with RunFolder.open(copy) as folder:
+        folder.store.begin_trajectory("train", "train-000009/late/000", Task(id="late", prompt="4"), 0, 9)
+    found = json.loads(told("coach", "eval", "--run", copy, "--coach", "strict", "--json")[1])
+    assert (found["trajectories"], found["left_out"]) == (24, {"PromptTooLong": 4, "not finished": 1})
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--coach", "strict"], "name the labelled actions with --run RUN (one or more) or with --file FILE"),
+        (["--coach", "strict", "--run", "a", "--file", "b"], "name the labelled actions"),
+        (["--coach", "strict", "--run", "nowhere"], "nowhere is not a run folder"),
+        (["--coach", "strict", "--file", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+        (["--run", "nowhere"], "Missing option '--coach'"),
+        (["--coach", "strict", "--run", "nowhere", "--repeats", "0"], "Invalid value for '--repeats'"),
+    ],
+)
+def test_wrong_input_is_exit_code_2(told, args, message):
+    code, out, err = told("coach", "eval", *args)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+# --- coach eval: against counterfactual rollouts ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def replaced(doubles, tmp_path_factory):
+    """A run in which the doubler's actions were replaced by `6`, and the checker's by `0`."""
+    root = tmp_path_factory.mktemp("replaced")
+    credit = "credit.counterfactual={use: default, texts: {doubler: '6', checker: '0'}}"
+    assert main(["train", "--plugin", "doubles", f"run.root={root}", "run.name=run", "--quiet", credit]) == 0
+    return root / "run"
+
+
+def test_blame_is_held_against_what_would_have_come_of_it(replaced, told):
+    code, out, err = told("coach", "eval", "--run", replaced, "--coach", "strict", "--against", "counterfactual")
+    assert (code, err) == (0, "")
+    # Of the numbers 2 to 10, twice 3 alone is 6 where the doubler said something else.
+    with Reader(replaced) as reader:
+        three = [row for row in reader.trajectories("train", limit=99) if row.task == "n3" and row.status == "done"]
+    assert f"in {len(three)} of them another action helps" in out
+    assert "lowest score is guilty" in out and "x nobody blamed in the trajectory" in out
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= 100
+    code, out, _ = told(
+        "coach", "eval", "--run", replaced, "--coach", "strict", "--against", "counterfactual", "--json"
+    )
+    found = json.loads(out)
+    assert code == 0 and found["guilty"] == len(three) and found["coaches"][0]["lowest"]["trajectories"] == len(three)
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [([], "has a counterfactual credit: name runs that were trained"), (["--repeats", "2"], "leave --repeats out")],
+)
+def test_blame_without_counterfactual_rollouts_is_exit_code_2(run, told, extra, message):
+    code, _, err = told("coach", "eval", "--run", run, "--coach", "strict", "--against", "counterfactual", *extra)
+    assert code == 2 and message in err
+
+
+def test_counterfactual_rollouts_are_listed_only_where_they_are_asked_for(replaced, told):
+    assert "counterfactual" not in told("runs", "show", replaced)[1]
+    _, out, _ = told("runs", "show", replaced, "--split", "counterfactual")
+    assert "counterfactual/train-000000/" in out
+
+
+# --- recoach ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_judged_again_and_the_change_is_shown(copy, told):
+    code, out, err = told("recoach", copy, "--coach", "strict", "right=0", "wrong=10")
+    assert (code, err) == (0, "")
+    assert max(len(line.rstrip()) for line in out.splitlines() if str(copy) not in line) <= 100
+    assert out.startswith("strict: 44 verdicts (44 scored, 0 abstained, 0 failed)\n")
+    assert "-1.00 [-1.00, -1.00]   44 (100.0 %)" in out
+    assert "biggest movers" in out
+    mover = next(line.split()[0] for line in out.splitlines() if line.startswith("train-"))
+    assert f"mappa runs trace {copy} TRAJECTORY" in out
+    code, out, _ = told("runs", "trace", copy, mover)
+    assert code == 0 and out.count("strict") == 4
+
+
+def test_the_runs_own_coach_keeps_its_options(copy, told, doubles):
+    told("recoach", copy, "--coach", "strict", "right=6", "coach.timeout_s=9", "--limit", 1)
+    with Reader(copy) as reader:
+        (event,) = reader.events("recoach")
+    assert event.body["coach"]["options"] == {"right": 6.0, "wrong": 0.0}
+    assert event.body["coach"]["timeout_s"] == 9.0
+
+
+def test_recoach_as_json_is_one_object(copy, told):
+    code, out, err = told("recoach", copy, "--coach", "moody", "noise=3", "--iteration", 1, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert (found["coach"], found["stands_for"], list(found["by_iteration"])) == ("moody", "live", ["1"])
+    assert 0 <= found["overall"]["flip_share"] <= 1
+    assert found["overall"]["correlation"].keys() == {"value", "low", "high"}
+    assert found["movers"][0].keys() >= {"step", "trajectory", "agent", "before", "after"}
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--coach", "strickt"], "coach.use: no coach is called 'strickt'. Did you mean strict?"),
+        (["--coach", "strict", "rihgt=1"], "coach.options.rihgt: not a setting"),
+        (["--coach", "strict", "--iteration", "9"], "holds no train rollouts of iteration 9 that ended"),
+    ],
+)
+def test_what_cannot_be_judged_again_is_exit_code_2(run, told, args, message):
+    code, out, err = told("recoach", run, *args)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_a_run_in_use_is_exit_code_2(copy, told):
+    with RunFolder.open(copy):
+        code, _, err = told("recoach", copy, "--coach", "strict")
+    assert code == 2
+    assert "is in use by process" in err

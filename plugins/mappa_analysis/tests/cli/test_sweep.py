@@ -1,0 +1,152 @@
+"""`mappa sweep`: seeds times settings as runs of their own, and what is wrong input."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from mappa_analysis.sweep import SweepRun, SweepRunner, expand_grid, load_sweep
+from mappa_core.cli.main import main
+from mappa_core.errors import ConfigError, RunError
+from mappa_core.store.summary import read_summary
+
+
+@pytest.fixture
+def doubles(site, monkeypatch):
+    """The team that doubles numbers, also for processes of their own."""
+    site.install("acme_doubles")
+    monkeypatch.setenv("PYTHONPATH", site.python_path)
+
+
+@pytest.fixture
+def inside(monkeypatch):
+    """Runs of a sweep are trained in this process, each in a thread."""
+
+    async def launch(arguments, log):
+        return await asyncio.to_thread(main, arguments)
+
+    monkeypatch.setattr("mappa_analysis.sweep.launch_locally", launch)
+
+
+SHORT = ("--plugin", "doubles", "train.iterations=1", "train.prompts=2", "train.samples=1", "eval.problems=4")
+
+
+def test_a_sweep_ends_with_what_failed_shown_and_goes_on_with_that_alone(doubles, tmp_path, capsys):
+    folder = tmp_path / "sweep"
+    vary = ("--vary", "coach.options.right=[10.0, 9.0]", "--seeds", "0", "--jobs", "2")
+    code = main(["sweep", "--folder", str(folder), *vary, *SHORT, "coach.options.wrong=1.0"])
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    assert "arm2-s0 (coach.options.right=9.0, seed 0) done" in captured.err and "[2 of 2 done]" in captured.err
+    assert "coach.options.right=9.0, coach.options.right=10.0: no significant difference" in captured.out
+    assert "No setting is named the best" in captured.out
+    assert "figures speak of other problems, not of other seeds" in captured.out
+    assert (folder / "sweep.html").read_text().count("<svg") == 1
+    assert read_summary(folder / "arm2-s0").seed == 0
+    assert "right: 9.0" in (folder / "arm2-s0" / "config.yaml").read_text()
+
+    # What is done is not run again; a run that fails is shown, and the others go on.
+    written = (folder / "arm1-s0" / "run.db").stat().st_mtime_ns
+    summary = folder / "arm2-s0" / "summary.json"
+    summary.write_text(summary.read_text().replace('"done"', '"stopped"'))
+    (folder / "arm2-s0" / "config.yaml").write_text("recipe: doubles/tiny\n")
+    code = main(["sweep", "--resume", str(folder), "--json"])
+    captured = capsys.readouterr()
+    assert code == 2 and captured.err == ""
+    document = json.loads(captured.out)
+    assert [run["status"] for run in document["runs"]] == ["done", "failed"]
+    assert document["runs"][1]["error"].startswith("Error: coach.use, tasks.use, workflow.use: no value")
+    assert [arm["name"] for arm in document["compared"]["arms"]] == ["coach.options.right=10.0"]
+    assert (folder / "arm1-s0" / "run.db").stat().st_mtime_ns == written
+    assert load_sweep(folder).runs_with_status("failed")[0].folder == "arm2-s0"
+
+
+def test_a_sweep_chooses_by_the_tasks_that_checkpoints_are_chosen_on(doubles, inside, tmp_path, capsys):
+    folder = tmp_path / "sweep"
+    words = ("train.samples=[1, 2]", "--seeds", "3", "checkpoint.best=true")
+    assert main(["sweep", "--folder", str(folder), "--vary", *words, "--quiet", "--json", *SHORT]) == 0
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert document["chosen"] == {"setting": "train.samples=1", "selection_mean": 1.0}
+    own = read_summary(folder / "arm1-s3").eval
+    assert own.n + own.selection.n == 4 and document["compared"]["problems"] == own.n
+    assert document["compared"]["arms"][0]["mean"]["mean"] == own.after.mean
+
+
+# --- arms -------------------------------------------------------------------------------------------------------------
+
+
+def test_values_may_hold_commas_and_lists():
+    arms = expand_grid(["train.betas=[[0.9, 0.95], [0.9, 0.99]]", "a.b=['x, y', z]"])
+    assert [arm.name for arm in arms] == ["arm1", "arm2", "arm3", "arm4"]
+    assert [arm.words for arm in arms[:2]] == [
+        ("train.betas=[0.9, 0.95]", "a.b=x, y"),
+        ("train.betas=[0.9, 0.95]", "a.b=z"),
+    ]
+    assert expand_grid([])[0].words == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train.prompts"], r"write KEY=\[VALUE, VALUE\]"),
+        (["train.prompts=4,8"], r"write KEY=\[VALUE, VALUE\]"),
+        (["train.prompts=[4]"], r"write KEY=\[VALUE, VALUE\]"),
+        (["train.prompts=[4, 8]", "train.prompts=[2, 3]"], "comes twice"),
+        (["train.prompts=[4, 4]"], "one setting twice"),
+        (["train.prompts=[4"], "not valid YAML"),
+    ],
+)
+def test_what_is_no_list_of_values_is_refused(words, message):
+    with pytest.raises(ConfigError, match=message):
+        expand_grid(words)
+
+
+def test_wrong_input_writes_nothing(doubles, tmp_path, capsys):
+    folder = tmp_path / "sweep"
+    for words, message in (
+        (("--vary", "train.promts=[1, 2]"), "train.promts: not a setting"),
+        (("--vary", "train.prompts=[0, 2]"), "train.prompts: must be at least 1"),
+        (("--seeds", "0,one"), "--seeds 0,one: write whole numbers"),
+        (("--seeds", "0,0"), "a seed stands there twice"),
+        (("--name", "x"), "--folder DIR"),
+    ):
+        assert main(["sweep", "--folder", str(folder), *SHORT, *words]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
+        assert not folder.exists()
+    assert main(["sweep", "--resume", str(folder)]) == 2
+    assert "is not the folder of a sweep" in " ".join(capsys.readouterr().err.split())
+    assert main(["sweep", "--resume", str(folder), "--seeds", "0"]) == 2
+    assert "leave everything out but --jobs" in " ".join(capsys.readouterr().err.split())
+    folder.mkdir()
+    assert main(["sweep", "--folder", str(folder), *SHORT]) == 2
+    assert "--resume" in capsys.readouterr().err
+
+
+def test_without_ray_nothing_is_begun_on_it(doubles, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("mappa_engine.cluster.requirements.installed_version", lambda library: None)
+    assert main(["sweep", "--folder", str(tmp_path / "sweep"), "--ray", "auto", *SHORT]) == 2
+    assert "--ray cannot start here (ray: not installed)" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_folder_with_a_run_is_gone_on_with_and_one_without_is_begun(tmp_path):
+    from mappa_analysis.sweep import Sweep, SweepArm, launch_locally
+
+    run = SweepRun(arm="arm1", seed=4, folder="arm1-s4")
+    arms = (SweepArm(name="arm1", words=("a=[1, 2]",)),)
+    sweep = Sweep(plugin="p", recipe="r", blocked=("torch",), arms=arms, runs=(run,))
+    running = SweepRunner(tmp_path, sweep, jobs=1, on_change=lambda now, run: None, launch=launch_locally)
+    words = running.arguments(run)
+    place = [f"run.root={tmp_path}", "run.name=arm1-s4", "seed=4"]
+    config = ["--config", str(tmp_path / "config.yaml")]
+    assert words == ["--block", "torch", "train", "--quiet", *config, "a=[1, 2]", *place]
+    (tmp_path / "arm1-s4").mkdir()
+    assert running.arguments(run)[2:] == ["train", "--quiet", "--resume", str(tmp_path / "arm1-s4")]
+
+
+def test_a_sweep_of_a_newer_version_is_refused(tmp_path):
+    (tmp_path / "sweep.json").write_text('{"schema": 99}')
+    with pytest.raises(RunError, match="99"):
+        load_sweep(tmp_path)

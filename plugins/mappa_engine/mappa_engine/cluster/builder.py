@@ -1,0 +1,193 @@
+"""Builds learner groups, sampler pools and weight routes from a placement."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mappa_core.config.schema import TrainSection
+from mappa_core.protocols import Lora, PolicySpec
+from mappa_engine.adapters import LORA_MATRICES, PEFT_PREFIX, adapter_config
+from mappa_engine.cluster import placement
+from mappa_engine.cluster.actors import RayActors, ReservedBundle
+from mappa_engine.cluster.learners import LearnerConfig, LearnerGroup
+from mappa_engine.cluster.placement import ModelShape, Placement
+from mappa_engine.cluster.samplers.messages import SamplerConfig
+from mappa_engine.cluster.samplers.pool import SamplerPool
+from mappa_engine.cluster.samplers.remote_engine import Deadlines, EngineResources
+from mappa_engine.cluster.sync.gpu_transfer import GpuTransfer
+from mappa_engine.cluster.sync.interfaces import WeightProvider
+from mappa_engine.cluster.sync.probe import ProbeLimit
+from mappa_engine.cluster.sync.publisher import WeightRoute
+from mappa_engine.model_info import ModelInfo, tensor_names, ties_embeddings
+from mappa_engine.options import ClusterOptions
+
+_EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EnginePlan:
+    """Everything that is known before processes start: policies, models, placement and options."""
+
+    specs: Mapping[str, PolicySpec]
+    readings: Mapping[str, ModelInfo]
+    """Model infos by model."""
+    shapes: Mapping[str, ModelShape]
+    placement: Placement
+    options: ClusterOptions
+    train: TrainSection | None
+    seed: int
+
+    @property
+    def gpu(self) -> bool:
+        """Whether learners and samplers compute on GPUs."""
+        return self.placement.device == "gpu"
+
+    @property
+    def colocated(self) -> bool:
+        """Whether learners and samplers share GPUs in turns."""
+        return self.gpu and self.options.placement == "colocated" and self.train is not None
+
+    @property
+    def transport(self) -> str:
+        """Transport of full weights to samplers: store, nccl or ipc."""
+        if self.options.transport != "auto":
+            return self.options.transport
+        if not self.gpu or self.train is None:
+            return "store"
+        return "ipc" if self.options.placement == "colocated" else "nccl"
+
+    def window(self, model: str) -> int:
+        """Return the context window of a sampler: maximum tokens of prompt plus action."""
+        return self.options.window or self.readings[model].window
+
+    def tied(self, model: str) -> dict[str, str]:
+        """Map the embedding's tensor name to the output head's where both share weights. Between GPUs it is sent once,
+        and the map is empty."""
+        reading = self.readings[model]
+        if self.transport != "store" or not ties_embeddings(reading.config):
+            return {}
+        return {name: _HEAD for name in tensor_names(reading.model_path) if name.endswith(_EMBEDDING)}
+
+    def slot_fraction(self, slot: int) -> float:
+        """Return the fraction of a slot that each of its actors gets."""
+        return 1.0 / len(self.placement.loads_on(slot))
+
+
+class EngineBuilder:
+    """Starts learner groups and sampler pools of a plan on its reserved slots."""
+
+    def __init__(self, plan: EnginePlan, ray_actors: RayActors, slots: Sequence[ReservedBundle]) -> None:
+        self._plan = plan
+        self._ray_actors = ray_actors
+        self._slots = slots
+
+    async def open_group(self, placed: placement.GroupPlacement) -> LearnerGroup:
+        """Start a learner group, and load its policies."""
+        plan = self._plan
+        assert plan.train is not None  # without training there are no groups
+        config = LearnerConfig(
+            specs=tuple(plan.specs[name] for name in placed.policies),
+            train=plan.train,
+            options=plan.options,
+            dtype=plan.placement.dtype,
+            gpu=plan.gpu,
+            seed=plan.seed,
+        )
+        share = min(plan.slot_fraction(slot) for slot in placed.slots)
+        return await LearnerGroup.open(
+            placed.name,
+            self._ray_actors,
+            config,
+            slots=[self._slots[slot] for slot in placed.slots],
+            cpus=share,
+            gpus=share if plan.gpu else 0.0,
+        )
+
+    def build_pool(self, placed: placement.PoolPlacement, refresh: Callable[[str], Awaitable[object]]) -> SamplerPool:
+        """Build the sampler pool of a model; its engines are not started."""
+        plan, options = self._plan, self._plan.options
+        return SamplerPool(
+            self._ray_actors,
+            self._sampler_config(placed),
+            [self._engine_resources(engine) for engine in placed.engines],
+            name=placed.name,
+            full=any(plan.specs[name].kind == "full" for name in placed.policies),
+            deadlines=Deadlines(start_s=options.start_s, sync_s=options.sync_s, call_s=options.call_s),
+            refresh=refresh,
+        )
+
+    def _engine_resources(self, slots: Sequence[int]) -> EngineResources:
+        share = min(self._plan.slot_fraction(slot) for slot in slots)
+        return EngineResources(slot=self._slots[slots[0]], cpus=share, gpus=share if self._plan.gpu else 0.0)
+
+    def _sampler_config(self, placed: placement.PoolPlacement) -> SamplerConfig:
+        plan, options = self._plan, self._plan.options
+        reading = plan.readings[placed.model]
+        adapters = [one for name in placed.policies if (one := plan.specs[name]).lora is not None]
+        return SamplerConfig(
+            model=reading.model_path,
+            device="cuda" if plan.gpu else "cpu",
+            dtype=plan.placement.dtype,
+            window=plan.window(placed.model),
+            kv_cache_bytes=options.kv_cache_mb << 20,
+            max_batch=options.max_batch,
+            prefix_caching=options.prefix_caching,
+            tensor_parallel=options.tensor_parallel,
+            isolate_waves=options.deterministic,
+            adapter_policies=tuple(one.name for one in adapters),
+            lora_rank=max((one.lora.rank for one in adapters if one.lora is not None), default=0),
+            # Running requests keep the adapter that they started with.
+            max_adapters=len(adapters) * (options.max_staleness + 2),
+            tied=plan.tied(placed.model),
+            transport=plan.transport,
+            serve_base_without_adapter=plan.train is None,
+            sleep_mode=plan.colocated,
+            seed=plan.seed,
+        )
+
+
+def build_route(
+    plan: EnginePlan, policy: str, learners: WeightProvider, pool: SamplerPool, *, probed: bool
+) -> WeightRoute:
+    """Build the route of a policy's weights from learners to the engines that serve it."""
+    spec, dtype = plan.specs[policy], plan.placement.dtype
+    reading, shape = plan.readings[spec.model], plan.shapes[spec.model]
+    names = tensor_names(reading.model_path)
+    kind: dict[str, Any] = {"tied": plan.tied(spec.model), "colocated": plan.colocated}
+    if spec.lora is not None:
+        layers = _adapted_layers(spec.lora, names, shape)
+        names = frozenset(f"{PEFT_PREFIX}{layer}.{side}.weight" for layer in layers for side in LORA_MATRICES)
+        kind = {"adapter": adapter_config(spec.lora, _module_names(layers), base=spec.model)}
+    elif isinstance(learners, LearnerGroup) and plan.transport != "store":
+        kind["transfer"] = _gpu_transfer(plan, learners, pool)
+    return WeightRoute(
+        policy=policy,
+        learners=learners,
+        samplers=pool,
+        tensors=names,
+        probe_limit=ProbeLimit.of(dtype, plan.options.probe_limit) if probed else None,
+        vocabulary=shape.vocabulary,
+        window=plan.window(spec.model),
+        **kind,
+    )
+
+
+def _adapted_layers(lora: Lora, tensors: Collection[str], shape: ModelShape) -> list[str]:
+    """List the paths of the layers that an adapter changes, sorted."""
+    linear = {name for name, _ in shape.linears}
+    chosen = linear if lora.targets is None else linear & set(lora.targets)
+    layers = (name.removesuffix(".weight") for name in tensors if name.endswith(".weight"))
+    return sorted(layer for layer in layers if layer.rpartition(".")[2] in chosen)
+
+
+def _gpu_transfer(plan: EnginePlan, group: LearnerGroup, pool: SamplerPool) -> Any:
+    """Build the transfer from GPU to GPU. Untested on a GPU."""
+    workers = [plan.options.tensor_parallel] * len(pool.engines)
+    transport: Any = plan.transport
+    return GpuTransfer(transport, group, lambda: [engine.actor.handle for engine in pool.engines], workers).transfer
+
+
+def _module_names(layers: Collection[str]) -> tuple[str, ...]:
+    return tuple(sorted({layer.rpartition(".")[2] for layer in layers}))

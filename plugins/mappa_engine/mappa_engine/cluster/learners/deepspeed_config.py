@@ -1,0 +1,87 @@
+"""DeepSpeed configuration of a learner; does not import DeepSpeed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mappa_core.config.schema import TrainSection
+from mappa_core.errors import ConfigError
+from mappa_engine.options import ClusterOptions
+
+_STAGES = (0, 1, 2, 3)
+_DTYPES = ("float32", "bfloat16")
+_BUCKET = 50_000_000
+"""Elements that are reduced or gathered at a time: 100 MB in bfloat16, where DeepSpeed's default takes 1 GB."""
+_NEVER = 1_000_000_000
+
+
+def check_deepspeed_options(options: ClusterOptions, *, dtype: str, gpu: bool) -> None:
+    """Raise ConfigError for options that DeepSpeed does not support, or would apply differently."""
+    if options.zero not in _STAGES:
+        raise ConfigError(f"engine.options.zero is {options.zero!r}; it can be {', '.join(map(str, _STAGES))}")
+    if options.zero == 0 and dtype == "bfloat16":
+        raise ConfigError(
+            "engine.options.zero=0 does not go with bfloat16: DeepSpeed then adds gradients up in bfloat16. Use "
+            "engine.options.zero=1, which computes the same with float32 masters, or engine.options.dtype=float32."
+        )
+    if options.zero == 0 and options.offload_optimizer:
+        raise ConfigError("engine.options.offload_optimizer needs engine.options.zero=1, 2 or 3")
+    moves = options.zero >= (2 if dtype == "bfloat16" else 1)
+    if gpu and options.placement == "colocated" and not moves:
+        raise ConfigError(
+            f"engine.options.zero={options.zero} in {dtype} cannot leave its GPUs to samplers. Use "
+            "engine.options.zero=2 or 3, or engine.options.placement=separate."
+        )
+
+
+def deepspeed_config(train: TrainSection, options: ClusterOptions, *, dtype: str, gpu: bool) -> dict[str, Any]:
+    """Build the configuration of one learner's DeepSpeed engine.
+
+    The learner counts micro-batches itself: DeepSpeed sees one per step, and is told which is the last. Gradients
+    accumulate in float32 whatever the dtype of the weights, so that the split into micro-batches changes nothing.
+    """
+    check_deepspeed_options(options, dtype=dtype, gpu=gpu)
+    settings: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": train.grad_clip,
+        "steps_per_print": _NEVER,
+        "zero_allow_untested_optimizer": True,
+        "optimizer": {
+            "type": "AdamW",
+            "params": {
+                "lr": train.learning_rate,
+                "betas": list(train.betas),
+                "weight_decay": train.weight_decay,
+                # DeepSpeed's own kernels are for GPUs; on a CPU they would compile for minutes.
+                **({} if gpu else {"torch_adam": True}),
+            },
+        },
+        "zero_optimization": _sharding(options, gpu),
+    }
+    if dtype == "bfloat16":
+        settings["bf16"] = {"enabled": True}
+        settings["data_types"] = {"grad_accum_dtype": "fp32"}
+    return settings
+
+
+def _sharding(options: ClusterOptions, gpu: bool) -> dict[str, Any]:
+    sharding: dict[str, Any] = {
+        "stage": options.zero,
+        "reduce_bucket_size": _BUCKET,
+        "allgather_bucket_size": _BUCKET,
+    }
+    if options.zero == 3:
+        sharding["stage3_prefetch_bucket_size"] = _BUCKET
+    if options.offload_optimizer:
+        sharding["offload_optimizer"] = {"device": "cpu", "pin_memory": gpu}
+    return sharding
+
+
+def resolve_dtype(options: ClusterOptions, *, gpu: bool) -> str:
+    """Resolve the dtype of learners and samplers: float32 or bfloat16."""
+    if options.dtype == "auto":
+        return "bfloat16" if gpu else "float32"
+    if options.dtype not in _DTYPES:
+        raise ConfigError(f"engine.options.dtype is {options.dtype!r}; it can be auto, {' or '.join(_DTYPES)}")
+    return options.dtype

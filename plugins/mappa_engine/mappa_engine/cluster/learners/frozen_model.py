@@ -1,0 +1,93 @@
+"""Frozen base models: start weights of policies, bases of adapters, and reference models."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from mappa_engine.adapters import Adapters
+from mappa_engine.learning.batching import BatchLayout, MicroBatch
+from mappa_engine.learning.logprob_model import LogprobModel, Predictions
+from mappa_engine.learning.model_checks import check_model
+from mappa_engine.model_info import load_pretrained
+from mappa_engine.model_path import resolve_model_path
+
+
+class FrozenModel:
+    """One frozen model on one rank, shared by all policies that are based on it.
+
+    It stays on the host except after `keep_on_device` and inside `on_device`.
+    """
+
+    def __init__(self, model_name: str, *, dtype: torch.dtype, device: torch.device, layout: BatchLayout) -> None:
+        """Load the model. Raises ModelError where it cannot be used."""
+        place = resolve_model_path(model_name)
+        model = load_pretrained(
+            AutoModelForCausalLM,
+            place,
+            model_name,
+            "weights",
+            dtype=dtype,
+            use_safetensors=True,
+            attn_implementation="sdpa",
+        )
+        # Dropout would make the learner's log-probabilities differ from the sampler's.
+        self.model: Any = model.eval().requires_grad_(False)
+        check_model(model, layout, model_name=model_name)
+        self.model_name = model_name
+        self.device = device
+        self.adapters = Adapters(model, model_name=place)
+        self._stays_on_device = False
+
+    def trainable_copy(self) -> Any:
+        """Return a trainable copy for a policy, on the host."""
+        return copy.deepcopy(self.model).requires_grad_(True)
+
+    def keep_on_device(self) -> None:
+        """Move the model to the device and keep it there."""
+        self._stays_on_device = True
+        self.model.to(self.device)
+
+    def move_to_host(self) -> None:
+        """Move the model back to the host."""
+        self._stays_on_device = False
+        self.model.to("cpu")
+
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        """Keep the model on the device inside the context."""
+        self.model.to(self.device)
+        try:
+            yield
+        finally:
+            if not self._stays_on_device:
+                self.model.to("cpu")
+
+    def predict_reference(self, batch: MicroBatch) -> Predictions:
+        """Run the model without any adapter on a micro-batch; inside `on_device`."""
+        with self.adapters.active(None):
+            predictions: Predictions = LogprobModel(self.model)(batch)
+        return predictions
+
+
+def new_value_head(model: Any) -> torch.nn.Linear:
+    """Create a linear value head on the last hidden state, initialised to zero: better than random values."""
+    head = torch.nn.Linear(model.get_output_embeddings().weight.shape[1], 1)
+    torch.nn.init.zeros_(head.weight)
+    torch.nn.init.zeros_(head.bias)
+    return head
+
+
+def enable_activation_checkpointing(model: Any) -> None:
+    """Recompute activations in the backward pass."""
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for layer in model.modules():
+        # transformers does so in training mode only, and training mode of the model would turn dropout on.
+        if isinstance(layer, GradientCheckpointingLayer):
+            layer.training = True

@@ -1,0 +1,302 @@
+"""One rank of a learner group: the process that scores, trains, and sends weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mappa_core.config.schema import TrainSection
+from mappa_core.errors import EngineError
+from mappa_core.experience import Advantages, Experience
+from mappa_core.protocols import Loss, PolicySpec
+from mappa_core.records import Float32, Int32
+from mappa_engine.checkpoint import VALUE_HEAD_PREFIX, load_start_weights
+from mappa_engine.cluster.learners import checkpoint_io
+from mappa_engine.cluster.learners.adapter_learner import AdapterLearner
+from mappa_engine.cluster.learners.deepspeed_config import deepspeed_config
+from mappa_engine.cluster.learners.frozen_model import FrozenModel, enable_activation_checkpointing, new_value_head
+from mappa_engine.cluster.learners.process_group import (
+    Rendezvous,
+    destroy_process_group,
+    init_process_group,
+    new_rendezvous,
+)
+from mappa_engine.cluster.sync import vllm_transfer
+from mappa_engine.cluster.sync.buckets import Bucket
+from mappa_engine.cluster.sync.sender import BucketSender, order_for_sending
+from mappa_engine.cluster.sync.transfer_records import SentWeights
+from mappa_engine.learning.batching import BatchLayout, MicroBatch, pad_right
+from mappa_engine.learning.logprob_model import LogprobModel
+from mappa_engine.learning.scoring import TokenScores, score_policy
+from mappa_engine.learning.update import PolicyUpdate
+from mappa_engine.options import ClusterOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerConfig:
+    """Configuration of a learner group. `specs` are of trained policies; `dtype` is float32 or bfloat16."""
+
+    specs: tuple[PolicySpec, ...]
+    train: TrainSection
+    options: ClusterOptions
+    dtype: str
+    vllm_transfer: bool
+    seed: int
+
+
+class LearnerRank:
+    """One rank's part of the weights of all policies of its group.
+
+    All ranks get the same calls in the same order: they wait for each other.
+    """
+
+    def __init__(self, config: LearnerConfig, *, rank: int, ranks: int) -> None:
+        self._config = config
+        self._rank, self._ranks = rank, ranks
+        self._device = torch.device("cuda" if config.gpu else "cpu")
+        self._layout = BatchLayout("packed", min(config.train.micro_tokens, config.options.packed_tokens))
+        self._bases: dict[str, FrozenModel] = {}
+        self._specs = {spec.name: spec for spec in config.specs}
+        self._learners: dict[str, Any] = {}
+        self._shapes: dict[str, Mapping[str, Any]] = {}
+        self._sender: BucketSender | None = None
+        self._gpu_senders: dict[str, vllm_transfer.GpuSender] = {}
+
+    def new_rendezvous(self) -> Rendezvous:
+        """Return an address at which the other ranks can join this one."""
+        return new_rendezvous()
+
+    def open(self, rendezvous: Rendezvous) -> None:
+        """Join the other ranks at `rendezvous` and load every policy. Raises ModelError or RunError."""
+        config = self._config
+        init_process_group(
+            rendezvous, rank=self._rank, ranks=self._ranks, gpu=config.gpu, timeout_s=config.options.call_s
+        )
+        if config.options.deterministic:
+            # Some operations have no deterministic GPU implementation; only CPUs guarantee it.
+            torch.use_deterministic_algorithms(True, warn_only=config.gpu)
+        for model in dict.fromkeys(spec.model for spec in config.specs):
+            dtype = getattr(torch, config.dtype)
+            self._bases[model] = FrozenModel(model, dtype=dtype, device=self._device, layout=self._layout)
+        for spec in sorted(config.specs, key=lambda one: one.kind == "lora"):  # copies come before adapters
+            self._learners[spec.name] = (
+                self._new_adapter_learner(spec) if spec.lora is not None else self._new_full_learner(spec)
+            )
+
+    def _new_full_learner(self, spec: PolicySpec) -> Any:
+        # DeepSpeed is imported after its device is known.
+        from mappa_engine.cluster.learners.deepspeed_learner import DeepSpeedLearner
+
+        config = self._config
+        model = self._bases[spec.model].trainable_copy()
+        scorer = LogprobModel(model, new_value_head(model) if spec.value_head else None)
+        self._load_start_weights(spec, scorer.weights())
+        if config.options.gradient_checkpointing:
+            enable_activation_checkpointing(model)
+        settings = deepspeed_config(config.train, config.options, dtype=config.dtype, gpu=config.gpu)
+        return DeepSpeedLearner(spec.name, scorer, settings)
+
+    def _new_adapter_learner(self, spec: PolicySpec) -> AdapterLearner:
+        base = self._bases[spec.model]
+        assert spec.lora is not None
+        base.adapters.add(spec.name, spec.lora, seed=self._config.seed)
+        if self._config.options.gradient_checkpointing:
+            enable_activation_checkpointing(base.model)
+        base.keep_on_device()
+        head = new_value_head(base.model).to(self._device) if spec.value_head else None
+        learner = AdapterLearner(spec.name, base, head, self._config.train)
+        self._load_start_weights(spec, dict(learner.weights()))
+        return learner
+
+    @torch.no_grad()
+    def _load_start_weights(self, spec: PolicySpec, own: Mapping[str, Tensor]) -> None:
+        """Record the shapes of a policy's tensors, and load its start weights if it has any."""
+        self._shapes[spec.name] = {name: tuple(one.shape) for name, one in own.items()}
+        if spec.start is not None:
+            for name, one in load_start_weights(spec.start, self._shapes[spec.name], model_name=spec.model).items():
+                own[name].copy_(one)
+
+    def score(self, experience: Experience) -> list[TokenScores]:
+        """Score this rank's part of the experience with the group's learners and their references."""
+        return [self._score(name, experience) for name in experience.policies if name in self._learners]
+
+    def _score(self, name: str, experience: Experience) -> TokenScores:
+        learner = self._learners[name]
+        base = self._bases[self._specs[name].model]
+        with self._adapter_active(name), base.on_device():
+            return score_policy(
+                name,
+                learner.forward,
+                base.predict_reference,
+                experience,
+                layout=self._layout,
+                device=self._device,
+                rank=self._rank,
+                ranks=self._ranks,
+            )
+
+    def update(
+        self, experience: Experience, advantages: Advantages, loss: Loss, progress: float
+    ) -> dict[str, dict[str, float]]:
+        """Take the optimiser steps of one iteration; returns metrics by policy, over all ranks."""
+        metrics = {}
+        for name in (one for one in experience.policies if one in self._learners):
+            update = PolicyUpdate(
+                self._learners[name], experience, advantages, loss, self._config.train, layout=self._layout
+            )
+            with self._adapter_active(name):
+                metrics[name] = update.run(progress, seed=self._config.seed)
+        return metrics
+
+    @torch.no_grad()
+    def logprobs(self, policy: str, sequences: Sequence[Int32]) -> list[Float32]:
+        """Compute with the current weights, for each sequence (T,), the log-probabilities (T - 1,) of every token after
+        the first, at temperature 1. Every rank returns all."""
+        results: list[Float32] = []
+        learner = self._learner(policy)
+        with self._adapter_active(policy), self._bases[self._specs[policy].model].on_device():
+            for group in self._probe_batches(sequences):
+                batch = _all_tokens_batch([sequences[one] for one in group], self._device)
+                logprobs = learner.forward(batch).logprobs.float().cpu().numpy()
+                results += np.split(logprobs, np.cumsum([len(sequences[one]) - 1 for one in group])[:-1])
+        return results
+
+    def _probe_batches(self, sequences: Sequence[Int32]) -> list[list[int]]:
+        """Split sequences, in order, into micro-batches; returns their indices."""
+        max_sequences = max(1, self._layout.tokens // max(len(one) for one in sequences))
+        return [
+            list(range(start, min(start + max_sequences, len(sequences))))
+            for start in range(0, len(sequences), max_sequences)
+        ]
+
+    def begin_send(self, policy: str, version: int) -> None:
+        """Start to send a policy's weights: the caller then takes buckets from rank 0 until there is none, while the
+        other ranks run `follow_send`."""
+        self._sender = BucketSender(policy, version, self._weights(policy))
+
+    def next_bucket(self) -> Bucket | None:
+        """Return the next bucket of weights, without the value head; None after the last."""
+        return self._current_sender().next_bucket()
+
+    def next_bucket_reference(self) -> tuple[Any] | None:
+        """Put `next_bucket` into Ray's object store, from which samplers fetch it directly. Ray would resolve a bare
+        reference, so it is returned in a tuple."""
+        import ray
+
+        bucket = self.next_bucket()
+        return None if bucket is None else (ray.put(bucket),)
+
+    def follow_send(self, policy: str) -> None:
+        """Take part in the gathers until rank 0 has sent everything."""
+        for _ in self._weights(policy):
+            pass
+
+    def sent_record(self) -> SentWeights:
+        """Return the record of what was sent, once sending has ended."""
+        return self._current_sender().sent_record()
+
+    def connect(
+        self,
+        policy: str,
+        transport: vllm_transfer.GpuTransport,
+        rendezvous: vllm_transfer.TransferRendezvous,
+        engines: Sequence[Any],
+    ) -> None:
+        """Connect to the engines of a policy, given as Ray handles, for transfers from GPU to GPU. Untested."""
+        dtype = getattr(torch, self._config.dtype)
+        shapes = self._shapes[policy].items()
+        metas = [
+            vllm_transfer.TensorMeta(name, dtype, shape)
+            for name, shape in shapes
+            if not name.startswith(VALUE_HEAD_PREFIX)
+        ]
+        metas = order_for_sending(metas, lambda one: one.bytes)
+        self._gpu_senders[policy] = vllm_transfer.GpuSender(
+            transport,
+            policy,
+            rank=self._rank,
+            source=vllm_transfer.WeightSource(metas, lambda: self._weights(policy)),
+            call=vllm_transfer.make_engine_caller(engines, self._config.options.sync_s),
+            rendezvous=rendezvous,
+        )
+
+    def transfer(self, policy: str, version: int) -> SentWeights:
+        """Send a policy's weights to the connected engines. Untested."""
+        return self._gpu_senders[policy].send(version)
+
+    def save(self, folder: Path, versions: Mapping[str, int]) -> None:
+        """Write every policy to a subfolder of its name; rank 0 writes, and all ranks must see the folder."""
+        for name, learner in self._learners.items():
+            checkpoint_io.save_policy(learner, folder / name, version=versions[name], writes=self._rank == 0)
+
+    def load(self, folder: Path) -> dict[str, int]:
+        """Load what any engine saved, on any number of ranks; returns the versions of policies."""
+        return {
+            name: checkpoint_io.load_policy(
+                learner, folder / name, self._shapes[name], policy=name, model_name=self._specs[name].model
+            ).version
+            for name, learner in self._learners.items()
+        }
+
+    def offload(self) -> None:
+        """Move everything to the host, so that samplers can use the GPU. Does nothing on a CPU."""
+        for learner in self._learners.values():
+            learner.offload()
+        for base in self._bases.values():
+            base.move_to_host()
+
+    def reload(self) -> None:
+        """Move everything back to the GPU."""
+        for spec in self._specs.values():
+            if spec.lora is not None:
+                self._bases[spec.model].keep_on_device()
+        for learner in self._learners.values():
+            learner.reload()
+
+    def close(self) -> None:
+        """Release all weights and leave the process group."""
+        self._learners.clear()
+        self._bases.clear()
+        destroy_process_group()
+
+    def _learner(self, policy: str) -> Any:
+        if policy not in self._learners:
+            raise EngineError(f"the learners have no policy {policy!r}, only {sorted(self._learners)}")
+        learner = self._learners[policy]
+        learner.reload()  # it may be offloaded for samplers
+        return learner
+
+    def _adapter_active(self, policy: str) -> AbstractContextManager[None]:
+        """Activate a policy's adapter on its base; policies of full weights need nothing."""
+        spec = self._specs[policy]
+        return self._bases[spec.model].adapters.active(policy) if spec.lora is not None else nullcontext()
+
+    def _weights(self, policy: str) -> Iterator[tuple[str, Tensor]]:
+        return (item for item in self._learner(policy).weights() if not item[0].startswith(VALUE_HEAD_PREFIX))
+
+    def _current_sender(self) -> BucketSender:
+        if self._sender is None:
+            raise EngineError("no weights are being handed on")
+        return self._sender
+
+
+def _all_tokens_batch(sequences: Sequence[Int32], device: torch.device) -> MicroBatch:
+    """Build a micro-batch that predicts every token after the first of each sequence."""
+    ids = pad_right(sequences, device)
+    places = [torch.arange(len(one) - 1, device=device) + row * ids.shape[1] for row, one in enumerate(sequences)]
+    predicting = torch.cat(places)
+    return MicroBatch(
+        ids=ids,
+        positions=None,
+        predicting=predicting,
+        targets=ids.flatten()[predicting + 1],
+        temperature=None,
+        source=np.zeros(0, dtype=np.int64),
+    )

@@ -1,0 +1,209 @@
+"""Memory of every actor of a layout on its slots, in every phase of an iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from mappa_core.protocols import PolicySpec
+from mappa_engine import memory_estimate
+from mappa_engine.cluster.placement.candidates import GroupPlacement, PoolPlacement
+from mappa_engine.cluster.placement.resources import Device
+from mappa_engine.memory_estimate import MemoryParts
+from mappa_engine.model_shape import ModelShape
+from mappa_engine.options import ClusterOptions
+
+Phase = Literal["learning", "syncing", "sampling"]
+PHASES: tuple[Phase, ...] = ("learning", "syncing", "sampling")
+ActorRole = Literal["learner", "sampler"]
+
+CONTEXT_BYTES = 750_000_000
+"""Memory of the CUDA context of a process; an estimate, not measured."""
+WORKSPACE_BYTES = 3_000_000_000
+"""Graphs and workspace of vLLM on a GPU; an estimate, not measured."""
+DEEPSPEED_BUCKET = 50_000_000
+"""Elements that DeepSpeed reduces or gathers at a time, in two buffers."""
+MAX_LIVE_PARAMETERS = 1_000_000_000
+"""Maximum number of parameters that DeepSpeed's stage 3 gathers at a time."""
+SYNC_BUCKET_BYTES = 1 << 30
+"""Minimum buffer for weights in transfer to a sampler; a larger tensor needs more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLoad:
+    """Memory of one actor on one slot: bytes by part in each phase, and bytes of host memory."""
+
+    slot: int
+    actor: str
+    role: ActorRole
+    by_phase: Mapping[Phase, MemoryParts]
+    host_bytes: int = 0
+    """States that are offloaded to host memory."""
+
+    def bytes_at(self, phase: Phase) -> int:
+        """Sum all parts in a phase."""
+        return memory_estimate.total_bytes(self.by_phase[phase])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryInputs:
+    """Inputs of the memory estimate. `tokens` are those of a forward and backward pass; None without training."""
+
+    policies: Mapping[str, PolicySpec]
+    shapes: Mapping[str, ModelShape]
+    options: ClusterOptions
+    device: Device
+    tokens: int | None
+    dtype: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        chosen = self.options.dtype
+        automatic = "bfloat16" if self.device == "gpu" else "float32"
+        object.__setattr__(self, "dtype", automatic if chosen == "auto" else chosen)
+
+    @property
+    def colocated(self) -> bool:
+        """Whether learners and samplers share GPUs in turns."""
+        return self.device == "gpu" and self.options.placement == "colocated"
+
+    def window(self, shape: ModelShape) -> int:
+        """Return the context window of a sampler: maximum tokens of prompt plus action."""
+        return self.options.window or shape.window
+
+    def max_pass_tokens(self, shape: ModelShape) -> int:
+        """Return the maximum tokens of a learner's pass: a sequence longer than the budget is a pass of its own."""
+        assert self.tokens is not None
+        return max(min(self.tokens, self.options.packed_tokens), self.window(shape))
+
+
+def compute_loads(
+    groups: Sequence[GroupPlacement], pools: Sequence[PoolPlacement], inputs: MemoryInputs
+) -> Iterator[MemoryLoad]:
+    """Yield the memory of every learner rank and of every tensor-parallel part of an engine."""
+    for group in groups:
+        load = _learner(group, inputs)
+        yield from (replace(load, slot=slot) for slot in group.slots)
+    for pool in pools:
+        load = _sampler(pool, inputs)
+        for number, engine in enumerate(pool.engines, start=1):
+            name = load.actor if len(pool.engines) == 1 else f"{load.actor} {number}"
+            yield from (replace(load, slot=slot, actor=name) for slot in engine)
+
+
+def _learner(group: GroupPlacement, inputs: MemoryInputs) -> MemoryLoad:
+    """Compute the memory of one rank. Its policies take turns, and the states of all stay in place."""
+    options, ranks = inputs.options, len(group.slots)
+    policies = [inputs.policies[name] for name in group.policies]
+    shapes = [inputs.shapes[one.model] for one in policies]
+    whole = [inputs.shapes[one.model] for one in policies if one.kind == "full"]
+    bases = {one.model: inputs.shapes[one.model] for one in policies if one.kind == "lora"}
+    states = memory_estimate.add_parts(
+        *(memory_estimate.full_training_memory(shape, inputs.dtype, zero=options.zero, ranks=ranks) for shape in whole),
+        *(
+            memory_estimate.adapter_memory(inputs.shapes[one.model].adapter(one.lora))
+            for one in policies
+            if one.lora is not None
+        ),
+        {"weights": sum(memory_estimate.weight_bytes(shape, inputs.dtype) for shape in bases.values())},
+    )
+    host = states.pop("optimiser") if options.offload_optimizer else 0
+    references = {shape.model: memory_estimate.weight_bytes(shape, inputs.dtype) for shape in whole}
+    work = _learner_peak(states, shapes, whole, sum(references.values()), inputs)
+    wire, context = _transfer_buffers(shapes, inputs), _cuda_context(inputs)
+    if inputs.device == "gpu":
+        host += sum(references.values())
+    if inputs.colocated:
+        host += memory_estimate.total_bytes(states) - states["gradients"]
+    sent = memory_estimate.add_parts({"weights": states["weights"]}, wire, context)
+    by_phase = _by_phase(inputs, learning=work, syncing=sent, sampling=context, always=work, wire=wire)
+    return MemoryLoad(slot=0, actor=group.name, role="learner", by_phase=by_phase, host_bytes=host)
+
+
+def _learner_peak(
+    states: MemoryParts,
+    shapes: Sequence[ModelShape],
+    whole: Sequence[ModelShape],
+    references: int,
+    inputs: MemoryInputs,
+) -> MemoryParts:
+    """Return the larger of two: the update of a policy, or its scoring against the reference, which is on a GPU only
+    then."""
+    again: memory_estimate.SavedActivations = "inputs" if inputs.options.gradient_checkpointing else "all"
+
+    def passing(saved: memory_estimate.SavedActivations) -> MemoryParts:
+        return {
+            "activations": max(
+                memory_estimate.activation_bytes(
+                    shape, inputs.dtype, inputs.max_pass_tokens(shape), saved=saved, mask=True
+                )
+                for shape in shapes
+            )
+        }
+
+    moving = memory_estimate.add_parts(
+        states, passing(again), {"buffers": max([_buffers(shape, inputs) for shape in whole], default=0)}
+    )
+    if inputs.device == "cpu":
+        return memory_estimate.add_parts(moving, {"reference": references})
+    still: MemoryParts = {name: size for name, size in states.items() if name != "gradients"}
+    comparing = memory_estimate.add_parts(still, passing("nothing"), {"reference": references})
+    return memory_estimate.add_parts(max(moving, comparing, key=memory_estimate.total_bytes), _cuda_context(inputs))
+
+
+def _sampler(pool: PoolPlacement, inputs: MemoryInputs) -> MemoryLoad:
+    """Compute the memory of one tensor-parallel part of an engine."""
+    shape, pieces = inputs.shapes[pool.model], inputs.options.tensor_parallel
+    adapters = [one.lora for name in pool.policies if (one := inputs.policies[name]).lora is not None]
+    # Adapters of an old version stay until its last request is done.
+    numbers = sum(shape.adapter(one) for one in adapters if one is not None) * (2 + inputs.options.max_staleness)
+    weights: MemoryParts = {
+        "weights": memory_estimate.weight_bytes(shape, inputs.dtype, pieces=pieces)
+        + memory_estimate.BYTES_PER_NUMBER[inputs.dtype] * numbers
+    }
+    work = memory_estimate.add_parts(weights, {"kv cache": inputs.options.kv_cache_mb << 20}, _cuda_context(inputs))
+    if inputs.device == "gpu":
+        work["workspace"] = WORKSPACE_BYTES
+    sent = memory_estimate.add_parts(weights, _transfer_buffers([shape], inputs), _cuda_context(inputs))
+    by_phase = _by_phase(
+        inputs,
+        learning=_cuda_context(inputs),
+        syncing=sent,
+        sampling=work,
+        always=work,
+        wire=_transfer_buffers([shape], inputs),
+    )
+    # A base that never changes is offloaded to host memory; weights that are sent again anyway are discarded.
+    waiting = weights["weights"] if inputs.colocated and adapters else 0
+    return MemoryLoad(slot=0, actor=f"sampler {pool.name}", role="sampler", by_phase=by_phase, host_bytes=waiting)
+
+
+def _by_phase(
+    inputs: MemoryInputs,
+    *,
+    learning: MemoryParts,
+    syncing: MemoryParts,
+    sampling: MemoryParts,
+    always: MemoryParts,
+    wire: MemoryParts,
+) -> Mapping[Phase, MemoryParts]:
+    if inputs.colocated:
+        return {"learning": learning, "syncing": syncing, "sampling": sampling}
+    return {"learning": always, "syncing": memory_estimate.add_parts(always, wire), "sampling": always}
+
+
+def _buffers(shape: ModelShape, inputs: MemoryInputs) -> int:
+    """Return the size of DeepSpeed's reduce and gather buffers."""
+    width, number = memory_estimate.BYTES_PER_NUMBER[inputs.dtype], shape.parameters
+    gathered = min(number, MAX_LIVE_PARAMETERS) + min(number, DEEPSPEED_BUCKET) if inputs.options.zero == 3 else 0
+    return width * (2 * min(number, DEEPSPEED_BUCKET) + gathered)
+
+
+def _transfer_buffers(shapes: Iterable[ModelShape], inputs: MemoryInputs) -> MemoryParts:
+    """Return the buffers of weights in transfer between a learner and a sampler."""
+    largest = max(memory_estimate.BYTES_PER_NUMBER[inputs.dtype] * shape.largest for shape in shapes)
+    return {"buffers": max(SYNC_BUCKET_BYTES, largest) if inputs.device == "gpu" else largest}
+
+
+def _cuda_context(inputs: MemoryInputs) -> MemoryParts:
+    return {"context": CONTEXT_BYTES} if inputs.device == "gpu" else {}

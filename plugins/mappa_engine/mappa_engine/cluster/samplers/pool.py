@@ -1,0 +1,185 @@
+"""Pool of the engines of one model: balances requests over them, and resubmits those of a lost engine."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections.abc import Awaitable, Callable, Sequence
+
+import numpy as np
+import structlog
+
+from mappa_core.errors import EngineError, EngineLost
+from mappa_core.records import Int32, Sampling
+from mappa_engine.cluster.actors.ray_actors import RayActors
+from mappa_engine.cluster.samplers.messages import Generation, GenerationRequest, SamplerConfig
+from mappa_engine.cluster.samplers.remote_engine import Deadlines, EngineResources, PendingRequest, RemoteEngine
+from mappa_engine.cluster.samplers.router import Router
+
+_log = structlog.get_logger()
+
+MAX_ATTEMPTS = 3
+"""Consecutive starts of an engine without any result after which the pool gives up."""
+
+
+class SamplerPool:
+    """All engines of one base model or one fully trained policy. Used on one event loop.
+
+    `refresh` loads the current weights into the engine of the given name; a restarted engine stays paused until then.
+    With `full`, publishes bring whole models and end that pause. With `config.isolate_waves` the requests of one turn
+    of the event loop are one wave: its split over engines depends on the order of the requests alone, and the part of
+    a lost engine is decoded again as a whole.
+    """
+
+    def __init__(
+        self,
+        ray_actors: RayActors,
+        config: SamplerConfig,
+        resources: Sequence[EngineResources],
+        *,
+        name: str,
+        full: bool,
+        deadlines: Deadlines,
+        refresh: Callable[[str], Awaitable[object]],
+    ) -> None:
+        self.engines = tuple(
+            RemoteEngine(f"sampler-{name}-{index}", ray_actors, config, one, deadlines)
+            for index, one in enumerate(resources)
+        )
+        self._config = config
+        self._full = full
+        self._refresh = refresh
+        self._router = Router(len(resources), prefixes=config.prefix_caching and not config.isolate_waves)
+        self._indices = {id(engine): index for index, engine in enumerate(self.engines)}
+        self._numbers = itertools.count()
+        self._wave: list[PendingRequest] = []
+        self._restart_lock = asyncio.Lock()
+        self._pollers: list[asyncio.Task[None]] = []
+        self._failure: Exception | None = None
+
+    @property
+    def restarts(self) -> int:
+        """Number of engine restarts."""
+        return sum(engine.restarts for engine in self.engines)
+
+    async def open(self) -> None:
+        """Start all engines, with the weights of the model's folder."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for engine in self.engines:
+                    tasks.create_task(engine.start(paused=False))
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+        self._pollers = [asyncio.create_task(self._poll_engine(engine)) for engine in self.engines]
+
+    async def close(self) -> None:
+        """End all engines. Pending requests get an error."""
+        self._failure = self._failure or EngineError("the engine was closed")
+        for pump in self._pollers:
+            pump.cancel()
+        for engine in self.engines:
+            engine.fail_pending(self._failure)
+            await engine.end()
+        await asyncio.gather(*self._pollers, return_exceptions=True)
+
+    async def sample(self, policy: str, prompt: Int32, sampling: Sampling, stops: frozenset[int]) -> Generation:
+        """Sample one action. Raises EngineError where no engine can."""
+        if self._failure is not None:
+            raise self._failure
+        loop = asyncio.get_running_loop()
+        number = str(next(self._numbers))
+        request = GenerationRequest(id=number, policy=policy, prompt=prompt, sampling=sampling, stops=stops)
+        pending = PendingRequest(request, loop.create_future())
+        if not self._wave:
+            loop.call_soon(self._send)
+        self._wave.append(pending)
+        try:
+            return await pending.answer
+        except asyncio.CancelledError:
+            self._abort(pending)
+            raise
+
+    async def restart_lost(self) -> None:
+        """Restart every lost engine. It stays paused, with the weights of the model's folder."""
+        async with self._restart_lock:
+            for engine in self.engines:
+                if engine.lost is not None:
+                    _log.warning("a sampler is started again", engine=engine.name, reason=str(engine.lost))
+                    self._router.clear(self._indices[id(engine)])
+                    await engine.restart()
+
+    def _send(self) -> None:
+        wave, self._wave = [one for one in self._wave if not one.answer.done()], []
+        if self._failure is not None:
+            for pending in wave:
+                pending.answer.set_exception(self._failure)
+            return
+        parts: list[list[PendingRequest]] = [[] for _ in self.engines]
+        for number, pending in enumerate(wave):
+            if self._config.isolate_waves:
+                index = number % len(parts)
+            else:
+                index = self._choose_engine(pending, [sum(one.cost for one in part) for part in parts])
+            parts[index].append(pending)
+        for engine, part in zip(self.engines, parts, strict=True):
+            if part:
+                engine.submit(part)
+
+    def _choose_engine(self, pending: PendingRequest, coming: Sequence[int]) -> int:
+        request = pending.request
+        away = [engine.lost is not None or engine.stale for engine in self.engines]
+        loads = [
+            math.inf if away[index] and not all(away) else engine.load + more
+            for index, (engine, more) in enumerate(zip(self.engines, coming, strict=True))
+        ]
+        weights = self._weights_key(request.policy)
+        index = self._router.choose(weights, request.prompt, loads)
+        self._router.record_prefix(index, weights, request.prompt)
+        return index
+
+    def _weights_key(self, policy: str) -> str:
+        known = [engine.versions[policy] for engine in self.engines if policy in engine.versions]
+        return f"{policy}@{max(known)}" if known else policy
+
+    def _abort(self, pending: PendingRequest) -> None:
+        if not self._config.isolate_waves:  # the composition of its wave must not change
+            for engine in self.engines:
+                engine.abort(pending.request)
+
+    async def _poll_engine(self, engine: RemoteEngine) -> None:
+        """Deliver an engine's results, and restart it where it is lost, as long as the pool is open."""
+        failed_attempts = 0
+        while self._failure is None:
+            try:
+                await self._recover(engine)
+                for pending in await engine.poll():
+                    failed_attempts = 0
+                    self._record_result(engine, pending)
+            except EngineLost as lost:
+                failed_attempts += 1
+                if failed_attempts > MAX_ATTEMPTS:
+                    return self._fail_pool(lost)
+            except Exception as error:  # noqa: BLE001 - raised to all callers of `sample`
+                return self._fail_pool(error)
+
+    async def _recover(self, engine: RemoteEngine) -> None:
+        if engine.lost is not None:
+            await self.restart_lost()
+        if engine.stale:
+            await self._refresh(engine.name)
+            if not self._full:
+                await engine.resume()
+            engine.stale = False
+
+    def _record_result(self, engine: RemoteEngine, pending: PendingRequest) -> None:
+        if pending.answer.cancelled() or pending.answer.exception() is not None:
+            return
+        request, index = pending.request, self._indices[id(engine)]
+        tokens = np.concatenate([request.prompt, pending.answer.result().tokens])
+        self._router.record_prefix(index, self._weights_key(request.policy), tokens)
+
+    def _fail_pool(self, error: Exception) -> None:
+        self._failure = error
+        for engine in self.engines:
+            engine.fail_pending(error)

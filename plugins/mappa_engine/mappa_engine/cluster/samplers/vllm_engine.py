@@ -1,0 +1,319 @@
+"""vLLM engine in this process: the only module, beside the scheduler, that calls vLLM. Used by one thread."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from vllm import SamplingParams
+from vllm.config.weight_transfer import WeightTransferConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.inputs.engine import tokens_input
+from vllm.lora.request import LoRARequest
+from vllm.model_executor.model_loader.reload import layerwise
+from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.llm_engine import LLMEngine
+
+from mappa_core.errors import ConfigError, EngineError
+from mappa_core.records import Float32, Int32, VersionSpan
+from mappa_engine.cluster.samplers.messages import Generation, GenerationRequest, SamplerConfig
+from mappa_engine.cluster.samplers.suspending_scheduler import SuspendingScheduler
+
+# Adapters on the output head would break prompt log-probabilities of vLLM on CPUs, so all other layers are listed.
+_LORA_LAYERS = ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]
+_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+_SCORE_PREFIX = "score/"
+
+
+class VllmEngine:
+    """Wraps one vLLM engine: requests are added, and `step` computes one token of each and returns finished ones."""
+
+    def __init__(self, config: SamplerConfig) -> None:
+        self._config = config
+        try:
+            self._engine = LLMEngine.from_engine_args(_engine_args(config))
+        except ValueError as error:
+            raise ConfigError(
+                f"{config.model}: vLLM cannot open it with a window of {config.window} tokens and "
+                f"{config.kv_cache_bytes >> 20} MB for keys and values. ({error})"
+            ) from error
+        self._scheduler: SuspendingScheduler = self._engine.engine_core.engine_core.scheduler
+        self._vocabulary: int = self._engine.model_config.get_vocab_size()
+        self._untruncated = _use_untruncated_logprobs(self._engine)
+        self._adapters: dict[str, _Adapter] = {}
+        self._staged: dict[str, _Adapter] = {}
+        self._retired: list[_Adapter] = []
+        self._numbers = itertools.count(1)
+        self._started: dict[str, tuple[float, _Adapter | None]] = {}
+        self.set_version(0)
+
+    @property
+    def active(self) -> bool:
+        """Whether any request is running or waiting that is not suspended."""
+        return bool(self._scheduler.has_requests())
+
+    @property
+    def version(self) -> int:
+        """Version of the model's own weights."""
+        return int(self._engine.get_weight_version())
+
+    def set_version(self, version: int) -> None:
+        """Set the version of the model's weights, with which new tokens are labelled."""
+        self._engine.set_weight_version(str(version))
+
+    def add(self, request: GenerationRequest) -> None:
+        """Add a request. Raises ValueError where vLLM refuses it, EngineError where its policy has no weights yet."""
+        sampling = request.sampling
+        if not self._untruncated and (sampling.top_p < 1.0 or sampling.top_k > 0):
+            raise ConfigError("with this build of vLLM sampling.top_p must be 1 and sampling.top_k 0")
+        parameters = SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            max_tokens=sampling.max_tokens,
+            seed=sampling.seed,
+            stop_token_ids=sorted(request.stops),
+            ignore_eos=True,
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        adapter = self._adapter_for(request.policy)
+        self._started[request.id] = time.perf_counter(), adapter
+        try:
+            self._add(request.id, request.prompt, parameters, adapter)
+        except ValueError:
+            del self._started[request.id]
+            raise
+
+    def score(self, key: str, policy: str, version: int, sequence: Int32) -> None:
+        """Add a request for the log-probabilities of `sequence` after its first token, by one version of the policy."""
+        parameters = SamplingParams(
+            max_tokens=1,
+            prompt_logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        if policy not in self._config.adapter_policies and version != self.version:
+            raise EngineError(f"the engine has version {self.version} of policy {policy!r}, not {version}")
+        adapter = self._find_adapter(policy, version) if policy in self._config.adapter_policies else None
+        self._add(_SCORE_PREFIX + key, sequence, parameters, adapter)
+
+    def _add(self, key: str, tokens: Int32, parameters: SamplingParams, adapter: _Adapter | None) -> None:
+        # Without a tokenizer vLLM does not check token ids: an invalid one would fail the step of all requests.
+        if tokens.min() < 0 or tokens.max() >= self._vocabulary:
+            raise ValueError(
+                f"a prompt has tokens from 0 to {self._vocabulary - 1}, not {tokens.min()} to {tokens.max()}"
+            )
+        lora = None if adapter is None else adapter.lora
+        self._engine.add_request(key, tokens_input(tokens.tolist()), parameters, lora_request=lora)
+
+    def _adapter_for(self, policy: str) -> _Adapter | None:
+        if (
+            policy in self._config.adapter_policies
+            and policy not in self._adapters
+            and not self._config.serve_base_without_adapter
+        ):
+            raise EngineError(f"the sampler of policy {policy!r} has no weights yet: they were never published")
+        return self._adapters.get(policy)
+
+    def step(self) -> tuple[list[tuple[str, Generation]], list[tuple[str, Float32]]]:
+        """Run one engine step; returns finished completions and scores, by id."""
+        generations, scored = [], []
+        for output in self._engine.step():
+            if not output.finished:
+                continue
+            if output.request_id.startswith(_SCORE_PREFIX):
+                scored.append((output.request_id.removeprefix(_SCORE_PREFIX), _prompt_logprobs(output)))
+            else:
+                generations.append((output.request_id, self._generation(output)))
+        return generations, scored
+
+    def _generation(self, output: RequestOutput) -> Generation:
+        begun, adapter = self._started.pop(output.request_id)
+        (completion,) = output.outputs
+        return Generation(
+            tokens=np.array(completion.token_ids, dtype=np.int32),
+            logprobs=np.array(completion.logprobs.logprobs, dtype=np.float32),
+            finish=completion.finish_reason,
+            versions=_version_spans(completion, adapter),
+            seconds=time.perf_counter() - begun,
+        )
+
+    def abort(self, ids: Sequence[str]) -> None:
+        """Abort requests; they return no result."""
+        self._engine.abort_request([key for key in ids if self._started.pop(key, None) is not None])
+
+    def suspend_requests(self) -> None:
+        """Suspend all requests; see `SuspendingScheduler`."""
+        self._scheduler.suspend_requests()
+
+    def resume_requests(self) -> None:
+        """Resume the suspended requests."""
+        self._scheduler.resume_requests()
+
+    def reset_prefix_cache(self) -> None:
+        """Empty the prefix cache; no request may be running."""
+        if not self._engine.reset_prefix_cache():
+            raise EngineError("vLLM kept its prefix cache, which is of other weights")
+
+    def reload_weights(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Load all weights, by the names and shapes of the model's checkpoint, in the order of its layers."""
+        if self._config.tensor_parallel > 1:
+            raise EngineError("an engine of several GPUs gets its weights by nccl or ipc (engine.options.transport)")
+        try:
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
+        except BaseException:
+            self._engine.apply_model(_discard_partial_reload)
+            raise
+
+    def stage_adapter(self, policy: str, version: int, folder: str) -> None:
+        """Load the adapter in `folder`, which must stay until the version is dropped; it is not used for sampling yet.
+
+        Id, name and folder are new with every call: vLLM identifies adapters and their cached results by these.
+        """
+        number = next(self._numbers)
+        lora = LoRARequest(f"{policy}@v{version}.{number}", number, folder)
+        if not self._engine.add_lora(lora):
+            raise EngineError(f"vLLM did not take version {version} of the adapter of policy {policy!r} from {folder}")
+        if policy in self._staged:
+            self._retired.append(self._staged[policy])
+        self._staged[policy] = _Adapter(policy, version, lora)
+
+    def activate_adapter(self, policy: str, version: int) -> None:
+        """Use the staged adapter for new requests of `policy`. Running requests keep theirs."""
+        adapter = self._find_adapter(policy, version)
+        if adapter is self._staged.pop(policy, None):
+            if policy in self._adapters:
+                self._retired.append(self._adapters[policy])
+            self._adapters[policy] = adapter
+
+    def drop_unused_adapters(self) -> list[str]:
+        """Remove old adapters that no request uses any more; returns their folders."""
+        used = {id(adapter) for _, adapter in self._started.values()}
+        idle = [one for one in self._retired if id(one) not in used]
+        for adapter in idle:
+            self._engine.remove_lora(adapter.lora.lora_int_id)
+            self._retired.remove(adapter)
+        return [one.lora.lora_path for one in idle]
+
+    def _find_adapter(self, policy: str, version: int) -> _Adapter:
+        for known in (self._staged, self._adapters):
+            if policy in known and known[policy].version == version:
+                return known[policy]
+        raise EngineError(f"the engine has no version {version} of the adapter of policy {policy!r}")
+
+    def call_workers(self, method: str, arguments: Mapping[str, Any]) -> None:
+        """Call a method of all workers, for transfers from GPU to GPU. Untested on a GPU."""
+        self._engine.collective_rpc(method, kwargs=dict(arguments))
+
+    def sleep(self) -> None:
+        """Free the GPU memory of weights and KV cache. Untested on a GPU."""
+        self._engine.sleep(level=1 if self._config.adapter_policies else 2, mode="keep")
+
+    def wake(self, tag: str) -> None:
+        """Allocate GPU memory again for `tag`, weights or kv_cache. Untested on a GPU."""
+        self._engine.wake_up([tag])
+
+
+class _Adapter:
+    """One version of a policy's adapter."""
+
+    def __init__(self, policy: str, version: int, lora: LoRARequest) -> None:
+        self.policy = policy
+        self.version = version
+        self.lora = lora
+
+
+class _UntruncatedLogprobs(nn.Module):
+    """Samples as vLLM does, but returns log-probabilities from before top_k and top_p truncation, as learners compute
+    them."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        inner.logprobs_mode = "raw_logprobs"  # its own log-probabilities are not used
+        self.inner = inner
+
+    def forward(self, logits: Tensor, generators: Any, k: Any, p: Any) -> tuple[Tensor, Tensor]:
+        logprobs = logits.log_softmax(dim=-1, dtype=torch.float32)
+        tokens, _ = self.inner(logits, generators, k, p)
+        return tokens, logprobs
+
+
+def _use_untruncated_logprobs(engine: LLMEngine) -> bool:
+    """Install `_UntruncatedLogprobs` in the engine; returns whether that was possible."""
+    worker: Any = getattr(engine.model_executor, "driver_worker", None)
+    sampler: Any = getattr(getattr(worker, "model_runner", None), "sampler", None)
+    if not hasattr(sampler, "topk_topp_sampler"):
+        return False
+    sampler.topk_topp_sampler = _UntruncatedLogprobs(sampler.topk_topp_sampler)
+    return True
+
+
+def _discard_partial_reload(model: nn.Module) -> None:
+    """Discard what a failed load left in vLLM: the next load would count and load it."""
+    for layer in model.modules():
+        loading = layerwise.get_layerwise_info(layer)
+        if loading.can_load():
+            layerwise._place_kernel_tensors(layer, loading)
+            loading.reset()
+    layerwise.LOADING_LAYERS.clear()
+
+
+def _engine_args(config: SamplerConfig) -> EngineArgs:
+    gpu = config.device == "cuda"
+    adapters: dict[str, Any] = {}
+    if config.adapter_policies:
+        rank = next((one for one in _LORA_RANKS if one >= config.lora_rank), None)
+        if rank is None:
+            raise ConfigError(f"an adapter of rank {config.lora_rank} is larger than the {_LORA_RANKS[-1]} of vLLM")
+        adapters = {
+            "enable_lora": True,
+            "max_lora_rank": rank,
+            "max_loras": config.max_adapters,
+            "max_cpu_loras": 2 * config.max_adapters,
+            "lora_target_modules": None if gpu else _LORA_LAYERS,
+        }
+    return EngineArgs(
+        model=config.model,
+        skip_tokenizer_init=True,
+        generation_config="vllm",
+        dtype=config.dtype,
+        seed=config.seed,
+        max_model_len=config.window,
+        kv_cache_memory_bytes=config.kv_cache_bytes,
+        max_num_seqs=config.max_batch,
+        enable_prefix_caching=config.prefix_caching,
+        # After each chunk of a prompt vLLM rewinds the request's generator, which CPU generators do not support.
+        enable_chunked_prefill=None if gpu else False,
+        tensor_parallel_size=config.tensor_parallel,
+        distributed_executor_backend="uni" if config.tensor_parallel == 1 else "mp",
+        enforce_eager=not gpu,
+        enable_sleep_mode=gpu and config.sleep_mode,
+        logprobs_mode="processed_logprobs",
+        scheduler_cls=SuspendingScheduler,
+        async_scheduling=False,
+        disable_log_stats=True,
+        weight_transfer_config=WeightTransferConfig(backend=config.transport) if config.transport != "store" else None,
+        **adapters,
+    )
+
+
+def _prompt_logprobs(output: RequestOutput) -> Float32:
+    return np.array(output.prompt_logprobs.logprobs, dtype=np.float32)
+
+
+def _version_spans(completion: CompletionOutput, adapter: _Adapter | None) -> tuple[VersionSpan, ...]:
+    if adapter is not None:
+        return (VersionSpan(version=adapter.version, start=0, end=len(completion.token_ids)),)
+    return tuple(
+        VersionSpan(version=int(span.version), start=span.start, end=span.end) for span in completion.weight_versions
+    )

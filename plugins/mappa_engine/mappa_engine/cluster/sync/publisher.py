@@ -1,0 +1,250 @@
+"""Publishes new weights to samplers, which sample with them only after verification."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import structlog
+
+from mappa_core.errors import EngineError, SyncError
+from mappa_core.experience import Experience, Receipt
+from mappa_core.records import Float32, Int32
+from mappa_engine.cluster.sync import probe
+from mappa_engine.cluster.sync.interfaces import EnginePool, SamplerEngine, WeightProvider
+from mappa_engine.cluster.sync.transfer_records import SentWeights, check_received, check_sent
+
+_log = structlog.get_logger()
+_T = TypeVar("_T")
+_U = TypeVar("_U")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WeightRoute:
+    """Source, destination and checks of one policy's weights."""
+
+    policy: str
+    learners: WeightProvider
+    samplers: EnginePool
+    tensors: Collection[str]
+    """Names of all tensors that must be sent: those of the model, or of the adapter."""
+    tied: Mapping[str, str] = field(default_factory=dict)
+    """Tied tensors: name of a sent tensor to the second name under which it is loaded."""
+    adapter: Mapping[str, Any] | None = None
+    """The adapter_config.json of LoRA weights; None for full weights."""
+    transfer: Callable[[str, int], Awaitable[SentWeights]] | None = None
+    """Sends a version of the policy from GPU to GPU, to all its engines at once (see `sync.gpu`); None: in buckets."""
+    colocated: bool = False
+    """Whether learners and samplers share GPUs in turns: engines then sleep until the next publish."""
+    probe_limit: probe.ProbeLimit | None
+    """Limit of the probe; None without a probe, where the sender cannot compute."""
+    vocabulary: int
+    window: int
+
+
+class Publisher:
+    """Publishes the policies of one engine.
+
+    A publish pauses the engines of a policy, sends the learner's weights to all of them at once, compares received with
+    sent weights, tensor by tensor, and then the log-probabilities of some tokens. Only verified weights are used for
+    sampling. A failure is retried once in full; a second one, or `deadline_s`, raises an error. Engines then stay
+    paused, and learners may still be sending: neither can be used any more.
+    """
+
+    def __init__(self, routes: Sequence[WeightRoute], *, seed: int, deadline_s: float) -> None:
+        self._routes = {route.policy: route for route in routes}
+        self._deadline_s = deadline_s
+        self._lock = asyncio.Lock()
+        self._waiting_for: set[str] = set()
+        self._sequences: dict[str, tuple[Int32, ...]] = {
+            route.policy: probe.sequences_from_seed(seed, vocabulary=route.vocabulary, window=route.window)
+            for route in routes
+        }
+
+    def take_probes_from(self, experience: Experience) -> None:
+        """Use tokens of this experience for the next probes of its policies."""
+        for policy in self._routes:
+            if sequences := probe.sequences_from_experience(experience, policy):
+                self._sequences[policy] = sequences
+
+    async def publish(self, versions: Mapping[str, int]) -> dict[str, Receipt]:
+        """Publish the weights of the given policies under these version numbers.
+
+        Raises EngineError (SyncError, EngineLost) where weights could not be sent and verified.
+        """
+        routes = [self._routes[policy] for policy in versions]
+        return await self._publish_by_deadline([(route, route.samplers.engines) for route in routes], versions)
+
+    async def refresh(self, engine: str, versions: Mapping[str, int]) -> dict[str, Receipt]:
+        """Publish to one restarted engine the weights of every policy of `versions` that it serves."""
+        served = []
+        for route in (self._routes[policy] for policy in versions):
+            # Transfers between GPUs reach all engines or none.
+            own = [one for one in route.samplers.engines if one.name == engine]
+            served += [(replace(route, transfer=None), own)] if own else []
+        return await self._publish_by_deadline(served, versions)
+
+    async def _publish_by_deadline(
+        self, deliveries: Sequence[tuple[WeightRoute, Sequence[SamplerEngine]]], versions: Mapping[str, int]
+    ) -> dict[str, Receipt]:
+        receipts: dict[str, Receipt] = {}
+
+        async def one_group(deliveries: Sequence[tuple[WeightRoute, Sequence[SamplerEngine]]]) -> None:
+            # Policies of one learner group go one after the other: all its ranks must send the same policy at a time.
+            for route, engines in deliveries:
+                receipts[route.policy] = await self._send_with_retry(route, versions[route.policy], engines)
+
+        groups: dict[int, list[tuple[WeightRoute, Sequence[SamplerEngine]]]] = {}
+        for delivery in deliveries:
+            groups.setdefault(id(delivery[0].learners), []).append(delivery)
+        async with self._lock:
+            self._waiting_for.clear()
+            try:
+                async with asyncio.timeout(self._deadline_s), asyncio.TaskGroup() as tasks:
+                    for group in groups.values():
+                        tasks.create_task(one_group(group))
+            except TimeoutError as late:
+                raise SyncError(
+                    f"new weights were not handed over within {self._deadline_s:g} s (engine.options.sync_s); "
+                    f"still waited for: {'; '.join(sorted(self._waiting_for)) or 'nothing'}"
+                ) from late
+            except ExceptionGroup as several:
+                first = several.exceptions[0]
+                raise first from first.__cause__
+        return receipts
+
+    async def _send_with_retry(self, route: WeightRoute, version: int, engines: Sequence[SamplerEngine]) -> Receipt:
+        try:
+            return await self._send_and_verify(route, version, engines)
+        except EngineError as error:
+            _log.warning("weights are sent once more", policy=route.policy, version=version, reason=str(error))
+        with self._waiting(f"engines of policy {route.policy!r} to be started again"):
+            await route.samplers.restart_lost()
+        return await self._send_and_verify(route, version, engines)
+
+    async def _send_and_verify(self, route: WeightRoute, version: int, engines: Sequence[SamplerEngine]) -> Receipt:
+        policy, learners = route.policy, route.learners
+        if route.transfer is None:
+            sent = await self._send(route, version, engines)
+        else:
+            await self._prepare_engines(route, version, engines)
+            sent = await self._await(f"learners of {policy!r} to send weights", route.transfer(policy, version))
+        check_sent(sent, route.tensors)
+        # The learner computes its side of the probe while the engines load.
+        expected, received = await _gather_both(
+            self._expected(route), self._call_each(route, engines, "load", lambda one: one.finish_load())
+        )
+        for engine, one in zip(engines, received, strict=True):
+            check_received(sent, one, route.tied, engine=engine.name)
+        if route.colocated:
+            await self._await(f"learners of {policy!r} to leave the GPUs", learners.offload())
+            await self._call_each(route, engines, "take memory for keys and values", lambda one: one.wake("kv_cache"))
+        largest = await self._probe(route, version, engines, expected)
+        await self._call_each(route, engines, "go on", lambda one: one.activate(policy, version))
+        return Receipt(version=version, checksum=sent.checksum, probe=largest)
+
+    async def _expected(self, route: WeightRoute) -> Sequence[Float32] | None:
+        """Compute the learner's side of a probe; None without a probe."""
+        if route.probe_limit is None:
+            return None
+        sequences = self._sequences[route.policy]
+        what = f"learners of {route.policy!r} to answer a probe"
+        return await self._await(what, route.learners.logprobs(route.policy, sequences))
+
+    async def _probe(
+        self, route: WeightRoute, version: int, engines: Sequence[SamplerEngine], expected: Sequence[Float32] | None
+    ) -> float | None:
+        """Probe all engines; returns the maximum difference, None without a probe. Raises SyncError above the limit."""
+        if route.probe_limit is None or expected is None:
+            return None
+        policy, sequences = route.policy, self._sequences[route.policy]
+        answers = await self._call_each(
+            route, engines, "answer a probe", lambda one: one.logprobs(policy, version, sequences)
+        )
+        probes = [probe.compare_logprobs(expected, one) for one in answers]
+        for engine, one in zip(engines, probes, strict=True):
+            probe.check_probe(one, route.probe_limit, policy=policy, version=version, engine=engine.name)
+        return max(one.max_diff for one in probes)
+
+    async def _prepare_engines(self, route: WeightRoute, version: int, engines: Sequence[SamplerEngine]) -> None:
+        """Pause and wake the engines as needed, and start the load of this version."""
+        if route.adapter is None:
+            await self._call_each(route, engines, "pause", lambda one: one.pause())
+        if route.colocated:
+            await self._call_each(route, engines, "take memory for weights", lambda one: one.wake("weights"))
+        if route.transfer is None:
+            await self._call_each(
+                route, engines, "begin", lambda one: one.begin_load(route.policy, version, route.adapter)
+            )
+
+    async def _send(self, route: WeightRoute, version: int, engines: Sequence[SamplerEngine]) -> SentWeights:
+        """Send every tensor to every engine; the first bucket is filled while the engines prepare. The learners' stream
+        is consumed to its end even when an engine fails: a rank that stops gathering would leave the others waiting."""
+        policy, learners = route.policy, route.learners
+        waits = f"learners of {policy!r} to send weights"
+        failure: EngineError | None = None
+        ready = asyncio.ensure_future(self._prepare_engines(route, version, engines))
+        try:
+            buckets = aiter(learners.weights(policy, version))
+            while (bucket := await self._await(waits, anext(buckets, None))) is not None:
+                if failure is None:
+                    try:
+                        await ready
+                        await self._call_each(route, engines, "take weights", partial(_load_bucket, bucket))
+                    except EngineError as error:
+                        failure = error
+        finally:
+            ready.cancel()
+        if failure is not None:
+            raise failure
+        return await self._await(f"learners of {policy!r} to say what they sent", learners.sent_record(policy))
+
+    async def _call_each(
+        self,
+        route: WeightRoute,
+        engines: Sequence[SamplerEngine],
+        what: str,
+        call: Callable[[SamplerEngine], Awaitable[_T]],
+    ) -> list[_T]:
+        """Call all engines at once, wait for all, and raise the first failure as an EngineError."""
+        calls = [self._await(f"engine {one.name!r} to {what} (policy {route.policy!r})", call(one)) for one in engines]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        for engine, result in zip(engines, results, strict=True):
+            if isinstance(result, EngineError):
+                raise result
+            if isinstance(result, BaseException):
+                raise SyncError(
+                    f"policy {route.policy!r}, engine {engine.name!r}: it failed to {what}: {result!r}"
+                ) from result
+        return [result for result in results if not isinstance(result, BaseException)]
+
+    async def _await(self, what: str, awaited: Awaitable[_T]) -> _T:
+        with self._waiting(what):
+            return await awaited
+
+    @contextmanager
+    def _waiting(self, what: str) -> Iterator[None]:
+        """Record what is waited for, and keep the record where the wait is cancelled: the timeout error names it."""
+        self._waiting_for.add(what)
+        try:
+            yield
+        except Exception:
+            self._waiting_for.discard(what)
+            raise
+        self._waiting_for.discard(what)
+
+
+def _load_bucket(bucket: Any, engine: SamplerEngine) -> Awaitable[None]:
+    return engine.load_bucket(bucket)
+
+
+async def _gather_both(one: Awaitable[_T], other: Awaitable[_U]) -> tuple[_T, _U]:
+    """Wait for both and return their results; raises a failure once both have ended."""
+    await asyncio.gather(
+        first := asyncio.ensure_future(one), second := asyncio.ensure_future(other), return_exceptions=True
+    )
+    return first.result(), second.result()

@@ -1,0 +1,188 @@
+"""Batching: group sequences into micro-batches and distribute them over the ranks of a learner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mappa_core.experience import Experience
+from mappa_core.records import Float32, Int32, Int64
+from mappa_engine.learning.training_sequences import TrainingSequence, build_sequences
+
+IndexGroups = list[list[int]]
+"""Micro-batches as lists of sequence indices."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLayout:
+    """Layout of sequences in a micro-batch, and its token budget (padding counts).
+
+    `padded`: one row each, padded on the right. `packed`: concatenated in one row, for models whose attention separates
+    sequences by their positions (`learning.checks`). A sequence longer than the budget is a micro-batch of its own.
+    """
+
+    kind: Literal["padded", "packed"]
+    tokens: int
+
+    def groups(self, lengths: Sequence[int]) -> IndexGroups:
+        """Group sequences of these lengths into micro-batches, longest first."""
+        return (group_padded if self.kind == "padded" else group_packed)(lengths, self.tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MicroBatch:
+    """One micro-batch, and which of its positions predict sampled tokens.
+
+    A dummy micro-batch keeps a rank in step with ranks that have more micro-batches: it predicts one token, and its
+    results are discarded.
+    """
+
+    ids: Tensor  # (B, L)
+    positions: Tensor | None  # (1, L) position of each token in its sequence, if packed
+    predicting: Tensor  # (n,) flat index in (B, L) of the position before each sampled token
+    targets: Tensor  # (n,) the sampled tokens
+    temperature: Tensor | None  # (n, 1); None if all are 1
+    source: Int64  # (n,) index of each sampled token on the experience's N axis; (0,) if dummy
+    dummy: bool = False
+
+
+def build_batches(
+    experience: Experience, rows: Int64, layout: BatchLayout, *, device: torch.device, rank: int = 0, ranks: int = 1
+) -> list[MicroBatch]:
+    """Build the micro-batches of `rank` for the sampled tokens of `rows`. Every rank gets equally many."""
+    temperature = experience.temperature[experience.row_of_token]
+    sequences = build_sequences(experience, rows)
+    return rank_micro_batches(sequences, layout, temperature=temperature, device=device, rank=rank, ranks=ranks)
+
+
+def rank_micro_batches(
+    sequences: Sequence[TrainingSequence],
+    layout: BatchLayout,
+    *,
+    temperature: Float32 | None,
+    device: torch.device,
+    rank: int = 0,
+    ranks: int = 1,
+) -> list[MicroBatch]:
+    """Build the micro-batches of `rank` for the sequences. `temperature` is indexed by their `source`; None: all 1."""
+    share = split_over_ranks([len(sequence.tokens) for sequence in sequences], ranks, layout)[rank]
+    return [
+        _batch([sequences[one] for one in members], temperature, layout, device)
+        if members
+        else _dummy_batch(sequences[0], layout, device)
+        for members in share
+    ]
+
+
+def split_over_ranks(lengths: Sequence[int], ranks: int, layout: BatchLayout) -> list[IndexGroups]:
+    """Distribute sequences over ranks and group them into micro-batches; empty ones make the counts equal.
+
+    The longest sequence left goes to the rank with the fewest tokens so far, whose maximum is within 4/3 of the optimum
+    (Graham 1969). Every rank computes the same result independently.
+    """
+    assigned: IndexGroups = [[] for _ in range(ranks)]
+    loads = [0] * ranks
+    for index in _longest_first(lengths):
+        rank = loads.index(min(loads))
+        assigned[rank].append(index)
+        loads[rank] += lengths[index]
+    found = [
+        [[own[one] for one in group] for group in layout.groups([lengths[one] for one in own])] for own in assigned
+    ]
+    max_groups = max(len(groups) for groups in found)
+    return [groups + [[] for _ in range(max_groups - len(groups))] for groups in found]
+
+
+def group_padded(lengths: Sequence[int], budget: int) -> IndexGroups:
+    """Group sequences, longest first, so that rows times longest row stays within `budget` tokens.
+
+    A sequence longer than the budget is a group of its own. Equal lengths keep their order.
+    """
+    groups: IndexGroups = []
+    for index in _longest_first(lengths):
+        if groups and lengths[groups[-1][0]] * (len(groups[-1]) + 1) <= budget:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
+
+
+def group_packed(lengths: Sequence[int], budget: int) -> IndexGroups:
+    """Group sequences by first-fit decreasing, so that each group has at most `budget` tokens."""
+    groups: IndexGroups = []
+    room: list[int] = []
+    for index in _longest_first(lengths):
+        place = next((one for one, free in enumerate(room) if free >= lengths[index]), None)
+        if place is None:
+            groups.append([index])
+            room.append(budget - lengths[index])
+        else:
+            groups[place].append(index)
+            room[place] -= lengths[index]
+    return groups
+
+
+def pad_right(sequences: Sequence[Int32], device: torch.device) -> Tensor:
+    """Return token ids (B, L) int64, padded on the right. Causal attention never sees padding, so no mask is needed."""
+    filled = np.zeros((len(sequences), max(len(one) for one in sequences)), dtype=np.int64)
+    for row, sequence in enumerate(sequences):
+        filled[row, : len(sequence)] = sequence
+    return torch.from_numpy(filled).to(device)
+
+
+def _longest_first(lengths: Sequence[int]) -> list[int]:
+    return sorted(range(len(lengths)), key=lambda one: -lengths[one])
+
+
+def _batch(
+    sequences: Sequence[TrainingSequence], temperatures: Float32 | None, layout: BatchLayout, device: torch.device
+) -> MicroBatch:
+    ids, starts, positions = _lay_out([sequence.tokens for sequence in sequences], layout, device)
+    predicting = np.concatenate(
+        [start + sequence.targets - 1 for start, sequence in zip(starts, sequences, strict=True)]
+    )
+    targets = np.concatenate([sequence.tokens[sequence.targets] for sequence in sequences])
+    source = np.concatenate([sequence.source for sequence in sequences])
+    temperature = np.ones(1, np.float32) if temperatures is None else temperatures[source]
+    temperature = np.where(temperature == 0.0, np.float32(1.0), temperature)
+    return MicroBatch(
+        ids=ids,
+        positions=positions,
+        predicting=torch.from_numpy(predicting).to(device),
+        targets=torch.from_numpy(targets.astype(np.int64)).to(device),
+        temperature=None if (temperature == 1.0).all() else torch.from_numpy(temperature).to(device)[:, None],
+        source=source,
+    )
+
+
+def _dummy_batch(sequence: TrainingSequence, layout: BatchLayout, device: torch.device) -> MicroBatch:
+    """Build a dummy micro-batch of the first two tokens of a sequence, the shortest input with a prediction."""
+    ids, _, positions = _lay_out([sequence.tokens[:2]], layout, device)
+    return MicroBatch(
+        ids=ids,
+        positions=positions,
+        predicting=torch.zeros(1, dtype=torch.int64, device=device),
+        targets=ids[0, 1:],
+        temperature=None,
+        source=np.zeros(0, dtype=np.int64),
+        dummy=True,
+    )
+
+
+def _lay_out(
+    sequences: Sequence[Int32], layout: BatchLayout, device: torch.device
+) -> tuple[Tensor, list[int], Tensor | None]:
+    """Return token ids, the flat start index of each sequence, and positions."""
+    if layout.kind == "padded":
+        ids = pad_right(sequences, device)
+        return ids, [row * ids.shape[1] for row in range(len(sequences))], None
+    lengths = [len(one) for one in sequences]
+    starts = np.cumsum([0, *lengths[:-1]]).tolist()
+    ids = torch.from_numpy(np.concatenate(sequences).astype(np.int64)).to(device)
+    positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
+    return ids[None], starts, positions[None]

@@ -1,0 +1,100 @@
+"""Score an iteration's tokens with learner and reference before the update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from mappa_core.experience import Experience
+from mappa_core.records import Float32, Int64
+from mappa_engine.learning.batching import BatchLayout, MicroBatch, build_batches
+from mappa_engine.learning.logprob_model import Predictions
+
+ForwardPass = Callable[[MicroBatch], Predictions]
+"""Computes the predictions for a micro-batch, as `LogprobModel` does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TokenScores:
+    """Scores from one rank of one policy, for its share of the sampled tokens."""
+
+    source: Int64  # (m,) index of each token on the experience's N axis
+    logprobs: Float32  # (m,)
+    ref_logprobs: Float32  # (m,)
+    values: Float32 | None  # (m,)
+
+
+def find_policy_rows(experience: Experience, policy: str) -> tuple[Int64, Int64]:
+    """Return the rows of a policy: those of weight > 0, and the others."""
+    if policy not in experience.policies:
+        none = np.zeros(0, dtype=np.int64)
+        return none, none
+    own = experience.policy == experience.policies.index(policy)
+    return np.flatnonzero(own & (experience.weight > 0)), np.flatnonzero(own & ~(experience.weight > 0))
+
+
+@torch.no_grad()
+def score_policy(
+    policy: str,
+    forward: ForwardPass,
+    reference: ForwardPass,
+    experience: Experience,
+    *,
+    layout: BatchLayout,
+    device: torch.device,
+    rank: int = 0,
+    ranks: int = 1,
+) -> TokenScores:
+    """Score this rank's share of the policy's tokens with `forward` and `reference`.
+
+    Rows of weight 0 are batched separately, so that they affect no other row. All ranks run equally many micro-batches.
+    """
+    parts = []
+    for rows in find_policy_rows(experience, policy):
+        for batch in build_batches(experience, rows, layout, device=device, rank=rank, ranks=ranks):
+            own, values, _ = forward(batch)
+            ref_logprobs = reference(batch).logprobs
+            if not batch.dummy:
+                parts.append(
+                    TokenScores(
+                        source=batch.source,
+                        logprobs=own.cpu().numpy(),
+                        ref_logprobs=ref_logprobs.cpu().numpy(),
+                        values=None if values is None else values.cpu().numpy(),
+                    )
+                )
+    return _concatenate(parts)
+
+
+def _concatenate(parts: Sequence[TokenScores]) -> TokenScores:
+    if not parts:
+        nothing = np.zeros(0, dtype=np.float32)
+        return TokenScores(source=np.zeros(0, dtype=np.int64), logprobs=nothing, ref_logprobs=nothing, values=None)
+    values = [one.values for one in parts if one.values is not None]
+    return TokenScores(
+        source=np.concatenate([one.source for one in parts]),
+        logprobs=np.concatenate([one.logprobs for one in parts]),
+        ref_logprobs=np.concatenate([one.ref_logprobs for one in parts]),
+        values=np.concatenate(values) if values else None,
+    )
+
+
+def merge_scores(experience: Experience, scores: Iterable[TokenScores]) -> Experience:
+    """Return the experience with the scores of all ranks of all its policies filled in.
+
+    Values are NaN for policies without a value head. Raises ValueError unless every sampled token was scored once.
+    """
+    parts = list(scores)
+    times = np.bincount(np.concatenate([one.source for one in parts]), minlength=len(experience.tokens))
+    if len(times) != len(experience.tokens) or (times != 1).any():
+        raise ValueError("the ranks' shares are not every sampled token once")
+    logprobs, ref_logprobs, values = np.full((3, len(experience.tokens)), np.nan, dtype=np.float32)
+    for one in parts:
+        logprobs[one.source], ref_logprobs[one.source] = one.logprobs, one.ref_logprobs
+        if one.values is not None:
+            values[one.source] = one.values
+    has_values = any(one.values is not None for one in parts)
+    return replace(experience, old_logprobs=logprobs, ref_logprobs=ref_logprobs, values=values if has_values else None)

@@ -1,0 +1,229 @@
+"""The engine `local`: samplers and learners share their modules, so publishing copies nothing."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mappa_core.config.schema import TrainSection
+from mappa_core.errors import ConfigError, EngineError
+from mappa_core.experience import Advantages, Experience, Receipt
+from mappa_core.protocols import Loss, PolicySpec
+from mappa_core.records import Process
+from mappa_engine.learning.batching import BatchLayout
+from mappa_engine.learning.logprob_model import LogprobModel
+from mappa_engine.learning.scoring import merge_scores, score_policy
+from mappa_engine.learning.update import PolicyUpdate
+from mappa_engine.local.continuous_batching import Decoder
+from mappa_engine.local.learner import LocalLearner
+from mappa_engine.local.models import LoadedModel, load_model
+from mappa_engine.local.policy import Policy
+from mappa_engine.local.sampler import LocalSampler
+from mappa_engine.local.worker import Worker
+from mappa_engine.lr_schedule import check_schedule
+from mappa_engine.options import LocalOptions
+from mappa_engine.process_info import process_info
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class LocalEngine:
+    """All policies in this process. One thread computes, so the event loop is never blocked.
+
+    Policies of one model share one frozen reference; adapters also share its module. Threads and determinism are
+    settings of the whole process; the engine opened last decides.
+    """
+
+    def __init__(self, options: LocalOptions) -> None:
+        if options.dtype not in _DTYPES:
+            raise ConfigError(f"engine.options.dtype is {options.dtype!r}; it can be {' or '.join(_DTYPES)}")
+        for name in ("threads", "max_batch", "prefill_tokens"):
+            if getattr(options, name) < 1:
+                raise ConfigError(f"engine.options.{name} is {getattr(options, name)}; it is at least 1")
+        self._options = options
+        self._device = _device(options.device)
+        self._worker = Worker()
+        self._policies: dict[str, Policy] = {}
+        self._decoders: dict[str, Decoder] = {}
+        self._samplers: dict[str, LocalSampler] = {}
+        self._train: TrainSection | None = None
+        self._seed = 0
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether equal requests in equal waves give bit-equal completions."""
+        return self._options.deterministic
+
+    @property
+    def max_staleness(self) -> int:
+        """One thread computes, so rollouts and updates take turns."""
+        return 0
+
+    @property
+    def straggler_share(self) -> float:
+        """Always 0: see `max_staleness`."""
+        return 0.0
+
+    @property
+    def processes(self) -> tuple[Process, ...]:
+        """This process."""
+        return (process_info("sampler and learner", "torch", "transformers", "peft"),)
+
+    async def open(self, policies: Sequence[PolicySpec], train: TrainSection | None, *, seed: int) -> None:
+        """Load every policy. Raises ModelError if a model cannot be used."""
+        if train is not None:
+            check_schedule(train)
+        self._train, self._seed = train, seed
+        await self._worker.run(self._open, policies)
+
+    def _open(self, policies: Sequence[PolicySpec]) -> None:
+        options = self._options
+        torch.set_num_threads(options.threads)
+        if options.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            # Some operations have no deterministic form on a GPU: there it only warns.
+            torch.use_deterministic_algorithms(True, warn_only=self._device.type != "cpu")
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        dtype = _DTYPES[options.dtype]
+        bases = {
+            model: load_model(model, device=self._device, dtype=dtype)
+            for model in dict.fromkeys(spec.model for spec in policies)
+        }
+        modules = self._modules(policies, bases)
+        for spec in policies:
+            base = bases[spec.model]
+            policy = Policy(spec, base, modules[spec.name], self._train, seed=self._seed)
+            decoder = Decoder(
+                policy,
+                max_batch=options.max_batch,
+                prefill_tokens=options.prefill_tokens,
+                isolate_waves=options.deterministic,
+            )
+            self._worker.add(decoder)
+            self._policies[spec.name] = policy
+            self._decoders[spec.name] = decoder
+            self._samplers[spec.name] = LocalSampler(base, decoder, self._worker, spec.template_kwargs)
+
+    def _modules(self, policies: Sequence[PolicySpec], bases: Mapping[str, LoadedModel]) -> dict[str, Any]:
+        """Return the module of each policy by name; modules are copied before adapters are added to them."""
+        modules: dict[str, Any] = {}
+        # Without learners, adapters and frozen policies no one else needs the base module: the first policy takes it.
+        taken = {spec.model for spec in policies if self._train is not None or spec.kind != "full"}
+        for spec in policies:
+            own = spec.kind == "full" and spec.model in taken
+            modules[spec.name] = copy.deepcopy(bases[spec.model].model) if own else bases[spec.model].model
+            taken.add(spec.model)
+        return modules
+
+    def sampler(self, policy: str) -> LocalSampler:
+        """Return the sampler of `policy`."""
+        self._policy(policy)
+        return self._samplers[policy]
+
+    async def score(self, experience: Experience) -> Experience:
+        """Fill in old_logprobs and ref_logprobs of all rows, and values (NaN for policies without a value head)."""
+        return await self._worker.run(self._score, experience)
+
+    def _score(self, experience: Experience) -> Experience:
+        layout = BatchLayout("padded", self._require_train().micro_tokens)
+        scores = []
+        for policy in (self._policy(name) for name in experience.policies):
+            learner = LogprobModel(policy.model, policy.value_head)
+            with policy.active():
+                scores.append(
+                    score_policy(policy.name, learner, policy.reference, experience, layout=layout, device=self._device)
+                )
+        return merge_scores(experience, scores)
+
+    async def update(
+        self, experience: Experience, advantages: Advantages, loss: Loss, progress: float
+    ) -> Mapping[str, Mapping[str, float]]:
+        """Take the optimiser steps of one iteration; return metrics per policy.
+
+        `loss`, `grad_norm` are means over the steps, `lr` is the last step's; `kl` (k3, from the reference) and
+        `entropy` (mean of -log p; `entropy_full` over the vocabulary with an entropy bonus) are nats per token;
+        `ratio_mean`, `ratio_max` are of tokens, new over old; `mismatch_*`, `ess` and `correction_share` compare the
+        sampler's log-probabilities with the learner's (`learning.correction`); `skipped` counts the steps whose loss or
+        gradient was not finite: they update no weight.
+        """
+        return await self._worker.run(self._update, experience, advantages, loss, progress)
+
+    def _update(
+        self, experience: Experience, advantages: Advantages, loss: Loss, progress: float
+    ) -> dict[str, dict[str, float]]:
+        train, metrics = self._require_train(), {}
+        for name in experience.policies:
+            policy = self._policy(name)
+            if policy.optimiser is None:
+                raise EngineError(f"policy {name!r} is frozen, yet there is experience to train it on")
+            learner = LocalLearner(policy, policy.optimiser)
+            layout = BatchLayout("padded", train.micro_tokens)
+            update = PolicyUpdate(learner, experience, advantages, loss, train, layout=layout)
+            with policy.active():
+                metrics[name] = update.run(progress, seed=self._seed)
+        return metrics
+
+    async def publish(self) -> Mapping[str, Receipt]:
+        """Publish the current weights: give them a version number and a checksum."""
+        return await self._worker.run(self._publish)
+
+    def _publish(self) -> dict[str, Receipt]:
+        receipts = {name: policy.publish() for name, policy in self._policies.items()}
+        self._update_sampler_versions()
+        return receipts
+
+    def _update_sampler_versions(self) -> None:
+        for name, decoder in self._decoders.items():
+            decoder.version = self._policies[name].version
+
+    async def save(self, folder: Path) -> None:
+        """Write weights and optimiser of every trained policy to a subfolder of its name."""
+        await self._worker.run(self._save, folder)
+
+    def _save(self, folder: Path) -> None:
+        for name, policy in self._policies.items():
+            policy.save(folder / name)
+
+    async def load(self, folder: Path) -> None:
+        """Restore what `save` wrote. Raises RunError if it does not match the policies."""
+        await self._worker.run(self._load, folder)
+
+    def _load(self, folder: Path) -> None:
+        for name, policy in self._policies.items():
+            policy.load(folder / name)
+        self._update_sampler_versions()
+
+    async def export(self, policy: str, folder: Path) -> None:
+        """Write one policy as an ordinary Hugging Face folder, without its value head."""
+        await self._worker.run(self._policy(policy).export, folder)
+
+    async def close(self) -> None:
+        """Stop the thread and release all weights."""
+        await self._worker.close()
+        for mapping in (self._policies, self._decoders, self._samplers):
+            mapping.clear()
+
+    def _policy(self, name: str) -> Policy:
+        if name not in self._policies:
+            raise EngineError(f"the engine was not opened with a policy {name!r}, only with {sorted(self._policies)}")
+        return self._policies[name]
+
+    def _require_train(self) -> TrainSection:
+        if self._train is None:
+            raise EngineError("the engine was opened for sampling only")
+        return self._train
+
+
+def _device(name: str) -> torch.device:
+    if name not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"engine.options.device is {name!r}; it can be auto, cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("engine.options.device is cuda, and torch sees no GPU; use auto or cpu")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)

@@ -1,0 +1,148 @@
+"""A policy: its weights, value head and optimiser."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from mappa_core.config.schema import TrainSection
+from mappa_core.errors import RunError
+from mappa_core.experience import Receipt
+from mappa_core.protocols import PolicySpec
+from mappa_engine.adapters import base_weights, save_adapter
+from mappa_engine.checkpoint import (
+    OPTIMISER_FILE,
+    STATE_FILE,
+    VALUE_HEAD_PREFIX,
+    WEIGHTS_FILE,
+    check_weights,
+    load_start_weights,
+    write_tensors,
+)
+from mappa_engine.learning.batching import MicroBatch
+from mappa_engine.learning.logprob_model import LogprobModel, Predictions
+from mappa_engine.learning.optimiser import Optimiser
+from mappa_engine.local.models import LoadedModel
+from mappa_engine.model_path import resolve_model_path
+
+
+class Policy:
+    """One policy. A `full` policy has its own `model`; any other shares the model of its `base`.
+
+    The base model without adapters is the reference policy.
+    """
+
+    def __init__(
+        self, spec: PolicySpec, base: LoadedModel, model: Any, train: TrainSection | None, *, seed: int
+    ) -> None:
+        self.name = spec.name
+        self.base = base
+        self.trained = spec.trained
+        self.lora = spec.lora
+        self.version = 0
+        self.steps = 0
+        self.model = model
+        self.value_head = self._value_head() if self.trained and spec.value_head else None
+        self.optimiser: Optimiser | None = None
+        if self.lora is not None:
+            base.adapters.add(spec.name, self.lora, seed=seed)
+        if spec.start is not None:
+            self._load_start(spec.start)
+        if self.trained and train is not None:
+            if self.lora is None:
+                self.model.requires_grad_(True)
+            self.optimiser = Optimiser(self._parameters().items(), train)
+
+    def _value_head(self) -> torch.nn.Linear:
+        """Create a linear value head, initialized to zero: no value is better than a random one."""
+        head = torch.nn.Linear(self.model.get_output_embeddings().weight.shape[1], 1, device=self.model.device)
+        torch.nn.init.zeros_(head.weight)
+        torch.nn.init.zeros_(head.bias)
+        return head
+
+    def _parameters(self) -> dict[str, Tensor]:
+        """Return the policy's own weights by name, tied ones once."""
+        named: dict[str, Tensor] = base_weights(self.model.named_parameters())
+        if self.lora is not None:
+            named = dict(self.base.adapters.parameters(self.name))
+        if self.value_head is not None:
+            named |= {f"{VALUE_HEAD_PREFIX}{name}": one for name, one in self.value_head.named_parameters()}
+        return named
+
+    def active(self) -> AbstractContextManager[None]:
+        """Activate this policy's adapter, if it has one, inside the context."""
+        return self.base.adapters.active(None if self.lora is None else self.name)
+
+    def reference(self, batch: MicroBatch) -> Predictions:
+        """Compute the reference policy's predictions for a micro-batch."""
+        with self.base.adapters.active(None):
+            predictions: Predictions = LogprobModel(self.base.model)(batch)
+        return predictions
+
+    def publish(self) -> Receipt:
+        """Publish the current weights as a new version. Sampler and learner share a module, so nothing is compared."""
+        if self.trained:
+            self.version += 1
+        digest = hashlib.sha256()
+        for name, parameter in self._parameters().items():
+            digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
+            digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return Receipt(version=self.version, checksum=digest.hexdigest())
+
+    def save(self, folder: Path) -> None:
+        """Write what `load` needs to resume training bit-exactly."""
+        if not self.trained:
+            return
+        folder.mkdir(parents=True)
+        optimiser = self.optimiser
+        weights = self._parameters() if optimiser is None else optimiser.weights()
+        write_tensors({name: one.detach().contiguous() for name, one in weights.items()}, folder / WEIGHTS_FILE)
+        if optimiser is not None:
+            write_tensors(optimiser.moments(), folder / OPTIMISER_FILE)
+        (folder / STATE_FILE).write_text(json.dumps({"version": self.version, "steps": self.steps}))
+
+    def load(self, folder: Path) -> None:
+        """Restore what `save` wrote. A policy that is only sampled restores the weights alone."""
+        if not self.trained:
+            return
+        if not (folder / STATE_FILE).is_file():
+            raise RunError(f"{folder}: the checkpoint has no policy {self.name!r}; were its policies others?")
+        weights = load_file(folder / WEIGHTS_FILE)
+        check_weights(weights, self._shapes(), folder, model_name=self.base.model_name)
+        if self.optimiser is not None:
+            if not (folder / OPTIMISER_FILE).is_file():
+                raise RunError(f"{folder}: the checkpoint was written without a learner, so training cannot go on")
+            self.optimiser.restore(weights, load_file(folder / OPTIMISER_FILE))
+        else:
+            self._copy_weights(weights)
+        state = json.loads((folder / STATE_FILE).read_text())
+        self.version, self.steps = state["version"], state["steps"]
+
+    def _load_start(self, folder: Path) -> None:
+        self._copy_weights(load_start_weights(folder, self._shapes(), model_name=self.base.model_name))
+
+    def _shapes(self) -> dict[str, torch.Size]:
+        return {name: one.shape for name, one in self._parameters().items()}
+
+    @torch.no_grad()
+    def _copy_weights(self, weights: Mapping[str, Tensor]) -> None:
+        own = self._parameters()
+        for name, one in weights.items():
+            own[name].copy_(one)
+
+    def export(self, folder: Path) -> None:
+        """Write a Hugging Face folder, for a `lora` policy its adapter, without the value head."""
+        if self.lora is None:
+            self.model.save_pretrained(folder, state_dict=base_weights(self.model.state_dict().items()))
+            self.base.chat.tokenizer.save_pretrained(folder)
+        else:
+            adapter = self.base.adapters.parameters(self.name)
+            save_adapter(adapter, self.lora, folder, base=resolve_model_path(self.base.model_name))

@@ -1,0 +1,93 @@
+"""The compute thread: the event loop never waits for torch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+from mappa_core.records import Completion
+from mappa_engine.local.continuous_batching import Decoder, DecodeRequest, DecodeWave
+
+P = ParamSpec("P")
+T = TypeVar("T")
+FinishedRequests = list[tuple[DecodeRequest, Completion]]
+
+
+class Worker:
+    """Runs jobs exclusively and, between them, steps all decoders with requests in turn.
+
+    A job waits until all rows being decoded are finished; requests that arrive meanwhile wait until the job is done. So
+    all tokens of a row are sampled from one version of the weights.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mappa-local")
+        self._decoders: list[Decoder] = []
+        self._jobs: set[Future[Any]] = set()
+        self._decoding = False
+
+    def add(self, decoder: Decoder) -> None:
+        """Register a decoder."""
+        self._decoders.append(decoder)
+
+    async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `job` exclusively on the thread and return its result."""
+        future = self._thread.submit(job, *args, **kwargs)
+        self._jobs.add(future)
+        future.add_done_callback(self._jobs.discard)
+        return await asyncio.wrap_future(future)
+
+    def submit(self, decoder: Decoder, wave: DecodeWave) -> None:
+        """Queue `wave` for decoding. Called on the event loop of its callers."""
+        decoder.waves.append(wave)
+        if not self._decoding:
+            self._decoding = True
+            self._thread.submit(self._decode).add_done_callback(self._on_decoding_ended)
+
+    async def close(self) -> None:
+        """Stop the thread once it is idle."""
+        await asyncio.to_thread(self._thread.shutdown)
+
+    def _decode(self) -> None:
+        while True:
+            admit = not self._jobs
+            busy = [one for one in self._decoders if one.active or (admit and one.pending)]
+            if not busy:
+                return
+            for decoder in busy:
+                _deliver(decoder.step(admit=admit))
+
+    def _on_decoding_ended(self, outcome: Future[None]) -> None:
+        """After `_decode` ended, report its failure to callers, or restart it for requests that waited behind a job."""
+        self._decoding = False
+        error = outcome.exception()
+        if error is not None:
+            for decoder in self._decoders:
+                for request in decoder.abort_all():
+                    request.future.get_loop().call_soon_threadsafe(_fail, request, error)
+        if any(decoder.pending for decoder in self._decoders):
+            self._decoding = True
+            self._thread.submit(self._decode).add_done_callback(self._on_decoding_ended)
+
+
+def _deliver(finished: FinishedRequests) -> None:
+    """Deliver completions to their callers, with one callback per event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, FinishedRequests] = defaultdict(list)
+    for request, completion in finished:
+        by_loop[request.future.get_loop()].append((request, completion))
+    for loop, answers in by_loop.items():
+        loop.call_soon_threadsafe(_set_results, answers)
+
+
+def _set_results(finished: FinishedRequests) -> None:
+    for request, completion in finished:
+        if not request.future.done():
+            request.future.set_result(completion)
+
+
+def _fail(request: DecodeRequest, error: BaseException) -> None:
+    if not request.future.done():
+        request.future.set_exception(error)

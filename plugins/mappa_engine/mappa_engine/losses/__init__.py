@@ -1,0 +1,5 @@
+"""Per-token losses of a policy and its value head. The engine reduces them (`engine.learning.means`)."""
+
+from mappa_engine.losses.cispo import CISPOLoss as CISPOLoss
+from mappa_engine.losses.gspo import GSPOLoss as GSPOLoss
+from mappa_engine.losses.ppo import PPOLoss as PPOLoss

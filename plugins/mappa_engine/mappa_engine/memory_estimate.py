@@ -1,0 +1,104 @@
+"""Memory estimates of models and their training, in bytes, computed from shapes for both engines.
+
+Weights, gradients and optimiser states are exact. Activations, buffers and CUDA's own overhead are estimates that have
+not been checked on a GPU yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from mappa_engine.model_shape import ModelShape
+
+MemoryPart = Literal[
+    "weights", "gradients", "optimiser", "reference", "activations", "buffers", "kv cache", "workspace", "context"
+]
+"""Purpose of memory. `optimiser` is AdamW's moments and, for a bfloat16 model, its float32 master weights."""
+MemoryParts = dict[MemoryPart, int]
+SavedActivations = Literal["all", "inputs", "nothing"]
+
+BYTES_PER_NUMBER: Mapping[str, int] = {"float32": 4, "bfloat16": 2}
+"""Bytes per number, by dtype."""
+FLOAT32_BYTES = 4
+ADAM_MOMENT_BYTES = 2 * FLOAT32_BYTES
+"""Bytes of AdamW's two moments per parameter."""
+MAX_LOGITS = 1 << 25
+"""Largest number of logits computed at once: 128 MiB in float32. More tokens go through the head in chunks."""
+_LOGIT_COPIES = 3
+"""Copies held at once: logits, their softmax and their gradient."""
+
+
+def full_training_memory(shape: ModelShape, dtype: str, *, zero: int = 0, ranks: int = 1) -> MemoryParts:
+    """Compute the memory per rank of training all weights of a model, sharded over `ranks` by DeepSpeed's stage `zero`.
+
+    Gradients are accumulated in float32. A float32 model is its own master copy, but DeepSpeed's sharded stages still
+    hold a copy of each rank's shard.
+    """
+    number, width = shape.parameters, BYTES_PER_NUMBER[dtype]
+    masters = FLOAT32_BYTES if width < FLOAT32_BYTES or zero >= 1 else 0
+    own_gradients = width if width < FLOAT32_BYTES and zero == 1 else 0
+    return {
+        "weights": _ceil_divide(width * number, ranks if zero == 3 else 1),
+        "gradients": own_gradients * number + _ceil_divide(FLOAT32_BYTES * number, ranks if zero >= 2 else 1),
+        "optimiser": _ceil_divide((ADAM_MOMENT_BYTES + masters) * number, ranks if zero >= 1 else 1),
+    }
+
+
+def adapter_memory(parameters: int) -> MemoryParts:
+    """Compute the memory per rank of training an adapter, which is float32 whatever the dtype of its base."""
+    return {
+        "weights": FLOAT32_BYTES * parameters,
+        "gradients": FLOAT32_BYTES * parameters,
+        "optimiser": ADAM_MOMENT_BYTES * parameters,
+    }
+
+
+def weight_bytes(shape: ModelShape, dtype: str, *, pieces: int = 1) -> int:
+    """Compute the size of the weights of a frozen model, or of one of its `pieces`."""
+    return _ceil_divide(BYTES_PER_NUMBER[dtype] * shape.parameters, pieces)
+
+
+def kv_cache_bytes(shape: ModelShape, dtype: str, tokens: int) -> int:
+    """Compute the size of the KV cache of so many tokens."""
+    return BYTES_PER_NUMBER[dtype] * shape.kv_per_token * tokens
+
+
+def activation_bytes(
+    shape: ModelShape, dtype: str, tokens: int, *, saved: SavedActivations = "all", mask: bool = False
+) -> int:
+    """Compute the size of the activations of a pass over `tokens`, and of the logits of one chunk.
+
+    `saved`: what each layer saves for the backward pass; only its `inputs` with gradient checkpointing, `nothing`
+    without a backward pass. With `mask`, attention builds a mask of tokens by tokens.
+    """
+    width = BYTES_PER_NUMBER[dtype]
+    attention = 3 * (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    layer = tokens * (10 * shape.hidden + attention + 4 * shape.intermediate) * width
+    inputs = tokens * shape.hidden * width
+    saved_bytes = {"all": shape.layers * layer, "inputs": shape.layers * inputs + layer, "nothing": layer}[saved]
+    logits = _LOGIT_COPIES * FLOAT32_BYTES * min(tokens * shape.vocabulary, max(MAX_LOGITS, shape.vocabulary))
+    return saved_bytes + logits + (tokens * tokens * width if mask else 0)
+
+
+def total_bytes(parts: Mapping[MemoryPart, int]) -> int:
+    """Return the sum of all parts."""
+    return sum(parts.values())
+
+
+def add_parts(*several: Mapping[MemoryPart, int]) -> MemoryParts:
+    """Add up parts of the same name."""
+    sums: MemoryParts = {}
+    for parts in several:
+        for name, size in parts.items():
+            sums[name] = sums[name] + size if name in sums else size
+    return sums
+
+
+def format_bytes(size: float) -> str:
+    """Format a size in GB (10^9 bytes), or in MB below 1 GB."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+
+
+def _ceil_divide(size: int, ranks: int) -> int:
+    return -(-size // ranks)

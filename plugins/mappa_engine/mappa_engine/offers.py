@@ -1,0 +1,54 @@
+"""The engines `local` and `cluster`, and the losses that they train with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mappa_core import Engine, Loss, Offer, hookimpl
+from mappa_engine.options import CISPOOptions, ClusterOptions, GSPOOptions, LocalOptions, PPOOptions
+
+
+@hookimpl
+def mappa_engines() -> Iterable[Offer[Engine]]:
+    yield Offer("local", _build_local, LocalOptions)
+    yield Offer("cluster", _build_cluster, ClusterOptions)
+
+
+@hookimpl
+def mappa_losses() -> Iterable[Offer[Loss]]:
+    yield Offer("ppo", _build_ppo, PPOOptions)
+    yield Offer("gspo", _build_gspo, GSPOOptions)
+    yield Offer("cispo", _build_cispo, CISPOOptions)
+
+
+def _build_local(options: LocalOptions) -> Engine:
+    from mappa_engine.local import LocalEngine
+
+    return LocalEngine(options)
+
+
+def _build_cluster(options: ClusterOptions) -> Engine:
+    from mappa_engine.cluster.requirements import check_installed
+
+    check_installed()
+    from mappa_engine.cluster.engine import ClusterEngine
+
+    return ClusterEngine(options)
+
+
+def _build_ppo(options: PPOOptions) -> Loss:
+    from mappa_engine.losses import PPOLoss
+
+    return PPOLoss(options)
+
+
+def _build_gspo(options: GSPOOptions) -> Loss:
+    from mappa_engine.losses import GSPOLoss
+
+    return GSPOLoss(options)
+
+
+def _build_cispo(options: CISPOOptions) -> Loss:
+    from mappa_engine.losses import CISPOLoss
+
+    return CISPOLoss(options)

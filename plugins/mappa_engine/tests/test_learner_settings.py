@@ -1,0 +1,71 @@
+"""What DeepSpeed is told, and what is refused before it starts."""
+
+import pytest
+
+from mappa_core.config.schema import TrainSection
+from mappa_core.errors import ConfigError
+from mappa_engine.cluster.learners.deepspeed_config import check_deepspeed_options, deepspeed_config, resolve_dtype
+from mappa_engine.options import ClusterOptions
+
+TRAIN = TrainSection(learning_rate=2e-6, betas=(0.9, 0.99), weight_decay=0.1, grad_clip=0.5)
+
+
+def settings(*, dtype="bfloat16", gpu=True, **options):
+    return deepspeed_config(TRAIN, ClusterOptions(placement="separate", **options), dtype=dtype, gpu=gpu)
+
+
+def test_the_recipe_decides_clipping_and_optimiser():
+    found = settings()
+    assert found["gradient_clipping"] == 0.5
+    assert found["optimizer"]["params"] == {"lr": 2e-6, "betas": [0.9, 0.99], "weight_decay": 0.1}
+
+
+def test_gradients_of_bfloat16_are_added_up_in_float32():
+    assert settings()["data_types"] == {"grad_accum_dtype": "fp32"}
+    assert "bf16" not in settings(dtype="float32")
+
+
+def test_nothing_is_compiled_on_a_cpu():
+    assert settings(gpu=False)["optimizer"]["params"]["torch_adam"] is True
+    assert "torch_adam" not in settings(gpu=True)["optimizer"]["params"]
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_sharding_and_what_goes_to_the_host(zero):
+    found = settings(zero=zero, offload_optimizer=True)["zero_optimization"]
+    assert found["stage"] == zero
+    assert found["offload_optimizer"] == {"device": "cpu", "pin_memory": True}
+    assert ("stage3_prefetch_bucket_size" in found) == (zero == 3)
+    assert "offload_optimizer" not in settings(zero=zero)["zero_optimization"]
+
+
+def test_micro_batches_are_counted_by_us():
+    assert settings()["gradient_accumulation_steps"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "dtype", "message"),
+    [
+        ({"zero": 4}, "float32", "engine.options.zero is 4"),
+        ({"zero": 0}, "bfloat16", "engine.options.zero=0 does not go with bfloat16"),
+        ({"zero": 0, "offload_optimizer": True}, "float32", "needs engine.options.zero=1, 2 or 3"),
+        ({"zero": 0}, "float32", "zero=0 in float32 cannot leave its GPUs"),
+        ({"zero": 1}, "bfloat16", "zero=1 in bfloat16 cannot leave its GPUs"),
+    ],
+)
+def test_what_deepspeed_would_do_otherwise_is_refused(options, dtype, message):
+    with pytest.raises(ConfigError, match=message):
+        check_deepspeed_options(ClusterOptions(**options), dtype=dtype, gpu=True)
+
+
+def test_learners_with_gpus_of_their_own_need_not_move():
+    for gpu, placement in ((True, "separate"), (False, "colocated")):
+        check_deepspeed_options(ClusterOptions(zero=1, placement=placement), dtype="bfloat16", gpu=gpu)
+
+
+def test_a_dtype_is_chosen_by_the_hardware_unless_it_is_named():
+    assert resolve_dtype(ClusterOptions(), gpu=True) == "bfloat16"
+    assert resolve_dtype(ClusterOptions(), gpu=False) == "float32"
+    assert resolve_dtype(ClusterOptions(dtype="bfloat16"), gpu=False) == "bfloat16"
+    with pytest.raises(ConfigError, match="float16"):
+        resolve_dtype(ClusterOptions(dtype="float16"), gpu=True)

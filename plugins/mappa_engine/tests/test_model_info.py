@@ -1,0 +1,179 @@
+"""Model folders: found wherever they are named, refused with a reason where they cannot be used."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    CohereForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from mappa_core.errors import ConfigError, ModelError
+from mappa_engine.local import LocalEngine
+from mappa_engine.local.models import load_model
+from mappa_engine.model_info import read_model_info, tensor_names, ties_embeddings
+from mappa_engine.options import LocalOptions
+
+SHAPE = {
+    "vocab_size": 259,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 64,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+
+
+def load(spec):
+    return load_model(str(spec), device=torch.device("cpu"), dtype=torch.float32)
+
+
+@pytest.fixture
+def copied(qwen3, tmp_path) -> Path:
+    shutil.copytree(qwen3, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def save(model, kit, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    kit.tokenizer().save_pretrained(folder)
+    return folder
+
+
+def test_window_and_stops_are_the_models_own(qwen3, kit):
+    source = load(qwen3)
+    assert source.window == kit.window
+    assert source.stops == {2}
+
+
+def test_every_eos_of_the_generation_config_stops(copied):
+    config = copied / "generation_config.json"
+    config.write_text(config.read_text().replace('"eos_token_id": 2', '"eos_token_id": [7, 9]'))
+    assert load(copied).stops == {2, 7, 9}
+
+
+def test_a_folder_inside_a_package_is_found(copied, monkeypatch):
+    package = copied.parent / "some_package"
+    (package / "models").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    copied.rename(package / "models" / "tiny")
+    monkeypatch.syspath_prepend(copied.parent)
+    assert load("package:some_package/models/tiny").window == 160
+    with pytest.raises(ModelError, match=r"there is no folder .*some_package/models/large"):
+        load("package:some_package/models/large")
+    with pytest.raises(ModelError, match="no_such_package is not installed"):
+        load("package:no_such_package/models")
+
+
+def test_a_family_with_one_key_head_works(kit, tmp_path):
+    load(save(Qwen2ForCausalLM(Qwen2Config(**SHAPE)), kit, tmp_path / "qwen2"))
+
+
+def test_a_missing_folder(tmp_path):
+    with pytest.raises(ModelError, match="there is no folder"):
+        load(tmp_path / "nowhere")
+
+
+def test_no_weights(copied):
+    (copied / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="no weights"):
+        load(copied)
+
+
+def test_pickled_weights_are_not_read(copied):
+    (copied / "model.safetensors").rename(copied / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="no weights"):
+        load(copied)
+
+
+def test_no_tokenizer(copied):
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (copied / name).unlink()
+    with pytest.raises(ModelError, match="tokenizer"):
+        load(copied)
+
+
+def test_no_chat_template(copied, kit):
+    (copied / "chat_template.jinja").unlink()
+    with pytest.raises(ModelError, match="no chat template"):
+        load(copied)
+
+
+def test_no_config(copied):
+    (copied / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"cannot be loaded"):
+        load(copied)
+
+
+def test_a_name_that_the_hub_does_not_give(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match=r"not a folder here.*check the name and the network"):
+        load("no-such-owner/no-such-model")
+
+
+def test_sliding_windows_are_refused(kit, tmp_path):
+    model = MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=8))
+    with pytest.raises(ModelError, match=r"mistral.*sliding window"):
+        load(save(model, kit, tmp_path / "mistral"))
+
+
+def test_logits_changed_after_the_head_are_refused(kit, tmp_path):
+    model = CohereForCausalLM(CohereConfig(**SHAPE, logit_scale=0.01, initializer_range=0.5))
+    with pytest.raises(ModelError, match=r"cohere.*after its output head"):
+        load(save(model, kit, tmp_path / "cohere"))
+
+
+def test_a_model_is_read_without_its_weights(model, kit, monkeypatch):
+    monkeypatch.setattr("transformers.PreTrainedModel.from_pretrained", None)
+    reading = read_model_info(model)
+    assert (reading.model_name, reading.model_path, reading.window, reading.stops) == (model, model, kit.window, {2})
+    assert reading.chat.decode([3, 4]) == kit.tokenizer().decode([3, 4])
+
+
+def test_settings_for_sampling_that_no_file_holds_are_those_of_the_config(copied):
+    (copied / "generation_config.json").unlink()
+    config = copied / "config.json"
+    config.write_text(config.read_text().replace('"eos_token_id": 2', '"eos_token_id": [5, 8]'))
+    assert read_model_info(str(copied)).stops == load(copied).stops == {2, 5, 8}
+
+
+def test_tensors_are_named_as_they_are_stored(model):
+    named = dict(AutoModelForCausalLM.from_pretrained(model).named_parameters())
+    assert tensor_names(model) == named.keys()
+    assert ties_embeddings(read_model_info(model).config) == ("lm_head.weight" not in named)
+
+
+def test_tensors_of_sharded_weights_are_named_by_their_index(qwen3, tmp_path):
+    AutoModelForCausalLM.from_pretrained(qwen3).save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    assert tensor_names(str(tmp_path)) == tensor_names(qwen3)
+
+
+def test_tensors_of_a_name_that_the_hub_does_not_give(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match=r"there is neither model\.safetensors nor"):
+        tensor_names("no-such-owner/no-such-model")
+
+
+@pytest.mark.parametrize("wrong", [{"device": "tpu"}, {"dtype": "float16"}, {"threads": 0}, {"max_batch": 0}])
+def test_options_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        LocalEngine(LocalOptions(**wrong))
+
+
+def test_options_chat_and_schedule_import_no_torch():
+    program = "import sys, mappa_engine.options, mappa_engine.chat, mappa_engine.lr_schedule\n"
+    program += "sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

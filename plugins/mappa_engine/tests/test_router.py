@@ -1,0 +1,72 @@
+"""Requests go where the least is left to compute."""
+
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mappa_engine.cluster.samplers.router import BLOCK_TOKENS, MAX_BLOCKS, Router
+
+
+def prompt(length: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 1000, length).astype(np.int32)
+
+
+def test_without_anything_in_common_the_least_load_wins():
+    router = Router(3, prefixes=True)
+    assert router.choose("solver@0", prompt(300), [50, 20, 30]) == 1
+    assert router.choose("solver@0", prompt(300), [math.inf, math.inf, 30]) == 2
+
+
+def test_the_turns_of_a_trajectory_stay_together_unless_their_engine_falls_behind():
+    router = Router(2, prefixes=True)
+    first = prompt(10 * BLOCK_TOKENS)
+    router.record_prefix(1, "solver@0", first)
+    second = np.concatenate([first, prompt(BLOCK_TOKENS, seed=1)])
+    assert router.choose("solver@0", second, [0, 9 * BLOCK_TOKENS]) == 1
+    assert router.choose("solver@0", second, [0, 11 * BLOCK_TOKENS]) == 0
+
+
+def test_only_a_head_counts_and_only_by_the_same_weights():
+    router = Router(2, prefixes=True)
+    known = prompt(8 * BLOCK_TOKENS)
+    router.record_prefix(1, "solver@0", known)
+    other_head = np.concatenate([prompt(1, seed=2), known])
+    for weights, tokens in [("solver@0", other_head), ("solver@1", known), ("critic@0", known)]:
+        assert router.choose(weights, tokens, [0, 1]) == 0
+    assert router.choose("solver@0", known, [0, 1]) == 1
+
+
+def test_what_an_engine_lost_counts_no_more():
+    router = Router(2, prefixes=True)
+    router.record_prefix(1, "solver@0", prompt(500))
+    router.clear(1)
+    assert router.choose("solver@0", prompt(500), [0, 1]) == 0
+
+
+def test_engines_that_keep_no_prefixes_are_told_apart_by_load_alone():
+    router = Router(2, prefixes=False)
+    router.record_prefix(1, "solver@0", prompt(500))
+    assert router.choose("solver@0", prompt(500), [0, 1]) == 0
+
+
+def test_what_was_long_ago_is_forgotten():
+    router = Router(2, prefixes=True)
+    old, new = prompt(BLOCK_TOKENS), prompt(BLOCK_TOKENS * MAX_BLOCKS, seed=1)
+    router.record_prefix(1, "solver@0", old)
+    router.record_prefix(1, "solver@0", new)
+    assert router.choose("solver@0", old, [0, 1]) == 0
+
+
+@given(
+    loads=st.lists(st.integers(0, 10_000), min_size=1, max_size=5),
+    lengths=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 400)), max_size=8),
+    asked=st.integers(1, 400),
+)
+def test_nobody_is_sent_to_an_engine_that_would_save_less_than_it_is_behind(loads, lengths, asked):
+    router = Router(len(loads), prefixes=True)
+    for place, length in lengths:
+        router.record_prefix(place % len(loads), "solver@0", prompt(length))
+    chosen = router.choose("solver@0", prompt(asked), loads)
+    assert loads[chosen] - min(loads) <= asked

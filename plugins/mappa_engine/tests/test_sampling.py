@@ -1,0 +1,81 @@
+"""From logits to tokens: the distribution drawn from, and cuts of it."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mappa_core.records import Sampling
+from mappa_engine.local.sampling import SamplingTensors, draw_uniforms, sample_tokens
+
+CPU = torch.device("cpu")
+LOGITS = torch.tensor([[2.0, 0.0, 1.0, -1.0, 0.5]])
+
+
+def drawn(sampling: Sampling, uniforms: list[float], logits: torch.Tensor = LOGITS) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and log-probabilities of one row of logits at many points."""
+    ways = SamplingTensors.of([sampling] * len(uniforms), CPU)
+    tokens, logprobs = sample_tokens(logits.expand(len(uniforms), -1), ways, uniforms)
+    return tokens.numpy(), logprobs.numpy()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
+def test_frequencies_are_those_of_the_softmax(temperature):
+    n = 20_000
+    tokens, _ = drawn(Sampling(temperature=temperature), draw_uniforms(Sampling(seed=5, max_tokens=n)).tolist())
+    expected = torch.softmax(LOGITS[0].double() / temperature, 0).numpy() * n
+    chi_square = ((np.bincount(tokens, minlength=5) - expected) ** 2 / expected).sum()
+    assert chi_square < 18.5  # the 99.9 % point for 4 degrees of freedom
+
+
+def test_logprobs_are_of_the_scaled_distribution_before_any_cut():
+    tokens, logprobs = drawn(Sampling(temperature=0.5, top_k=2, top_p=0.9), [0.1, 0.999])
+    expected = torch.log_softmax(LOGITS[0] / 0.5, 0).numpy()
+    np.testing.assert_allclose(logprobs, expected[tokens], rtol=1e-6)
+
+
+def test_greedy_takes_the_likeliest_with_logprobs_of_temperature_one():
+    tokens, logprobs = drawn(Sampling(temperature=0.0), [0.99, 0.01])
+    assert tokens.tolist() == [0, 0]
+    np.testing.assert_allclose(logprobs, torch.log_softmax(LOGITS[0], 0)[0].item(), rtol=1e-6)
+
+
+def test_greedy_and_drawn_rows_share_a_batch():
+    ways = SamplingTensors.of([Sampling(temperature=0.0), Sampling()], CPU)
+    tokens, _ = sample_tokens(LOGITS.expand(2, -1), ways, [0.999, 0.999])
+    assert tokens.tolist() == [0, 4]
+
+
+@pytest.mark.parametrize(
+    ("cut", "kept"),
+    [
+        ({"top_k": 1}, {0}),
+        ({"top_k": 3}, {0, 2, 4}),
+        # softmax: .529 .072 .195 .026 .118 -> .529 alone reaches .5; .529 + .195 reach .6; three are needed for .8
+        ({"top_p": 0.5}, {0}),
+        ({"top_p": 0.6}, {0, 2}),
+        ({"top_p": 0.8}, {0, 2, 4}),
+        ({"top_k": 2, "top_p": 0.75}, {0, 2}),
+        ({}, {0, 1, 2, 3, 4}),
+    ],
+)
+def test_only_kept_tokens_are_drawn(cut, kept):
+    tokens, _ = drawn(Sampling(**cut), np.linspace(0, 1, 500, endpoint=False).tolist())
+    assert set(tokens.tolist()) == kept
+
+
+@given(st.floats(0.0, 1.0, exclude_max=True), st.lists(st.floats(-30, 30), min_size=1, max_size=8))
+def test_a_token_of_probability_zero_is_never_drawn(point, logits):
+    row = torch.tensor([[-torch.inf, *logits, -torch.inf]])
+    tokens, logprobs = drawn(Sampling(), [point], row)
+    assert 1 <= tokens[0] <= len(logits)
+    assert np.isfinite(logprobs[0])
+
+
+def test_numbers_hang_on_the_seed_alone():
+    assert (
+        draw_uniforms(Sampling(seed=7, max_tokens=5)).tolist()
+        == draw_uniforms(Sampling(seed=7, max_tokens=9)).tolist()[:5]
+    )
+    assert draw_uniforms(Sampling(seed=7)).tolist() != draw_uniforms(Sampling(seed=8)).tolist()

@@ -1,0 +1,580 @@
+"""Weights on their way to samplers: what is checked, in which order, and what ends in an error."""
+
+import asyncio
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mappa_core.errors import ActorLost, SyncError
+from mappa_engine.cluster.sync import gpu_transfer, probe, vllm_transfer
+from mappa_engine.cluster.sync.buckets import (
+    BUCKET_BYTES,
+    ReceivedBucket,
+    ReceivedTensors,
+    bucket_tensors,
+    fill_buckets,
+)
+from mappa_engine.cluster.sync.publisher import Publisher, WeightRoute
+from mappa_engine.cluster.sync.sender import BucketSender, order_for_sending
+from mappa_engine.cluster.sync.transfer_records import ReceivedWeights, SentWeights, check_received, check_sent
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int8]
+
+
+# Buckets
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 9), max_size=3)), max_size=12),
+    st.integers(1, 600),
+)
+def test_what_goes_into_buckets_comes_out_of_them(wanted, size):
+    random = torch.Generator().manual_seed(0)
+    sent = [
+        (f"t{index}", torch.randint(-99, 99, shape, generator=random).to(dtype).t() if len(shape) == 2 else
+         torch.randint(-99, 99, shape, generator=random).to(dtype))
+        for index, (dtype, shape) in enumerate(wanted)
+    ]  # fmt: skip
+    buckets = list(fill_buckets(sent, size))
+    for bucket in buckets:
+        bucket.data.flags.writeable = False
+        assert len(bucket.data) <= max(size, 64) + 64 or len(bucket.names) == 1
+    arrivals = ReceivedTensors({})
+    arrived = list(arrivals.tensors(map(ReceivedBucket.of, buckets)))
+    assert [name for name, _ in arrived] == [name for name, _ in sent]
+    for (_, one), (_, other) in zip(sent, arrived, strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+    assert arrivals.checksums == [checksum for bucket in buckets for checksum in bucket.checksums]
+
+
+def test_tensors_are_views_of_the_buffer():
+    (bucket,) = fill_buckets([("a", torch.ones(100)), ("b", torch.ones(100, dtype=torch.bfloat16))])
+    start = bucket.data.ctypes.data
+    for _, tensor in bucket_tensors(bucket):
+        assert 0 <= tensor.data_ptr() - start < bucket.data.nbytes
+
+
+def test_a_tensor_is_copied_before_the_next_is_asked_for():
+    reused = torch.zeros(10)
+
+    def gathered():
+        for value in range(5):
+            reused.fill_(value)
+            yield f"t{value}", reused
+
+    assert [tensor[0].item() for bucket in fill_buckets(gathered(), 100) for _, tensor in bucket_tensors(bucket)] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 399), st.integers(0, 7))
+def test_a_flipped_bit_changes_the_checksum(place, bit):
+    (bucket,) = fill_buckets([("a", torch.arange(100.0))])
+    bucket.data[place] ^= 1 << bit
+    assert ReceivedBucket.of(bucket).checksums != bucket.checksums
+
+
+def test_the_first_bucket_is_small():
+    sent = [(f"t{index}", torch.zeros(1 << 18)) for index in range(40)]  # a MiB each
+    assert [len(bucket.names) for bucket in fill_buckets(sent)] == [4, 30, 6]
+
+
+def test_large_tensors_are_sent_in_the_middle():
+    large, bucket = BUCKET_BYTES + 1, BUCKET_BYTES
+    assert order_for_sending([large, 1, 2, 3, 4], lambda size: size) == [1, 2, large, 3, 4]
+    assert order_for_sending([large, bucket, bucket], lambda size: size) == [bucket, large, bucket]
+    assert order_for_sending([3, 2, 1], lambda size: size) == [3, 2, 1]
+    assert order_for_sending([large], lambda size: size) == [large]
+    assert order_for_sending([], lambda size: size) == []
+
+
+def test_the_checksum_covers_dtype_and_shape():
+    zeros = torch.zeros(4, 2)
+    alike = [zeros, zeros.view(2, 4), zeros.view(torch.int32)]
+    assert len({bucket.checksums[0] for one in alike for bucket in fill_buckets([("a", one)])}) == 3
+
+
+# Receipts
+
+NAMES = ("embed", "layer.0", "layer.1", "norm")
+TIED = {"embed": "head"}
+
+
+def weights(value: float = 0.0) -> dict[str, torch.Tensor]:
+    return {name: torch.full((3, 5), value + index) for index, name in enumerate(NAMES)}
+
+
+def transfer(change=lambda bucket: bucket):
+    sending, arrivals = BucketSender("solver", 7, weights().items(), 100), ReceivedTensors(TIED)
+    list(arrivals.tensors(ReceivedBucket.of(change(bucket)) for bucket in iter(sending.next_bucket, None)))
+    return sending.sent_record(), ReceivedWeights(
+        names=tuple(arrivals.names), checksums=tuple(arrivals.checksums), version=7, seconds=0.0
+    )
+
+
+def test_a_whole_transfer_passes():
+    sent, received = transfer()
+    check_sent(sent, NAMES)
+    check_received(sent, received, TIED, engine="e0")
+    assert received.names == ("embed", "head", "layer.0", "layer.1", "norm")
+    assert sent.checksum == transfer()[0].checksum
+
+
+def test_a_damaged_tensor_is_named():
+    def flip(bucket):
+        if "layer.1" in bucket.names:
+            bucket.data[bucket.offsets[bucket.names.index("layer.1")] + 1] ^= 1
+        return bucket
+
+    with pytest.raises(SyncError, match=r"policy 'solver', version 7, engine 'e0': layer\.1 arrived damaged"):
+        check_received(*transfer(flip), TIED, engine="e0")
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ([0, 1, 2, 3], "norm did not arrive"),
+        ([0, 1, 3, 4], r"layer\.1 arrived where layer\.0 was sent"),
+        ([0, 2, 3, 4], r"layer\.0 arrived where head was sent"),
+        ([0, 1, 3, 2, 4], r"layer\.1 arrived where layer\.0 was sent"),
+        ([0, 1, 2, 3, 4, 4], "norm arrived where nothing was sent"),
+        ([], "embed did not arrive"),
+    ],
+)
+def test_missing_reordered_and_extra_tensors_are_named(places, message):
+    sent, received = transfer()
+    other = replace(
+        received,
+        names=tuple(received.names[place] for place in places),
+        checksums=tuple(received.checksums[place] for place in places),
+    )
+    with pytest.raises(SyncError, match=message):
+        check_received(sent, other, TIED, engine="e0")
+
+
+def test_a_wrong_version_is_an_error():
+    sent, received = transfer()
+    with pytest.raises(SyncError, match="labels its tokens with version 6"):
+        check_received(sent, replace(received, version=6), TIED, engine="e0")
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (NAMES[:-1], r"did not send norm \(1 missing of 4\)"),
+        ((*NAMES, "bias"), "sent bias, which the model does not have"),
+        ((*NAMES, "norm"), "sent norm more than once"),
+    ],
+)
+def test_a_learner_sends_exactly_the_tensors_of_the_model(names, message):
+    sent = replace(transfer()[0], names=names, checksums=("",) * len(names))
+    with pytest.raises(SyncError, match=message):
+        check_sent(sent, NAMES)
+
+
+# Probes
+
+
+@pytest.mark.parametrize(
+    ("dtype", "nats", "differences", "passes"),
+    [
+        ("float32", None, [0.9e-4, 0.0], True),
+        ("float32", None, [1.1e-4, 0.0], False),
+        ("float32", 1e-2, [1.1e-4, 0.0], True),
+        ("bfloat16", None, [0.05, 0.0], True),
+        ("bfloat16", None, [0.05, 0.02], False),
+        ("bfloat16", 0.01, [0.05, 0.0], False),
+        ("float32", None, [np.nan, 0.0], False),
+        ("bfloat16", None, [np.nan, 0.0], False),
+    ],
+)
+def test_limits_of_a_probe(dtype, nats, differences, passes):
+    gap = np.array(differences, dtype=np.float32)
+    found = probe.compare_logprobs([np.zeros(1, np.float32), np.zeros(1, np.float32)], [gap[:1], gap[1:]])
+    limit = probe.ProbeLimit.of(dtype, nats)
+    if passes:
+        probe.check_probe(found, limit, policy="solver", version=1, engine="e0")
+    else:
+        with pytest.raises(
+            SyncError, match="policy 'solver', version 1, engine 'e0': the log-probabilities of 2 tokens"
+        ):
+            probe.check_probe(found, limit, policy="solver", version=1, engine="e0")
+
+
+def test_probes_compare_the_same_tokens():
+    with pytest.raises(SyncError, match="different tokens"):
+        probe.compare_logprobs([np.zeros(3, np.float32)], [np.zeros(2, np.float32)])
+
+
+def test_a_probe_is_made_of_the_ends_of_rows(kit):
+    rows = [*kit.rows(9, policy="solver"), *kit.rows(3, seed=1, policy="critic")]
+    experience = kit.experience(rows, policies=("solver", "critic"))
+    found = probe.sequences_from_experience(experience, "solver")
+    whole = [[*row.prompt, *row.tokens][-probe.LENGTH :] for row in rows]
+    assert [one.tolist() for one in found] == [whole[0], whole[2], whole[5], whole[8]]
+    assert len(probe.sequences_from_experience(experience, "critic")) == 3
+    assert probe.sequences_from_experience(experience, "judge") == ()
+
+
+def test_before_there_is_experience_the_seed_makes_a_probe():
+    one, again, other = (probe.sequences_from_seed(seed, vocabulary=50, window=20) for seed in (1, 1, 2))
+    assert [len(sequence) for sequence in one] == [19] * probe.SEQUENCES
+    assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))
+    assert not np.array_equal(one[0], other[0])
+    assert max(sequence.max() for sequence in one) < 50
+
+
+# The order of a publish
+
+
+class Learners:
+    """A learner whose log-probabilities are the sum of its weights."""
+
+    def __init__(self) -> None:
+        self.now = weights()
+        self.skip: str | None = None
+        self.streams = 0
+
+    async def weights(self, policy, version):
+        self.streams += 1
+        chosen = [(name, one) for name, one in self.now.items() if name != self.skip]
+        self.sending = BucketSender(policy, version, chosen, 100)
+        for bucket in iter(self.sending.next_bucket, None):
+            await asyncio.sleep(0)
+            yield bucket
+        self.streams -= 1
+
+    async def sent_record(self, policy):
+        return self.sending.sent_record()
+
+    async def transfer_to_all(self, policy, version):
+        raise AssertionError("it reaches all engines or none")
+
+    async def offload(self):
+        self.left = True
+
+    async def logprobs(self, policy, sequences):
+        return [np.full(len(one) - 1, sum(w.sum() for w in self.now.values()), np.float32) for one in sequences]
+
+
+class Engine:
+    """A sampler that writes down what it is asked; `broken` holds what goes wrong, and is used up by it."""
+
+    def __init__(self, name, calls, broken=()) -> None:
+        self.name, self.calls, self.broken = name, calls, list(broken)
+        self.held = weights()
+        self.version, self.paused = 0, False
+
+    def _call(self, what):
+        self.calls.append((self.name, what))
+        if self.broken and self.broken[0] == what:
+            self.broken.pop(0)
+            raise ActorLost(f"{self.name} died", actor=self.name)
+
+    async def pause(self):
+        self._call("pause")
+        self.paused = True
+
+    async def begin_load(self, policy, version, adapter):
+        self._call("begin")
+        self.arrivals, self.label, self.buckets = ReceivedTensors(TIED), version, []
+
+    async def load_bucket(self, bucket):
+        self._call("take")
+        if "hang" in self.broken:
+            await asyncio.sleep(3600)
+        self.buckets.append(bucket)
+
+    async def finish_load(self):
+        self._call("finish")
+        if self.broken[:1] == ["program"]:
+            self.broken.pop(0)
+            raise AssertionError("a wrong shape")
+        loaded = dict(self.arrivals.tensors(map(ReceivedBucket.of, self.buckets)))
+        if self.broken[:1] != ["stale"]:
+            self.held, self.version = loaded, self.label
+        names, checksums = tuple(self.arrivals.names), tuple(self.arrivals.checksums)
+        return ReceivedWeights(names=names, checksums=checksums, version=self.label, seconds=0.0)
+
+    async def wake(self, tag):
+        self._call(f"wake {tag}")
+
+    async def logprobs(self, policy, version, sequences):
+        self._call("logprobs")
+        total = sum(tensor.sum() for name, tensor in self.held.items() if name != "head")
+        return [np.full(len(one) - 1, total, np.float32) for one in sequences]
+
+    async def activate(self, policy, version):
+        self._call("admit")
+        self.paused = False
+
+
+class Pool:
+    def __init__(self, *engines) -> None:
+        self.engines, self.mended = engines, 0
+
+    async def restart_lost(self):
+        self.mended += 1
+
+
+def publisher(learners, *pools, deadline_s=20.0, **changes) -> Publisher:
+    settings = {"tied": TIED, "probe_limit": probe.ProbeLimit.of("float32", None), **changes}
+    routes = [
+        WeightRoute(
+            policy=policy, learners=learners, samplers=pool, tensors=NAMES, vocabulary=50, window=20, **settings
+        )
+        for policy, pool in zip(("solver", "critic"), pools, strict=False)
+    ]
+    return Publisher(routes, seed=0, deadline_s=deadline_s)
+
+
+ORDER = ["pause", "begin", "take", "finish", "logprobs", "admit"]
+
+
+def of(calls, name):
+    """What one engine was asked, buckets in a row once."""
+    return [what for what, _ in groupby(what for one, what in calls if one == name)]
+
+
+async def test_a_publish_pauses_loads_verifies_and_goes_on():
+    calls = []
+    one, other = Engine("e0", calls), Engine("e1", calls)
+    learners = Learners()
+    learners.now = weights(1.0)
+    receipts = await publisher(learners, Pool(one, other)).publish({"solver": 3})
+    assert of(calls, "e0") == of(calls, "e1") == ORDER
+    # Every engine is verified before any samples again.
+    assert max(calls.index((name, "logprobs")) for name in ("e0", "e1")) < min(
+        calls.index((name, "admit")) for name in ("e0", "e1")
+    )
+    assert receipts["solver"].version == one.version == other.version == 3
+    assert receipts["solver"].probe == 0.0 and receipts["solver"].checksum == learners.sending.sent_record().checksum
+    assert torch.equal(one.held["head"], learners.now["embed"]) and torch.equal(
+        other.held["norm"], learners.now["norm"]
+    )
+
+
+async def test_adapters_need_no_pause():
+    calls = []
+    await publisher(Learners(), Pool(Engine("e0", calls)), adapter={"r": 4}).publish({"solver": 1})
+    assert of(calls, "e0") == ORDER[1:]
+
+
+@pytest.mark.parametrize("at", ORDER)
+async def test_what_fails_is_sent_once_more_in_full(at):
+    calls, learners = [], Learners()
+    learners.now = weights(1.0)
+    pool = Pool(Engine("e0", calls, broken=[at]), Engine("e1", calls))
+    receipts = await publisher(learners, pool).publish({"solver": 1})
+    assert receipts["solver"].version == 1 and pool.mended == 1
+    assert of(calls, "e0")[-6:] == ORDER and of(calls, "e1")[-6:] == ORDER
+    assert all(torch.equal(engine.held["norm"], learners.now["norm"]) for engine in pool.engines)
+    assert learners.streams == 0, "a learner was left in the midst of sending"
+
+
+@pytest.mark.parametrize("at", ORDER[:-1])
+async def test_what_fails_twice_ends_in_an_error_and_stays_paused(at):
+    calls = []
+    engine, other = Engine("e0", calls, broken=[at, at]), Engine("e1", calls)
+    with pytest.raises(ActorLost, match="e0 died"):
+        await publisher(Learners(), Pool(engine, other)).publish({"solver": 1})
+    assert "admit" not in [what for _, what in calls]
+    assert other.paused
+
+
+async def test_what_an_engine_raises_is_named():
+    engine = Engine("e0", [], broken=["program", "program"])
+    with pytest.raises(SyncError, match="policy 'solver', engine 'e0': it failed to load") as caught:
+        await publisher(Learners(), Pool(engine)).publish({"solver": 1})
+    assert isinstance(caught.value.__cause__, AssertionError) and engine.paused
+
+
+async def test_a_stale_engine_is_caught_though_its_receipt_is_right():
+    learners, engine = Learners(), Engine("e0", [], broken=["stale"])
+    learners.now = weights(1e-3)
+    with pytest.raises(SyncError, match="engine 'e0': the log-probabilities of 72 tokens differ"):
+        await publisher(learners, Pool(engine)).publish({"solver": 1})
+    assert engine.paused
+
+
+async def test_a_tensor_that_the_learner_does_not_send_is_never_loaded():
+    calls, learners = [], Learners()
+    learners.skip = "layer.1"
+    with pytest.raises(SyncError, match=r"did not send layer\.1"):
+        await publisher(learners, Pool(Engine("e0", calls))).publish({"solver": 1})
+    assert "finish" not in of(calls, "e0") and "admit" not in of(calls, "e0")
+
+
+async def test_a_publish_that_hangs_ends_in_an_error_that_says_what_it_waited_for():
+    engine = Engine("e1", [], broken=["hang"])
+    with pytest.raises(SyncError, match=r"within 0\.2 s .*engine 'e1' to take weights \(policy 'solver'\)$"):
+        await publisher(Learners(), Pool(Engine("e0", []), engine), deadline_s=0.2).publish({"solver": 1})
+    assert engine.paused
+
+
+async def test_policies_of_one_group_of_learners_take_turns():
+    calls, learners = [], Learners()
+    pools = Pool(Engine("e0", calls)), Pool(Engine("e1", calls))
+    receipts = await publisher(learners, *pools).publish({"solver": 1, "critic": 4})
+    assert [name for name, _ in groupby(name for name, _ in calls)] == ["e0", "e1"]
+    assert of(calls, "e0") == of(calls, "e1") == ORDER
+    assert {policy: receipt.version for policy, receipt in receipts.items()} == {"solver": 1, "critic": 4}
+
+
+async def test_an_engine_that_was_started_again_is_given_the_weights_alone():
+    calls, learners = [], Learners()
+    learners.now = weights(2.0)
+    one, other = Engine("e0", calls), Engine("e1", calls)
+    await publisher(learners, Pool(one), Pool(other)).refresh("e1", {"solver": 2, "critic": 5})
+    assert of(calls, "e0") == [] and of(calls, "e1") == ORDER
+    assert other.version == 5 and torch.equal(other.held["norm"], learners.now["norm"])
+
+
+async def test_coming_probes_are_made_of_experience(kit):
+    learners, asked = Learners(), []
+    engine = Engine("e0", [])
+    learners.now = weights(1.0)
+    own = publisher(learners, Pool(engine))
+    rows = kit.rows(2)
+    own.take_probes_from(kit.experience(rows))
+    logprobs = learners.logprobs
+
+    async def listen(policy, sequences):
+        asked.extend(one.tolist() for one in sequences)
+        return await logprobs(policy, sequences)
+
+    learners.logprobs = listen
+    await own.publish({"solver": 1})
+    assert asked == [[*row.prompt, *row.tokens][-probe.LENGTH :] for row in rows]
+
+
+async def test_weights_of_a_checkpoint_are_verified_by_receipts_alone():
+    calls, learners = [], Learners()
+    learners.logprobs = None
+    receipts = await publisher(learners, Pool(Engine("e0", calls)), probe_limit=None).publish({"solver": 2})
+    assert of(calls, "e0") == ["pause", "begin", "take", "finish", "admit"]
+    assert receipts["solver"].probe is None and receipts["solver"].version == 2
+
+
+# From GPU to GPU: the order of calls, and what is computed
+
+
+async def test_who_shares_a_gpu_takes_memory_in_turns():
+    calls, learners = [], Learners()
+    engine = Engine("e0", calls)
+    wake = engine.wake
+
+    async def listen(tag):
+        assert (tag == "kv_cache") == hasattr(learners, "left"), "two at a time on one GPU"
+        await wake(tag)
+
+    engine.wake = listen
+    await publisher(learners, Pool(engine), colocated=True).publish({"solver": 1})
+    assert of(calls, "e0") == ["pause", "wake weights", *ORDER[1:4], "wake kv_cache", *ORDER[4:]]
+
+
+async def test_a_direct_transfer_takes_the_place_of_buckets():
+    calls, learners, loaded = [], Learners(), []
+    engine = Engine("e0", calls)
+    taker = vllm_transfer.GpuReceiver(
+        lambda method, arguments: loaded.append((method, arguments)), lambda version: loaded.append(version)
+    )
+    engine.finish_load = no_wait(taker.received_record)
+
+    async def transfer(policy, version):
+        client = vllm_transfer.TransferClient(
+            lambda method, arguments: taker.handle_call(method, arguments[0]), 1, None
+        )
+        client.version = version
+        client.start_weight_update()
+        client.update_weights({"names": list(NAMES[:2])})
+        client.update_weights({"names": list(NAMES[2:])})
+        client.finish_weight_update()
+        return SentWeights(policy=policy, version=version, names=NAMES, checksums=("",) * len(NAMES), bytes=60)
+
+    receipts = await publisher(learners, Pool(engine), transfer=transfer, tied={}).publish({"solver": 8})
+    assert receipts["solver"].version == 8
+    assert of(calls, "e0") == ["pause", "logprobs", "admit"]
+    assert [one if isinstance(one, int) else one[0] for one in loaded] == [
+        "start_weight_update", "update_weights", "update_weights", "finish_weight_update", 8,
+    ]  # fmt: skip
+
+
+async def test_one_engine_started_again_is_brought_buckets_though_others_get_direct_transfers():
+    calls, learners = [], Learners()
+    own = publisher(learners, Pool(Engine("e0", calls), Engine("e1", calls)), transfer=learners.transfer_to_all)
+    await own.refresh("e1", {"solver": 2})
+    assert of(calls, "e1") == ORDER and of(calls, "e0") == []
+
+
+class Group:
+    def __init__(self) -> None:
+        self.calls, self.breaks = [], False
+
+    async def connect(self, policy, transport, engines, workers):
+        self.calls.append(("connect", policy, transport, engines, workers))
+
+    async def transfer(self, policy, version):
+        self.calls.append(("transfer", policy, version))
+        if self.breaks:
+            raise ActorLost("a worker died", actor="e0")
+
+
+async def test_ranks_and_engines_meet_anew_once_one_was_started_again_or_a_transfer_broke():
+    group, engines = Group(), ["e0", "e1"]
+    own = gpu_transfer.GpuTransfer("nccl", group, lambda: engines, [1, 2])
+    for version in (1, 2):
+        await own.transfer("solver", version)
+    engines[0] = "e0 again"
+    group.breaks = True
+    with pytest.raises(ActorLost):
+        await own.transfer("solver", 3)
+    group.breaks = False
+    await own.transfer("solver", 3)
+    assert [one[0] for one in group.calls] == ["connect", *["transfer"] * 2, *["connect", "transfer"] * 2]
+    assert group.calls[0] == ("connect", "solver", "nccl", ("e0", "e1"), (1, 2))
+
+
+def no_wait(call):
+    async def answer():
+        return call()
+
+    return answer
+
+
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=6))
+def test_every_worker_has_a_rank_of_its_own(workers):
+    rendezvous = vllm_transfer.TransferRendezvous(host="h", port=1, workers=tuple(workers))
+    ranks = [
+        offset + rank for offset, count in zip(rendezvous.rank_offsets, workers, strict=True) for rank in range(count)
+    ]
+    assert sorted([0, *ranks]) == list(range(rendezvous.world_size))
+
+
+def test_each_engine_is_told_its_own_rank():
+    told = []
+    client = vllm_transfer.TransferClient(lambda method, arguments: told.append((method, arguments)), 3, (1, 3, 4))
+    client.init_weight_transfer_engine({"rank_offset": 1, "packed": True})
+    assert told == [
+        ("init_weight_transfer_engine", [{"init_info": {"rank_offset": at, "packed": True}} for at in (1, 3, 4)])
+    ]
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(10, 1 << 30), (600_000, 600_000 * 1024 * 2)])
+def test_a_buffer_has_room_for_the_largest_tensor(rows, expected):
+    metas = [
+        vllm_transfer.TensorMeta("norm", torch.float32, (64,)),
+        vllm_transfer.TensorMeta("embed", torch.bfloat16, (rows, 1024)),
+    ]
+    assert vllm_transfer.buffer_bytes(metas) == expected

@@ -1,0 +1,134 @@
+"""The session of one trajectory's agent: its requests become actions, in the order in which they arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+
+from mappa_core.errors import PromptTooLong, ReplayError, WorkflowError
+from mappa_core.protocols import Stage
+from mappa_core.records import Message, Step, ToolSpec
+from mappa_gateway.errors import RequestFault
+from mappa_gateway.options import GatewayOptions
+
+SESSION_ENDED = "the session of this key has ended: no further actions are made of its requests"
+
+
+class AgentSession:
+    """Turns the requests of one agent program into actions on the stage.
+
+    A prompt that is too long is reported to the program, which may shorten it. Any other failure of an action ends the
+    trajectory: `failure` raises it. So do silence, and too many actions.
+
+    Args:
+        agent_of: the agent for every value of `model` that refers to it.
+    """
+
+    def __init__(self, stage: Stage, options: GatewayOptions, agent_of: Mapping[str, str]) -> None:
+        self.key = f"mappa-{secrets.token_urlsafe(24)}"
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.prompt_too_long: PromptTooLong | None = None
+        """The latest error of a prompt that was too long."""
+        self.steps: list[Step] = []
+        self._stage = stage
+        self._options = options
+        self._agent_of = agent_of
+        self._slots = asyncio.Semaphore(options.at_once)
+        self._acts: set[asyncio.Task[Step]] = set()
+        self._act_by_request: dict[bytes, asyncio.Task[Step]] = {}
+        self._actions = 0
+        self._ended = False
+        self._silence_timer = self._start_silence_timer()
+
+    @property
+    def last_step(self) -> Step:
+        """The latest of the `steps` by position: those of concurrent requests end in any order."""
+        return max(self.steps, key=lambda step: step.position)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Values that requests may use as `model`."""
+        return tuple(self._agent_of)
+
+    def agent_for(self, model: str) -> str:
+        """Return the agent that `model` refers to. Raises RequestFault if there is none."""
+        agents = set(self._agent_of.values())
+        if len(agents) == 1:
+            return next(iter(agents))
+        if model not in self._agent_of:
+            names = ", ".join(sorted(agents))
+            raise RequestFault("model_not_found", f"no agent is called {model!r}; name one as `model`: {names}")
+        return self._agent_of[model]
+
+    async def act(
+        self, agent: str, messages: Sequence[Message], own_tools: Sequence[ToolSpec], *, body: bytes, is_retry: bool
+    ) -> Step:
+        """Turn a request into an action. A request that its client retries, as it did not receive the answer, returns
+        the action of the first attempt.
+
+        Raises:
+            RequestFault: the request did not become an action.
+        """
+        digest = blake2b(body).digest()
+        if is_retry and digest in self._act_by_request:
+            return await asyncio.shield(self._act_by_request[digest])
+        if self._ended:
+            raise RequestFault("session_ended", SESSION_ENDED)
+        self._silence_timer.cancel()
+        act = asyncio.create_task(self._act(agent, messages, own_tools))
+        self._act_by_request[digest] = act
+        self._acts.add(act)
+        act.add_done_callback(self._on_action_done)
+        return await asyncio.shield(act)
+
+    async def close(self) -> None:
+        """Refuse all further requests, and wait for the running actions."""
+        self._ended = True
+        self._silence_timer.cancel()
+        await asyncio.gather(*self._acts, return_exceptions=True)
+
+    def cancel_actions(self) -> None:
+        """Cancel the running actions."""
+        for act in self._acts:
+            act.cancel()
+
+    async def _act(self, agent: str, messages: Sequence[Message], own_tools: Sequence[ToolSpec]) -> Step:
+        async with self._slots:
+            if self._ended or self.failure.done():
+                raise RequestFault("session_ended", SESSION_ENDED)
+            self._actions += 1
+            try:
+                if self._actions > (limit := self._options.max_actions):
+                    raise WorkflowError(f"the agent asked for more than max_actions={limit} actions")
+                step = await self._stage.act(agent, messages, own_tools=own_tools)
+            except PromptTooLong as error:
+                self.prompt_too_long = error
+                raise RequestFault("context_length_exceeded", str(error)) from error
+            except Exception as error:
+                self._fail(error)
+                raise RequestFault("action_failed", f"{type(error).__name__}: {error}") from error
+        self.steps.append(step)
+        return step
+
+    def _on_action_done(self, act: asyncio.Task[Step]) -> None:
+        self._acts.discard(act)
+        if not act.cancelled():
+            act.exception()  # its caller has received it, or is gone
+        if not self._acts and not self._ended:
+            self._silence_timer = self._start_silence_timer()
+
+    def _start_silence_timer(self) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(self._options.silence_s, self._on_silence)
+
+    def _on_silence(self) -> None:
+        seconds = f"{self._options.silence_s:g} s (silence_s)"
+        self._fail(WorkflowError(f"the agent did not end and asked for nothing within {seconds}"))
+
+    def _fail(self, error: Exception) -> None:
+        if self.failure.done():
+            return
+        if isinstance(error, ReplayError) and self._options.on_divergence == "fail":
+            error = WorkflowError(str(error))
+        self.failure.set_exception(error)

@@ -1,0 +1,132 @@
+"""Wire-independent request and response types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from mappa_core.records import Message, Step, ToolCall, ToolSpec
+from mappa_gateway.errors import RequestFault
+
+IGNORED_SAMPLING_SETTINGS = frozenset(
+    {
+        "temperature", "top_p", "top_k", "min_p", "max_tokens", "max_completion_tokens", "max_output_tokens", "seed",
+        "presence_penalty", "frequency_penalty", "repetition_penalty", "parallel_tool_calls", "reasoning_effort",
+        "reasoning",
+    }
+)  # fmt: skip
+"""Settings that the recipe makes: the policy is trained as it is sampled. They are accepted and ignored."""
+_Body = TypeVar("_Body")
+CREATED_AT = 0
+"""Seconds since the epoch, the same in every replay, as an agent may show it to the model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRequest:
+    """A request in any format: the agent, the messages and tools, and how to encode the action that it became: as one
+    JSON object, or as the events of a stream."""
+
+    model: str
+    messages: tuple[Message, ...]
+    own_tools: tuple[ToolSpec, ...]
+    stream: bool
+    to_json: Callable[[Step], dict[str, Any]]
+    to_events: Callable[[Step], Iterator[bytes]]
+
+
+class ContentPart(msgspec.Struct):
+    """One part of a message's content."""
+
+    type: str
+    text: str | None = None
+
+
+def decode_body(body: bytes, form: type[_Body]) -> _Body:
+    """Decode `body` as a request of type `form`. Raises RequestFault if it cannot be read."""
+    try:
+        return msgspec.json.decode(body, type=form)
+    except msgspec.DecodeError as error:
+        raise RequestFault("invalid_request", f"the request cannot be read: {error}") from error
+
+
+def ignored_settings(body: bytes) -> frozenset[str]:
+    """Sampling settings in a request, which are ignored."""
+    return IGNORED_SAMPLING_SETTINGS.intersection(
+        key for key, value in msgspec.json.decode(body).items() if value is not None
+    )
+
+
+def refuse_unsupported(wanted: Mapping[str, bool]) -> None:
+    """Raise RequestFault for settings that the sampler does not support: the names in `wanted` that are true."""
+    if refused := [name for name, given in wanted.items() if given]:
+        raise RequestFault(
+            "unsupported",
+            f"{', '.join(refused)}: the gateway gives what the policy samples, whole and one reply a request, as that "
+            "is what it is trained on. Leave this out of the request.",
+        )
+
+
+def join_text(content: str | Sequence[ContentPart] | None, where: str) -> str:
+    """Join the text of a message. Raises RequestFault for content that is no text."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    other = sorted({part.type for part in content if part.text is None})
+    if other:
+        raise RequestFault("unsupported", f"{where}: {', '.join(other)}: only text can be shown here")
+    return "".join(part.text for part in content if part.text is not None)
+
+
+def parse_call(name: str, arguments: str, call_id: str | None, where: str) -> ToolCall:
+    """Parse an earlier call; `arguments` is JSON text. Raises RequestFault if that is no JSON object."""
+    try:
+        values = json.loads(arguments or "{}")
+    except json.JSONDecodeError as error:
+        raise RequestFault("invalid_request", f"{where}: arguments are no JSON: {error}") from error
+    if not isinstance(values, Mapping):
+        raise RequestFault("invalid_request", f"{where}: arguments are no JSON object")
+    return ToolCall(name=name, arguments=values, id=call_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseCall:
+    """A call for the agent to run; `arguments` is JSON text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionResponse:
+    """An action as the agent receives it."""
+
+    content: str
+    reasoning: str | None = None
+    calls: tuple[ResponseCall, ...] = ()
+
+
+def to_response(step: Step) -> ActionResponse:
+    """Convert an action to a response. Calls without tools, or with errors, stay in the text as the model wrote it."""
+    reply, calls = step.reply, step.reply.tool_calls
+    if calls and (not step.own_tools or any(call.error is not None for call in calls)):
+        return ActionResponse(content=step.completion.text)
+    response_calls = (
+        ResponseCall(id=f"call_{step.position:03d}_{place}", name=call.name, arguments=json.dumps(dict(call.arguments)))
+        for place, call in enumerate(calls)
+    )
+    return ActionResponse(content=reply.content, reasoning=reply.reasoning, calls=tuple(response_calls))
+
+
+def token_counts(step: Step) -> tuple[int, int] | None:
+    """Number of prompt and completion tokens; None if the provider does not report them."""
+    sampled = step.completion
+    if sampled.usage is not None:
+        prompt, written = sampled.usage.prompt_tokens, sampled.usage.completion_tokens
+        return None if prompt is None or written is None else (prompt, written)
+    if sampled.prompt_tokens is None or sampled.tokens is None:
+        return None
+    return len(sampled.prompt_tokens), len(sampled.tokens)

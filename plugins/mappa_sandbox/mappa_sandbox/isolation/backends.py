@@ -1,0 +1,136 @@
+"""Sandbox backends: a supervisor builds the sandbox, and the forked program confines itself in it."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from mappa_core.safe_walk import remove_tree
+from mappa_sandbox.isolation import disk, kernel, landlock, privileges, processes, seatbelt, seccomp, system_paths
+from mappa_sandbox.isolation.job import SandboxConfig, SandboxJob
+
+FIRST_UID = 0x6D610000
+UID_COUNT = 1 << 24
+SMALL_NAMESPACE_UIDS = range(30_000, 60_000)
+"""For a user namespace that maps only the first 65,536 user ids."""
+
+
+class SandboxBackend(ABC):
+    """Confines one program. Paths are those that the program sees."""
+
+    folder: str
+    """Working folder of the program."""
+    home: str
+    """Home folder of the program, and its folder for temporary files."""
+    folders: tuple[str, ...]
+    """Writable folders on a disk."""
+    has_own_user: bool
+    """Whether the program runs as a user that runs nothing else."""
+
+    @abstractmethod
+    def build(self) -> None:
+        """Set up the sandbox: called in the supervisor before it forks the program. Raises OSError if this fails."""
+
+    @abstractmethod
+    def confine(self) -> None:
+        """Confine this process: called in the program's process before its first line."""
+
+    @abstractmethod
+    def pids(self) -> list[int]:
+        """Ids of the program and all that it started, as in the /proc of this process."""
+
+    @abstractmethod
+    def memory_file_bytes(self) -> int:
+        """Bytes of files that lie in memory and belong to no process."""
+
+    @abstractmethod
+    def kill_all(self, pid: int) -> None:
+        """Kill the program `pid` (0: no program) and all that it started; returns when they are gone."""
+
+    @abstractmethod
+    def clean_up(self) -> None:
+        """Remove what was created for the program."""
+
+
+class NoSandbox(SandboxBackend):
+    """Backend `none`: no confinement, only limits and monitoring."""
+
+    def __init__(self, config: SandboxConfig, job: SandboxJob) -> None:
+        self.config = config
+        self.job = job
+        self.folder = job.folder
+        self.home = f"{config.scratch}/{os.getpid()}"
+        self.folders = (self.folder, self.home)
+        self.uid = assign_workspace_user(job.folder) if os.geteuid() == 0 and config.backend != "none" else None
+        self.has_own_user = self.uid is not None
+
+    def build(self) -> None:
+        os.mkdir(self.home, 0o700)
+        if self.uid is not None:
+            disk.change_owner(self.home, self.uid)
+
+    def confine(self) -> None:
+        kernel.no_new_privileges()
+
+    def pids(self) -> list[int]:
+        return processes.descendants_of(os.getpid())
+
+    def memory_file_bytes(self) -> int:
+        return 0
+
+    def kill_all(self, pid: int) -> None:
+        processes.kill_descendants(None if kernel.LINUX or not pid else pid)
+
+    def clean_up(self) -> None:
+        remove_tree(Path(self.home))
+
+
+class LandlockBackend(NoSandbox):
+    """Backend `landlock`: Landlock for files, seccomp for other system calls, and as root another user."""
+
+    def confine(self) -> None:
+        kernel.no_new_privileges()
+        if self.uid is not None:
+            privileges.drop_to_user(self.uid, read_everything=True)
+        landlock.restrict(
+            writable=(self.folder, self.home),
+            readable=(
+                *self.config.readable,
+                *system_paths.SETTINGS_PATHS,
+                *system_paths.KERNEL_PATHS,
+                *self.job.inputs,
+                *system_paths.own_process_paths(),
+            ),
+            hidden=self.config.hidden,
+        )
+        seccomp.install_filter(seccomp.build_filter(keep_metadata=True))
+
+
+class SeatbeltBackend(NoSandbox):
+    """Backend `seatbelt`: the sandbox of macOS. Untested."""
+
+    def confine(self) -> None:
+        readable = (*self.config.readable, *self.job.inputs)
+        seatbelt.apply_profile(
+            seatbelt.build_profile(writable=(self.folder, self.home), readable=readable, hidden=self.config.hidden)
+        )
+
+
+def assign_workspace_user(folder: str) -> int:
+    """Return the user that programs of the workspace `folder` run as when this process is root: the folder's owner, or
+    a dedicated user if the owner is root. The folder and all that is in it are given to that user."""
+    status = os.stat(folder)
+    uid = status.st_uid or _dedicated_uid(status.st_ino)
+    disk.change_owner(folder, uid)
+    return uid
+
+
+def _dedicated_uid(inode: int) -> int:
+    with open("/proc/self/uid_map", "rb") as mapped:
+        known = sum(int(line.split()[2]) for line in mapped)
+    return (
+        FIRST_UID + inode % UID_COUNT
+        if known > FIRST_UID + UID_COUNT
+        else SMALL_NAMESPACE_UIDS[inode % len(SMALL_NAMESPACE_UIDS)]
+    )

@@ -1,0 +1,154 @@
+"""Monitor a running program: read its output, and stop it at a resource limit or the wall-clock limit."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from mappa_sandbox.isolation import disk, processes
+from mappa_sandbox.isolation.backends import SandboxBackend
+from mappa_sandbox.isolation.job import SandboxJob
+from mappa_sandbox.isolation.output import PIPE_CHUNK_BYTES, OutputCapture
+
+FIRST_CHECK_S = 0.05
+CHECK_INTERVAL_S = 0.1
+FILE_CHECK_INTERVAL = 3
+"""Files and mappings are included in every n-th check."""
+MAX_FAILED_CHECKS = 5
+"""Consecutive checks that may fail, as a check of a process in the middle of an `exec` does."""
+
+
+class ProgramMonitor:
+    """Waits for a program while reading its output and checking its limits."""
+
+    def __init__(
+        self, pid: int, signals: int, channel: socket.socket, outputs: list[OutputCapture], checker: LimitChecker | None
+    ) -> None:
+        self.pid = pid
+        self.signals = signals
+        self.channel = channel
+        self.outputs = {output.pipe: output for output in outputs}
+        self.checker = checker
+
+    def wait_until(self, deadline: float) -> dict[str, Any] | None:
+        """Wait for the program until `deadline`; returns its `exit` code, or the `limit` that was reached. None if
+        nobody waits for it any more, as the driver or the fork server is gone."""
+        poller = select.poll()
+        for readable in (self.signals, self.channel.fileno(), *self.outputs):
+            poller.register(readable, select.POLLIN)
+        next_check = time.monotonic() + FIRST_CHECK_S if self.checker else math.inf
+        while (now := time.monotonic()) < deadline:
+            if now >= next_check:
+                assert self.checker is not None
+                if (limit := self.checker.exceeded_limit()) is not None:
+                    return {"exit": None, "limit": limit}
+                next_check = time.monotonic() + CHECK_INTERVAL_S
+            for fd, _ in poller.poll(max(0.0, min(deadline, next_check) - now) * 1000 + 1):
+                if fd in self.outputs:
+                    if not self.outputs[fd].read():
+                        poller.unregister(fd)
+                elif fd == self.signals:
+                    if signal.SIGTERM in os.read(fd, PIPE_CHUNK_BYTES):
+                        return None
+                    if (ending := self._reap()) is not None:
+                        return ending
+                else:
+                    return None
+        return {"exit": None, "limit": "wall"}
+
+    def _reap(self) -> dict[str, Any] | None:
+        """Reap all children that have ended; returns how the program ended, None if it has not."""
+        with contextlib.suppress(ChildProcessError):
+            while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
+                if reaped[0] == self.pid:
+                    code = os.waitstatus_to_exitcode(reaped[1])
+                    # The kernel sends it at the soft limit of CPU time, and SIGKILL at the hard one a second later.
+                    spent = code == -signal.SIGXCPU
+                    return {"exit": None, "limit": "cpu"} if spent else {"exit": code, "limit": None}
+        return None
+
+
+class LimitChecker:
+    """Checks all that a program started, and what it leaves on the disk, against the limits of its job.
+
+    Limits of the kernel hold for single processes and files; these hold for their sums. They are checked from time to
+    time, so a program can exceed them between two checks.
+    """
+
+    def __init__(self, sandbox: SandboxBackend, job: SandboxJob, inherited_memory: int) -> None:
+        """`inherited_memory` is the supervisor's memory in bytes, which every fork of it reports as its own."""
+        self.sandbox = sandbox
+        self.job = job
+        self.inherited_memory = inherited_memory
+        self.device = os.stat(sandbox.folder).st_dev
+        at_start = disk.measure(sandbox.folders, sys.maxsize)
+        # A program that starts in a folder over its limit may still clear it.
+        self.max_bytes = max(job.workspace_bytes, at_start.bytes)
+        self.max_entries = max(job.workspace_files, at_start.entries)
+        self.checks = 0
+        self.failures = 0
+
+    def exceeded_limit(self) -> str | None:
+        """Return the limit that is exceeded now, if any: memory, processes, cpu, disk, files or hidden."""
+        pids = self.sandbox.pids()
+        usages = [usage for usage in map(processes.read_process_usage, pids) if usage is not None]
+        self.checks += 1
+        if sum(usage.threads for usage in usages) > self.job.processes:
+            return "processes"
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        if sum(usage.cpu_s for usage in usages) + ended.ru_utime + ended.ru_stime > self.job.cpu_s:
+            return "cpu"
+        try:
+            limit = self._exceeded_memory_or_files(pids, usages, thoroughly=self.checks % FILE_CHECK_INTERVAL == 1)
+            self.failures = 0
+        except OSError:  # a process cannot be inspected, or keeps moving its folders
+            self.failures += 1
+            limit = "hidden" if self.failures > MAX_FAILED_CHECKS else None
+        return limit
+
+    def exceeded_file_limit(self) -> str | None:
+        """Return the limit that is exceeded by the files of a program that has ended, if any."""
+        return self._check_files(0)
+
+    def _exceeded_memory_or_files(
+        self, pids: list[int], usages: list[processes.ProcessUsage], *, thoroughly: bool
+    ) -> str | None:
+        held = processes.HeldResources({}, {})
+        for pid in pids:
+            processes.add_descriptors(pid, self.device, held)
+            if thoroughly:
+                processes.add_mappings(pid, self.sandbox.folders, held)
+        if self._exceeds_memory(usages, sum(held.memory.values()) + self.sandbox.memory_file_bytes()):
+            return "memory"
+        return self._check_files(sum(held.files.values())) if thoroughly else None
+
+    def _exceeds_memory(self, usages: list[processes.ProcessUsage], elsewhere: int) -> bool:
+        """Whether the program uses too much memory. Memory inherited from the preloading fork server is allowed once,
+        although every process reports it; only if the plain sum is too high are shared pages divided among processes,
+        which takes a walk through the page tables."""
+        limit = self.job.memory_bytes + self.inherited_memory - elsewhere
+        if sum(usage.memory for usage in usages) <= limit:
+            return False
+        shares = ((processes.proportional_memory(usage.pid), usage.memory) for usage in usages)
+        return sum(reported if share is None else share for share, reported in shares) > limit
+
+    def _check_files(self, nameless: int) -> str | None:
+        usage = disk.measure(self.sandbox.folders, self.max_entries)
+        if usage.inaccessible or usage.entries > self.max_entries:
+            return "files"
+        return "disk" if usage.bytes + nameless > self.max_bytes else None
+
+
+def own_memory_bytes() -> int:
+    """Bytes of memory of this process."""
+    usage = processes.read_process_usage(os.getpid())
+    assert usage is not None
+    return usage.memory

@@ -1,0 +1,58 @@
+"""Run one job without a fork server, on a machine that has nothing of Mappa but this package.
+
+    python RUNNER.zip JOB.json REPLY.json
+
+There is no sandbox: a program can do all that its user may do on the machine. Limits, monitoring and cleanup are the
+same as in every backend.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+from mappa_core.safe_walk import remove_tree
+from mappa_sandbox.isolation import kernel, processes, program
+from mappa_sandbox.isolation.backends import NoSandbox
+from mappa_sandbox.isolation.job import SandboxConfig, SandboxJob
+from mappa_sandbox.isolation.supervisor import open_signal_pipe, run_job, send_reply
+
+
+def main() -> None:
+    """Run the job in the first file named on the command line; write the reply to the second."""
+    del sys.path[0]  # the archive
+    with open(sys.argv[1], "rb") as text:
+        job = SandboxJob.from_json(text.read())
+    scratch = tempfile.mkdtemp(prefix="mappa-python-")
+    kernel.become_subreaper()
+    program.record_own_modules()
+    ours, theirs = socket.socketpair()
+    # The supervisor is another process, as the program may kill it: this process then reports that.
+    supervisor = os.fork()
+    if supervisor == 0:
+        ours.close()
+        _supervise(job, scratch, theirs)
+    theirs.close()
+    reply = ours.makefile("rb").read()
+    _, status = os.waitpid(supervisor, 0)
+    if status != 0:
+        reply = b'{"killed": %d}' % abs(os.waitstatus_to_exitcode(status))
+    processes.kill_descendants()
+    remove_tree(Path(scratch))
+    with open(sys.argv[2], "wb") as target:
+        target.write(reply)
+
+
+def _supervise(job: SandboxJob, scratch: str, channel: socket.socket) -> NoReturn:
+    signals = open_signal_pipe(signal.SIGCHLD, signal.SIGTERM)
+    try:
+        reply = run_job(job, NoSandbox(SandboxConfig(backend="none", scratch=scratch), job), channel, signals)
+    except OSError as error:
+        reply = {"fault": f"cannot run the program: {error}"}
+    send_reply(channel, **(reply or {"fault": "the runner was stopped"}))
+    os._exit(0)

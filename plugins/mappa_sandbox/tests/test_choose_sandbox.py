@@ -1,0 +1,175 @@
+"""Which cage programs get, and what is said where there is none."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from mappa_core.errors import ConfigError, ToolError
+from mappa_core.records import ToolLimits
+from mappa_core.tools.workspace import FolderWorkspace
+from mappa_sandbox import choose_sandbox
+from mappa_sandbox.options import PythonOptions
+from mappa_sandbox.tool import PythonTool
+
+
+async def opened(**options):
+    tool = PythonTool(PythonOptions(**options))
+    try:
+        return await tool.open()
+    finally:
+        await tool.close()
+
+
+@pytest.fixture
+def no_cages(monkeypatch):
+    """No `bwrap`, no Landlock."""
+    monkeypatch.setattr(choose_sandbox.shutil, "which", lambda name: None)
+    monkeypatch.setattr(choose_sandbox.landlock, "abi_version", lambda: 0)
+
+
+async def test_the_first_cage_that_works_is_taken(monkeypatch):
+    monkeypatch.setattr(choose_sandbox.shutil, "which", lambda name: None)
+    assert (await opened()).name == "landlock"
+
+
+async def test_a_cage_that_is_there_and_does_not_work_is_passed_over(monkeypatch, tmp_path):
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho 'No permissions to create a new namespace' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(choose_sandbox.shutil, "which", lambda name: str(broken))
+    assert (await opened()).name == "landlock"
+    with pytest.raises(ConfigError, match=r"bubblewrap: .*No permissions to create a new namespace"):
+        await opened(cage="bubblewrap")
+
+
+async def test_without_a_cage_the_refusal_says_why_and_both_ways_out(no_cages):
+    with pytest.raises(ConfigError) as refused:
+        await opened()
+    message = str(refused.value)
+    assert "bubblewrap: bwrap was not found" in message
+    assert "landlock: this kernel has no Landlock" in message
+    assert "apt install bubblewrap" in message and "allow_unsafe=true" in message
+
+
+async def test_without_a_cage_programs_run_where_that_is_accepted_and_it_is_said(no_cages, tmp_path):
+    tool = PythonTool(PythonOptions(allow_unsafe=True))
+    sandbox = await tool.open()
+    assert sandbox.name == "none" and "not caged" in sandbox.warnings[0]
+    assert sandbox.detail.startswith("bubblewrap: bwrap was not found; landlock: ")
+    result = await tool.call({"code": "print(1)"}, FolderWorkspace(tmp_path / "w"), ToolLimits())
+    assert (result.stdout, result.sandbox) == ("1\n", "none")
+    await tool.close()
+
+
+async def test_a_cage_is_taken_where_one_works_although_none_is_accepted():
+    assert (await opened(allow_unsafe=True)).name != "none"
+
+
+async def test_no_cage_at_all_has_to_be_accepted():
+    with pytest.raises(ConfigError, match="cage=none needs allow_unsafe=true"):
+        await opened(cage="none")
+
+
+async def test_an_unknown_cage_is_refused():
+    with pytest.raises(ConfigError, match="cage='docker': it is auto, bubblewrap, landlock, seatbelt or none"):
+        await opened(cage="docker")
+
+
+async def test_a_cage_of_another_system_is_refused():
+    with pytest.raises(ConfigError, match="seatbelt: not on linux"):
+        await opened(cage="seatbelt")
+
+
+async def test_a_program_that_gets_out_is_a_cage_that_does_not_work(monkeypatch):
+    monkeypatch.setattr(choose_sandbox, "PROBE", choose_sandbox.PROBE.replace("escapes = []", "escapes = ['fly']"))
+    with pytest.raises(ConfigError, match="a program in it could fly"):
+        await opened()
+
+
+async def test_an_older_landlock_works_with_a_warning_that_says_what_is_open(monkeypatch):
+    monkeypatch.setattr(choose_sandbox.landlock, "abi_version", lambda: 5)
+    sandbox = await opened(cage="landlock")
+    assert sandbox.detail == "Landlock ABI 5 and seccomp"
+    # As root programs run as another user, who can signal nobody.
+    assert any("signal" in warning for warning in sandbox.warnings) == (os.geteuid() != 0)
+
+
+async def test_a_module_that_cannot_be_preloaded_is_named():
+    with pytest.raises(ConfigError, match="preload: cannot import 'numppy': ModuleNotFoundError"):
+        await opened(preload=["json", "numppy"])
+    await opened(preload=["json", "numppy?", "numppy.more?"])
+
+
+async def test_a_hidden_path_that_is_nowhere_is_named():
+    with pytest.raises(ConfigError, match="hide: 'numpy/datta' is not there"):
+        await opened(hide=["numpy/datta"])
+
+
+def test_what_need_not_be_there_is_hidden_where_it_is():
+    assert choose_sandbox.resolve_hidden(["numpy/datta?"]) == ()
+    assert len(choose_sandbox.resolve_hidden(["numpy/version.py?"])) == 1
+
+
+async def test_nothing_can_be_hidden_without_a_cage(no_cages):
+    with pytest.raises(ConfigError, match="hide cannot be kept without a cage"):
+        await opened(hide=["numpy/version.py"], allow_unsafe=True)
+
+
+def test_hidden_paths_are_absolute_or_of_a_package(tmp_path):
+    import numpy
+
+    (tmp_path / "link").symlink_to(tmp_path)
+    found = choose_sandbox.resolve_hidden(["numpy/version.py", str(tmp_path / "link"), str(tmp_path)])
+    assert found == (str(Path(numpy.__file__).resolve().parent / "version.py"), str(tmp_path.resolve()))
+
+
+def test_the_interpreter_and_its_packages_are_readable_and_home_is_not():
+    places = choose_sandbox.readable_paths()
+    assert all(os.path.lexists(place) for place in places)
+    for wanted in (os.path.realpath(sys.executable), os.__file__, pytest.__file__):
+        assert any(wanted.startswith(f"{place}/") for place in places)
+    assert not {"/", "/etc", "/home", "/root", "/tmp", str(Path.home())} & set(places)
+    assert [one for one in places for other in places if one.startswith(f"{other}/")] == []
+
+
+async def test_preloaded_modules_are_there_and_are_started_afresh(tmp_path):
+    tool = PythonTool(PythonOptions(preload=["random", "numpy.random", "tempfile"]))
+    code = (
+        "import random, sys, tempfile\nprint('numpy' in sys.modules)\nimport numpy\n"
+        "print(random.random(), numpy.random.random())\nopen(tempfile.mktemp(), 'w').close()"
+    )
+    results = [
+        await tool.call({"code": code}, FolderWorkspace(tmp_path / name), ToolLimits()) for name in ("a", "b", "c")
+    ]
+    await tool.close()
+    assert [result.status for result in results] == ["ok"] * 3, results
+    drawn = [result.stdout.splitlines() for result in results]
+    assert [lines[0] for lines in drawn] == ["True"] * 3
+    assert len({lines[1] for lines in drawn}) == 3
+
+
+async def test_a_probe_that_fails_is_told_with_what_it_said(monkeypatch):
+    monkeypatch.setattr(choose_sandbox, "PROBE", "raise SystemExit('no luck')")
+    with pytest.raises(ToolError, match="a first program failed in it: no luck"):
+        await choose_sandbox.try_backend("none", (), ())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs programs as another user")
+async def test_a_task_file_that_others_may_not_read_is_named(tmp_path):
+    (tmp_path / "train.csv").write_text("a\n")
+    (tmp_path / "train.csv").chmod(0o600)
+    tool = PythonTool(PythonOptions(cage="bubblewrap"))
+    workspace = FolderWorkspace(tmp_path / "w", inputs={"train.csv": tmp_path / "train.csv"})
+    with pytest.raises(ToolError, match=r"train.csv must be readable for other users, .*: chmod o\+r"):
+        await tool.call({"code": "print(1)"}, workspace, ToolLimits())
+    (tmp_path / "train.csv").chmod(0o644)
+    result = await tool.call({"code": "print(open('train.csv').read())"}, workspace, ToolLimits())
+    assert result.stdout == "a\n\n"
+    await tool.close()
+
+
+def test_workers_must_be_positive():
+    with pytest.raises(ConfigError, match="workers of the tool python must be at least 1, not 0"):
+        PythonTool(PythonOptions(workers=0))
