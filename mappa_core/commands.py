@@ -1,0 +1,32 @@
+"""What authors of commands import: the arguments that choose a config, the plugins, and how results are printed.
+
+A command of a package is an entry point of the group `mappa.commands` that names a click command.
+"""
+
+from mappa_core.cli.announce import announce_providers as announce_providers
+from mappa_core.cli.announce import announce_sandboxes as announce_sandboxes
+from mappa_core.cli.main import blocked_plugins as blocked_plugins
+from mappa_core.cli.options import ConfigArguments as ConfigArguments
+from mappa_core.cli.options import load_registry as load_registry
+from mappa_core.cli.options import recipe_options as recipe_options
+from mappa_core.cli.progress import format_or_dash as format_or_dash
+from mappa_core.cli.progress import format_percent as format_percent
+from mappa_core.cli.progress import format_problem_count as format_problem_count
+from mappa_core.cli.progress import format_share as format_share
+from mappa_core.cli.progress import rollout_bar as rollout_bar
+from mappa_core.cli.result_tables import evaluation_json as evaluation_json
+from mappa_core.cli.result_tables import gains_table as gains_table
+from mappa_core.cli.result_tables import selection_sentence as selection_sentence
+from mappa_core.cli.result_tables import show_evaluation as show_evaluation
+from mappa_core.cli.result_tables import show_warnings as show_warnings
+from mappa_core.cli.run_result import show_run_result as show_run_result
+from mappa_core.cli.runs import show_trajectory as show_trajectory
+from mappa_core.config.compose import ComposedConfig as ComposedConfig
+from mappa_core.config.compose import build_options as build_options
+from mappa_core.config.compose import compose as compose
+from mappa_core.config.compose import restore as restore
+from mappa_core.config.schema import RunConfig as RunConfig
+from mappa_core.evaluation.standalone import evaluate_standalone as evaluate_standalone
+from mappa_core.plugins import Registry as Registry
+from mappa_core.plugins import did_you_mean as did_you_mean
+from mappa_core.plugins import load_plugins as load_plugins
