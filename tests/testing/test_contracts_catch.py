@@ -15,14 +15,13 @@ from mappa_core.errors import ConfigError
 from mappa_core.protocols import PolicySpec
 from mappa_core.testing import (
     EngineContract,
-    LossContract,
     PackageContract,
     ScriptedEngine,
     ShaperContract,
     WorkflowContract,
 )
 from mappa_core.testing.pytest_plugin import pytest_collection_modifyitems
-from mappa_engine.testing import LARGE_SHIFT, LENGTHS
+from mappa_engine.testing import LARGE_SHIFT, LENGTHS, LossContract
 
 pytest_plugins = ("pytester",)
 SETTINGS = ("-o", "asyncio_default_fixture_loop_scope=function", "-p", "no:cacheprovider", "-p", "no:xdist")

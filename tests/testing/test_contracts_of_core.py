@@ -9,10 +9,11 @@ import pytest
 from mappa_core.credit import shapers
 from mappa_core.defaults.task_sources import FileOptions, FileTasks
 from mappa_core.protocols import Tracker
-from mappa_core.testing import EngineContract, LossContract, ShaperContract, TaskSourceContract, TrackerContract
+from mappa_core.testing import EngineContract, ShaperContract, TaskSourceContract, TrackerContract
 from mappa_engine.local import LocalEngine
 from mappa_engine.losses import CISPOLoss, GSPOLoss, PPOLoss
 from mappa_engine.options import CISPOOptions, GSPOOptions, LocalOptions, PPOOptions
+from mappa_engine.testing import LossContract
 
 
 class TestScale(ShaperContract):

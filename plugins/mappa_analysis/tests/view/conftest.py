@@ -22,7 +22,7 @@ def _load(name: str, path: Path) -> ModuleType:
 
 
 _load("browser", Path(__file__).parent / "browser.py")
-stores = _load("stores", Path(__file__).parents[2] / "bench" / "stores.py")
+stores = _load("stores", Path(__file__).parents[4] / "bench" / "stores.py")
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from mappa_engine import process_info
 from mappa_engine.cluster.requirements import REQUIRED_RELEASES, check_installed, library_problems
 from mappa_engine.process_info import installed_version
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture

@@ -157,7 +157,7 @@ def test_sweeping_ends_all_that_descends_also_what_left_its_session():
         "processes.kill_descendants()\n"
         "print(len(before) >= 6, processes.descendants_of(os.getpid()))"
     )
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=root)
     assert done.stdout == "True []\n", done.stderr
 

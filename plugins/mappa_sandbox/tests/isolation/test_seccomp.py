@@ -482,7 +482,7 @@ if __name__ == "__main__":
 def test_what_programs_live_on_goes_on(tmp_path):
     script = tmp_path / "useful.py"
     script.write_text(USEFUL)
-    root = Path(seccomp.__file__).parents[3]
+    root = Path(seccomp.__file__).parents[2]
     done = subprocess.run(
         [sys.executable, script],
         capture_output=True,

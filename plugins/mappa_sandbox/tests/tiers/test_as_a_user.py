@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 import pytest
 
 HERE = Path(__file__).parent
-REPOSITORY = HERE.parents[2]
+REPOSITORY = HERE.parents[3]
 USER = 12345
 ALL_MAY_ENTER = 0o001
 
