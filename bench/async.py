@@ -185,7 +185,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mappa-bench-") as root:
         recipe = Path(root) / "tiny.yaml"
         recipe.write_text(RECIPE)
-        registry = load_plugins(only=(), modules={"bench": Plugin(recipe)})
+        registry = load_plugins(only=("engine", "sandbox"), modules={"bench": Plugin(recipe)})
         for place in range(arguments.rounds):
             taken = {}
             for arm in list(ARMS) if place % 2 else reversed(ARMS):

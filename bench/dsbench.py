@@ -19,7 +19,7 @@ import numpy as np
 from measure import print_result
 from train import seconds
 
-from mappa_core.store.reader import Reader
+from mappa_core.runs import RunReader
 
 SIDES = {"warm": (), "cold": ("tools.python.options.preload=[]",)}
 
@@ -28,7 +28,7 @@ def throughput(folder: Path, words: tuple[str, ...]) -> float:
     """Rollouts a second of a run's iterations."""
     settings = (f"run.root={folder}", "run.name=run", "eval.problems=1", "eval.samples=1", *words)
     seconds((sys.executable, "-m", "mappa_core", "train", "--plugin", "dsbench", *settings), folder)
-    with Reader(folder / "run") as reader:
+    with RunReader(folder / "run") as reader:
         iterations = [metrics for _, metrics in reader.iterations()]
     rollouts = sum(metrics["rollouts"] for metrics in iterations)
     return rollouts / sum(value for one in iterations for name, value in one.items() if name.startswith("seconds/"))

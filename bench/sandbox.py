@@ -47,7 +47,7 @@ LIMITS = ToolLimits(wall_s=120.0, cpu_s=60.0, memory_bytes=2 << 30)
 async def rate(programs: int, cage: str, preload: Sequence[str]) -> float:
     """Programs a second, the start of the tool included."""
     started = time.perf_counter()
-    tool = PythonTool(PythonOptions(workers=AT_ONCE, cage=cage, preload=list(preload)))
+    tool = PythonTool(PythonOptions(workers=AT_ONCE, sandbox=cage, preload=list(preload)))
     with tempfile.TemporaryDirectory() as folder:
         await tool.open()
 
@@ -62,7 +62,7 @@ async def rate(programs: int, cage: str, preload: Sequence[str]) -> float:
 
 async def prints(count: int, cage: str) -> tuple[list[float], list[float]]:
     """Seconds of each `print(1)`, in the cage and plain."""
-    tool = PythonTool(PythonOptions(cage=cage))
+    tool = PythonTool(PythonOptions(sandbox=cage))
     caged, plain = [], []
     with tempfile.TemporaryDirectory() as folder:
         await tool.open()

@@ -79,7 +79,7 @@ def ours(folder: Path, words: Sequence[str]) -> Taken:
 
 
 def uncaged(folder: Path, words: Sequence[str]) -> Taken:
-    return ours(folder, ("tools.python.options.cage=none", "tools.python.options.allow_unsafe=true", *words))
+    return ours(folder, ("tools.python.options.sandbox=none", "tools.python.options.allow_unsafe=true", *words))
 
 
 def bare(folder: Path, words: Sequence[str]) -> Taken:

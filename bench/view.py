@@ -26,7 +26,7 @@ from stores import fill
 
 from mappa_analysis.view.web.app import create_app
 from mappa_analysis.view.web.run_folders import RunFolders
-from mappa_core.store.reader import Reader
+from mappa_core.runs import RunReader
 
 SHORT = 1_000
 
@@ -39,7 +39,7 @@ def client_of(run: Path) -> TestClient:
 
 def pages_of(run: Path) -> Mapping[str, str]:
     """Addresses by what they show."""
-    with Reader(run) as reader:
+    with RunReader(run) as reader:
         rows = reader.trajectories(iteration=0, limit=50)
         one = next(row.id for row in rows if row.steps == 12 and row.iteration == 0)
         middle = reader.number(rows[40].id) if run.name == "short" else len(reader.iterations()) * 32

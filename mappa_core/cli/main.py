@@ -13,11 +13,12 @@ import importlib
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint
 from types import FrameType
-from typing import cast
+from typing import Any, cast
 
 import click
 import structlog
@@ -74,6 +75,7 @@ class MappaGroup(click.Group):
 def cli(block: Sequence[str]) -> None:
     """Train teams of LLM agents on a coach's verdict of every single action."""
     # Standard output is for results, which scripts may read; standard error is looked up anew for every line.
+    warnings.showwarning = _print_warning
     structlog.configure(logger_factory=lambda *names: structlog.PrintLogger(sys.stderr))
 
 
@@ -95,6 +97,14 @@ def main(args: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         _print_error("Interrupted", "")
         return EXIT_INTERRUPTED
+
+
+def _print_warning(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
+    """Print what concerns the user in the style of errors, and any other warning as Python does."""
+    if issubclass(category, FutureWarning):
+        _print_error("Warning", str(message))
+    else:
+        sys.stderr.write(warnings.formatwarning(message, category, *where[:2]))
 
 
 def _print_error(title: str, message: str) -> None:

@@ -115,7 +115,7 @@ class BiasCorrectedCoach(Coach):
     The preferences are learned from the raw scores once an iteration, active or not, for every agent and every
     stratifier of `strata`, separately for live verdicts and those in hindsight. Only score differences that the outcome
     (`metric`) does not explain count as preference, so that right actions keep their scores and hard tasks stay hard. A
-    score moves by at most `options.most` points and stays within 0 and 10; `raw_score` keeps the coach's own score.
+    score moves by at most `options.max_points` points and stays within 0 and 10; `raw_score` keeps the coach's own score.
     """
 
     def __init__(self, coach: Coach, options: BiasSection, *, strata: Sequence[str], metric: str, active: bool) -> None:
@@ -148,10 +148,10 @@ class BiasCorrectedCoach(Coach):
 
     def bias(self, phase: Phase, agent: str, strata: Mapping[str, str]) -> float:
         """Return the points by which a score of such an action is too high: the sum of its strata's offsets, 0 for an
-        unknown stratum, clipped to `options.most`."""
+        unknown stratum, clipped to `options.max_points`."""
         fit = self._fitted.get((phase, agent), {})
         total = sum(fit[name] for name in strata.items() if name in fit)
-        return min(max(total, -self._options.most), self._options.most)
+        return min(max(total, -self._options.max_points), self._options.max_points)
 
     @property
     def by_trajectory(self) -> bool:

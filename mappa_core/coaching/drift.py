@@ -269,7 +269,7 @@ class DriftMonitor:
             return False
         test = state.tests[kind].update(estimate)
         settled = kind in state.raised or (kind == "level" and self._is_acknowledged(key))
-        raises = test.significant and not settled and gap_estimate.is_relevant(kind, self._options.least)
+        raises = test.significant and not settled and gap_estimate.is_relevant(kind, self._options.min_gap)
         raised = (*state.raised, kind) if raises else state.raised
         self._states[key] = replace(state, tests={**state.tests, kind: test}, raised=raised)
         return raises

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ import msgspec
 from omegaconf import OmegaConf
 
 from mappa_core.config.layers import DEFAULT_ORIGIN, SettingsNode, copy_origins, iter_leaves, merge, with_origin
+from mappa_core.config.renames import merge_layer, rename_options
 from mappa_core.config.rules import check_values
 from mappa_core.config.schema import CoachSection, EstimatorSection, PolicySection, RunConfig, ToolSection, Use
 from mappa_core.config.validate import fields_to_keys, require_values, validate
@@ -98,7 +99,7 @@ def compose(
     files = [_pop_text(_read_file(Path(path)), RECIPE) for path in config_files]
     chosen = _choose_recipe(registry, plugin, recipe, [name for _, name in files if name is not None])
     layers = [*_recipe_layers(registry, chosen), *(settings for settings, _ in files), parse_overrides(overrides)]
-    return _resolve(registry, reduce(merge, layers, _defaults()), chosen.plugin, chosen.name)
+    return _resolve(registry, reduce(partial(merge_layer, registry), layers, _defaults()), chosen.plugin, chosen.name)
 
 
 def restore(registry: Registry, stored: Path, overrides: Sequence[str] = ()) -> ComposedConfig:
@@ -114,8 +115,8 @@ def restore(registry: Registry, stored: Path, overrides: Sequence[str] = ()) -> 
     origins = {f"{stored}:{line}": origin for line, origin in comments.items()}
     plugin, _, recipe = name.partition("/")
     registry.plugin(plugin)
-    layers = [_replace_origins(settings, origins), parse_overrides(overrides)]
-    return _resolve(registry, reduce(merge, layers, _defaults()), plugin, recipe)
+    tree = reduce(partial(merge_layer, registry), (settings, parse_overrides(overrides)), _defaults())
+    return _resolve(registry, _replace_origins(tree, origins), plugin, recipe)
 
 
 def build_options(registry: Registry, kind: OfferKind, name: str, tree: SettingsNode, place: str) -> Any:
@@ -123,8 +124,9 @@ def build_options(registry: Registry, kind: OfferKind, name: str, tree: Settings
 
     Raises ConfigError and PluginError as `compose` does, and PluginError for a nested offer that is not installed.
     """
-    choice = Use(use=name)
-    for absent in _resolve_options(registry, tree, place, kind, registry.offer(kind, name), choice):
+    choice, offer = Use(use=name), registry.offer(kind, name)
+    tree = rename_options(registry, kind, offer.options, tree, place)
+    for absent in _resolve_options(registry, tree, place, kind, offer, choice):
         raise PluginError(f"{absent.key}.use: {absent.reason}")
     return choice.options
 

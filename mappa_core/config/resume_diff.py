@@ -14,7 +14,7 @@ ALLOWED_ON_RESUME = (
     "run",
     "train.iterations",
     "train.health",
-    "train.max_lost",
+    "train.max_tool_failure_share",
     "train.max_skipped",
     "train.max_restarts",
     "tools.*.retries",

@@ -7,6 +7,8 @@ from typing import Any
 
 SETTING_KEY = "key"
 """Metadata entry of a field with its key in settings, for keys that are Python keywords."""
+FORMER_KEY = "former_key"
+"""Metadata entry of a field with the key that it had until the last release; see `renames`."""
 
 
 @dataclass
@@ -123,7 +125,7 @@ class BiasSection:
     """Weight of an iteration relative to the next one."""
     shrink: float = 20.0
     """Ridge strength in pseudo-actions: halves the estimated gap between two strata with that many actions each."""
-    most: float = 3.0
+    max_points: float = field(default=3.0, metadata={FORMER_KEY: "most"})
     """Maximum correction of a score in points."""
 
 
@@ -138,7 +140,7 @@ class DriftSection:
     """Response to a growing gap, acknowledged or not."""
     acknowledged: list[str] = field(default_factory=list)
     """Known and accepted gaps, as `AGENT/STRATIFIER`."""
-    least: float = 0.25
+    min_gap: float = field(default=0.25, metadata={FORMER_KEY: "least"})
     """Points below which a gap, or its growth, raises no alarm even if it is significant."""
 
 
@@ -182,7 +184,7 @@ class CounterfactualSection:
     """Agents whose actions are replaced; empty: all agents."""
     share: float = 1.0
     """Share of the trajectories whose actions are replaced, a function of seed and ids."""
-    texts: dict[str, str] = field(default_factory=dict)
+    default_actions: dict[str, str] = field(default_factory=dict, metadata={FORMER_KEY: "texts"})
     """Default action per agent, overriding the workflow's `default_actions`."""
 
 
@@ -285,7 +287,7 @@ class TrainSection:
     correction: CorrectionSection = field(default_factory=CorrectionSection)
     supervised: SupervisedSection = field(default_factory=SupervisedSection)
     health: HealthSection = field(default_factory=HealthSection)
-    max_lost: float = 0.25
+    max_tool_failure_share: float = field(default=0.25, metadata={FORMER_KEY: "max_lost"})
     """Share of an iteration's trajectories lost to tool failures above which the run stops with a checkpoint."""
     max_skipped: int = 3
     """Consecutive optimiser steps of one policy, skipped for a non-finite loss or gradient, at which the run stops with

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, fields, is_dataclass
 from functools import cache
 from types import NoneType
@@ -41,7 +41,7 @@ def require_values(settings: DictConfig, key: str = "") -> None:
 
 def _first_error(schema: type, node: SettingsNode, key: str) -> str | None:
     """Describe the first error in `node`, None if there is none."""
-    hints = _hints(schema)
+    hints = field_hints(schema)
     if not isinstance(node.content, Mapping):
         names = ", ".join(hints)
         return f"{key}: {node.plain!r} stands where a section is needed, with keys {names} (set by {node.origin})"
@@ -70,7 +70,9 @@ def _accepts(schema: type, name: str, node: SettingsNode) -> bool:
 def fields_to_keys(value: Any, plain: Any) -> Any:
     """Rename the field names in `plain`, the plain values of a config `value`, to setting keys."""
     if is_dataclass(value):
-        return {_key(field): fields_to_keys(getattr(value, field.name), plain[field.name]) for field in fields(value)}
+        return {
+            setting_key(field): fields_to_keys(getattr(value, field.name), plain[field.name]) for field in fields(value)
+        }
     if isinstance(value, Mapping):
         return {name: fields_to_keys(child, plain[name]) for name, child in value.items()}
     if isinstance(value, list | tuple):
@@ -78,26 +80,35 @@ def fields_to_keys(value: Any, plain: Any) -> Any:
     return plain
 
 
-def _keys_to_fields(schema: type, node: SettingsNode) -> SettingsNode:
+def _keys_to_fields(schema: type, node: SettingsNode, key: str = "") -> SettingsNode:
     """Rename the setting keys in `node` to field names."""
     if not isinstance(node.content, Mapping):
         return node
-    hints, names = _hints(schema), {_key(field): field.name for field in fields(schema)}
+    hints, names = field_hints(schema), {setting_key(field): field.name for field in fields(schema)}
     if hidden := node.content.keys() & (set(names.values()) - names.keys()):
         raise ValueError(f"{', '.join(hidden)}: not a setting")
-    inside = {names.get(key, key): _rename_nested(hints.get(key), child) for key, child in node.content.items()}
+    inside = {
+        names.get(name, name): map_section(hints.get(name), child, _join(key, name), _keys_to_fields)
+        for name, child in node.content.items()
+    }
     return SettingsNode(inside, node.origin)
 
 
-def _rename_nested(hint: Any, node: SettingsNode) -> SettingsNode:
+def map_section(
+    hint: Any, node: SettingsNode, key: str, change: Callable[[type, SettingsNode, str], SettingsNode]
+) -> SettingsNode:
+    """Apply `change` to the dataclasses in a field of type `hint`, with their settings and keys: the field itself, or
+    the items of a list or mapping."""
     section, content = _section(hint), node.content
     if section is None:
         return node
     if isinstance(content, tuple):
-        return SettingsNode(tuple(_keys_to_fields(section, item) for item in content), node.origin)
+        items = (change(section, item, f"{key}.{index}") for index, item in enumerate(content))
+        return SettingsNode(tuple(items), node.origin)
     if get_origin(hint) is dict and isinstance(content, Mapping):
-        return SettingsNode({name: _keys_to_fields(section, item) for name, item in content.items()}, node.origin)
-    return _keys_to_fields(section, node)
+        entries = {name: change(section, item, f"{key}.{name}") for name, item in content.items()}
+        return SettingsNode(entries, node.origin)
+    return change(section, node, key)
 
 
 def _sections(hint: Any, node: SettingsNode, key: str) -> Iterator[tuple[type, SettingsNode, str]]:
@@ -119,14 +130,15 @@ def _section(hint: Any) -> type | None:
     return cast(type, options[-1]) if options and is_dataclass(options[-1]) else None
 
 
-def _key(field: Field[Any]) -> str:
+def setting_key(field: Field[Any]) -> str:
+    """Key of a field in settings."""
     return cast(str, field.metadata.get(SETTING_KEY, field.name))
 
 
-def _hints(schema: type) -> dict[str, Any]:
+def field_hints(schema: type) -> dict[str, Any]:
     """Type of every setting by key."""
     hints = get_type_hints(schema)
-    return {_key(field): hints[field.name] for field in fields(schema)}
+    return {setting_key(field): hints[field.name] for field in fields(schema)}
 
 
 def _suggest(key: str, name: str, known: list[str]) -> str:

@@ -23,7 +23,7 @@ def guard_tool_failures(trajectories: Sequence[Trajectory], what: str, *, max_sh
     lost = reasons.total()
     if not lost or (lost <= max_share * len(trajectories) and lost < len(trajectories)):
         return
-    how_many, bound = f"{lost} of the {len(trajectories)}", f", more than train.max_lost={max_share:.0%}"
+    how_many, bound = f"{lost} of the {len(trajectories)}", f", more than train.max_tool_failure_share={max_share:.0%}"
     if lost == len(trajectories):
         how_many, bound = f"all {lost}", ""
     raise GuardStop(

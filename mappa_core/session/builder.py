@@ -13,7 +13,7 @@ from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.coaching.bias import BiasCorrectedCoach
 from mappa_core.config.compose import ComposedConfig
 from mappa_core.config.schema import RunConfig
-from mappa_core.credit.by_agent import combine_estimators
+from mappa_core.credit.build_experience import ExperienceBuilder
 from mappa_core.errors import ConfigError, TaskError
 from mappa_core.plugins import Registry
 from mappa_core.protocols import (
@@ -23,7 +23,6 @@ from mappa_core.protocols import (
     Loss,
     PolicySpec,
     Provider,
-    Shaper,
     Split,
     TaskSource,
     Tracker,
@@ -32,11 +31,13 @@ from mappa_core.protocols import (
 from mappa_core.records import Sampling, Sandbox, Task
 from mappa_core.rollout.team import Team
 from mappa_core.session.coaches import RunCoaches, build_coaches
+from mappa_core.session.credit import build_estimator, build_experience_builder
 from mappa_core.session.default_actions import check_difference_shaper, resolve_default_actions
 from mappa_core.session.eval_split import HeldOutTasks, split_held_out
 from mappa_core.session.policies import assign_policies, build_api_policies, build_policy_specs, check_value_heads
-from mappa_core.session.toolset import Toolset, open_tools, to_tool_limits
+from mappa_core.session.toolset import Toolset, open_tools
 from mappa_core.tools import task_files
+from mappa_core.tools.tool_limits import to_tool_limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,7 +55,7 @@ class Session:
     policies: tuple[PolicySpec, ...]
     coaches: tuple[BiasCorrectedCoach, ...]
     """Every coach once, in the order of the config."""
-    shapers: tuple[Shaper, ...]
+    experience_builder: ExperienceBuilder
     default_actions: Mapping[str, str]
     """Default action per agent, for counterfactual rollouts that replace actions by it."""
     estimator: Estimator
@@ -168,8 +169,8 @@ class _SessionBuilder:
         coaches = build_coaches(config, registry, workflow) if coach else RunCoaches()
         for one in coaches.coaches:
             self._stack.push_async_callback(one.close)
-        shapers = tuple(registry.build("shapers", one.use, one.options) for one in config.shapers)
-        check_difference_shaper(config, shapers)
+        experience_builder = build_experience_builder(config, registry, workflow)
+        check_difference_shaper(config, experience_builder.shapers)
         default_actions = resolve_default_actions(config, workflow)
         trackers = self._trackers()
         estimator = build_estimator(config, registry)
@@ -185,7 +186,7 @@ class _SessionBuilder:
             sandboxes=toolset.sandboxes,
             policies=specs,
             coaches=coaches.coaches,
-            shapers=shapers,
+            experience_builder=experience_builder,
             default_actions=default_actions,
             estimator=estimator,
             loss=loss,
@@ -259,7 +260,7 @@ def _check_agents(config: RunConfig, agents: Sequence[str]) -> None:
         "coach.drift.acknowledged": [gap.rpartition("/")[0] for gap in config.coach.drift.acknowledged],
         "estimator.by_agent": config.estimator.by_agent,
         "credit.counterfactual.agents": config.credit.counterfactual.agents,
-        "credit.counterfactual.texts": config.credit.counterfactual.texts,
+        "credit.counterfactual.default_actions": config.credit.counterfactual.default_actions,
     }
     for key, names in named.items():
         for name in names:
@@ -305,16 +306,6 @@ def check_prices(config: RunConfig, providers: Iterable[Provider]) -> None:
             f"coach.spend_usd={config.coach.spend_usd:g} cannot be kept: the price of {', '.join(unknown)} is unknown. "
             "Set options.price={input: …, output: …} there, in US dollars per million tokens."
         )
-
-
-def build_estimator(config: RunConfig, registry: Registry) -> Estimator:
-    """Build the run's estimator, with the estimators of single agents combined into it."""
-    default = registry.build("estimators", config.estimator.use, config.estimator.options)
-    by_agent = {
-        agent: registry.build("estimators", chosen.use, chosen.options)
-        for agent, chosen in config.estimator.by_agent.items()
-    }
-    return combine_estimators(default, by_agent) if by_agent else default
 
 
 def _sampling(config: RunConfig, agent: str) -> Sampling:

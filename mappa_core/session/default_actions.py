@@ -17,12 +17,12 @@ def resolve_default_actions(config: RunConfig, workflow: Workflow) -> Mapping[st
         ConfigError: `credit.counterfactual.use` is `default`, and an agent whose actions are replaced has none.
     """
     section = config.credit.counterfactual
-    default_actions = {**workflow.default_actions, **section.texts}
+    default_actions = {**workflow.default_actions, **section.default_actions}
     missing = [agent for agent in section.agents or workflow.agents if agent not in default_actions]
     if section.use == "default" and missing:
         raise ConfigError(
             f"credit.counterfactual.use=default: the workflow {config.workflow.use} has no default action of "
-            f"{', '.join(missing)}. Set credit.counterfactual.texts.{missing[0]}, or name in "
+            f"{', '.join(missing)}. Set credit.counterfactual.default_actions.{missing[0]}, or name in "
             "credit.counterfactual.agents only those that have one."
         )
     return default_actions

@@ -65,7 +65,7 @@ class EvaluationSchedule:
             iteration=done,
             tasks=self._tasks[part],
             resumed=resume_iteration(store, "eval", done, is_consumed=(part, done) in self._counted),
-            max_lost=config.train.max_lost,
+            max_lost=config.train.max_tool_failure_share,
             part=part,
             on_trajectory=self._listener.on_rollout_end,
         )

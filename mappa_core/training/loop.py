@@ -12,8 +12,6 @@ from typing import Any
 from structlog.contextvars import bound_contextvars
 
 from mappa_core.coaching.drift import AlarmKind, DriftMonitor, DriftReport
-from mappa_core.credit.build_experience import build_experience
-from mappa_core.credit.rewards import compute_rewards
 from mappa_core.errors import GuardStop
 from mappa_core.records import Process, Trajectory
 from mappa_core.rollout.collector import raise_if_all_failed
@@ -144,13 +142,7 @@ class TrainingLoop:
             for one in session.coaches:
                 one.learn(trajectories)
             drift = self._drift.observe(trajectories)
-            experience = build_experience(
-                trajectories,
-                [compute_rewards(trajectory, config.coach.reward, session.shapers) for trajectory in trajectories],
-                policies=session.team.policy_of,
-                trained=session.trained_policies,
-                metric=session.workflow.metric,
-            )
+            experience = session.experience_builder.build(trajectories)
             experience, corrected = attach_demonstrations(session, experience, trajectories)
         stale = measure_staleness(experience, iteration, max_staleness=session.engine.max_staleness)
         with clock.phase("score"):
@@ -194,7 +186,7 @@ class TrainingLoop:
         """Raise GuardStop if the spending cap or the limit on lost rollouts or missing verdicts is reached."""
         config, what = self._session.config, f"iteration {iteration + 1}"
         guard_spending(self._session.team.ledger)
-        guard_tool_failures(trajectories, what, max_share=config.train.max_lost)
+        guard_tool_failures(trajectories, what, max_share=config.train.max_tool_failure_share)
         guard_verdicts(coach, what, max_missing=config.coach.max_missing)
 
     async def _with_counterfactuals(
@@ -209,7 +201,7 @@ class TrainingLoop:
         guard_tool_failures(
             weighed.rollouts,
             f"the counterfactuals of iteration {iteration + 1}",
-            max_share=self._session.config.train.max_lost,
+            max_share=self._session.config.train.max_tool_failure_share,
         )
         return weighed.trajectories, weighed.metrics()
 

@@ -222,7 +222,7 @@ async def test_no_correction_leaves_the_scale(knowing, scene, score, stratum):
 
 
 async def test_no_score_moves_by_more_than_the_most(knowing, scene):
-    coach = knowing(BiasSection(shrink=0.0, most=0.4), now=Verdict.scored(6, ""))
+    coach = knowing(BiasSection(shrink=0.0, max_points=0.4), now=Verdict.scored(6, ""))
     coach.activate()
     assert (await coach.score(scene({"plan": "sum"}))).score == pytest.approx(5.6)
 

@@ -78,8 +78,8 @@ def test_a_gap_that_turns_over_widens_to_the_other_side():
 def test_a_gap_too_small_to_matter_is_left_alone_however_certain():
     rng = np.random.default_rng(0)
     columns = {AGENT: iteration(rng, 0.4, tasks=200, points=np.where(np.arange(800) // 4 % 2 == 0, 5.4, 5.0))}
-    assert monitor(least=0.5).observe_columns(columns, 0).alarms == ()
-    assert len(monitor(least=0.3).observe_columns(columns, 0).alarms) == 1
+    assert monitor(min_gap=0.5).observe_columns(columns, 0).alarms == ()
+    assert len(monitor(min_gap=0.3).observe_columns(columns, 0).alarms) == 1
 
 
 def test_too_few_tasks_raise_no_alarm_whatever_the_gap():

@@ -148,7 +148,7 @@ def test_without_a_plugin_those_with_recipes_are_listed(registry):
 
 def test_a_recipe_composes_although_known_packages_are_not_installed(acme):
     composed = compose(load_plugins(only=("acme",)), "acme", "paper", overrides=["tasks.options.path=x"])
-    assert {one.key for one in composed.missing_offers} == {"tools.python", "coach"}
+    assert {one.key for one in composed.missing_offers} == {"tools.python", "coach", "engine"}
     assert composed.document["coach"]["options"] == {"model": "gemini-2.5-pro"}
     with pytest.raises(PluginError) as caught:
         composed.require_installed()

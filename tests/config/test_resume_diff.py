@@ -105,7 +105,7 @@ def test_a_difference_names_key_old_new_and_who_set_it(registry):
         "trackers=[{use: acme_tracker}]",
         "coach.timeout_s=9",
         "coach.max_missing=1",
-        "train.max_lost=1",
+        "train.max_tool_failure_share=1",
         "tools.echo.retries=5",
     ],
 )

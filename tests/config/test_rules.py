@@ -30,7 +30,7 @@ from mappa_core.plugins import load_plugins
         ("sampling.temperature=-0.1", "must be at least 0 and finite, not -0.1"),
         ("sampling.top_p=0", "must be above 0 and at most 1, not 0.0"),
         ("coach.max_missing=2", "must be a share from 0 to 1, not 2.0"),
-        ("train.max_lost=1.1", "must be a share from 0 to 1, not 1.1"),
+        ("train.max_tool_failure_share=1.1", "must be a share from 0 to 1, not 1.1"),
         ("tools.echo.retries=-1", "must be at least 0 and finite, not -1"),
         ("tools.echo.limits.processes=0", "must be at least 1 and finite, not 0"),
         ("tools.echo.limits.workspace_mb=0", "must be at least 1 and finite, not 0"),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from mappa_core.errors import ConfigError, GuardStop
 from mappa_core.store.checkpoint import POLICIES, Checkpoints
-from mappa_core.store.reader import Reader
+from mappa_core.runs import RunReader
 from mappa_core.store.writer import Store
 from mappa_core.training import Run
 from mappa_core.training.listener import NullListener
@@ -58,12 +58,12 @@ def played(folder):
 
 
 def metrics(folder):
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         return [figures for _, figures in reader.iterations()]
 
 
 def gathered(folder):
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         return {event.body["iteration"]: event.body for event in reader.events("gathered")}
 
 
@@ -72,7 +72,7 @@ def check_whole(folder, staleness, share, iterations):
     updates = learned(folder)
     assert len(updates) == iterations
     counts = Counter(name for names in updates for name in names)
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         rows = reader.trajectories("train", limit=10_000)
         assert [row.status for row in rows] == ["done"] * len(rows)
         assert counts == Counter(row.id for row in rows) and set(counts.values()) == {1}
@@ -136,7 +136,7 @@ def let_all_begin(self, iteration):
 
 def test_an_evaluation_sees_one_version_while_training_rollouts_go_on(start):
     trained = start(max_staleness=2, words=("eval.every=1", "eval.problems=4")).train()
-    with Reader(trained.folder) as reader:
+    with RunReader(trained.folder) as reader:
         rows = reader.trajectories("eval", limit=1000)
         seen = {(row.iteration, span.version) for row in rows for step in reader.trajectory(row.id).steps
                 for span in step.completion.versions}  # fmt: skip
@@ -203,7 +203,7 @@ def test_the_last_iteration_leaves_nothing_behind(start):
 
 
 def test_a_guard_stops_with_a_checkpoint_and_what_was_collected_ahead_is_not_asked_for_again(start, tmp_path, registry):
-    run = start(max_staleness=2, words=("train.max_lost=0.2", "coach.options.fails_from=12"))
+    run = start(max_staleness=2, words=("train.max_tool_failure_share=0.2", "coach.options.fails_from=12"))
     with pytest.raises(GuardStop, match="A checkpoint was written"):
         run.train()
     folder = tmp_path / "runs" / "run"
@@ -336,7 +336,7 @@ from mappa_core.plugins import load_plugins
 from mappa_core.training import Run
 
 conftest, recipe, root = map(Path, sys.argv[1:4])
-registry = load_plugins(only=(), modules={"doubles": runpy.run_path(str(conftest))["Plugin"](recipe)})
+registry = load_plugins(only=("engine", "sandbox"), modules={"doubles": runpy.run_path(str(conftest))["Plugin"](recipe)})
 folder = root / "run"
 run = Run.resume(folder, registry=registry) if folder.exists() else Run.from_recipe(
     "doubles/tiny", f"run.root={root}", "run.name=run", "engine.use=paced", *sys.argv[4:], registry=registry)

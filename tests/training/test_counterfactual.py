@@ -8,12 +8,16 @@ import pytest
 
 from mappa_core.credit.counterfactual import counterfactual_credit
 from mappa_core.errors import ConfigError
-from mappa_core.store.reader import Reader
+from mappa_core.runs import RunReader
 from mappa_core.training import Run
 from mappa_core.training.listener import NullListener
 
 TEXTS = "{doubler: '0', checker: '0'}"
-DEFAULT = ("credit.counterfactual.use=default", f"credit.counterfactual.texts={TEXTS}", "shapers=[{use: difference}]")
+DEFAULT = (
+    "credit.counterfactual.use=default",
+    f"credit.counterfactual.default_actions={TEXTS}",
+    "shapers=[{use: difference}]",
+)
 
 
 @pytest.fixture
@@ -26,12 +30,12 @@ def start(registry, tmp_path):
 
 
 def of(folder, split):
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         return [reader.trajectory(row.id) for row in reader.trajectories(split, limit=10**6)]
 
 
 def metrics(folder):
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         return [
             {name: value for name, value in found.items() if not name.startswith("seconds/")}
             for _, found in reader.iterations()

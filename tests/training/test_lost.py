@@ -25,7 +25,7 @@ from mappa_core.records import Message, Role, Sandbox, Task, ToolResult, ToolSpe
 from mappa_core.rollout.resume import resume_iteration
 from mappa_core.store.checkpoint import POLICIES, Checkpoints
 from mappa_core.store.folder import RunFolder
-from mappa_core.store.reader import Reader
+from mappa_core.runs import RunReader
 from mappa_core.store.summary import read_summary
 from mappa_core.testing import ScriptedEngine
 from mappa_core.training import Run
@@ -40,7 +40,7 @@ tools: {python: {use: doubler, retries: 0}}
 coach: {use: strict}
 estimator: {use: reinforce}
 engine: {use: scripted}
-train: {iterations: 4, prompts: 5, samples: 2, max_lost: 0.2}
+train: {iterations: 4, prompts: 5, samples: 2, max_tool_failure_share: 0.2}
 checkpoint: {every: 2}
 """
 
@@ -151,7 +151,7 @@ def registry(tmp_path, making, plugin):
         def mappa_engines(self):
             yield Offer("scripted", lambda options: ScriptedEngine(obeying))
 
-    return load_plugins(only=(), modules={"programs": Programs(recipe)})
+    return load_plugins(only=("engine", "sandbox"), modules={"programs": Programs(recipe)})
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def traces(folder):
 
 def test_faults_are_counted_and_shown_and_no_agent_is_scored_for_them(start):
     trained = start("tools.python.retries=1", "train.iterations=1", faults="3 1, 4 1, 6 2").train()
-    with Reader(trained.folder) as reader:
+    with RunReader(trained.folder) as reader:
         ((_, metrics),) = reader.iterations()
         lost = [reader.trajectory(row.id) for row in reader.trajectories("train") if row.status == "failed"]
     assert (metrics["rollouts"], metrics["rollouts/failed"], metrics["tools/lost"]) == (10, len(lost), len(lost))
@@ -201,7 +201,7 @@ def test_too_many_lost_trajectories_stop_the_run_with_a_checkpoint_and_a_resume_
     with pytest.raises(GuardStop) as stopped:
         run.train()
     said = str(stopped.value)
-    assert "trajectories of iteration 1 were lost to failures of tools, more than train.max_lost=20%" in said
+    assert "iteration 1 were lost to failures of tools, more than train.max_tool_failure_share=20%" in said
     assert "x the sandbox is out of sand\n" in said and said.endswith("A checkpoint was written.")
     folder = tmp_path / "runs" / "run"
     assert Checkpoints(folder / "checkpoints").iterations() == (0,)
@@ -258,14 +258,14 @@ def test_an_evaluation_that_lost_too_much_stops_the_run_and_is_made_again(start,
     with pytest.raises(GuardStop, match="2 of the 4 trajectories of the evaluation after 0 iterations were lost"):
         run.train()
     folder = tmp_path / "runs" / "run"
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         assert reader.events("evaluation") == []
     resumed = Run.resume(folder, registry=run._registry).train()
     assert resumed.evaluations[0].failures == {} and resumed.evaluations[0].interval.mean == 1.0
 
 
 def test_an_evaluation_that_was_counted_with_losses_is_not_made_again(start, tmp_path):
-    run = start("train.iterations=1", "train.max_lost=0.3", faults="20 1")
+    run = start("train.iterations=1", "train.max_tool_failure_share=0.3", faults="20 1")
     assert run.train().evaluations[0].failures == {"ToolError": 1}
     resumed = Run.resume(tmp_path / "runs" / "run", "train.iterations=2", registry=run._registry).train()
     assert [one.failures for one in resumed.evaluations] == [{"ToolError": 1}, {}]
@@ -296,7 +296,7 @@ def test_tools_are_opened_once_said_kept_and_closed(start, making):
     (tool,) = making.made
     assert (tool.opened, tool.closed) == (1, 1)
     assert heard == [{"python": Sandbox(name="padded", detail="a [soft] one", warnings=("the door is open",))}]
-    with Reader(trained.folder) as reader:
+    with RunReader(trained.folder) as reader:
         (event,) = reader.events("sandbox")
     assert event.body == {
         "tool": "python",
@@ -320,7 +320,7 @@ def test_an_evaluation_says_and_keeps_it_too(start, registry):
     heard = []
     evaluated = asyncio.run(evaluate_standalone(start().composed, registry, on_sandboxes=heard.append))
     assert [list(sandboxes) for sandboxes in heard] == [["python"]]
-    with Reader(evaluated.folder) as reader:
+    with RunReader(evaluated.folder) as reader:
         assert [event.body["name"] for event in reader.events("sandbox")] == ["padded"]
 
 

@@ -36,7 +36,7 @@ class PublishedOptions:
     """The folder into which DSBench's data archive was unpacked, or that holds its data_resplit and answers."""
     texts: list[str] | None = None
     """Files with the published texts of the tasks; None: dsbench_modeling_*.json beside the data. Tasks without a text
-    are told in the plugin's own words."""
+    are described in the plugin's own words."""
     tasks: list[str] | None = None
     """Names of the tasks to use, of both splits; None: all 72, of which all that DSBench itself has must be there."""
     folder: str | None = None

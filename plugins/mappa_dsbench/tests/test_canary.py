@@ -137,7 +137,7 @@ def task(tmp_path: Path, mark: str) -> Task:
 
 
 async def opened(tier: str) -> PythonTool:
-    tool = PythonTool(PythonOptions(cage=tier, preload=["pandas", "sklearn.linear_model"], workers=1))
+    tool = PythonTool(PythonOptions(sandbox=tier, preload=["pandas", "sklearn.linear_model"], workers=1))
     try:
         await tool.open()
     except ConfigError as error:

@@ -66,4 +66,8 @@ def test_numbers_are_true() -> None:
 @pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
 def test_a_block_can_be_laid_over_the_recipe(block: str, tmp_path: Path) -> None:
     (tmp_path / "block.yaml").write_text(block)
-    compose(load_plugins(only=("dsbench",)), "dsbench", config_files=[tmp_path / "block.yaml"]).require_installed()
+    compose(
+        load_plugins(only=("analysis", "dsbench", "engine", "sandbox")),
+        "dsbench",
+        config_files=[tmp_path / "block.yaml"],
+    ).require_installed()

@@ -84,7 +84,7 @@ async def steal(tmp_path: Path) -> AsyncIterator[Steal]:
     tools: list[PythonTool] = []
 
     async def steal(tier: str, hide: tuple[str, ...]) -> dict[str, dict[str, str | int]]:
-        tool = PythonTool(PythonOptions(cage=tier, hide=list(hide), workers=1))
+        tool = PythonTool(PythonOptions(sandbox=tier, hidden_paths=list(hide), workers=1))
         tools.append(tool)
         try:
             await tool.open()
@@ -135,5 +135,5 @@ def test_no_copy_of_a_table_lies_elsewhere_in_the_packages() -> None:
 
 
 def test_the_recipe_hides_exactly_these() -> None:
-    config = compose(load_plugins(only=("dsbench",)), "dsbench", "tiny").config
-    assert config.tools["python"].options.hide == list(HIDDEN_PATHS)
+    config = compose(load_plugins(only=("analysis", "dsbench", "engine", "sandbox")), "dsbench", "tiny").config
+    assert config.tools["python"].options.hidden_paths == list(HIDDEN_PATHS)

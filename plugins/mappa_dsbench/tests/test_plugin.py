@@ -15,7 +15,7 @@ from mappa_core.plugins import Registry, load_plugins
 @pytest.fixture(scope="module")
 def registry() -> Registry:
     """Without the coaches that may be installed beside it: what a recipe says of one that is not stays a mapping."""
-    return load_plugins(only=("dsbench",))
+    return load_plugins(only=("analysis", "dsbench", "engine", "sandbox"))
 
 
 def recipe(registry: Registry, name: str) -> ComposedConfig:
@@ -75,7 +75,7 @@ def test_paper_holds_every_published_value(registry: Registry) -> None:
     python = config.tools["python"]
     assert (python.use, python.limits.wall_s) == ("sandboxfusion", 60)
     assert config.workflow.options.turns == 4
-    assert config.engine.options.window == 24576 + 16384
+    assert config.engine.options.max_model_len == 24576 + 16384
     assert (config.checkpoint.every, config.checkpoint.keep, config.seed) == (4, 10, 42)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from mappa_core import Run
 from mappa_core.cli import main
-from mappa_core.store.reader import Reader
+from mappa_core.runs import RunReader
 from mappa_dsbench.reports.fault_comparison import compare_faults
 from mappa_dsbench.roles import ROLES
 
@@ -29,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_action_has_a_verdict_and_every_rollout_an_outcome(run: Path) -> None:
-    with Reader(run) as reader:
+    with RunReader(run) as reader:
         rollouts = [reader.trajectory(row.id) for row in reader.trajectories("train", limit=10)]
     assert len(rollouts) == 4
     for one in rollouts:
@@ -40,7 +40,7 @@ def test_every_action_has_a_verdict_and_every_rollout_an_outcome(run: Path) -> N
 
 
 def test_strata_are_sampled_in_their_share_and_told(run: Path) -> None:
-    with Reader(run) as reader:
+    with RunReader(run) as reader:
         ((_, metrics),) = reader.iterations()
         strata = [row.stratum for row in reader.trajectories("train", limit=10)]
     assert sorted(strata) == ["classification", "classification", "regression", "regression"]
@@ -49,7 +49,7 @@ def test_strata_are_sampled_in_their_share_and_told(run: Path) -> None:
 
 
 def test_programs_are_the_sampled_text_and_ran_in_a_cage(run: Path) -> None:
-    with Reader(run) as reader:
+    with RunReader(run) as reader:
         steps = [step for row in reader.trajectories(limit=20) for step in reader.trajectory(row.id).steps]
     ran = [(call, result, step) for step in steps for call, result in zip(step.calls, step.results, strict=True)]
     assert len(ran) > 10

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -50,7 +50,7 @@ class ClusterOptions:
     """GPUs of one engine of vLLM."""
     kv_cache_mb: int = 512
     """Memory of one engine for keys and values."""
-    window: int | None = None
+    max_model_len: int | None = field(default=None, metadata={"former_key": "window"})
     """Longest prompt and action of a sampler, in tokens; None: the model's own."""
     max_batch: int = 256
     """Requests that one engine decodes together."""

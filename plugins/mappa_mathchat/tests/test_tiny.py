@@ -41,8 +41,8 @@ def tokenizer():  # type: ignore[no-untyped-def]
 
 def test_no_held_out_problem_is_demonstrated() -> None:
     _, demonstrator = demonstrated(FaultProbabilities(), 6000)
-    assert len(demonstrator.shown) > 1900
-    assert all(fingerprint_text(text) % 10 for text in demonstrator.shown)
+    assert len(demonstrator.problem_texts) > 1900
+    assert all(fingerprint_text(text) % 10 for text in demonstrator.problem_texts)
 
 
 def test_the_same_seed_gives_the_same_demonstrations() -> None:

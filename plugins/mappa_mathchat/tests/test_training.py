@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 
 from mappa_core import Run
 from mappa_core.cli import main
-from mappa_core.store.reader import Reader
+from mappa_core.runs import RunReader
 
 SMALL = ("train.prompts=3", "train.iterations=4", "checkpoint.every=2", "eval.problems=6")
 
@@ -43,17 +43,17 @@ def weights(folder: Path) -> dict[str, str]:
 
 def record(folder: Path) -> dict[str, list]:
     """Everything that a run recorded but times."""
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         metrics = [(n, {k: v for k, v in m.items() if not k.startswith("seconds/")}) for n, m in reader.iterations()]
     with sqlite3.connect(folder / "run.db") as db:
         ids = [row[0] for row in db.execute("SELECT id FROM trajectories ORDER BY id")]
         verdicts = db.execute("SELECT id, step, status, score, blame FROM verdicts ORDER BY id").fetchall()
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         steps = [trace(reader, identity) for identity in ids]
     return {"metrics": metrics, "verdicts": verdicts, "steps": steps}
 
 
-def trace(reader: Reader, identity: str) -> list:
+def trace(reader: RunReader, identity: str) -> list:
     trajectory = reader.trajectory(identity)
     return [dict(trajectory.outcome)] + [
         (
@@ -114,7 +114,7 @@ def wait_until(reached, process: subprocess.Popen) -> None:
 
 
 def test_sampler_and_learner_agree_on_every_token(whole):
-    with Reader(whole) as reader:
+    with RunReader(whole) as reader:
         found = [
             value for _, metrics in reader.iterations() for name, value in metrics.items() if "mismatch_max" in name
         ]
@@ -123,7 +123,7 @@ def test_sampler_and_learner_agree_on_every_token(whole):
 
 
 def test_the_code_that_ran_is_the_decoded_text_byte_for_byte(whole):
-    with Reader(whole) as reader:
+    with RunReader(whole) as reader:
         steps = [step for row in reader.trajectories(limit=1000) for step in reader.trajectory(row.id).steps]
     ran = [(call, step) for step in steps for call in step.calls if call.error is None]
     assert len(ran) > 20
@@ -131,7 +131,7 @@ def test_the_code_that_ran_is_the_decoded_text_byte_for_byte(whole):
 
 
 def test_the_second_turn_of_the_coder_extends_the_first_token_for_token(whole):
-    with Reader(whole) as reader:
+    with RunReader(whole) as reader:
         trajectories = [reader.trajectory(row.id) for row in reader.trajectories(limit=1000)]
     pairs = [
         (first.completion, second.completion)
@@ -177,7 +177,7 @@ def test_what_is_exported_is_what_was_shown_and_sampled_token_for_token(whole, t
     out = tmp_path / "data"
     assert main(["export", str(whole), "--to", "sft", "--min-score", "5", "--out", str(out)]) == 0
     tokenizer = AutoTokenizer.from_pretrained(files("mappa_mathchat") / "models" / "tiny")
-    with Reader(whole) as reader:
+    with RunReader(whole) as reader:
         rows = reader.trajectories("train", limit=1000)
         steps = {step.id: step for row in rows for step in reader.trajectory(row.id).steps}
     seen = 0

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from mappa_core.errors import ConfigError, ToolError
-from mappa_core.records import Sandbox, ToolLimits
-from mappa_core.tools.retry import retry
+from mappa_core import ConfigError, ToolError, ToolLimits
+from mappa_core.sandbox import Sandbox, retry
 from mappa_sandbox.fork_server_process import ForkServerProcess
 from mappa_sandbox.isolation import landlock, system_paths
 from mappa_sandbox.isolation.bubblewrap import WORKSPACE
@@ -82,7 +81,7 @@ async def choose_sandbox(options: PythonOptions) -> OpenedSandbox:
         ConfigError: none works; the message gives the reason for each backend and what to do.
     """
     backends = _backends_to_try(options)
-    hidden = resolve_hidden(options.hide)
+    hidden = resolve_hidden(options.hidden_paths)
     reasons = {}
     for backend in backends:
         try:
@@ -97,7 +96,7 @@ async def choose_sandbox(options: PythonOptions) -> OpenedSandbox:
             f"and accept that {NOT_SANDBOXED}."
         )
     if hidden:
-        raise ConfigError(f"hide cannot be kept without a cage.{listed}")
+        raise ConfigError(f"hidden_paths cannot be kept without a sandbox.{listed}")
     opened = await try_backend("none", options.preload, ())
     why = "; ".join(f"{backend}: {reason}" for backend, reason in reasons.items())
     return replace(opened, sandbox=replace(opened.sandbox, detail=why))
@@ -105,12 +104,9 @@ async def choose_sandbox(options: PythonOptions) -> OpenedSandbox:
 
 def _backends_to_try(options: PythonOptions) -> Sequence[str]:
     """Backends to try before programs run without a sandbox."""
-    known = ("bubblewrap", "landlock", "seatbelt")
-    if options.cage not in ("auto", *known, "none"):
-        raise ConfigError(f"cage={options.cage!r}: it is auto, {', '.join(known)} or none")
-    if options.cage == "none" and not options.allow_unsafe:
-        raise ConfigError(f"cage=none needs allow_unsafe=true, as {NOT_SANDBOXED}")
-    return {"auto": PREFERRED_BACKENDS, "none": ()}.get(options.cage, (options.cage,))
+    if options.sandbox == "none" and not options.allow_unsafe:
+        raise ConfigError(f"sandbox=none needs allow_unsafe=true, as {NOT_SANDBOXED}")
+    return {"auto": PREFERRED_BACKENDS, "none": ()}.get(options.sandbox, (options.sandbox,))
 
 
 async def survey_backends() -> Mapping[str, Sandbox | str]:
@@ -238,21 +234,21 @@ def readable_paths() -> tuple[str, ...]:
     return tuple(paths)
 
 
-def resolve_hidden(hide: Sequence[str]) -> tuple[str, ...]:
-    """Resolve the paths of the option `hide`: absolute ones, and those inside a folder of installed packages.
+def resolve_hidden(hidden_paths: Sequence[str]) -> tuple[str, ...]:
+    """Resolve the paths of the option `hidden_paths`: absolute ones, and those inside a folder of installed packages.
 
     Raises:
         ConfigError: a path does not exist, and does not end in `?`.
     """
     resolved = []
-    for entry in hide:
+    for entry in hidden_paths:
         path = entry.removesuffix("?")
         packages = [Path("/")] if path.startswith("/") else [Path(folder) for folder in sys.path if folder]
         matches = [folder / path for folder in packages if (folder / path).exists()]
         if not matches and path == entry:
             raise ConfigError(
-                f"hide: {path!r} is not there. Give an absolute path, or one inside the folder of installed packages, "
-                "like sklearn/datasets/data; end it in ? where it need not be there"
+                f"hidden_paths: {path!r} is not there. Give an absolute path, or one inside the folder of installed "
+                "packages, like sklearn/datasets/data; end it in ? where it need not be there"
             )
         resolved += [str(match.resolve()) for match in matches]
     return tuple(dict.fromkeys(resolved))

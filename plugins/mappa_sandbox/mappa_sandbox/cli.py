@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mappa_core.cli.options import ConfigArguments, load_registry
-from mappa_core.config.schema import ToolSection
-from mappa_core.errors import ConfigError, InputError, ToolError
-from mappa_core.plugins import Registry, did_you_mean
+from mappa_core import ConfigError, InputError, ToolError
+from mappa_core.commands import ConfigArguments, Registry, did_you_mean, load_registry
+from mappa_core.sandbox import ToolSection
 
 if TYPE_CHECKING:
-    from mappa_core.records import Sandbox, ToolResult
+    from mappa_core import ToolResult
+    from mappa_core.sandbox import Sandbox
 
 TOOL = "python"
 
@@ -52,7 +52,7 @@ def run_file(
 ) -> None:
     """Run one Python program as an agent's would be run, and print the result. The program's folder is empty at first
     and gone afterwards. The exit code is 0 whatever becomes of the program."""
-    from mappa_core.store.codec import to_json
+    from mappa_core.sandbox import to_json
 
     code = _text(file)
     registry = load_registry()
@@ -89,9 +89,7 @@ def _section(config_arguments: ConfigArguments, registry: Registry, name: str) -
 async def _run(
     registry: Registry, section: ToolSection, code: str, arguments: Sequence[str]
 ) -> tuple[Sandbox, ToolResult]:
-    from mappa_core.protocols import Sandboxed
-    from mappa_core.session.toolset import to_tool_limits
-    from mappa_core.tools.workspace import FolderWorkspace
+    from mappa_core.sandbox import FolderWorkspace, Sandboxed, to_tool_limits
 
     tool = registry.build("tools", section.use, section.options)
     try:

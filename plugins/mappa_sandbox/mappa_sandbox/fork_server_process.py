@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import mappa_core
-from mappa_core.errors import ConfigError, ToolError
+from mappa_core import ConfigError, ToolError
 from mappa_sandbox.isolation.job import SandboxConfig, SandboxJob
 from mappa_sandbox.messages import PROGRAM_ENVIRONMENT
 

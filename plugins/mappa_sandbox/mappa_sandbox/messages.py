@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from mappa_core import safe_walk
-from mappa_core.records import FileChange, ToolLimits, ToolResult, ToolSpec
-from mappa_core.tools.truncate import cut_note, split_limit
+from mappa_core import ToolLimits, ToolResult, ToolSpec, safe_walk
+from mappa_core.sandbox import FileChange, cut_note, split_limit
 from mappa_sandbox import isolation
 from mappa_sandbox.isolation.job import SandboxJob
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass
@@ -12,10 +13,12 @@ class PythonOptions:
     preload: list[str] = field(default_factory=list)
     """Modules that are imported once, before the first program, so that programs that import them start at once. A
     module whose name ends in `?` may be missing."""
-    hide: list[str] = field(default_factory=list)
+    hidden_paths: list[str] = field(default_factory=list, metadata={"former_key": "hide"})
     """Files and folders that programs cannot read, unlike the rest of the interpreter's packages: absolute paths, or
     paths inside the folder of installed packages (`sklearn/datasets/data`). A path that ends in `?` may be missing."""
-    cage: str = "auto"
-    """auto (the first that works) | bubblewrap | landlock | seatbelt | none (only with allow_unsafe)"""
+    sandbox: Literal["auto", "bubblewrap", "landlock", "seatbelt", "none"] = field(
+        default="auto", metadata={"former_key": "cage"}
+    )
+    """Backend of the sandbox: `auto` is the first that works, `none` needs allow_unsafe."""
     allow_unsafe: bool = False
     """Run programs without a sandbox if none works: they can then read your files and keys, and use your network."""

@@ -7,9 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mappa_core.errors import ConfigError
-from mappa_core.protocols import Workspace
-from mappa_core.records import Sandbox, ToolLimits, ToolResult
+from mappa_core import ConfigError, ToolLimits, ToolResult, Workspace
+from mappa_core.sandbox import Sandbox
 from mappa_sandbox.choose_sandbox import OpenedSandbox, choose_sandbox, folder_inside, start_fork_server
 from mappa_sandbox.fork_server_process import ForkServerProcess
 from mappa_sandbox.isolation.job import SandboxConfig

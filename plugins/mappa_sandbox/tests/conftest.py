@@ -23,7 +23,7 @@ async def tool():
 
 @pytest.fixture
 async def uncaged():
-    tool = PythonTool(PythonOptions(workers=4, cage="none", allow_unsafe=True))
+    tool = PythonTool(PythonOptions(workers=4, sandbox="none", allow_unsafe=True))
     yield tool
     await tool.close()
 
@@ -31,7 +31,7 @@ async def uncaged():
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=CAGES)
 async def caged(request):
     """A tool in every cage, one for all tests of a module, which share its event loop."""
-    tool = PythonTool(PythonOptions(workers=4, cage=request.param, allow_unsafe=request.param == "none"))
+    tool = PythonTool(PythonOptions(workers=4, sandbox=request.param, allow_unsafe=request.param == "none"))
     try:
         await tool.open()
     except ConfigError as error:

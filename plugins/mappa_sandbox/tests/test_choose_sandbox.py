@@ -41,7 +41,7 @@ async def test_a_cage_that_is_there_and_does_not_work_is_passed_over(monkeypatch
     monkeypatch.setattr(choose_sandbox.shutil, "which", lambda name: str(broken))
     assert (await opened()).name == "landlock"
     with pytest.raises(ConfigError, match=r"bubblewrap: .*No permissions to create a new namespace"):
-        await opened(cage="bubblewrap")
+        await opened(sandbox="bubblewrap")
 
 
 async def test_without_a_cage_the_refusal_says_why_and_both_ways_out(no_cages):
@@ -68,18 +68,13 @@ async def test_a_cage_is_taken_where_one_works_although_none_is_accepted():
 
 
 async def test_no_cage_at_all_has_to_be_accepted():
-    with pytest.raises(ConfigError, match="cage=none needs allow_unsafe=true"):
-        await opened(cage="none")
-
-
-async def test_an_unknown_cage_is_refused():
-    with pytest.raises(ConfigError, match="cage='docker': it is auto, bubblewrap, landlock, seatbelt or none"):
-        await opened(cage="docker")
+    with pytest.raises(ConfigError, match="sandbox=none needs allow_unsafe=true"):
+        await opened(sandbox="none")
 
 
 async def test_a_cage_of_another_system_is_refused():
     with pytest.raises(ConfigError, match="seatbelt: not on linux"):
-        await opened(cage="seatbelt")
+        await opened(sandbox="seatbelt")
 
 
 async def test_a_program_that_gets_out_is_a_cage_that_does_not_work(monkeypatch):
@@ -90,7 +85,7 @@ async def test_a_program_that_gets_out_is_a_cage_that_does_not_work(monkeypatch)
 
 async def test_an_older_landlock_works_with_a_warning_that_says_what_is_open(monkeypatch):
     monkeypatch.setattr(choose_sandbox.landlock, "abi_version", lambda: 5)
-    sandbox = await opened(cage="landlock")
+    sandbox = await opened(sandbox="landlock")
     assert sandbox.detail == "Landlock ABI 5 and seccomp"
     # As root programs run as another user, who can signal nobody.
     assert any("signal" in warning for warning in sandbox.warnings) == (os.geteuid() != 0)
@@ -103,8 +98,8 @@ async def test_a_module_that_cannot_be_preloaded_is_named():
 
 
 async def test_a_hidden_path_that_is_nowhere_is_named():
-    with pytest.raises(ConfigError, match="hide: 'numpy/datta' is not there"):
-        await opened(hide=["numpy/datta"])
+    with pytest.raises(ConfigError, match="hidden_paths: 'numpy/datta' is not there"):
+        await opened(hidden_paths=["numpy/datta"])
 
 
 def test_what_need_not_be_there_is_hidden_where_it_is():
@@ -113,8 +108,8 @@ def test_what_need_not_be_there_is_hidden_where_it_is():
 
 
 async def test_nothing_can_be_hidden_without_a_cage(no_cages):
-    with pytest.raises(ConfigError, match="hide cannot be kept without a cage"):
-        await opened(hide=["numpy/version.py"], allow_unsafe=True)
+    with pytest.raises(ConfigError, match="hidden_paths cannot be kept without a sandbox"):
+        await opened(hidden_paths=["numpy/version.py"], allow_unsafe=True)
 
 
 def test_hidden_paths_are_absolute_or_of_a_package(tmp_path):
@@ -160,7 +155,7 @@ async def test_a_probe_that_fails_is_told_with_what_it_said(monkeypatch):
 async def test_a_task_file_that_others_may_not_read_is_named(tmp_path):
     (tmp_path / "train.csv").write_text("a\n")
     (tmp_path / "train.csv").chmod(0o600)
-    tool = PythonTool(PythonOptions(cage="bubblewrap"))
+    tool = PythonTool(PythonOptions(sandbox="bubblewrap"))
     workspace = FolderWorkspace(tmp_path / "w", inputs={"train.csv": tmp_path / "train.csv"})
     with pytest.raises(ToolError, match=r"train.csv must be readable for other users, .*: chmod o\+r"):
         await tool.call({"code": "print(1)"}, workspace, ToolLimits())

@@ -157,7 +157,7 @@ async def test_cancelling_ends_the_program(run, workspace, processes, mark):
 
 
 async def test_a_lost_program_frees_its_worker(workspace):
-    tool = PythonTool(PythonOptions(workers=1, cage="none", allow_unsafe=True))
+    tool = PythonTool(PythonOptions(workers=1, sandbox="none", allow_unsafe=True))
     for _ in range(3):
         await tool.call({"code": "import os; os.kill(os.getppid(), 9)"}, workspace, ToolLimits())
     assert (await tool.call({"code": "print(1)"}, workspace, ToolLimits())).stdout == "1\n"

@@ -13,7 +13,8 @@ from mappa_core.cli import main
 from mappa_core.errors import ConfigError, PluginError
 from mappa_core.plugins import load_plugins
 from mappa_core.records import Task
-from mappa_core.store import Reader, RunFolder
+from mappa_core.runs import RunReader
+from mappa_core.store import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def told(run, capsys, monkeypatch):
 
 
 def choose(coaches, *settings):
-    return parse_coaches(load_plugins(only=("doubles",)), coaches, settings)
+    return parse_coaches(load_plugins(only=("analysis", "doubles", "engine", "sandbox")), coaches, settings)
 
 
 def test_a_coach_is_named_by_its_offer_or_by_a_name_of_its_own(doubles):
@@ -185,7 +186,7 @@ def test_wrong_input_is_exit_code_2(told, args, message):
 def replaced(doubles, tmp_path_factory):
     """A run in which the doubler's actions were replaced by `6`, and the checker's by `0`."""
     root = tmp_path_factory.mktemp("replaced")
-    credit = "credit.counterfactual={use: default, texts: {doubler: '6', checker: '0'}}"
+    credit = "credit.counterfactual={use: default, default_actions: {doubler: '6', checker: '0'}}"
     assert main(["train", "--plugin", "doubles", f"run.root={root}", "run.name=run", "--quiet", credit]) == 0
     return root / "run"
 
@@ -194,7 +195,7 @@ def test_blame_is_held_against_what_would_have_come_of_it(replaced, told):
     code, out, err = told("coach", "eval", "--run", replaced, "--coach", "strict", "--against", "counterfactual")
     assert (code, err) == (0, "")
     # Of the numbers 2 to 10, twice 3 alone is 6 where the doubler said something else.
-    with Reader(replaced) as reader:
+    with RunReader(replaced) as reader:
         three = [row for row in reader.trajectories("train", limit=99) if row.task == "n3" and row.status == "done"]
     assert f"in {len(three)} of them another action helps" in out
     assert "lowest score is guilty" in out and "x nobody blamed in the trajectory" in out
@@ -239,7 +240,7 @@ def test_a_run_is_judged_again_and_the_change_is_shown(copy, told):
 
 def test_the_runs_own_coach_keeps_its_options(copy, told, doubles):
     told("recoach", copy, "--coach", "strict", "right=6", "coach.timeout_s=9", "--limit", 1)
-    with Reader(copy) as reader:
+    with RunReader(copy) as reader:
         (event,) = reader.events("recoach")
     assert event.body["coach"]["options"] == {"right": 6.0, "wrong": 0.0}
     assert event.body["coach"]["timeout_s"] == 9.0

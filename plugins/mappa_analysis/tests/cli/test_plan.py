@@ -20,7 +20,13 @@ def run(module_site, tmp_path_factory) -> Path:
     """A short run of the team that doubles numbers."""
     module_site.install("acme_doubles")
     root = tmp_path_factory.mktemp("runs")
-    return Run.from_recipe("doubles/tiny", f"run.root={root}", registry=load_plugins(only=("doubles",))).train().folder
+    return (
+        Run.from_recipe(
+            "doubles/tiny", f"run.root={root}", registry=load_plugins(only=("analysis", "doubles", "engine", "sandbox"))
+        )
+        .train()
+        .folder
+    )
 
 
 def lines_of(capsys, *arguments) -> list[str]:
@@ -84,7 +90,10 @@ def test_scripts_get_numbers_and_nulls(run, capsys):
         (("--gpus", "0", "--gpu-memory", "80"), "0 is not in the range"),
         (("--from", "nowhere"), "nowhere"),
         (("train.iteratons=3",), "train.iteratons: not a setting"),
-        ((*EIGHT, "engine.options.window=9999"), "engine.options.window=9999 is longer than the window of"),
+        (
+            (*EIGHT, "engine.options.max_model_len=9999"),
+            "engine.options.max_model_len=9999 is longer than the window of",
+        ),
         ((*EIGHT, "engine.options.kv_cache_mb=80000"), "the policies do not fit: node1 gpu0 has 80.0 GB"),
     ],
 )

@@ -18,7 +18,7 @@ from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import Registry, load_plugins
 from mappa_core.protocols import Lora, PolicySpec, Provider, Reply
 from mappa_core.records import Usage
-from mappa_core.store.reader import Reader
+from mappa_core.runs import RunReader
 from mappa_core.testing import FixedCoach
 from mappa_core.training.run import Run
 from mappa_engine import memory_estimate
@@ -89,7 +89,7 @@ class Clerks:
 @pytest.fixture(scope="module")
 def registry(module_site) -> Registry:
     module_site.install("acme_doubles")
-    return load_plugins(only=("doubles", "mathchat"), modules={"clerks": Clerks()})
+    return load_plugins(only=("analysis", "doubles", "engine", "mathchat", "sandbox"), modules={"clerks": Clerks()})
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ async def planned(registry, recipe, *settings, **options) -> RunPlan:
 
 def counted(folder) -> dict[str, float]:
     """What a run really took, from its record."""
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         every = [reader.trajectory(row.id) for row in reader.trajectories(limit=10**6)]
     steps = [step.completion for one in every for step in one.steps]
     usages = [verdict.usage for one in every for verdict in one.verdicts if verdict.usage is not None]
@@ -380,7 +380,7 @@ async def test_counterfactual_rollouts_are_predicted_from_a_run_without_them(reg
     ran = Run.from_recipe("mathchat/tiny", *small, f"run.root={roots}", registry=registry).train()
     found = (await planned(registry, "mathchat/tiny", *small, previous=short)).counterfactual
     bound = (await planned(registry, "mathchat/tiny", *small)).counterfactual
-    with Reader(ran.folder) as reader:
+    with RunReader(ran.folder) as reader:
         played = [reader.trajectory(row.id) for row in reader.trajectories("counterfactual", limit=10**6)]
         ((_, metrics),) = reader.iterations()
     steps = [step for one in played for step in one.steps]
@@ -399,7 +399,7 @@ async def test_counterfactual_rollouts_are_predicted_from_a_run_without_them(reg
 
 async def test_a_replacement_that_is_given_takes_no_tokens(registry):
     texts = "{problem_solver: '', code_executor: '', verifier: ''}"
-    settings = ("credit.counterfactual.use=default", f"credit.counterfactual.texts={texts}")
+    settings = ("credit.counterfactual.use=default", f"credit.counterfactual.default_actions={texts}")
     found = await planned(registry, "mathchat/tiny", *settings, "train.prompts=1", "train.samples=1")
     again = await planned(registry, "mathchat/tiny", "credit.counterfactual.use=resample", *settings[1:],
                           "train.prompts=1", "train.samples=1")  # fmt: skip

@@ -90,8 +90,8 @@ def _split(frame: pd.DataFrame, recipe: Recipe, draw: Draw) -> tuple[pd.DataFram
         place = groups.groupby(groups).cumcount()
         held = place < groups.map(groups.value_counts()) * TEST_PERCENT // 100
     order = draw.order("order", len(frame))
-    shuffled, mask = frame.iloc[order], held.iloc[order]
-    return shuffled[~mask].reset_index(drop=True), shuffled[mask].reset_index(drop=True)
+    shuffle, mask = frame.iloc[order], held.iloc[order]
+    return shuffle[~mask].reset_index(drop=True), shuffle[mask].reset_index(drop=True)
 
 
 def _held_blocks(blocks: pd.Series, draw: Draw) -> pd.Series:
@@ -110,7 +110,7 @@ class _NeutralNames:
 
     def __init__(self, frame: pd.DataFrame, recipe: Recipe, naming: Naming, draw: Draw) -> None:
         columns = [column for column in frame.columns if column != BLOCK_COLUMN]
-        self._features = draw.shuffled("columns", [column for column in columns if column not in recipe.targets])
+        self._features = draw.shuffle("columns", [column for column in columns if column not in recipe.targets])
         self.id_column = naming.identifier()
         names = naming.columns(len(columns))
         self.names = dict(zip((*self._features, *recipe.targets), names, strict=True))
@@ -133,7 +133,7 @@ class _NeutralNames:
 
 def _draw_categories(column: pd.Series, name: str, draw: Draw) -> list[str]:
     """Return the categories of a text column in a random order; none where it holds numbers."""
-    return [] if is_numeric_dtype(column) else draw.shuffled(f"values of {name}", sorted(column.dropna().unique()))
+    return [] if is_numeric_dtype(column) else draw.shuffle(f"values of {name}", sorted(column.dropna().unique()))
 
 
 def _draw_ids(count: int, draw: Draw) -> list[int] | list[str]:

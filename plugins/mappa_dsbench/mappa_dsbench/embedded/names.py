@@ -56,7 +56,7 @@ class Draw:
 
         return sorted(range(length), key=digest)
 
-    def shuffled(self, what: str, values: Sequence[str]) -> list[str]:
+    def shuffle(self, what: str, values: Sequence[str]) -> list[str]:
         return [values[at] for at in self.order(what, len(values))]
 
 
@@ -64,7 +64,7 @@ class Naming:
     """Neutral names of one table, each used once."""
 
     def __init__(self, draw: Draw, words: Sequence[str]) -> None:
-        self._words = draw.shuffled("words", words)
+        self._words = draw.shuffle("words", words)
         self._draw = draw
         self._taken = 0
 

@@ -59,7 +59,7 @@ def compare_faults(run: Path) -> FaultComparison:
     Raises:
         RunError: the folder is no run, or has fewer than two evaluations.
     """
-    with Reader(run) as reader:
+    with RunReader(run) as reader:
         done = sorted({row.iteration for row in _ended_rows(reader, None)})
         if len(done) < 2:
             raise RunError(f"{run}: what was unlearned shows between two evaluations, and the run has {len(done)}")
@@ -68,14 +68,14 @@ def compare_faults(run: Path) -> FaultComparison:
     return FaultComparison(first=done[0], last=done[-1], agents=agents)
 
 
-def _ended_rows(reader: Reader, iteration: int | None) -> Iterator[Any]:
+def _ended_rows(reader: RunReader, iteration: int | None) -> Iterator[Any]:
     offset = 0
     while page := reader.trajectories("eval", iteration, limit=_PAGE, offset=offset):
         yield from (row for row in page if row.status != "open")
         offset += _PAGE
 
 
-def _first_actions(reader: Reader, iteration: int) -> Mapping[str, list[Step]]:
+def _first_actions(reader: RunReader, iteration: int) -> Mapping[str, list[Step]]:
     actions: dict[str, list[Step]] = {agent: [] for agent in ROLES}
     for row in _ended_rows(reader, iteration):
         for step in reader.trajectory(row.id).steps:

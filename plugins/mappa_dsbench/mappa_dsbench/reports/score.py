@@ -119,7 +119,7 @@ def score_run(run: Path, split: Split, iteration: int | None = None) -> ScoreRep
         RunError: the folder is no run, or has no such rollouts.
         TaskError: the run is not of DSBench's tasks.
     """
-    with Reader(run) as reader:
+    with RunReader(run) as reader:
         rows = list(_ended_rows(reader, split, iteration))
         if not rows:
             which = "" if iteration is None else f" in iteration {iteration}"
@@ -132,14 +132,14 @@ def score_run(run: Path, split: Split, iteration: int | None = None) -> ScoreRep
     return _build_report(split, last, len(rollouts) - len(kept), kept)
 
 
-def _ended_rows(reader: Reader, split: Split, iteration: int | None) -> Iterator[TrajectoryRow]:
+def _ended_rows(reader: RunReader, split: Split, iteration: int | None) -> Iterator[TrajectoryRow]:
     offset = 0
     while page := reader.trajectories(split, iteration, limit=_PAGE, offset=offset):
         yield from (row for row in page if row.status != "open")
         offset += _PAGE
 
 
-def _graded_rollouts(reader: Reader, rows: Iterable[TrajectoryRow]) -> Iterator[GradedRollout]:
+def _graded_rollouts(reader: RunReader, rows: Iterable[TrajectoryRow]) -> Iterator[GradedRollout]:
     tables: dict[str, Table] = {}
     for row in rows:
         if row.task not in tables:

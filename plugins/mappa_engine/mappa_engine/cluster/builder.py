@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mappa_core.config.schema import TrainSection
-from mappa_core.protocols import Lora, PolicySpec
+from mappa_core.engine import Lora, PolicySpec, TrainSection
 from mappa_engine.adapters import LORA_MATRICES, PEFT_PREFIX, adapter_config
 from mappa_engine.cluster import placement
 from mappa_engine.cluster.actors import RayActors, ReservedBundle
@@ -27,7 +26,7 @@ _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EnginePlan:
+class ClusterSetup:
     """Everything that is known before processes start: policies, models, placement and options."""
 
     specs: Mapping[str, PolicySpec]
@@ -60,9 +59,9 @@ class EnginePlan:
 
     def window(self, model: str) -> int:
         """Return the context window of a sampler: maximum tokens of prompt plus action."""
-        return self.options.window or self.readings[model].window
+        return self.options.max_model_len or self.readings[model].window
 
-    def tied(self, model: str) -> dict[str, str]:
+    def tied_names(self, model: str) -> dict[str, str]:
         """Map the embedding's tensor name to the output head's where both share weights. Between GPUs it is sent once,
         and the map is empty."""
         reading = self.readings[model]
@@ -76,61 +75,61 @@ class EnginePlan:
 
 
 class EngineBuilder:
-    """Starts learner groups and sampler pools of a plan on its reserved slots."""
+    """Starts learner groups and sampler pools of a setup on its reserved slots."""
 
-    def __init__(self, plan: EnginePlan, ray_actors: RayActors, slots: Sequence[ReservedBundle]) -> None:
-        self._plan = plan
+    def __init__(self, setup: ClusterSetup, ray_actors: RayActors, slots: Sequence[ReservedBundle]) -> None:
+        self._setup = setup
         self._ray_actors = ray_actors
         self._slots = slots
 
     async def open_group(self, placed: placement.GroupPlacement) -> LearnerGroup:
         """Start a learner group, and load its policies."""
-        plan = self._plan
-        assert plan.train is not None  # without training there are no groups
+        setup = self._setup
+        assert setup.train is not None  # without training there are no groups
         config = LearnerConfig(
-            specs=tuple(plan.specs[name] for name in placed.policies),
-            train=plan.train,
-            options=plan.options,
-            dtype=plan.placement.dtype,
-            gpu=plan.gpu,
-            seed=plan.seed,
+            specs=tuple(setup.specs[name] for name in placed.policies),
+            train=setup.train,
+            options=setup.options,
+            dtype=setup.placement.dtype,
+            gpu=setup.gpu,
+            seed=setup.seed,
         )
-        share = min(plan.slot_fraction(slot) for slot in placed.slots)
+        share = min(setup.slot_fraction(slot) for slot in placed.slots)
         return await LearnerGroup.open(
             placed.name,
             self._ray_actors,
             config,
             slots=[self._slots[slot] for slot in placed.slots],
             cpus=share,
-            gpus=share if plan.gpu else 0.0,
+            gpus=share if setup.gpu else 0.0,
         )
 
     def build_pool(self, placed: placement.PoolPlacement, refresh: Callable[[str], Awaitable[object]]) -> SamplerPool:
         """Build the sampler pool of a model; its engines are not started."""
-        plan, options = self._plan, self._plan.options
+        setup, options = self._setup, self._setup.options
         return SamplerPool(
             self._ray_actors,
             self._sampler_config(placed),
             [self._engine_resources(engine) for engine in placed.engines],
             name=placed.name,
-            full=any(plan.specs[name].kind == "full" for name in placed.policies),
+            full=any(setup.specs[name].kind == "full" for name in placed.policies),
             deadlines=Deadlines(start_s=options.start_s, sync_s=options.sync_s, call_s=options.call_s),
             refresh=refresh,
         )
 
     def _engine_resources(self, slots: Sequence[int]) -> EngineResources:
-        share = min(self._plan.slot_fraction(slot) for slot in slots)
-        return EngineResources(slot=self._slots[slots[0]], cpus=share, gpus=share if self._plan.gpu else 0.0)
+        share = min(self._setup.slot_fraction(slot) for slot in slots)
+        return EngineResources(slot=self._slots[slots[0]], cpus=share, gpus=share if self._setup.gpu else 0.0)
 
     def _sampler_config(self, placed: placement.PoolPlacement) -> SamplerConfig:
-        plan, options = self._plan, self._plan.options
-        reading = plan.readings[placed.model]
-        adapters = [one for name in placed.policies if (one := plan.specs[name]).lora is not None]
+        setup, options = self._setup, self._setup.options
+        reading = setup.readings[placed.model]
+        adapters = [one for name in placed.policies if (one := setup.specs[name]).lora is not None]
         return SamplerConfig(
             model=reading.model_path,
-            device="cuda" if plan.gpu else "cpu",
-            dtype=plan.placement.dtype,
-            window=plan.window(placed.model),
+            device="cuda" if setup.gpu else "cpu",
+            dtype=setup.placement.dtype,
+            window=setup.window(placed.model),
             kv_cache_bytes=options.kv_cache_mb << 20,
             max_batch=options.max_batch,
             prefix_caching=options.prefix_caching,
@@ -140,36 +139,36 @@ class EngineBuilder:
             lora_rank=max((one.lora.rank for one in adapters if one.lora is not None), default=0),
             # Running requests keep the adapter that they started with.
             max_adapters=len(adapters) * (options.max_staleness + 2),
-            tied=plan.tied(placed.model),
-            transport=plan.transport,
-            serve_base_without_adapter=plan.train is None,
-            sleep_mode=plan.colocated,
-            seed=plan.seed,
+            tied=setup.tied_names(placed.model),
+            transport=setup.transport,
+            serve_base_without_adapter=setup.train is None,
+            sleep_mode=setup.colocated,
+            seed=setup.seed,
         )
 
 
 def build_route(
-    plan: EnginePlan, policy: str, learners: WeightProvider, pool: SamplerPool, *, probed: bool
+    setup: ClusterSetup, policy: str, learners: WeightProvider, pool: SamplerPool, *, probed: bool
 ) -> WeightRoute:
     """Build the route of a policy's weights from learners to the engines that serve it."""
-    spec, dtype = plan.specs[policy], plan.placement.dtype
-    reading, shape = plan.readings[spec.model], plan.shapes[spec.model]
+    spec, dtype = setup.specs[policy], setup.placement.dtype
+    reading, shape = setup.readings[spec.model], setup.shapes[spec.model]
     names = tensor_names(reading.model_path)
-    kind: dict[str, Any] = {"tied": plan.tied(spec.model), "colocated": plan.colocated}
+    kind: dict[str, Any] = {"tied": setup.tied_names(spec.model), "colocated": setup.colocated}
     if spec.lora is not None:
         layers = _adapted_layers(spec.lora, names, shape)
         names = frozenset(f"{PEFT_PREFIX}{layer}.{side}.weight" for layer in layers for side in LORA_MATRICES)
         kind = {"adapter": adapter_config(spec.lora, _module_names(layers), base=spec.model)}
-    elif isinstance(learners, LearnerGroup) and plan.transport != "store":
-        kind["transfer"] = _gpu_transfer(plan, learners, pool)
+    elif isinstance(learners, LearnerGroup) and setup.transport != "store":
+        kind["transfer"] = _gpu_transfer(setup, learners, pool)
     return WeightRoute(
         policy=policy,
         learners=learners,
         samplers=pool,
         tensors=names,
-        probe_limit=ProbeLimit.of(dtype, plan.options.probe_limit) if probed else None,
+        probe_limit=ProbeLimit.of(dtype, setup.options.probe_limit) if probed else None,
         vocabulary=shape.vocabulary,
-        window=plan.window(spec.model),
+        window=setup.window(spec.model),
         **kind,
     )
 
@@ -182,10 +181,10 @@ def _adapted_layers(lora: Lora, tensors: Collection[str], shape: ModelShape) -> 
     return sorted(layer for layer in layers if layer.rpartition(".")[2] in chosen)
 
 
-def _gpu_transfer(plan: EnginePlan, group: LearnerGroup, pool: SamplerPool) -> Any:
+def _gpu_transfer(setup: ClusterSetup, group: LearnerGroup, pool: SamplerPool) -> Any:
     """Build the transfer from GPU to GPU. Untested on a GPU."""
-    workers = [plan.options.tensor_parallel] * len(pool.engines)
-    transport: Any = plan.transport
+    workers = [setup.options.tensor_parallel] * len(pool.engines)
+    transport: Any = setup.transport
     return GpuTransfer(transport, group, lambda: [engine.actor.handle for engine in pool.engines], workers).transfer
 
 

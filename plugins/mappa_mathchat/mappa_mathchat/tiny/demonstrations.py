@@ -82,14 +82,14 @@ class Demonstrator:
         self._workflow = workflow
         self.probabilities = probabilities
         self._rng = rng
-        self.shown: set[str] = set()
+        self.problem_texts: set[str] = set()
         """Texts of the problems shown so far."""
 
     def conversations(self) -> Iterator[list[Message]]:
         """Generate demonstrations without end, three conversations per problem."""
         for problem in generate_problems(self._rng):
             if not problem.held_out:
-                self.shown.add(problem.text)
+                self.problem_texts.add(problem.text)
                 yield from self._team(problem)
 
     def _team(self, problem: WordProblem) -> Iterator[list[Message]]:

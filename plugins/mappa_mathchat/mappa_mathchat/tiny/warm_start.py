@@ -78,9 +78,9 @@ class Curriculum:
         yield from islice(self.faulty.conversations(), self.steps * BATCH_CONVERSATIONS - faultless)
 
     @property
-    def shown(self) -> frozenset[str]:
+    def problem_texts(self) -> frozenset[str]:
         """Texts of the problems in the training conversations so far."""
-        return frozenset(self.faultless.shown | self.faulty.shown)
+        return frozenset(self.faultless.problem_texts | self.faulty.problem_texts)
 
 
 def build_untrained_model(texts: Iterable[str], seed: int) -> Imitator:
@@ -103,8 +103,8 @@ def build_manifest(seed: int, curriculum: Curriculum, last_loss: float) -> dict[
         "steps": curriculum.steps,
         "rows": BATCH_CONVERSATIONS,
         "habits": asdict(curriculum.faulty.probabilities),
-        "problems": len(curriculum.shown),
-        "problems_sha256": hash_problem_texts(curriculum.shown),
+        "problems": len(curriculum.problem_texts),
+        "problems_sha256": hash_problem_texts(curriculum.problem_texts),
         "last_loss": round(last_loss, 4),
     }
 

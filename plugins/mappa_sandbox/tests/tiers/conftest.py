@@ -87,7 +87,7 @@ async def open_tool(backend: str, open_cage: Callable[[PythonTool, str], Awaitab
     tools = []
 
     async def open_tool(**options: Any) -> PythonTool:
-        tools.append(PythonTool(PythonOptions(cage=backend, **options)))
+        tools.append(PythonTool(PythonOptions(sandbox=backend, **options)))
         await open_cage(tools[-1], backend)
         return tools[-1]
 

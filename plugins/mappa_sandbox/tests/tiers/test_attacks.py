@@ -199,7 +199,7 @@ async def test_programs_draw_different_random_numbers(open_tool, bait):
 async def test_what_is_hidden_cannot_be_read(bait, nothing_left, backend, open_tool, make_arena, preload):
     packages = Path(sysconfig.get_paths()["purelib"])
     hidden = ["numpy/testing", "numpy/random/__init__.pxd", str(packages / "packaging" / "tags.py")]
-    arena = make_arena(await open_tool(hide=hidden, preload=preload, workers=4))
+    arena = make_arena(await open_tool(hidden_paths=hidden, preload=preload, workers=4))
     paths = [str(packages / path) for path in hidden]
     assert all(Path(path).exists() for path in paths)
     # Landlock has no rule that forbids: names can be seen there, contents not.
@@ -208,7 +208,7 @@ async def test_what_is_hidden_cannot_be_read(bait, nothing_left, backend, open_t
 
 
 async def test_what_is_hidden_elsewhere_is_not_needed_to_hide_it(open_tool, bait):
-    tool = await open_tool(hide=[str(bait.home)])
+    tool = await open_tool(hidden_paths=[str(bait.home)])
     workspace = FolderWorkspace(bait.root / "work" / "hidden")
     result = await tool.call({"code": f"open({str(bait.home / '.env')!r})"}, workspace, ToolLimits())
     assert result.exit_code == 1 and result.stderr.splitlines()[-1].startswith(("FileNotFoundError", "PermissionError"))

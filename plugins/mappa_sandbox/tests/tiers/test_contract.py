@@ -27,7 +27,7 @@ class InACage(ExecutorContract):
     allow_unsafe = False
 
     def tool(self) -> Tool:
-        return PythonTool(PythonOptions(cage=self.cage, allow_unsafe=self.allow_unsafe, workers=4))
+        return PythonTool(PythonOptions(sandbox=self.cage, allow_unsafe=self.allow_unsafe, workers=4))
 
     @pytest.fixture
     async def opened(self, open_cage) -> AsyncIterator[Tool]:

@@ -133,7 +133,7 @@ def backend(place):
 async def tool(place, open_cage):
     """One tool for all: what is preloaded takes seconds."""
     backend, preload = place
-    tool = PythonTool(PythonOptions(cage=backend, preload=preload, workers=2))
+    tool = PythonTool(PythonOptions(sandbox=backend, preload=preload, workers=2))
     await open_cage(tool, backend)
     yield tool
     await tool.close()

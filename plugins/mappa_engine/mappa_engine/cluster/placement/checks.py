@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
 from mappa_engine.cluster.placement.candidates import PolicyUnit
 from mappa_engine.cluster.placement.memory import MemoryInputs
 from mappa_engine.memory_estimate import BYTES_PER_NUMBER
@@ -40,7 +40,7 @@ def check_windows(inputs: MemoryInputs, pools: Sequence[PolicyUnit]) -> None:
         window, pieces = inputs.window(shape), options.tensor_parallel
         if window > shape.window:
             raise ConfigError(
-                f"engine.options.window={window} is longer than the window of {pool.model}, {shape.window} tokens"
+                f"engine.options.max_model_len={window} is longer than the window of {pool.model}, {shape.window} tokens"
             )
         if shape.heads % pieces:
             raise ConfigError(
@@ -55,5 +55,5 @@ def check_windows(inputs: MemoryInputs, pools: Sequence[PolicyUnit]) -> None:
                 f"engine.options.kv_cache_mb={options.kv_cache_mb} holds keys and values of {held:,} tokens of "
                 f"{pool.model} ({per_token:,} bytes each), and one request may have {window:,} (its window). Set "
                 f"engine.options.kv_cache_mb to {needed} or more, which is one such request at a time, or "
-                f"engine.options.window to {held} or less."
+                f"engine.options.max_model_len to {held} or less."
             )

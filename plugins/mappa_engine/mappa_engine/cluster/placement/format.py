@@ -123,7 +123,7 @@ def explain_misfit(nearest: Placement, helping: Mapping[str, Placement]) -> str:
         peak = max(other.peak(one)[0] for one in range(len(other.slots)))
         lines.append(f"  {what}: {format_bytes(peak)}, which {'fits' if other.fits else 'is still too much'}")
     lines.append(
-        "  also a smaller engine.options.window, packed_tokens or kv_cache_mb, fewer samplers, more GPUs, or policies "
+        "  also a smaller engine.options.max_model_len, packed_tokens or kv_cache_mb, fewer samplers, more GPUs, or policies "
         "of kind lora, which share a model"
     )
     return "\n".join(lines)

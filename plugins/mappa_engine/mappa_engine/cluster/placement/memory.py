@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from mappa_core.protocols import PolicySpec
+from mappa_core.engine import PolicySpec
 from mappa_engine import memory_estimate
 from mappa_engine.cluster.placement.candidates import GroupPlacement, PoolPlacement
 from mappa_engine.cluster.placement.resources import Device
@@ -69,7 +69,7 @@ class MemoryInputs:
 
     def window(self, shape: ModelShape) -> int:
         """Return the context window of a sampler: maximum tokens of prompt plus action."""
-        return self.options.window or shape.window
+        return self.options.max_model_len or shape.window
 
     def max_pass_tokens(self, shape: ModelShape) -> int:
         """Return the maximum tokens of a learner's pass: a sequence longer than the budget is a pass of its own."""

@@ -1,0 +1,107 @@
+"""Renamed settings: a former key is read for one release, with a warning that names the new one.
+
+A field of a section, or of an offer's options dataclass, names its former key in its metadata:
+
+    max_points: float = field(default=3.0, metadata={"former_key": "most"})
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import fields, replace
+
+from mappa_core.config.layers import SettingsNode, merge
+from mappa_core.config.schema import FORMER_KEY, RunConfig
+from mappa_core.config.validate import field_hints, map_section, setting_key
+from mappa_core.errors import ConfigError
+from mappa_core.plugins import OfferKind, Registry
+
+SECTION_KINDS: Mapping[str, OfferKind] = {
+    "tasks": "tasks",
+    "workflow": "workflows",
+    "tools": "tools",
+    "policies": "policies",
+    "coach": "coaches",
+    "shapers": "shapers",
+    "estimator": "estimators",
+    "loss": "losses",
+    "engine": "engines",
+    "trackers": "trackers",
+}
+"""Kind of the offers that are chosen in a top-level section."""
+
+
+class RenamedSettingWarning(FutureWarning):
+    """Settings are given by their former keys."""
+
+
+def merge_layer(registry: Registry, tree: SettingsNode, layer: SettingsNode) -> SettingsNode:
+    """Merge the settings of `layer` over `tree`, which has no former keys, and rename the former keys of `layer`.
+
+    Raises ConfigError if `layer` gives both keys of one setting; one warning lists all former keys.
+    """
+    renamer = _Renamer(registry, layer)
+    merged = renamer.rename(RunConfig, merge(tree, layer), "")
+    renamer.warn()
+    return merged
+
+
+def rename_options(registry: Registry, kind: OfferKind, schema: type, tree: SettingsNode, place: str) -> SettingsNode:
+    """Rename the former keys in the options at the top-level key `place` of `tree`, which are of the dataclass `schema`
+    of an offer of `kind`. Raises and warns as `merge_layer`."""
+    if place not in tree.fields:
+        return tree
+    renamer = _Renamer(registry, tree, kind)
+    renamed = renamer.rename(schema, tree.fields[place], place)
+    renamer.warn()
+    return replace(tree, content={**tree.fields, place: renamed})
+
+
+class _Renamer:
+    def __init__(self, registry: Registry, layer: SettingsNode, kind: OfferKind | None = None) -> None:
+        self._registry = registry
+        self._layer = layer
+        self._kind = kind
+        """Kind of all offers; None: that of their section."""
+        self._found: list[str] = []
+
+    def warn(self) -> None:
+        if self._found:
+            text = "settings have new names; their former ones are read for one more release:"
+            warnings.warn("\n  ".join((text, *self._found)), RenamedSettingWarning, stacklevel=4)
+
+    def rename(self, schema: type, node: SettingsNode, key: str) -> SettingsNode:
+        """Rename the former keys of `schema` in the section `node` at `key`, and of everything below."""
+        if not isinstance(node.content, Mapping):
+            return node
+        content = dict(node.content)
+        for field in fields(schema):
+            former, name = field.metadata.get(FORMER_KEY), setting_key(field)
+            if former in content:
+                moved = content.pop(former)
+                self._record(key, former, name, moved)
+                content[name] = merge(content[name], moved) if name in content else moved
+        for name, hint in field_hints(schema).items():
+            if name in content:
+                content[name] = map_section(hint, content[name], f"{key}.{name}" if key else name, self.rename)
+        if {"use", "options"} <= content.keys() & field_hints(schema).keys():
+            content["options"] = self._rename_options(content["use"].content, content["options"], key)
+        return replace(node, content=content)
+
+    def _record(self, section: str, former: str, name: str, moved: SettingsNode) -> None:
+        prefix = f"{section}." if section else ""
+        other = self._layer.at(f"{prefix}{name}")
+        if other is not None:
+            raise ConfigError(
+                f"{prefix}{name} (set by {other.origin}) is given as {prefix}{former} too, its former name "
+                f"(set by {moved.origin}). Leave {former} out"
+            )
+        self._found.append(f"{prefix}{former} is now {prefix}{name} (set by {moved.origin})")
+
+    def _rename_options(self, use: object, options: SettingsNode, key: str) -> SettingsNode:
+        """Rename former keys in the options of the offer `use`, if it is installed."""
+        kind = self._kind or SECTION_KINDS[key.partition(".")[0]]
+        if use not in self._registry.names(kind):
+            return options
+        return self.rename(self._registry.offer(kind, str(use)).options, options, f"{key}.options")
