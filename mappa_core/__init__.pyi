@@ -34,6 +34,8 @@ from .errors import WorkflowError as WorkflowError
 from .experience import Advantages as Advantages
 from .experience import Experience as Experience
 from .experience import Receipt as Receipt
+from .hookspecs import CheckArea as CheckArea
+from .hookspecs import CheckResult as CheckResult
 from .hookspecs import NoOptions as NoOptions
 from .hookspecs import Offer as Offer
 from .hookspecs import hookimpl as hookimpl

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pluggy
 
@@ -50,6 +50,7 @@ class Offer(Generic[T]):
     its `build` takes a second argument, a function that builds one of them.
 
     `values` marks an estimator that reads `Experience.values`: the policies it trains must have a value head.
+    `default` marks a tracker that every run has, with its default options, unless the recipe's trackers name it.
     """
 
     name: str
@@ -57,6 +58,23 @@ class Offer(Generic[T]):
     options: type = NoOptions
     composite: bool = False
     values: bool = False
+    default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Result of one check of `mappa doctor`."""
+
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckArea:
+    """Checks of `mappa doctor` under one heading; `run` takes the registry and returns their results by name."""
+
+    name: str
+    run: Callable[[Any], Mapping[str, CheckResult]]
 
 
 @hookspec
@@ -118,3 +136,8 @@ def mappa_recipes() -> Mapping[str, Traversable]:
 @hookspec
 def mappa_commands() -> Iterable[click.Command]:
     """Offer commands; a plugin's commands appear as `mappa PLUGIN COMMAND`."""
+
+
+@hookspec
+def mappa_checks() -> Iterable[CheckArea]:
+    """Offer checks for `mappa doctor`: whether what the plugin needs is installed and usable here."""

@@ -24,7 +24,7 @@ import pluggy
 
 from mappa_core import hookspecs
 from mappa_core.errors import PluginError
-from mappa_core.hookspecs import PLUGIN_API_VERSION, Offer
+from mappa_core.hookspecs import PLUGIN_API_VERSION, CheckArea, Offer
 
 if TYPE_CHECKING:
     import click
@@ -88,6 +88,7 @@ class Plugin:
     offers: Mapping[OfferKind, Mapping[str, Offer[Any]]]
     recipes: Mapping[str, Traversable] = field(default_factory=dict)
     commands: tuple[click.Command, ...] = ()
+    checks: tuple[CheckArea, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +288,7 @@ def _collect(module: object, name: str, package: str, release: str) -> Plugin:
         ),
         recipes=MappingProxyType({key: file for recipes in hook.mappa_recipes() for key, file in recipes.items()}),
         commands=tuple(command for commands in hook.mappa_commands() for command in commands),
+        checks=tuple(area for areas in hook.mappa_checks() for area in areas),
     )
 
 

@@ -43,7 +43,7 @@ def test_plugins_use_the_front_door():
 
 def test_every_hook_is_documented_and_named_by_its_kind():
     hooks = {name: hook for name, hook in vars(hookspecs).items() if name.startswith("mappa_")}
-    assert len(hooks) == 12
+    assert len(hooks) == 13
     assert all(inspect.getdoc(hook) for hook in hooks.values())
 
 

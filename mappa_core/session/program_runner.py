@@ -8,9 +8,9 @@ from pathlib import Path
 
 from mappa_core.config.schema import RunConfig
 from mappa_core.plugins import Registry
-from mappa_core.session.toolset import to_tool_limits
 from mappa_core.tools.parse_calls import PYTHON
 from mappa_core.tools.scratch import ScratchRunner
+from mappa_core.tools.tool_limits import to_tool_limits
 
 _RETRY_AFTER_S = 0.5
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
 
 from mappa_core.config.schema import RunConfig, ToolSection
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Sandboxed, Tool, Toolbox
-from mappa_core.records import Sandbox, ToolLimits
+from mappa_core.records import Sandbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,18 +62,3 @@ async def open_tools(config: RunConfig, registry: Registry, stack: AsyncExitStac
     }
     sandboxes = {name: opened[id(tool)] for name, tool in toolset.tools.items() if id(tool) in opened}
     return Toolset(tools=toolset.tools, sections=toolset.sections, toolboxes=toolset.toolboxes, sandboxes=sandboxes)
-
-
-def to_tool_limits(section: ToolSection) -> ToolLimits:
-    """Convert the limits of a tool section to the record that its calls get."""
-    limits: Any = section.limits
-    return ToolLimits(
-        wall_s=limits.wall_s,
-        cpu_s=limits.cpu_s,
-        memory_bytes=limits.memory_mb << 20,
-        file_bytes=limits.file_mb << 20,
-        output_bytes=limits.output_kb << 10,
-        processes=limits.processes,
-        workspace_bytes=limits.workspace_mb << 20,
-        workspace_files=limits.workspace_files,
-    )

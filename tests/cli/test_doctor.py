@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
-from mappa_core.cli.doctor import CheckResult, show_checks
-from mappa_engine.cluster.requirements import REQUIRED_RELEASES
+from mappa_core import CheckResult
+from mappa_core.cli.doctor import show_checks
+from mappa_engine.cluster.requirements import INSTALL_COMMAND, REQUIRED_RELEASES
 from mappa_engine.process_info import installed_version
 
 SECRET = "do-not-tell"
@@ -58,7 +59,7 @@ def test_the_cluster_engine_says_what_it_lacks_and_how_to_get_it(found):
     assert cluster.keys() == REQUIRED_RELEASES.keys()
     assert all(one["ok"] == (installed_version(name) is not None) for name, one in cluster.items())
     lacks = [name for name, one in cluster.items() if not one["ok"]]
-    told = f'lacks {", ".join(lacks)}: pip install "mappa-core[cluster]"' if lacks else "installed"
+    told = f"lacks {', '.join(lacks)}: {INSTALL_COMMAND}" if lacks else "installed"
     assert found["engines"]["cluster"] == {"ok": not lacks, "detail": told}
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mappa_core import Engine, Loss, Offer, hookimpl
+from mappa_core import CheckArea, Offer, hookimpl
+from mappa_core.engine import Engine, Loss
 from mappa_engine.options import CISPOOptions, ClusterOptions, GSPOOptions, LocalOptions, PPOOptions
 
 
@@ -12,6 +13,16 @@ from mappa_engine.options import CISPOOptions, ClusterOptions, GSPOOptions, Loca
 def mappa_engines() -> Iterable[Offer[Engine]]:
     yield Offer("local", _build_local, LocalOptions)
     yield Offer("cluster", _build_cluster, ClusterOptions)
+
+
+@hookimpl
+def mappa_checks() -> Iterable[CheckArea]:
+    from mappa_engine import doctor_checks
+
+    yield CheckArea("libraries", doctor_checks.check_libraries)
+    yield CheckArea("gpu", doctor_checks.check_gpus)
+    yield CheckArea("cluster", doctor_checks.check_cluster)
+    yield CheckArea("engines", doctor_checks.check_engines)
 
 
 @hookimpl

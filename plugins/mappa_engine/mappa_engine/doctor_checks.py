@@ -1,0 +1,87 @@
+"""Checks of `mappa doctor`: the libraries of both engines, and the GPUs that they can use."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING
+
+from mappa_core import CheckResult
+from mappa_engine.cluster.requirements import INSTALL_COMMAND, REQUIRED_RELEASES, library_problems
+from mappa_engine.process_info import installed_version
+
+if TYPE_CHECKING:
+    from mappa_core.commands import Registry
+
+LOCAL_LIBRARIES = ("torch", "transformers", "safetensors")
+"""Libraries that the engine `local` needs."""
+
+_IMPORT_PROBE = """
+import importlib, json
+found = {}
+for name in %r:
+    try:
+        found[name] = {"ok": True, "detail": importlib.import_module(name).__version__}
+    except Exception as error:
+        found[name] = {"ok": False, "detail": f"{type(error).__name__}: {error}"}
+gpus = []
+if found["torch"]["ok"]:
+    import torch
+    for index in range(torch.cuda.device_count()):
+        device = torch.cuda.get_device_properties(index)
+        gpus.append(f"{device.name}, {device.total_memory / 2**30:.0f} GiB")
+print(json.dumps({"libraries": found, "gpus": gpus}))
+"""
+"""Runs in its own process, so that a broken driver or library cannot crash the command."""
+
+
+def check_libraries(registry: Registry) -> Mapping[str, CheckResult]:
+    """Import the libraries of the engine `local`."""
+    return _probe()[0]
+
+
+def check_gpus(registry: Registry) -> Mapping[str, CheckResult]:
+    """List the GPUs that torch can use."""
+    gpus = {f"cuda:{index}": CheckResult(True, name) for index, name in enumerate(_probe()[1])}
+    return gpus or {"cuda": CheckResult(False, "none that torch can use; engines run on the CPU")}
+
+
+def check_cluster(registry: Registry) -> Mapping[str, CheckResult]:
+    """Check the libraries of the engine `cluster`, by metadata only, as importing them takes half a minute."""
+    problems = library_problems()
+    return {
+        name: CheckResult(False, problems[name])
+        if name in problems
+        else CheckResult(True, str(installed_version(name)))
+        for name in REQUIRED_RELEASES
+    }
+
+
+def check_engines(registry: Registry) -> Mapping[str, CheckResult]:
+    """List the engines of all plugins, and what those of this package lack."""
+    lacking = {
+        "local": [name for name, result in _probe()[0].items() if not result.ok],
+        "cluster": list(library_problems()),
+    }
+    command = {"local": "pip install mappa-engine", "cluster": INSTALL_COMMAND}
+    return {
+        name: CheckResult(False, f"lacks {', '.join(lacking[name])}: {command[name]}")
+        if lacking.get(name)
+        else CheckResult(True, "installed")
+        for name in registry.names("engines")
+    }
+
+
+@cache
+def _probe() -> tuple[Mapping[str, CheckResult], tuple[str, ...]]:
+    """Import the libraries in a new process; returns the results by library, and the names of the GPUs."""
+    program = [sys.executable, "-c", _IMPORT_PROBE % (LOCAL_LIBRARIES,)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        detail = f"importing it ended the process with {done.returncode}: {done.stderr[-200:].strip()}"
+        return {name: CheckResult(False, detail) for name in LOCAL_LIBRARIES}, ()
+    report = json.loads(done.stdout.splitlines()[-1])
+    return {name: CheckResult(**one) for name, one in report["libraries"].items()}, tuple(report["gpus"])
