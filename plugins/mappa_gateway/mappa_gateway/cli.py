@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import click
 
-from mappa_core.cli.options import ConfigArguments, load_registry, recipe_options
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
+from mappa_core.commands import ConfigArguments, load_registry, recipe_options
 
 GATEWAY_RECIPE = "core/gateway"
 
@@ -25,10 +25,7 @@ def command(arguments: ConfigArguments, count: int) -> None:
     """
     from rich.console import Console
 
-    from mappa_core.cli.announce import announce_providers
-    from mappa_core.cli.result_tables import show_evaluation
-    from mappa_core.cli.runs import show_trajectory
-    from mappa_core.evaluation.standalone import evaluate_standalone
+    from mappa_core.commands import announce_providers, evaluate_standalone, show_evaluation, show_trajectory
 
     registry = load_registry()
     if arguments.plugin is None and arguments.recipe is None:

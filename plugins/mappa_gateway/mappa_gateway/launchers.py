@@ -18,10 +18,8 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from mappa_core.errors import ConfigError, WorkflowError
-from mappa_core.records import Task
-from mappa_core.store.codec import to_json
-from mappa_core.tools.truncate import cut_middle
+from mappa_core import ConfigError, Task, WorkflowError
+from mappa_core.sandbox import cut_middle, to_json
 
 MAX_STDERR_CHARACTERS = 2000
 """Maximum characters of a command's standard error in the record of its failure."""

@@ -7,9 +7,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
-from mappa_core.errors import PromptTooLong, ReplayError, WorkflowError
-from mappa_core.protocols import Stage
-from mappa_core.records import Message, Step, ToolSpec
+from mappa_core import Message, PromptTooLong, ReplayError, Stage, Step, ToolSpec, WorkflowError
 from mappa_gateway.errors import RequestFault
 from mappa_gateway.options import GatewayOptions
 

@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from mappa_core.errors import ConfigError, TaskError, WorkflowError
-from mappa_core.protocols import Stage, Workflow
-from mappa_core.records import Role, Step, Task
+from mappa_core import ConfigError, Role, Stage, Step, Task, TaskError, Workflow, WorkflowError
 from mappa_gateway.launchers import AgentLauncher, Assignment, command_launcher, function_launcher, import_function
 from mappa_gateway.options import ExternalAgent, GatewayOptions
 from mappa_gateway.server import GatewayServer

@@ -12,7 +12,7 @@ import openai
 from mappa_core import Run
 from mappa_core.hookspecs import hookimpl
 from mappa_core.plugins import load_plugins
-from mappa_core.store.reader import Reader
+from mappa_core.runs import RunReader
 from mappa_engine.local import LocalEngine
 
 CLIENT = openai.OpenAI(base_url="http://127.0.0.1:1/v1", api_key="none")
@@ -78,7 +78,7 @@ class Outside:
 
 
 def steps_of(folder: Path, split: str):
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         return [step for row in reader.trajectories(split, limit=1000) for step in reader.trajectory(row.id).steps]
 
 
@@ -91,7 +91,9 @@ def test_what_is_learned_from_is_what_was_sampled_and_told(tmp_path, monkeypatch
 
     monkeypatch.setattr(LocalEngine, "update", noting)
     heard.clear()
-    registry = load_plugins(only=("mathchat",), modules={"outside": Outside(tmp_path)})
+    registry = load_plugins(
+        only=("analysis", "engine", "gateway", "mathchat", "sandbox"), modules={"outside": Outside(tmp_path)}
+    )
     folder = Run.from_recipe("outside/tiny", f"run.root={tmp_path}", registry=registry).train().folder
     steps = {step.id: step for step in steps_of(folder, "train")}
     (rows,) = learned
@@ -106,6 +108,6 @@ def test_what_is_learned_from_is_what_was_sampled_and_told(tmp_path, monkeypatch
         # The learner's own log-probabilities of the same tokens.
         assert np.allclose(rows.old_logprobs[here], sampled.logprobs, atol=1e-4)
         assert sampled.temperature == 1.0, "the recipe says how actions are sampled, not the request"
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         ((_, metrics),) = reader.iterations()
     assert metrics["policy/problem_solver/grad_norm"] > 0.0

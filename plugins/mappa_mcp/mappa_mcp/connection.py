@@ -14,8 +14,8 @@ import httpx2
 from mcp import Client, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from mappa_core.errors import ConfigError, ToolError
-from mappa_core.tools.truncate import cut_middle
+from mappa_core import ConfigError, ToolError
+from mappa_core.sandbox import cut_middle
 from mappa_mcp.options import McpOptions
 
 READ_TIMEOUT_S = 300.0

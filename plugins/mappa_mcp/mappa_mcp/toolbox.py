@@ -10,10 +10,8 @@ import httpx2
 import mcp_types
 from mcp import Client, MCPError
 
-from mappa_core.errors import ConfigError, ToolError
-from mappa_core.protocols import Tool, Workspace
-from mappa_core.records import ToolLimits, ToolResult, ToolSpec
-from mappa_core.tools.truncate import SMALLEST_LIMIT, cut_middle
+from mappa_core import ConfigError, Tool, ToolError, ToolLimits, ToolResult, ToolSpec, Workspace
+from mappa_core.sandbox import SMALLEST_LIMIT, cut_middle
 from mappa_mcp.connection import Connection, build_connection, describe_error
 from mappa_mcp.options import McpOptions
 

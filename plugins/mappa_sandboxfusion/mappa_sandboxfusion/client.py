@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
-from mappa_core import LoopBound, ToolError, one_line
+from mappa_core import ToolError
+from mappa_core.transport import LoopBound, one_line
 
 T = TypeVar("T")
 

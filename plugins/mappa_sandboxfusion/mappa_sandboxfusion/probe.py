@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from mappa_core import one_line
+from mappa_core.transport import one_line
 from mappa_sandboxfusion import quirks
 from mappa_sandboxfusion.client import FusionClient, ServerFault
 from mappa_sandboxfusion.remote_archive import COMPILE_PROGRAM, REPORT_PROGRAM, build_archive

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mappa_core import one_line
+from mappa_core.transport import one_line
 from mappa_sandboxfusion.client import RunCodeResponse, ServerFault
 
 MAX_UNCUT_CHARACTERS = 131_072

@@ -19,7 +19,8 @@ from typing import Any
 
 import msgspec
 
-from mappa_core import ToolError, ToolLimits, one_line
+from mappa_core import ToolError, ToolLimits
+from mappa_core.transport import one_line
 from mappa_sandbox import PROGRAM_ENVIRONMENT, program_job
 from mappa_sandboxfusion import quirks, remote_archive
 from mappa_sandboxfusion.chunks import FileChunk, RemoteAnswer, pack, pack_chunks, read_chunks, split_file

@@ -11,7 +11,8 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from mappa_core import ConfigError, Sandbox, ToolError, ToolLimits, ToolResult, Workspace
+from mappa_core import ConfigError, ToolError, ToolLimits, ToolResult, Workspace
+from mappa_core.sandbox import Sandbox
 from mappa_sandbox import PYTHON_SPEC, program_result
 from mappa_sandboxfusion.client import FusionClient, ServerFault
 from mappa_sandboxfusion.local import FileHashes, linked_inputs, remove_files, scan_folder, write_file

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from mappa_core.records import Finish, Message, Step, ToolSpec
+from mappa_core import Message, Step, ToolSpec
 from mappa_gateway.errors import RequestFault
 from mappa_gateway.wire.request import (
     CREATED_AT,
@@ -23,7 +23,7 @@ from mappa_gateway.wire.request import (
     token_counts,
 )
 
-_FINISH: Mapping[Finish, str] = {"stop": "stop", "length": "length", "tool": "tool_calls", "abort": "content_filter"}
+_FINISH: Mapping[str, str] = {"stop": "stop", "length": "length", "tool": "tool_calls", "abort": "content_filter"}
 
 
 class FunctionCall(msgspec.Struct):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mappa_core.records import Message, Step, ToolCall, ToolSpec
+from mappa_core import Message, Step, ToolCall, ToolSpec
 from mappa_gateway.errors import RequestFault
 
 IGNORED_SAMPLING_SETTINGS = frozenset(

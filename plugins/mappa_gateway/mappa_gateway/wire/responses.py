@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from mappa_core.records import Message, Step, ToolSpec
+from mappa_core import Message, Step, ToolSpec
 from mappa_gateway.errors import RequestFault
 from mappa_gateway.wire.request import (
     CREATED_AT,
