@@ -28,7 +28,7 @@ class Ledger:
         self._max_call_usd = max(self._max_call_usd or 0.0, usage.usd / calls)
 
     @property
-    def spent(self) -> float | None:
+    def total_usd(self) -> float | None:
         """US dollars so far; None once the cost of any call is unknown."""
         return None if self._unpriced_calls else self._priced_usd
 

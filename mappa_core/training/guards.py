@@ -15,7 +15,7 @@ def guard_spending(ledger: Ledger) -> None:
     try:
         ledger.check()
     except CallError as reached:
-        known = "" if ledger.spent is None else f" (${ledger.spent:.2f} are spent)"
+        known = "" if ledger.total_usd is None else f" (${ledger.total_usd:.2f} are spent)"
         raise GuardStop(f"{reached}{known}. Nothing is lost: go on with a higher cap.") from reached
 
 

@@ -17,7 +17,7 @@ def test_it_adds_up_and_stops_at_the_cap():
     ledger.add(paid(0.25))
     ledger.add(paid(0.5))
     ledger.check()
-    assert ledger.spent == 0.75
+    assert ledger.total_usd == 0.75
     ledger.add(paid(0.25))
     with pytest.raises(CallError) as caught:
         ledger.check()
@@ -40,17 +40,17 @@ def test_a_resumed_run_goes_on_from_what_it_had_spent():
 
 def test_what_is_unknown_makes_the_sum_unknown():
     ledger = Ledger(None)
-    assert ledger.spent == 0.0
+    assert ledger.total_usd == 0.0
     ledger.add(paid(0.25))
     ledger.add(paid(None))
-    assert ledger.spent is None
+    assert ledger.total_usd is None
 
 
 def test_a_verdict_that_nobody_was_asked_for_costs_nothing():
     ledger = Ledger(1.0)
     ledger.add(None)
     ledger.check()
-    assert ledger.spent == 0.0
+    assert ledger.total_usd == 0.0
 
 
 def test_without_a_cap_nothing_stops():

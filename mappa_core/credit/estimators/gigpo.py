@@ -80,4 +80,4 @@ class Gigpo:
 
     def _relative_to_group(self, values: Float64, group: Int64, trajectory: Int32) -> Float64:
         baseline = GroupBaseline.from_rewards(values, group, trajectory)
-        return baseline.centred if self._options.scale == "none" else baseline.normalized(group, self._options.eps)
+        return baseline.centred if self._options.scale == "none" else baseline.normalize(group, self._options.eps)

@@ -67,7 +67,7 @@ class GroupBaseline:
         leave_one_out = centred + group_mean(centred, own) * own_size / np.maximum(size - own_size, 1)
         return cls(centred=centred, size=size, alone=alone, leave_one_out=leave_one_out)
 
-    def normalized(self, group: Int64, eps: float) -> Float64:
+    def normalize(self, group: Int64, eps: float) -> Float64:
         """Return `centred / (std + eps)`, with the sample standard deviation of the group."""
         variance = group_mean(np.square(self.centred), group) * self.size / np.maximum(self.size - 1, 1)
         scaled: Float64 = self.centred / (np.sqrt(variance) + eps)

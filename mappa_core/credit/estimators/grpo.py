@@ -71,7 +71,7 @@ class Grpo:
         rows = ActiveRows.from_experience(experience)
         baseline, group = _compare_with_group(experience, rows, self._options.groups, self._options.kl_coef)
         return scatter_to_tokens(
-            experience, rows, rows.repeat_per_token(baseline.normalized(group, self._options.eps))
+            experience, rows, rows.repeat_per_token(baseline.normalize(group, self._options.eps))
         ), state
 
 

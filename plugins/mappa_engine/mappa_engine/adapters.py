@@ -17,8 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from mappa_core.errors import ModelError
-from mappa_core.protocols import Lora
+from mappa_core.engine import Lora, ModelError
 
 PEFT_PREFIX = "base_model.model."
 """Prefix that peft puts before the names of a model's layers."""
@@ -89,7 +88,7 @@ class Adapters:
         """Return the weights of the base by its own names, tied ones once."""
         return base_weights(self._model.named_parameters())
 
-    def merged(self, name: str) -> dict[str, Tensor]:
+    def merge(self, name: str) -> dict[str, Tensor]:
         """Return the weights of the base with an adapter merged into them, by the base's own names."""
         key = self._keys[name]
         added = {f"{path}.weight": one.get_delta_weight(key) for path, one in self._layers.items() if key in one.lora_A}

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from mappa_core.errors import RunError
-from mappa_core.protocols import Lora
+from mappa_core import RunError
+from mappa_core.engine import Lora
 from mappa_engine.adapters import Adapters, save_adapter
 from mappa_engine.checkpoint import VALUE_HEAD_PREFIX, WEIGHTS_FILE, load_start_weights
 from mappa_engine.model_info import ModelInfo, load_pretrained, read_model_info
@@ -65,7 +65,7 @@ def _write_model(model_info: ModelInfo, folder: Path, out: Path, *, lora: Lora |
         adapters = Adapters(model, model_name=model_info.model_name)
         adapters.add("merged", lora, seed=0)
         _fill(adapters.parameters("merged"), folder, model_info.model_name)
-        weights = adapters.merged("merged")
+        weights = adapters.merge("merged")
     # Weights are rounded once, from float32; the model is converted so that its config names the dtype.
     model.to(own if dtype is None else DTYPES[dtype])
     model.save_pretrained(out, state_dict={name: one.to(model.dtype) for name, one in weights.items()})

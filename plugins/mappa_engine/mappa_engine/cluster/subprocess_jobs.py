@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from mappa_core.errors import ConfigError, EngineLost
+from mappa_core import ConfigError
+from mappa_core.engine import EngineLost
 from mappa_engine.cluster.actors import Actor, RayActors, ReservedBundle
 
 RESERVE_TIMEOUT_S = 120.0
@@ -62,7 +63,7 @@ class SubprocessJobs:
     """Runs subprocesses on reserved bundles of a cluster, at most one per bundle at a time.
 
     They get the environment in which Ray was started on their machine, including API keys of coaches, and of this
-    process's environment only the variables that are valid on every machine (`fleet.environment`).
+    process's environment only the variables that are valid on every machine (`remote_actor_environment`).
     """
 
     def __init__(

@@ -13,8 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from mappa_core.records import MAX_SCORE
-from mappa_core.store.reader import FoundTrajectory, Reader
-from mappa_core.store.search import COLUMNS, UNSCORED, FilterChoices, TrajectoryFilter
+from mappa_core.runs import FoundTrajectory, RunReader
+from mappa_core.runs import COLUMNS, UNSCORED, FilterChoices, TrajectoryFilter
 
 PAGE_SIZE = 50
 MAX_NEWER = 100
@@ -30,13 +30,13 @@ FILTER_PARAMETERS = (
 class FilterQuery:
     """The filters of a URL: the given parameters and the search filter built from them."""
 
-    given: Mapping[str, str]
+    parameters: Mapping[str, str]
     search: TrajectoryFilter
 
     @property
     def query(self) -> str:
         """The filters as a URL query, without the question mark."""
-        return urlencode([(name, value.encode(errors="replace")) for name, value in self.given.items()])
+        return urlencode([(name, value.encode(errors="replace")) for name, value in self.parameters.items()])
 
 
 def parse_filters(request: Request) -> FilterQuery:
@@ -47,7 +47,7 @@ def parse_filters(request: Request) -> FilterQuery:
     mark, _, name = (outcome or "").partition(":")
     iteration = _read_number(given, "iteration")
     return FilterQuery(
-        given=given,
+        parameters=given,
         search=TrajectoryFilter(
             words=given.get("words"),
             column=_read_choice(given, "column", COLUMNS),
@@ -66,7 +66,7 @@ def parse_filters(request: Request) -> FilterQuery:
     )
 
 
-def build_trajectories_page(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
+def build_trajectories_page(reader: RunReader, folder: Path, request: Request) -> dict[str, Any]:
     filters = parse_filters(request)
     if not reader.is_indexed:
         return {
@@ -89,7 +89,7 @@ def build_trajectories_page(reader: Reader, folder: Path, request: Request) -> d
     }
 
 
-def count_newer(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
+def count_newer(reader: RunReader, folder: Path, request: Request) -> dict[str, Any]:
     """Count the trajectories that match the filters and began after number `after`."""
     filters, after = parse_filters(request), _read_number(request.query_params, "after")
     if after is None:
@@ -99,7 +99,7 @@ def count_newer(reader: Reader, folder: Path, request: Request) -> dict[str, Any
 
 
 def find_neighbours(
-    reader: Reader, filters: FilterQuery, number: int
+    reader: RunReader, filters: FilterQuery, number: int
 ) -> tuple[FoundTrajectory | None, FoundTrajectory | None]:
     """The next newer and the next older trajectory that match the filters."""
     if not reader.is_indexed:

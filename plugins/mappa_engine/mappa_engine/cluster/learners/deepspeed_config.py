@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mappa_core.config.schema import TrainSection
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
+from mappa_core.engine import TrainSection
 from mappa_engine.options import ClusterOptions
 
 _STAGES = (0, 1, 2, 3)
@@ -37,7 +37,7 @@ def check_deepspeed_options(options: ClusterOptions, *, dtype: str, gpu: bool) -
 def deepspeed_config(train: TrainSection, options: ClusterOptions, *, dtype: str, gpu: bool) -> dict[str, Any]:
     """Build the configuration of one learner's DeepSpeed engine.
 
-    The learner counts micro-batches itself: DeepSpeed sees one per step, and is told which is the last. Gradients
+    The learner counts micro-batches itself: DeepSpeed sees one per step, and the learner marks the last. Gradients
     accumulate in float32 whatever the dtype of the weights, so that the split into micro-batches changes nothing.
     """
     check_deepspeed_options(options, dtype=dtype, gpu=gpu)
