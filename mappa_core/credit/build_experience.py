@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import TypeVar
 
@@ -12,13 +12,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mappa_core.credit.ragged import element_indices, lengths_to_offsets
+from mappa_core.credit.rewards import compute_rewards
 from mappa_core.experience import Demonstrations, Experience
-from mappa_core.protocols import Rewards
+from mappa_core.protocols import Rewards, Shaper
 from mappa_core.records import Int32, Int64, Step, Trajectory
 
 K = TypeVar("K")
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 _PER_TOKEN = frozenset({"tokens", "version", "logprobs", "old_logprobs", "ref_logprobs", "values"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ExperienceBuilder:
+    """Builds the experience of judged trajectories: their rewards by `compute_rewards`, then `build_experience`."""
+
+    reward: Mapping[str, float]
+    """Weight of a verdict by phase (`coach.reward`)."""
+    shapers: Sequence[Shaper]
+    policies: Mapping[str, str]
+    trained: frozenset[str]
+    metric: str
+
+    def build(self, trajectories: Sequence[Trajectory]) -> Experience:
+        """Build the experience of the trajectories of one iteration."""
+        rewards = [compute_rewards(trajectory, self.reward, self.shapers) for trajectory in trajectories]
+        return build_experience(trajectories, rewards, self.policies, self.trained, self.metric)
 
 
 def build_experience(

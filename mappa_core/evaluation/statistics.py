@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -17,17 +17,6 @@ from numpy.typing import ArrayLike
 
 from mappa_core.records import Float64, Int64
 from mappa_core.store.summary import Interval
-
-__all__ = [
-    "Interval",
-    "majority_at_k",
-    "mean_interval",
-    "paired_gain",
-    "pass_at_k",
-    "proportion_interval",
-    "share_interval",
-    "t_quantile",
-]
 
 CONFIDENCE_LEVEL = 0.95
 Z = NormalDist().inv_cdf((1 + CONFIDENCE_LEVEL) / 2)
@@ -227,23 +216,27 @@ def t_quantile(degrees_of_freedom: float, alpha: float = 1 - CONFIDENCE_LEVEL) -
     return -float(stdtrit(degrees_of_freedom, alpha / 2))
 
 
-def draw_clusters(random: np.random.Generator, draws: int, count: int) -> Float64:
-    """Draw bootstrap samples of `count` clusters; return how often each occurs, (draws, count)."""
-    drawn = random.integers(count, size=(draws, count)) + count * np.arange(draws)[:, None]
-    return np.bincount(drawn.ravel(), minlength=draws * count).reshape(draws, count).astype(np.float64)
+def cluster_draws(count: int, block: int = BOOTSTRAP_DRAWS) -> Iterator[Float64]:
+    """Draw the BOOTSTRAP_DRAWS samples of `count` clusters, the same every time; yield how often each cluster occurs,
+    (draws, count), in blocks of at most `block` draws."""
+    random = np.random.default_rng(BOOTSTRAP_SEED)
+    for done in range(0, BOOTSTRAP_DRAWS, block):
+        draws = min(block, BOOTSTRAP_DRAWS - done)
+        drawn = random.integers(count, size=(draws, count)) + count * np.arange(draws)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=draws * count).reshape(draws, count).astype(np.float64)
 
 
 @lru_cache(maxsize=4)
-def _cluster_draws(count: int) -> Float64:
+def _all_draws(count: int) -> Float64:
     """Return the draws of every interval over `count` clusters, (BOOTSTRAP_DRAWS, count); must not be modified."""
-    return draw_clusters(np.random.default_rng(BOOTSTRAP_SEED), BOOTSTRAP_DRAWS, count)
+    return next(cluster_draws(count))
 
 
 def _bootstrap_t_quantiles(values: Float64, cluster_ids: Int64, error: float) -> tuple[float, float]:
     """Return the quantiles of `(mean* - mean) / se*` over draws of clusters that enclose CONFIDENCE_LEVEL; infinite if
     a quantile falls among draws without variation."""
     count = int(cluster_ids.max()) + 1
-    drawn = _cluster_draws(count)
+    drawn = _all_draws(count)
     sums, sizes = np.bincount(cluster_ids, values), np.bincount(cluster_ids).astype(np.float64)
     n = drawn @ sizes
     means = drawn @ sums / n

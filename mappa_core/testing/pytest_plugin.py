@@ -10,8 +10,7 @@ import pytest
 
 PACKAGE = "mappa_core.testing"
 CONTRACT_MODULES = (
-    "conformance.contract", "contracts", "engines", "losses", "packages", "shapers", "tasks", "tools", "trackers",
-    "transports",
+    "contracts", "engines", "packages", "shapers", "tasks", "tools", "trackers", "transports",
 )  # fmt: skip
 """Modules that define contracts; pytest rewrites their assertions to show the compared values."""
 ASYNC_MODE_ERROR = (
@@ -45,9 +44,11 @@ def pytest_runtest_makereport(
 
 
 def _contract_clause(item: pytest.Item) -> Any:
-    """Return the function of a test that is a contract's clause; None for any other test."""
+    """Return the function of a test that is a clause of a contract, of core or of a package; None for any other."""
     function = getattr(item, "function", None)
-    return function if str(getattr(function, "__module__", "")).startswith(f"{PACKAGE}.") else None
+    owner, _, _ = getattr(function, "__qualname__", "").rpartition(".")
+    is_clause = owner.endswith("Contract") and str(getattr(function, "__module__", "")).startswith("mappa_")
+    return function if is_clause else None
 
 
 def _asyncio_mode(config: pytest.Config) -> str | None:

@@ -28,6 +28,8 @@ class PackageKind:
     description: str
     requires: str = "mappa-core"
     others: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
+    """Requirements of its tests, beside those of every package."""
 
 
 PACKAGE_KINDS: Mapping[str, PackageKind] = {
@@ -45,7 +47,10 @@ PACKAGE_KINDS: Mapping[str, PackageKind] = {
     "tool": PackageKind(offer="tools", description="A tool for Mappa that agents can call."),
     "shaper": PackageKind(offer="shapers", description="A shaper for Mappa: verdicts to rewards."),
     "estimator": PackageKind(
-        offer="estimators", description="An advantage estimator for Mappa.", others=("numpy>=1.26",)
+        offer="estimators",
+        description="An advantage estimator for Mappa.",
+        others=("numpy>=1.26",),
+        tests=("mappa-analysis",),
     ),
 }
 
@@ -135,6 +140,7 @@ def _values(kind: str, name: str) -> dict[str, Any]:
         "package": f"mappa_{snake}",
         "description": package_kind.description,
         "requirements": [f"{package_kind.requires}>={major}.{minor}", *package_kind.others],
+        "test_requirements": ["mappa-core[test]", *package_kind.tests],
         "tool_name": snake,
         "variable": f"{snake.upper()}_API_KEY",
     }

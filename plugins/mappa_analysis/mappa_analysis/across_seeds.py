@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mappa_core.evaluation.statistics import (
+from mappa_analysis.arrays import Float64, Int64
+from mappa_core.statistics import (
     CONFIDENCE_LEVEL,
-    TINY,
+    Interval,
     cluster_robust_error,
     effective_clusters,
     gain_half_widths,
@@ -24,10 +25,10 @@ from mappa_core.evaluation.statistics import (
     t_quantile,
     wilson_interval,
 )
-from mappa_core.records import Float64, Int64
-from mappa_core.store.summary import Interval
 
 Clusters = Sequence[Hashable] | None
+TINY = 1e-9
+"""Smaller values are rounding errors."""
 MIN_P_VALUE = 1e-100
 """The smallest p-value that is reported."""
 

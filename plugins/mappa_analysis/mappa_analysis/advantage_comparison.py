@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mappa_analysis.arrays import Float64
 from mappa_analysis.coach_eval.bootstrap import Estimate, correlation, estimate
-from mappa_core.experience import Advantages, Experience
-from mappa_core.records import Float64
+from mappa_core import Advantages, Experience
 
 ROUNDING_TOLERANCE = 1e-6
 """An advantage of a smaller magnitude is a rounding error and has no sign."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mappa_analysis.across_seeds import cohens_h, difference_over_seeds, holm, mean_over_seeds
-from mappa_core.evaluation.statistics import paired_gain, share_interval
+from mappa_core.statistics import paired_gain, share_interval
 from mappa_core.store.summary import Interval
 
 shares = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])

@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 import torch
 
+from mappa_analysis.conformance import Action, Decision, DecisionProcess, gradient_of, policy_gradient, possible_batches
+from mappa_analysis.conformance.standard_processes import MISSING, SHARED, VARIABLE_TURNS
 from mappa_core.config.schema import CorrectionSection, TrainSection
 from mappa_core.experience import Advantages
 from mappa_core.plugins import load_plugins
-from mappa_core.testing import Action, Decision, DecisionProcess, policy_gradient, possible_batches
-from mappa_core.testing.conformance.batches import gradient_of
-from mappa_core.testing.conformance.standard_processes import MISSING, SHARED, VARIABLE_TURNS
 from mappa_engine.learning.batching import BatchLayout
 from mappa_engine.learning.logprob_model import Predictions
 from mappa_engine.learning.update import PolicyUpdate
 
-REGISTRY = load_plugins(only=())
+REGISTRY = load_plugins(only=("engine", "sandbox"))
 LOSSES = ("ppo", "gspo", "cispo")
 TRAIN = TrainSection(iterations=10, learning_rate=0.1)
 # Ranks, and layouts with room for one sequence, a few, or all.

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from mappa_core.evaluation.statistics import BOOTSTRAP_DRAWS, BOOTSTRAP_SEED, CONFIDENCE_LEVEL, draw_clusters
-from mappa_core.records import Float64, Int64
+from mappa_analysis.arrays import Bool, Float64, Int64
+from mappa_core.statistics import CONFIDENCE_LEVEL, cluster_draws
 
 Statistic = Callable[[Float64], Float64]
 """Maps weights (draws, n), 0 or more, to values (draws,), NaN if undefined. There is at least one row."""
@@ -48,12 +48,10 @@ def estimate(statistic: Statistic, clusters: ArrayLike) -> Estimate | None:
     count = int(index.max()) + 1
     if count < 2:
         return Estimate(value=value)
-    random = np.random.default_rng(BOOTSTRAP_SEED)
-    block = max(1, _BLOCK // len(index))
-    blocks = (min(block, BOOTSTRAP_DRAWS - done) for done in range(0, BOOTSTRAP_DRAWS, block))
-    figures = np.concatenate([statistic(draw_clusters(random, draws, count)[:, index]) for draws in blocks])
+    draws = cluster_draws(count, block=max(1, _BLOCK // len(index)))
+    figures = np.concatenate([statistic(drawn[:, index]) for drawn in draws])
     known = figures[np.isfinite(figures)]
-    if len(known) < MIN_DEFINED_SHARE * BOOTSTRAP_DRAWS:
+    if len(known) < MIN_DEFINED_SHARE * len(figures):
         return Estimate(value=value)
     low, high = np.quantile(known, [(1 - CONFIDENCE_LEVEL) / 2, (1 + CONFIDENCE_LEVEL) / 2])
     return Estimate(value=value, low=float(low), high=float(high))
@@ -167,7 +165,7 @@ def _correlation(one: Float64, other: Float64, weight: Float64) -> Float64:
     return _quotient((weight * first * second).sum(axis=1), np.where(first_varies & second_varies, scale, 0.0))
 
 
-def _centred(values: Float64, weight: Float64) -> tuple[Float64, NDArray[np.bool_]]:
+def _centred(values: Float64, weight: Float64) -> tuple[Float64, Bool]:
     """Return values minus their mean, and whether they vary by more than rounding errors."""
     centred = values - (weight * values).sum(axis=1, keepdims=True)
     return centred, (weight * centred**2).sum(axis=1) > _TINY * (weight * values**2).sum(axis=1)

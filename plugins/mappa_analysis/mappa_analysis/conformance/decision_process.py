@@ -8,7 +8,7 @@ from math import isclose
 
 import numpy as np
 
-from mappa_core.records import Float64
+from mappa_analysis.arrays import Float64
 
 Tokens = tuple[int, ...]
 Parameter = tuple[str, Tokens, int]

@@ -25,8 +25,8 @@ from typing import Literal
 
 import numpy as np
 
-from mappa_core.records import Float64
-from mappa_core.testing.conformance.decision_process import (
+from mappa_analysis.arrays import Float64
+from mappa_analysis.conformance.decision_process import (
     Action,
     Decision,
     DecisionProcess,

@@ -3,10 +3,17 @@
 import numpy as np
 import pytest
 
+from mappa_analysis.conformance import (
+    Action,
+    Decision,
+    DecisionProcess,
+    expected_gradient,
+    policy_gradient,
+    possible_batches,
+)
+from mappa_analysis.conformance.standard_processes import COMPLETE, INCOMPLETE, MISSING, SHARED, VARIABLE_TURNS
 from mappa_core.credit.shapers import OutcomeOptions, OutcomeShaper, ReturnToGoOptions, ReturnToGoShaper
 from mappa_core.experience import Advantages
-from mappa_core.testing import Action, Decision, DecisionProcess, expected_gradient, policy_gradient, possible_batches
-from mappa_core.testing.conformance.standard_processes import COMPLETE, INCOMPLETE, MISSING, SHARED, VARIABLE_TURNS
 
 STEP = 1e-30
 

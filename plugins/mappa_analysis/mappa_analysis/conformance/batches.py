@@ -12,19 +12,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mappa_core.credit.build_experience import build_experience
-from mappa_core.credit.rewards import compute_rewards
-from mappa_core.experience import Experience
-from mappa_core.protocols import Estimator, Rewards, Shaper
-from mappa_core.records import Completion, Float64, Message, Step, Task, Trajectory, Verdict, VersionSpan
-from mappa_core.testing.conformance.decision_process import (
+from mappa_analysis.arrays import Float64
+from mappa_analysis.conformance.decision_process import (
     MAX_BATCHES,
     DecisionProcess,
     PossibleTrajectory,
     possible_trajectories,
 )
-from mappa_core.testing.conformance.exact_gradient import exact_values as exact_values
-from mappa_core.testing.conformance.exact_gradient import reference_logprobs
+from mappa_analysis.conformance.exact_gradient import exact_values, reference_logprobs
+from mappa_core import Completion, Estimator, Experience, Message, Shaper, Step, Task, Trajectory, Verdict, VersionSpan
+from mappa_core.engine import ExperienceBuilder
 
 Denominator = Literal["trajectories", "tokens", "rows"]
 METRIC = "solved"
@@ -73,9 +70,13 @@ def possible_batches(process: DecisionProcess, shapers: tuple[Shaper, ...] = ())
         for number, play in enumerate(way):
             trajectory = _trajectory(process, *divmod(slot, process.samples), number, play)
             tokens |= _tokens(process, trajectory, play)
-            one.append((play.chance, trajectory, compute_rewards(trajectory, {"live": 1.0}, shapers)))
+            one.append((play.chance, trajectory))
         slots.append(one)
-    return tuple(_batch(process, drawn, tokens) for drawn in product(*slots))
+    policies = process.policies
+    builder = ExperienceBuilder(
+        reward={"live": 1.0}, shapers=shapers, policies=policies, trained=frozenset(policies.values()), metric=METRIC
+    )
+    return tuple(_batch(builder, drawn, tokens) for drawn in product(*slots))
 
 
 def expected_gradient(
@@ -117,13 +118,10 @@ def gradient_of(process: DecisionProcess, batch: PossibleBatch, advantages: Floa
 
 
 def _batch(
-    process: DecisionProcess,
-    drawn: Sequence[tuple[float, Trajectory, Rewards]],
-    tokens: Mapping[str, _Tokens],
+    builder: ExperienceBuilder, drawn: Sequence[tuple[float, Trajectory]], tokens: Mapping[str, _Tokens]
 ) -> PossibleBatch:
-    policies = process.policies
-    chances, trajectories, points = zip(*drawn, strict=True)
-    experience = build_experience(trajectories, points, policies, frozenset(policies.values()), METRIC)
+    chances, trajectories = zip(*drawn, strict=True)
+    experience = builder.build(trajectories)
     known = [tokens[step] for step in experience.steps]
     experience = replace(
         experience,

@@ -10,16 +10,11 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from mappa_core.credit.build_experience import select_rows
-from mappa_core.credit.ragged import element_indices
-from mappa_core.credit.shapers import OutcomeOptions, OutcomeShaper, ReturnToGoOptions, ReturnToGoShaper
-from mappa_core.experience import Experience
-from mappa_core.protocols import Estimator, Shaper
-from mappa_core.records import Float32, Float64
-from mappa_core.testing.conformance.batches import METRIC, expected_gradient, possible_batches
-from mappa_core.testing.conformance.decision_process import DecisionProcess
-from mappa_core.testing.conformance.exact_gradient import Objective, SiblingRule, policy_gradient
-from mappa_core.testing.conformance.standard_processes import (
+from mappa_analysis.arrays import Float32, Float64
+from mappa_analysis.conformance.batches import METRIC, expected_gradient, possible_batches
+from mappa_analysis.conformance.decision_process import DecisionProcess
+from mappa_analysis.conformance.exact_gradient import Objective, SiblingRule, policy_gradient
+from mappa_analysis.conformance.standard_processes import (
     COMPLETE,
     FIXED_TURNS,
     INCOMPLETE,
@@ -27,14 +22,29 @@ from mappa_core.testing.conformance.standard_processes import (
     MISSING_OF_THREE,
     ONE_DECISION,
 )
+from mappa_core import Estimator, Experience, Rewards, Shaper, Trajectory
+from mappa_core.engine import element_indices, select_rows
 
 Claim = Literal["action", "return"]
+
+
+def returns_to_go(trajectory: Trajectory, rewards: Rewards) -> Rewards:
+    """Sum the rewards of an action and all later ones, as the shaper `return_to_go` does; all are known here."""
+    known = [reward for reward in rewards if reward is not None]
+    return tuple(np.cumsum(known[::-1])[::-1].tolist())
+
+
+def outcomes(trajectory: Trajectory, rewards: Rewards) -> Rewards:
+    """Reward every action with the outcome of its trajectory, as the shaper `outcome` does."""
+    return (trajectory.outcome[METRIC],) * len(rewards)
+
+
 REWARD_KINDS: Mapping[str, tuple[tuple[Shaper, ...], Objective]] = {
     "verdicts": ((), "action"),
-    "returns": ((ReturnToGoShaper(ReturnToGoOptions()),), "team"),
-    "outcomes": ((OutcomeShaper(OutcomeOptions(metric=METRIC)),), "outcome"),
+    "returns": ((returns_to_go,), "team"),
+    "outcomes": ((outcomes,), "outcome"),
 }
-"""Rewards that a recipe's shapers derive from verdicts, and the objective of the resulting gradient."""
+"""Rewards that a recipe's shapers make of verdicts, and the objective of the resulting gradient."""
 MAX_BATCHES_TESTED = 40
 """Approximate number of batches to test where a violation shows in nearly every one."""
 ROUNDING_TOLERANCE = 1e-6
@@ -51,7 +61,7 @@ class EstimatorContract:
             return Mine(MineOptions())
 
     The gradient is `sum over tokens of A_t * d log pi(a_t)` per trajectory, in expectation over every batch that the
-    decision processes of `conformance.standard` can sample. The expectation is exact: a finite sum.
+    `standard_processes` can sample. The expectation is exact: a finite sum.
     """
 
     unbiased_for: Claim | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mappa_core.testing.conformance.decision_process import Action, Decision, DecisionProcess, Tokens
+from mappa_analysis.conformance.decision_process import Action, Decision, DecisionProcess, Tokens
 
 SEPARATE_POLICIES = {"solver": "solver", "checker": "checker"}
 SHARED_POLICY = {"solver": "team", "checker": "team"}

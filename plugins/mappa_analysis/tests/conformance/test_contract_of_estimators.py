@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from mappa_analysis.conformance import EstimatorContract
+from mappa_analysis.conformance.standard_processes import COMPLETE, INCOMPLETE
 from mappa_core import Advantages
-from mappa_core.testing import EstimatorContract
-from mappa_core.testing.conformance.standard_processes import COMPLETE, INCOMPLETE
 
 EXACT = "test_the_expected_gradient_is_the_policy_gradient"
 THINNED = "test_missing_verdicts_only_thin_the_gradient"
@@ -176,3 +176,7 @@ def test_state_must_survive_a_checkpoint():
 
     with pytest.raises(TypeError, match="not JSON serializable"):
         broken_by(keeps_an_array)
+
+
+def test_every_clause_says_what_to_do() -> None:
+    assert [name for name, test in vars(EstimatorContract).items() if "test_" in name and not test.__doc__] == []

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from mappa_analysis.conformance import EstimatorContract
 from mappa_core import Advantages
-from mappa_core.testing import EstimatorContract
 
 
 class Steady:

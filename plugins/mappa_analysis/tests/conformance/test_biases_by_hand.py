@@ -7,11 +7,11 @@ from math import sqrt
 import numpy as np
 import pytest
 
+from mappa_analysis.conformance import Action, Decision, DecisionProcess, expected_gradient, policy_gradient
+from mappa_analysis.conformance.estimator_contract import describe_difference
+from mappa_analysis.conformance.standard_processes import FIXED_TURNS, ONE_DECISION, TRIPLE, VARIABLE_TURNS
 from mappa_core.credit.shapers import ReturnToGoOptions, ReturnToGoShaper
 from mappa_core.plugins import load_plugins
-from mappa_core.testing import Action, Decision, DecisionProcess, expected_gradient, policy_gradient
-from mappa_core.testing.conformance.estimator_contract import describe_difference
-from mappa_core.testing.conformance.standard_processes import FIXED_TURNS, ONE_DECISION, TRIPLE, VARIABLE_TURNS
 
 REGISTRY = load_plugins(only=())
 ROUNDING = 1e-6

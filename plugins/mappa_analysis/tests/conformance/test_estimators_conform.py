@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mappa_analysis.conformance import EstimatorContract, expected_gradient, policy_gradient, possible_batches
+from mappa_analysis.conformance.standard_processes import FIXED_TURNS, VARIABLE_TURNS
 from mappa_core.credit.by_agent import combine_estimators
 from mappa_core.plugins import load_plugins
-from mappa_core.testing import EstimatorContract, expected_gradient, policy_gradient, possible_batches
-from mappa_core.testing.conformance.standard_processes import FIXED_TURNS, VARIABLE_TURNS
 
 REGISTRY = load_plugins(only=())
 

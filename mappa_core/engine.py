@@ -1,0 +1,31 @@
+"""For authors of engines and losses: protocols, training data and errors, beside those of `mappa_core`."""
+
+from mappa_core.config.schema import CorrectionSection as CorrectionSection
+from mappa_core.config.schema import TrainSection as TrainSection
+from mappa_core.credit.build_experience import ExperienceBuilder as ExperienceBuilder
+from mappa_core.credit.build_experience import select_rows as select_rows
+from mappa_core.credit.ragged import element_indices as element_indices
+from mappa_core.errors import EngineError as EngineError
+from mappa_core.errors import EngineLost as EngineLost
+from mappa_core.errors import ModelError as ModelError
+from mappa_core.errors import PromptTooLong as PromptTooLong
+from mappa_core.experience import Advantages as Advantages
+from mappa_core.experience import Demonstrations as Demonstrations
+from mappa_core.experience import Experience as Experience
+from mappa_core.experience import Receipt as Receipt
+from mappa_core.protocols import Engine as Engine
+from mappa_core.protocols import EnginePlan as EnginePlan
+from mappa_core.protocols import Lora as Lora
+from mappa_core.protocols import Loss as Loss
+from mappa_core.protocols import LossRows as LossRows
+from mappa_core.protocols import Machine as Machine
+from mappa_core.protocols import PolicySpec as PolicySpec
+from mappa_core.protocols import Sampler as Sampler
+from mappa_core.records import Completion as Completion
+from mappa_core.records import Finish as Finish
+from mappa_core.records import Process as Process
+from mappa_core.records import Sampling as Sampling
+from mappa_core.records import VersionSpan as VersionSpan
+from mappa_core.tools.chat_format import message_dict as message_dict
+from mappa_core.tools.chat_format import split_calls as split_calls
+from mappa_core.tools.chat_format import tool_schema as tool_schema

@@ -1,0 +1,15 @@
+"""For what compares results: means and gains with 95 % intervals over clusters of problems, and their parts."""
+
+from mappa_core.evaluation.statistics import CONFIDENCE_LEVEL as CONFIDENCE_LEVEL
+from mappa_core.evaluation.statistics import cluster_draws as cluster_draws
+from mappa_core.evaluation.statistics import cluster_robust_error as cluster_robust_error
+from mappa_core.evaluation.statistics import effective_clusters as effective_clusters
+from mappa_core.evaluation.statistics import gain_half_widths as gain_half_widths
+from mappa_core.evaluation.statistics import mean_interval as mean_interval
+from mappa_core.evaluation.statistics import number_clusters as number_clusters
+from mappa_core.evaluation.statistics import paired_gain as paired_gain
+from mappa_core.evaluation.statistics import proportion_interval as proportion_interval
+from mappa_core.evaluation.statistics import share_interval as share_interval
+from mappa_core.evaluation.statistics import t_quantile as t_quantile
+from mappa_core.evaluation.statistics import wilson_interval as wilson_interval
+from mappa_core.store.summary import Interval as Interval
