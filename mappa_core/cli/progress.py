@@ -17,9 +17,10 @@ from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.protocols import Provider, Split
 from mappa_core.records import Sandbox, Trajectory
 from mappa_core.rollout.counterfactual import CounterfactualBound
-from mappa_core.store.summary import AgentSummary, Interval
+from mappa_core.store.agent_columns import AGENT_COLUMNS, AgentSummary
+from mappa_core.store.iteration_report import IterationReport
+from mappa_core.store.summary import Interval
 from mappa_core.training.listener import Listener, NullListener
-from mappa_core.training.report import IterationReport
 
 EVALUATION_PART_LABELS = {"all": "held-out", "report": "held-out, reported,", "selection": "held-out, to choose by,"}
 """Labels of the tasks of each part of an evaluation."""
@@ -28,9 +29,10 @@ EVALUATION_PART_LABELS = {"all": "held-out", "report": "held-out, reported,", "s
 class LineProgress(NullListener):
     """Prints a plain line per evaluation and iteration."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, iterations: int) -> None:
         self._console = console
-        self._eta = Eta()
+        self._eta = Eta(iterations)
+        self._iterations = iterations
 
     def on_providers(self, providers: Sequence[Provider]) -> None:
         announce_providers(self._console, providers)
@@ -49,7 +51,7 @@ class LineProgress(NullListener):
         scores = "  ".join(
             f"{agent} {format_or_dash(figures.score, '.1f')}" for agent, figures in report.agents.items()
         )
-        count = f"iteration {report.iteration}/{report.iterations}"
+        count = f"iteration {report.iteration}/{self._iterations}"
         self._console.print(
             f"{count}  {iteration_headline(report)}  score: {scores}  left {format_duration(seconds_left)}",
             soft_wrap=True,
@@ -120,7 +122,7 @@ def open_listener(console: Console, iterations: int, *, quiet: bool) -> Iterator
         with dashboard.display():
             yield dashboard
     else:
-        yield LineProgress(console)
+        yield LineProgress(console, iterations)
 
 
 class RolloutBar:
@@ -147,7 +149,8 @@ def rollout_bar(console: Console, *, quiet: bool) -> Iterator[RolloutBar]:
 class Eta:
     """Estimates the remaining seconds from the time per iteration so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, iterations: int) -> None:
+        self._iterations = iterations
         self._started = time.perf_counter()
         self._first: int | None = None
 
@@ -155,7 +158,7 @@ class Eta:
         if self._first is None:
             self._first = report.iteration - 1
         done = report.iteration - self._first
-        return (time.perf_counter() - self._started) / done * (report.iterations - report.iteration)
+        return (time.perf_counter() - self._started) / done * (self._iterations - report.iteration)
 
 
 def _columns() -> tuple[ProgressColumn, ...]:
@@ -165,16 +168,11 @@ def _columns() -> tuple[ProgressColumn, ...]:
 def agents_table(agents: Mapping[str, AgentSummary]) -> Table:
     """Build a table with one row per agent."""
     table = Table(box=None, header_style="dim")
-    for name in ("", "score", "tool success", "turns", "tokens/action"):
-        table.add_column(name, justify="right" if name else "left")
+    table.add_column("")
+    for column in AGENT_COLUMNS:
+        table.add_column(column.title, justify="right")
     for agent, figures in agents.items():
-        table.add_row(
-            agent,
-            format_or_dash(figures.score, ".2f"),
-            format_percent(figures.tool_success),
-            format_or_dash(figures.turns, ".2f"),
-            format_or_dash(figures.length, ".1f"),
-        )
+        table.add_row(agent, *(column.cell(figures) for column in AGENT_COLUMNS))
     return table
 
 
@@ -189,22 +187,20 @@ def show_alarms(console: Console, report: IterationReport) -> None:
 
 def iteration_headline(report: IterationReport) -> str:
     """Summarize accuracy, speed, calls and failures of an iteration in one line."""
-    seconds = sum(report.seconds.values())
     words = [
         f"accuracy {format_percent(report.outcomes.accuracy)}",
-        f"{report.tokens / seconds:,.0f} tok/s",
+        f"{format_or_dash(report.throughput, ',.0f')} tok/s",
         f"{report.coach.total.verdicts} verdicts",
-        f"{seconds:.1f} s",
+        f"{report.total_seconds:.1f} s",
     ]
     if report.coach.total.usage is not None:
         words.append("cost unknown" if report.coach.total.usd is None else f"${report.coach.total.usd:.4f}")
     for name in ("abstained", "failed", "replayed"):
         if count := getattr(report.coach.total, name):
             words.append(f"{count} {name}")
-    failed = sum(report.failed_rollouts.values())
-    if failed:
+    if report.failed:
         kinds = ", ".join(f"{count} {kind}" for kind, count in report.failed_rollouts.items())
-        words.append(f"{failed} rollouts failed ({kinds})")
+        words.append(f"{report.failed} rollouts failed ({kinds})")
     words += describe_tool_faults(report.lost, report.retried_calls)
     if report.corrections:
         words.append(f"{report.corrections[USED]} of {sum(report.corrections.values())} corrections")

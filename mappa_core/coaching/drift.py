@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from mappa_core.coaching.sequential_test import SequentialTest
 from mappa_core.config.schema import DriftSection
 from mappa_core.errors import ConfigError
 from mappa_core.records import Phase, Trajectory
+from mappa_core.store.drift_report import ALARM_KINDS, Alarm, AlarmKind, Correlation, DriftReport, Gap
 from mappa_core.store.summary import Interval
 
 FALSE_ALARM_RATES = {"level": 0.03, "widening": 0.02}
@@ -27,86 +28,7 @@ MIN_CLUSTERS = 20
 LENGTH = "length"
 REST = "the rest"
 
-AlarmKind = Literal["level", "widening"]
-ALARM_KINDS: tuple[AlarmKind, ...] = ("level", "widening")
 GapKey = tuple[Phase, str, str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
-    """Raw score (points) of an agent's actions in one stratum minus that in the others, at equal outcome, over the run.
-
-    `points` is its average and `now` its current value by linear extrapolation of `growth` (points per iteration).
-    Intervals are 95 %, each on its own; None if there is too little data. `against` is the other stratum if there are
-    only two. `raised` lists the alarms that the gap has raised so far.
-    """
-
-    phase: Phase
-    agent: str
-    stratifier: str
-    stratum: str
-    against: str
-    actions: tuple[int, int]
-    points: Interval | None = None
-    growth: Interval | None = None
-    now: float | None = None
-    acknowledged: bool = False
-    raised: tuple[AlarmKind, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Correlation:
-    """Pearson's correlation of raw score and outcome over the `actions` of this iteration whose outcome is known; `r`
-    is None if one of the two does not vary."""
-
-    phase: Phase
-    agent: str
-    actions: int
-    r: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alarm:
-    """A gap that exists (`level`) or grows (`widening`). Each is raised once."""
-
-    kind: AlarmKind
-    gap: Gap
-
-    def __str__(self) -> str:
-        gap, shown = self.gap, self.gap.points
-        assert shown is not None  # no alarm without an estimate
-        text = (
-            f"the coach gives {gap.agent} {shown.mean:+.2f} points where {gap.stratifier} is {gap.stratum}, against "
-            f"{gap.against}, at equal outcome [{shown.low:+.2f}, {shown.high:+.2f}]"
-        )
-        if self.kind == "level":
-            return text
-        assert gap.growth is not None and gap.now is not None
-        return f"{text}, growing by {gap.growth.mean:+.3f} an iteration to {gap.now:+.2f} now"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriftReport:
-    """Results of one iteration. `lengths` are gaps of each decile of an agent's actions by sampled tokens (`1`: the
-    shortest of their iteration) against the rest; they raise no alarms. `alarms` are the new ones."""
-
-    gaps: tuple[Gap, ...] = ()
-    lengths: tuple[Gap, ...] = ()
-    correlations: tuple[Correlation, ...] = ()
-    alarms: tuple[Alarm, ...] = ()
-
-    def metrics(self) -> dict[str, float | None]:
-        """Gaps and correlations as flat metrics; None for unknown values."""
-        flat: dict[str, float | None] = {"drift/alarms": len(self.alarms)}
-        for gap in self.gaps:
-            name = f"drift/{gap.phase}/{gap.agent}/{gap.stratifier}/{gap.stratum}"
-            if gap.points is not None:
-                flat[f"{name}/gap"] = gap.points.mean
-                flat[f"{name}/gap_low"], flat[f"{name}/gap_high"] = gap.points.low, gap.points.high
-            flat[f"{name}/growth"] = None if gap.growth is None else gap.growth.mean
-        for one in self.correlations:
-            flat[f"drift/{one.phase}/{one.agent}/correlation"] = one.r
-        return flat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

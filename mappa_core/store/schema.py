@@ -1,19 +1,21 @@
-"""Schema of `run.db`: one SQLite database per run, schema 1 (`PRAGMA user_version`).
+"""Schema of `run.db`: one SQLite database per run, schema 2 (`PRAGMA user_version`).
 
     meta           name, value                     `run` (an id), `generation` (see `Store`)
     blobs          address, data                   long strings and arrays, once by content (see `codec`)
     trajectories   number, id, split, iteration, sample, task_id, stratum, task, finished, outcome, error, seconds
     steps          id, trajectory, position, agent, turn, policy, tokens, finish, body
     verdicts       step, id, number, coach, phase, status, score, blame, body
-    iterations     number, metrics
+    iterations     number, report
     events         number, time, kind, body
     facets, texts  search index of trajectories (see `indexing`)
 
-`task`, `outcome`, `error`, `body`, `verdict` and `metrics` are packed records (JSON, see `codec`); the other columns
+`task`, `outcome`, `error`, `body`, `verdict` and `report` are packed records (JSON, see `codec`); the other columns
 repeat values that SQL queries need. `number` of a trajectory counts them in the order in which they began. `finished`
 is 0 until it ends; an `error` is the Failure it ended with. `tokens` counts sampled tokens and is NULL for policies
 behind an API. `number` of a verdict counts those on its step as they came; `score` is points 0-10, NULL unless scored.
 `time` is seconds since the epoch, `seconds` a duration.
+
+Schema 1, of mappa-core 0.1.0, held flat `metrics` of an iteration (see `iterations`).
 """
 
 from __future__ import annotations
@@ -33,12 +35,14 @@ from mappa_core.store.search_index import index_tables
 T = TypeVar("T")
 
 DATABASE_NAME = "run.db"
-DATABASE_SCHEMA = 1
+DATABASE_SCHEMA = 2
+OLDEST_SCHEMA = 1
+ITERATIONS_TABLE = "CREATE TABLE iterations (number INTEGER PRIMARY KEY, report TEXT NOT NULL);"
 _JOURNAL_PAGES = 8000
 """Pages (of 4 KiB) that the journal may hold before a checkpoint: frequent ones cost more than the writes."""
 _KNOWN_BLOBS = 100_000
 """Maximum number of stored addresses that a writer caches, to avoid writing blobs again."""
-_TABLES = """
+_TABLES = f"""
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE blobs (address TEXT PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE trajectories (
@@ -57,11 +61,12 @@ CREATE TABLE verdicts (
     coach TEXT NOT NULL, phase TEXT NOT NULL, status TEXT NOT NULL, score REAL, blame TEXT, body TEXT NOT NULL,
     PRIMARY KEY (step, id)
 ) WITHOUT ROWID;
-CREATE TABLE iterations (number INTEGER PRIMARY KEY, metrics TEXT NOT NULL);
+{ITERATIONS_TABLE}
 CREATE TABLE events (number INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL);
 CREATE INDEX events_by_kind ON events (kind);
 """
 
+_BATCH_ROWS = 500
 _STORAGE = {
     sqlite3.SQLITE_FULL: "there is no space left; free some or choose another folder with run.root",
     sqlite3.SQLITE_IOERR: "the disk failed or a limit on the size of files was reached",
@@ -92,6 +97,7 @@ class Database:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self.connection = connection
+        self.schema = DATABASE_SCHEMA
         self._stored: set[str] = set()
 
     @classmethod
@@ -131,8 +137,9 @@ class Database:
                 f"{self.path} has schema {version}, newer than {DATABASE_SCHEMA}, the newest that this version of "
                 "Mappa knows: use the version that wrote it, or a later one"
             )
-        if version < DATABASE_SCHEMA:
+        if version < OLDEST_SCHEMA:
             raise RunError(f"{self.path} is no database of a run")
+        self.schema = version
 
     def _prepare(self) -> None:
         with database_errors(self.path):
@@ -170,6 +177,13 @@ class Database:
     def rows(self, query: str, *values: Any) -> list[Any]:
         with database_errors(self.path):
             return self.connection.execute(query, values).fetchall()
+
+    def stream(self, query: str, *values: Any) -> Iterator[Any]:
+        """The rows of a query, a batch in memory at a time."""
+        with database_errors(self.path):
+            cursor = self.connection.execute(query, values)
+            while rows := cursor.fetchmany(_BATCH_ROWS):
+                yield from rows
 
     def meta(self, name: str) -> Any:
         ((value,),) = self.rows("SELECT value FROM meta WHERE name = ?", name)

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from mappa_core.store.agent_columns import AgentSummary
 from mappa_core.store.files import read_versioned, write_atomic
 
 SUMMARY_NAME = "summary.json"
@@ -70,17 +71,6 @@ class EvalSummary:
     figures: Mapping[str, FigureSummary] = field(default_factory=dict)
     strata: Mapping[str, StratumSummary] = field(default_factory=dict)
     selection: SelectionSummary | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSummary:
-    """One agent in one iteration, None if there is nothing to average: mean score of its scored actions (points, 0-10),
-    share of its tool calls that succeeded, actions per trajectory in which it acted, sampled tokens per action."""
-
-    score: float | None = None
-    tool_success: float | None = None
-    turns: float | None = None
-    length: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

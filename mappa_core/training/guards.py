@@ -7,7 +7,7 @@ from collections import Counter
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.errors import CallError, GuardStop
 from mappa_core.rollout.tool_failures import format_reasons
-from mappa_core.training.report import CoachFigures
+from mappa_core.store.iteration_report import CoachFigures
 
 
 def guard_spending(ledger: Ledger) -> None:

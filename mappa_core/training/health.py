@@ -16,6 +16,7 @@ import numpy as np
 
 from mappa_core.config.schema import HealthSection
 from mappa_core.experience import Experience
+from mappa_core.store.iteration_report import HealthWarning
 
 RECENT_ITERATIONS = 5
 """Iterations whose median is checked, and that a warning takes to clear."""
@@ -122,21 +123,6 @@ HEALTH_RULES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthWarning:
-    """A rule that a policy breaks. `value` and `limit` are in the rule's unit."""
-
-    rule: str
-    policy: str
-    value: float
-    limit: float
-    says: str
-    do: str
-
-    def __str__(self) -> str:
-        return f"policy {self.policy}: {self.says}. What may help: {self.do}."
-
-
 @dataclass(slots=True)
 class _RuleState:
     values: list[float] = field(default_factory=list)
@@ -163,16 +149,6 @@ class HealthMonitor:
         was taken, leaves the state of its rule unchanged."""
         warnings = (self._check(rule, policy, figures) for policy, figures in policies.items() for rule in HEALTH_RULES)
         return tuple(warning for warning in warnings if warning is not None)
-
-    def replay(self, iterations: Sequence[Mapping[str, float]]) -> None:
-        """Add iterations as the store has them, under flat names `policy/NAME/FIGURE`."""
-        for metrics in iterations:
-            policies: dict[str, dict[str, float]] = {}
-            for name, value in metrics.items():
-                owner, _, figure = name.rpartition("/")
-                if owner.startswith("policy/"):
-                    policies.setdefault(owner.removeprefix("policy/"), {})[figure] = value
-            self.observe(policies)
 
     def _check(self, rule: HealthRule, policy: str, figures: Mapping[str, float]) -> HealthWarning | None:
         limit = self._limits[rule.limit]

@@ -9,7 +9,7 @@ from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.protocols import Provider, Split
 from mappa_core.records import Sandbox, Trajectory
 from mappa_core.rollout.counterfactual import CounterfactualBound
-from mappa_core.training.report import IterationReport
+from mappa_core.store.iteration_report import IterationReport
 
 
 class Listener(Protocol):

@@ -11,29 +11,29 @@ from typing import Any
 
 from structlog.contextvars import bound_contextvars
 
-from mappa_core.coaching.drift import AlarmKind, DriftMonitor, DriftReport
+from mappa_core.coaching.drift import DriftMonitor
 from mappa_core.errors import GuardStop
 from mappa_core.records import Process, Trajectory
 from mappa_core.rollout.collector import raise_if_all_failed
 from mappa_core.rollout.tool_failures import guard_tool_failures
 from mappa_core.session import Session
+from mappa_core.store.agent_columns import summarize_agents
 from mappa_core.store.checkpoint import POLICIES, BestCheckpoint, PolicyEntry
+from mappa_core.store.drift_report import AlarmKind, DriftReport
 from mappa_core.store.folder import RunFolder
+from mappa_core.store.iteration_report import CoachFigures, CounterfactualFigures, IterationReport
 from mappa_core.training.attach_demonstrations import attach_demonstrations
 from mappa_core.training.counterfactual_setup import build_counterfactual_collector
 from mappa_core.training.evaluation_schedule import EvaluationSchedule
 from mappa_core.training.guards import guard_spending, guard_verdicts
 from mappa_core.training.health import HealthMonitor, merge_policy_metrics, reward_spread
-from mappa_core.training.listener import Listener
-from mappa_core.training.report import (
-    CoachFigures,
-    IterationReport,
-    agent_figures,
+from mappa_core.training.iteration_figures import (
     coach_figures,
     count_retried_calls,
     outcome_figures,
     stratum_figures,
 )
+from mappa_core.training.listener import Listener
 from mappa_core.training.rollout_scheduler import RolloutScheduler
 from mappa_core.training.skipped_steps import SkippedSteps
 from mappa_core.training.staleness import measure_staleness
@@ -116,9 +116,9 @@ class TrainingLoop:
         self._drift.load_state_dict(manifest.coach["drift"])
         self._correct_if_configured(self._drift.raised_kinds)
         await self._session.engine.load(checkpoint.path / POLICIES)
-        self._health_monitor.replay(
-            [metrics for number, metrics in self._store.iterations() if number <= manifest.iteration]
-        )
+        for report in self._store.iterations():
+            if report.iteration <= manifest.iteration:
+                self._health_monitor.observe(report.policies)
         self._store.record_event("resumed", iteration=manifest.iteration)
         return manifest.iteration
 
@@ -162,7 +162,6 @@ class TrainingLoop:
         measures = session.workflow.metric, session.workflow.figures
         return IterationReport(
             iteration=iteration + 1,
-            iterations=config.train.iterations,
             outcomes=outcome_figures(trajectories, *measures),
             strata=stratum_figures(trajectories, *measures),
             rollouts=len(trajectories),
@@ -172,7 +171,7 @@ class TrainingLoop:
             failed_rollouts=Counter(one.error.kind for one in trajectories if one.error is not None),
             retried_calls=count_retried_calls(trajectories),
             tokens=len(experience.tokens),
-            agents=agent_figures(tuple(session.workflow.agents), trajectories),
+            agents=summarize_agents(tuple(session.workflow.agents), trajectories),
             coach=coach,
             drift=drift,
             policies=policies,
@@ -191,10 +190,10 @@ class TrainingLoop:
 
     async def _with_counterfactuals(
         self, iteration: int, trajectories: tuple[Trajectory, ...], clock: PhaseTimer
-    ) -> tuple[tuple[Trajectory, ...], Mapping[str, float]]:
-        """Attach counterfactuals to the trajectories, if they are on; return the trajectories and metrics."""
+    ) -> tuple[tuple[Trajectory, ...], CounterfactualFigures | None]:
+        """Attach counterfactuals to the trajectories, if they are on; return the trajectories and figures."""
         if self._counterfactuals is None:
-            return trajectories, {}
+            return trajectories, None
         with clock.phase("counterfactuals"):
             weighed = await self._counterfactuals.collect(iteration, trajectories)
         raise_if_all_failed(weighed.rollouts)
@@ -203,7 +202,7 @@ class TrainingLoop:
             f"the counterfactuals of iteration {iteration + 1}",
             max_share=self._session.config.train.max_tool_failure_share,
         )
-        return weighed.trajectories, weighed.metrics()
+        return weighed.trajectories, weighed.figures
 
     @asynccontextmanager
     async def _checkpoint_on_stop(self, done: int) -> AsyncIterator[None]:
@@ -236,9 +235,8 @@ class TrainingLoop:
                 coach.activate()
 
     def _record_iteration(self, report: IterationReport) -> None:
-        metrics = report.metrics()
-        self._store.record_iteration(report.iteration, metrics)
-        self._tracking.log(report.iteration, metrics)
+        self._store.record_iteration(report)
+        self._tracking.log(report.iteration, report.metrics())
         self._listener.on_iteration_end(report)
 
     async def _checkpoint(self, done: int) -> None:

@@ -93,7 +93,7 @@ class RolloutScheduler:
             on_start=self._begin,
             on_finish=self._finish,
         )
-        self._learned = {number for number, _ in self._store.iterations()}
+        self._learned = {report.iteration for report in self._store.iterations()}
         self._decided = {event.body["iteration"]: event.body for event in self._store.events(GATHERED_EVENT)}
         self._version = 0
         self._next: int | None = None

@@ -155,7 +155,7 @@ class Run:
                 listener.on_sandboxes(session.sandboxes)
                 if (extra := counterfactual_bound(session)) is not None:
                     listener.on_counterfactuals(extra)
-                tracking = TrackerThreads([*zip(self._tracker_names, session.trackers, strict=True)])
+                tracking = TrackerThreads(session.trackers)
                 loop = TrainingLoop(session, folder=folder, listener=listener, tracking=tracking)
                 status: Ending = "failed"
                 try:
@@ -178,11 +178,13 @@ class Run:
                         loop.evaluations.report_evaluations,
                         loop.evaluations.selection_evaluations,
                     )
-                    troubles = tracking.close(status)
                     with nullcontext() if status == "done" else suppress(RunError):  # keep the first error
-                        for trouble in troubles:
-                            folder.store.record_event("tracker", trouble=trouble)
-                        write_summary(folder.path, summary)
+                        try:
+                            folder.store.flush()
+                            write_summary(folder.path, summary)
+                        finally:
+                            for trouble in tracking.close(status):
+                                folder.store.record_event("tracker", trouble=trouble)
                 return TrainResult(
                     folder=folder.path, summary=summary, evaluations=tuple(loop.evaluations.report_evaluations)
                 )
@@ -211,10 +213,6 @@ class Run:
         )
         self.folder = folder.path
         return folder
-
-    @property
-    def _tracker_names(self) -> list[str]:
-        return [chosen.use for chosen in self.composed.config.trackers]
 
     def _tracked(self, folder: RunFolder) -> TrackedRun:
         return TrackedRun(

@@ -21,6 +21,8 @@ SKIPPED = "skipped"
 """Folder in a run folder that keeps the rows of skipped steps, and event that names each file."""
 
 DEMONSTRATIONS = "demonstrations"
+PolicyMetrics = Mapping[str, Mapping[str, float]]
+"""Metrics by policy of one iteration."""
 
 log = structlog.get_logger()
 
@@ -40,7 +42,7 @@ class SkippedSteps:
     def save(
         self,
         iteration: int,
-        policies: Mapping[str, Mapping[str, float]],
+        policies: PolicyMetrics,
         experience: Experience,
         advantages: Advantages,
     ) -> None:
@@ -61,10 +63,12 @@ class SkippedSteps:
             )
             log.warning("update.skipped", iteration=iteration, policy=policy, steps=steps, kept=str(file))
 
-    def guard(self, iteration: int, policies: Mapping[str, Mapping[str, float]]) -> None:
+    def guard(self, iteration: int, policies: PolicyMetrics) -> None:
         """Raise GuardStop if a policy reached the limit in `iteration`, whose metrics are in the store."""
-        done = [metrics for number, metrics in self._store.iterations() if number <= iteration]
-        for policy in _skipped(policies):
+        if not (skipped := _skipped(policies)):
+            return
+        done = [report.policies for report in self._store.iterations() if report.iteration <= iteration]
+        for policy in skipped:
             if (row := count_consecutive_skips(done, policy)) >= self._max_skipped:
                 raise GuardStop(
                     f"policy {policy!r}: {row} optimiser steps in a row were skipped (train.max_skipped="
@@ -73,17 +77,18 @@ class SkippedSteps:
                 )
 
 
-def count_consecutive_skips(iterations: Sequence[Mapping[str, float]], policy: str) -> int:
+def count_consecutive_skips(iterations: Sequence[PolicyMetrics], policy: str) -> int:
     """Count the last consecutive skipped steps of a policy in the metrics of all iterations so far."""
     row = 0
-    for metrics in reversed(iterations):
-        row += int(metrics.get(f"policy/{policy}/skipped") or 0)
-        if metrics.get(f"policy/{policy}/steps"):
+    for policies in reversed(iterations):
+        metrics = policies.get(policy, {})
+        row += int(metrics.get("skipped") or 0)
+        if metrics.get("steps"):
             break
     return row
 
 
-def _skipped(policies: Mapping[str, Mapping[str, float]]) -> dict[str, int]:
+def _skipped(policies: PolicyMetrics) -> dict[str, int]:
     """Number of skipped steps of each policy that skipped any."""
     return {policy: int(count) for policy, metrics in policies.items() if (count := metrics.get("skipped"))}
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from mappa_core.experience import Experience
+from mappa_core.store.iteration_report import Staleness
 
 
-def measure_staleness(experience: Experience, iteration: int, *, max_staleness: int) -> Mapping[str, float]:
-    """Mean and maximum staleness over tokens, in updates; empty without tokens. Learners have version `iteration`.
+def measure_staleness(experience: Experience, iteration: int, *, max_staleness: int) -> Staleness | None:
+    """Mean and maximum staleness over tokens, in updates; None without tokens. Learners have version `iteration`.
 
     Raises:
         RuntimeError: a token was sampled by weights more than `max_staleness` updates old, or of a future version: a
             bug of the loop or the engine.
     """
     if not len(experience.tokens):
-        return {}
+        return None
     age = iteration - experience.version.astype(np.int64)
     wrong = np.flatnonzero((age < 0) | (age > max_staleness))
     if len(wrong):
@@ -26,4 +25,4 @@ def measure_staleness(experience: Experience, iteration: int, *, max_staleness: 
             f"step {step} was sampled by version {experience.version[wrong[0]]} of its weights, and learners of "
             f"version {iteration} may learn from those of {max(0, iteration - max_staleness)} to {iteration}"
         )
-    return {"staleness_mean": float(age.mean()), "staleness_max": float(age.max())}
+    return Staleness(mean=float(age.mean()), max=float(age.max()))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mappa_core.evaluation.heldout import Evaluation
+from mappa_core.store.iteration_report import VerdictCount
 from mappa_core.store.summary import (
-    AgentSummary,
     CoachSummary,
     EvalSummary,
     FigureSummary,
@@ -27,11 +27,14 @@ def build_summary(
     iterations = store.iterations()
     return replace(
         summary,
-        iterations=iterations[-1][0] if iterations else 0,
+        iterations=iterations[-1].iteration if iterations else 0,
         eval=_eval_summary(evaluations, selections),
-        agents=_agent_summaries(iterations[-1][1]) if iterations else {},
-        coach=_coach_summary([metrics for _, metrics in iterations]),
-        tools=_tool_summary([metrics for _, metrics in iterations]),
+        agents=iterations[-1].agents if iterations else {},
+        coach=_coach_summary([report.coach.total for report in iterations]),
+        tools=ToolSummary(
+            lost=sum(report.lost for report in iterations),
+            attempts_again=sum(report.retried_calls for report in iterations),
+        ),
     )
 
 
@@ -90,27 +93,10 @@ def _figure_summary(before: Evaluation, after: Evaluation | None) -> FigureSumma
     )
 
 
-def _agent_summaries(metrics: Mapping[str, float]) -> dict[str, AgentSummary]:
-    by_name: dict[str, dict[str, float]] = {}
-    for name, value in metrics.items():
-        kind, _, rest = name.partition("/")
-        if kind == "agent":
-            agent, _, figure = rest.rpartition("/")
-            by_name.setdefault(agent, {})[figure] = value
-    return {agent: AgentSummary(**figures) for agent, figures in by_name.items()}
-
-
-def _coach_summary(iterations: Sequence[Mapping[str, float]]) -> CoachSummary:
-    known = all("coach/usd" in metrics for metrics in iterations)
+def _coach_summary(counts: Sequence[VerdictCount]) -> CoachSummary:
+    costs = [count.usd for count in counts if count.usd is not None]
     return CoachSummary(
-        verdicts=int(sum(metrics["coach/verdicts"] for metrics in iterations)),
-        failed=int(sum(metrics["coach/failed"] for metrics in iterations)),
-        usd=sum(metrics["coach/usd"] for metrics in iterations) if known else None,
-    )
-
-
-def _tool_summary(iterations: Sequence[Mapping[str, float]]) -> ToolSummary:
-    return ToolSummary(
-        lost=int(sum(metrics["tools/lost"] for metrics in iterations)),
-        attempts_again=int(sum(metrics["tools/attempts_again"] for metrics in iterations)),
+        verdicts=sum(count.verdicts for count in counts),
+        failed=sum(count.failed for count in counts),
+        usd=sum(costs) if len(costs) == len(counts) else None,
     )

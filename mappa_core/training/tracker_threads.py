@@ -62,13 +62,14 @@ class TrackerThreads:
 
     def recorder(self, store: Recorder) -> Recorder:
         """Wrap `store` so that trackers get everything once it is recorded."""
-        return _TrackedRecorder(store, self) if self._listeners else store
+        return _TrackedRecorder(store, self) if any(one.reads_records for one in self._listeners) else store
 
     def send_record(self, call: str, *what: Any) -> None:
         """Send something just recorded; `call` is the tracker's method for it."""
         ended = time.time()
         for one in self._listeners:
-            one.send_if_room(call, *what, ended)
+            if one.reads_records:
+                one.send_if_room(call, *what, ended)
 
     def close(self, ending: Ending) -> tuple[TrackerProblem, ...]:
         """Let every tracker finish within the timeout; return what any of them missed."""
@@ -95,6 +96,14 @@ class _TrackerThread:
         self._failures = 0
         self._error: str | None = None
         self._dropped = 0
+
+    @property
+    def reads_records(self) -> bool:
+        """Whether the tracker reads actions, verdicts or rollouts, and not only metrics."""
+        return any(
+            getattr(getattr(self._tracker, call), "__func__", None) is not getattr(Tracker, call)
+            for call in ("action", "verdict", "rollout")
+        )
 
     def send(self, call: str, *what: Any) -> None:
         self._calls.put((call, what))

@@ -1,0 +1,109 @@
+"""Figures of an agent in an iteration. One line of `AgentSummary` says how a figure is measured, titled and formatted;
+summary.json, metric names, and the tables of the command line, the report and the viewer follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from mappa_core.records import Step, Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AgentActions:
+    """Actions of one agent in an iteration: its steps, the points of its live verdicts, and the number of rollouts in
+    which it acted."""
+
+    steps: Sequence[Step]
+    points: Sequence[float]
+    rollouts: int
+
+
+def _score(acted: AgentActions) -> float | None:
+    return _mean(acted.points)
+
+
+def _tool_success(acted: AgentActions) -> float | None:
+    return _mean([result.status == "ok" for step in acted.steps for result in step.results])
+
+
+def _turns(acted: AgentActions) -> float | None:
+    return len(acted.steps) / acted.rollouts if acted.rollouts else None
+
+
+def _length(acted: AgentActions) -> float | None:
+    return _mean([len(step.completion.tokens) for step in acted.steps if step.completion.tokens is not None])
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _column(title: str, spec: str, measure: Callable[[AgentActions], float | None]) -> Any:
+    return field(default=None, metadata={"title": title, "spec": spec, "measure": measure})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSummary:
+    """One agent in one iteration, None if there is nothing to average: mean score of its scored actions (points, 0-10),
+    share of its tool calls that succeeded, actions per trajectory in which it acted, sampled tokens per action."""
+
+    score: float | None = _column("score", ".2f", _score)
+    tool_success: float | None = _column("tool success", ".1%", _tool_success)
+    turns: float | None = _column("turns", ".2f", _turns)
+    length: float | None = _column("tokens/action", ".1f", _length)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentColumn:
+    """A column of a table of agents; `spec` is a format specification, of which `%` shows a share in per cent."""
+
+    name: str
+    title: str
+    spec: str
+    value: Callable[[AgentSummary], float | None]
+
+    def cell(self, figures: AgentSummary) -> str:
+        """The value as text, `-` if it is unknown."""
+        value = self.value(figures)
+        if value is None:
+            return "-"
+        return f"{100 * value:{self.spec[:-1]}f} %" if self.spec.endswith("%") else format(value, self.spec)
+
+
+def _value_of(name: str) -> Callable[[AgentSummary], float | None]:
+    return lambda figures: getattr(figures, name)
+
+
+AGENT_COLUMNS = tuple(
+    AgentColumn(name=one.name, title=one.metadata["title"], spec=one.metadata["spec"], value=_value_of(one.name))
+    for one in fields(AgentSummary)
+)
+"""Columns of every table of agents, in order."""
+
+
+def summarize_agents(agents: Sequence[str], trajectories: Sequence[Trajectory]) -> Mapping[str, AgentSummary]:
+    """Measure every agent over its steps and live verdicts in `trajectories`."""
+    steps: dict[str, list[Step]] = {agent: [] for agent in agents}
+    points: dict[str, list[float]] = {agent: [] for agent in agents}
+    rollouts = dict.fromkeys(agents, 0)
+    for trajectory in trajectories:
+        agent_of = {step.id: step.agent for step in trajectory.steps}
+        for agent in set(agent_of.values()):
+            rollouts[agent] += 1
+        for step in trajectory.steps:
+            steps[step.agent].append(step)
+        for verdict in trajectory.verdicts:
+            if verdict.phase == "live" and verdict.score is not None:
+                points[agent_of[verdict.step]].append(verdict.score)
+    return {
+        agent: _measure(AgentActions(steps=steps[agent], points=points[agent], rollouts=rollouts[agent]))
+        for agent in agents
+    }
+
+
+def _measure(acted: AgentActions) -> AgentSummary:
+    return AgentSummary(**{one.name: one.metadata["measure"](acted) for one in fields(AgentSummary)})

@@ -1,0 +1,90 @@
+"""Drift of a coach in one iteration: gaps between strata, correlations, and alarms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from mappa_core.records import Phase
+from mappa_core.store.summary import Interval
+
+AlarmKind = Literal["level", "widening"]
+ALARM_KINDS: tuple[AlarmKind, ...] = ("level", "widening")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Raw score (points) of an agent's actions in one stratum minus that in the others, at equal outcome, over the run.
+
+    `points` is its average and `now` its current value by linear extrapolation of `growth` (points per iteration).
+    Intervals are 95 %, each on its own; None if there is too little data. `against` is the other stratum if there are
+    only two. `actions` counts those in the stratum and in the others. `raised` lists the alarms that the gap has raised
+    so far. mappa-core 0.1.0 recorded `points` and the mean of `growth` alone.
+    """
+
+    phase: Phase
+    agent: str
+    stratifier: str
+    stratum: str
+    against: str | None = None
+    actions: tuple[int, int] | None = None
+    points: Interval | None = None
+    growth: Interval | None = None
+    now: float | None = None
+    acknowledged: bool = False
+    raised: tuple[AlarmKind, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correlation:
+    """Pearson's correlation of raw score and outcome over the `actions` of this iteration whose outcome is known; `r`
+    is None if one of the two does not vary. mappa-core 0.1.0 recorded `r` alone."""
+
+    phase: Phase
+    agent: str
+    actions: int | None = None
+    r: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """A gap that exists (`level`) or grows (`widening`). Each is raised once."""
+
+    kind: AlarmKind
+    gap: Gap
+
+    def __str__(self) -> str:
+        gap, shown = self.gap, self.gap.points
+        assert shown is not None  # no alarm without an estimate
+        text = (
+            f"the coach gives {gap.agent} {shown.mean:+.2f} points where {gap.stratifier} is {gap.stratum}, against "
+            f"{gap.against}, at equal outcome [{shown.low:+.2f}, {shown.high:+.2f}]"
+        )
+        if self.kind == "level":
+            return text
+        assert gap.growth is not None and gap.now is not None
+        return f"{text}, growing by {gap.growth.mean:+.3f} an iteration to {gap.now:+.2f} now"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftReport:
+    """Results of one iteration. `lengths` are gaps of each decile of an agent's actions by sampled tokens (`1`: the
+    shortest of their iteration) against the rest; they raise no alarms. `alarms` are the new ones."""
+
+    gaps: tuple[Gap, ...] = ()
+    lengths: tuple[Gap, ...] = ()
+    correlations: tuple[Correlation, ...] = ()
+    alarms: tuple[Alarm, ...] = ()
+
+    def metrics(self) -> dict[str, float | None]:
+        """Gaps and correlations as flat metrics; None for unknown values."""
+        flat: dict[str, float | None] = {"drift/alarms": len(self.alarms)}
+        for gap in self.gaps:
+            name = f"drift/{gap.phase}/{gap.agent}/{gap.stratifier}/{gap.stratum}"
+            if gap.points is not None:
+                flat[f"{name}/gap"] = gap.points.mean
+                flat[f"{name}/gap_low"], flat[f"{name}/gap_high"] = gap.points.low, gap.points.high
+            flat[f"{name}/growth"] = None if gap.growth is None else gap.growth.mean
+        for one in self.correlations:
+            flat[f"drift/{one.phase}/{one.agent}/correlation"] = one.r
+        return flat

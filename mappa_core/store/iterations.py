@@ -1,0 +1,194 @@
+"""Table `iterations`: reports of finished iterations, and their conversion from runs of mappa-core 0.1.0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from mappa_core.errors import ToolError
+from mappa_core.records import Usage
+from mappa_core.store.agent_columns import AgentSummary
+from mappa_core.store.drift_report import Alarm, Correlation, DriftReport, Gap
+from mappa_core.store.iteration_report import (
+    CoachFigures,
+    CounterfactualFigures,
+    HealthWarning,
+    IterationReport,
+    OutcomeFigures,
+    Staleness,
+    VerdictCount,
+)
+from mappa_core.store.queries import load_events
+from mappa_core.store.schema import DATABASE_SCHEMA, ITERATIONS_TABLE, Database
+from mappa_core.store.summary import Interval
+
+Flat = Mapping[str, float]
+"""Metrics by the names that 0.1.0 stored."""
+_USAGE = ("prompt_tokens", "completion_tokens", "cached_tokens")
+
+
+def load_iterations(database: Database) -> list[IterationReport]:
+    """Reports of all finished iterations, in order."""
+    if database.schema == 1:
+        return _load_flat(database)
+    return [_decode(database, text) for (text,) in database.rows("SELECT report FROM iterations ORDER BY number")]
+
+
+def load_latest_iteration(database: Database) -> IterationReport | None:
+    """Report of the last finished iteration; None before the first."""
+    if database.schema == 1:
+        return next(reversed(_load_flat(database)), None)
+    rows = database.rows("SELECT report FROM iterations ORDER BY number DESC LIMIT 1")
+    return _decode(database, rows[0][0]) if rows else None
+
+
+def _decode(database: Database, text: str) -> IterationReport:
+    """Decode a report; fast path for text without escapes (see `codec`)."""
+    plain = '"@' not in text
+    return msgspec.json.decode(text, type=IterationReport) if plain else database.unpack(IterationReport, text)
+
+
+def upgrade_iterations(database: Database) -> None:
+    """Rewrite the iterations of a database of schema 1, so that a resumed run has one form of them."""
+    if database.schema == DATABASE_SCHEMA:
+        return
+    reports = _load_flat(database)
+    with database.transaction() as connection:
+        connection.execute("DROP TABLE iterations")
+        connection.execute(ITERATIONS_TABLE)
+        rows = [(report.iteration, database.pack(report)) for report in reports]
+        connection.executemany("INSERT INTO iterations VALUES (?, ?)", rows)
+        connection.execute(f"PRAGMA user_version = {DATABASE_SCHEMA}")
+    database.schema = DATABASE_SCHEMA
+
+
+def _load_flat(database: Database) -> list[IterationReport]:
+    """Reports of a run of 0.1.0, whose warnings and alarms are in events alone."""
+    warnings: dict[int, tuple[HealthWarning, ...]] = {}
+    alarms: dict[int, tuple[Alarm, ...]] = {}
+    for event in load_events(database, "health"):
+        warnings[event.body["iteration"]] = msgspec.convert(event.body["warnings"], tuple[HealthWarning, ...])
+    for event in load_events(database, "drift"):
+        alarms[event.body["iteration"]] = msgspec.convert(event.body["alarms"], tuple[Alarm, ...])
+    return [
+        report_of_flat(
+            number, database.unpack(dict[str, float], text), warnings.get(number, ()), alarms.get(number, ())
+        )
+        for number, text in database.rows("SELECT number, metrics FROM iterations ORDER BY number")
+    ]
+
+
+def report_of_flat(
+    number: int, flat: Flat, warnings: tuple[HealthWarning, ...] = (), alarms: tuple[Alarm, ...] = ()
+) -> IterationReport:
+    """Convert the flat metrics of an iteration of 0.1.0. Reasons of missing scores and kinds of errors other than those
+    of tools were not recorded."""
+    lost, failed = int(flat["tools/lost"]), int(flat["rollouts/failed"])
+    kinds = {ToolError.__name__: lost, "unknown": failed - lost}
+    return IterationReport(
+        iteration=number,
+        outcomes=OutcomeFigures(accuracy=flat.get("accuracy"), figures=_under("figure/", flat)),
+        strata=_strata(_under("stratum/", flat)),
+        rollouts=int(flat["rollouts"]),
+        late=int(flat["rollouts/late"]),
+        joined=int(flat["rollouts/joined"]),
+        staleness=Staleness(mean=flat["staleness_mean"], max=flat["staleness_max"])
+        if "staleness_mean" in flat
+        else None,
+        failed_rollouts={kind: count for kind, count in kinds.items() if count},
+        retried_calls=int(flat["tools/attempts_again"]),
+        tokens=int(flat["tokens"]),
+        agents={agent: AgentSummary(**figures) for agent, figures in _by_owner(_under("agent/", flat)).items()},
+        coach=CoachFigures(
+            total=_verdict_count(_under("coach/", flat)),
+            by_agent=_verdict_counts(_under("coach/agent/", flat)),
+            by_coach=_verdict_counts(_under("coach/name/", flat)),
+        ),
+        drift=_drift(_under("drift/", flat), alarms),
+        policies=_by_owner(_under("policy/", flat)),
+        warnings=warnings,
+        corrections={name: int(count) for name, count in _under("corrections/", flat).items()},
+        counterfactuals=_counterfactuals(_under("counterfactual/", flat)),
+        seconds=_under("seconds/", flat),
+    )
+
+
+def _under(prefix: str, flat: Flat) -> dict[str, float]:
+    return {name.removeprefix(prefix): value for name, value in flat.items() if name.startswith(prefix)}
+
+
+def _by_owner(flat: Flat) -> dict[str, dict[str, Any]]:
+    """Group `OWNER/FIGURE` by owner, whose name may hold a `/`."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in flat.items():
+        owner, _, figure = name.rpartition("/")
+        found.setdefault(owner, {})[figure] = value
+    return found
+
+
+def _strata(flat: Flat) -> dict[str, OutcomeFigures]:
+    accuracy: dict[str, float] = {}
+    figures: dict[str, dict[str, float]] = {}
+    for name, value in flat.items():
+        stratum, of_figure, figure = name.partition("/figure/")
+        if of_figure:
+            figures.setdefault(stratum, {})[figure] = value
+        else:
+            accuracy[name.removesuffix("/accuracy")] = value
+    return {
+        name: OutcomeFigures(accuracy=accuracy.get(name), figures=figures.get(name, {}))
+        for name in sorted({*accuracy, *figures})
+    }
+
+
+def _verdict_counts(flat: Flat) -> dict[str, VerdictCount]:
+    return {owner: _verdict_count(figures) for owner, figures in _by_owner(flat).items()}
+
+
+def _verdict_count(flat: Flat) -> VerdictCount:
+    usage = None
+    if "calls" in flat:
+        tokens = {name: int(flat[name]) for name in _USAGE if name in flat}
+        usage = Usage(calls=int(flat["calls"]), usd=flat.get("usd"), **tokens)
+    return VerdictCount(
+        scored=int(flat["verdicts"] - flat["abstained"] - flat["failed"]),
+        abstained=int(flat["abstained"]),
+        failed=int(flat["failed"]),
+        replayed=int(flat["replayed"]) if "replayed" in flat else 0,
+        usage=usage,
+    )
+
+
+def _drift(flat: Flat, alarms: tuple[Alarm, ...]) -> DriftReport:
+    gaps: list[Gap] = []
+    correlations: list[Correlation] = []
+    for owner, figures in _by_owner(flat).items():
+        phase, _, rest = owner.partition("/")
+        if "correlation" in figures:
+            correlations.append(Correlation(phase=phase, agent=rest, r=figures["correlation"]))  # type: ignore[arg-type]
+        if "gap" in figures:
+            agent, stratifier, stratum = rest.split("/", 2)
+            points = Interval(mean=figures["gap"], low=figures.get("gap_low"), high=figures.get("gap_high"))
+            growth = Interval(mean=figures["growth"]) if "growth" in figures else None
+            gaps.append(
+                Gap(
+                    phase=phase,  # type: ignore[arg-type]
+                    agent=agent,
+                    stratifier=stratifier,
+                    stratum=stratum,
+                    points=points,
+                    growth=growth,
+                )
+            )
+    return DriftReport(gaps=tuple(gaps), correlations=tuple(correlations), alarms=alarms)
+
+
+def _counterfactuals(flat: Flat) -> CounterfactualFigures | None:
+    if not flat:
+        return None
+    missing = {why: int(count) for why, count in _under("missing/", flat).items()}
+    counts = (int(flat[name]) for name in ("rollouts", "lost", "settled"))
+    rollouts, lost, settled = counts
+    return CounterfactualFigures(rollouts=rollouts, lost=lost, settled=settled, missing=missing)
