@@ -9,9 +9,8 @@ from rich.console import Console
 
 from mappa_core.cli.progress import agents_table, describe_tool_faults, format_or_dash, format_problem_count
 from mappa_core.cli.result_tables import gains_table, selection_sentence, show_warnings
-from mappa_core.store.reader import Reader
+from mappa_core.runs.reader import RunReader
 from mappa_core.store.summary import CoachSummary, Summary
-from mappa_core.training.health_report import read_warnings
 from mappa_core.training.run import TrainResult
 
 
@@ -34,9 +33,10 @@ def show_run_result(console: Console, trained: TrainResult) -> None:
     )
     if faults := describe_tool_faults(summary.tools.lost, summary.tools.attempts_again):
         console.print(", ".join(faults), style="yellow", highlight=False)
-    with Reader(trained.folder) as reader:
-        show_warnings(console, read_warnings(reader))
-    console.print(f"report   {trained.folder / 'report.html'}", soft_wrap=True, highlight=False)
+    with RunReader(trained.folder) as reader:
+        show_warnings(console, reader.warnings)
+    if (report := trained.folder / "report.html").is_file():
+        console.print(f"report   {report}", soft_wrap=True, highlight=False)
     console.print(f"next     mappa runs show {trained.folder}", soft_wrap=True, highlight=False)
 
 

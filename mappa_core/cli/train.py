@@ -22,7 +22,6 @@ def command(arguments: ConfigArguments, resume: Path | None, dry_run: bool, quie
     """Train a team of agents on a coach's verdict of every action."""
     from rich.console import Console
 
-    from mappa_analysis.view.report import write_report
     from mappa_core.cli import progress, run_result
     from mappa_core.training.run import Run
 
@@ -45,7 +44,6 @@ def command(arguments: ConfigArguments, resume: Path | None, dry_run: bool, quie
         if run.folder is not None:
             click.echo(f"nothing is lost; go on with: mappa train --resume {run.folder}", err=True)
         raise
-    write_report(trained.folder, trained.summary)
     if as_json:
         click.echo(run_result.run_result_json(trained.folder, trained.summary))
     else:

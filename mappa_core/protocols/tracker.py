@@ -68,4 +68,5 @@ class Tracker(ABC):
         verdicts. A trajectory that a resume replays from the record is reported again."""
 
     def close(self, ending: Ending) -> None:
-        """End tracking: send pending data and release resources."""
+        """End tracking: send pending data and release resources. The run's folder is complete by then, with its
+        summary."""

@@ -61,7 +61,8 @@ class Session:
     estimator: Estimator
     loss: Loss | None
     """None if nothing is learned."""
-    trackers: tuple[Tracker, ...]
+    trackers: tuple[tuple[str, Tracker], ...]
+    """Trackers with the names of their offers."""
 
     @property
     def engine(self) -> Engine:
@@ -224,9 +225,15 @@ class _SessionBuilder:
         )
         return team, engine, specs
 
-    def _trackers(self) -> tuple[Tracker, ...]:
-        """Build the trackers without opening them: the caller of the session starts and closes them."""
-        return tuple(self._registry.build("trackers", one.use, one.options) for one in self._config.trackers)
+    def _trackers(self) -> tuple[tuple[str, Tracker], ...]:
+        """Build the trackers of the recipe, and those that every run has; the caller of the session starts and closes
+        them."""
+        registry = self._registry
+        choices = [(one.use, one.options) for one in self._config.trackers]
+        named = {name for name, _ in choices}
+        defaults = [name for name in registry.names("trackers") if registry.offer("trackers", name).default]
+        choices += [(name, None) for name in defaults if name not in named]
+        return tuple((name, registry.build("trackers", name, options)) for name, options in choices)
 
     def _api_policies(self, names: Iterable[str]) -> Mapping[str, ApiPolicy]:
         api_policies = build_api_policies(self._config, self._registry, names)

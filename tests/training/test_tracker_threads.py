@@ -3,12 +3,13 @@
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mappa_core.protocols import TrackedRun, Tracker
-from mappa_core.store.reader import Reader
+from mappa_core.runs import RunReader
 from mappa_core.testing import MemoryRecorder
 from mappa_core.training.metrics import find_metric
 from mappa_core.training.run import Run
@@ -56,10 +57,10 @@ def test_a_run_is_told_with_its_actions_verdicts_rollouts_and_figures(registry, 
     trained = start(registry, tmp_path, "eval.every=1").train()
     (one,) = notes(registry)
     (run,) = one.runs
-    with Reader(trained.folder) as reader:
-        rows = reader.trajectories(limit=1000)
+    with RunReader(trained.folder) as reader:
+        rows = list(reader.trajectories)
         trajectories = {row.id: reader.trajectory(row.id) for row in rows}
-        assert [(at, metrics) for at, metrics in one.logged if "accuracy" in metrics] == reader.iterations()
+        assert [(at, metrics) for at, metrics in one.logged if "accuracy" in metrics] == list(reader.iterations)
     assert (run.name, run.folder, run.done, run.seed) == (trained.folder.name, trained.folder, 0, 0)
     assert (run.plugin, run.recipe, run.config["train"]["iterations"]) == ("doubles", "tiny", 2)
     assert {split for split, _, _ in one.rollouts} == {"train", "eval"}
@@ -136,6 +137,36 @@ def test_after_a_start_that_fails_it_is_closed_and_hears_nothing_else():
 def test_without_trackers_nothing_stands_between_the_run_and_its_store():
     store = MemoryRecorder()
     assert TrackerThreads([]).recorder(store) is store
+
+
+def test_a_tracker_of_metrics_alone_does_not_stand_between_them_either():
+    class Metrics(Tracker):
+        def log(self, iteration, metrics): ...
+
+    store = MemoryRecorder()
+    assert TrackerThreads([("metrics", Metrics())]).recorder(store) is store
+
+
+def test_a_tracker_that_every_run_has_is_started_unless_the_recipe_names_it(registry, tmp_path):
+    plugin = registry.plugins["doubles"]
+    notes_offer = replace(plugin.offers["trackers"]["notes"], default=True)
+    offers = {**plugin.offers, "trackers": {"notes": notes_offer}}
+    registry = replace(registry, plugins={**registry.plugins, "doubles": replace(plugin, offers=offers)})
+    for number, settings in enumerate((["trackers=[]"], [])):
+        start(registry, tmp_path, "train.iterations=1", *settings).train()
+        assert len(notes(registry)) == number + 1
+
+
+def test_when_a_tracker_is_closed_the_folder_of_the_run_is_complete(registry, tmp_path, monkeypatch):
+    seen = []
+
+    def close(self, ending):
+        with RunReader(self.runs[0].folder) as reader:
+            seen.append((ending, reader.summary.status, len(list(reader.iterations))))
+
+    monkeypatch.setattr(type(registry.build("trackers", "notes")), "close", close)
+    start(registry, tmp_path / "runs", f"store.scratch={tmp_path / 'scratch'}").train()
+    assert seen == [("done", "done", 2)]
 
 
 def test_every_figure_of_a_run_is_in_the_documented_set(registry, tmp_path):

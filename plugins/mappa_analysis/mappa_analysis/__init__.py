@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mappa_analysis.importing.offers import ImportedCoach, ImportedOptions, ImportedWorkflow
-from mappa_core import Coach, Offer, Workflow, hookimpl
+from mappa_analysis.report_tracker import ReportOptions, ReportTracker
+from mappa_core import Coach, Offer, Tracker, Workflow, hookimpl
 
 
 @hookimpl
@@ -16,3 +17,8 @@ def mappa_workflows() -> Iterable[Offer[Workflow]]:
 @hookimpl
 def mappa_coaches() -> Iterable[Offer[Coach]]:
     yield Offer("imported", ImportedCoach)
+
+
+@hookimpl
+def mappa_trackers() -> Iterable[Offer[Tracker]]:
+    yield Offer("report", ReportTracker, ReportOptions, default=True)
