@@ -1,21 +1,8 @@
-from .calls.errors import Secret as Secret
-from .calls.errors import fault_of_status as fault_of_status
-from .calls.errors import one_line as one_line
-from .calls.errors import retry_after as retry_after
-from .calls.loop_bound import LoopBound as LoopBound
-from .calls.loop_bound import environment_without as environment_without
-from .calls.parse import decode_answer as decode_answer
-from .calls.parse import error_in as error_in
-from .calls.parse import stop_of as stop_of
-from .calls.parse import token_count as token_count
-from .calls.parse import token_sum as token_sum
 from .config.schema import Use as Use
 from .defaults.row_files import Rows as Rows
 from .defaults.row_files import read_rows as read_rows
 from .defaults.task_sources import HuggingFaceOptions as HuggingFaceOptions
 from .defaults.task_sources import dataset_rows as dataset_rows
-from .errors import CallError as CallError
-from .errors import CallFault as CallFault
 from .errors import CoachError as CoachError
 from .errors import ConfigError as ConfigError
 from .errors import EngineError as EngineError
@@ -40,7 +27,6 @@ from .hookspecs import NoOptions as NoOptions
 from .hookspecs import Offer as Offer
 from .hookspecs import hookimpl as hookimpl
 from .protocols import Bench as Bench
-from .protocols import Cassette as Cassette
 from .protocols import Coach as Coach
 from .protocols import Ending as Ending
 from .protocols import Engine as Engine
@@ -49,9 +35,6 @@ from .protocols import Loss as Loss
 from .protocols import LossRows as LossRows
 from .protocols import PolicySpec as PolicySpec
 from .protocols import ProgramRun as ProgramRun
-from .protocols import Provider as Provider
-from .protocols import Reply as Reply
-from .protocols import Request as Request
 from .protocols import Rewards as Rewards
 from .protocols import Sampler as Sampler
 from .protocols import Sandboxed as Sandboxed
@@ -63,7 +46,6 @@ from .protocols import Tool as Tool
 from .protocols import Toolbox as Toolbox
 from .protocols import TrackedRun as TrackedRun
 from .protocols import Tracker as Tracker
-from .protocols import Transport as Transport
 from .protocols import Workflow as Workflow
 from .protocols import Workspace as Workspace
 from .records import MAX_SCORE as MAX_SCORE

@@ -1,17 +1,17 @@
-"""For authors of transports: faults of HTTP statuses, Retry-After headers, and API keys that are never printed."""
+"""For authors of transports: errors of providers, by status, headers and body."""
 
 from __future__ import annotations
 
 import math
-import os
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import NoReturn
-from urllib.parse import quote
+from typing import Any
 
-from mappa_core.errors import CallFault, ConfigError
+from msgspec import DecodeError, json
+
+from mappa_core.errors import CallFault
 
 _FAULT_BY_STATUS: Mapping[int, CallFault] = {
     401: "key",
@@ -28,7 +28,7 @@ _FAULT_BY_STATUS: Mapping[int, CallFault] = {
 }
 
 
-def fault_of_status(status: int) -> CallFault:
+def fault_from_status(status: int) -> CallFault:
     """Return the fault of an HTTP status. The body may be more specific (a 429 that means `quota`, a 400 that means
     `schema` or `too_long`). A status below 300 is no error status: the answer is `garbled`."""
     if status in _FAULT_BY_STATUS:
@@ -70,57 +70,52 @@ def _date(text: str | None) -> datetime | None:
 
 
 def one_line(text: str, limit: int = 500) -> str:
-    """Return `text` as one line of at most `limit` characters, for error messages, which may quote whole pages. If the
-    text may contain a key, use `Secret.hide`."""
+    """Return `text` as one line of at most `limit` characters, for error messages. If it may contain a key, use
+    `Secret.hide`."""
     line = " ".join(text.split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
-class Secret:
-    """The value of an API key. It prints as its name, cannot be pickled or copied, and is read by `reveal` only."""
+@dataclass(frozen=True, slots=True)
+class ErrorBody:
+    """The body of an error as parsed.
 
-    __slots__ = ("_name", "_value")
+    `status` is that of the response or, if the error came with status 200, its integer `code`, else None. `fields` are
+    those of the error, `message` is its own message, or the whole `body` without one.
+    """
 
-    def __init__(self, value: str, name: str) -> None:
-        if not value:
-            raise ValueError(f"{name} has no value")
-        self._value = value
-        self._name = name
+    status: int | None
+    fields: Mapping[str, Any]
+    message: str
+    body: str
 
-    @classmethod
-    def from_env(cls, variable: str, owner: str) -> Secret:
-        """Read an environment variable and strip the white space around its value. `owner` says in messages who needs
-        it (`the coach gemini`).
+    @property
+    def status_fault(self) -> CallFault:
+        """The fault by the status alone; `server` without one."""
+        return "server" if self.status is None else fault_from_status(self.status)
 
-        Raises:
-            ConfigError: the variable is unset or empty, or its value cannot be sent in a header. No message holds a
-                value.
+
+@dataclass(frozen=True, slots=True)
+class ErrorParser:
+    """Parses the errors of a provider; `classify` is what only this provider's errors say."""
+
+    classify: Callable[[ErrorBody], CallFault] = lambda error: error.status_fault
+
+    def __call__(self, status: int | None, body: str) -> tuple[CallFault, str]:
+        """Return the fault and the message of an error with `status`; None: it came with status 200.
+
+        Servers write `{"error": {"message": …, …}}`, `{"error": "…"}`, the fields without `error` around them, or a
+        list of one of these.
         """
-        if not os.environ.get(variable, "").strip():
-            if not re.fullmatch(r"[A-Z][A-Z0-9_]*", variable):  # perhaps the key itself
-                raise ConfigError(f"{owner} needs the name of the environment variable that holds its key, not the key")
-            raise ConfigError(f"{variable} is not set or empty: {owner} needs its key in this environment variable")
-        secret = cls(os.environ[variable].strip(), variable)
-        if not re.fullmatch("[!-~]+", secret._value):
-            raise ConfigError(f"{variable} holds characters that no key has (white space or not ASCII): set it again")
-        return secret
-
-    def reveal(self) -> str:
-        """Return the value. Only for the client that sends it."""
-        return self._value
-
-    def hide(self, text: str, limit: int = 500) -> str:
-        """Return `text` as one line of at most `limit` characters with the value masked, also where it is
-        percent-encoded (as in a URL), for error messages, which may quote the request."""
-        forms = "|".join(re.escape(form) for form in (self._value, quote(self._value, safe="")))
-        return one_line(re.sub(forms, lambda _: f"[{self._name}]", text, flags=re.IGNORECASE), limit)
-
-    def scrub(self, text: str) -> str:
-        """Return `text` with the value masked and otherwise unchanged, for answers, which are parsed and stored."""
-        return text.replace(self._value, f"[{self._name}]")
-
-    def __repr__(self) -> str:
-        return f"Secret({self._name})"
-
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError(f"{self!r} is not pickled or copied: pass on the name of its environment variable")
+        try:
+            value = json.decode(body)
+        except DecodeError:
+            value = None
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        error = value.get("error", value) if isinstance(value, dict) else None
+        fields = error if isinstance(error, dict) else {"message": error}
+        message = fields["message"] if isinstance(fields.get("message"), str) else body.strip()
+        code = fields.get("code") if status is None else status
+        found = ErrorBody(code if type(code) is int else None, fields, message, body)
+        return self.classify(found), f"status {status or 200}: {message}"

@@ -43,7 +43,7 @@ class LoopBound(Generic[ClientT]):
 
 
 @contextmanager
-def environment_without(*variables: str) -> Iterator[None]:
+def hidden_environment(*variables: str) -> Iterator[None]:
     """Hide environment variables that an SDK reads even if it is given explicit arguments. They are hidden from the
     whole process: only create the client inside, and await nothing there."""
     hidden = {name: os.environ.pop(name) for name in variables if name in os.environ}

@@ -2,50 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from msgspec import DecodeError, json
 
-from mappa_core.calls.errors import one_line
+from mappa_core.calls.errors import ErrorParser, one_line
 from mappa_core.errors import CallError
+from mappa_core.records import Usage
 
 Shape = TypeVar("Shape")
 StopReason = Literal["end", "length", "blocked"]
 
 
-def decode_answer(body: str, shape: type[Shape]) -> Shape:
+def decode_answer(body: str, shape: type[Shape], parse_error: ErrorParser | None = None) -> Shape:
     """Decode the JSON in `body` as `shape`, a msgspec Struct with the needed fields. Require as little as possible: a
-    missing field that the reply does not need should not lose the reply.
+    missing field that the reply does not need should not lose the reply. `parse_error` is for providers that send
+    errors with status 200, in the field `error` of `shape`.
 
     Raises:
-        CallError: `garbled`; it is no JSON, or of another shape.
+        CallError: `garbled`, it is no JSON, or of another shape; or the error that it holds.
     """
     try:
-        return json.decode(body, type=shape)
+        answer = json.decode(body, type=shape)
     except DecodeError as error:
         raise CallError("garbled", f"{error}, in the answer {one_line(body)!r}") from None
+    if parse_error is not None and getattr(answer, "error", None) is not None:
+        fault, message = parse_error(None, body)
+        raise CallError(fault, one_line(message))
+    return answer
 
 
-def error_in(body: str) -> tuple[Mapping[str, Any], str]:
-    """Return the fields of the error in `body`, and its full message.
-
-    Servers write `{"error": {"message": …, …}}`, `{"error": "…"}`, the fields without `error` around them, or a list of
-    one of these. Without a message the whole body is returned.
-    """
-    try:
-        value = json.decode(body)
-    except DecodeError:
-        value = None
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    error = value.get("error", value) if isinstance(value, dict) else None
-    fields = error if isinstance(error, dict) else {"message": error}
-    message = fields.get("message")
-    return fields, message if isinstance(message, str) else body.strip()
-
-
-def stop_of(reason: str | None, known: Mapping[str, StopReason]) -> StopReason:
+def map_stop_reason(reason: str | None, known: Mapping[str, StopReason]) -> StopReason:
     """Map the provider's finish `reason` to the `stop` of a reply, by the table `known`.
 
     Raises:
@@ -56,15 +44,46 @@ def stop_of(reason: str | None, known: Mapping[str, StopReason]) -> StopReason:
     return known[reason]
 
 
-def token_count(value: Any, *path: str) -> int | None:
-    """Return the token count at `path` in a provider's usage object; None if it is missing or no whole number from 0
-    on."""
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value if type(value) is int and value >= 0 else None
+def join_details(*details: str | None) -> str:
+    """Join the known ones of a provider's terms and reasons, from the general to the specific, for `Reply.detail`."""
+    return ": ".join(detail for detail in details if detail)
 
 
-def token_sum(*counts: int | None) -> int | None:
-    """Return the sum of `counts`; None if one of them is unknown."""
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+def parse_usage(
+    value: Any,
+    *,
+    prompt: str | Sequence[str],
+    completion: str | Sequence[str],
+    cached: str | None = None,
+    thinking: str | None = None,
+    optional: Container[str] = (),
+) -> Usage | None:
+    """Parse the token counts of one call from a provider's usage object; None if `value` is none.
+
+    Each count is given by its path, keys joined by dots, or by paths whose counts are added up, of which the `optional`
+    ones may be missing or null. A count that is missing, or no whole number from 0 on, is None.
+    """
+    if not isinstance(value, dict):
+        return None
+
+    def total(paths: str | Sequence[str] | None) -> int | None:
+        if paths is None or isinstance(paths, str):
+            counts = [None if paths is None else _at(value, paths)]
+        else:
+            counts = [_at(value, path) for path in paths if path not in optional or _at(value, path) is not None]
+        known = [count for count in counts if type(count) is int and count >= 0]
+        return sum(known) if len(known) == len(counts) else None
+
+    return Usage(
+        calls=1,
+        prompt_tokens=total(prompt),
+        completion_tokens=total(completion),
+        cached_tokens=total(cached),
+        thinking_tokens=total(thinking),
+    )
+
+
+def _at(value: Any, path: str) -> Any:
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value

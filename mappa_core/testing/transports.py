@@ -83,7 +83,7 @@ class TransportContract:
     @pytest.mark.parametrize("what", WIRE_TROUBLES)
     async def test_every_server_fault_is_a_call_error(self, what: str, caplog: pytest.LogCaptureFixture) -> None:
         """Every failure is a `CallError` of the right kind, after one request, without the key in any text. See
-        `WIRE_TROUBLES`; map statuses by `fault_of_status`, and neither raise an error of your client nor keep it as
+        `WIRE_TROUBLES`; map statuses by `fault_from_status`, and neither raise an error of your client nor keep it as
         `__context__`. Clients retry idempotent methods (GET, PUT) by themselves: use POST."""
         caplog.set_level(logging.DEBUG)
         answer, kind = WIRE_TROUBLES[what]

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.calls.errors import Secret, fault_of_status, one_line, retry_after
+from mappa_core.calls.errors import ErrorBody, ErrorParser, fault_from_status, one_line, retry_after
+from mappa_core.calls.secret import Secret
 from mappa_core.errors import CallFault, ConfigError
 
 KEY = "sk-ant/PLANTED+0123456789=="
@@ -33,12 +34,12 @@ KEY = "sk-ant/PLANTED+0123456789=="
     }.items(),
 )
 def test_the_fault_of_a_status(fault, statuses):
-    assert [fault_of_status(status) for status in statuses] == [fault] * len(statuses)
+    assert [fault_from_status(status) for status in statuses] == [fault] * len(statuses)
 
 
 @given(st.integers(100, 1000))
 def test_every_status_has_a_fault(status):
-    assert fault_of_status(status) in get_args(CallFault)
+    assert fault_from_status(status) in get_args(CallFault)
 
 
 @pytest.mark.parametrize(
@@ -193,3 +194,44 @@ def test_an_answer_is_scrubbed_of_the_key_and_of_nothing_else(secret):
 def test_a_secret_has_a_value():
     with pytest.raises(ValueError, match="GEMINI_API_KEY has no value"):
         Secret("", "GEMINI_API_KEY")
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab") | st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "fields", "message"),
+    [
+        ('{"error": {"message": "No.", "code": 400}}', {"message": "No.", "code": 400}, "No."),
+        ('[{"error": {"message": "No."}}]', {"message": "No."}, "No."),
+        ('{"error": "No."}', {"message": "No."}, "No."),
+        ('{"message": "No.", "code": 400}', {"message": "No.", "code": 400}, "No."),
+        ('{"error": {"message": ["No."]}}', {"message": ["No."]}, '{"error": {"message": ["No."]}}'),
+        ('{"detail": "Not Found"}\n', {"detail": "Not Found"}, '{"detail": "Not Found"}'),
+        ("[1, 2]", {"message": None}, "[1, 2]"),
+        (" <html>bad</html>\n", {"message": None}, "<html>bad</html>"),
+        ("", {"message": None}, ""),
+    ],
+)
+def test_an_error_is_found_however_it_is_wrapped(body, fields, message):
+    parser = ErrorParser(lambda error: kept.append(error) or error.status_fault)
+    kept: list[ErrorBody] = []
+    assert parser(400, body) == ("request", f"status 400: {message}")
+    assert kept == [ErrorBody(400, fields, message, body)]
+
+
+@given(ANY_JSON.map(json.dumps) | st.text())
+def test_any_body_may_tell_of_an_error(body):
+    for status in (None, 500):
+        fault, message = ErrorParser()(status, body)
+        assert fault in get_args(CallFault)
+        assert message.startswith(f"status {status or 200}: ")
+
+
+def test_a_code_stands_for_the_status_of_an_error_with_status_200():
+    assert ErrorParser()(None, '{"error": {"message": "No.", "code": 429}}') == ("rate_limit", "status 200: No.")
+    assert ErrorParser()(None, '{"error": {"message": "No.", "code": "odd"}}') == ("server", "status 200: No.")

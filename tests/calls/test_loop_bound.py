@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from mappa_core.calls.loop_bound import LoopBound, environment_without
+from mappa_core.calls.loop_bound import LoopBound, hidden_environment
 
 
 class Client:
@@ -93,7 +93,7 @@ def test_variables_are_hidden_and_come_back_whatever_happens(monkeypatch):
     monkeypatch.setenv("ODD_KEY", "another")
     monkeypatch.delenv("ODD_NOTHING", raising=False)
     before = dict(os.environ)
-    with pytest.raises(ZeroDivisionError), environment_without("ODD_HEADERS", "ODD_NOTHING"):
+    with pytest.raises(ZeroDivisionError), hidden_environment("ODD_HEADERS", "ODD_NOTHING"):
         assert "ODD_HEADERS" not in os.environ
         assert os.environ["ODD_KEY"] == "another"
         raise ZeroDivisionError

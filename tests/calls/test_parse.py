@@ -1,20 +1,11 @@
 """What a provider answers: a shape, an error, an end, a number of tokens, or none of these."""
 
-import json
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import Struct
 
-from mappa_core.calls.parse import decode_answer, error_in, stop_of, token_count, token_sum
+from mappa_core.calls.errors import ErrorParser
+from mappa_core.calls.parse import decode_answer, join_details, map_stop_reason, parse_usage
 from mappa_core.errors import CallError
-
-ANY_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab") | st.text(), inner, max_size=3),
-    max_leaves=8,
-)
 
 
 class Answer(Struct):
@@ -50,66 +41,58 @@ def test_a_long_answer_is_quoted_in_part():
     assert len(str(caught.value)) < 600
 
 
-@pytest.mark.parametrize(
-    ("body", "fields", "message"),
-    [
-        ('{"error": {"message": "No.", "code": 400}}', {"message": "No.", "code": 400}, "No."),
-        ('[{"error": {"message": "No."}}]', {"message": "No."}, "No."),
-        ('{"error": "No."}', {"message": "No."}, "No."),
-        ('{"message": "No.", "code": 400}', {"message": "No.", "code": 400}, "No."),
-        ('{"error": {"message": ["No."]}}', {"message": ["No."]}, '{"error": {"message": ["No."]}}'),
-        ('{"detail": "Not Found"}\n', {"detail": "Not Found"}, '{"detail": "Not Found"}'),
-        ("[1, 2]", {"message": None}, "[1, 2]"),
-        (" <html>bad</html>\n", {"message": None}, "<html>bad</html>"),
-        ("", {"message": None}, ""),
-    ],
-)
-def test_an_error_is_found_however_it_is_wrapped(body, fields, message):
-    assert error_in(body) == (fields, message)
-
-
-@given(ANY_JSON.map(json.dumps) | st.text())
-def test_any_body_may_tell_of_an_error(body):
-    fields, message = error_in(body)
-    assert isinstance(fields, dict)
-    assert isinstance(message, str)
-
-
 def test_an_end_that_is_not_known_is_no_reply():
     known = {"stop": "end", "content_filter": "blocked"}
-    assert [stop_of(reason, known) for reason in known] == ["end", "blocked"]
+    assert [map_stop_reason(reason, known) for reason in known] == ["end", "blocked"]
     for reason in (None, "abort", "x" * 9999):
         with pytest.raises(CallError, match=f"garbled: .* not known: {reason}"[:60]) as caught:
-            stop_of(reason, known)
+            map_stop_reason(reason, known)
         assert len(str(caught.value)) < 600
+
+
+def test_an_error_with_status_200_is_raised():
+    class Maybe(Struct):
+        error: object = None
+
+    said = '{"error": {"message": "Slow down.", "code": 429}}'
+    assert decode_answer(said, Maybe).error is not None
+    assert decode_answer('{"error": null}', Maybe, ErrorParser()).error is None
+    with pytest.raises(CallError, match="rate_limit: status 200: Slow down"):
+        decode_answer(said, Maybe, ErrorParser())
+
+
+def test_details_that_are_known_are_joined():
+    assert join_details("refusal", None, "", "cyber") == "refusal: cyber"
 
 
 @pytest.mark.parametrize(
     ("said", "path", "count"),
     [
-        (7, (), 7),
-        (0, (), 0),
-        ({"a": 7}, ("a",), 7),
-        ({"a": {"b": 7}}, ("a", "b"), 7),
-        ({"a": {"b": 7}}, ("a",), None),
-        ({"a": None}, ("a", "b"), None),
-        ({"a": [7]}, ("a", "b"), None),
-        ({}, ("a",), None),
-        (None, ("a",), None),
-        (None, (), None),
-        (-1, (), None),
-        (7.0, (), None),
-        ("7", (), None),
-        (True, (), None),
+        ({"a": 7}, "a", 7),
+        ({"a": 0}, "a", 0),
+        ({"a": {"b": 7}}, "a.b", 7),
+        ({"a": {"b": 7}}, "a", None),
+        ({"a": None}, "a.b", None),
+        ({"a": [7]}, "a.b", None),
+        ({}, "a", None),
+        ({"a": -1}, "a", None),
+        ({"a": 7.0}, "a", None),
+        ({"a": "7"}, "a", None),
+        ({"a": True}, "a", None),
+        ({"a": 5, "b": 0, "c": 8}, ("a", "b", "c"), 13),
+        ({"a": 5, "b": None}, ("a", "b"), None),
+        ({"a": 5, "x": None}, ("a", "x"), 5),  # x is optional
+        ({"a": 5}, ("a", "x"), 5),
+        ({"a": 5, "x": "8"}, ("a", "x"), None),
+        ({"x": None}, "x", None),
     ],
 )
 def test_a_number_of_tokens_is_a_whole_number_or_unknown(said, path, count):
-    found = token_count(said, *path)
-    assert (found, type(found)) == (count, type(count))
+    usage = parse_usage(said, prompt=path, completion="nothing", optional=("x",))
+    assert (usage.prompt_tokens, type(usage.prompt_tokens)) == (count, type(count))
+    assert usage.completion_tokens is usage.cached_tokens is usage.thinking_tokens is None
 
 
-@pytest.mark.parametrize(
-    ("counts", "total"), [((), 0), ((5,), 5), ((5, 0, 8), 13), ((5, None), None), ((None,), None), ((0, 0), 0)]
-)
-def test_a_sum_is_unknown_where_a_part_is(counts, total):
-    assert token_sum(*counts) == total
+@pytest.mark.parametrize("value", [None, "many", 7, [7]])
+def test_usage_that_is_no_object_is_unknown(value):
+    assert parse_usage(value, prompt="a", completion="b") is None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from mappa_core import ConfigError
+from mappa_core.transport import check_base_url
 
 MIN_THINKING_BUDGET = 1024
 
@@ -30,10 +31,8 @@ class Options:
 
     def check(self) -> None:
         """Raise ConfigError where a value is not allowed."""
-        url = urlsplit(self.base_url)
-        if url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc:
-            raise ConfigError("anthropic: base_url: must be http(s)://HOST, with no name or password in it")
-        if url.path.rstrip("/").endswith("/v1"):
+        check_base_url("anthropic", self.base_url)
+        if urlsplit(self.base_url).path.rstrip("/").endswith("/v1"):
             raise ConfigError(f"anthropic: base_url: the /v1 at its end is added to it: {self.base_url!r}")
         if self.thinking not in (None, "adaptive", "disabled"):
             raise ConfigError(f"anthropic: thinking: must be adaptive or disabled, not {self.thinking!r}")

@@ -11,7 +11,8 @@ from typing import Any
 from anthropic import transform_schema
 
 from mappa_coach_anthropic.options import Options
-from mappa_core import Message, Request
+from mappa_core import Message
+from mappa_core.transport import Request
 
 
 def build_arguments(options: Options, request: Request) -> dict[str, Any]:

@@ -6,25 +6,23 @@ Only the fields that a reply needs are required; a usage figure that is missing 
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
-from mappa_core import (
-    CallError,
+from mappa_core.transport import (
     CallFault,
+    ErrorBody,
+    ErrorParser,
     Reply,
-    Usage,
+    StopReason,
     decode_answer,
-    error_in,
-    fault_of_status,
-    one_line,
-    stop_of,
-    token_count,
-    token_sum,
+    join_details,
+    map_stop_reason,
+    parse_usage,
 )
 
-STOP_REASONS: dict[str, Literal["end", "length", "blocked"]] = {
+STOP_REASONS: dict[str, StopReason] = {
     "end_turn": "end",
     "stop_sequence": "end",
     "max_tokens": "length",
@@ -45,6 +43,8 @@ FAULT_OF_ERROR_TYPE: dict[Any, CallFault] = {
     "timeout_error": "timeout",
 }
 """Error types that come with status 200; every other type counts as a fault of the server."""
+
+CACHE_COUNTS = ("cache_read_input_tokens", "cache_creation_input_tokens")
 
 NO_CREDIT_PATTERN = re.compile(r"credit balance", re.IGNORECASE)
 TOO_LONG_PATTERN = re.compile(r"prompt is too long|context (limit|window)", re.IGNORECASE)
@@ -77,19 +77,22 @@ class _Count(Struct):
 def parse_message(body: str, model: str) -> Reply:
     """Parse the body of a message. `model` is the requested model, used where the body names none. Raises CallError
     where the body holds no reply."""
-    message = decode_answer(body, _Message)
-    if message.error is not None:
-        kind, words = parse_error(None, body)
-        raise CallError(kind, one_line(words))
-    stop = stop_of(message.stop_reason, STOP_REASONS)
+    message = decode_answer(body, _Message, parse_error)
     details = message.stop_details or _Details()
-    reasons = (message.stop_reason, details.category, details.explanation)
     return Reply(
         text="".join(block.text or "" for block in message.content or () if block.type == "text"),
-        stop=stop,
-        detail=": ".join(word for word in reasons if word),
+        stop=map_stop_reason(message.stop_reason, STOP_REASONS),
+        detail=join_details(message.stop_reason, details.category, details.explanation),
         model=message.model or model,
-        usage=_parse_usage(message.usage),
+        usage=parse_usage(
+            message.usage,
+            # The three counts exclude each other. A server without a prompt cache has no counts of it.
+            prompt=("input_tokens", *CACHE_COUNTS),
+            completion="output_tokens",
+            cached="cache_read_input_tokens",
+            thinking="output_tokens_details.thinking_tokens",
+            optional=CACHE_COUNTS,
+        ),
         raw=body,
     )
 
@@ -99,34 +102,17 @@ def parse_token_count(body: str) -> int:
     return decode_answer(body, _Count).input_tokens
 
 
-def parse_error(status: int | None, body: str) -> tuple[CallFault, str]:
-    """Classify an error with `status` (None: it came with status 200); return the fault and the provider's message."""
-    error, message = error_in(body)
-    return _classify_error(status, error.get("type"), message), f"status {status or 200}: {message}"
-
-
-def _classify_error(status: int | None, kind: Any, message: str) -> CallFault:
+def _classify_error(error: ErrorBody) -> CallFault:
+    kind = error.fields.get("type")
     named = FAULT_OF_ERROR_TYPE.get(kind) if isinstance(kind, str) else None
-    fault = named if named == "quota" else fault_of_status(status) if status is not None else named or "server"
+    fault = named if named is not None and (named == "quota" or error.status is None) else error.status_fault
     if fault != "request":
         return fault
-    if NO_CREDIT_PATTERN.search(message):
+    if NO_CREDIT_PATTERN.search(error.message):
         return "quota"
-    if TOO_LONG_PATTERN.search(message):
+    if TOO_LONG_PATTERN.search(error.message):
         return "too_long"
-    return "schema" if SCHEMA_REFUSED_PATTERN.search(message) else fault
+    return "schema" if SCHEMA_REFUSED_PATTERN.search(error.message) else fault
 
 
-def _parse_usage(usage: Any) -> Usage | None:
-    if not isinstance(usage, dict):
-        return None
-    # The three counts exclude each other. A server without a prompt cache leaves the cache counts out, or sends null.
-    caches = ("cache_read_input_tokens", "cache_creation_input_tokens")
-    written = [token_count(usage, name) for name in caches if usage.get(name) is not None]
-    return Usage(
-        calls=1,
-        prompt_tokens=token_sum(token_count(usage, "input_tokens"), *written),
-        completion_tokens=token_count(usage, "output_tokens"),
-        cached_tokens=token_count(usage, "cache_read_input_tokens"),
-        thinking_tokens=token_count(usage, "output_tokens_details", "thinking_tokens"),
-    )
+parse_error = ErrorParser(_classify_error)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from mappa_core import ConfigError
+from mappa_core.transport import check_base_url
 
 THINKING_LEVELS = ("minimal", "low", "medium", "high", "xhigh")
 MULTI_REGIONS = ("us", "eu")
@@ -45,9 +45,7 @@ class Options:
 
     def check(self) -> None:
         """Raise ConfigError where a value is not allowed."""
-        url = urlsplit(self.url)
-        if url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc:
-            raise ConfigError("gemini: base_url: must be http(s)://HOST, with no name or password in it")
+        check_base_url("gemini", self.url)
         if self.project is not None and not self.vertex:
             raise ConfigError("gemini: project: is of Vertex AI; set vertex=true, or leave it out")
         if self.thinking_budget is not None and self.thinking_level is not None:

@@ -9,7 +9,8 @@ from typing import Any
 from google.genai import types
 
 from mappa_coach_gemini.options import Options
-from mappa_core import Message, Request
+from mappa_core import Message
+from mappa_core.transport import Request
 
 WIRE_ROLES = {"system": "user", "user": "user", "assistant": "model"}
 

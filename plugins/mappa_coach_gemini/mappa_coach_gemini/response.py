@@ -6,25 +6,25 @@ Only the fields that a reply needs are required; a usage figure that is missing 
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
-from mappa_core import (
+from mappa_core import Usage
+from mappa_core.transport import (
     CallError,
     CallFault,
+    ErrorBody,
+    ErrorParser,
     Reply,
-    Usage,
+    StopReason,
     decode_answer,
-    error_in,
-    fault_of_status,
-    one_line,
-    stop_of,
-    token_count,
-    token_sum,
+    join_details,
+    map_stop_reason,
+    parse_usage,
 )
 
-STOP_REASONS: dict[str, Literal["end", "length", "blocked"]] = {
+STOP_REASONS: dict[str, StopReason] = {
     "STOP": "end",
     "MAX_TOKENS": "length",
     "CONTINUATION": "length",
@@ -44,6 +44,8 @@ STOP_REASONS: dict[str, Literal["end", "length", "blocked"]] = {
     ),
 }
 """Finish reason of the API -> how the reply ended."""
+
+ZERO_COUNTS = dict.fromkeys(("candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount"), 0)
 
 WRONG_KEY_PATTERN = re.compile(r"API_KEY_INVALID|API key (not valid|expired)", re.IGNORECASE)
 DAILY_QUOTA_PATTERN = re.compile(r"PerDay")
@@ -83,37 +85,25 @@ class _Response(Struct, rename="camel"):
 def parse_response(body: str, model: str) -> Reply:
     """Parse the body of a response. `model` is the requested model, used where the body names none. Raises CallError
     where the body holds no reply."""
-    answer = decode_answer(body, _Response)
-    if answer.error is not None:
-        kind, words = parse_error(None, body)
-        raise CallError(kind, one_line(words))
+    answer = decode_answer(body, _Response, parse_error)
     feedback = answer.prompt_feedback or _Feedback()
     model, usage = answer.model_version or model, _parse_usage(answer.usage_metadata)
     if not answer.candidates and feedback.block_reason:
         reasons = ("prompt", feedback.block_reason, feedback.block_reason_message)
-        return Reply(text="", stop="blocked", detail=_join_words(*reasons), model=model, usage=usage, raw=body)
+        return Reply(text="", stop="blocked", detail=join_details(*reasons), model=model, usage=usage, raw=body)
     if not answer.candidates:
         raise CallError("garbled", "the answer holds no candidate")
     candidate = answer.candidates[0]
-    stop = stop_of(candidate.finish_reason, STOP_REASONS)
+    stop = map_stop_reason(candidate.finish_reason, STOP_REASONS)
     parts = (candidate.content or _Content()).parts or ()
     return Reply(
         text="".join(part.text or "" for part in parts if not part.thought),
         stop=stop,
-        detail=_join_words(candidate.finish_reason, candidate.finish_message),
+        detail=join_details(candidate.finish_reason, candidate.finish_message),
         model=model,
         usage=usage,
         raw=body,
     )
-
-
-def parse_error(status: int | None, body: str) -> tuple[CallFault, str]:
-    """Classify an error with `status` (None: it came with status 200); return the fault and the provider's message."""
-    error, message = error_in(body)
-    if status is None:
-        code = error.get("code")
-        return _classify_error(code if isinstance(code, int) else 500, body, message), f"status 200: {message}"
-    return _classify_error(status, body, message), f"status {status}: {message}"
 
 
 def parse_retry_delay(body: str) -> float | None:
@@ -122,36 +112,28 @@ def parse_retry_delay(body: str) -> float | None:
     return None if match is None else float(match[1])
 
 
-def _classify_error(status: int, body: str, message: str) -> CallFault:
-    fault = fault_of_status(status)
-    if fault == "rate_limit" and DAILY_QUOTA_PATTERN.search(body):
+def _classify_error(error: ErrorBody) -> CallFault:
+    fault = error.status_fault
+    if fault == "rate_limit" and DAILY_QUOTA_PATTERN.search(error.body):
         return "quota"
     if fault != "request":
         return fault
-    if WRONG_KEY_PATTERN.search(body):
+    if WRONG_KEY_PATTERN.search(error.body):
         return "key"
-    if TOO_LONG_PATTERN.search(message):
+    if TOO_LONG_PATTERN.search(error.message):
         return "too_long"
-    return "schema" if SCHEMA_REFUSED_PATTERN.search(message) else fault
+    return "schema" if SCHEMA_REFUSED_PATTERN.search(error.message) else fault
 
 
-def _join_words(*words: str | None) -> str:
-    return ": ".join(word for word in words if word)
+parse_error = ErrorParser(_classify_error)
 
 
-def _parse_usage(usage: Any) -> Usage | None:
-    if not isinstance(usage, dict):
-        return None
-    thoughts = _count_or_zero(usage, "thoughtsTokenCount")
-    return Usage(
-        calls=1,
-        prompt_tokens=token_count(usage, "promptTokenCount"),
-        completion_tokens=token_sum(_count_or_zero(usage, "candidatesTokenCount"), thoughts),
-        cached_tokens=_count_or_zero(usage, "cachedContentTokenCount"),
-        thinking_tokens=thoughts,
-    )
-
-
-def _count_or_zero(usage: dict[str, Any], name: str) -> int | None:
+def _parse_usage(value: Any) -> Usage | None:
     # proto3's JSON leaves out fields whose value is 0: in a usage object, a missing count is 0.
-    return token_count(usage, name) if name in usage else 0
+    return parse_usage(
+        {**ZERO_COUNTS, **value} if isinstance(value, dict) else None,
+        prompt="promptTokenCount",
+        completion=("candidatesTokenCount", "thoughtsTokenCount"),
+        cached="cachedContentTokenCount",
+        thinking="thoughtsTokenCount",
+    )

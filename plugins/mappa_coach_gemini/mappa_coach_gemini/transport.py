@@ -6,9 +6,8 @@ following a redirect with the key.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 import google.auth
@@ -20,22 +19,11 @@ from google.genai.client import DebugConfig
 from mappa_coach_gemini.options import Options
 from mappa_coach_gemini.request import build_arguments, build_contents, build_http_options
 from mappa_coach_gemini.response import parse_error, parse_response, parse_retry_delay
-from mappa_core import (
-    CallError,
-    ConfigError,
-    LoopBound,
-    Message,
-    Reply,
-    Request,
-    Secret,
-    environment_without,
-    one_line,
-    retry_after,
-)
+from mappa_core import ConfigError, Message
+from mappa_core.transport import CallError, Reply, Request, SdkTransport, Secret, hidden_environment
 
 SECRET_OWNER = "the coach or policy gemini"
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
-COUNT_TIMEOUT_S = 60.0
 SDK_ENVIRONMENT_VARIABLES = ("GOOGLE_API_KEY", "GEMINI_API_KEY", "GOOGLE_GENAI_HTTP_CLIENT")
 """Environment variables that the SDK obeys or warns of, whatever its arguments."""
 
@@ -51,36 +39,25 @@ class _StatusError(Exception):
         self.status, self.headers, self.body = status, headers, body
 
 
-class GeminiTransport:
+class GeminiTransport(SdkTransport[Connection]):
     """Implements Transport. Its connections are bound to the event loop of the first call until it is closed."""
 
     def __init__(self, options: Options) -> None:
         options.check()
         self._options = options
-        self._key, self._credentials, self._project = None, None, None
-        if options.vertex:
-            self._credentials, self._project = _default_credentials(options)
-        else:
-            self._key = _read_api_key(options)
-        self._client = LoopBound(self._connect, _disconnect)
-
-    @property
-    def model(self) -> str:
-        return self._options.model
-
-    @property
-    def host(self) -> str:
-        return urlsplit(self._options.url).netloc
+        self._credentials, self._project = _default_credentials(options) if options.vertex else (None, None)
+        secret = None if options.vertex else _read_api_key(options)
+        super().__init__(model=options.model, url=options.url, secret=secret, parse_error=parse_error)
 
     async def complete(self, request: Request) -> Reply:
         client, _ = self._client.get()
         call = client.aio.models.generate_content(**build_arguments(self._options, request))
         body = (await self._send(call)).sdk_http_response.body
-        return parse_response(body if self._secret is None else self._secret.scrub(body), self.model)
+        return parse_response(self._scrub(body), self.model)
 
     async def count(self, messages: Sequence[Message]) -> int | None:
         client, _ = self._client.get()
-        config = types.CountTokensConfig(http_options=build_http_options(COUNT_TIMEOUT_S))
+        config = types.CountTokensConfig(http_options=build_http_options(self.COUNT_TIMEOUT_S))
         call = client.aio.models.count_tokens(model=self.model, contents=build_contents(messages), config=config)
         try:
             tokens = (await self._send(call)).total_tokens
@@ -91,17 +68,14 @@ class GeminiTransport:
             raise CallError("garbled", "the token counter answers without a number")
         return int(tokens)
 
-    async def close(self) -> None:
-        await self._client.close()
-
     def _connect(self) -> Connection:
         options = self._options
         connector = aiohttp.TCPConnector(limit=0)
         session = aiohttp.ClientSession(connector=connector, trust_env=False, middlewares=(_raise_for_status,))
-        with environment_without(*SDK_ENVIRONMENT_VARIABLES):
+        with hidden_environment(*SDK_ENVIRONMENT_VARIABLES):
             client = genai.Client(
                 enterprise=options.vertex,
-                api_key=None if self._key is None else self._key.reveal(),
+                api_key=None if options.vertex else self._reveal(),
                 credentials=self._credentials,
                 project=self._project,
                 location=options.location if options.vertex else None,
@@ -115,44 +89,36 @@ class GeminiTransport:
             )
         return client, session
 
-    async def _send(self, call: Awaitable[Any]) -> Any:
-        """Await an SDK call and return its result. Raises CallError where the call fails."""
-        try:
-            return await call
-        except _StatusError as error:
-            kind, words = parse_error(error.status, error.body)
-            wait = retry_after(error.headers)
-            failure = CallError(
-                kind, self._hide(words), retry_after_s=parse_retry_delay(error.body) if wait is None else wait
-            )
-        except TimeoutError:
-            failure = CallError("timeout", f"{self.host} does not answer")
-        except (aiohttp.ClientResponseError, UnicodeDecodeError):
-            # The error's message is left out: it holds the headers of the request.
-            failure = CallError("garbled", f"{self.host} answers with something that is not HTTP, or no text")
-        except aiohttp.ClientError as error:
-            failure = CallError("connection", self._hide(str(error)))
-        except GoogleAuthError as error:
-            passing = error.retryable or isinstance(error, TransportError)
-            failure = CallError("connection" if passing else "key", self._hide(str(error)))
-        # Raised outside of the except blocks: the errors above hold the request's headers and must not be chained.
-        raise failure
+    async def _disconnect(self, client: Connection) -> None:
+        sdk_client, session = client
+        await sdk_client.aio.aclose()
+        sdk_client.close()
+        await session.close()
+
+    def _fault(self, error: Exception) -> CallError | None:
+        match error:
+            case _StatusError():
+                fault = self._status_fault(error.status, error.headers, error.body)
+                if fault.retry_after_s is None:
+                    fault.retry_after_s = parse_retry_delay(error.body)
+                return fault
+            case TimeoutError():
+                return CallError("timeout", f"{self.host} does not answer")
+            case aiohttp.ClientResponseError() | UnicodeDecodeError():
+                # The error's message is left out: it holds the headers of the request.
+                return CallError("garbled", f"{self.host} answers with something that is not HTTP, or no text")
+            case aiohttp.ClientError():
+                return CallError("connection", self._hide(str(error)))
+            case GoogleAuthError():
+                passing = error.retryable or isinstance(error, TransportError)
+                return CallError("connection" if passing else "key", self._hide(str(error)))
+        return None
 
     @property
     def _secret(self) -> Secret | None:
-        """The secret to redact: the API key or the current access token."""
+        """The API key or the current access token."""
         token = None if self._credentials is None else self._credentials.token
-        return self._key if token is None else Secret(token, "access token")
-
-    def _hide(self, text: str) -> str:
-        return one_line(text) if self._secret is None else self._secret.hide(text)
-
-
-async def _disconnect(connection: Connection) -> None:
-    client, session = connection
-    await client.aio.aclose()
-    client.close()
-    await session.close()
+        return super()._secret if token is None else Secret(token, "access token")
 
 
 async def _raise_for_status(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:

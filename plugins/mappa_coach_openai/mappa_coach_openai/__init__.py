@@ -9,7 +9,7 @@ from mappa_coach_openai.options import Options
 from mappa_core import Offer, hookimpl
 
 if TYPE_CHECKING:
-    from mappa_core import Transport
+    from mappa_core.transport import Transport
 
 
 @hookimpl

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from mappa_core import ConfigError
+from mappa_core.transport import check_base_url
 
 CHOICES = {
     "api": ("chat", "responses"),
@@ -41,9 +41,7 @@ class Options:
 
     def check(self) -> None:
         """Raise ConfigError where a value is not allowed."""
-        url = urlsplit(self.base_url)
-        if url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc:
-            raise ConfigError("openai: base_url: must be http(s)://HOST/v1, with no name or password in it")
+        check_base_url("openai", self.base_url, path="/v1")
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ConfigError(f"openai: {name}: must be one of {', '.join(choices)}, not {getattr(self, name)!r}")

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from mappa_coach_openai.options import Options
-from mappa_core import Message, Request
+from mappa_core import Message
+from mappa_core.transport import Request
 
 SCHEMA_NAME = "reply"
 """Name of the reply schema, which the API requires."""

@@ -7,24 +7,24 @@ or not a number is None.
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
-from mappa_core import (
+from mappa_core import Usage
+from mappa_core.transport import (
     CallError,
     CallFault,
+    ErrorBody,
+    ErrorParser,
     Reply,
-    Usage,
+    StopReason,
     decode_answer,
-    error_in,
-    fault_of_status,
-    one_line,
-    stop_of,
-    token_count,
+    map_stop_reason,
+    parse_usage,
 )
 
-STOP_REASONS: dict[str, Literal["end", "length", "blocked"]] = {
+STOP_REASONS: dict[str, StopReason] = {
     "stop": "end",
     "completed": "end",
     "length": "length",
@@ -105,18 +105,16 @@ class _Count(Struct):
 def parse_chat_completion(body: str, model: str) -> Reply:
     """Parse the body of a chat completion. `model` is the requested model, used where the body names none. Raises
     CallError where the body holds no reply."""
-    chat = decode_answer(body, _Chat)
-    if chat.error is not None:
-        raise _error_of_body(body)
+    chat = decode_answer(body, _Chat, parse_error)
     if not chat.choices:
         raise CallError("garbled", "the answer holds no choice")
     message, finish = chat.choices[0].message, chat.choices[0].finish_reason
     return Reply(
         text=message.content or "",
-        stop="blocked" if message.refusal else stop_of(finish, STOP_REASONS),
+        stop="blocked" if message.refusal else map_stop_reason(finish, STOP_REASONS),
         detail=f"refusal: {message.refusal}" if message.refusal else str(finish),
         model=chat.model or model,
-        usage=_parse_usage(chat.usage, "prompt_tokens", "completion_tokens"),
+        usage=_usage(chat.usage, "prompt_tokens", "completion_tokens"),
         raw=body,
     )
 
@@ -124,19 +122,17 @@ def parse_chat_completion(body: str, model: str) -> Reply:
 def parse_response(body: str, model: str) -> Reply:
     """Parse the body of a response. `model` is the requested model, used where the body names none. Raises CallError
     where the body holds no reply."""
-    response = decode_answer(body, _Response)
-    if response.error is not None:
-        raise _error_of_body(body)
+    response = decode_answer(body, _Response, parse_error)
     details = response.incomplete_details
     ended = details.reason if response.status == "incomplete" and details else response.status
     parts = [part for item in response.output or () if item.type == "message" for part in item.content or ()]
     refusal = "".join(part.refusal or "" for part in parts if part.type == "refusal")
     return Reply(
         text="".join(part.text or "" for part in parts if part.type == "output_text"),
-        stop="blocked" if refusal else stop_of(ended, STOP_REASONS),
+        stop="blocked" if refusal else map_stop_reason(ended, STOP_REASONS),
         detail=f"refusal: {refusal}" if refusal else str(ended),
         model=response.model or model,
-        usage=_parse_usage(response.usage, "input_tokens", "output_tokens"),
+        usage=_usage(response.usage, "input_tokens", "output_tokens"),
         raw=body,
     )
 
@@ -146,43 +142,29 @@ def parse_token_count(body: str) -> int:
     return decode_answer(body, _Count).input_tokens
 
 
-def parse_error(status: int | None, body: str) -> tuple[CallFault, str]:
-    """Classify an error with `status` (None: it came with status 200) and return the fault and the server's message."""
-    error, message = error_in(body)
-    kind = _classify_error(status, error.get("code"), error.get("type"), f"{message} {error.get('param')}")
-    return kind, f"status {status or 200}: {message}"
-
-
-def _error_of_body(body: str) -> CallError:
-    kind, words = parse_error(None, body)
-    return CallError(kind, one_line(words))
-
-
-def _classify_error(status: int | None, code: Any, kind: Any, text: str) -> CallFault:
-    words = [word for word in (code, kind) if isinstance(word, str)]
+def _classify_error(error: ErrorBody) -> CallFault:
+    words = [word for word in (error.fields.get("code"), error.fields.get("type")) if isinstance(word, str)]
     for word in words:
         if word in FAULT_OF_CODE:
             return FAULT_OF_CODE[word]
-    if status is None and type(code) is int:
-        status = code
-    if status is not None:
-        fault = fault_of_status(status)
-    else:
-        fault = next(
-            (FAULT_OF_CODE_WITHOUT_STATUS[word] for word in words if word in FAULT_OF_CODE_WITHOUT_STATUS), "server"
-        )
+    fault = error.status_fault
+    if error.status is None:
+        named = (FAULT_OF_CODE_WITHOUT_STATUS[word] for word in words if word in FAULT_OF_CODE_WITHOUT_STATUS)
+        fault = next(named, fault)
+    text = f"{error.message} {error.fields.get('param')}"
     if fault in ("request", "server") and TOO_LONG_PATTERN.search(text):
         return "too_long"
     return "schema" if fault == "request" and SCHEMA_REFUSED_PATTERN.search(text) else fault
 
 
-def _parse_usage(usage: Any, prompt: str, completion: str) -> Usage | None:
-    if not isinstance(usage, dict):
-        return None
-    return Usage(
-        calls=1,
-        prompt_tokens=token_count(usage, prompt),
-        completion_tokens=token_count(usage, completion),
-        cached_tokens=token_count(usage, f"{prompt}_details", "cached_tokens"),
-        thinking_tokens=token_count(usage, f"{completion}_details", "reasoning_tokens"),
+parse_error = ErrorParser(_classify_error)
+
+
+def _usage(value: Any, prompt: str, completion: str) -> Usage | None:
+    return parse_usage(
+        value,
+        prompt=prompt,
+        completion=completion,
+        cached=f"{prompt}_details.cached_tokens",
+        thinking=f"{completion}_details.reasoning_tokens",
     )

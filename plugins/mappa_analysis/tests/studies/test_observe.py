@@ -144,7 +144,8 @@ sys.exit(f"imported {{sorted(heavy)}}" if heavy else 0)
 
 WIRE = """
 from dataclasses import dataclass
-from mappa_core import Reply, Usage
+from mappa_core import Usage
+from mappa_core.transport import Reply
 
 @dataclass
 class Wire:

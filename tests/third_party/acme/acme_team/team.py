@@ -10,8 +10,6 @@ from mappa_core import (
     Coach,
     Experience,
     Message,
-    Reply,
-    Request,
     Role,
     Scene,
     Split,
@@ -26,6 +24,7 @@ from mappa_core import (
     Workflow,
     Workspace,
 )
+from mappa_core.transport import Reply, Request
 
 
 class Tasks:

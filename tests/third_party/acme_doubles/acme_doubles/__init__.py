@@ -11,13 +11,11 @@ from random import Random
 from typing import Any
 
 from mappa_core import (
-    Cassette,
     Coach,
     Message,
     NoOptions,
     Offer,
     PromptTooLong,
-    Provider,
     Role,
     Scene,
     Stage,
@@ -28,6 +26,7 @@ from mappa_core import (
     hookimpl,
 )
 from mappa_core.testing import ScriptedEngine
+from mappa_core.transport import Cassette, Provider
 
 
 class Numbers:

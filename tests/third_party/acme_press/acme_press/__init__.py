@@ -12,7 +12,8 @@ from mappa_core import Offer, hookimpl
 if TYPE_CHECKING:
     import click
 
-    from mappa_core import Estimator, Shaper, TaskSource, Tool, Tracker, Transport, Workflow
+    from mappa_core import Estimator, Shaper, TaskSource, Tool, Tracker, Workflow
+    from mappa_core.transport import Transport
 
 
 @hookimpl

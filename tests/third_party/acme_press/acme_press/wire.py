@@ -8,15 +8,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mappa_core import (
+    Message,
+)
+from mappa_core.transport import (
     CallError,
     LoopBound,
-    Message,
     Reply,
     Request,
     Secret,
     Transport,
     decode_answer,
-    fault_of_status,
+    fault_from_status,
     retry_after,
 )
 
@@ -70,7 +72,7 @@ def build(options: Options) -> Transport:
                 if answer.status == 200:
                     return raw
                 fault = CallError(
-                    fault_of_status(answer.status), self._secret.hide(raw), retry_after_s=retry_after(answer.headers)
+                    fault_from_status(answer.status), self._secret.hide(raw), retry_after_s=retry_after(answer.headers)
                 )
             except TimeoutError:
                 fault = CallError("timeout", "the judge takes too long")

@@ -12,7 +12,7 @@ from acme_press.diary import Diary, DiaryOptions
 from acme_press.glossary import Glossary
 from acme_press.team import Press, Words, WordsOptions
 
-from mappa_core import NoOptions, Task, Tool, Transport
+from mappa_core import NoOptions, Task, Tool
 from mappa_core.testing import (
     PackageContract,
     ShaperContract,
@@ -24,6 +24,7 @@ from mappa_core.testing import (
     json_answer,
     play,
 )
+from mappa_core.transport import Transport
 
 CALL = '<tool_call>{"name": "glossary", "arguments": {"word": "tide"}}</tool_call>'
 SEA = "the sea that comes and goes"

@@ -1,0 +1,103 @@
+"""For authors of transports: what every transport on a provider's SDK or HTTP client does alike."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Generic
+from urllib.parse import urlsplit
+
+from mappa_core.calls.errors import ErrorParser, one_line, retry_after
+from mappa_core.calls.loop_bound import ClientT, LoopBound
+from mappa_core.calls.secret import Secret
+from mappa_core.errors import CallError, ConfigError
+from mappa_core.protocols import Reply, Request
+from mappa_core.records import Message
+
+
+class SdkTransport(ABC, Generic[ClientT]):
+    """Base of transports: one client per event loop, and faults and replies that do not show the key.
+
+    A subclass opens and closes the client, sends through `_send`, and says which fault each exception is.
+    """
+
+    COUNT_TIMEOUT_S = 60.0
+    """Timeout of the token counter, which gets no request with one."""
+
+    def __init__(self, *, model: str, url: str, secret: Secret | None, parse_error: ErrorParser | None = None) -> None:
+        """`url` is where the API begins; `secret` is None for a server that needs no key."""
+        self._model = model
+        self._host = urlsplit(url).netloc
+        self._key = secret
+        self._parse_error = parse_error or ErrorParser()
+        self._client = LoopBound(self._connect, self._disconnect)
+
+    @property
+    def model(self) -> str:
+        return self._model
+
+    @property
+    def host(self) -> str:
+        return self._host
+
+    @abstractmethod
+    async def complete(self, request: Request) -> Reply: ...
+
+    async def count(self, messages: Sequence[Message]) -> int | None:
+        return None
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    @abstractmethod
+    def _connect(self) -> ClientT:
+        """Open a client, without retries, redirects and settings from the environment."""
+
+    @abstractmethod
+    async def _disconnect(self, client: ClientT) -> None:
+        """Release the connections of `client`."""
+
+    @abstractmethod
+    def _fault(self, error: Exception) -> CallError | None:
+        """Return the fault of an exception of the client; None: a bug, which is raised as it is."""
+
+    @property
+    def _secret(self) -> Secret | None:
+        """The secret to mask: the key, unless a subclass sends something else."""
+        return self._key
+
+    async def _send(self, call: Awaitable[Any]) -> Any:
+        """Await a call of the client. Raises CallError if it fails."""
+        try:
+            return await call
+        except Exception as error:
+            fault = self._fault(error)
+            if fault is None:
+                raise
+        # Raised outside of the except block: the client's error holds the request's headers and must not be chained.
+        raise fault
+
+    def _status_fault(self, status: int, headers: Mapping[str, str], body: str) -> CallError:
+        """Return the fault of a response with an error status."""
+        fault, message = self._parse_error(status, body)
+        return CallError(fault, self._hide(message), retry_after_s=retry_after(headers))
+
+    def _reveal(self, default: str = "") -> str:
+        """Return the key, for the client alone; `default` for a server that needs none."""
+        return default if self._key is None else self._key.reveal()
+
+    def _hide(self, text: str) -> str:
+        """Return `text` as one line without the secret, for messages."""
+        return one_line(text) if self._secret is None else self._secret.hide(text)
+
+    def _scrub(self, body: str) -> str:
+        """Return the body of a response without the secret, otherwise unchanged."""
+        return body if self._secret is None else self._secret.scrub(body)
+
+
+def check_base_url(transport: str, url: str, *, path: str = "") -> None:
+    """Raise ConfigError unless the option `base_url` of a transport is a URL of HTTP without user and password; `path`
+    is the one that it should end with."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        raise ConfigError(f"{transport}: base_url: must be http(s)://HOST{path}, with no name or password in it")

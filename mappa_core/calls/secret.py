@@ -1,0 +1,61 @@
+"""API keys that are never printed."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NoReturn
+from urllib.parse import quote
+
+from mappa_core.calls.errors import one_line
+from mappa_core.errors import ConfigError
+
+
+class Secret:
+    """The value of an API key. It prints as its name, cannot be pickled or copied, and is read by `reveal` only."""
+
+    __slots__ = ("_name", "_value")
+
+    def __init__(self, value: str, name: str) -> None:
+        if not value:
+            raise ValueError(f"{name} has no value")
+        self._value = value
+        self._name = name
+
+    @classmethod
+    def from_env(cls, variable: str, owner: str) -> Secret:
+        """Read an environment variable and strip the white space around its value. `owner` says in messages who needs
+        it (`the coach gemini`).
+
+        Raises:
+            ConfigError: the variable is unset or empty, or its value cannot be sent in a header. No message holds a
+                value.
+        """
+        if not os.environ.get(variable, "").strip():
+            if not re.fullmatch(r"[A-Z][A-Z0-9_]*", variable):  # perhaps the key itself
+                raise ConfigError(f"{owner} needs the name of the environment variable that holds its key, not the key")
+            raise ConfigError(f"{variable} is not set or empty: {owner} needs its key in this environment variable")
+        secret = cls(os.environ[variable].strip(), variable)
+        if not re.fullmatch("[!-~]+", secret._value):
+            raise ConfigError(f"{variable} holds characters that no key has (white space or not ASCII): set it again")
+        return secret
+
+    def reveal(self) -> str:
+        """Return the value. Only for the client that sends it."""
+        return self._value
+
+    def hide(self, text: str, limit: int = 500) -> str:
+        """Return `text` as one line of at most `limit` characters with the value masked, also where it is
+        percent-encoded (as in a URL), for error messages, which may quote the request."""
+        forms = "|".join(re.escape(form) for form in (self._value, quote(self._value, safe="")))
+        return one_line(re.sub(forms, lambda _: f"[{self._name}]", text, flags=re.IGNORECASE), limit)
+
+    def scrub(self, text: str) -> str:
+        """Return `text` with the value masked and otherwise unchanged, for answers, which are parsed and stored."""
+        return text.replace(self._value, f"[{self._name}]")
+
+    def __repr__(self) -> str:
+        return f"Secret({self._name})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(f"{self!r} is not pickled or copied: pass on the name of its environment variable")
