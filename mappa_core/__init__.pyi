@@ -1,3 +1,4 @@
+from .coaching.delegating_coach import DelegatingCoach as DelegatingCoach
 from .config.schema import Use as Use
 from .defaults.row_files import Rows as Rows
 from .defaults.row_files import read_rows as read_rows

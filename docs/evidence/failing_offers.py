@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
-from mappa_core import Bench, Cassette, Coach, ConfigError, Offer, Provider, Scene, Trajectory, Use, Verdict, hookimpl
+from mappa_core import Coach, ConfigError, DelegatingCoach, Offer, Scene, Use, Verdict, hookimpl
 
 
 @dataclass
@@ -26,12 +25,13 @@ class FailingOptions:
     seed: int = 0
 
 
-class Failing(Coach):
+class Failing(DelegatingCoach):
     """Judges as `coach` does, but for the share of actions that it fails on."""
 
     def __init__(self, coach: Coach, options: FailingOptions) -> None:
         if not 0 <= options.share <= 1:
             raise ConfigError(f"coach.options.share is {options.share:g}; it must lie between 0 and 1")
+        super().__init__({"coach": coach})
         self._coach, self._options = coach, options
 
     async def score(self, scene: Scene) -> Verdict:
@@ -45,28 +45,6 @@ class Failing(Coach):
         """Whether the coach fails on the step of this id; it always does or never."""
         digest = hashlib.blake2b(f"{self._options.seed}/{step}".encode(), digest_size=8).digest()
         return int.from_bytes(digest) / 2**64 < self._options.share
-
-    @property
-    def providers(self) -> tuple[Provider, ...]:
-        return self._coach.providers
-
-    def use_cassette(self, cassette: Cassette) -> None:
-        self._coach.use_cassette(cassette)
-
-    def set_bench(self, bench: Bench) -> None:
-        self._coach.set_bench(bench)
-
-    def learn(self, trajectories: Sequence[Trajectory]) -> None:
-        self._coach.learn(trajectories)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._coach.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._coach.load_state_dict(state)
-
-    async def close(self) -> None:
-        await self._coach.close()
 
 
 def _failing(options: FailingOptions, build: Callable[[Use], Coach]) -> Coach:

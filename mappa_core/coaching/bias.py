@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from mappa_core.coaching.contrasts import ActionColumns, projection_basis, residual, scored_action_columns
+from mappa_core.coaching.delegating_coach import DelegatingCoach
 from mappa_core.config.schema import BiasSection
-from mappa_core.protocols import Bench, Cassette, Coach, Provider
+from mappa_core.protocols import Coach
 from mappa_core.records import MAX_SCORE, Float64, Phase, Scene, Trajectory, Verdict
 
 StratumName = tuple[str, str]
@@ -109,16 +110,17 @@ class OffsetModel:
         )
 
 
-class BiasCorrectedCoach(Coach):
+class BiasCorrectedCoach(DelegatingCoach):
     """Wraps a coach and, while `active`, subtracts its preferences among strata from its scores.
 
     The preferences are learned from the raw scores once an iteration, active or not, for every agent and every
     stratifier of `strata`, separately for live verdicts and those in hindsight. Only score differences that the outcome
     (`metric`) does not explain count as preference, so that right actions keep their scores and hard tasks stay hard. A
-    score moves by at most `options.max_points` points and stays within 0 and 10; `raw_score` keeps the coach's own score.
+    score moves by at most `options.max_points` and stays within 0 and 10; `raw_score` keeps the coach's own score.
     """
 
     def __init__(self, coach: Coach, options: BiasSection, *, strata: Sequence[str], metric: str, active: bool) -> None:
+        super().__init__({"coach": coach})
         self._coach = coach
         self._options = options
         self._strata = tuple(strata)
@@ -153,22 +155,8 @@ class BiasCorrectedCoach(Coach):
         total = sum(fit[name] for name in strata.items() if name in fit)
         return min(max(total, -self._options.max_points), self._options.max_points)
 
-    @property
-    def by_trajectory(self) -> bool:
-        return self._coach.by_trajectory
-
-    @property
-    def providers(self) -> tuple[Provider, ...]:
-        return self._coach.providers
-
-    def use_cassette(self, cassette: Cassette) -> None:
-        self._coach.use_cassette(cassette)
-
-    def set_bench(self, bench: Bench) -> None:
-        self._coach.set_bench(bench)
-
     def learn(self, trajectories: Sequence[Trajectory]) -> None:
-        self._coach.learn(trajectories)
+        super().learn(trajectories)
         columns = scored_action_columns(trajectories, strata=self._strata, metric=self._metric)
         with_decay = {key: offsets.with_decay(self._options.decay) for key, offsets in self._offsets.items()}
         new = {key: with_decay.get(key, OffsetModel()).with_actions(actions) for key, actions in columns.items()}
@@ -182,14 +170,11 @@ class BiasCorrectedCoach(Coach):
         return {
             "active": self._active,
             "offsets": [[*key, offsets.state_dict()] for key, offsets in self._offsets.items()],
-            "coach": self._coach.state_dict(),
+            **super().state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._coach.load_state_dict(state["coach"])
+        super().load_state_dict(state)
         self._active = self._active or state["active"]
         self._offsets = {(phase, agent): OffsetModel.from_state(found) for phase, agent, found in state["offsets"]}
         self._fit()
-
-    async def close(self) -> None:
-        await self._coach.close()

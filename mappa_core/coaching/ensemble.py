@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
-from typing import Any
 
+from mappa_core.coaching.delegating_coach import DelegatingCoach
 from mappa_core.coaching.options import EnsembleOptions
 from mappa_core.config.schema import Use
-from mappa_core.errors import ConfigError
-from mappa_core.protocols import Bench, Cassette, Coach, Provider
-from mappa_core.records import Scene, Trajectory, Verdict
-
-COMBINE_METHODS = ("mean", "median", "trimmed_mean", "min", "weighted")
+from mappa_core.protocols import Coach
+from mappa_core.records import Scene, Verdict
 
 
 def build_ensemble(options: EnsembleOptions, build: Callable[[Use], Coach]) -> Ensemble:
-    """Build the ensemble of `options`, each coach by `build`. Raises ConfigError for invalid options."""
-    _check(options)
+    """Build the ensemble of `options`, each coach by `build`."""
     weights = options.weights or [1.0] * len(options.members)
     members = [
         Member(name=name, coach=build(use), weight=weight)
@@ -68,7 +62,7 @@ class Member:
         return [replace(verdict, coach=self.name) for verdict in verdicts]
 
 
-class Ensemble(Coach):
+class Ensemble(DelegatingCoach):
     """Asks all members concurrently and combines their scores.
 
     Its verdicts hold those of the members, so that disagreement is visible. They take the most frequent blame of the
@@ -88,7 +82,11 @@ class Ensemble(Coach):
         max_spread: float | None = None,
         escalate_to: Member | None = None,
     ) -> None:
-        """`combine` is one of COMBINE_METHODS, `at_least` 1 or more."""
+        """`combine` is one of those of EnsembleOptions, `at_least` 1 or more."""
+        coaches = {f"members.{place}.{member.name}": member.coach for place, member in enumerate(members)}
+        if escalate_to is not None:
+            coaches[f"escalate_to.{escalate_to.name}"] = escalate_to.coach
+        super().__init__(coaches)
         self._members = tuple(members)
         self._combine = combine
         self._at_least = at_least
@@ -107,40 +105,6 @@ class Ensemble(Coach):
     def by_trajectory(self) -> bool:
         """Whether any member judges by trajectory; the others are then asked after the trajectory as well."""
         return any(member.coach.by_trajectory for member in self._members)
-
-    @property
-    def providers(self) -> tuple[Provider, ...]:
-        return tuple(dict.fromkeys(provider for _, coach in self._coaches() for provider in coach.providers))
-
-    def use_cassette(self, cassette: Cassette) -> None:
-        for _, coach in self._coaches():
-            coach.use_cassette(cassette)
-
-    def set_bench(self, bench: Bench) -> None:
-        for _, coach in self._coaches():
-            coach.set_bench(bench)
-
-    def learn(self, trajectories: Sequence[Trajectory]) -> None:
-        for _, coach in self._coaches():
-            coach.learn(trajectories)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of each coach by its position and name."""
-        return {key: coach.state_dict() for key, coach in self._coaches()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for key, coach in self._coaches():
-            coach.load_state_dict(state[key])
-
-    async def close(self) -> None:
-        async with AsyncExitStack() as stack:
-            for _, coach in self._coaches():
-                stack.push_async_callback(coach.close)
-
-    def _coaches(self) -> Iterator[tuple[str, Coach]]:
-        yield from ((f"members.{place}.{member.name}", member.coach) for place, member in enumerate(self._members))
-        if self._escalate_to is not None:
-            yield f"escalate_to.{self._escalate_to.name}", self._escalate_to.coach
 
     async def _verdict(self, scene: Scene, verdicts: Sequence[Verdict]) -> Verdict:
         """Combine the verdicts of the members, which are in their order."""
@@ -243,29 +207,3 @@ def _unique_names(members: Sequence[Use]) -> Iterator[str]:
     for member in members:
         seen[member.use] += 1
         yield member.use if seen[member.use] == 1 else f"{member.use}-{seen[member.use]}"
-
-
-def _check(options: EnsembleOptions) -> None:
-    o, count = options, len(options.members)
-    if count < 2:
-        raise ConfigError(f"ensemble: members names {count} of the at least two coaches that it takes")
-    for place, member in enumerate(o.members):
-        if member in o.members[:place]:
-            raise ConfigError(
-                f"ensemble: members {o.members.index(member)} and {place} are the same {member.use}, asked the same: "
-                "on a cassette the second repeats the first. Give each a model, a rubric or a seed of its own"
-            )
-    if o.combine not in COMBINE_METHODS:
-        raise ConfigError(f"ensemble: combine is {o.combine!r}; it must be one of {', '.join(COMBINE_METHODS)}")
-    if (o.combine == "weighted") != bool(o.weights):
-        raise ConfigError("ensemble: weights go with combine=weighted, and it with weights")
-    if o.weights and (len(o.weights) != count or not all(0.0 < weight < math.inf for weight in o.weights)):
-        raise ConfigError(
-            f"ensemble: weights is {o.weights}; it must hold a number above 0 for each of {count} members"
-        )
-    if not 1 <= o.at_least <= count:
-        raise ConfigError(f"ensemble: at_least is {o.at_least}; it must lie between 1 and the {count} members")
-    if o.max_spread is not None and not 0.0 <= o.max_spread < math.inf:
-        raise ConfigError(f"ensemble: max_spread is {o.max_spread:g}; it must be points from 0 on, or null")
-    if o.escalate_to is not None and o.max_spread is None:
-        raise ConfigError("ensemble: escalate_to is never asked without max_spread: set how far members may be apart")

@@ -1,0 +1,53 @@
+"""Base of coaches that judge with the help of other coaches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from mappa_core.protocols import Bench, Cassette, Coach, Provider
+from mappa_core.records import Trajectory
+
+
+class DelegatingCoach(Coach):
+    """Passes on to other coaches whatever is not a judgement. Subclasses implement `score` and, to judge several actions
+    by one call, `review`.
+
+    `coaches` are named: their states are kept under these names.
+    """
+
+    def __init__(self, coaches: Mapping[str, Coach]) -> None:
+        self._coaches = dict(coaches)
+
+    @property
+    def by_trajectory(self) -> bool:
+        return any(coach.by_trajectory for coach in self._coaches.values())
+
+    @property
+    def providers(self) -> tuple[Provider, ...]:
+        return tuple(dict.fromkeys(provider for coach in self._coaches.values() for provider in coach.providers))
+
+    def use_cassette(self, cassette: Cassette) -> None:
+        for coach in self._coaches.values():
+            coach.use_cassette(cassette)
+
+    def set_bench(self, bench: Bench) -> None:
+        for coach in self._coaches.values():
+            coach.set_bench(bench)
+
+    def learn(self, trajectories: Sequence[Trajectory]) -> None:
+        for coach in self._coaches.values():
+            coach.learn(trajectories)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: coach.state_dict() for name, coach in self._coaches.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, coach in self._coaches.items():
+            coach.load_state_dict(state[name])
+
+    async def close(self) -> None:
+        async with AsyncExitStack() as stack:
+            for coach in self._coaches.values():
+                stack.push_async_callback(coach.close)
