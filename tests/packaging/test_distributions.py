@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -53,6 +56,49 @@ def test_what_is_pinned_is_within_the_ranges(folder):
     within = {name: one.specifier.contains(pinned[canonicalize_name(name)]) for name, one in needed.items()
               if canonicalize_name(name) in pinned}  # fmt: skip
     assert all(within.values()), within
+
+
+BROUGHT = {
+    "anyio": "mcp", "httpx2": "mcp", "mcp_types": "mcp", "markupsafe": "jinja2", "joblib": "scikit-learn",
+    "tokenizers": "transformers", "huggingface_hub": "transformers",
+}  # fmt: skip
+"""Packages by the one that brings and documents them."""
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_distribution_requires_what_it_imports(folder):
+    """Directly or as an extra; what runs in programs of agents is theirs."""
+    table = project(folder)
+    own = table["name"].replace("-", "_")
+    extras = tuple(table.get("optional-dependencies", ()))
+    needed = requirements(folder, *extras)
+    needed += [
+        inner for one in needed if one.name == "mappa-core" for inner in requirements(ROOT, *one.extras) if one.extras
+    ]
+    required = {canonicalize_name(one.name) for one in needed}
+    distributions = packages_distributions()
+    missing = {}
+    for path in (folder / own).rglob("*.py"):
+        if {"templates", "remote"} & set(path.relative_to(folder).parts):
+            continue
+        for package in imported(path) - set(sys.stdlib_module_names) - {own}:
+            bringing = {
+                canonicalize_name(one) for one in (BROUGHT.get(package, package), *distributions.get(package, ()))
+            }
+            if not bringing & required:
+                missing.setdefault(package, str(path.relative_to(folder)))
+    assert missing == {}
+
+
+def imported(path: Path) -> set[str]:
+    """Names of the packages that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
 
 
 def test_the_lowest_versions_that_are_tested_are_those_that_are_promised():
