@@ -10,7 +10,6 @@ from .play import play as play
 from .play import scenes_of as scenes_of
 from .shapers import ShaperContract as ShaperContract
 from .tasks import TaskSourceContract as TaskSourceContract
-from .tools import ExecutorContract as ExecutorContract
 from .tools import ToolContract as ToolContract
 from .trackers import TrackerContract as TrackerContract
 from .transports import TransportContract as TransportContract

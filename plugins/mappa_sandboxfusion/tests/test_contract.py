@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mappa_core.testing import ExecutorContract
+from mappa_sandbox.testing import ExecutorContract
 from mappa_sandboxfusion.options import Options
 from mappa_sandboxfusion.tool import SandboxFusionTool
 
