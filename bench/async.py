@@ -32,10 +32,10 @@ from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import Registry, load_plugins
 from mappa_core.protocols import Coach, Loss, PolicySpec, Split, Stage, TaskSource, Workflow
 from mappa_core.records import Completion, Message, Role, Sampling, Scene, Task, Verdict, VersionSpan
+from mappa_core.store.iteration_report import IterationReport
 from mappa_core.testing import ScriptedEngine, ScriptedSampler
 from mappa_core.training import Run
 from mappa_core.training.listener import NullListener
-from mappa_core.training.report import IterationReport
 
 MEDIAN_S, SIGMA = 0.060, 1.0
 UPDATE_S, PUBLISH_S = 0.250, 0.020
@@ -163,7 +163,7 @@ class Watch(NullListener):
 
     def on_iteration_end(self, report: IterationReport) -> None:
         self.ended = time.perf_counter()
-        self.stale.append(report.staleness["staleness_mean"])
+        self.stale.append(0.0 if report.staleness is None else report.staleness.mean)
         self.late += report.late
 
 

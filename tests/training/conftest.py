@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from mappa_core.errors import ActorLost
+from mappa_core.errors import EngineLost
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import Registry, load_plugins
 from mappa_core.protocols import Coach, TaskSource, Tracker, Workflow
@@ -165,7 +165,7 @@ class PacedEngine(ScriptedEngine):
         self.updating = False
         if self.updates + 1 in self._losses:
             self._losses.remove(self.updates + 1)
-            raise ActorLost("learner 0 was killed", actor="learner-0")
+            raise EngineLost("learner 0 was killed", actor="learner-0")
         self.learned.append(sorted(experience.trajectories))
         await super().update(experience, advantages, loss, progress)
         skips = self.updates in self._options.skips
@@ -289,4 +289,4 @@ def plugin() -> type[Plugin]:
 def registry(tmp_path) -> Registry:
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text(RECIPE)
-    return load_plugins(only=(), modules={"doubles": Plugin(recipe)})
+    return load_plugins(only=("engine", "sandbox"), modules={"doubles": Plugin(recipe)})

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mappa_core.errors import ConfigError, GuardStop
-from mappa_core.store.checkpoint import POLICIES, Checkpoints
 from mappa_core.runs import RunReader
+from mappa_core.store.checkpoint import POLICIES, Checkpoints
 from mappa_core.store.writer import Store
 from mappa_core.training import Run
 from mappa_core.training.listener import NullListener
@@ -59,7 +59,7 @@ def played(folder):
 
 def metrics(folder):
     with RunReader(folder) as reader:
-        return [figures for _, figures in reader.iterations()]
+        return [figures for _, figures in reader.iterations]
 
 
 def gathered(folder):
@@ -73,7 +73,7 @@ def check_whole(folder, staleness, share, iterations):
     assert len(updates) == iterations
     counts = Counter(name for names in updates for name in names)
     with RunReader(folder) as reader:
-        rows = reader.trajectories("train", limit=10_000)
+        rows = list(reader.trajectories.where(split="train"))
         assert [row.status for row in rows] == ["done"] * len(rows)
         assert counts == Counter(row.id for row in rows) and set(counts.values()) == {1}
         oldest = {row.id: min(span.version for step in reader.trajectory(row.id).steps
@@ -137,7 +137,7 @@ def let_all_begin(self, iteration):
 def test_an_evaluation_sees_one_version_while_training_rollouts_go_on(start):
     trained = start(max_staleness=2, words=("eval.every=1", "eval.problems=4")).train()
     with RunReader(trained.folder) as reader:
-        rows = reader.trajectories("eval", limit=1000)
+        rows = list(reader.trajectories.where(split="eval"))
         seen = {(row.iteration, span.version) for row in rows for step in reader.trajectory(row.id).steps
                 for span in step.completion.versions}  # fmt: skip
     assert seen == {(n, n) for n in range(5)}

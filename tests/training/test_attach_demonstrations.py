@@ -7,7 +7,7 @@ from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach
 from mappa_core.records import Verdict
-from mappa_core.store.reader import Reader
+from mappa_core.runs import RunReader
 from mappa_core.testing import ScriptedEngine
 from mappa_core.training.run import Run
 
@@ -39,11 +39,11 @@ def learned(plugin, registry, tmp_path, monkeypatch):
             yield Offer("strict", lambda options: Correcting())
 
     def play(*settings):
-        found = load_plugins(only=(), modules={"doubles": Corrected(tmp_path / "tiny.yaml")})
+        found = load_plugins(only=("engine", "sandbox"), modules={"doubles": Corrected(tmp_path / "tiny.yaml")})
         words = (f"run.root={tmp_path / 'runs'}", "train.iterations=1", "train.prompts=8", *settings)
         folder = Run.from_recipe("doubles/tiny", *words, registry=found).train().folder
-        with Reader(folder) as reader:
-            return given[-1], dict(reader.iterations()[0][1]), folder
+        with RunReader(folder) as reader:
+            return given[-1], dict(next(iter(reader.iterations))[1]), folder
 
     return play
 

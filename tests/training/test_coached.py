@@ -9,8 +9,8 @@ from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach, Provider
 from mappa_core.records import Task, Usage, Verdict
+from mappa_core.runs import RunReader
 from mappa_core.store.checkpoint import Checkpoints
-from mappa_core.store.reader import Reader
 from mappa_core.training import Run
 from mappa_core.training.listener import NullListener
 
@@ -81,7 +81,10 @@ def dears():
 @pytest.fixture
 def start(registry, dears, tmp_path):
     """A run of the doubles, coached by `dear`."""
-    both = replace(registry, plugins={**registry.plugins, **load_plugins(only=(), modules={"dears": dears}).plugins})
+    both = replace(
+        registry,
+        plugins={**registry.plugins, **load_plugins(only=("engine", "sandbox"), modules={"dears": dears}).plugins},
+    )
 
     def make(*settings, name="run", folder=None):
         words = ("coach.use=dear", f"run.root={tmp_path / 'runs'}", f"run.name={name}", *settings)
@@ -93,8 +96,8 @@ def start(registry, dears, tmp_path):
 
 
 def verdicts(folder):
-    with Reader(folder) as reader:
-        rows = reader.trajectories("train", limit=1000)
+    with RunReader(folder) as reader:
+        rows = list(reader.trajectories.where(split="train"))
         return [verdict for row in rows for verdict in reader.trajectory(row.id).verdicts]
 
 
@@ -144,8 +147,8 @@ def test_at_the_cap_the_run_stops_with_a_checkpoint_and_goes_on_with_a_higher_on
 
 def test_usage_is_counted_by_agent_and_by_coach(start):
     trained = start("train.iterations=1").train()
-    with Reader(trained.folder) as reader:
-        ((_, metrics),) = reader.iterations()
+    with RunReader(trained.folder) as reader:
+        ((_, metrics),) = reader.iterations
         (said,) = reader.events("providers")
     assert metrics["coach/usd"] == pytest.approx(0.8) and metrics["coach/calls"] == 8
     assert metrics["coach/agent/checker/usd"] == pytest.approx(0.4)
@@ -183,7 +186,7 @@ def test_an_alarm_of_drift_is_told_kept_and_answered_with_a_pause(start, tmp_pat
     with pytest.raises(GuardStop, match=r"the coach drifts:\n.*even(.|\n)*acknowledged(.|\n)*checkpoint"):
         start(*LIKES_EVEN, "coach.drift.level=pause").train()
     folder = tmp_path / "runs" / "run"
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         (event,) = reader.events("drift")
     assert event.body["alarms"][0]["kind"] == "level"
     acknowledged = "coach.drift.acknowledged=[doubler/task, checker/task]"
@@ -193,8 +196,8 @@ def test_an_alarm_of_drift_is_told_kept_and_answered_with_a_pause(start, tmp_pat
 
 def test_an_alarm_that_is_answered_with_correction_takes_the_preference_off(start):
     trained = start(*LIKES_EVEN, "coach.drift.level=correct", "coach.bias.shrink=1").train()
-    with Reader(trained.folder) as reader:
-        last = [reader.trajectory(row.id) for row in reader.trajectories("train", 7, limit=100)]
+    with RunReader(trained.folder) as reader:
+        last = [reader.trajectory(row.id) for row in reader.trajectories.where(split="train", iteration=7)]
         (event, *_) = reader.events("drift")
     assert event.body["iteration"] < 8
     scores = {stratum: [v.score for one in last if one.task.stratum == stratum for v in one.verdicts]
@@ -217,13 +220,13 @@ def test_a_pause_can_be_answered_with_correction_on_resume(start, tmp_path):
     with pytest.raises(GuardStop):
         start(*LIKES_EVEN, "coach.drift.level=pause", "coach.bias.shrink=1").train()
     folder = tmp_path / "runs" / "run"
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         (event,) = reader.events("drift")
     trained = start("coach.drift.level=correct", folder=folder).train()
-    with Reader(trained.folder) as reader:
+    with RunReader(trained.folder) as reader:
         later = [
             verdict
-            for row in reader.trajectories("train", limit=1000)
+            for row in reader.trajectories.where(split="train")
             if row.iteration >= event.body["iteration"]
             for verdict in reader.trajectory(row.id).verdicts
         ]

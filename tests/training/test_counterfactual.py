@@ -31,14 +31,14 @@ def start(registry, tmp_path):
 
 def of(folder, split):
     with RunReader(folder) as reader:
-        return [reader.trajectory(row.id) for row in reader.trajectories(split, limit=10**6)]
+        return [reader.trajectory(row.id) for row in reader.trajectories.where(split=split)]
 
 
 def metrics(folder):
     with RunReader(folder) as reader:
         return [
             {name: value for name, value in found.items() if not name.startswith("seconds/")}
-            for _, found in reader.iterations()
+            for _, found in reader.iterations
         ]
 
 

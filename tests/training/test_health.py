@@ -15,10 +15,9 @@ from mappa_analysis.view.report import write_report
 from mappa_core.cli import result_tables
 from mappa_core.cli.progress import LineProgress
 from mappa_core.config.schema import HealthSection
-from mappa_core.store.reader import Reader
+from mappa_core.runs import RunReader
 from mappa_core.training import Run
 from mappa_core.training.health import HEALTH_RULES, HealthMonitor, reward_spread
-from mappa_core.training.health_report import read_warnings
 
 OFF = HealthSection(**dict.fromkeys(asdict(HealthSection())))
 
@@ -139,9 +138,9 @@ def test_a_run_says_it_once_keeps_it_and_a_resumed_one_does_not_say_it_again(reg
     told = "health, equal_groups: policy doubler: in 100% of groups all siblings have the same reward (limit 95%)"
     assert console.file.getvalue().count(told) == 1
     Run.resume(trained.folder, "train.iterations=8", registry=registry).train()
-    with Reader(trained.folder) as reader:
-        warnings = read_warnings(reader)
-        counts = [metrics["health/warnings"] for _, metrics in reader.iterations()]
+    with RunReader(trained.folder) as reader:
+        warnings = reader.warnings
+        counts = [metrics["health/warnings"] for _, metrics in reader.iterations]
     assert [(one.iteration, one.rule, one.policy) for one in warnings] == [
         (5, "equal_groups", "checker"), (5, "equal_groups", "doubler")
     ]  # fmt: skip
@@ -155,5 +154,5 @@ def test_a_run_says_it_once_keeps_it_and_a_resumed_one_does_not_say_it_again(reg
 def test_warnings_that_are_off_are_not_raised(registry, tmp_path):
     words = (f"run.root={tmp_path}", "run.name=run", "eval.problems=1", "train.iterations=6")
     trained = Run.from_recipe("doubles/tiny", *words, "train.health.equal_groups=null", registry=registry).train()
-    with Reader(trained.folder) as reader:
-        assert read_warnings(reader) == ()
+    with RunReader(trained.folder) as reader:
+        assert reader.warnings == ()

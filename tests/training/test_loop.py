@@ -6,8 +6,8 @@ import sqlite3
 import pytest
 
 from mappa_core.errors import ConfigError, GuardStop, RunError, WorkflowError
+from mappa_core.runs import RunReader
 from mappa_core.store.checkpoint import Checkpoints
-from mappa_core.store.reader import Reader
 from mappa_core.store.summary import read_summary
 from mappa_core.training import Run
 
@@ -34,9 +34,9 @@ def test_a_run_leaves_a_summary_that_scripts_can_rely_on(registry, tmp_path):
 
 def test_figures_of_an_iteration_are_those_of_its_trajectories(registry, tmp_path):
     trained = start(registry, tmp_path).train()
-    with Reader(trained.folder) as reader:
-        (_, metrics), *_ = reader.iterations()
-        rows = reader.trajectories("train", 0)
+    with RunReader(trained.folder) as reader:
+        (_, metrics), *_ = reader.iterations
+        rows = list(reader.trajectories.where(split="train", iteration=0))
         whole = [reader.trajectory(row.id) for row in rows]
     right = [one.outcome["correct"] for one in whole]
     scores = [v.score for one in whole for v in one.verdicts if one.steps[0].id == v.step]
@@ -48,8 +48,8 @@ def test_figures_of_an_iteration_are_those_of_its_trajectories(registry, tmp_pat
 
 def test_every_prompt_of_an_epoch_is_used_once(registry, tmp_path):
     trained = start(registry, tmp_path, "train.iterations=5").train()
-    with Reader(trained.folder) as reader:
-        used = [row.task for row in reader.trajectories("train") if row.sample == 0]
+    with RunReader(trained.folder) as reader:
+        used = [row.task for row in reader.trajectories.where(split="train") if row.sample == 0]
     assert sorted(used) == sorted(f"n{n}" for n in range(2, 12))
 
 
@@ -72,8 +72,8 @@ def test_a_killed_run_goes_on_from_its_checkpoint_and_pays_no_verdict_twice(regi
         run.train(Killer())
     folder = tmp_path / "runs" / "killed"
     assert Checkpoints(folder / "checkpoints").iterations() == (2,)
-    with Reader(folder) as reader:
-        paid = sum(row.scored for row in reader.verdicts())
+    with RunReader(folder) as reader:
+        paid = sum(row.verdict.score is not None for row in reader.verdicts)
     assert paid == 24
     resumed = Run.resume(folder, registry=registry).train()
     assert resumed.summary.status == "done"
@@ -141,11 +141,11 @@ async def test_train_works_inside_a_running_event_loop(registry, tmp_path):
 def test_evaluations_in_between_are_made_once_and_found_again_on_resume(registry, tmp_path):
     trained = start(registry, tmp_path, "eval.every=2").train()
     assert [one.iteration for one in trained.evaluations] == [0, 2, 4]
-    with Reader(trained.folder) as reader:
+    with RunReader(trained.folder) as reader:
         played = reader.counts("eval")
     again = Run.resume(trained.folder, registry=registry).train()
     assert [one.iteration for one in again.evaluations] == [0, 2, 4]
-    with Reader(trained.folder) as reader:
+    with RunReader(trained.folder) as reader:
         assert reader.counts("eval") == played
 
 
@@ -155,7 +155,7 @@ def test_a_tracker_that_fails_stops_nothing_and_one_that_works_hears_every_itera
     assert trained.summary.status == "done"
     broken, works = registry.plugins["doubles"].offers["trackers"]["notes"].build.made
     assert (broken.logged, works.heard, works.ending) == ([], [1, 2], "done")
-    with Reader(trained.folder) as reader:
+    with RunReader(trained.folder) as reader:
         (event,) = reader.events("tracker")
     assert event.body["trouble"] == {
         "tracker": "notes",

@@ -11,8 +11,8 @@ import pytest
 
 from mappa_core.errors import GuardStop
 from mappa_core.experience import Experience
+from mappa_core.runs import RunReader
 from mappa_core.store.checkpoint import Checkpoints
-from mappa_core.store.reader import Reader
 from mappa_core.store.summary import read_summary
 from mappa_core.training import Run
 from mappa_core.training.skipped_steps import count_consecutive_skips
@@ -43,7 +43,7 @@ def engines(registry):
 
 
 def events(folder, kind):
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         return [event.body for event in reader.events(kind)]
 
 
@@ -86,8 +86,8 @@ def test_what_a_step_was_skipped_on_is_kept_and_the_run_goes_on(start, engines):
     assert [(body["iteration"], body["policy"], body["steps"]) for body in bodies] == [
         (2, "doubler", 2), (2, "checker", 2)
     ]  # fmt: skip
-    with Reader(trained.folder) as reader:
-        rows = [reader.trajectory(row.id) for row in reader.trajectories("train", 1)]
+    with RunReader(trained.folder) as reader:
+        rows = [reader.trajectory(row.id) for row in reader.trajectories.where(split="train", iteration=1)]
     steps = {step.id: step for one in rows for step in one.steps if step.agent == "doubler"}
     kept = np.load(trained.folder / bodies[0]["file"], allow_pickle=False)
     assert sorted(kept["steps"]) == sorted(steps)
@@ -133,7 +133,7 @@ from mappa_core.cli import main
 from mappa_core.plugins import load_plugins
 
 conftest, recipe, limit = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-registry = load_plugins(only=(), modules={"doubles": runpy.run_path(str(conftest))["Plugin"](recipe)})
+registry = load_plugins(only=("engine", "sandbox"), modules={"doubles": runpy.run_path(str(conftest))["Plugin"](recipe)})
 train.load_registry = lambda: registry
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 sys.exit(main(sys.argv[4:]))
@@ -148,8 +148,8 @@ def test_a_full_disk_ends_the_run_with_a_message_and_it_goes_on_from_what_is_the
     assert full.returncode == 2, full.stderr
     assert "run.db" in full.stderr and f"go on by --resume {folder}" in full.stderr
     assert "Traceback" not in full.stderr
-    with Reader(folder) as reader:
-        done = len(reader.iterations())
+    with RunReader(folder) as reader:
+        done = len(list(reader.iterations))
     assert done >= 2
     again = Run.resume(folder, f"train.iterations={done + 2}", registry=registry).train()
     assert (again.summary.status, again.summary.iterations) == ("done", done + 2)

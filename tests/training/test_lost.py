@@ -23,9 +23,9 @@ from mappa_core.plugins import load_plugins
 from mappa_core.protocols import TaskSource, Workflow
 from mappa_core.records import Message, Role, Sandbox, Task, ToolResult, ToolSpec
 from mappa_core.rollout.resume import resume_iteration
+from mappa_core.runs import RunReader
 from mappa_core.store.checkpoint import POLICIES, Checkpoints
 from mappa_core.store.folder import RunFolder
-from mappa_core.runs import RunReader
 from mappa_core.store.summary import read_summary
 from mappa_core.testing import ScriptedEngine
 from mappa_core.training import Run
@@ -184,8 +184,8 @@ def traces(folder):
 def test_faults_are_counted_and_shown_and_no_agent_is_scored_for_them(start):
     trained = start("tools.python.retries=1", "train.iterations=1", faults="3 1, 4 1, 6 2").train()
     with RunReader(trained.folder) as reader:
-        ((_, metrics),) = reader.iterations()
-        lost = [reader.trajectory(row.id) for row in reader.trajectories("train") if row.status == "failed"]
+        ((_, metrics),) = reader.iterations
+        lost = [reader.trajectory(row.id) for row in reader.trajectories.where(split="train") if row.status == "failed"]
     assert (metrics["rollouts"], metrics["rollouts/failed"], metrics["tools/lost"]) == (10, len(lost), len(lost))
     assert all(one.error.message == "the sandbox is out of sand (in 2 attempts)" for one in lost)
     assert all([verdict.step for verdict in one.verdicts] == [one.steps[0].id] for one in lost)

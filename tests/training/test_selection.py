@@ -13,9 +13,9 @@ from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import TaskSource
 from mappa_core.records import Task
+from mappa_core.runs import RunReader
 from mappa_core.session.eval_split import in_selection_split, split_held_out
 from mappa_core.store.checkpoint import Checkpoints
-from mappa_core.store.reader import Reader
 from mappa_core.testing import ScriptedEngine
 from mappa_core.training import Run
 
@@ -89,7 +89,7 @@ eval: {every: 1}
 checkpoint: {every: 1, keep: 9, best: true}
 """
     )
-    return load_plugins(only=(), modules={"doubles": WithNumbers(recipe)})
+    return load_plugins(only=("engine", "sandbox"), modules={"doubles": WithNumbers(recipe)})
 
 
 def run(registry, tmp_path, *settings, name="run"):
@@ -114,8 +114,8 @@ def test_it_is_chosen_on_some_tasks_and_reported_on_the_others_alone(registry, t
 def test_the_tasks_that_are_reported_are_played_twice_and_the_others_every_time(registry, tmp_path):
     folder = run(registry, tmp_path).train().folder
     names = {task.id for task in REPORTED}
-    with Reader(folder) as reader:
-        played = reader.trajectories("eval", limit=10_000)
+    with RunReader(folder) as reader:
+        played = list(reader.trajectories.where(split="eval"))
         parts = [(event.body["part"], event.body["iteration"]) for event in reader.events("evaluation")]
     assert {one.iteration for one in played if one.task in names} == {0, 2}
     assert {one.iteration for one in played if one.task not in names} == set(range(6))
@@ -142,7 +142,7 @@ def test_a_run_that_goes_on_comes_to_the_same(registry, tmp_path, made):
     assert resumed.summary.eval == whole.summary.eval
     again = Run.resume(whole.folder, registry=registry).train()
     assert again.summary.eval == whole.summary.eval
-    with Reader(whole.folder) as reader:
+    with RunReader(whole.folder) as reader:
         assert reader.counts("eval") == {"done": 2 * len(REPORTED) + 6 * len(CHOOSING)}
 
 

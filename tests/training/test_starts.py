@@ -9,8 +9,8 @@ import pytest
 from mappa_core.errors import ConfigError
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
+from mappa_core.runs import RunReader
 from mappa_core.store.checkpoint import Checkpoints
-from mappa_core.store.reader import Reader
 from mappa_core.testing import ScriptedEngine
 from mappa_core.training import Run
 
@@ -71,7 +71,7 @@ eval: {every: 1, selection: null}
 checkpoint: {every: 6, keep: 1}
 """
     )
-    return load_plugins(only=(), modules={"doubles": Rising(recipe)})
+    return load_plugins(only=("engine", "sandbox"), modules={"doubles": Rising(recipe)})
 
 
 def start(registry, tmp_path, *settings, name="run"):
@@ -89,7 +89,7 @@ def test_the_first_of_the_best_evaluations_keeps_its_checkpoint(registry, tmp_pa
     assert json.loads((trained.folder / "checkpoints/best.json").read_text()) == {
         "schema": 1, "iteration": 2, "metric": "correct", "value": 0.75,
     }  # fmt: skip
-    with Reader(trained.folder) as reader:
+    with RunReader(trained.folder) as reader:
         events = [event.body["iteration"] for event in reader.events("best")]
     assert events == [0, 1, 2]
     manifest = Checkpoints(trained.folder / "checkpoints").load(2).manifest
@@ -148,7 +148,7 @@ def test_a_run_whose_checkpoints_are_gone_goes_on_from_their_copies(registry, tm
     folder = start(registry, tmp_path, "train.iterations=4", f"checkpoint.url={url}").train().folder
     shutil.rmtree(folder / "checkpoints")
     trained = Run.resume(folder, "train.iterations=6", registry=registry).train()
-    with Reader(trained.folder) as reader:
+    with RunReader(trained.folder) as reader:
         assert [event.body["iteration"] for event in reader.events("resumed")] == [4]
     assert engines[-1].updates == 6
 

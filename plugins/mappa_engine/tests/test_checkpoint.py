@@ -95,7 +95,9 @@ async def test_a_checkpoint_without_a_learner_cannot_be_trained_on(qwen3, opened
 async def test_an_exported_folder_is_an_ordinary_model(model, opened, kit, tmp_path):
     engine = await opened(model, train=replace(TRAIN, minibatch_rows=None))
     await learn(engine, kit, 0)
-    await engine.export("solver", tmp_path / "model")
+    await engine.save(tmp_path / "saved")
+    solver = PolicySpec(name="solver", model=model)
+    engine.export(solver, tmp_path / "saved/solver", tmp_path / "model", merged=False, dtype=None)
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
     assert plain.config._attn_implementation == "sdpa"
     found = await engine.sampler("solver").sample(PROMPT, Sampling(max_tokens=1, temperature=0.0))

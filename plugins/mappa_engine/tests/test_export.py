@@ -46,7 +46,7 @@ async def trained(model, kit, root):
     sampled = {spec.name: await engine.sampler(spec.name).sample(PROMPT, Sampling(max_tokens=12)) for spec in specs}
     with (
         RunFolder.create(root, "run", plugin="p", recipe="r", config="seed: 1\n") as folder,
-        folder.checkpoints.writing(
+        folder.checkpoints.new_checkpoint(
             3,
             seed=0,
             coach={},

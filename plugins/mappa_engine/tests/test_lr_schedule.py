@@ -3,8 +3,7 @@
 import pytest
 
 from mappa_core.config.schema import TrainSection
-from mappa_core.errors import ConfigError
-from mappa_engine.lr_schedule import check_schedule, learning_rate
+from mappa_engine.lr_schedule import learning_rate
 
 
 def rates(steps: int = 2, **settings) -> list[float]:
@@ -47,8 +46,3 @@ def test_rounding_of_progress_does_not_overshoot():
     train = TrainSection(iterations=100, learning_rate=8.0, warmup_iterations=29)
     assert 29 / 100 * 100 < 29
     assert learning_rate(train, 29 / 100, 0, 1) == 8.0
-
-
-def test_an_unknown_schedule_is_refused():
-    with pytest.raises(ConfigError, match="cosin"):
-        check_schedule(TrainSection(schedule="cosin"))

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_core.engine import Lora, Machine, PolicySpec
 from mappa_core.errors import ConfigError
-from mappa_core.protocols import Lora, PolicySpec
 from mappa_engine import memory_estimate
-from mappa_engine.cluster.placement import ModelShape, Node, Resources, find_placement, format_placement
+from mappa_engine.cluster.placement import ModelShape, Resources, find_placement, format_placement
 from mappa_engine.cluster.placement.format import placement_json
 from mappa_engine.cluster.placement.memory import PHASES
 from mappa_engine.options import ClusterOptions
@@ -31,12 +31,12 @@ SHAPES = {"4b": FOUR_B, "small": SMALL}
 TEAM = tuple(PolicySpec(name=name, model="4b") for name in ("solver", "coder", "verifier"))
 LORA = Lora(rank=32, alpha=64)
 ADAPTERS = tuple(replace(one, kind="lora", lora=LORA) for one in TEAM)
-LONG = {"window": 8192, "kv_cache_mb": 8192, "gradient_checkpointing": True}
+LONG = {"max_model_len": 8192, "kv_cache_mb": 8192, "gradient_checkpointing": True}
 
 
 def cluster(gpus, *, nodes=1, gb=80):
     return Resources(
-        nodes=tuple(Node(host=f"n{n}", cpus=16, gpus=gpus, gpu_bytes=gb * GB if gpus else 0) for n in range(nodes))
+        nodes=tuple(Machine(host=f"n{n}", cpus=16, gpus=gpus, gpu_bytes=gb * GB if gpus else 0) for n in range(nodes))
     )
 
 
@@ -246,7 +246,7 @@ def test_what_cannot_fit_is_refused_with_the_arithmetic_and_what_would_help():
         ({"learner_ranks": 9}, "engine.options.learner_ranks=9, where"),
         ({"tensor_parallel": 16}, "the 8 GPUs that there are do not suffice for "),
         ({"tensor_parallel": 3}, "tensor_parallel=3 does not divide the 32 attention heads of 4b"),
-        ({"window": 50_000}, "window=50000 is longer than the window of 4b, 40960 tokens"),
+        ({"max_model_len": 50_000}, "max_model_len=50000 is longer than the window of 4b, 40960 tokens"),
         ({"placement": "separate", "learner_ranks": 8}, "or let them take turns by engine.options.placement=colocated"),
         ({"kv_cache_mb": 512}, "kv_cache_mb=512 holds keys and values of 3,640 tokens of 4b (147,456 bytes each), and "
                                "one request may have 8,192"),
@@ -266,10 +266,12 @@ def test_as_much_for_keys_and_values_as_a_refusal_asks_for_is_enough():
 
 def test_a_cluster_without_anything_is_refused():
     with pytest.raises(ConfigError, match="neither GPUs nor CPUs"):
-        find_placement(TEAM, SHAPES, Resources(nodes=(Node(host="a", cpus=0),)), ClusterOptions(**LONG), micro_tokens=1)
+        find_placement(
+            TEAM, SHAPES, Resources(nodes=(Machine(host="a", cpus=0),)), ClusterOptions(**LONG), micro_tokens=1
+        )
     with pytest.raises(ConfigError, match="memory of the cluster's GPUs is not known"):
         find_placement(
-            TEAM, SHAPES, Resources(nodes=(Node(host="a", cpus=1, gpus=1),)), ClusterOptions(**LONG), micro_tokens=1
+            TEAM, SHAPES, Resources(nodes=(Machine(host="a", cpus=1, gpus=1),)), ClusterOptions(**LONG), micro_tokens=1
         )
 
 

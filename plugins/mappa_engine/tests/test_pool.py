@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mappa_core.errors import ActorLost, ActorTimeout, ConfigError, EngineError
+from mappa_core.errors import ConfigError, EngineError
 from mappa_core.records import Sampling
+from mappa_engine.cluster.errors import ActorLost, ActorTimeout
 from mappa_engine.cluster.samplers.messages import Generation, RequestResult, SamplerConfig
 from mappa_engine.cluster.samplers.pool import MAX_ATTEMPTS, SamplerPool
 from mappa_engine.cluster.samplers.remote_engine import Deadlines, EngineResources

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappa_core.errors import ActorLost, SyncError
+from mappa_engine.cluster.errors import ActorLost, SyncError
 from mappa_engine.cluster.sync import gpu_transfer, probe, vllm_transfer
 from mappa_engine.cluster.sync.buckets import (
     BUCKET_BYTES,

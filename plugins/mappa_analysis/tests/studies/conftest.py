@@ -14,7 +14,7 @@ from mappa_core.training.run import Run
 @pytest.fixture(scope="module")
 def registry(module_site) -> Registry:
     module_site.install("acme_doubles")
-    return load_plugins(only=("doubles",))
+    return load_plugins(only=("analysis", "doubles", "engine", "sandbox"))
 
 
 @pytest.fixture(scope="module")

@@ -26,8 +26,8 @@ from mappa_analysis.dataset.parquet import ParquetSpool
 from mappa_analysis.dataset.select import JudgedAction, select_actions
 from mappa_core.errors import ConfigError, RunError
 from mappa_core.records import Completion, Message, Step, Task, ToolCall, ToolSpec, Trajectory, Verdict
+from mappa_core.runs import RunReader
 from mappa_core.store import RunFolder
-from mappa_core.store.reader import Reader
 
 PYTHON = ToolSpec(name="python", description="Runs.", schema={"type": "object"})
 SIGHT = PromptFormatter(tools={"python": PYTHON}, template_kwargs={"coder": {"enable_thinking": False}})
@@ -193,7 +193,7 @@ def recorded(tmp_path):
                         folder.store.record_verdict(verdict(one.id, 1.0))
                         folder.store.record_verdict(verdict(one.id, 5.0 + sample, number=1))
                     folder.store.end_trajectory(Trajectory(id=name, task=known, sample=sample, iteration=iteration))
-    with Reader(tmp_path / "runs" / "one") as reader:
+    with RunReader(tmp_path / "runs" / "one") as reader:
         yield reader
 
 
@@ -221,7 +221,7 @@ def test_what_is_left_out_is_counted_by_agent_and_reason(recorded):
 def test_one_task_of_one_iteration_is_in_memory_at_a_time(recorded, monkeypatch):
     read = []
     monkeypatch.setattr(
-        select.Reader, "trajectory", lambda self, name, of=Reader.trajectory: read.append(name) or of(self, name)
+        select.RunReader, "trajectory", lambda self, name, of=RunReader.trajectory: read.append(name) or of(self, name)
     )
     groups = select_actions(recorded, Filters(), Counter())
     next(groups)
@@ -278,8 +278,8 @@ async def test_a_run_becomes_a_folder_that_is_read_back(trained, registry, tmp_p
     card = json.loads((tmp_path / "data" / "dataset.json").read_text())
     assert {agent: one["examples"] for agent, one in card["files"].items()} == exported.examples
     assert (card["form"], card["source"], card["threshold"], card["run"]) == ("kto", "actions", 5.0, trained.name)
-    with Reader(trained) as reader:
-        played = [reader.trajectory(row.id) for row in reader.trajectories("train", limit=1000)]
+    with RunReader(trained) as reader:
+        played = [reader.trajectory(row.id) for row in reader.trajectories.where(split="train")]
     for agent, count in exported.examples.items():
         rows = load_dataset(str(tmp_path / "data"), agent, split="train", cache_dir=str(tmp_path / "cache"))
         expected = {

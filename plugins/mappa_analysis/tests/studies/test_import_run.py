@@ -17,8 +17,8 @@ from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach
 from mappa_core.records import Verdict
+from mappa_core.runs import RunReader
 from mappa_core.store.folder import RunFolder
-from mappa_core.store.reader import Reader
 from mappa_core.store.summary import read_summary
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"q": "mass of the sun"}'}}
@@ -47,12 +47,14 @@ def write(path, *lines):
 def imported(tmp_path, *lines, name="run", file_format=None, **mapped):
     path = write(tmp_path / "log.jsonl", *lines)
     chosen = LogMapping(**mapped)
-    return import_file(load_plugins(only=()), path, chosen, root=tmp_path / "runs", name=name, file_format=file_format)
+    return import_file(
+        load_plugins(only=("analysis",)), path, chosen, root=tmp_path / "runs", name=name, file_format=file_format
+    )
 
 
 def trajectories(made):
-    with Reader(made.folder) as reader:
-        return [reader.trajectory(row.id) for row in reader.trajectories()]
+    with RunReader(made.folder) as reader:
+        return [reader.trajectory(row.id) for row in reader.trajectories]
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -264,7 +266,7 @@ def test_spans_without_what_was_said_are_refused(tmp_path):
 async def test_a_run_without_a_coach_is_observed_and_then_with_the_verdicts_it_was_given(tmp_path):
     lines = [{"messages": CHAT, "ok": number % 2} for number in range(4)]
     made = imported(tmp_path, *lines, outcomes={"correct": "ok"})
-    seen = await observe_run(load_plugins(only=()), made.folder)
+    seen = await observe_run(load_plugins(only=("analysis",)), made.folder)
     assert (seen.rollouts, seen.unsuccessful, seen.coach.total.verdicts) == (4, 2, 0)
     assert seen.evaluation.interval.mean == 0.5
     with RunFolder.open(made.folder) as folder:
@@ -279,7 +281,7 @@ async def test_a_run_without_a_coach_is_observed_and_then_with_the_verdicts_it_w
                     id=f"{one.steps[0].id}/judge/again/{score}",
                 )
                 folder.store.record_verdict(verdict)
-    seen = await observe_run(load_plugins(only=()), made.folder)
+    seen = await observe_run(load_plugins(only=("analysis",)), made.folder)
     planner = next(agent for agent in seen.agents if agent.agent == "planner")
     assert (planner.scored, planner.score.mean, planner.low) == (4, 2.0, 4)
 
@@ -300,7 +302,7 @@ class Plugin:
 
 
 async def test_it_is_judged_by_a_coach_and_certifies_one(tmp_path):
-    registry = load_plugins(only=(), modules={"lengths": Plugin()})
+    registry = load_plugins(only=("analysis",), modules={"lengths": Plugin()})
     lines = [{"messages": CHAT, "ok": number % 2} for number in range(2)]
     made = imported(tmp_path, *lines, outcomes={"correct": "ok"}, agents={"writer": "Writes."})
     composed = restore(registry, made.folder / "config.yaml", ("coach.use=lengths",))
@@ -316,7 +318,7 @@ async def test_it_is_judged_by_a_coach_and_certifies_one(tmp_path):
 
 async def test_a_run_whose_outcome_nobody_knows_is_observed(tmp_path):
     made = imported(tmp_path, {"messages": CHAT}, {"messages": CHAT[1:]})
-    seen = await observe_run(load_plugins(only=()), made.folder)
+    seen = await observe_run(load_plugins(only=("analysis",)), made.folder)
     assert (made.measured, seen.unsuccessful, seen.evaluation.interval) == (0, 0, None)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from mappa_analysis.plan.memory import estimate_local_memory
 
 from mappa_analysis.plan import RunPlan, plan_run
-from mappa_analysis.plan.memory import estimate_local_memory
 from mappa_analysis.plan.workload import ZERO, PlannedAmount, Workload, multiply_amounts, sum_amounts
 from mappa_core.config.compose import compose
 from mappa_core.errors import ConfigError, RunError
@@ -104,7 +104,7 @@ async def planned(registry, recipe, *settings, **options) -> RunPlan:
 def counted(folder) -> dict[str, float]:
     """What a run really took, from its record."""
     with RunReader(folder) as reader:
-        every = [reader.trajectory(row.id) for row in reader.trajectories(limit=10**6)]
+        every = [reader.trajectory(row.id) for row in reader.trajectories]
     steps = [step.completion for one in every for step in one.steps]
     usages = [verdict.usage for one in every for verdict in one.verdicts if verdict.usage is not None]
     return {
@@ -285,7 +285,7 @@ async def test_tensor_bytes_of_the_local_engine_are_those_of_its_tensors(registr
             own = [*policy.model.parameters(), *policy.base.model.parameters(), *masters]
             gradients = [one.grad for one in masters]
             assert all(one is not None for one in gradients)
-            optimiser.norm()
+            optimiser.grad_norm()
             optimiser.step(1e-3)
             moments = [one for state in optimiser._adam.state.values() for one in state.values()]
             measured |= {one.data_ptr(): one for one in (*own, *gradients, *moments)}
@@ -381,8 +381,8 @@ async def test_counterfactual_rollouts_are_predicted_from_a_run_without_them(reg
     found = (await planned(registry, "mathchat/tiny", *small, previous=short)).counterfactual
     bound = (await planned(registry, "mathchat/tiny", *small)).counterfactual
     with RunReader(ran.folder) as reader:
-        played = [reader.trajectory(row.id) for row in reader.trajectories("counterfactual", limit=10**6)]
-        ((_, metrics),) = reader.iterations()
+        played = [reader.trajectory(row.id) for row in reader.trajectories.where(split="counterfactual")]
+        ((_, metrics),) = reader.iterations
     steps = [step for one in played for step in one.steps]
     counts = {
         "trajectories": len(played),

@@ -10,7 +10,8 @@ from mappa_analysis.recoach import recoach
 from mappa_core.config.compose import restore
 from mappa_core.errors import ConfigError, RunError
 from mappa_core.records import Task
-from mappa_core.store import Reader, RunFolder, Store
+from mappa_core.runs import RunReader
+from mappa_core.store import RunFolder, Store
 from mappa_core.store.folder import CONFIG
 
 OPPOSITE = ("coach.use=strict", "coach.options={right: 0, wrong: 10}")
@@ -27,8 +28,8 @@ def again(registry):
 
 
 def whole(run, split="train"):
-    with Reader(run) as reader:
-        return [reader.trajectory(row.id) for row in reader.trajectories(split, limit=1000)]
+    with RunReader(run) as reader:
+        return [reader.trajectory(row.id) for row in reader.trajectories.where(split=split)]
 
 
 def advantages(trajectories, phase):
@@ -63,7 +64,7 @@ async def test_verdicts_are_added_beside_the_old_ones(run, again):
         assert [verdict.step for verdict in new] == [step.id for step in trajectory.steps]
         assert all(verdict.id == f"{verdict.step}/strict/again/{result.name}" for verdict in new)
         assert all(new.score == 10 - old.score for old, new in zip(old, new, strict=True))
-    with Reader(run) as reader:
+    with RunReader(run) as reader:
         (event,) = reader.events("recoach")
     assert event.body["name"] == result.name
     assert (event.body["coach"]["use"], event.body["coach"]["options"]) == ("strict", {"right": 0.0, "wrong": 10.0})
@@ -212,7 +213,7 @@ async def test_a_full_disk_ends_it_with_one_message(run, again, monkeypatch):
     def full(self, verdict):
         raise RunError("run.db: there is no space left")
 
-    monkeypatch.setattr(Store, "verdict", full)
+    monkeypatch.setattr(Store, "record_verdict", full)
     with pytest.raises(RunError, match="no space left"):
         await again(run)
 

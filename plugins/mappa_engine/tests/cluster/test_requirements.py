@@ -47,12 +47,14 @@ def test_what_is_missing_or_of_another_release_is_told_with_the_command_that_men
         check_installed()
     assert str(refused.value) == (
         "engine.use=cluster cannot start here (ray: 2.6.0 is installed, 2.60 is needed; deepspeed: not installed; "
-        'vllm: 0.33.0 is installed, 0.32.0 is needed). Get what it needs with: pip install "mappa-core[cluster]"'
+        'vllm: 0.33.0 is installed, 0.32.0 is needed). Get what it needs with: pip install "mappa-engine[cluster]"'
     )
 
 
 def test_the_extra_asks_for_the_releases_that_are_checked():
-    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["cluster"]
+    extra = tomllib.loads((ROOT / "plugins/mappa_engine/pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]["cluster"]
     asked = dict(requirement.split("==") for requirement in extra if "==" in requirement)
     assert {name: one.removesuffix(".*") for name, one in asked.items()} == {
         name: REQUIRED_RELEASES[name] for name in ("ray", "deepspeed", "vllm")

@@ -18,7 +18,7 @@ from mappa_engine.learning.update import PolicyUpdate
 from mappa_engine.losses.kl_penalty import KL_ESTIMATORS
 
 FOLDER = Path(__file__).parent / "losses"
-REGISTRY = load_plugins(only=())
+REGISTRY = load_plugins(only=("engine", "sandbox"))
 FAMILIES = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
 CASES = [(family, case) for family, found in FAMILIES.items() for case in found["cases"]]
 UPDATES = [
