@@ -29,9 +29,9 @@ def throughput(folder: Path, words: tuple[str, ...]) -> float:
     settings = (f"run.root={folder}", "run.name=run", "eval.problems=1", "eval.samples=1", *words)
     seconds((sys.executable, "-m", "mappa_core", "train", "--plugin", "dsbench", *settings), folder)
     with RunReader(folder / "run") as reader:
-        iterations = [metrics for _, metrics in reader.iterations()]
-    rollouts = sum(metrics["rollouts"] for metrics in iterations)
-    return rollouts / sum(value for one in iterations for name, value in one.items() if name.startswith("seconds/"))
+        iterations = list(reader.iterations)
+    rollouts = sum(report.rollouts for report in iterations)
+    return rollouts / sum(report.total_seconds for report in iterations)
 
 
 def main() -> None:

@@ -40,9 +40,9 @@ def client_of(run: Path) -> TestClient:
 def pages_of(run: Path) -> Mapping[str, str]:
     """Addresses by what they show."""
     with RunReader(run) as reader:
-        rows = reader.trajectories(iteration=0, limit=50)
+        rows = list(reader.trajectories.where(iteration=0))
         one = next(row.id for row in rows if row.steps == 12 and row.iteration == 0)
-        middle = reader.number(rows[40].id) if run.name == "short" else len(reader.iterations()) * 32
+        middle = reader.number(rows[40].id) if run.name == "short" else len(list(reader.iterations)) * 32
     here = f"/runs/{run.name}"
     listed = f"{here}/trajectories"
     return {

@@ -71,8 +71,6 @@ from .records import Trajectory as Trajectory
 from .records import Usage as Usage
 from .records import Verdict as Verdict
 from .records import VersionSpan as VersionSpan
-from .store.reader import Reader as Reader
-from .store.reader import TrajectoryRow as TrajectoryRow
 from .tools.parse_calls import PYTHON as PYTHON
 from .tools.truncate import SMALLEST_LIMIT as SMALLEST_LIMIT
 from .tools.truncate import cut_middle as cut_middle

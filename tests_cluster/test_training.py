@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from mappa_core import Reader
+from mappa_core.runs import RunReader
 from mappa_core.training.run import Run
 
 # Every test starts all processes anew, some four times: minutes where a machine has other work, too.
@@ -70,7 +70,7 @@ def trained(tmp_path_factory):
 
 def test_other_processes_sample_than_learn(trained):
     outcome, _ = trained
-    with Reader(outcome.folder) as reader:
+    with RunReader(outcome.folder) as reader:
         (event,) = reader.events("processes")
     processes = event.body["processes"]
     assert Counter(one["role"] for one in processes) == {"learner": 2, "sampler": 3}
@@ -82,8 +82,8 @@ def test_other_processes_sample_than_learn(trained):
 
 def test_samplers_and_learners_agree_after_every_publish(trained):
     outcome, _ = trained
-    with Reader(outcome.folder) as reader:
-        iterations = reader.iterations()
+    with RunReader(outcome.folder) as reader:
+        iterations = list(reader.iterations)
         receipts = reader.events("published")
     assert len(iterations) == 2 and len(receipts) == 2
     for _, metrics in iterations:
@@ -113,8 +113,8 @@ def assert_equal_to_the_bit(one: Path, other: Path, iteration: int) -> None:
 
 
 def every_prompt_once(folder: Path, iterations: int) -> None:
-    with Reader(folder) as reader:
-        rows = reader.trajectories(split="train", limit=1000)
+    with RunReader(folder) as reader:
+        rows = list(reader.trajectories.where(split="train"))
     finished = Counter((row.iteration, row.task, row.sample) for row in rows)
     assert set(finished.values()) == {1} and len(finished) == iterations * 8 * 2
     tasks = Counter(task for _, task, sample in finished if sample == 0)
@@ -151,7 +151,7 @@ class Killer(threading.Thread):
     def _pids(self) -> list[int]:
         if not (self._folder / "run.db").exists():
             return []
-        with Reader(self._folder) as reader:
+        with RunReader(self._folder) as reader:
             events = reader.events("processes")
         return [one["pid"] for one in events[-1].body["processes"] if one["role"] == self._role] if events else []
 
@@ -160,7 +160,7 @@ def test_killed_learners_lose_nothing(undisturbed, tmp_path):
     killer = Killer(tmp_path / "killed", "learner", 3)
     killer.start()
     outcome = run(tmp_path, "killed", "train.iterations=5", "train.max_restarts=3", ONE_POLICY).train()
-    with Reader(outcome.folder) as reader:
+    with RunReader(outcome.folder) as reader:
         # One that is killed when all is done, or with another one, ends nothing by itself.
         assert 1 <= len(reader.events("engine_lost")) <= len(killer.killed)
     every_prompt_once(outcome.folder, 5)
@@ -171,7 +171,7 @@ def test_a_killed_sampler_is_started_again_with_the_weights_of_now(undisturbed, 
     killer = Killer(tmp_path / "killed", "sampler", 3)
     killer.start()
     outcome = run(tmp_path, "killed", "train.iterations=5", ONE_POLICY).train()
-    with Reader(outcome.folder) as reader:
+    with RunReader(outcome.folder) as reader:
         assert reader.events("engine_lost") == []
     assert killer.killed
     every_prompt_once(outcome.folder, 5)
@@ -205,16 +205,16 @@ def train_and_kill(tmp_path: Path, *settings: str, kills: int) -> Path:
 def steps_in(folder: Path) -> int:
     if not (folder / "run.db").exists():
         return 0
-    with Reader(folder) as reader:
-        return sum(row.steps for row in reader.trajectories(limit=1000))
+    with RunReader(folder) as reader:
+        return sum(row.steps for row in reader.trajectories)
 
 
 def test_adapters_share_a_sampler_and_a_base(tmp_path):
     lora = "policies.default={kind: lora, lora: {rank: 4, alpha: 8.0}}"
     outcome = run(tmp_path, "lora", "train.iterations=2", lora).train()
-    with Reader(outcome.folder) as reader:
+    with RunReader(outcome.folder) as reader:
         (event,) = reader.events("processes")
-        (_, first), (_, second) = reader.iterations()
+        (_, first), (_, second) = reader.iterations
     assert Counter(one["role"] for one in event.body["processes"]) == {"learner": 2, "sampler": 1}
     for metrics in (first, second):
         gaps = [value for name, value in metrics.items() if name.endswith("mismatch_max")]
@@ -226,8 +226,8 @@ def test_adapters_share_a_sampler_and_a_base(tmp_path):
 def test_rollouts_go_on_while_learners_update(tmp_path):
     ahead = "engine.options={deterministic: false, max_staleness: 1, straggler_share: 0.1}"
     outcome = run(tmp_path, "ahead", "train.iterations=4", ONE_POLICY, ahead).train()
-    with Reader(outcome.folder) as reader:
-        metrics = [one for _, one in reader.iterations()]
+    with RunReader(outcome.folder) as reader:
+        metrics = [one for _, one in reader.iterations]
     staleness = [one["staleness_max"] for one in metrics]
     assert staleness[0] == 0.0 and 0.0 < max(staleness) <= 1.0
     gaps = [value for one in metrics for name, value in one.items() if name.endswith("mismatch_max")]

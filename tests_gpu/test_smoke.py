@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mappa_core import Reader
+from mappa_core.runs import RunReader
 from mappa_core.training.run import Run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
@@ -50,8 +50,8 @@ def trained(root: Path, *words: str) -> list[dict[str, float]]:
     peak.start()
     outcome = Run.from_recipe("mathchat/tiny", *SMALL, f"run.root={root}", *words).train()
     print(f"\n{' '.join(words)}: {time.monotonic() - started:.0f} s, peak {peak.end() / 2**30:.2f} GiB")
-    with Reader(outcome.folder) as reader:
-        metrics = [one for _, one in reader.iterations()]
+    with RunReader(outcome.folder) as reader:
+        metrics = [one for _, one in reader.iterations]
     gaps = [value for one in metrics for name, value in one.items() if name.endswith("mismatch_mean")]
     print(f"mismatch of samplers and learners: mean {max(gaps):.2g} nats at most")
     return metrics

@@ -17,7 +17,7 @@ from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer, SFTConfig, SFTTrai
 
 from mappa_core import Run
 from mappa_core.cli import main
-from mappa_core.store.reader import Reader
+from mappa_core.runs import RunReader
 
 MODEL = str(files("mappa_mathchat") / "models" / "tiny")
 AGENTS = ("problem_solver", "code_executor", "verifier")
@@ -84,8 +84,8 @@ def test_sft(exported, tmp_path, form, agent):
 def test_sft_computes_its_loss_on_the_very_tokens_that_were_shown_and_sampled(run, exported, tmp_path):
     data = exported("actions", "problem_solver")
     trainer = SFTTrainer(model=MODEL, args=SFTConfig(output_dir=str(tmp_path), **COMMON), train_dataset=data)
-    with Reader(run) as reader:
-        rows = reader.trajectories("train", limit=1000)
+    with RunReader(run) as reader:
+        rows = list(reader.trajectories.where(split="train"))
         steps = {step.id: step.completion for row in rows for step in reader.trajectory(row.id).steps}
     decode = trainer.processing_class.decode
     for source, row in zip(data["source"], trainer.train_dataset, strict=True):

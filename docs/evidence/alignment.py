@@ -36,10 +36,10 @@ from mappa_core.evaluation.statistics import mean_interval
 from mappa_core.experience import Experience
 from mappa_core.plugins import Registry
 from mappa_core.records import Float32, Trajectory
+from mappa_core.runs import RunReader
 from mappa_core.session.builder import build_estimator
 from mappa_core.session.policies import assign_policies, build_policy_specs
 from mappa_core.store.folder import CONFIG
-from mappa_core.store.reader import Reader
 from mappa_core.store.summary import Interval
 from mappa_engine.learning.batching import BatchLayout
 from mappa_engine.learning.scoring import merge_scores, score_policy
@@ -175,10 +175,9 @@ def _optimiser(policy: Policy) -> Any:
 
 def batches(run: Path, iterations: int) -> Iterator[list[Trajectory]]:
     """The rollouts of every iteration of a run, whole."""
-    with Reader(run) as reader:
+    with RunReader(run) as reader:
         for iteration in range(iterations):
-            count = sum(reader.counts("train", iteration).values())
-            rows = reader.trajectories("train", iteration, limit=count)
+            rows = reader.trajectories.where(split="train", iteration=iteration)
             yield [reader.trajectory(row.id) for row in rows]
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from mappa_core.evaluation.heldout import Evaluation, build_evaluation
 from mappa_core.records import Float64, Int64
+from mappa_core.runs import RunReader
 from mappa_core.session.eval_split import in_selection_split
-from mappa_core.store.reader import Reader
 from mappa_core.store.summary import Interval, read_summary
 
 CHOOSING = 0.5
@@ -126,13 +126,11 @@ def _interval(mean: float, draws: Sequence[float]) -> Interval:
 
 def evaluations(run: Path, *, choosing: bool) -> Iterator[Evaluation]:
     """The evaluations of a run in order, on the tasks that choose or on the others."""
-    with Reader(run) as reader:
+    with RunReader(run) as reader:
         # A run that was gone on with tells those that it had once more.
-        metrics = {int(event.body["iteration"]): event.body["metric"] for event in reader.events("evaluation")}
+        metrics = {one.iteration: one.metric for one in reader.evaluations}
         for iteration, metric in sorted(metrics.items()):
-            played = [
-                one for one in reader.outcomes("eval", iteration) if in_selection_split(one.task, CHOOSING) == choosing
-            ]
+            played = [one for one in reader.outcomes(iteration) if in_selection_split(one.task, CHOOSING) == choosing]
             yield build_evaluation(played, metric=metric, iteration=iteration)
 
 

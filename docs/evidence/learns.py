@@ -22,7 +22,7 @@ from mappa_core.config.compose import ComposedConfig
 from mappa_core.evaluation.standalone import evaluate_standalone
 from mappa_core.plugins import Registry, load_plugins
 from mappa_core.records import Completion, Step
-from mappa_core.store.reader import Reader
+from mappa_core.runs import RunReader
 from mappa_core.store.summary import Interval
 from mappa_core.training.run import Run, TrainResult
 from mappa_mathchat.tiny.warm_start import Curriculum, hash_problem_texts
@@ -160,9 +160,8 @@ def programs_of(model: Path, runs: Sequence[TrainResult]) -> Programs:
 
 def steps_of(folder: Path, split: str | None = None, iteration: int | None = None) -> Iterator[Step]:
     """Recorded steps of a run; None is any split, any iteration."""
-    with Reader(folder) as reader:
-        every = sum(reader.counts().values())
-        for row in reader.trajectories(split, iteration, limit=every):
+    with RunReader(folder) as reader:
+        for row in reader.trajectories.where(split=split, iteration=iteration):
             yield from reader.trajectory(row.id).steps
 
 

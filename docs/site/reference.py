@@ -262,9 +262,9 @@ _READER = """<!-- uses: runs/NAME -->
 ```python
 from pathlib import Path
 
-from mappa_core import Reader
+from mappa_core.runs import RunReader
 
-with Reader(Path("runs/NAME")) as reader:
+with RunReader(Path("runs/NAME")) as reader:
     for row in reader.trajectories("train", limit=2):
         trajectory = reader.trajectory(row.id)
         for step in trajectory.steps:
@@ -324,8 +324,9 @@ def _value(value: Any) -> str:
 
 def _type(hint: Any) -> str:
     text = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
+    text = re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", text)
     return (
-        re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w)", "", text)
+        re.sub(r"Literal\[([^]]*)\]", lambda names: names[1].replace("'", "").replace(", ", " | "), text)
         .replace("NoneType", "null")
         .replace("Use", "choice")
         .replace("None", "null")

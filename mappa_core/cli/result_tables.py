@@ -11,8 +11,8 @@ from rich.table import Table
 
 from mappa_core.cli.progress import evaluation_line, format_share
 from mappa_core.evaluation.heldout import Evaluation
+from mappa_core.runs.health_warnings import RaisedWarning
 from mappa_core.store.summary import EvalSummary, FigureSummary, Interval, SelectionSummary, StratumSummary
-from mappa_core.training.health_report import RaisedWarning
 
 
 def show_evaluation(console: Console, evaluation: Evaluation, played: str | None = None) -> None:

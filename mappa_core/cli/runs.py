@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -12,8 +13,8 @@ from rich.table import Table
 from mappa_core.cli.progress import format_share
 from mappa_core.errors import RunError
 from mappa_core.records import NOBODY, Step, ToolResult, Trajectory, Verdict
+from mappa_core.runs.reader import RunReader
 from mappa_core.store.folder import list_run_folders
-from mappa_core.store.reader import Reader
 from mappa_core.store.summary import read_summary
 
 
@@ -55,9 +56,9 @@ def list_runs(root: Path) -> None:
 def show_run(folder: Path, split: str | None, iteration: int | None, limit: int, offset: int) -> None:
     """Show a run: its coach's verdicts per agent and its trajectories (the newest iterations by --iteration)."""
     console = Console()
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         counts = reader.counts(split, iteration)
-        rows = reader.trajectories(split, iteration, limit=limit, offset=offset)
+        rows = list(islice(reader.trajectories.where(split=split, iteration=iteration), offset, offset + limit))
     console.print(", ".join(f"{count} {status}" for status, count in counts.items()) or "no trajectories")
     table = Table(box=None, header_style="bold")
     for name in ("trajectory", "stratum", "status", "actions", "outcome"):
@@ -73,7 +74,7 @@ def show_run(folder: Path, split: str | None, iteration: int | None, limit: int,
 @click.argument("trajectory")
 def trace_trajectory(folder: Path, trajectory: str) -> None:
     """Print one trajectory: what each agent saw and wrote, what its tools answered, and the verdicts."""
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         shown = reader.trajectory(trajectory)
     show_trajectory(Console(), shown)
 

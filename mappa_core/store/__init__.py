@@ -1,12 +1,11 @@
 """Storage of a run: folder, records, checkpoints and summary."""
 
+from mappa_core.store.agent_columns import AgentSummary
 from mappa_core.store.checkpoint import Checkpoint, Checkpoints, Manifest
 from mappa_core.store.codec import from_json, to_json
 from mappa_core.store.folder import RunFolder, list_run_folders
-from mappa_core.store.reader import Event, FoundTrajectory, Reader, TrajectoryRow, VerdictStats
-from mappa_core.store.search import FilterChoices, TrajectoryFacets, TrajectoryFilter
+from mappa_core.store.queries import Event
 from mappa_core.store.summary import (
-    AgentSummary,
     CoachSummary,
     EvalSummary,
     FigureSummary,
@@ -18,7 +17,6 @@ from mappa_core.store.summary import (
     read_summary,
     write_summary,
 )
-from mappa_core.store.verdict_outcomes import VerdictWithOutcome
 from mappa_core.store.writer import RecordedTrajectory, Store
 
 __all__ = [
@@ -29,11 +27,8 @@ __all__ = [
     "EvalSummary",
     "Event",
     "FigureSummary",
-    "FilterChoices",
-    "FoundTrajectory",
     "Interval",
     "Manifest",
-    "Reader",
     "RecordedTrajectory",
     "RunFolder",
     "Seconds",
@@ -41,11 +36,6 @@ __all__ = [
     "Store",
     "StratumSummary",
     "Summary",
-    "TrajectoryFacets",
-    "TrajectoryFilter",
-    "TrajectoryRow",
-    "VerdictStats",
-    "VerdictWithOutcome",
     "from_json",
     "list_run_folders",
     "read_summary",

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from mappa_core.config.rules import CASSETTE_MODES
-from mappa_core.errors import CoachError, ConfigError, RunError
+from mappa_core.config.schema import CassetteMode
+from mappa_core.errors import CoachError, RunError
 from mappa_core.records import Verdict
 from mappa_core.store.codec import from_json, to_json
 from mappa_core.store.files import storage_errors
@@ -31,19 +31,16 @@ _BUSY_TIMEOUT_S = 30.0
 """Seconds to wait for another process that is writing."""
 
 
-def open_cassette(mode: str, path: Path) -> CassetteFile | None:
+def open_cassette(mode: CassetteMode, path: Path) -> CassetteFile | None:
     """Open the cassette at `path`; None if `mode` is `off`.
 
     record: every verdict is requested and stored. replay: no verdict is requested. auto: missing verdicts are requested
     and stored.
 
     Raises:
-        ConfigError: there is no such mode.
         RunError: `path` cannot be written to, is not a cassette, is damaged or of a newer schema; with `replay` also if
             it does not exist.
     """
-    if mode not in CASSETTE_MODES:
-        raise ConfigError(f"coach.cassette.mode: must be one of {', '.join(CASSETTE_MODES)}, not {mode!r}")
     if mode == "off":
         return None
     _check_file(path, needed=mode == "replay")

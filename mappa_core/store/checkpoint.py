@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -49,7 +49,7 @@ class FileEntry:
 class PolicyEntry:
     """One policy whose weights are in the checkpoint, described so that they are usable without the run's config."""
 
-    kind: str
+    kind: Literal["full", "lora", "frozen"]
     model: str
     lora: Lora | None = None
 

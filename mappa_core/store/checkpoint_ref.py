@@ -11,9 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from mappa_core.config.compose import build_options
+from mappa_core.config.layers import SettingsNode
+from mappa_core.config.schema import RunConfig
 from mappa_core.config.yaml_io import parse_yaml
 from mappa_core.errors import RunError
-from mappa_core.store.checkpoint import Checkpoint, Checkpoints, RemoteCheckpoints
+from mappa_core.plugins import Registry
+from mappa_core.protocols import Engine
+from mappa_core.store.checkpoint import POLICIES, Checkpoint, Checkpoints, RemoteCheckpoints
 from mappa_core.store.folder import CHECKPOINTS, CONFIG, open_checkpoints
 from mappa_core.store.mirror import Mirror
 
@@ -22,12 +27,25 @@ _HOW = "write RUN@best, RUN@last or RUN@ITERATION, for example runs/first@best"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedCheckpoint:
-    """The checkpoint of a reference; `policy` is None if the reference names no policy. `exact` is a reference by
-    iteration, which stays valid when the run continues."""
+    """The checkpoint of a reference, and the settings of its run; `policy` is None if the reference names no policy.
+    `exact` is a reference by iteration, which stays valid when the run continues."""
 
     checkpoint: Checkpoint
+    settings: SettingsNode
     policy: str | None
     exact: str
+
+    def weights(self, policy: str) -> Path:
+        """Folder of what the engine saved of a policy."""
+        return self.checkpoint.path / POLICIES / policy
+
+    def build_engine(self, registry: Registry) -> Engine:
+        """Build the engine of the run, without opening it. Raises PluginError if it is not installed."""
+        section = self.settings.at("engine") or SettingsNode({}, "default")
+        named = section.at("use")
+        use = RunConfig().engine.use if named is None else str(named.plain)
+        engine: Engine = registry.build("engines", use, build_options(registry, "engines", use, section, "options"))
+        return engine
 
 
 def resolve_checkpoint(text: str, *, root: Path) -> ResolvedCheckpoint:
@@ -39,12 +57,12 @@ def resolve_checkpoint(text: str, *, root: Path) -> ResolvedCheckpoint:
     if not run or not (which in ("best", "last") or which.isdecimal()):
         raise RunError(f"{text!r} names no checkpoint: {_HOW}")
     for place, policy in _interpretations(run):
-        checkpoints = _open_checkpoints(place, root)
-        if checkpoints is not None:
+        found = _open_checkpoints(place, root)
+        if found is not None:
+            checkpoints, settings = found
             checkpoint = checkpoints.load(_resolve_iteration(checkpoints, which, place))
-            return ResolvedCheckpoint(
-                checkpoint=checkpoint, policy=policy, exact=f"{run}@{checkpoint.manifest.iteration}"
-            )
+            exact = f"{run}@{checkpoint.manifest.iteration}"
+            return ResolvedCheckpoint(checkpoint=checkpoint, settings=settings, policy=policy, exact=exact)
     raise RunError(f"{text!r}: there is no run {run}, neither as a path nor in {root}")
 
 
@@ -61,17 +79,21 @@ def _interpretations(run: str) -> Iterator[tuple[str, str | None]]:
         yield place, policy
 
 
-def _open_checkpoints(place: str, root: Path) -> Checkpoints | None:
-    """Open the checkpoints of a run; None if there is no such run."""
+def _open_checkpoints(place: str, root: Path) -> tuple[Checkpoints, SettingsNode] | None:
+    """Open the checkpoints of a run and read its settings; None if there is no such run."""
     if "://" in place:
         mirror = Mirror(place)
         name = hashlib.sha256(mirror.url.encode()).hexdigest()[:32]
-        there = mirror.read(CONFIG) is not None
-        return RemoteCheckpoints(cache_folder() / CHECKPOINTS / name, mirror) if there else None
+        stored = mirror.read(CONFIG)
+        if stored is None:
+            return None
+        settings = parse_yaml(stored.decode("utf-8"), mirror.url)
+        return RemoteCheckpoints(cache_folder() / CHECKPOINTS / name, mirror), settings
     for folder in (Path(place).expanduser(), root / place):
         if (folder / CONFIG).is_file():
-            url = parse_yaml((folder / CONFIG).read_text("utf-8"), str(folder / CONFIG)).at("checkpoint.url")
-            return open_checkpoints(folder, None if url is None else url.plain)
+            settings = parse_yaml((folder / CONFIG).read_text("utf-8"), str(folder / CONFIG))
+            url = settings.at("checkpoint.url")
+            return open_checkpoints(folder, None if url is None else url.plain), settings
     return None
 
 

@@ -23,14 +23,15 @@ from pathlib import Path
 from secrets import token_hex
 from types import TracebackType
 
+from mappa_core.config.yaml_io import CONFIG as CONFIG
 from mappa_core.errors import RunError
 from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.store.files import storage_errors, write_atomic
 from mappa_core.store.mirror import Mirror
 from mappa_core.store.schema import DATABASE_NAME
+from mappa_core.store.summary import SUMMARY_NAME
 from mappa_core.store.writer import Store
 
-CONFIG = "config.yaml"
 CHECKPOINTS = "checkpoints"
 FILES = "files"
 _LOCK = "run.lock"
@@ -141,11 +142,20 @@ def open_checkpoints(run: Path, url: str | None) -> Checkpoints:
     return Checkpoints(run / CHECKPOINTS, mirror=checkpoint_mirror(run, url))
 
 
+def is_run_folder(path: Path) -> bool:
+    return (path / DATABASE_NAME).is_file()
+
+
+def record_files(run: Path) -> tuple[Path, ...]:
+    """The files that change when a run records something; not all of them always exist."""
+    return tuple(run / name for name in (DATABASE_NAME, f"{DATABASE_NAME}-wal", SUMMARY_NAME))
+
+
 def list_run_folders(root: Path) -> tuple[Path, ...]:
     """List the run folders under `root`, the oldest first."""
     if not root.is_dir():
         return ()
-    folders = [path for path in root.iterdir() if not path.name.startswith(".") and (path / DATABASE_NAME).is_file()]
+    folders = [path for path in root.iterdir() if not path.name.startswith(".") and is_run_folder(path)]
     return tuple(sorted(folders, key=lambda path: ((path / CONFIG).stat().st_mtime_ns, path.name)))
 
 

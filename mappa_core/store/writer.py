@@ -16,11 +16,12 @@ from typing import Any
 from mappa_core.errors import ReplayError
 from mappa_core.records import Failure, Step, Task, Trajectory, Usage, Verdict
 from mappa_core.store.files import fsync_path, storage_errors
-from mappa_core.store.reader import (
+from mappa_core.store.iteration_report import IterationReport
+from mappa_core.store.iterations import load_iterations, upgrade_iterations
+from mappa_core.store.queries import (
     Event,
     load_error,
     load_events,
-    load_iterations,
     load_outcome,
     load_steps,
     load_verdicts,
@@ -65,6 +66,7 @@ class Store:
     def __init__(self, path: Path, *, scratch: Path | None = None) -> None:
         self.path = path
         self._database = _open_live(path, scratch)
+        upgrade_iterations(self._database)
         self._index = SearchIndex(self._database.connection)
 
     @staticmethod
@@ -152,14 +154,14 @@ class Store:
             if before != (1, outcome, error):
                 self._index.finish_trajectory(trajectory)
 
-    def record_iteration(self, number: int, metrics: Mapping[str, float]) -> None:
-        """Record the metrics of an iteration; replaces those of an earlier attempt."""
+    def record_iteration(self, report: IterationReport) -> None:
+        """Record the figures of an iteration; replaces those of an earlier attempt."""
         with self._database.transaction() as connection:
-            row = (number, self._database.pack(metrics))
+            row = (report.iteration, self._database.pack(report))
             connection.execute("INSERT OR REPLACE INTO iterations VALUES (?, ?)", row)
 
-    def iterations(self) -> list[tuple[int, dict[str, float]]]:
-        """Metrics of every recorded iteration, in order."""
+    def iterations(self) -> list[IterationReport]:
+        """Reports of every recorded iteration, in order."""
         return load_iterations(self._database)
 
     def record_event(self, kind: str, **body: Any) -> None:

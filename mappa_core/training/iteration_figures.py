@@ -13,7 +13,7 @@ from mappa_core.records import Trajectory, Verdict
 from mappa_core.store.iteration_report import CoachFigures, OutcomeFigures, VerdictCount
 
 
-def outcome_figures(trajectories: Sequence[Trajectory], metric: str, figures: Sequence[str]) -> OutcomeFigures:
+def measure_outcomes(trajectories: Sequence[Trajectory], metric: str, figures: Sequence[str]) -> OutcomeFigures:
     """Means of what the workflow recorded of `trajectories`: its metric and further figures."""
     finished = [one.outcome for one in trajectories if one.error is None]
     return OutcomeFigures(
@@ -22,14 +22,14 @@ def outcome_figures(trajectories: Sequence[Trajectory], metric: str, figures: Se
     )
 
 
-def stratum_figures(
+def measure_strata(
     trajectories: Sequence[Trajectory], metric: str, figures: Sequence[str]
 ) -> dict[str, OutcomeFigures]:
     """Outcome figures within each stratum of tasks."""
     parts: dict[str, list[Trajectory]] = {}
     for one in trajectories:
         parts.setdefault(one.task.stratum, []).append(one)
-    return {stratum: outcome_figures(parts[stratum], metric, figures) for stratum in sorted(parts)}
+    return {stratum: measure_outcomes(parts[stratum], metric, figures) for stratum in sorted(parts)}
 
 
 def count_retried_calls(trajectories: Sequence[Trajectory]) -> int:
@@ -38,7 +38,7 @@ def count_retried_calls(trajectories: Sequence[Trajectory]) -> int:
     return sum(result.attempts - 1 for step in steps for result in step.results)
 
 
-def coach_figures(trajectories: Sequence[Trajectory]) -> CoachFigures:
+def count_verdicts(trajectories: Sequence[Trajectory]) -> CoachFigures:
     """Count the verdicts of all phases by status, and the reasons why scores are missing."""
     verdicts = [verdict for trajectory in trajectories for verdict in trajectory.verdicts]
     agent_of = {step.id: step.agent for trajectory in trajectories for step in trajectory.steps}

@@ -28,10 +28,10 @@ from mappa_core.training.evaluation_schedule import EvaluationSchedule
 from mappa_core.training.guards import guard_spending, guard_verdicts
 from mappa_core.training.health import HealthMonitor, merge_policy_metrics, reward_spread
 from mappa_core.training.iteration_figures import (
-    coach_figures,
     count_retried_calls,
-    outcome_figures,
-    stratum_figures,
+    count_verdicts,
+    measure_outcomes,
+    measure_strata,
 )
 from mappa_core.training.listener import Listener
 from mappa_core.training.rollout_scheduler import RolloutScheduler
@@ -134,7 +134,7 @@ class TrainingLoop:
             batch = await self._rollouts.take(iteration)
         trajectories = batch.trajectories
         raise_if_all_failed(trajectories)
-        coach = coach_figures(trajectories)
+        coach = count_verdicts(trajectories)
         async with self._checkpoint_on_stop(iteration):
             self._guard(iteration, trajectories, coach)
             trajectories, weighed = await self._with_counterfactuals(iteration, trajectories, clock)
@@ -149,11 +149,12 @@ class TrainingLoop:
             experience = await session.engine.score(experience)
         with clock.phase("credit"):
             advantages, self._estimator_state = session.estimator(experience, self._estimator_state)
-        assert session.loss is not None  # this session was opened for learning
         with clock.phase("update"):
-            policies = await session.engine.update(
-                experience, advantages, session.loss, progress=iteration / config.train.iterations
-            )
+            policies: Mapping[str, Mapping[str, float]] = {}
+            if session.loss is not None:
+                policies = await session.engine.update(
+                    experience, advantages, session.loss, progress=iteration / config.train.iterations
+                )
         self._skipped_steps.save(iteration + 1, policies, experience, advantages)
         policies = merge_policy_metrics(policies, reward_spread(experience))
         with clock.phase("publish"):
@@ -162,8 +163,8 @@ class TrainingLoop:
         measures = session.workflow.metric, session.workflow.figures
         return IterationReport(
             iteration=iteration + 1,
-            outcomes=outcome_figures(trajectories, *measures),
-            strata=stratum_figures(trajectories, *measures),
+            outcomes=measure_outcomes(trajectories, *measures),
+            strata=measure_strata(trajectories, *measures),
             rollouts=len(trajectories),
             late=batch.late,
             joined=batch.joined,

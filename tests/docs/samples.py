@@ -33,7 +33,7 @@ import click
 from mappa_core.cli import main
 from mappa_core.config.compose import ComposedConfig, compose
 from mappa_core.plugins import load_plugins
-from mappa_core.store.reader import Reader
+from mappa_core.runs import RunReader
 
 ROOT = Path(__file__).parents[2]
 MARKS = {"needs", "tested", "recipe", "uses"}
@@ -171,8 +171,8 @@ class Reading:
             serve(words, said)
             return
         if "ID" in words:
-            with Reader(Path(next(word for word in words if word.startswith("runs/")))) as reader:
-                words = [reader.trajectories(limit=1)[0].id if word == "ID" else word for word in words]
+            with RunReader(Path(next(word for word in words if word.startswith("runs/")))) as reader:
+                words = [next(iter(reader.trajectories)).id if word == "ID" else word for word in words]
         fresh = command in PLAYS and not (command == "observe" and given["run"]) and not given.get("resume")
         assert main([*words, *(SHORT if fresh else ())]) == 0, f"{said}: it fails"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from mappa_core.cli.main import cli
-from mappa_core.store.reader import Reader
+from mappa_core.runs import RunReader
 
 PAGE = (Path(__file__).parents[2] / "docs" / "import.md").read_text("utf-8")
 
@@ -20,8 +20,8 @@ def test_the_log_of_the_page_is_imported_as_the_page_says(tmp_path, monkeypatch)
     told = CliRunner().invoke(cli, [*shlex.split(command.replace("\\\n", "")), "--json"])
     assert told.exit_code == 0, told.output
     assert json.loads(told.stdout)["agents"] == {"planner": 2, "writer": 2}
-    with Reader(Path("runs/imported")) as reader:
-        rows = reader.trajectories()
+    with RunReader(Path("runs/imported")) as reader:
+        rows = list(reader.trajectories)
     assert [(row.stratum, row.outcome) for row in rows] == [("physics", {"correct": 1.0}), ("sums", {"correct": 0.0})]
     rows = [json.loads(line) for line in Path("runs/imported/tasks.jsonl").read_text().splitlines()]
     assert [row["prompt"] for row in rows] == ["How heavy is the sun?", "What is 7 * 8?"]

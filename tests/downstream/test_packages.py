@@ -18,9 +18,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mappa_core import Reader
 from mappa_core.cli import main
 from mappa_core.cli.new import PACKAGE_KINDS
+from mappa_core.runs import RunReader
 from mappa_core.testing import WireServer, json_answer
 
 PRESS = Path(__file__).parents[1] / "third_party" / "acme_press"
@@ -98,8 +98,8 @@ def test_a_new_team_trains(packages, tmp_path, capsys):
     assert main(["train", "--plugin", "my-workflow", "--name", "run", "--json", *words]) == 0
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert said["iterations"] == 2
-    with Reader(tmp_path / "run") as reader:
-        (first, *_) = reader.trajectories("train")
+    with RunReader(tmp_path / "run") as reader:
+        (first, *_) = reader.trajectories.where(split="train")
         steps = reader.trajectory(first.id).steps
     assert [step.agent for step in steps] == ["picker", "checker"]
 
@@ -111,9 +111,9 @@ def test_strangers_train_with_parts_of_their_own(packages, tmp_path, capsys, mon
         words = [f"coach.options.address={server.url}", f"run.root={tmp_path}"]
         assert main(["train", "--plugin", "press", "--name", "run", "--json", *words]) == 0
     run = tmp_path / "run"
-    with Reader(run) as reader:
-        played = [reader.trajectory(row.id) for row in reader.trajectories("train")]
-        iterations = reader.iterations()
+    with RunReader(run) as reader:
+        played = [reader.trajectory(row.id) for row in reader.trajectories.where(split="train")]
+        iterations = list(reader.iterations)
     steps = [step for trajectory in played for step in trajectory.steps]
     assert len(played) == 16 and len(iterations) == 2
     assert {request.headers["x-acme-key"] for request in server.requests} == {"planted"}

@@ -19,8 +19,8 @@ from mappa_core.rollout.counterfactual import (
     max_actions_after,
 )
 from mappa_core.rollout.team import Job, NamedCoach, Team
+from mappa_core.runs import RunReader
 from mappa_core.store.folder import RunFolder
-from mappa_core.store.reader import Reader
 from mappa_core.testing import FixedCoach, ScriptedSampler
 
 TASK = Task(id="sum", prompt="2+2", reference="4")
@@ -249,10 +249,10 @@ async def test_nobody_judges_them(folder):
     bench = Bench(folder, ["good plan", "good plan"], judged=True)
     await bench.play()
     await bench.again("resample").collect(0, bench.trajectories)
-    with Reader(folder.path) as reader:
-        (row,) = reader.trajectories()
+    with RunReader(folder.path) as reader:
+        (row,) = reader.trajectories
         assert len(reader.trajectory(row.id).verdicts) == 3
-        played = reader.trajectories("counterfactual")
+        played = list(reader.trajectories.where(split="counterfactual"))
         assert [reader.trajectory(one.id).verdicts for one in played] == [(), (), ()]
 
 
@@ -282,9 +282,9 @@ async def test_they_are_rollouts_of_no_split_but_their_own_and_are_read_with_the
     bench = Bench(folder, ["bad plan", "good plan"], samples=2)
     await bench.play()
     weighed = await bench.again("sibling").collect(0, bench.trajectories)
-    with Reader(folder.path) as reader:
+    with RunReader(folder.path) as reader:
         assert reader.counts() == {"done": 2} and reader.counts("counterfactual") == {"done": 2}
-        assert {row.split for row in reader.trajectories()} == {"train"}
+        assert {row.split for row in reader.trajectories} == {"train"}
         first = weighed.trajectories[0]
         assert reader.trajectory(first.id).counterfactuals == first.counterfactuals
         kept = reader.trajectory(f"counterfactual/{first.id}/000/00")
@@ -300,7 +300,7 @@ async def test_a_trajectory_whose_name_begins_like_another_does_not_get_its_coun
     bench.jobs = [Job(task=twin, split="train", iteration=0, sample=0)]
     await bench.play()
     await bench.again("resample", agents=["teller"]).collect(0, (first, *bench.trajectories))
-    with Reader(folder.path) as reader:
+    with RunReader(folder.path) as reader:
         assert [one.position for one in reader.trajectory(first.id).counterfactuals] == [2]
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from mappa_core.errors import RunError
 from mappa_core.records import Task
-from mappa_core.store import Checkpoints, Reader, RunFolder
+from mappa_core.runs import RunReader
+from mappa_core.store import Checkpoints, RunFolder
 
 
 @pytest.fixture
@@ -131,7 +132,7 @@ def test_records_are_durable_before_a_checkpoint_is_there(tmp_path: Path, task: 
     with RunFolder.create(tmp_path, "mine", plugin="p", recipe="r", config="", scratch=scratch) as run:
         run.store.begin_trajectory("train", "t0", task, 0, 0)
         write(run.checkpoints, 1)
-        with Reader(run.path) as reader:
+        with RunReader(run.path) as reader:
             assert reader.counts() == {"open": 1}
 
 

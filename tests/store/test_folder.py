@@ -12,7 +12,8 @@ import pytest
 
 from mappa_core.errors import RunError
 from mappa_core.records import Step, Task
-from mappa_core.store import Reader, RunFolder, list_run_folders
+from mappa_core.runs import RunReader
+from mappa_core.store import RunFolder, list_run_folders
 
 HOLD = """
 import sys
@@ -42,8 +43,8 @@ def test_a_new_folder_holds_its_config_and_can_be_read_at_once(tmp_path: Path) -
         assert folder.path == tmp_path / "mine"
         assert folder.config == "seed: 3 # recipe\n"
         folder.write_config("seed: 4\n")
-        with Reader(folder.path) as reader:
-            assert reader.trajectories() == []
+        with RunReader(folder.path) as reader:
+            assert list(reader.trajectories) == []
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
     assert (tmp_path / "mine" / "config.yaml").read_text() == "seed: 4\n"
 
@@ -84,8 +85,8 @@ def test_a_second_writer_is_told_who_holds_the_folder(tmp_path: Path) -> None:
         assert holder.stdout.readline() == "open\n"
         with pytest.raises(RunError, match=rf"mine is in use by process {holder.pid} on {os.uname().nodename}"):
             RunFolder.open(tmp_path / "mine")
-        with Reader(tmp_path / "mine") as reader:
-            assert reader.trajectories() == []
+        with RunReader(tmp_path / "mine") as reader:
+            assert list(reader.trajectories) == []
         holder.kill()
     RunFolder.open(tmp_path / "mine").close()
 
@@ -141,7 +142,7 @@ class TestWithoutPermission:
             RunFolder.open(closed)
 
     def test_reading_works(self, closed: Path) -> None:
-        with Reader(closed) as reader:
+        with RunReader(closed) as reader:
             assert len(reader.trajectory("t0").steps) == 1
 
 

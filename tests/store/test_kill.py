@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from mappa_core.records import Task
-from mappa_core.store import Reader, RunFolder
+from mappa_core.runs import RunReader
+from mappa_core.store import RunFolder
 
 WRITE = """
 import sys
@@ -107,8 +108,8 @@ def test_a_reader_follows_another_process(path: Path) -> None:
         seen = []
         for _ in range(30):
             number = int(process.stdout.readline())
-            with Reader(path) as reader:
-                (row,) = reader.trajectories()
+            with RunReader(path) as reader:
+                (row,) = reader.trajectories
                 seen.append(row.steps > number)
         process.kill()
     assert all(seen)

@@ -7,7 +7,8 @@ import pytest
 
 from mappa_core.errors import RunError
 from mappa_core.records import Failure, Step, Task, Trajectory, Verdict
-from mappa_core.store import Reader, RunFolder, to_json
+from mappa_core.runs import RunReader
+from mappa_core.store import RunFolder, to_json
 
 Make = Callable[..., Step]
 Judge = Callable[..., Verdict]
@@ -32,16 +33,16 @@ def filled(
 
 
 def test_trajectories_come_in_pages_and_by_iteration(filled: RunFolder) -> None:
-    with Reader(filled.path) as reader:
-        assert [row.id for row in reader.trajectories(limit=4)] == ["t0", "t1", "t2", "t3"]
-        assert [row.id for row in reader.trajectories(limit=4, offset=4)] == ["t4", "t5"]
-        assert [row.id for row in reader.trajectories("train", 1, limit=2, offset=1)] == ["t4", "t5"]
-        assert reader.trajectories("eval") == []
+    with RunReader(filled.path) as reader:
+        assert [row.id for row in list(reader.trajectories)[:4]] == ["t0", "t1", "t2", "t3"]
+        assert [row.id for row in list(reader.trajectories)[4:]] == ["t4", "t5"]
+        assert [row.id for row in list(reader.trajectories.where(split="train", iteration=1))[1:]] == ["t4", "t5"]
+        assert list(reader.trajectories.where(split="eval")) == []
 
 
 def test_a_row_says_what_became_of_its_trajectory(filled: RunFolder) -> None:
-    with Reader(filled.path) as reader:
-        done, failed, still_open = reader.trajectories(limit=3)
+    with RunReader(filled.path) as reader:
+        done, failed, still_open = list(reader.trajectories)[:3]
     assert (done.status, done.outcome, done.error, done.seconds) == ("done", {"correct": 1.0}, None, 1.5)
     assert (failed.status, failed.error) == ("failed", Failure(kind="ToolError", message="lost"))
     assert (still_open.status, still_open.outcome, still_open.seconds) == ("open", {}, None)
@@ -49,7 +50,7 @@ def test_a_row_says_what_became_of_its_trajectory(filled: RunFolder) -> None:
 
 
 def test_a_trajectory_comes_back_whole(filled: RunFolder, task: Task, make_step: Make, make_verdict: Judge) -> None:
-    with Reader(filled.path) as reader:
+    with RunReader(filled.path) as reader:
         trajectory = reader.trajectory("t3")
     assert trajectory.task == task
     assert (trajectory.sample, trajectory.iteration, trajectory.outcome) == (3, 1, {"correct": 1.0})
@@ -58,12 +59,12 @@ def test_a_trajectory_comes_back_whole(filled: RunFolder, task: Task, make_step:
 
 
 def test_an_unknown_trajectory_is_refused(run: RunFolder) -> None:
-    with Reader(run.path) as reader, pytest.raises(RunError, match="no trajectory 'nobody'"):
+    with RunReader(run.path) as reader, pytest.raises(RunError, match="no trajectory 'nobody'"):
         reader.trajectory("nobody")
 
 
 def test_counts_are_by_status(filled: RunFolder) -> None:
-    with Reader(filled.path) as reader:
+    with RunReader(filled.path) as reader:
         assert reader.counts() == {"done": 2, "failed": 2, "open": 2}
         assert reader.counts("train", 0) == {"done": 1, "failed": 1, "open": 1}
         assert reader.counts("eval") == {}
@@ -72,7 +73,7 @@ def test_counts_are_by_status(filled: RunFolder) -> None:
 def test_statistics_of_verdicts_leave_out_what_has_no_score(filled: RunFolder) -> None:
     filled.store.record_verdict(Verdict(status="failed", error="timeout", id="x", step="t0/0", coach="rules"))
     filled.store.record_verdict(Verdict(status="abstained", id="y", step="t0/1", coach="other"))
-    with Reader(filled.path) as reader:
+    with RunReader(filled.path) as reader:
         other, executor, solver = reader.verdicts("train", 0)
     if other.coach != "other":
         other, executor = executor, other
@@ -85,7 +86,7 @@ def test_statistics_of_verdicts_leave_out_what_has_no_score(filled: RunFolder) -
 def test_a_reader_sees_what_a_run_writes_meanwhile_and_does_not_stop_it(
     run: RunFolder, task: Task, make_step: Make
 ) -> None:
-    with Reader(run.path) as reader:
+    with RunReader(run.path) as reader:
         run.store.begin_trajectory("train", "t0", task, 0, 0)
         for position in range(20):
             run.store.record_step("t0", make_step("t0", position))
@@ -100,16 +101,16 @@ def test_a_reader_sees_what_a_run_writes_meanwhile_and_does_not_stop_it(
 
 def test_a_run_can_close_while_it_is_read(run: RunFolder, task: Task) -> None:
     run.store.begin_trajectory("train", "t0", task, 0, 0)
-    with Reader(run.path) as reader:
+    with RunReader(run.path) as reader:
         assert reader.counts() == {"open": 1}
         run.close()
         assert reader.counts() == {"open": 1}
-    with Reader(run.path) as reader:
+    with RunReader(run.path) as reader:
         assert reader.counts() == {"open": 1}
 
 
 def test_a_reader_cannot_write(run: RunFolder) -> None:
-    with Reader(run.path) as reader, pytest.raises(RunError, match="cannot be written to"):
+    with RunReader(run.path) as reader, pytest.raises(RunError, match="cannot be written to"):
         reader._database.rows("DELETE FROM meta")
 
 
@@ -117,5 +118,5 @@ def test_a_copied_folder_of_a_closed_run_can_be_read(filled: RunFolder, tmp_path
     filled.close()
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "run.db").write_bytes((filled.path / "run.db").read_bytes())
-    with Reader(tmp_path / "copy") as reader:
-        assert len(reader.trajectories()) == 6
+    with RunReader(tmp_path / "copy") as reader:
+        assert len(list(reader.trajectories)) == 6

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from mappa_core.errors import RunError
 from mappa_core.records import Breach, Completion, Failure, Message, Step, Task, ToolResult, Trajectory, Verdict
-from mappa_core.store import Reader, RunFolder, TrajectoryFilter
-from mappa_core.store.search import to_fts_query
+from mappa_core.runs import RunReader, TrajectoryFilter, to_fts_query
+from mappa_core.store import RunFolder
 
 AGENTS = ("solver", "executor", "verifier")
 STRATA = ("sum", "product", "odd \"%_'")
@@ -150,14 +150,14 @@ def test_filters_leave_what_a_plain_look_at_all_records_leaves(
     folder: Path, all_of_them: list[Trajectory], wanted: TrajectoryFilter
 ) -> None:
     expected = [one.id for number, one in enumerate(all_of_them) if fits(one, split_of(number), wanted)][::-1]
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         assert [found.row.id for found in reader.find(wanted, limit=100)] == expected
 
 
 @settings(max_examples=25)
 @given(wanted=filters, size=st.integers(1, 7))
 def test_pages_have_no_gap_and_no_double_in_either_direction(folder: Path, wanted: TrajectoryFilter, size: int) -> None:
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         whole = reader.numbers(wanted, limit=100)
         down: list[int] = []
         while page := reader.numbers(wanted, before=down[-1] if down else None, limit=size):
@@ -188,7 +188,7 @@ def test_pages_have_no_gap_and_no_double_in_either_direction(folder: Path, wante
 )
 def test_words_are_found_where_they_stand(folder, all_of_them, words, column, expected) -> None:
     played = [one for number, one in enumerate(all_of_them) if split_of(number) != "counterfactual"]
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         found = [one.row.id for one in reader.find(TrajectoryFilter(words=words, column=column), limit=100)]
     assert found == [one.id for one in played if expected(one)][::-1]
 
@@ -204,13 +204,13 @@ def _says(one: Trajectory, words: str) -> bool:
 @settings(max_examples=40)
 @given(words=st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30))
 def test_whatever_is_typed_is_looked_for_as_text(folder: Path, words: str) -> None:
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         found = reader.numbers(TrajectoryFilter(words=words), limit=100)
         assert to_fts_query(words) or found == reader.numbers(TrajectoryFilter(), limit=100)
 
 
 def test_choices_and_marks_are_what_was_recorded(folder: Path, all_of_them: list[Trajectory]) -> None:
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         choices, shown = reader.choices(), reader.find(TrajectoryFilter(), limit=100)
     assert choices.stratum == tuple(sorted(STRATA)) and choices.agent == tuple(sorted(AGENTS))
     assert choices.outcome == ("correct", "fair") and choices.blame == tuple(sorted(AGENTS))
@@ -230,7 +230,7 @@ def test_choices_and_marks_are_what_was_recorded(folder: Path, all_of_them: list
 def test_what_is_under_way_is_found_by_what_is_known_of_it(run: RunFolder) -> None:
     one = trajectory(3)
     write(run, one, "train", ends=False)
-    with Reader(run.path) as reader:
+    with RunReader(run.path) as reader:
         assert [
             found.row.status for found in reader.find(TrajectoryFilter(agent="solver", stratum=one.task.stratum))
         ] == ["open"]
@@ -245,7 +245,7 @@ def test_a_replay_adds_nothing_and_another_ending_replaces_the_first(run: RunFol
     whole = replace(lost, steps=(*lost.steps, again), outcome={"correct": 1.0}, error=None)
     for one in (trajectory(5), whole, trajectory(9)):
         write(run, one, "train")
-    with Reader(run.path) as reader:
+    with RunReader(run.path) as reader:
         pages = [reader.find(TrajectoryFilter(words="pondering"), limit=size) for size in (1, 2, 3, 4)]
         assert [[found.row.id for found in page] for page in pages[:3]] == [
             ["t009"],
@@ -263,7 +263,7 @@ def test_text_that_utf8_lacks_is_indexed_all_the_same(run: RunFolder) -> None:
     odd = trajectory(3)
     odd = replace(odd, steps=(step(odd.id, 0, "before \ud800 after \x00 end"),), verdicts=())
     write(run, odd, "train")
-    with Reader(run.path) as reader:
+    with RunReader(run.path) as reader:
         assert [len(reader.find(TrajectoryFilter(words=word))) for word in ("before", "after", "end", "\ud800")] == [
             1,
             1,
@@ -280,8 +280,8 @@ def test_a_run_of_before_the_index_is_written_on_and_says_that_it_has_none(run: 
             connection.execute(f"DROP TABLE {table}")
     with RunFolder.open(run.path) as folder:
         write(folder, trajectory(1), "train")
-    with Reader(run.path) as reader:
-        assert not reader.is_indexed and len(reader.trajectories()) == 1
+    with RunReader(run.path) as reader:
+        assert not reader.is_indexed and len(list(reader.trajectories)) == 1
         with pytest.raises(RunError, match="kept no index"):
             reader.find(TrajectoryFilter())
 
@@ -295,7 +295,6 @@ def test_the_newest_judgements_come_with_what_came_of_them(folder: Path, all_of_
         for said in one.verdicts
         if said.step == action.id
     ]
-    with Reader(folder) as reader:
-        found = reader.judgements("train", limit=20)
-        assert reader.verdict(found[0].step, found[0].verdict).status == found[0].status
-    assert [(one.trajectory, one.step, one.score, dict(one.outcome)) for one in found] == expected[:20]
+    with RunReader(folder) as reader:
+        found = reader.latest_verdicts("train", limit=20)
+    assert [(one.trajectory, one.verdict.step, one.verdict.score, dict(one.outcome)) for one in found] == expected[:20]

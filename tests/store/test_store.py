@@ -10,7 +10,8 @@ import pytest
 
 from mappa_core.errors import ReplayError, RunError
 from mappa_core.records import Failure, Step, Task, Trajectory, Usage, Verdict
-from mappa_core.store import Reader, RunFolder, Store, to_json
+from mappa_core.runs import RunReader
+from mappa_core.store import RunFolder, Store, to_json
 
 Make = Callable[..., Step]
 Judge = Callable[..., Verdict]
@@ -160,8 +161,8 @@ def test_columns_say_what_sql_asks_for(run: RunFolder, task: Task, make_step: Ma
 
 def test_metrics_that_are_not_finite_survive(run: RunFolder) -> None:
     run.store.record_iteration(0, {"score": math.nan, "norm": math.inf, "loss": -0.5})
-    with Reader(run.path) as reader:
-        ((number, metrics),) = reader.iterations()
+    with RunReader(run.path) as reader:
+        ((number, metrics),) = reader.iterations
     assert number == 0
     assert math.isnan(metrics["score"])
     assert (metrics["norm"], metrics["loss"]) == (math.inf, -0.5)
@@ -171,15 +172,15 @@ def test_an_iteration_done_again_replaces_its_metrics(run: RunFolder) -> None:
     run.store.record_iteration(1, {"score": 1.0, "old": 1.0})
     run.store.record_iteration(0, {"score": 0.0})
     run.store.record_iteration(1, {"score": 2.0})
-    with Reader(run.path) as reader:
-        assert reader.iterations() == [(0, {"score": 0.0}), (1, {"score": 2.0})]
+    with RunReader(run.path) as reader:
+        assert list(reader.iterations) == [(0, {"score": 0.0}), (1, {"score": 2.0})]
 
 
 def test_events_keep_their_order_and_body(run: RunFolder) -> None:
     run.store.record_event("checkpoint", iteration=1)
     run.store.record_event("evaluation", mean=0.5, low=math.nan)
     run.store.record_event("checkpoint", iteration=2)
-    with Reader(run.path) as reader:
+    with RunReader(run.path) as reader:
         assert [event.kind for event in reader.events()] == ["checkpoint", "evaluation", "checkpoint"]
         assert [event.body for event in reader.events("checkpoint")] == [{"iteration": 1}, {"iteration": 2}]
         (evaluation,) = reader.events("evaluation")
@@ -193,7 +194,7 @@ def test_a_newer_schema_is_refused_by_writer_and_reader(run: RunFolder, version:
     run.close()
     with sqlite3.connect(run.path / "run.db") as connection:
         connection.execute(f"PRAGMA user_version = {version}")
-    for opened in (RunFolder.open, Reader):
+    for opened in (RunFolder.open, RunReader):
         with pytest.raises(RunError, match=f"run.db has schema {version}, newer than 1"):
             opened(run.path)
 
@@ -201,13 +202,13 @@ def test_a_newer_schema_is_refused_by_writer_and_reader(run: RunFolder, version:
 def test_a_file_that_is_no_database_of_a_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.db").write_text("not a database, but long enough to be looked at as one" * 10)
     with pytest.raises(RunError, match="not a database"):
-        Reader(tmp_path)
+        RunReader(tmp_path)
     (tmp_path / "run.db").write_bytes(b"")
     with pytest.raises(RunError, match="no database of a run"):
-        Reader(tmp_path)
+        RunReader(tmp_path)
     (tmp_path / "run.db").unlink()
     with pytest.raises(RunError, match=r"is not a run folder: it has no run\.db"):
-        Reader(tmp_path)
+        RunReader(tmp_path)
 
 
 def test_a_lost_blob_is_named(run: RunFolder, task: Task, make_step: Make) -> None:
@@ -238,8 +239,8 @@ class TestScratch:
         return tmp_path / "near"
 
     def trajectories(self, path: Path) -> list[str]:
-        with Reader(path.parent) as reader:
-            return [row.id for row in reader.trajectories()]
+        with RunReader(path.parent) as reader:
+            return [row.id for row in reader.trajectories]
 
     def test_the_copy_is_renewed_by_flush_and_close(self, path: Path, scratch: Path, task: Task) -> None:
         store = Store(path, scratch=scratch)

@@ -43,7 +43,7 @@ def learned(plugin, registry, tmp_path, monkeypatch):
         words = (f"run.root={tmp_path / 'runs'}", "train.iterations=1", "train.prompts=8", *settings)
         folder = Run.from_recipe("doubles/tiny", *words, registry=found).train().folder
         with RunReader(folder) as reader:
-            return given[-1], dict(next(iter(reader.iterations))[1]), folder
+            return given[-1], next(iter(reader.iterations)).metrics(), folder
 
     return play
 

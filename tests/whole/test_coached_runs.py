@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 
 from mappa_core import Offer, Run, hookimpl
 from mappa_core.plugins import load_plugins
-from mappa_core.store.reader import Reader
+from mappa_core.runs import RunReader
 from mappa_core.testing.wire_server import GARBAGE, HTML, WireAnswer, WireRequest, WireServer, json_answer
 from mappa_engine.local import LocalEngine
 from mappa_engine.options import LocalOptions
@@ -171,8 +171,8 @@ def test_what_a_coach_fails_on_changes_the_gradient_no_more_than_if_it_had_not_b
 
 
 def recorded(folder: Path) -> dict[str, tuple[str, float | None]]:
-    with Reader(folder) as reader:
-        trajectories = [reader.trajectory(row.id) for row in reader.trajectories("train", limit=10_000)]
+    with RunReader(folder) as reader:
+        trajectories = [reader.trajectory(row.id) for row in reader.trajectories.where(split="train")]
     return {one.step: (one.status, one.score) for trajectory in trajectories for one in trajectory.verdicts}
 
 
@@ -181,8 +181,10 @@ def test_every_way_to_fail_gives_a_verdict_without_a_number_and_says_why(serve, 
     server = serve(lambda request: next(left, FAULTS[0]))
     run = start(server, tmp_path, "faults", "coach.max_missing=1.0", "train.iterations=1", "train.prompts=6")
     trained = run.train()
-    with Reader(trained.folder) as reader:
-        verdicts = [one for row in reader.trajectories("train") for one in reader.trajectory(row.id).verdicts]
+    with RunReader(trained.folder) as reader:
+        verdicts = [
+            one for row in reader.trajectories.where(split="train") for one in reader.trajectory(row.id).verdicts
+        ]
     assert trained.summary.status == "done" and verdicts
     assert {verdict.status for verdict in verdicts} <= {"failed", "abstained"}
     assert all(verdict.error or verdict.reasoning for verdict in verdicts)

@@ -14,10 +14,10 @@ from typing import Literal
 import numpy as np
 
 from mappa_analysis.across_seeds import cohens_h, difference_over_seeds, holm, mean_over_seeds
+from mappa_analysis.arrays import Bool, Float64
 from mappa_analysis.run_results import RunResult, differing_settings
-from mappa_core.errors import ConfigError
-from mappa_core.records import Bool, Float64
-from mappa_core.store.summary import Interval
+from mappa_core import ConfigError
+from mappa_core.statistics import Interval
 
 SIGNIFICANCE_LEVEL = 0.05
 """An adjusted p-value below this is called significant."""

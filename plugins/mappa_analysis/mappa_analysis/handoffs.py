@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mappa_core.records import Breach, Role, Step, Trajectory
-from mappa_core.rollout.tool_failures import is_tool_failure
-from mappa_core.tools.workspace import file_lineage
+from mappa_core import Breach, Role, Step, ToolError, Trajectory
 
 OUTPUT_BREACHES = ("missing_output", "broken_output")
 INPUT_BREACHES = ("missing_input", "broken_input")
@@ -66,7 +64,7 @@ def summarize_handoffs(
 ) -> tuple[Handoff, ...]:
     """Summarize every file that a role produces or needs, in the order of the roles. Files that come with the tasks are
     left out, and so are rollouts lost to a failure of the tool infrastructure."""
-    valid = [one for one in trajectories if not is_tool_failure(one.error)]
+    valid = [one for one in trajectories if one.error is None or one.error.kind != ToolError.__name__]
     given = {path for one in valid for path in one.task.files}
     named = dict.fromkeys(path for role in roles.values() for path in (*role.needs, *role.produces))
     paths = [path for path in named if path not in given]
@@ -121,13 +119,12 @@ def _metric_value(trajectory: Trajectory, metric: str) -> float:
 
 def _inspect_files(trajectory: Trajectory, roles: Mapping[str, Role], paths: Sequence[str]) -> dict[str, RolloutFile]:
     """Inspect the files that were due in this rollout."""
-    history = file_lineage(trajectory.steps)
-    agent_of = {step.id: step.agent for step in trajectory.steps}
+    changes = [(step.agent, change) for step in trajectory.steps for result in step.results for change in result.files]
     found = {}
     for path in paths:
-        changes = history.get(path, ())
-        written = [agent_of[step] for step, change in changes if change.kind != "deleted"]
-        is_there = bool(changes) and changes[-1][1].kind != "deleted"
+        kept = [(agent, change.kind != "deleted") for agent, change in changes if change.path == path]
+        written = [agent for agent, was_kept in kept if was_kept]
+        is_there = bool(kept) and kept[-1][1]
         flaws = _find_flaws(path, trajectory, roles, is_there=is_there)
         if flaws is not None:
             found[path] = RolloutFile(writer=written[-1] if written else None, flaws=flaws[1], at=flaws[0])

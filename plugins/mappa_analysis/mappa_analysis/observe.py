@@ -9,20 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from mappa_analysis.coach_eval.labelled_actions import list_trajectories
 from mappa_analysis.handoffs import Handoff, summarize_handoffs
-from mappa_core.config.compose import ComposedConfig, restore
-from mappa_core.errors import ConfigError, RunError
-from mappa_core.evaluation.heldout import Evaluation, build_evaluation
-from mappa_core.evaluation.standalone import evaluate_standalone
-from mappa_core.evaluation.statistics import mean_interval
-from mappa_core.plugins import Registry
-from mappa_core.protocols import Provider, Split, Workflow
-from mappa_core.records import Role, Sandbox, Trajectory, Verdict
-from mappa_core.store.folder import CONFIG
-from mappa_core.store.reader import Reader, TrajectoryRow
-from mappa_core.store.summary import Interval
-from mappa_core.training.report import CoachFigures, coach_figures
+from mappa_core import ConfigError, Role, RunError, Sandbox, Split, Trajectory, Verdict, Workflow
+from mappa_core.commands import ComposedConfig, Registry, evaluate_standalone, restore
+from mappa_core.runs import CONFIG, CoachFigures, Evaluation, RunReader, TrajectoryRow, build_evaluation, count_verdicts
+from mappa_core.statistics import Interval, mean_interval
+from mappa_core.transport import Provider
 
 LOW_SCORE = 4.0
 """Score (points) below which an action counts as a failure of its agent."""
@@ -140,7 +132,7 @@ async def observe_run(
     config = restore(registry, folder / CONFIG).config
     workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
     try:
-        with Reader(folder) as reader:
+        with RunReader(folder) as reader:
             if split is None:
                 split = "train" if reader.counts("train") else "eval"
             rows = _finished_rows(reader, folder, split, iteration)
@@ -158,9 +150,9 @@ async def observe_run(
     return diagnose(trajectories, workflow.agents, evaluation, folder, split=split, examples=examples)
 
 
-def _finished_rows(reader: Reader, folder: Path, split: Split, iteration: int | None) -> list[TrajectoryRow]:
+def _finished_rows(reader: RunReader, folder: Path, split: Split, iteration: int | None) -> list[TrajectoryRow]:
     """The ended rollouts of one split and iteration, in canonical order."""
-    rows = [row for row in list_trajectories(reader, split, iteration) if row.status != "open"]
+    rows = [row for row in reader.trajectories.where(split=split, iteration=iteration) if row.status != "open"]
     if not rows:
         after = "" if iteration is None else f" after {iteration} iterations"
         raise RunError(f"{folder} holds no {split} rollouts{after} that ended")
@@ -200,7 +192,7 @@ def diagnose(
         failures=Counter(f"{one.error.kind}: {one.error.message}" for one in trajectories if one.error is not None),
         agents=tuple(_diagnose_agent(agent, trajectories, blame[agent], examples) for agent in roles),
         handoffs=summarize_handoffs(trajectories, roles, evaluation.metric),
-        coach=coach_figures(trajectories),
+        coach=count_verdicts(trajectories),
     )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, Literal
 
 from mappa_analysis.advantage_comparison import (
     ActionAdvantages,
@@ -26,26 +26,37 @@ from mappa_analysis.advantage_comparison import (
     select_movers,
 )
 from mappa_analysis.coach_eval.batch_judge import JudgingLimits, judge_actions
-from mappa_analysis.coach_eval.labelled_actions import list_trajectories
 from mappa_analysis.coach_eval.metrics import VerdictCounts, count_verdicts
-from mappa_core.calls.spend_ledger import Ledger
-from mappa_core.config.compose import ComposedConfig
-from mappa_core.config.schema import EstimatorSection, RunConfig
-from mappa_core.credit.build_experience import build_experience
-from mappa_core.credit.rewards import compute_rewards
-from mappa_core.errors import ConfigError, RunError
-from mappa_core.experience import Advantages, Experience
-from mappa_core.plugins import Registry
-from mappa_core.protocols import Bench, Estimator, Provider, Shaper, Split, Workflow
-from mappa_core.records import Phase, Scene, Trajectory, Verdict
-from mappa_core.rollout.scenes import hindsight_scenes, live_scenes, with_truth
-from mappa_core.rollout.team import NamedCoach
-from mappa_core.session import attach_cassette, build_estimator, check_prices, open_program_runner
-from mappa_core.session.policies import assign_policies, trained_policies
-from mappa_core.store.folder import RunFolder
-from mappa_core.store.reader import Reader, TrajectoryRow
-from mappa_core.store.writer import Store
+from mappa_core import (
+    Advantages,
+    ConfigError,
+    Estimator,
+    Experience,
+    RunError,
+    Scene,
+    Split,
+    Trajectory,
+    Verdict,
+    Workflow,
+)
+from mappa_core.commands import (
+    ComposedConfig,
+    Ledger,
+    NamedCoach,
+    Registry,
+    RunConfig,
+    StoredScenes,
+    build_estimator,
+    build_experience_builder,
+    open_coach,
+    open_stored_scenes,
+)
+from mappa_core.engine import ExperienceBuilder
+from mappa_core.runs import RunFolder, RunReader, TrajectoryRow
+from mappa_core.transport import Provider
 
+LearnedPhase = Literal["live", "after"]
+"""The phase of the verdicts that a run learned from."""
 KL_OPTION = "kl_coef"
 """The option of an estimator that is the coefficient of its KL term."""
 MAX_MOVERS = 10
@@ -64,7 +75,7 @@ class RecoachResult:
     folder: Path
     name: str
     coach: str
-    stands_for: Phase
+    stands_for: LearnedPhase
     corrected: int
     kl_left_out: Mapping[str, float]
     counts: VerdictCounts
@@ -103,38 +114,30 @@ async def recoach(
     """
     config = composed.config
     async with AsyncExitStack() as stack:
-        workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
-        stack.push_async_callback(workflow.close)
-        judge = NamedCoach(
-            name=config.coach.use, coach=registry.build("coaches", config.coach.use, config.coach.options)
-        )
-        stack.push_async_callback(judge.coach.close)
-        check_prices(config, judge.coach.providers)
-        credit = _AdvantageCalculator.from_config(config, registry, workflow)
+        reader = stack.enter_context(RunReader(path))
+        scenes = await stack.enter_async_context(open_stored_scenes(config, registry, reader.files))
+        credit = _AdvantageCalculator.from_config(config, registry, scenes.workflow)
         scratch = None if config.store.scratch is None else Path(config.store.scratch)
         folder = stack.enter_context(RunFolder.open(path, scratch=scratch))
         folder.store.flush()
-        reader = stack.enter_context(Reader(path))
         rows = _select_rows(reader, path, split, iteration, limit)
-        stack.enter_context(attach_cassette([judge.coach], config.coach.cassette, path))
-        bench = await stack.enter_async_context(open_program_runner(config, registry, folder.files))
-        judge.coach.set_bench(bench)
+        judge = await stack.enter_async_context(open_coach(config, registry, path, scenes.bench))
         if on_providers is not None:
             on_providers(judge.coach.providers)
         if on_start is not None:
             on_start(sum(row.steps for row in rows))
-        recoacher = _Recoacher(config, judge, workflow, credit, folder.store, bench, on_verdict)
+        recoacher = _Recoacher(config, judge, scenes, credit, folder, on_verdict)
         folder.store.record_event("recoach", name=recoacher.name, split=split, coach=composed.document["coach"])
         for number, part in groupby(rows, key=lambda row: row.iteration):
             await recoacher.judge_iteration(number, [reader.trajectory(row.id) for row in part])
-        return recoacher.result(path)
+        return recoacher.result()
 
 
 def _select_rows(
-    reader: Reader, path: Path, split: Split, iteration: int | None, limit: int | None
+    reader: RunReader, path: Path, split: Split, iteration: int | None, limit: int | None
 ) -> list[TrajectoryRow]:
     """The ended trajectories in canonical order, which sorts by iteration first."""
-    rows = [row for row in list_trajectories(reader, split, iteration) if row.status != "open"]
+    rows = [row for row in reader.trajectories.where(split=split, iteration=iteration) if row.status != "open"]
     if not rows:
         of = "" if iteration is None else f" of iteration {iteration}"
         raise RunError(f"{path} holds no {split} rollouts{of} that ended")
@@ -145,55 +148,42 @@ def _select_rows(
 class _AdvantageCalculator:
     """Computes the advantages of an iteration from its verdicts as the run did, but without the KL term."""
 
-    weights: Mapping[str, float]
-    stands_for: Phase
-    shapers: tuple[Shaper, ...]
+    stands_for: LearnedPhase
+    experience: ExperienceBuilder
     estimator: Estimator
     kl_left_out: Mapping[str, float]
-    policy_of: Mapping[str, str]
-    trained: frozenset[str]
-    metric: str
 
     @classmethod
     def from_config(cls, config: RunConfig, registry: Registry, workflow: Workflow) -> _AdvantageCalculator:
         weights = config.coach.reward
         if not (weights.get("live") or weights.get("after")):
             raise ConfigError("coach.reward gives no verdict a weight: the run's rewards do not depend on its coach")
-        policy_of = assign_policies(config, tuple(workflow.agents))
-        trained = trained_policies(config, policy_of.values())
         for use in (config.estimator.use, *(one.use for one in config.estimator.by_agent.values())):
             if registry.offer("estimators", use).values:
                 raise ConfigError(f"the run's estimator {use} reads values, and a run keeps none to compare with")
-        section, left_out = _without_kl(config.estimator)
+        without, left_out = _without_kl(config)
         return cls(
-            weights=weights,
             stands_for="live" if weights.get("live") else "after",
-            shapers=tuple(registry.build("shapers", one.use, one.options) for one in config.shapers),
-            estimator=build_estimator(replace(config, estimator=section), registry),
+            experience=build_experience_builder(config, registry, workflow),
+            estimator=build_estimator(without, registry),
             kl_left_out=left_out,
-            policy_of=policy_of,
-            trained=trained,
-            metric=workflow.metric,
         )
 
     def compare(self, number: int, before: Sequence[Trajectory], after: Sequence[Trajectory]) -> list[ActionAdvantages]:
         """The actions of one iteration under both sets of verdicts; none if no policy learns."""
-        return align_actions(number, self._advantages(before), self._advantages(after)) if self.trained else []
+        if not self.experience.trained:
+            return []
+        return align_actions(number, self._advantages(before), self._advantages(after))
 
     def _advantages(self, trajectories: Sequence[Trajectory]) -> tuple[Experience, Advantages]:
-        experience = build_experience(
-            trajectories,
-            [compute_rewards(trajectory, self.weights, self.shapers) for trajectory in trajectories],
-            policies=self.policy_of,
-            trained=self.trained,
-            metric=self.metric,
-        )
+        experience = self.experience.build(trajectories)
         advantages, _ = self.estimator(experience, {})
         return experience, advantages
 
 
-def _without_kl(section: EstimatorSection) -> tuple[EstimatorSection, dict[str, float]]:
-    """The run's estimators with their KL coefficients set to 0, and the original coefficients by key."""
+def _without_kl(config: RunConfig) -> tuple[RunConfig, dict[str, float]]:
+    """The config with the KL coefficients of its estimators set to 0, and the original coefficients by key."""
+    section = config.estimator
     left_out: dict[str, float] = {}
 
     def options(of: Any, key: str) -> Any:
@@ -207,7 +197,8 @@ def _without_kl(section: EstimatorSection) -> tuple[EstimatorSection, dict[str, 
         agent: replace(use, options=options(use.options, f"estimator.by_agent.{agent}"))
         for agent, use in section.by_agent.items()
     }
-    return replace(section, options=options(section.options, "estimator"), by_agent=by_agent), left_out
+    section = replace(section, options=options(section.options, "estimator"), by_agent=by_agent)
+    return replace(config, estimator=section), left_out
 
 
 class _Recoacher:
@@ -217,19 +208,16 @@ class _Recoacher:
         self,
         config: RunConfig,
         judge: NamedCoach,
-        workflow: Workflow,
+        scenes: StoredScenes,
         credit: _AdvantageCalculator,
-        store: Store,
-        bench: Bench,
+        folder: RunFolder,
         on_verdict: Callable[[Verdict], None] | None,
     ) -> None:
         self.name = token_hex(4)
-        self._section = config.coach
         self._judge = judge
-        self._workflow = workflow
-        self._bench = bench
+        self._stored = scenes
         self._credit = credit
-        self._store = store
+        self._folder = folder
         self._on_verdict = on_verdict
         self._asking = JudgingLimits(
             concurrency=config.sampling.concurrency,
@@ -257,19 +245,14 @@ class _Recoacher:
 
     async def _scenes(self, trajectory: Trajectory) -> Sequence[Scene]:
         """The scenes that the coach judges; a trajectory without an outcome has none in hindsight."""
-        if self._credit.stands_for == "live":
-            look = live_scenes
-        elif trajectory.error is None:
-            look = hindsight_scenes
-        else:
-            return ()
-        seen = look(trajectory, self._workflow.agents, reference_for=self._section.reference_for)
-        return [await with_truth(scene, self._workflow, self._bench) for scene in seen]
+        stored = self._stored
+        seen = stored.live(trajectory) if self._credit.stands_for == "live" else stored.hindsight(trajectory)
+        return [await stored.with_truth(scene) for scene in seen]
 
     def _store_verdict(self, verdict: Verdict) -> Verdict:
         identity = f"{verdict.step}/{verdict.coach}/again/{self.name}"
         verdict = replace(verdict, id=identity, phase="again")
-        self._store.record_verdict(verdict)
+        self._folder.store.record_verdict(verdict)
         if self._on_verdict is not None:
             self._on_verdict(verdict)
         return verdict
@@ -279,19 +262,19 @@ class _Recoacher:
         stand_ins = (replace(verdict, phase=self._credit.stands_for) for verdict in verdicts)
         return replace(trajectory, verdicts=(*trajectory.verdicts, *stand_ins))
 
-    def result(self, path: Path) -> RecoachResult:
+    def result(self) -> RecoachResult:
         actions = self._actions
-        agents = tuple(agent for agent in self._workflow.agents if any(one.agent == agent for one in actions))
+        agents = tuple(agent for agent in self._stored.workflow.agents if any(one.agent == agent for one in actions))
         numbers = sorted({one.iteration for one in actions})
         return RecoachResult(
-            folder=path,
+            folder=self._folder.path,
             name=self.name,
             coach=self._judge.name,
             stands_for=self._credit.stands_for,
             corrected=self._corrected,
             kl_left_out=self._credit.kl_left_out,
             counts=count_verdicts(self._verdicts),
-            usd=self._asking.ledger.spent,
+            usd=self._asking.ledger.total_usd,
             overall=compare_advantages(actions),
             by_agent={agent: compare_advantages([one for one in actions if one.agent == agent]) for agent in agents},
             by_iteration={

@@ -9,16 +9,9 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from mappa_core.config.layers import iter_leaves
-from mappa_core.config.yaml_io import format_scalar, parse_yaml
-from mappa_core.errors import ConfigError, RunError
-from mappa_core.evaluation.heldout import Evaluation, build_evaluation, event_part
-from mappa_core.plugins import did_you_mean
-from mappa_core.records import Task
-from mappa_core.session.eval_split import in_selection_split
-from mappa_core.store.folder import CONFIG
-from mappa_core.store.reader import Reader
-from mappa_core.store.summary import SUMMARY_NAME, read_summary
+from mappa_core import ConfigError, RunError, Task
+from mappa_core.commands import did_you_mean, format_scalar
+from mappa_core.runs import Evaluation, RunReader, build_evaluation
 
 IGNORED_SETTINGS = (
     "seed", "run.*", "store.*", "trackers*", "checkpoint.url", "checkpoint.every", "checkpoint.keep",
@@ -90,30 +83,23 @@ def read_result(folder: Path) -> RunResult:
     Raises:
         RunError: it is not a run folder, the run did not finish, or it has no evaluation.
     """
-    with Reader(folder) as reader:
-        events = [event.body for event in reader.events("evaluation") if event_part(event.body) != "selection"]
-        if (folder / SUMMARY_NAME).is_file() and (status := read_summary(folder).status) != "done":
+    with RunReader(folder) as reader:
+        evaluations = [one for one in reader.evaluations if one.part != "selection"]
+        if reader.summary is not None and (status := reader.summary.status) != "done":
             raise RunError(f"{folder} did not come to its end (it is {status}): go on with it by mappa train --resume")
-        if not events:
+        if not evaluations:
             raise RunError(f"{folder} has no evaluation")
-        last = events[-1]
-        trajectories = reader.outcomes("eval", int(last["iteration"]))
-    text = (folder / CONFIG).read_text("utf-8")
-    settings = {key: format_scalar(node.plain) for key, node in iter_leaves(parse_yaml(text, str(folder / CONFIG)))}
-    part = event_part(last)
-    if part == "report":
-        trajectories = [
-            one for one in trajectories if not in_selection_split(one.task, float(settings["eval.selection"]))
-        ]
-    figures = tuple(last.get("figures", ()))
+        last = evaluations[-1]
+        trajectories = reader.outcomes(last.iteration, last.part)
+        settings = reader.settings
     evaluation = build_evaluation(
-        trajectories, metric=last["metric"], figures=figures, iteration=int(last["iteration"])
+        trajectories, metric=last.metric, figures=tuple(last.figures), iteration=last.iteration
     )
     return RunResult(
         name=str(folder),
         seed=int(settings["seed"]),
-        settings=settings,
-        evaluation=replace(evaluation, part=part),
+        settings={key: format_scalar(value) for key, value in settings.items()},
+        evaluation=replace(evaluation, part=last.part),
         tasks={one.task.id: _digest(one.task) for one in trajectories},
         samples=int(settings["eval.samples"]),
     )

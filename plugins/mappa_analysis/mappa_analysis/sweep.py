@@ -21,16 +21,13 @@ import msgspec
 
 from mappa_analysis.compare import Comparison, compare_arms
 from mappa_analysis.run_results import RunResult, read_result
-from mappa_core.config.compose import ComposedConfig, compose
-from mappa_core.config.yaml_io import format_scalar, parse_yaml
-from mappa_core.errors import ConfigError, EngineLost, RunError
-from mappa_core.plugins import Registry
-from mappa_core.store.files import read_versioned, write_atomic
-from mappa_core.store.folder import CONFIG
-from mappa_core.store.summary import SUMMARY_NAME as SUMMARY
-from mappa_core.store.summary import read_summary
+from mappa_core import ConfigError, RunError
+from mappa_core.commands import ComposedConfig, Registry, compose, format_scalar, parse_yaml
+from mappa_core.engine import EngineLost
+from mappa_core.runs import RunReader, Summary, read_versioned, write_atomic
 
 SWEEP_FILE = "sweep.json"
+CONFIG = "config.yaml"
 SWEEP_SCHEMA = 1
 LOGS_FOLDER = "logs"
 STOP_TIMEOUT_S = 30.0
@@ -175,7 +172,14 @@ def _refresh_status(folder: Path, run: SweepRun) -> SweepRun:
 
 
 def _is_done(folder: Path) -> bool:
-    return (folder / SUMMARY).is_file() and read_summary(folder).status == "done"
+    summary = _read_summary(folder) if folder.is_dir() else None
+    return summary is not None and summary.status == "done"
+
+
+def _read_summary(folder: Path) -> Summary | None:
+    """Read the summary of a run; None if it has none yet."""
+    with RunReader(folder) as reader:
+        return reader.summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,9 +206,9 @@ def collect_results(folder: Path, sweep: Sweep) -> SweepResult:
     for run in sweep.runs_with_status("done"):
         name = sweep.setting(run)
         groups.setdefault(name, []).append(read_result(folder / run.folder))
-        evaluation = read_summary(folder / run.folder).eval
-        if evaluation is not None and evaluation.selection is not None:
-            selection.setdefault(name, []).append(evaluation.selection.value)
+        summary = _read_summary(folder / run.folder)
+        if summary is not None and summary.eval is not None and summary.eval.selection is not None:
+            selection.setdefault(name, []).append(summary.eval.selection.value)
     is_complete = bool(groups) and all(
         name in selection and len(selection[name]) == len(groups[name]) for name in groups
     )

@@ -30,7 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_action_has_a_verdict_and_every_rollout_an_outcome(run: Path) -> None:
     with RunReader(run) as reader:
-        rollouts = [reader.trajectory(row.id) for row in reader.trajectories("train", limit=10)]
+        rollouts = [reader.trajectory(row.id) for row in reader.trajectories.where(split="train")]
     assert len(rollouts) == 4
     for one in rollouts:
         assert one.error is None and {"success", "fair_dummy"} <= one.outcome.keys()
@@ -41,8 +41,8 @@ def test_every_action_has_a_verdict_and_every_rollout_an_outcome(run: Path) -> N
 
 def test_strata_are_sampled_in_their_share_and_told(run: Path) -> None:
     with RunReader(run) as reader:
-        ((_, metrics),) = reader.iterations()
-        strata = [row.stratum for row in reader.trajectories("train", limit=10)]
+        ((_, metrics),) = reader.iterations
+        strata = [row.stratum for row in reader.trajectories.where(split="train")]
     assert sorted(strata) == ["classification", "classification", "regression", "regression"]
     assert {"stratum/classification/accuracy", "stratum/regression/figure/fair_dummy"} <= metrics.keys()
     assert max(value for name, value in metrics.items() if "mismatch_max" in name) < 1e-4
@@ -50,7 +50,7 @@ def test_strata_are_sampled_in_their_share_and_told(run: Path) -> None:
 
 def test_programs_are_the_sampled_text_and_ran_in_a_cage(run: Path) -> None:
     with RunReader(run) as reader:
-        steps = [step for row in reader.trajectories(limit=20) for step in reader.trajectory(row.id).steps]
+        steps = [step for row in reader.trajectories for step in reader.trajectory(row.id).steps]
     ran = [(call, result, step) for step in steps for call, result in zip(step.calls, step.results, strict=True)]
     assert len(ran) > 10
     for call, result, step in ran:

@@ -44,7 +44,7 @@ def weights(folder: Path) -> dict[str, str]:
 def record(folder: Path) -> dict[str, list]:
     """Everything that a run recorded but times."""
     with RunReader(folder) as reader:
-        metrics = [(n, {k: v for k, v in m.items() if not k.startswith("seconds/")}) for n, m in reader.iterations()]
+        metrics = [(n, {k: v for k, v in m.items() if not k.startswith("seconds/")}) for n, m in reader.iterations]
     with sqlite3.connect(folder / "run.db") as db:
         ids = [row[0] for row in db.execute("SELECT id FROM trajectories ORDER BY id")]
         verdicts = db.execute("SELECT id, step, status, score, blame FROM verdicts ORDER BY id").fetchall()
@@ -115,16 +115,14 @@ def wait_until(reached, process: subprocess.Popen) -> None:
 
 def test_sampler_and_learner_agree_on_every_token(whole):
     with RunReader(whole) as reader:
-        found = [
-            value for _, metrics in reader.iterations() for name, value in metrics.items() if "mismatch_max" in name
-        ]
+        found = [value for _, metrics in reader.iterations for name, value in metrics.items() if "mismatch_max" in name]
     assert len(found) == 12
     assert max(found) < 1e-4
 
 
 def test_the_code_that_ran_is_the_decoded_text_byte_for_byte(whole):
     with RunReader(whole) as reader:
-        steps = [step for row in reader.trajectories(limit=1000) for step in reader.trajectory(row.id).steps]
+        steps = [step for row in reader.trajectories for step in reader.trajectory(row.id).steps]
     ran = [(call, step) for step in steps for call in step.calls if call.error is None]
     assert len(ran) > 20
     assert all(call.arguments["code"] in step.completion.text for call, step in ran)
@@ -132,7 +130,7 @@ def test_the_code_that_ran_is_the_decoded_text_byte_for_byte(whole):
 
 def test_the_second_turn_of_the_coder_extends_the_first_token_for_token(whole):
     with RunReader(whole) as reader:
-        trajectories = [reader.trajectory(row.id) for row in reader.trajectories(limit=1000)]
+        trajectories = [reader.trajectory(row.id) for row in reader.trajectories]
     pairs = [
         (first.completion, second.completion)
         for one in trajectories
@@ -178,7 +176,7 @@ def test_what_is_exported_is_what_was_shown_and_sampled_token_for_token(whole, t
     assert main(["export", str(whole), "--to", "sft", "--min-score", "5", "--out", str(out)]) == 0
     tokenizer = AutoTokenizer.from_pretrained(files("mappa_mathchat") / "models" / "tiny")
     with RunReader(whole) as reader:
-        rows = reader.trajectories("train", limit=1000)
+        rows = list(reader.trajectories.where(split="train"))
         steps = {step.id: step for row in rows for step in reader.trajectory(row.id).steps}
     seen = 0
     for agent in ("problem_solver", "code_executor", "verifier"):

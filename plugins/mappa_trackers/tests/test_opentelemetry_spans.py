@@ -12,8 +12,9 @@ pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from mappa_analysis.importing import LogMapping, import_file
-from mappa_core import ConfigError, Failure, Reader
+from mappa_core import ConfigError, Failure
 from mappa_core.plugins import load_plugins
+from mappa_core.runs import RunReader
 from mappa_core.testing import TrackerContract
 from mappa_trackers.opentelemetry_spans import OtelTracker
 from mappa_trackers.options import OtelOptions
@@ -160,9 +161,11 @@ def test_a_collector_that_refuses_is_reported_when_the_run_ends(run, trajectory,
 
 def test_what_was_written_can_be_imported(run, trajectory):
     spans(run, trajectory, content=True)
-    made = import_file(load_plugins(only=()), run.folder / "spans.jsonl", LogMapping(), root=run.folder.parent / "runs")
-    with Reader(made.folder) as reader:
-        (row,) = reader.trajectories()
+    made = import_file(
+        load_plugins(only=("analysis",)), run.folder / "spans.jsonl", LogMapping(), root=run.folder.parent / "runs"
+    )
+    with RunReader(made.folder) as reader:
+        (row,) = reader.trajectories
         (step,) = reader.trajectory(row.id).steps
     assert (row.task, row.stratum, row.outcome) == ("t1", "sums", {"correct": 1.0})
     assert (step.agent, step.messages, step.reply) == (

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from mappa_analysis.cli.export_dataset import DatasetArguments, dataset_options, write_dataset
-from mappa_core.errors import ConfigError, RunError
+from mappa_core import ConfigError, RunError
 
 if TYPE_CHECKING:
-    from mappa_core.store.checkpoint import Manifest
+    from mappa_core.runs import ResolvedCheckpoint
 
 
 @click.command("export")
@@ -57,34 +57,29 @@ def command(
 def _export_models(run: str, out: Path, agents: Sequence[str], merged: bool, dtype: str | None) -> None:
     from rich.console import Console
 
-    from mappa_core.store.checkpoint import POLICIES
-    from mappa_core.store.checkpoint_ref import resolve_checkpoint
-    from mappa_engine.export import export
+    from mappa_core.commands import load_registry
+    from mappa_core.engine import PolicySpec
+    from mappa_core.runs import resolve_checkpoint
 
     named = resolve_checkpoint(run if "@" in run else f"{run}@last", root=Path("runs"))
-    manifest = named.checkpoint.manifest
-    chosen = _select_policies(manifest, agents, named.policy, run)
+    chosen = _select_policies(named, agents, run)
     for agent in chosen:
         if (out / agent).exists():
             raise RunError(f"{out / agent} exists already: choose another --out, or remove it")
+    engine = named.build_engine(load_registry())
     out.mkdir(parents=True, exist_ok=True)
     console = Console()
     for agent, policy in chosen.items():
-        entry = manifest.policies[policy]
-        export(
-            named.checkpoint.path / POLICIES / policy,
-            out / agent,
-            model=entry.model,
-            lora=entry.lora,
-            merged=merged,
-            dtype=dtype,
-        )
+        entry = named.checkpoint.manifest.policies[policy]
+        spec = PolicySpec(name=policy, model=entry.model, kind=entry.kind, lora=entry.lora)
+        engine.export(spec, named.weights(policy), out / agent, merged=merged, dtype=dtype)
         what = f"adapter for {entry.model}" if entry.lora is not None and not merged else "model"
         console.print(f"{agent}  {out / agent}  ({what})", markup=False, highlight=False, soft_wrap=True)
 
 
-def _select_policies(manifest: Manifest, agents: Sequence[str], policy: str | None, run: str) -> dict[str, str]:
+def _select_policies(named: ResolvedCheckpoint, agents: Sequence[str], run: str) -> dict[str, str]:
     """Select the policy of each requested agent."""
+    manifest, policy = named.checkpoint.manifest, named.policy
     if not manifest.policies:
         raise RunError(f"{run}: this checkpoint does not say which policies it holds, so none can be exported")
     for name in agents:

@@ -12,10 +12,9 @@ from typing import Any, get_args
 
 import click
 
+from mappa_core import MAX_SCORE, ConfigError, RunError, Split
 from mappa_core.cli.options import load_registry
-from mappa_core.errors import ConfigError, RunError
-from mappa_core.protocols import Split
-from mappa_core.records import MAX_SCORE, Phase
+from mappa_core.runs import Phase
 
 _SCORE = click.FloatRange(0.0, MAX_SCORE)
 

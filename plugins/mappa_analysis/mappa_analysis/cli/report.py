@@ -12,10 +12,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from mappa_core import RunError
+
 if TYPE_CHECKING:
     from mappa_analysis.view.drift import DriftHistory, GapHistory
-    from mappa_core.store.summary import Interval, Summary
-    from mappa_core.training.health_report import RaisedWarning
+    from mappa_core.runs import RaisedWarning, RunReader, Summary
+    from mappa_core.statistics import Interval
 
 
 @click.command("report")
@@ -32,14 +34,12 @@ def command(runs: Sequence[Path], out: Path | None, audit: bool, as_json: bool) 
     """
     from mappa_analysis.view.drift import read_drift
     from mappa_analysis.view.report import write_page, write_report
-    from mappa_core.store.reader import Reader
-    from mappa_core.store.summary import read_summary
-    from mappa_core.training.health_report import read_warnings
+    from mappa_core.runs import RunReader
 
     reports = []
     for folder in runs:
-        with Reader(folder) as reader:
-            reports.append((folder, read_drift(reader), read_warnings(reader), read_summary(folder)))
+        with RunReader(folder) as reader:
+            reports.append((folder, read_drift(reader), reader.warnings, _require_summary(reader)))
     shared = None if out is None else write_page(out, [(one[0], one[-1]) for one in reports], audit=audit)
     for folder, drift, warnings, summary in reports:
         page = shared or write_report(folder, summary, audit=audit)
@@ -47,6 +47,12 @@ def command(runs: Sequence[Path], out: Path | None, audit: bool, as_json: bool) 
             click.echo(report_json(page, summary, drift, warnings))
         else:
             show_report(Console(), folder, page, summary, drift, warnings)
+
+
+def _require_summary(reader: RunReader) -> Summary:
+    if reader.summary is None:
+        raise RunError(f"{reader.folder} has no summary.json: mappa train --resume {reader.folder} writes it")
+    return reader.summary
 
 
 def show_report(

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from mappa_core.cli.main import blocked_plugins
-from mappa_core.cli.options import ConfigArguments, load_registry, recipe_options
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
+from mappa_core.commands import ConfigArguments, blocked_plugins, load_registry, recipe_options
 
 if TYPE_CHECKING:
     from mappa_analysis.sweep import Sweep, SweepResult, SweepRun
@@ -126,7 +125,7 @@ def _create_sweep(
 ) -> tuple[Path, Sweep]:
     """Compose, check and create a new sweep."""
     from mappa_analysis.sweep import create_sweep, expand_grid
-    from mappa_core.store.folder import new_run_name
+    from mappa_core.runs import new_run_name
 
     if arguments.name is not None:
         raise ConfigError("--name names one run; name the folder of a sweep with --folder DIR")

@@ -21,17 +21,9 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from mappa_core.config.compose import restore
-from mappa_core.credit.counterfactual import Credit, counterfactual_credit
-from mappa_core.errors import ConfigError, InputError, RunError
-from mappa_core.plugins import Registry, did_you_mean
-from mappa_core.protocols import Workflow
-from mappa_core.records import Scene, Trajectory
-from mappa_core.rollout.scenes import live_scenes, with_truth
-from mappa_core.session import open_program_runner
-from mappa_core.store.codec import from_json, to_json
-from mappa_core.store.folder import CONFIG, FILES
-from mappa_core.store.reader import Reader, TrajectoryRow
+from mappa_core import ConfigError, InputError, RunError, Scene, Trajectory
+from mappa_core.commands import Registry, did_you_mean, open_stored_scenes, restore
+from mappa_core.runs import Credit, RunReader, TrajectoryRow, counterfactual_credit, from_json, to_json
 
 T = TypeVar("T")
 LabelSource = Literal["outcome", "counterfactual"]
@@ -97,8 +89,8 @@ async def label_runs(
         RunError, ConfigError, PluginError: a folder is no run, or its workflow is not installed.
     """
     with ExitStack() as stack:
-        readers = {folder: stack.enter_context(Reader(folder)) for folder in dict.fromkeys(folders)}
-        rows = [(folder, row) for folder, reader in readers.items() for row in list_trajectories(reader)]
+        readers = {folder: stack.enter_context(RunReader(folder)) for folder in dict.fromkeys(folders)}
+        rows = [(folder, row) for folder, reader in readers.items() for row in reader.trajectories]
         drawn = _sample([(folder, row.id) for folder, row in rows if row.status == "done"], limit)
         left_out = Counter(_exclusion_reason(row) for _, row in rows if row.status != "done")
         actions: list[LabelledAction] = []
@@ -146,11 +138,6 @@ def write_labels(path: Path, labels: LabelledSet) -> None:
         raise InputError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def list_trajectories(reader: Reader, split: str | None = None, iteration: int | None = None) -> list[TrajectoryRow]:
-    """List all trajectories of a run, optionally of one split and iteration."""
-    return reader.trajectories(split, iteration, limit=sum(reader.counts(split, iteration).values()))
-
-
 def _exclusion_reason(row: TrajectoryRow) -> str:
     return "not finished" if row.error is None else row.error.kind
 
@@ -163,26 +150,21 @@ def _sample(names: Sequence[T], limit: int | None) -> Sequence[T]:
 
 
 async def _label_run(
-    registry: Registry, folder: Path, reader: Reader, names: Sequence[str], label_source: LabelSource
+    registry: Registry, folder: Path, reader: RunReader, names: Sequence[str], label_source: LabelSource
 ) -> list[tuple[LabelledAction | None, str | None]]:
     """Label every action of the named trajectories of one run, or say why it has no label."""
-    config = restore(registry, folder / CONFIG).config
-    workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
     found: list[tuple[LabelledAction | None, str | None]] = []
-    try:
-        async with open_program_runner(config, registry, folder / FILES) as bench:
-            for name in names:
-                trajectory = reader.trajectory(name)
-                for scene in live_scenes(trajectory, workflow.agents, reference_for=config.coach.reference_for):
-                    label = _label(trajectory, scene.step.position, workflow.metric, label_source)
-                    if label.value is None:
-                        found.append((None, label.reason))
-                        continue
-                    shown = await with_truth(scene, workflow, bench)
-                    found.append((LabelledAction(scene=shown, label=label.value, trajectory=f"{folder}:{name}"), None))
-            return found
-    finally:
-        await workflow.close()
+    async with open_stored_scenes(restore(registry, folder).config, registry, reader.files) as scenes:
+        for name in names:
+            trajectory = reader.trajectory(name)
+            for scene in scenes.live(trajectory):
+                label = _label(trajectory, scene.step.position, scenes.workflow.metric, label_source)
+                if label.value is None:
+                    found.append((None, label.reason))
+                    continue
+                shown = await scenes.with_truth(scene)
+                found.append((LabelledAction(scene=shown, label=label.value, trajectory=f"{folder}:{name}"), None))
+    return found
 
 
 def _label(trajectory: Trajectory, position: int, metric: str, label_source: LabelSource) -> Credit:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mappa_analysis.dataset.request import ExportRequest, ExportResult
-from mappa_core.config.schema import RunConfig
+from mappa_core.commands import RunConfig
 
 CARD_SCHEMA = 1
 

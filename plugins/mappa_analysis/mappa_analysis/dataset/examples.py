@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mappa_analysis.dataset.select import JudgedAction, LeftOutCounts
-from mappa_core.records import Message, ToolSpec
-from mappa_core.tools.chat_format import message_dict, tool_schema
+from mappa_core import Message, ToolSpec
+from mappa_core.engine import message_dict, tool_schema
 
 DatasetForm = Literal["sft", "dpo", "kto"]
 ExampleSource = Literal["actions", "corrections", "siblings"]

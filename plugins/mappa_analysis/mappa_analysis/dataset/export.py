@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 from mappa_analysis.dataset.card import write_card
 from mappa_analysis.dataset.examples import ExampleMaker, PromptFormatter
 from mappa_analysis.dataset.parquet import ParquetSpool, require_parquet
 from mappa_analysis.dataset.request import ExportRequest, ExportResult
 from mappa_analysis.dataset.select import Filters, select_actions
-from mappa_core.config.compose import restore
-from mappa_core.config.schema import RunConfig
-from mappa_core.errors import ConfigError, RunError
-from mappa_core.plugins import Registry, did_you_mean
-from mappa_core.protocols import Workflow
-from mappa_core.session.policies import assign_policies, template_kwargs
-from mappa_core.session.toolset import build_tools
-from mappa_core.store.files import storage_errors
-from mappa_core.store.folder import CONFIG
-from mappa_core.store.reader import Reader
+from mappa_core import ConfigError, RunError, Workflow
+from mappa_core.commands import Registry, RunConfig, assign_policies, build_tools, did_you_mean, restore
+from mappa_core.runs import CONFIG, RunReader, storage_errors
 
 
 async def export_dataset(registry: Registry, run: Path, out: Path, request: ExportRequest) -> ExportResult:
@@ -67,14 +62,19 @@ async def _prompt_formatter(registry: Registry, config: RunConfig, filters: Filt
                 raise ConfigError(f"--agent {name}: the run has no such agent.{did_you_mean(name, agents)}")
         kit = await build_tools(config, registry, stack)
         specs = {name: tool.spec for name, tool in kit.tools.items()}
-    kwargs = {agent: template_kwargs(config, policy) for agent, policy in assign_policies(config, agents).items()}
+    kwargs = {agent: _template_kwargs(config, policy) for agent, policy in assign_policies(config, agents).items()}
     return PromptFormatter(tools=specs, template_kwargs=kwargs)
+
+
+def _template_kwargs(config: RunConfig, policy: str) -> Mapping[str, Any]:
+    section = config.policies.get(policy) or config.policies["default"]
+    return {} if section.kind == "api" else section.template_kwargs
 
 
 def _write_examples(run: Path, aside: Path, out: Path, request: ExportRequest, make: ExampleMaker) -> ExportResult:
     left_out: Counter[tuple[str, str]] = Counter()
     spools: dict[str, ParquetSpool] = {}
-    with Reader(run) as reader:
+    with RunReader(run) as reader:
         for group in select_actions(reader, request.filters, left_out):
             for agent, example in make(group, left_out):
                 spool = spools.get(agent) or spools.setdefault(agent, ParquetSpool(aside / f"{agent}.parquet"))

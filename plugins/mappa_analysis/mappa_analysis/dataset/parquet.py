@@ -13,8 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from mappa_core.defaults.row_files import DATA_EXTRA
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +30,9 @@ def require_parquet() -> None:
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError:
-        raise ConfigError(f"writing Parquet needs pyarrow, which is not installed: {DATA_EXTRA}") from None
+        raise ConfigError(
+            'writing Parquet needs pyarrow, which is not installed: pip install "mappa-core[data]"'
+        ) from None
 
 
 class ParquetSpool:

@@ -18,7 +18,7 @@ from mappa_analysis.dataset.examples import (
     SiblingPairs,
 )
 from mappa_analysis.dataset.select import Filters
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
 
 SOURCES_BY_FORM: Mapping[DatasetForm, tuple[ExampleSource, ...]] = {
     "sft": ("actions", "corrections"),

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from mappa_analysis.coach_eval.labelled_actions import list_trajectories
-from mappa_core.protocols import Split
-from mappa_core.records import Phase, Step, Verdict
-from mappa_core.store.reader import Reader
+from mappa_core import Split, Step, Verdict
+from mappa_core.runs import Phase, RunReader
 
 LeftOutCounts = Counter[tuple[str, str]]
 """Number of actions that were left out, by agent and reason."""
@@ -62,14 +60,14 @@ class JudgedAction:
     score: float
 
 
-def select_actions(reader: Reader, filters: Filters, left_out: LeftOutCounts) -> Iterator[list[JudgedAction]]:
+def select_actions(reader: RunReader, filters: Filters, left_out: LeftOutCounts) -> Iterator[list[JudgedAction]]:
     """Yield the actions that pass the filters, grouped by task and iteration, so that siblings stay together.
 
     One group is in memory at a time. If an action has several verdicts of the phase, the one added last counts, as in
     the reward. Actions of other agents and iterations are not counted in `left_out`.
     """
     first, last = filters.iterations or (0, None)
-    rows = [one for one in list_trajectories(reader, filters.split) if one.iteration >= first]
+    rows = [one for one in reader.trajectories.where(split=filters.split) if one.iteration >= first]
     rows = sorted(rows, key=lambda one: (one.iteration, one.task, one.sample, one.id))
     for (iteration, _), group in groupby(rows, key=lambda one: (one.iteration, one.task)):
         if last is None or iteration <= last:
@@ -77,7 +75,7 @@ def select_actions(reader: Reader, filters: Filters, left_out: LeftOutCounts) ->
 
 
 def _select_from_trajectory(
-    reader: Reader, identity: str, filters: Filters, left_out: LeftOutCounts
+    reader: RunReader, identity: str, filters: Filters, left_out: LeftOutCounts
 ) -> Iterator[JudgedAction]:
     trajectory = reader.trajectory(identity)
     verdicts = {one.step: one for one in trajectory.verdicts if one.phase == filters.phase}

@@ -21,21 +21,12 @@ from mappa_analysis.importing.log_mapping import (
 )
 from mappa_analysis.importing.spans import Span, looks_like_spans, read_spans
 from mappa_analysis.importing.traces import read_traces
-from mappa_core.config.compose import restore
-from mappa_core.config.layers import with_origin
-from mappa_core.config.yaml_io import format_yaml
-from mappa_core.defaults.row_files import read_rows
-from mappa_core.errors import InputError
-from mappa_core.plugins import CORE, Registry
-from mappa_core.protocols import Split
-from mappa_core.records import Completion, Failure, Step, Trajectory
-from mappa_core.rollout.team import Job
-from mappa_core.store.files import write_atomic
-from mappa_core.store.folder import CONFIG, RunFolder, new_run_name
-from mappa_core.store.summary import Summary, write_summary
-from mappa_core.store.writer import Store
-from mappa_core.training.report import agent_figures
+from mappa_core import Completion, Failure, InputError, Split, Step, Trajectory, read_rows
+from mappa_core.commands import Registry, format_yaml, restore, with_origin
+from mappa_core.runs import RunFolder, Summary, new_run_name, summarize_agents, write_atomic, write_summary
 
+CORE = "core"
+"""The plugin that an imported run names."""
 IMPORT_RECIPE = "imported"
 TASKS_FILE = "tasks.jsonl"
 IMPORT_SPLIT: Split = "train"
@@ -84,11 +75,11 @@ def import_file(
         root / name, {**dict.fromkeys(agents, ""), **mapping.agents}, _models_by_agent(logs), source=path
     )
     with RunFolder.create(root, name, plugin=CORE, recipe=IMPORT_RECIPE, config=config) as folder:
-        composed = restore(registry, folder.path / CONFIG)
+        composed = restore(registry, folder.path)
         folder.write_config(composed.to_yaml())
         write_atomic(folder.path / TASKS_FILE, _encode_tasks(trajectories))
         for trajectory in trajectories:
-            _store_trajectory(folder.store, trajectory)
+            _store_trajectory(folder, trajectory)
         folder.store.record_event("imported", file=str(path), format=chosen, trajectories=len(trajectories))
         summary = Summary(
             plugin=CORE,
@@ -97,7 +88,7 @@ def import_file(
             seed=composed.config.seed,
             status="done",
         )
-        write_summary(folder.path, replace(summary, agents=agent_figures(tuple(agents), trajectories)))
+        write_summary(folder.path, replace(summary, agents=summarize_agents(tuple(agents), trajectories)))
     return ImportResult(
         folder=folder.path,
         format=chosen,
@@ -136,17 +127,18 @@ def _build_trajectories(logs: Sequence[LoggedTrajectory]) -> list[Trajectory]:
     made = []
     for log in logs:
         name = log.task.id or f"task-{sha256(log.task.prompt.encode(errors='replace')).hexdigest()[:_TASK_ID_DIGITS]}"
-        job = Job(task=replace(log.task, id=name), split=IMPORT_SPLIT, iteration=0, sample=samples[name])
+        sample = samples[name]
+        identity = f"{IMPORT_SPLIT}-{0:06d}/{name}/{sample:03d}"
         samples[name] += 1
         made.append(
             Trajectory(
-                id=job.id,
-                task=job.task,
-                sample=job.sample,
-                iteration=job.iteration,
-                steps=_build_steps(job.id, log.acts),
+                id=identity,
+                task=replace(log.task, id=name),
+                sample=sample,
+                iteration=0,
+                steps=_build_steps(identity, log.acts),
                 outcome=log.outcome,
-                error=None if log.error is None else Failure(kind=FAILURE_KIND, message=log.error, where=job.id),
+                error=None if log.error is None else Failure(kind=FAILURE_KIND, message=log.error, where=identity),
                 seconds=log.seconds,
             )
         )
@@ -184,7 +176,8 @@ def _build_steps(trajectory: str, acts: Sequence[LoggedAction]) -> tuple[Step, .
     return tuple(steps)
 
 
-def _store_trajectory(store: Store, trajectory: Trajectory) -> None:
+def _store_trajectory(folder: RunFolder, trajectory: Trajectory) -> None:
+    store = folder.store
     store.begin_trajectory(IMPORT_SPLIT, trajectory.id, trajectory.task, trajectory.sample, trajectory.iteration)
     for step in trajectory.steps:
         store.record_step(trajectory.id, step)

@@ -12,11 +12,10 @@ import numpy as np
 from mappa_core.errors import RunError
 from mappa_core.protocols import Split
 from mappa_core.records import Phase, Trajectory, Usage
-from mappa_core.store.reader import Reader
+from mappa_core.runs import IterationReport, RunReader
 
 MAX_TRAJECTORIES = 512
 """Trajectories of a split that are read, spread evenly over the run."""
-_NO_LIMIT = 1 << 40
 
 
 @dataclass(slots=True)
@@ -96,9 +95,9 @@ def read_history(folder: Path, agents: Sequence[str]) -> RunHistory:
         RunError: it is not a run, holds no ended rollouts, or has other agents.
     """
     splits: tuple[Split, ...] = ("train", "eval")
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         histories = {split: totals for split in splits if (totals := _read_split(reader, split)) is not None}
-        iterations = [metrics for _, metrics in reader.iterations()]
+        iterations = list(reader.iterations)
     if not histories:
         raise RunError(f"{folder} holds no rollouts that ended, so nothing can be learned from it")
     seen = {agent for totals in histories.values() for agent in totals.agents}
@@ -111,12 +110,12 @@ def read_history(folder: Path, agents: Sequence[str]) -> RunHistory:
         folder=folder,
         splits=histories,
         seconds=_mean_phase_seconds(iterations),
-        rollouts=float(np.mean([metrics["rollouts"] for metrics in iterations])) if iterations else None,
+        rollouts=float(np.mean([report.rollouts for report in iterations])) if iterations else None,
     )
 
 
-def _read_split(reader: Reader, split: Split) -> SplitHistory | None:
-    rows = [row for row in reader.trajectories(split, limit=_NO_LIMIT) if row.status != "open"]
+def _read_split(reader: RunReader, split: Split) -> SplitHistory | None:
+    rows = [row for row in reader.trajectories.where(split=split) if row.status != "open"]
     if not rows:
         return None
     chosen = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MAX_TRAJECTORIES)).round().astype(int))
@@ -149,12 +148,12 @@ def _add_length(total: int | None, length: int | None) -> int | None:
     return None if total is None or length is None else total + length
 
 
-def _mean_phase_seconds(iterations: Sequence[Mapping[str, float]]) -> Mapping[str, float] | None:
+def _mean_phase_seconds(iterations: Sequence[IterationReport]) -> Mapping[str, float] | None:
     """Mean seconds per iteration by phase."""
     if not iterations:
         return None
-    phases = dict.fromkeys(name for metrics in iterations for name in metrics if name.startswith("seconds/"))
+    phases = dict.fromkeys(phase for report in iterations for phase in report.seconds)
     return {
-        name.removeprefix("seconds/"): sum(metrics[name] for metrics in iterations if name in metrics) / len(iterations)
-        for name in phases
+        phase: sum(report.seconds[phase] for report in iterations if phase in report.seconds) / len(iterations)
+        for phase in phases
     }

@@ -10,7 +10,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from mappa_core.records import MAX_SCORE, Float64
+from mappa_analysis.arrays import Float64
+from mappa_core import MAX_SCORE
 
 PERCENT_TICKS = {0.0: "0 %", 0.25: "25 %", 0.5: "50 %", 0.75: "75 %", 1.0: "100 %"}
 SCORE_TICKS = {0.0: "0", 2.5: "2.5", 5.0: "5", 7.5: "7.5", MAX_SCORE: "10"}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from mappa_core.coaching.drift import Alarm, AlarmKind
-from mappa_core.store.reader import Reader
-from mappa_core.store.summary import Interval
+from mappa_core.runs import Alarm, AlarmKind, Gap, IterationReport, RunReader
+from mappa_core.statistics import Interval
+
+GapKey = tuple[str, str, str, str]
+"""Phase, agent, stratifier and stratum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ class DriftHistory:
     alarms: tuple[RaisedAlarm, ...]
 
 
-def read_drift(reader: Reader) -> DriftHistory:
+def read_drift(reader: RunReader) -> DriftHistory:
     """Read the drift that the run of `reader` has recorded so far."""
     alarms = [
         (event.body["iteration"], alarm)
@@ -59,32 +61,31 @@ def read_drift(reader: Reader) -> DriftHistory:
         for alarm in msgspec.convert(event.body["alarms"], tuple[Alarm, ...])
     ]
     return DriftHistory(
-        gaps=_gaps(reader.iterations(), alarms),
+        gaps=_gaps(list(reader.iterations), alarms),
         alarms=tuple(RaisedAlarm(iteration=at, kind=alarm.kind, text=str(alarm)) for at, alarm in alarms),
     )
 
 
-def _gaps(
-    iterations: Sequence[tuple[int, Mapping[str, float]]], alarms: Sequence[tuple[int, Alarm]]
-) -> tuple[GapHistory, ...]:
-    found: dict[str, list[tuple[int, Interval]]] = {}
-    growth: dict[str, float] = {}
-    for number, metrics in iterations:
-        for name, value in metrics.items():
-            gap, _, figure = name.rpartition("/")
-            if name.startswith("drift/") and figure == "gap":
-                low, high = metrics.get(f"{gap}/gap_low"), metrics.get(f"{gap}/gap_high")
-                found.setdefault(gap, []).append((number, Interval(mean=value, low=low, high=high)))
-            elif name.startswith("drift/") and figure == "growth":
-                growth[gap] = value
-    return tuple(_history(gap, points, growth.get(gap), alarms) for gap, points in found.items())
+def _gaps(iterations: Iterable[IterationReport], alarms: Sequence[tuple[int, Alarm]]) -> tuple[GapHistory, ...]:
+    found: dict[GapKey, list[tuple[int, Interval]]] = {}
+    growth: dict[GapKey, float] = {}
+    for report in iterations:
+        for gap in report.drift.gaps:
+            if gap.points is not None:
+                found.setdefault(_key(gap), []).append((report.iteration, gap.points))
+            if gap.growth is not None:
+                growth[_key(gap)] = gap.growth.mean
+    return tuple(_history(key, points, growth.get(key), alarms) for key, points in found.items())
+
+
+def _key(gap: Gap) -> GapKey:
+    return gap.phase, gap.agent, gap.stratifier, gap.stratum
 
 
 def _history(
-    name: str, points: Sequence[tuple[int, Interval]], growth: float | None, alarms: Sequence[tuple[int, Alarm]]
+    key: GapKey, points: Sequence[tuple[int, Interval]], growth: float | None, alarms: Sequence[tuple[int, Alarm]]
 ) -> GapHistory:
-    _, phase, agent, stratifier, stratum = name.split("/", 4)
-    own = (phase, agent, stratifier, stratum)
+    phase, agent, stratifier, stratum = key
     return GapHistory(
         phase=phase,
         agent=agent,
@@ -92,9 +93,5 @@ def _history(
         stratum=stratum,
         points=tuple(points),
         growth=growth,
-        alarms=tuple(
-            (at, alarm.kind)
-            for at, alarm in alarms
-            if (alarm.gap.phase, alarm.gap.agent, alarm.gap.stratifier, alarm.gap.stratum) == own
-        ),
+        alarms=tuple((at, alarm.kind) for at, alarm in alarms if _key(alarm.gap) == key),
     )

@@ -6,17 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from mappa_core.records import Phase, Trajectory
-from mappa_core.store.reader import Reader
-from mappa_core.store.search import TrajectoryFilter
-from mappa_core.store.verdict_outcomes import VerdictWithOutcome
+from mappa_core import Trajectory
+from mappa_core.runs import RunReader, TrajectoryFilter, VerdictRow
 
 MAX_HIGHLIGHTS = 5
 MAX_VERDICTS = 50_000
 """Verdicts that are considered, those of the newest trajectories of a split."""
 MIN_DISAGREEMENT = 2.0
 """Points between members of a verdict from which they count as disagreeing."""
-_PHASES: Sequence[Phase] = ("again", "after", "live")
+_PHASES = ("again", "after", "live")
 SELECTION_NOTE = (
     f"Of the newest {MAX_VERDICTS:,} verdicts of training rollouts (where there are none, of held-out ones), each rule "
     "takes the trajectory that it fits best, and none is taken twice."
@@ -42,7 +40,7 @@ class _ScoredTrajectory:
     succeeded: bool | None
 
 
-def select_highlights(reader: Reader, metric: str) -> tuple[Highlight, ...]:
+def select_highlights(reader: RunReader, metric: str) -> tuple[Highlight, ...]:
     """Select at most `MAX_HIGHLIGHTS` trajectories; fewer if the run has fewer or was not judged."""
     judged = _score_trajectories(reader, metric)
     found: dict[str, str] = {}
@@ -53,7 +51,7 @@ def select_highlights(reader: Reader, metric: str) -> tuple[Highlight, ...]:
     return tuple(Highlight(why=why, trajectory=reader.trajectory(name)) for name, why in found.items())
 
 
-def _rules(reader: Reader, judged: Sequence[_ScoredTrajectory]) -> Iterator[tuple[str, list[str]]]:
+def _rules(reader: RunReader, judged: Sequence[_ScoredTrajectory]) -> Iterator[tuple[str, list[str]]]:
     """Yield every rule as text with the ids of matching trajectories, the best match first."""
     failed = [one for one in judged if one.succeeded is False]
     solved = [one for one in judged if one.succeeded]
@@ -72,16 +70,16 @@ def _rules(reader: Reader, judged: Sequence[_ScoredTrajectory]) -> Iterator[tupl
     yield "failed, and the lowest mean score", _rank_by(failed, lambda one: one.mean)
 
 
-def _score_trajectories(reader: Reader, metric: str) -> list[_ScoredTrajectory]:
+def _score_trajectories(reader: RunReader, metric: str) -> list[_ScoredTrajectory]:
     """Score the trajectories that have scored actions, the newest first."""
-    verdicts: Sequence[VerdictWithOutcome] = ()
+    verdicts: Sequence[VerdictRow] = ()
     for split in ("train", "eval"):
-        verdicts = verdicts or reader.judgements(split, limit=MAX_VERDICTS)
+        verdicts = verdicts or reader.latest_verdicts(split, limit=MAX_VERDICTS)
     scores: dict[str, dict[str, float]] = {}
     succeeded: dict[str, bool | None] = {}
-    for one in sorted(verdicts, key=lambda one: _PHASES.index(one.phase)):
-        if one.score is not None:
-            scores.setdefault(one.trajectory, {})[one.step] = one.score
+    for one in sorted(verdicts, key=lambda one: _PHASES.index(one.verdict.phase)):
+        if one.verdict.score is not None:
+            scores.setdefault(one.trajectory, {})[one.verdict.step] = one.verdict.score
             succeeded[one.trajectory] = one.outcome[metric] >= 1.0 if metric in one.outcome else None
     return [
         _ScoredTrajectory(id=name, mean=fmean(own.values()), lowest=min(own.values()), succeeded=succeeded[name])
@@ -93,7 +91,7 @@ def _rank_by(judged: Sequence[_ScoredTrajectory], key: Callable[[_ScoredTrajecto
     return [one.id for one in sorted(judged, key=lambda one: (key(one), one.id))[:MAX_HIGHLIGHTS]]
 
 
-def _disagreeing(reader: Reader) -> list[str]:
+def _disagreeing(reader: RunReader) -> list[str]:
     """Trajectories whose verdicts have disagreeing members; none in a run without a search index."""
     if not reader.is_indexed:
         return []
@@ -101,7 +99,7 @@ def _disagreeing(reader: Reader) -> list[str]:
     return [one.row.id for one in sorted(rows, key=lambda one: (-(one.facets.disagreement or 0.0), one.row.id))]
 
 
-def _unfinished(reader: Reader) -> list[str]:
+def _unfinished(reader: RunReader) -> list[str]:
     if not reader.is_indexed:
         return []
     kinds = reader.choices().failure

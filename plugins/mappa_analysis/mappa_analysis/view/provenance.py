@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from mappa_analysis.view.metric_points import IterationMetrics, names_between
-from mappa_core.store.folder import CONFIG
-from mappa_core.store.reader import Reader
-
-COST_FIGURES = ("verdicts", "failed", "calls", "prompt_tokens", "completion_tokens", "usd")
+from mappa_analysis.view.metric_points import Iterations, collect_names
+from mappa_core.runs import RunReader, VerdictCount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +15,8 @@ class CoachCost:
     iteration or if the coach calls no provider."""
 
     coach: str
-    verdicts: float | None
-    failed: float | None
+    verdicts: float
+    failed: float
     calls: float | None
     prompt_tokens: float | None
     completion_tokens: float | None
@@ -37,8 +33,8 @@ class Provenance:
     costs: tuple[CoachCost, ...]
 
 
-def read_provenance(folder: Path, reader: Reader, iterations: IterationMetrics) -> Provenance:
-    """Read the provenance of the run in `folder`."""
+def read_provenance(reader: RunReader, iterations: Iterations) -> Provenance:
+    """Read the provenance of a run."""
     versions: dict[str, str] = {}
     for event in reader.events("versions"):
         versions |= event.body["packages"]
@@ -46,21 +42,33 @@ def read_provenance(folder: Path, reader: Reader, iterations: IterationMetrics) 
         for process in event.body["processes"]:
             versions |= process["versions"]
     return Provenance(
-        settings=(folder / CONFIG).read_text("utf-8"),
+        settings=reader.config,
         versions=dict(sorted(versions.items(), key=lambda item: item[0].lower())),
         costs=tuple(
-            CoachCost(coach=name, **_sum_figures(iterations, f"coach/name/{name}/"))
-            for name in names_between(iterations, "coach/name/", "/verdicts")
+            _sum_costs(coach, [report.coach.by_coach[coach] for report in iterations if coach in report.coach.by_coach])
+            for coach in collect_names(iterations, lambda report: report.coach.by_coach)
         ),
     )
 
 
-def _sum_figures(iterations: IterationMetrics, prefix: str) -> dict[str, float | None]:
-    """Sum the figures over the iterations with verdicts of the coach; a figure that one of them lacks is None."""
-    judged = [metrics for _, metrics in iterations if f"{prefix}verdicts" in metrics]
-    return {
-        figure: sum(metrics[prefix + figure] for metrics in judged)
-        if all(prefix + figure in metrics for metrics in judged)
-        else None
-        for figure in COST_FIGURES
-    }
+def _sum_costs(coach: str, counts: Sequence[VerdictCount]) -> CoachCost:
+    """Sum over iterations; a figure that one of them lacks is None."""
+    usages = [count.usage for count in counts]
+    calls, prompt, completion = (
+        _sum_known([getattr(usage, name, None) for usage in usages])
+        for name in ("calls", "prompt_tokens", "completion_tokens")
+    )
+    return CoachCost(
+        coach=coach,
+        verdicts=sum(count.verdicts for count in counts),
+        failed=sum(count.failed for count in counts),
+        calls=calls,
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        usd=_sum_known([count.usd for count in counts]),
+    )
+
+
+def _sum_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

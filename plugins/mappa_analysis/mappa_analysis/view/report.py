@@ -5,24 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from mappa_analysis.view.chart import PERCENT_TICKS, SCORE_TICKS, Chart, IntervalPoint, build_chart
+from mappa_analysis.view.chart import PERCENT_TICKS, SCORE_TICKS, Chart, build_chart
 from mappa_analysis.view.drift import DriftHistory, GapHistory, read_drift
 from mappa_analysis.view.highlights import SELECTION_NOTE, Highlight, select_highlights
-from mappa_analysis.view.metric_points import IterationMetrics, last_iteration, metric_points, names_between
+from mappa_analysis.view.metric_points import (
+    Iterations,
+    agent_figure,
+    collect_names,
+    last_iteration,
+    metric_points,
+    points_by_name,
+)
 from mappa_analysis.view.provenance import Provenance, read_provenance
-from mappa_core.errors import ConfigError
-from mappa_core.evaluation.heldout import event_part
-from mappa_core.records import MAX_SCORE
-from mappa_core.store.audit import AuditedVerdict
-from mappa_core.store.files import storage_errors, write_atomic
-from mappa_core.store.reader import Reader
-from mappa_core.store.summary import EvalSummary, FigureSummary, StratumSummary, Summary
-from mappa_core.tools.truncate import cut_middle
-from mappa_core.training.health_report import RaisedWarning, read_warnings
+from mappa_core import MAX_SCORE, ConfigError, cut_middle
+from mappa_core.runs import (
+    AGENT_COLUMNS,
+    EvalSummary,
+    EvaluationRow,
+    FigureSummary,
+    IterationReport,
+    RaisedWarning,
+    RunReader,
+    StratumSummary,
+    Summary,
+    VerdictRow,
+    write_atomic,
+)
 
 DEFAULT_METRIC = "correct"
 """The metric of a run without evaluations."""
@@ -45,7 +56,7 @@ class RunSection:
     gap_charts: Sequence[Chart]
     highlights: Sequence[Highlight]
     provenance: Provenance
-    audit: Sequence[AuditedVerdict] | None
+    audit: Sequence[VerdictRow] | None
     """Every verdict; None unless requested."""
 
 
@@ -68,16 +79,17 @@ def write_page(path: Path, runs: Sequence[tuple[Path, Summary]], *, audit: bool 
     )
     environment.filters["cut"] = _truncate
     sections = [_build_section(folder, summary, audit=audit) for folder, summary in runs]
-    page = environment.get_template("report.html").render(sections=sections, how=SELECTION_NOTE)
-    with storage_errors(path):
-        write_atomic(path, page)
+    page = environment.get_template("report.html").render(
+        sections=sections, agent_columns=AGENT_COLUMNS, how=SELECTION_NOTE
+    )
+    write_atomic(path, page)
     return path
 
 
 def _build_section(folder: Path, summary: Summary, *, audit: bool) -> RunSection:
-    with Reader(folder) as reader:
-        iterations = reader.iterations()
-        evaluations = [event.body for event in reader.events("evaluation")]
+    with RunReader(folder) as reader:
+        iterations = list(reader.iterations)
+        evaluations = list(reader.evaluations)
         drift = read_drift(reader)
         return RunSection(
             name=folder.resolve().name,
@@ -85,11 +97,11 @@ def _build_section(folder: Path, summary: Summary, *, audit: bool) -> RunSection
             results=[] if summary.eval is None else tabulate_results(summary.eval),
             charts=build_training_charts(summary, iterations, evaluations) if iterations or evaluations else [],
             drift=drift,
-            warnings=read_warnings(reader),
+            warnings=reader.warnings,
             gap_charts=build_gap_charts(drift),
             highlights=select_highlights(reader, DEFAULT_METRIC if summary.eval is None else summary.eval.metric),
-            provenance=read_provenance(folder, reader, iterations),
-            audit=tuple(reader.audit()) if audit else None,
+            provenance=read_provenance(reader, iterations),
+            audit=tuple(reader.verdicts) if audit else None,
         )
 
 
@@ -106,43 +118,49 @@ def tabulate_results(found: EvalSummary) -> list[tuple[str, Mapping[str, BeforeA
 
 
 def build_training_charts(
-    summary: Summary, iterations: IterationMetrics, evaluations: Sequence[Mapping[str, Any]]
+    summary: Summary, iterations: Iterations, evaluations: Sequence[EvaluationRow]
 ) -> list[Chart]:
     """Build charts over iterations: accuracy, further figures if there are any, and each agent's score."""
     end = last_iteration(iterations)
-    selection = [body for body in evaluations if event_part(body) == "selection"]
-    latest = {int(body["iteration"]): body for body in selection or evaluations}
+    selection = [one for one in evaluations if one.part == "selection"]
+    latest = {one.iteration: one.interval for one in selection or evaluations}
     held_out = "the tasks that the checkpoint was chosen on" if selection else "held-out problems"
-    strata = names_between(iterations, "stratum/", "/accuracy")
-    figures = names_between(iterations, "figure/", "")
+    strata = collect_names(
+        iterations, lambda report: (name for name, one in report.strata.items() if one.accuracy is not None)
+    )
+    figures = collect_names(iterations, lambda report: report.outcomes.figures)
     accuracy = build_chart(
         f"Accuracy: training rollouts (lines) and {held_out} (points, 95 % interval)",
         {
-            "all": metric_points(iterations, "accuracy"),
-            **{name: metric_points(iterations, f"stratum/{name}/accuracy") for name in strata if len(strata) > 1},
+            "all": metric_points(iterations, lambda report: report.outcomes.accuracy),
+            **(points_by_name(iterations, strata, _stratum_accuracy) if len(strata) > 1 else {}),
         },
         x_high=end,
         y_high=1.0,
         y_labels=PERCENT_TICKS,
         intervals=[
-            _interval_point(number, body["interval"]) for number, body in sorted(latest.items()) if body["interval"]
+            (number, found.mean, found.low, found.high) for number, found in sorted(latest.items()) if found is not None
         ],
     )
     further = build_chart(
         "Further figures of training rollouts",
-        {name: metric_points(iterations, f"figure/{name}") for name in figures},
+        points_by_name(iterations, figures, lambda report, name: report.outcomes.figures.get(name)),
         x_high=end,
         y_high=1.0,
         y_labels=PERCENT_TICKS,
     )
     scores = build_chart(
         "Score of the coach per agent (mean points of an action, 0-10)",
-        {agent: metric_points(iterations, f"agent/{agent}/score") for agent in summary.agents},
+        points_by_name(iterations, summary.agents, lambda report, agent: agent_figure(report, agent, "score")),
         x_high=end,
         y_high=MAX_SCORE,
         y_labels=SCORE_TICKS,
     )
     return [accuracy, *([further] if figures else []), scores]
+
+
+def _stratum_accuracy(report: IterationReport, stratum: str) -> float | None:
+    return report.strata[stratum].accuracy if stratum in report.strata else None
 
 
 def build_gap_charts(drift: DriftHistory) -> list[Chart]:
@@ -180,7 +198,3 @@ def _gap_axis_limit(gaps: Sequence[GapHistory]) -> float:
     means = [abs(found.mean) for gap in gaps for _, found in gap.points]
     bounds = [abs(bound) for gap in gaps for bound in (gap.last.low, gap.last.high) if bound is not None]
     return next((limit for limit in (1.0, 2.0, 4.0) if limit >= max(means + bounds)), MAX_SCORE)
-
-
-def _interval_point(iteration: int, interval: Mapping[str, Any]) -> IntervalPoint:
-    return iteration, interval["mean"], interval["low"], interval["high"]

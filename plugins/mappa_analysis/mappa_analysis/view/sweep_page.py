@@ -9,9 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from mappa_analysis.sweep import SweepResult
 from mappa_analysis.view.chart import PERCENT_TICKS, Chart, Point, build_chart
-from mappa_core.evaluation.heldout import event_part
-from mappa_core.store.files import write_atomic
-from mappa_core.store.reader import Reader
+from mappa_core.runs import RunReader, write_atomic
 
 EvaluationCurve = Mapping[int, float]
 """Held-out means by number of finished iterations."""
@@ -55,7 +53,7 @@ def _mean_curve(curves: Sequence[EvaluationCurve]) -> list[Point]:
 
 
 def _read_curve(folder: Path) -> EvaluationCurve:
-    with Reader(folder) as reader:
-        bodies = [event.body for event in reader.events("evaluation") if event.body["interval"] is not None]
-    selection = [body for body in bodies if event_part(body) == "selection"]
-    return {int(body["iteration"]): float(body["interval"]["mean"]) for body in selection or bodies}
+    with RunReader(folder) as reader:
+        known = [(one, one.interval.mean) for one in reader.evaluations if one.interval is not None]
+    selection = [(one, mean) for one, mean in known if one.part == "selection"]
+    return {one.iteration: mean for one, mean in selection or known}

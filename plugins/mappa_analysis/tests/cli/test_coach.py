@@ -196,7 +196,7 @@ def test_blame_is_held_against_what_would_have_come_of_it(replaced, told):
     assert (code, err) == (0, "")
     # Of the numbers 2 to 10, twice 3 alone is 6 where the doubler said something else.
     with RunReader(replaced) as reader:
-        three = [row for row in reader.trajectories("train", limit=99) if row.task == "n3" and row.status == "done"]
+        three = [row for row in reader.trajectories.where(split="train") if row.task == "n3" and row.status == "done"]
     assert f"in {len(three)} of them another action helps" in out
     assert "lowest score is guilty" in out and "x nobody blamed in the trajectory" in out
     assert max(len(line.rstrip()) for line in out.splitlines()) <= 100

@@ -20,7 +20,7 @@ from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach, TaskSource, Workflow
 from mappa_core.records import Message, Role, Task, Verdict
-from mappa_core.store.reader import Reader
+from mappa_core.runs import RunReader
 from mappa_core.store.summary import read_summary
 from mappa_core.testing import ScriptedEngine
 from mappa_core.training.run import Run
@@ -116,14 +116,14 @@ class Partiality:
 def trained(tmp_path_factory):
     recipe = tmp_path_factory.mktemp("partial") / "tiny.yaml"
     recipe.write_text(RECIPE)
-    registry = load_plugins(only=(), modules={"partial": Partiality(recipe)})
+    registry = load_plugins(only=("engine", "sandbox"), modules={"partial": Partiality(recipe)})
     root = tmp_path_factory.mktemp("runs")
     return Run.from_recipe("partial/tiny", f"run.root={root}", "run.name=favours", registry=registry).train()
 
 
 @pytest.fixture(scope="module")
 def watch(trained):
-    with Reader(trained.folder) as reader:
+    with RunReader(trained.folder) as reader:
         return read_drift(reader)
 
 
@@ -191,8 +191,8 @@ def test_what_is_no_run_is_refused(tmp_path, capsys):
 
 
 def test_iterations_keep_accuracy_and_figures_by_stratum(trained):
-    with Reader(trained.folder) as reader:
-        metrics = [found for _, found in reader.iterations()]
+    with RunReader(trained.folder) as reader:
+        metrics = [found for _, found in reader.iterations]
     for found in metrics:
         mean = found["stratum/classification/accuracy"] * 4 + found["stratum/regression/accuracy"] * 8
         assert found["accuracy"] == pytest.approx(mean / 12)

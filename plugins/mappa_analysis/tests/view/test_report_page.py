@@ -12,8 +12,8 @@ from mappa_analysis.view.provenance import read_provenance
 from mappa_analysis.view.report import write_page, write_report
 from mappa_core.cli.main import main
 from mappa_core.records import Completion, Failure, Message, Step, Task, Trajectory, Usage, Verdict
+from mappa_core.runs import RunReader
 from mappa_core.store.folder import RunFolder
-from mappa_core.store.reader import Reader
 from mappa_core.store.summary import CoachSummary, Summary, write_summary
 
 HOSTILE = "<script>alert('x')</script> <img src=http://evil.example/x.png> {{ 7 * 7 }}"
@@ -98,7 +98,7 @@ def several(store):
 
 def test_the_five_that_tell_most_are_those_that_the_rules_name(run):
     folder, names = run(several)
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         found = [
             (one.why.split(":")[0].split(",")[0], one.trajectory.id) for one in select_highlights(reader, "correct")
         ]
@@ -113,10 +113,10 @@ def test_the_five_that_tell_most_are_those_that_the_rules_name(run):
 
 def test_a_run_with_less_to_tell_tells_less_and_none_twice(run):
     folder, names = run(lambda store: [played(store, "only", [3.0], 0.0)])
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         assert [one.trajectory.id for one in select_highlights(reader, "correct")] == names
     folder, _ = run(lambda store: None, "empty")
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         assert select_highlights(reader, "correct") == ()
     assert "telling" not in write_report(folder, SUMMARY).read_text()
 
@@ -137,7 +137,7 @@ def test_the_scores_are_those_of_the_run_s_own_coach_and_others_where_it_had_non
         return name, other
 
     folder, (name, other) = run(play)
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         found = [one.trajectory.id for one in select_highlights(reader, "correct")]
     # Praised and failed: 10 points; the lowest action: 5; failed with the lowest mean: 9 of those that are left.
     assert found == ["imported", other, name]
@@ -181,7 +181,7 @@ def test_an_audit_has_every_verdict_with_its_evidence_hash(run):
     plain = write_report(folder, SUMMARY).read_text()
     assert "evidence hash" not in plain
     page = write_report(folder, SUMMARY, audit=True).read_text()
-    with Reader(folder) as reader:
+    with RunReader(folder) as reader:
         verdicts = [one.verdict for one in reader.audit()]
     assert len(verdicts) == 12 and "12 verdicts" in page
     body = page.split("Every verdict")[1]
@@ -211,8 +211,8 @@ def test_settings_versions_and_what_the_coaches_cost_are_told(run):
         store.record_iteration(3, {"accuracy": 0.5})
 
     folder, _ = run(play)
-    with Reader(folder) as reader:
-        record = read_provenance(folder, reader, reader.iterations())
+    with RunReader(folder) as reader:
+        record = read_provenance(folder, reader, list(reader.iterations))
     (spent,) = record.costs
     assert (spent.verdicts, spent.usd, spent.calls) == (8.0, 0.75, None)
     page = write_report(folder, SUMMARY).read_text()

@@ -22,7 +22,8 @@ from mappa_analysis.view.web.app import STATIC_FILES, create_app
 from mappa_analysis.view.web.run_folders import RunFolders
 from mappa_core.cli.main import main
 from mappa_core.errors import ConfigError
-from mappa_core.store import Reader, RunFolder
+from mappa_core.runs import RunReader
+from mappa_core.store import RunFolder
 
 TOKEN = "the-token-of-this-test"
 HERE = "http://127.0.0.1"
@@ -46,8 +47,8 @@ def client(both: Path) -> TestClient:
 @pytest.fixture(scope="module")
 def trajectory(root: Path) -> str:
     """One with every kind of text: it has tool output, breaches, members, and is whole."""
-    with Reader(root / "hostile") as reader:
-        rows = reader.trajectories(limit=60)
+    with RunReader(root / "hostile") as reader:
+        rows = list(reader.trajectories)[:60]
         return next(row.id for row in rows if row.status == "done" and reader.trajectory(row.id).steps[3].breaches)
 
 
@@ -153,7 +154,7 @@ def test_hostile_text_is_shown_and_is_no_part_of_the_page(client: TestClient, tr
 def test_a_trajectory_shows_every_word_of_it(client: TestClient, root: Path, trajectory: str) -> None:
     page = Tags(client.get(f"/runs/hostile/trajectory?id={quote(trajectory, safe='')}").text)
     shown = "".join(page.text)
-    with Reader(root / "hostile") as reader:
+    with RunReader(root / "hostile") as reader:
         found = reader.trajectory(trajectory)
     texts = [found.task.prompt, found.task.reference]
     for step in found.steps:
@@ -173,8 +174,8 @@ def test_a_trajectory_shows_every_word_of_it(client: TestClient, root: Path, tra
 
 
 def test_reading_on_shows_every_trajectory_once(client: TestClient, root: Path) -> None:
-    with Reader(root / "hostile") as reader:
-        expected = [row.id for row in reader.trajectories(limit=1000)][::-1]
+    with RunReader(root / "hostile") as reader:
+        expected = [row.id for row in reader.trajectories][::-1]
     address, seen = "/runs/hostile/trajectories", []
     while address:
         page = client.get(address).text
@@ -208,8 +209,8 @@ def test_a_run_that_recorded_no_index_says_so(client: TestClient, root: Path, tm
     older = TestClient(create_app(RunFolders([tmp_path]), token=TOKEN), base_url=HERE)
     older.get(f"/?token={TOKEN}")
     assert "kept no index" in older.get("/runs/older/trajectories").text
-    with Reader(tmp_path / "older") as reader:
-        identity = reader.trajectories(limit=1)[0].id
+    with RunReader(tmp_path / "older") as reader:
+        identity = next(iter(reader.trajectories)).id
     assert older.get(f"/runs/older/trajectory?id={quote(identity, safe='')}").status_code == 200
 
 

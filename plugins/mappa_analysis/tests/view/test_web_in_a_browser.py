@@ -16,7 +16,8 @@ import uvicorn
 
 from mappa_analysis.view.web.app import create_app
 from mappa_analysis.view.web.run_folders import RunFolders
-from mappa_core.store import Reader, RunFolder
+from mappa_core.runs import RunReader
+from mappa_core.store import RunFolder
 
 pytestmark = pytest.mark.skipif(
     browser.chromium() is None and "CI" not in os.environ, reason="no Chromium is installed: make chromium"
@@ -48,8 +49,8 @@ def tab(address: str):
 
 
 def test_no_page_runs_what_an_agent_wrote_or_asks_elsewhere(tab, address: str, root: Path) -> None:
-    with Reader(root / "hostile") as reader:
-        one = next(row.id for row in reader.trajectories() if row.status == "done")
+    with RunReader(root / "hostile") as reader:
+        one = next(row.id for row in reader.trajectories if row.status == "done")
     run = f"{address}/runs/hostile"
     for page in (
         f"{address}/",
@@ -97,8 +98,8 @@ def test_the_keys_lead_through_list_and_trajectory(tab, address: str) -> None:
 
 
 def test_filters_change_the_list_in_place_and_reading_on_appends_to_it(tab, address: str, root: Path) -> None:
-    with Reader(root / "hostile") as reader:
-        total = len(reader.trajectories(limit=1000))
+    with RunReader(root / "hostile") as reader:
+        total = len(list(reader.trajectories))
     tab.open(f"{address}/runs/hostile/trajectories")
     count = "document.querySelectorAll('tr[data-row]').length"
     assert tab.run(count) == 50

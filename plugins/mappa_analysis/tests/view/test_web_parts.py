@@ -13,7 +13,7 @@ from mappa_analysis.view.web.lineage import build_lineage_graph
 from mappa_analysis.view.web.rendering import show_invisible, template_environment
 from mappa_analysis.view.web.trajectory import split_fences
 from mappa_core.records import Breach, Completion, FileChange, Message, Step, ToolResult
-from mappa_core.store import VerdictWithOutcome
+from mappa_core.runs import VerdictWithOutcome
 
 
 def step(position: int, agent: str, text: str = "", files: tuple[str, ...] = (), changes=(), breaches=()) -> Step:

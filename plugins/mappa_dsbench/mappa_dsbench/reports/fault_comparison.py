@@ -11,10 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as Grid
 
-from mappa_core import Reader, RunError, Step
+from mappa_core import RunError, Step
+from mappa_core.runs import RunReader
 from mappa_dsbench.roles import ROLES
 
-_PAGE = 1000
 NO_PROGRAM, FAILED = "no_program", "failed"
 """Codes of an action without a program and of one whose program failed; all other codes are faults of files."""
 
@@ -69,10 +69,7 @@ def compare_faults(run: Path) -> FaultComparison:
 
 
 def _ended_rows(reader: RunReader, iteration: int | None) -> Iterator[Any]:
-    offset = 0
-    while page := reader.trajectories("eval", iteration, limit=_PAGE, offset=offset):
-        yield from (row for row in page if row.status != "open")
-        offset += _PAGE
+    return (row for row in reader.trajectories.where(split="eval", iteration=iteration) if row.status != "open")
 
 
 def _first_actions(reader: RunReader, iteration: int) -> Mapping[str, list[Step]]:

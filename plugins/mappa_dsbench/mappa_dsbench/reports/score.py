@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from mappa_core import Reader, RunError, Split, ToolError, TrajectoryRow
+from mappa_core import RunError, Split, ToolError
+from mappa_core.runs import RunReader, TrajectoryRow
 from mappa_dsbench.grading.grade import completion_rate, relative_performance_gap
 from mappa_dsbench.outcome import REJECTED_PREFIX
 from mappa_dsbench.table import Table, table_of_task
 
-_PAGE = 1000
 MAX_SHOWN_ROLLOUTS = 5
 
 UNFINISHED = "unfinished"
@@ -133,10 +133,7 @@ def score_run(run: Path, split: Split, iteration: int | None = None) -> ScoreRep
 
 
 def _ended_rows(reader: RunReader, split: Split, iteration: int | None) -> Iterator[TrajectoryRow]:
-    offset = 0
-    while page := reader.trajectories(split, iteration, limit=_PAGE, offset=offset):
-        yield from (row for row in page if row.status != "open")
-        offset += _PAGE
+    return (row for row in reader.trajectories.where(split=split, iteration=iteration) if row.status != "open")
 
 
 def _graded_rollouts(reader: RunReader, rows: Iterable[TrajectoryRow]) -> Iterator[GradedRollout]:

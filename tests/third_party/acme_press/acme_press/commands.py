@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from mappa_core import InputError, Reader
+from mappa_core import InputError
+from mappa_core.runs import RunReader
 
 
 @click.command()
@@ -19,6 +20,6 @@ def diary(run: Path) -> None:
     if not path.exists():
         raise InputError(f"{path} is not there: train with trackers=[{{use: press_diary}}]")
     entries = Counter(json.loads(line)["what"] for line in path.read_text(encoding="utf-8").splitlines())
-    with Reader(run) as reader:
+    with RunReader(run) as reader:
         stored = sum(reader.counts().values())
     click.echo(f"{stored} trajectories stored; in the diary {dict(sorted(entries.items()))}")

@@ -21,8 +21,8 @@ from mappa_analysis.view.web import coach, overview, policies, trajectories, tra
 from mappa_analysis.view.web.auth import TokenAuthMiddleware
 from mappa_analysis.view.web.rendering import render, template_environment
 from mappa_analysis.view.web.run_folders import RunFolders, change_stamp
-from mappa_core.errors import RunError
-from mappa_core.store.reader import Reader
+from mappa_core import RunError
+from mappa_core.runs import RunReader
 
 SEEN_HEADER = "mappa-seen"
 """Header of a polling page: the `change_stamp` of its last response. The answer is 204 if nothing changed."""
@@ -34,7 +34,7 @@ STATIC_FILES = {
 }
 
 Context = Mapping[str, Any]
-RunPage = Callable[[Reader, Path, Request], Context]
+RunPage = Callable[[RunReader, Path, Request], Context]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Viewer:
             now = change_stamp({name: folders[name]})
             if request.headers.get(SEEN_HEADER) == now:
                 return Response(status_code=204)
-            with Reader(folders[name]) as reader:
+            with RunReader(folders[name]) as reader:
                 context = page(reader, folders[name], request)
             return _render_page(request, template, now, runs=folders, run=name, **context)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,21 +15,24 @@ from starlette.requests import Request
 from mappa_analysis.coach_eval.bootstrap import auc
 from mappa_analysis.view.chart import PERCENT_TICKS, Chart, build_chart, build_fitted_chart
 from mappa_analysis.view.drift import read_drift
-from mappa_analysis.view.metric_points import IterationMetrics, last_iteration, metric_points, names_between
+from mappa_analysis.view.metric_points import (
+    Iterations,
+    collect_names,
+    last_iteration,
+    metric_points,
+    points_by_name,
+)
 from mappa_analysis.view.report import build_gap_charts
-from mappa_core.errors import RunError
-from mappa_core.evaluation.statistics import share_interval
-from mappa_core.records import MAX_SCORE
-from mappa_core.store.reader import Reader
-from mappa_core.store.summary import Interval, Summary, read_summary
-from mappa_core.store.verdict_outcomes import VerdictWithOutcome
+from mappa_core import MAX_SCORE, RunError
+from mappa_core.runs import IterationReport, RunReader, Summary, VerdictRow
+from mappa_core.statistics import Interval, share_interval
 
 MAX_LATEST_VERDICTS = 1000
 """Verdicts that are read individually: the newest of the training rollouts, however long a run is."""
 SCORE_BINS = 5
 """Number of score bins, each `MAX_SCORE / SCORE_BINS` points wide."""
-MAX_REASON_LOOKUPS = 50
-"""Verdicts without a score whose reason is looked up."""
+MAX_REASONS = 50
+"""Verdicts without a score whose reason is shown, the newest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +79,11 @@ class MissingScoreReason:
     position: int
 
 
-def build_coach_page(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
-    iterations, drift = reader.iterations(), read_drift(reader)
-    latest = reader.judgements("train", limit=MAX_LATEST_VERDICTS)
+def build_coach_page(reader: RunReader, folder: Path, request: Request) -> dict[str, Any]:
+    iterations, drift = list(reader.iterations), read_drift(reader)
+    latest = reader.latest_verdicts("train", limit=MAX_LATEST_VERDICTS)
     names = sorted({name for one in latest for name in one.outcome})
-    summary = _read_summary(folder)
+    summary = _read_summary(reader)
     metric = _choose_metric(request.query_params.get("outcome"), names, summary)
     rankings = [] if metric is None else rank_agents(latest, metric)
     return {
@@ -93,21 +97,21 @@ def build_coach_page(reader: Reader, folder: Path, request: Request) -> dict[str
         "gap_charts": build_gap_charts(drift),
         "charts": build_coach_charts(iterations),
         "latencies": measure_latencies(latest),
-        "reasons": count_missing_scores(reader, latest),
+        "reasons": count_missing_scores(latest),
     }
 
 
-def rank_agents(judgements: Sequence[VerdictWithOutcome], metric: str) -> list[OutcomeRanking]:
+def rank_agents(verdicts: Sequence[VerdictRow], metric: str) -> list[OutcomeRanking]:
     """Rank by agent, over the live scored verdicts on trajectories that have the outcome."""
-    known: dict[str, list[VerdictWithOutcome]] = {}
-    for one in judgements:
-        if one.phase == "live" and one.score is not None and metric in one.outcome:
+    known: dict[str, list[VerdictRow]] = {}
+    for one in verdicts:
+        if one.verdict.phase == "live" and one.verdict.score is not None and metric in one.outcome:
             known.setdefault(one.agent, []).append(one)
     return [_rank_agent(agent, known[agent], metric) for agent in sorted(known)]
 
 
-def _rank_agent(agent: str, judged: Sequence[VerdictWithOutcome], metric: str) -> OutcomeRanking:
-    points = np.array([one.score for one in judged], dtype=np.float64)
+def _rank_agent(agent: str, judged: Sequence[VerdictRow], metric: str) -> OutcomeRanking:
+    points = np.array([one.verdict.score for one in judged], dtype=np.float64)
     outcome = np.array([one.outcome[metric] for one in judged])
     tasks = [one.task for one in judged]
     place = np.minimum((points * SCORE_BINS / MAX_SCORE).astype(int), SCORE_BINS - 1)
@@ -146,17 +150,22 @@ def _build_agreement_chart(rankings: Sequence[OutcomeRanking], metric: str | Non
     )
 
 
-def build_coach_charts(iterations: IterationMetrics) -> list[Chart]:
+def build_coach_charts(iterations: Iterations) -> list[Chart]:
     """Build charts over iterations: correlation of points and outcome, verdicts without a score, cost and tokens."""
     end = last_iteration(iterations)
-    agents = names_between(iterations, "drift/live/", "/correlation")
-    together = {agent: metric_points(iterations, f"drift/live/{agent}/correlation") for agent in agents}
-    missing = {name: metric_points(iterations, f"coach/{name}") for name in ("failed", "abstained")}
-    tokens = {
-        label: metric_points(iterations, f"coach/{name}")
-        for label, name in (("prompt", "prompt_tokens"), ("completion", "completion_tokens"))
+    agents = collect_names(iterations, _correlations)
+    together = points_by_name(iterations, agents, lambda report, agent: _correlations(report).get(agent))
+    missing = {
+        "failed": metric_points(iterations, lambda report: report.coach.total.failed),
+        "abstained": metric_points(iterations, lambda report: report.coach.total.abstained),
     }
-    usd = {"all coaches": metric_points(iterations, "coach/usd")}
+    tokens = {
+        "prompt": metric_points(iterations, lambda report: getattr(report.coach.total.usage, "prompt_tokens", None)),
+        "completion": metric_points(
+            iterations, lambda report: getattr(report.coach.total.usage, "completion_tokens", None)
+        ),
+    }
+    usd = {"all coaches": metric_points(iterations, lambda report: report.coach.total.usd)}
     drawn = (
         ("Correlation of points and outcome so far", together),
         ("Verdicts without a score", missing),
@@ -166,32 +175,35 @@ def build_coach_charts(iterations: IterationMetrics) -> list[Chart]:
     return [build_fitted_chart(title, lines, x_high=end) for title, lines in drawn if any(lines.values())]
 
 
-def measure_latencies(judgements: Sequence[VerdictWithOutcome]) -> list[Latency]:
-    groups: dict[tuple[str, str], list[VerdictWithOutcome]] = {}
-    for one in judgements:
-        groups.setdefault((one.coach, one.phase), []).append(one)
+def _correlations(report: IterationReport) -> dict[str, float]:
+    """Correlation of live points and outcome by agent, where it is known."""
+    return {one.agent: one.r for one in report.drift.correlations if one.phase == "live" and one.r is not None}
+
+
+def measure_latencies(verdicts: Sequence[VerdictRow]) -> list[Latency]:
+    groups: dict[tuple[str, str], list[VerdictRow]] = {}
+    for one in verdicts:
+        groups.setdefault((one.verdict.coach, one.verdict.phase), []).append(one)
     return [_measure_latency(*key, found) for key, found in sorted(groups.items())]
 
 
-def _measure_latency(coach: str, phase: str, found: Sequence[VerdictWithOutcome]) -> Latency:
-    median, p95, maximum = np.quantile([one.seconds for one in found], [0.5, 0.95, 1.0])
+def _measure_latency(coach: str, phase: str, found: Sequence[VerdictRow]) -> Latency:
+    median, p95, maximum = np.quantile([one.verdict.seconds for one in found], [0.5, 0.95, 1.0])
     return Latency(
         coach=coach,
         phase=phase,
         verdicts=len(found),
-        unscored=sum(one.score is None for one in found),
+        unscored=sum(one.verdict.score is None for one in found),
         median=float(median),
         p95=float(p95),
         max=float(maximum),
     )
 
 
-def count_missing_scores(reader: Reader, judgements: Sequence[VerdictWithOutcome]) -> list[MissingScoreReason]:
-    """Count why scores are missing in `judgements`, the most frequent reason first. The newest `MAX_REASON_LOOKUPS` are
-    looked up."""
-    missing = [one for one in judgements if one.score is None][:MAX_REASON_LOOKUPS]
-    whole = [reader.verdict(one.step, one.verdict) for one in missing]
-    texts = [(one.status, one.error or one.reasoning) for one in whole]
+def count_missing_scores(verdicts: Sequence[VerdictRow]) -> list[MissingScoreReason]:
+    """Count why scores are missing in `verdicts`, the most frequent reason first."""
+    missing = [one for one in verdicts if one.verdict.score is None][:MAX_REASONS]
+    texts = [(one.verdict.status, one.verdict.error or one.verdict.reasoning) for one in missing]
     newest = dict(zip(reversed(texts), reversed(missing), strict=True))
     return [
         MissingScoreReason(
@@ -210,8 +222,7 @@ def _choose_metric(requested: str | None, names: Sequence[str], summary: Summary
     return next((name for name in (requested, known, *names) if name in names), None)
 
 
-def _read_summary(folder: Path) -> Summary | None:
-    try:
-        return read_summary(folder)
-    except RunError:
-        return None
+def _read_summary(reader: RunReader) -> Summary | None:
+    with suppress(RunError):
+        return reader.summary
+    return None

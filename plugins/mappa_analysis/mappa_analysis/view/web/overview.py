@@ -11,13 +11,17 @@ from typing import Any
 from starlette.requests import Request
 
 from mappa_analysis.view.chart import PERCENT_TICKS, SCORE_TICKS, Chart, Point, Range, build_chart, build_fitted_chart
-from mappa_analysis.view.metric_points import IterationMetrics, last_iteration, metric_points, names_between
+from mappa_analysis.view.metric_points import (
+    Iterations,
+    agent_figure,
+    last_iteration,
+    measured_agents,
+    metric_points,
+)
 from mappa_analysis.view.web.run_folders import last_written
-from mappa_core.errors import RunError
-from mappa_core.evaluation.heldout import event_part
-from mappa_core.store.reader import Reader
-from mappa_core.store.summary import Summary, read_summary
-from mappa_core.training.health_report import read_warnings
+from mappa_core import RunError
+from mappa_core.runs import AGENT_COLUMNS, AgentSummary, IterationReport, RunReader, Summary
+from mappa_core.statistics import Interval
 
 MAX_CHART_RUNS = 5
 """Maximum number of runs in one chart: the number of colours."""
@@ -25,13 +29,13 @@ MAX_CHART_RUNS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """A run in the table. `summary` is None if it has none yet; `latest` holds the metrics of its last iteration, and
+    """A run in the table. `summary` is None if it has none yet; `latest` is the report of its last iteration, and
     `idle_s` the seconds since its last write. `error` is why it cannot be read."""
 
     name: str
     chosen: bool
     summary: Summary | None
-    latest: Mapping[str, float]
+    latest: IterationReport | None
     alarms: int
     warnings: int
     idle_s: float
@@ -40,22 +44,21 @@ class RunRow:
     @property
     def throughput(self) -> float | None:
         """Sampled tokens per second of the last iteration, over all its phases."""
-        seconds = sum(value for name, value in self.latest.items() if name.startswith("seconds/"))
-        return self.latest["tokens"] / seconds if seconds > 0 and "tokens" in self.latest else None
+        return None if self.latest is None else self.latest.throughput
 
     @property
-    def scores(self) -> list[tuple[str, float]]:
-        """Mean points of every agent in the last iteration."""
-        names = [name for name in self.latest if name.startswith("agent/") and name.endswith("/score")]
-        return [(name.split("/", 1)[1].removesuffix("/score"), self.latest[name]) for name in names]
+    def agents(self) -> Mapping[str, AgentSummary]:
+        """Agents with a score in the last iteration."""
+        agents = {} if self.latest is None else self.latest.agents
+        return {agent: figures for agent, figures in agents.items() if figures.score is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeries:
     """Metrics of a chosen run over its iterations; `held_out` holds intervals by iteration."""
 
-    iterations: IterationMetrics
-    held_out: Mapping[int, Mapping[str, Any]]
+    iterations: Iterations
+    held_out: Mapping[int, Interval]
 
 
 def build_overview_page(folders: Mapping[str, Path], request: Request) -> dict[str, Any]:
@@ -68,6 +71,7 @@ def build_overview_page(folders: Mapping[str, Path], request: Request) -> dict[s
     return {
         "rows": rows,
         "colours": colours,
+        "agent_columns": AGENT_COLUMNS,
         "charts": build_overview_charts(series) if any(one.iterations for one in series.values()) else [],
     }
 
@@ -75,20 +79,21 @@ def build_overview_page(folders: Mapping[str, Path], request: Request) -> dict[s
 def build_overview_charts(series: Mapping[str, RunSeries]) -> list[Chart]:
     """Build charts with a line per run: accuracy in training and held out, throughput, cost so far, agents' scores."""
     end = max(last_iteration(one.iterations) for one in series.values())
-    agents = list(
-        dict.fromkeys(name for one in series.values() for name in names_between(one.iterations, "agent/", "/score"))
-    )
+    agents = dict.fromkeys(name for one in series.values() for name in measured_agents(one.iterations, "score"))
     spent = {name: _cost_points(one.iterations) for name, one in series.items()}
     shown = [
         _build_share_chart(
             "Accuracy of training rollouts",
-            {name: metric_points(one.iterations, "accuracy") for name, one in series.items()},
+            {
+                name: metric_points(one.iterations, lambda report: report.outcomes.accuracy)
+                for name, one in series.items()
+            },
             end,
         ),
         _build_held_out_chart(series, end),
         build_fitted_chart(
             "Sampled tokens per second",
-            {name: _throughput_points(one.iterations) for name, one in series.items()},
+            {name: metric_points(one.iterations, lambda report: report.throughput) for name, one in series.items()},
             x_high=end,
         ),
         build_fitted_chart("Cost of the coach so far, US dollars", spent, x_high=end)
@@ -97,7 +102,12 @@ def build_overview_charts(series: Mapping[str, RunSeries]) -> list[Chart]:
         *(
             build_chart(
                 f"Score of {agent}: mean points of an action",
-                {name: metric_points(one.iterations, f"agent/{agent}/score") for name, one in series.items()},
+                {
+                    name: metric_points(
+                        one.iterations, lambda report, agent=agent: agent_figure(report, agent, "score")
+                    )
+                    for name, one in series.items()
+                },
                 x_high=end,
                 y_high=10.0,
                 y_labels=SCORE_TICKS,
@@ -111,29 +121,29 @@ def build_overview_charts(series: Mapping[str, RunSeries]) -> list[Chart]:
 def _read_row(name: str, path: Path, chosen: bool) -> RunRow:
     idle_s = time.time() - last_written(path)
     try:
-        with Reader(path) as reader:
+        with RunReader(path) as reader:
             latest = reader.latest_iteration()
             alarms = sum(len(event.body["alarms"]) for event in reader.events("drift"))
-            warnings = len(read_warnings(reader))
+            warnings = len(reader.warnings)
+            try:
+                summary = reader.summary
+            except RunError:
+                summary = None
     except RunError as error:
         return RunRow(
-            name=name, chosen=chosen, summary=None, latest={}, alarms=0, warnings=0, idle_s=idle_s, error=str(error)
+            name=name, chosen=chosen, summary=None, latest=None, alarms=0, warnings=0, idle_s=idle_s, error=str(error)
         )
-    try:
-        summary = read_summary(path)
-    except RunError:
-        summary = None
     return RunRow(
         name=name, chosen=chosen, summary=summary, latest=latest, alarms=alarms, warnings=warnings, idle_s=idle_s
     )
 
 
 def _read_series(path: Path) -> RunSeries:
-    with Reader(path) as reader:
-        bodies = [event.body for event in reader.events("evaluation") if event.body["interval"] is not None]
-        selection = [body for body in bodies if event_part(body) == "selection"]
-        held_out = {int(body["iteration"]): body["interval"] for body in selection or bodies}
-        return RunSeries(iterations=reader.iterations(), held_out=held_out)
+    with RunReader(path) as reader:
+        known = [(one, one.interval) for one in reader.evaluations if one.interval is not None]
+        selection = [(one, interval) for one, interval in known if one.part == "selection"]
+        held_out = {one.iteration: interval for one, interval in selection or known}
+        return RunSeries(iterations=list(reader.iterations), held_out=held_out)
 
 
 def _build_share_chart(title: str, series: Mapping[str, Sequence[Point]], end: float, **bands: Any) -> Chart:
@@ -141,10 +151,12 @@ def _build_share_chart(title: str, series: Mapping[str, Sequence[Point]], end: f
 
 
 def _build_held_out_chart(series: Mapping[str, RunSeries], end: float) -> Chart | None:
-    lines = {name: [(at, found["mean"]) for at, found in sorted(one.held_out.items())] for name, one in series.items()}
+    lines = {name: [(at, found.mean) for at, found in sorted(one.held_out.items())] for name, one in series.items()}
     bands: dict[str, list[Range]] = {
         name: [
-            (at, found["low"], found["high"]) for at, found in sorted(one.held_out.items()) if found["low"] is not None
+            (at, found.low, found.high)
+            for at, found in sorted(one.held_out.items())
+            if found.low is not None and found.high is not None
         ]
         for name, one in series.items()
     }
@@ -155,23 +167,13 @@ def _build_held_out_chart(series: Mapping[str, RunSeries], end: float) -> Chart 
     )
 
 
-def _throughput_points(iterations: IterationMetrics) -> list[Point]:
-    phases = [f"seconds/{name}" for name in names_between(iterations, "seconds/", "")]
-    found: list[Point] = []
-    for number, metrics in iterations:
-        seconds = sum(metrics[name] for name in phases if name in metrics)
-        if seconds > 0 and "tokens" in metrics:
-            found.append((number, metrics["tokens"] / seconds))
-    return found
-
-
-def _cost_points(iterations: IterationMetrics) -> list[Point]:
+def _cost_points(iterations: Iterations) -> list[Point]:
     """The cumulative cost up to the first iteration of unknown price; empty if it is zero."""
     total = 0.0
     found: list[Point] = []
-    for number, metrics in iterations:
-        if "coach/usd" not in metrics:
+    for report in iterations:
+        if report.coach.total.usd is None:
             break
-        total += metrics["coach/usd"]
-        found.append((number, total))
+        total += report.coach.total.usd
+        found.append((report.iteration, total))
     return found if total > 0 else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,15 @@ from typing import Any
 from starlette.requests import Request
 
 from mappa_analysis.view.chart import Chart, build_fitted_chart
-from mappa_analysis.view.metric_points import IterationMetrics, last_iteration, metric_points, names_between
-from mappa_core.store.reader import Reader
-from mappa_core.training.health_report import read_warnings
+from mappa_analysis.view.metric_points import (
+    Iterations,
+    agent_figure,
+    collect_names,
+    last_iteration,
+    measured_agents,
+    points_by_name,
+)
+from mappa_core.runs import IterationReport, RunReader
 
 POLICY_FIGURES: Mapping[str, str] = {
     "entropy": "Entropy, nats a token",
@@ -38,18 +44,18 @@ class LatestFigures:
     figures: Mapping[str, float]
 
 
-def build_policies_page(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
-    iterations = reader.iterations()
-    policies = sorted({name.rpartition("/")[0] for name in names_between(iterations, "policy/", "")})
-    latest = iterations[-1][1] if iterations else {}
+def build_policies_page(reader: RunReader, folder: Path, request: Request) -> dict[str, Any]:
+    iterations = list(reader.iterations)
+    policies = collect_names(iterations, lambda report: report.policies)
+    latest = iterations[-1].policies if iterations else {}
     return {
         "titles": POLICY_FIGURES,
-        "warnings": read_warnings(reader),
+        "warnings": reader.warnings,
         "iterations": len(iterations),
         "figures": [
             LatestFigures(
                 policy=policy,
-                figures={name: latest[key] for name in POLICY_FIGURES if (key := f"policy/{policy}/{name}") in latest},
+                figures={name: latest[policy][name] for name in POLICY_FIGURES if name in latest.get(policy, {})},
             )
             for policy in policies
         ],
@@ -57,17 +63,21 @@ def build_policies_page(reader: Reader, folder: Path, request: Request) -> dict[
     }
 
 
-def build_policy_charts(iterations: IterationMetrics, policies: list[str]) -> list[Chart]:
+def build_policy_charts(iterations: Iterations, policies: list[str]) -> list[Chart]:
     """Build charts of the recorded figures; the lengths of each agent's actions come after the divergence."""
     end = last_iteration(iterations)
     drawn: dict[str, Chart] = {}
     for name, title in POLICY_FIGURES.items():
-        lines = {policy: metric_points(iterations, f"policy/{policy}/{name}") for policy in policies}
+        lines = points_by_name(iterations, policies, _policy_figure(name))
         if any(lines.values()):
             drawn[name] = build_fitted_chart(title, lines, x_high=end)
-    agents = names_between(iterations, "agent/", "/length")
-    lengths = {agent: metric_points(iterations, f"agent/{agent}/length") for agent in agents}
+    agents = measured_agents(iterations, "length")
+    lengths = points_by_name(iterations, agents, lambda report, agent: agent_figure(report, agent, "length"))
     if agents:
         drawn["length"] = build_fitted_chart("Length of an action, sampled tokens", lengths, x_high=end)
     order = ("entropy", "kl", "length", *POLICY_FIGURES)
     return [drawn[name] for name in dict.fromkeys(order) if name in drawn]
+
+
+def _policy_figure(name: str) -> Callable[[IterationReport, str], float | None]:
+    return lambda report, policy: report.policies.get(policy, {}).get(name)

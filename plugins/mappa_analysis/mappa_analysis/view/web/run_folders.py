@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mappa_core.errors import ConfigError
-from mappa_core.store.folder import list_run_folders
-from mappa_core.store.schema import DATABASE_NAME as DATABASE
-from mappa_core.store.summary import SUMMARY_NAME as SUMMARY
+from mappa_core import ConfigError
+from mappa_core.runs import is_run_folder, list_run_folders, record_files
 
 MAX_RUNS = 200
 """Maximum number of runs shown from one folder, the newest."""
@@ -53,9 +51,9 @@ def last_written(run: Path) -> float:
 
 def _record_stats(run: Path) -> list[tuple[int, int]]:
     found = []
-    for name in (DATABASE, f"{DATABASE}-wal", SUMMARY):
+    for file in record_files(run):
         try:
-            status = (run / name).stat()
+            status = file.stat()
         except FileNotFoundError:
             continue
         found.append((status.st_mtime_ns, status.st_size))
@@ -63,7 +61,7 @@ def _record_stats(run: Path) -> list[tuple[int, int]]:
 
 
 def _find_runs(path: Path) -> tuple[Path, ...]:
-    return (path,) if (path / DATABASE).is_file() else list_run_folders(path)[-MAX_RUNS:]
+    return (path,) if is_run_folder(path) else list_run_folders(path)[-MAX_RUNS:]
 
 
 def _start_time(run: Path) -> int:

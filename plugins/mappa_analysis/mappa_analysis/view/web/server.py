@@ -10,7 +10,7 @@ import uvicorn
 
 from mappa_analysis.view.web.app import create_app
 from mappa_analysis.view.web.run_folders import RunFolders
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
 
 HOST = "127.0.0.1"
 

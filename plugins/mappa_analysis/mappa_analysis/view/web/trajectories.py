@@ -12,9 +12,8 @@ from urllib.parse import urlencode
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from mappa_core.records import MAX_SCORE
-from mappa_core.runs import FoundTrajectory, RunReader
-from mappa_core.runs import COLUMNS, UNSCORED, FilterChoices, TrajectoryFilter
+from mappa_core import MAX_SCORE
+from mappa_core.runs import COLUMNS, UNSCORED, FilterChoices, FoundTrajectory, RunReader, TrajectoryFilter
 
 PAGE_SIZE = 50
 MAX_NEWER = 100

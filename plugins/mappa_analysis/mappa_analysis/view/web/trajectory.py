@@ -15,9 +15,8 @@ from starlette.requests import Request
 
 from mappa_analysis.view.web.lineage import build_lineage_graph
 from mappa_analysis.view.web.trajectories import find_neighbours, parse_filters
-from mappa_core.errors import RunError
-from mappa_core.records import NOBODY, Step, ToolCall, ToolResult, Verdict
-from mappa_core.store.reader import Reader
+from mappa_core import NOBODY, RunError, Step, ToolCall, ToolResult, Verdict
+from mappa_core.runs import RunReader
 
 _FENCE = re.compile(r"^```([^\n`]*)\n(.*?)(?:^```[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 
@@ -56,7 +55,7 @@ class ActionView:
     hand_off: bool
 
 
-def build_trajectory_page(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
+def build_trajectory_page(reader: RunReader, folder: Path, request: Request) -> dict[str, Any]:
     identity, filters = request.query_params.get("id"), parse_filters(request)
     if identity is None:
         raise HTTPException(400, "id is missing: which trajectory?")
@@ -87,7 +86,7 @@ def build_trajectory_page(reader: Reader, folder: Path, request: Request) -> dic
     }
 
 
-def build_prompt(reader: Reader, folder: Path, request: Request) -> dict[str, Any]:
+def build_prompt(reader: RunReader, folder: Path, request: Request) -> dict[str, Any]:
     """Build the prompt of an action. It is loaded when unfolded, because it repeats all earlier messages."""
     try:
         step = reader.step(request.query_params.get("step", ""))

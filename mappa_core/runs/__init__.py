@@ -1,0 +1,54 @@
+"""The public reader of runs: `runs.open("runs/x")` reads what a run has recorded, while it writes or years later.
+
+A run's records are tables: `trajectories`, `steps`, `verdicts`, `iterations` and `evaluations` of a `RunReader` are
+iterables of typed rows, and data frames by `to_pandas()` and `to_arrow()`. See docs/runs.md.
+"""
+
+from mappa_core.credit.counterfactual import Credit as Credit
+from mappa_core.credit.counterfactual import counterfactual_credit as counterfactual_credit
+from mappa_core.evaluation.heldout import Evaluation as Evaluation
+from mappa_core.evaluation.heldout import build_evaluation as build_evaluation
+from mappa_core.records import Phase as Phase
+from mappa_core.runs.health_warnings import RaisedWarning as RaisedWarning
+from mappa_core.runs.reader import FoundTrajectory as FoundTrajectory
+from mappa_core.runs.reader import RunReader as RunReader
+from mappa_core.runs.reader import open as open  # noqa: A004
+from mappa_core.runs.rows import EvaluationRow as EvaluationRow
+from mappa_core.runs.rows import StepRow as StepRow
+from mappa_core.runs.rows import TrajectoryRow as TrajectoryRow
+from mappa_core.runs.rows import VerdictRow as VerdictRow
+from mappa_core.runs.search import COLUMNS as COLUMNS
+from mappa_core.runs.search import UNSCORED as UNSCORED
+from mappa_core.runs.search import FilterChoices as FilterChoices
+from mappa_core.runs.search import TrajectoryFilter as TrajectoryFilter
+from mappa_core.runs.table import RolloutTable as RolloutTable
+from mappa_core.runs.table import Table as Table
+from mappa_core.store.agent_columns import AGENT_COLUMNS as AGENT_COLUMNS
+from mappa_core.store.agent_columns import AgentColumn as AgentColumn
+from mappa_core.store.agent_columns import AgentSummary as AgentSummary
+from mappa_core.store.agent_columns import summarize_agents as summarize_agents
+from mappa_core.store.checkpoint_ref import ResolvedCheckpoint as ResolvedCheckpoint
+from mappa_core.store.checkpoint_ref import resolve_checkpoint as resolve_checkpoint
+from mappa_core.store.codec import from_json as from_json
+from mappa_core.store.codec import to_json as to_json
+from mappa_core.store.drift_report import Alarm as Alarm
+from mappa_core.store.drift_report import AlarmKind as AlarmKind
+from mappa_core.store.drift_report import Gap as Gap
+from mappa_core.store.files import read_versioned as read_versioned
+from mappa_core.store.files import storage_errors as storage_errors
+from mappa_core.store.files import write_atomic as write_atomic
+from mappa_core.store.folder import CONFIG as CONFIG
+from mappa_core.store.folder import RunFolder as RunFolder
+from mappa_core.store.folder import is_run_folder as is_run_folder
+from mappa_core.store.folder import list_run_folders as list_run_folders
+from mappa_core.store.folder import new_run_name as new_run_name
+from mappa_core.store.folder import record_files as record_files
+from mappa_core.store.iteration_report import CoachFigures as CoachFigures
+from mappa_core.store.iteration_report import IterationReport as IterationReport
+from mappa_core.store.iteration_report import VerdictCount as VerdictCount
+from mappa_core.store.summary import EvalSummary as EvalSummary
+from mappa_core.store.summary import FigureSummary as FigureSummary
+from mappa_core.store.summary import StratumSummary as StratumSummary
+from mappa_core.store.summary import Summary as Summary
+from mappa_core.store.summary import write_summary as write_summary
+from mappa_core.training.iteration_figures import count_verdicts as count_verdicts

@@ -1,0 +1,320 @@
+"""Reader of a run, usable while the run writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from mappa_core.config.layers import iter_leaves
+from mappa_core.config.yaml_io import parse_yaml
+from mappa_core.errors import RunError
+from mappa_core.records import Step, Task, Trajectory, Verdict
+from mappa_core.runs import search
+from mappa_core.runs.health_warnings import RaisedWarning, find_warnings
+from mappa_core.runs.rows import EvaluationRow, StepRow, TrajectoryRow, TrajectoryStatus, VerdictRow
+from mappa_core.runs.search import FilterChoices, TrajectoryFacets, TrajectoryFilter
+from mappa_core.runs.table import RolloutTable, Table
+from mappa_core.session.eval_split import EvalPart, in_selection_split
+from mappa_core.store.checkpoint import Checkpoints
+from mappa_core.store.counterfactuals import COUNTERFACTUAL, load_counterfactuals
+from mappa_core.store.folder import CHECKPOINTS, CONFIG, FILES, list_run_folders
+from mappa_core.store.iteration_report import IterationReport
+from mappa_core.store.iterations import load_iterations, load_latest_iteration
+from mappa_core.store.queries import (
+    Event,
+    load_error,
+    load_events,
+    load_outcome,
+    load_steps,
+    load_verdicts,
+    where_equal,
+)
+from mappa_core.store.schema import DATABASE_NAME, Database
+from mappa_core.store.summary import SUMMARY_NAME, Summary, read_summary
+
+_STATUS = "CASE WHEN finished = 0 THEN 'open' WHEN error IS NULL THEN 'done' ELSE 'failed' END"
+_SELECT_ROW = (
+    f"SELECT id, split, iteration, sample, task_id, stratum, {_STATUS}, "
+    "(SELECT count(*) FROM steps WHERE trajectory = trajectories.id), outcome, error, seconds FROM trajectories"
+)
+_ACTION = "t.split, t.iteration, t.id, t.task_id, t.stratum, CASE WHEN t.error IS NULL THEN t.outcome END"
+_STEPS = "trajectories t CROSS JOIN steps s ON s.trajectory = t.id"
+_VERDICTS = f"SELECT {_ACTION}, s.agent, s.position, v.body FROM {_STEPS} CROSS JOIN verdicts v ON v.step = s.id"
+_COUNTING = "SELECT v.body FROM verdicts v WHERE v.step = s.id ORDER BY v.score IS NULL, v.number DESC LIMIT 1"
+"""The last verdict with a score; without one, the last verdict."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundTrajectory:
+    """A search result. `number` is the trajectory's position among all of the run, the key for the next page."""
+
+    number: int
+    row: TrajectoryRow
+    facets: TrajectoryFacets
+
+
+class RunReader:
+    """Reads what a run has recorded so far. Never writes and never waits for the run. Closed by `with` or `close`.
+
+    Raises RunError if the folder is not a run folder, or its database is of a newer schema, damaged or not readable.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        if not (self.folder / DATABASE_NAME).is_file() and (inside := list_run_folders(self.folder)):
+            raise RunError(f"{folder} is not a run folder, it holds some: open one of them, such as {inside[-1]}")
+        self._database = Database.open(self.folder / DATABASE_NAME, write=False)
+
+    @property
+    def config(self) -> str:
+        """The text of config.yaml: every setting with its origin."""
+        return (self.folder / CONFIG).read_text("utf-8")
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """The value of every setting, by dotted key."""
+        return {key: node.plain for key, node in iter_leaves(parse_yaml(self.config, str(self.folder / CONFIG)))}
+
+    @property
+    def summary(self) -> Summary | None:
+        """The contents of summary.json; None before the run has written it. Raises RunError if it is damaged."""
+        return read_summary(self.folder) if (self.folder / SUMMARY_NAME).is_file() else None
+
+    @property
+    def files(self) -> Path:
+        """The folder of the files that agents wrote, by content hash."""
+        return self.folder / FILES
+
+    @property
+    def checkpoints(self) -> Mapping[int, Path]:
+        """The folders of the checkpoints, by iteration; those that only a mirror holds are left out."""
+        found = Checkpoints(self.folder / CHECKPOINTS)
+        return {iteration: found.path(iteration) for iteration in found.iterations()}
+
+    @property
+    def trajectories(self) -> RolloutTable[TrajectoryRow]:
+        """Trajectories in the order in which they began."""
+        return RolloutTable(self._trajectories)
+
+    @property
+    def steps(self) -> RolloutTable[StepRow]:
+        """Actions in the order of their trajectories, each with the verdict that counts."""
+        return RolloutTable(self._steps)
+
+    @property
+    def verdicts(self) -> RolloutTable[VerdictRow]:
+        """Verdicts in the order of the actions, on one action by arrival."""
+        return RolloutTable(self._verdicts)
+
+    @property
+    def iterations(self) -> Table[IterationReport]:
+        """Figures of every iteration."""
+        return Table(lambda: load_iterations(self._database))
+
+    @property
+    def evaluations(self) -> Table[EvaluationRow]:
+        """Evaluations in the order in which they were made."""
+        return Table(lambda: [msgspec.convert(event.body, EvaluationRow) for event in self.events("evaluation")])
+
+    def _trajectories(self, split: str | None, iteration: int | None) -> Iterator[TrajectoryRow]:
+        where, values = _rollout_filter(split, iteration)
+        return map(self._row, self._database.stream(f"{_SELECT_ROW} {where} ORDER BY rowid", *values))
+
+    def _steps(self, split: str | None, iteration: int | None) -> Iterator[StepRow]:
+        where, values = _rollout_filter(split, iteration)
+        query = f"SELECT {_ACTION}, s.body, ({_COUNTING}) FROM {_STEPS} {where} ORDER BY t.rowid, s.position"
+        for *place, step, verdict in self._database.stream(query, *values):
+            judged = None if verdict is None else self._database.unpack(Verdict, verdict)
+            yield StepRow(**self._action(place), step=self._database.unpack(Step, step), verdict=judged)
+
+    def _verdicts(self, split: str | None, iteration: int | None) -> Iterator[VerdictRow]:
+        where, values = _rollout_filter(split, iteration)
+        query = f"{_VERDICTS} {where} ORDER BY t.rowid, s.position, v.number"
+        return map(self._verdict, self._database.stream(query, *values))
+
+    def latest_verdicts(self, split: str, *, limit: int) -> list[VerdictRow]:
+        """At most `limit` verdicts on finished trajectories of a split, the newest trajectories first."""
+        # The unary plus stops SQLite from using an index by which it would first sort all trajectories of the split.
+        query = f"{_VERDICTS} WHERE +t.split = ? AND t.finished ORDER BY t.rowid DESC LIMIT ?"
+        return [self._verdict(row) for row in self._database.rows(query, split, limit)]
+
+    def _verdict(self, row: Sequence[Any]) -> VerdictRow:
+        *place, agent, position, body = row
+        verdict = self._database.unpack(Verdict, body)
+        return VerdictRow(**self._action(place), agent=agent, position=position, verdict=verdict)
+
+    def _action(self, place: Sequence[Any]) -> dict[str, Any]:
+        *names, outcome = place
+        columns = ("split", "iteration", "trajectory", "task", "stratum")
+        return {**dict(zip(columns, names, strict=True)), "outcome": load_outcome(self._database, outcome)}
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the run was recorded with the index that `find` and `choices` need."""
+        return search.is_indexed(self._database)
+
+    def numbers(
+        self,
+        trajectory_filter: TrajectoryFilter,
+        *,
+        before: int | None = None,
+        after: int | None = None,
+        limit: int = 50,
+    ) -> list[int]:
+        """Numbers of the trajectories that `find` returns."""
+        self._require_index()
+        return search.find_numbers(self._database, trajectory_filter, before=before, after=after, limit=limit)
+
+    def find(
+        self,
+        trajectory_filter: TrajectoryFilter,
+        *,
+        before: int | None = None,
+        after: int | None = None,
+        limit: int = 50,
+    ) -> list[FoundTrajectory]:
+        """One page of matching trajectories older than number `before`, the newest first; with `after` those next newer
+        than that number, the oldest of them first. Raises RunError if the run is not indexed."""
+        return [
+            FoundTrajectory(
+                number=number,
+                row=self._row(self._database.rows(f"{_SELECT_ROW} WHERE rowid = ?", number)[0]),
+                facets=search.load_facets(self._database, number),
+            )
+            for number in self.numbers(trajectory_filter, before=before, after=after, limit=limit)
+        ]
+
+    def choices(self) -> FilterChoices:
+        """Values to choose from in a filter. Raises RunError if the run is not indexed."""
+        self._require_index()
+        return search.load_choices(self._database)
+
+    def number(self, identity: str) -> int:
+        """Position of a trajectory among all of the run. Raises RunError for an unknown id."""
+        ((number,),) = self._known("trajectory", identity, "SELECT rowid FROM trajectories WHERE id = ?")
+        return int(number)
+
+    def row(self, identity: str) -> TrajectoryRow:
+        """One trajectory without its steps. Raises RunError for an unknown id."""
+        return self._row(self._known("trajectory", identity, f"{_SELECT_ROW} WHERE id = ?")[0])
+
+    def step(self, identity: str) -> Step:
+        """One action. Raises RunError for an unknown id."""
+        ((body,),) = self._known("step", identity, "SELECT body FROM steps WHERE id = ?")
+        return self._database.unpack(Step, body)
+
+    def _known(self, what: str, identity: str, query: str) -> list[Any]:
+        rows = self._database.rows(query, identity)
+        if not rows:
+            raise RunError(f"{self._database.path} has no {what} {identity!r}")
+        return rows
+
+    def _require_index(self) -> None:
+        if not self.is_indexed:
+            raise RunError(f"{self._database.path} was recorded by a version of Mappa that kept no index to find by")
+
+    def _row(self, row: Sequence[Any]) -> TrajectoryRow:
+        identity, split, iteration, sample, task, stratum, status, steps, outcome, error, seconds = row
+        return TrajectoryRow(
+            id=identity,
+            split=split,
+            iteration=iteration,
+            sample=sample,
+            task=task,
+            stratum=stratum,
+            status=status,
+            steps=steps,
+            outcome=load_outcome(self._database, outcome),
+            error=load_error(self._database, error),
+            seconds=seconds,
+        )
+
+    def trajectory(self, identity: str) -> Trajectory:
+        """One trajectory with its steps and verdicts, as far as recorded. Raises RunError for an unknown id."""
+        query = "SELECT task, sample, iteration, outcome, error, seconds FROM trajectories WHERE id = ?"
+        with self._database.snapshot():
+            ((task, sample, iteration, outcome, error, seconds),) = self._known("trajectory", identity, query)
+            return Trajectory(
+                id=identity,
+                task=self._database.unpack(Task, task),
+                sample=sample,
+                iteration=iteration,
+                steps=load_steps(self._database, identity),
+                verdicts=load_verdicts(self._database, identity),
+                outcome=load_outcome(self._database, outcome),
+                error=load_error(self._database, error),
+                seconds=0.0 if seconds is None else seconds,
+                counterfactuals=load_counterfactuals(self._database, identity),
+            )
+
+    def outcomes(self, iteration: int, part: EvalPart = "all") -> list[Trajectory]:
+        """Finished held-out trajectories of an iteration without steps and verdicts, in canonical order."""
+        rows = self._database.rows(
+            "SELECT id, task, sample, outcome, error, seconds FROM trajectories "
+            "WHERE split = 'eval' AND iteration = ? AND finished = 1 ORDER BY id",
+            iteration,
+        )
+        found = [
+            Trajectory(
+                id=identity,
+                task=self._database.unpack(Task, task),
+                sample=sample,
+                iteration=iteration,
+                outcome=load_outcome(self._database, outcome),
+                error=load_error(self._database, error),
+                seconds=seconds,
+            )
+            for identity, task, sample, outcome, error, seconds in rows
+        ]
+        if part == "all":
+            return found
+        share = float(self.settings["eval.selection"])
+        return [one for one in found if in_selection_split(one.task, share) == (part == "selection")]
+
+    def counts(self, split: str | None = None, iteration: int | None = None) -> dict[TrajectoryStatus, int]:
+        """Count trajectories by status; a status without any is left out. None means any, as in a table."""
+        where, values = _rollout_filter(split, iteration)
+        return dict(self._database.rows(f"SELECT {_STATUS}, count(*) FROM trajectories {where} GROUP BY 1", *values))
+
+    def latest_iteration(self) -> IterationReport | None:
+        """Figures of the last iteration; None before the first is done."""
+        return load_latest_iteration(self._database)
+
+    def events(self, kind: str | None = None) -> list[Event]:
+        """Events in order; `kind` None means all kinds."""
+        return load_events(self._database, kind)
+
+    @property
+    def warnings(self) -> tuple[RaisedWarning, ...]:
+        """Warnings of the policies' health, in order; those of an iteration that a resume repeated appear once."""
+        return find_warnings(self.events("health"))
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> RunReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open(folder: Path | str) -> RunReader:  # noqa: A001 - read as `runs.open`
+    """Open the run in `folder` for reading. Raises RunError as `RunReader` does."""
+    return RunReader(folder)
+
+
+def _rollout_filter(split: str | None, iteration: int | None) -> tuple[str, list[Any]]:
+    """A WHERE clause for trajectories. Split None excludes counterfactual rollouts."""
+    if split is not None:
+        return where_equal(split=split, iteration=iteration)
+    clause, values = where_equal(iteration=iteration)
+    return f"{clause} {'AND' if clause else 'WHERE'} split <> ?", [*values, COUNTERFACTUAL]

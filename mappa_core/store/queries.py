@@ -1,0 +1,57 @@
+"""Queries of run.db that its writer and its readers share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mappa_core.records import Failure, Step, Verdict
+from mappa_core.store.schema import Database
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """An event of the run; `time` is seconds since the epoch."""
+
+    time: float
+    kind: str
+    body: Mapping[str, Any]
+
+
+def load_events(database: Database, kind: str | None) -> list[Event]:
+    """Events in order; `kind` None means all kinds."""
+    where, values = where_equal(kind=kind)
+    rows = database.rows(f"SELECT time, kind, body FROM events {where} ORDER BY number", *values)
+    return [Event(time=time, kind=kind, body=database.unpack(dict[str, Any], body)) for time, kind, body in rows]
+
+
+def load_steps(database: Database, trajectory: str) -> tuple[Step, ...]:
+    """Load the recorded steps of a trajectory, in order."""
+    rows = database.rows("SELECT body FROM steps WHERE trajectory = ? ORDER BY position", trajectory)
+    return tuple(database.unpack(Step, body) for (body,) in rows)
+
+
+def load_verdicts(database: Database, trajectory: str) -> tuple[Verdict, ...]:
+    """Load the verdicts on a trajectory's steps, ordered by step, and on one step by arrival."""
+    rows = database.rows(
+        "SELECT verdicts.body FROM verdicts JOIN steps ON steps.id = verdicts.step "
+        "WHERE steps.trajectory = ? ORDER BY steps.position, verdicts.number",
+        trajectory,
+    )
+    return tuple(database.unpack(Verdict, body) for (body,) in rows)
+
+
+def load_outcome(database: Database, text: str | None) -> dict[str, float]:
+    return {} if text is None else database.unpack(dict[str, float], text)
+
+
+def load_error(database: Database, text: str | None) -> Failure | None:
+    return None if text is None else database.unpack(Failure, text)
+
+
+def where_equal(**columns: Any) -> tuple[str, list[Any]]:
+    """A WHERE clause for equality of the columns that are not None, and its values."""
+    conditions = {name: value for name, value in columns.items() if value is not None}
+    clause = " AND ".join(f"{name} = ?" for name in conditions)
+    return (f"WHERE {clause}" if clause else ""), list(conditions.values())
