@@ -44,7 +44,9 @@ class NoOptions:
 class Offer(Generic[T]):
     """Component that a recipe selects with `use: name`. `options` is a dataclass: the schema, defaults and
     documentation of `options:`. `build` takes an instance of it and returns the object; heavy imports belong inside
-    `build`.
+    `build`. A method `check` of it, if there is one, is called when a config is composed: it raises ConfigError that
+    begins with the field, `steps: must be …`, and Mappa adds the key and the origin. A field with the metadata
+    `{"former_key": "old"}` is read by that key for one more release, with a warning.
 
     The options of a `composite` offer may choose other offers of the same kind (fields of type `Use` or lists of them);
     its `build` takes a second argument, a function that builds one of them.

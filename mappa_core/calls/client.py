@@ -9,7 +9,7 @@ from random import Random
 from typing import TypeVar
 
 from mappa_core.calls.circuit_breaker import CircuitBreaker
-from mappa_core.calls.options import CallLimits, Price, check_limits
+from mappa_core.calls.options import CallLimits, Price
 from mappa_core.calls.prices import cost
 from mappa_core.calls.rate_limit import ConcurrencyLimiter, RateLimiter
 from mappa_core.errors import CallError, CallFault
@@ -48,12 +48,7 @@ class ProviderClient:
         price: Price | None = None,
         random: Random | None = None,
     ) -> None:
-        """`name` is the name of the offer; `random` draws the waits between attempts.
-
-        Raises:
-            ConfigError: `limits` or `price` are invalid.
-        """
-        check_limits(name, limits, price)
+        """`name` is the name of the offer; `random` draws the waits between attempts."""
         self._transport = transport
         self._name = name
         self._limits = limits

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, make_dataclass
 
-from mappa_core.config.rules import ValueRule, above, at_least
-from mappa_core.errors import ConfigError, PluginError
+from mappa_core.config.rules import above, at_least, check_fields
+from mappa_core.errors import PluginError
 
 
 @dataclass
@@ -17,6 +16,10 @@ class Price:
     output: float = "???"  # type: ignore[assignment]
     cached: float | None = None
     """None: the same as `input`."""
+
+    def check(self) -> None:
+        """Raise ConfigError if a price is invalid."""
+        check_fields(self, at_least(0, "input", "output", "cached"))
 
 
 @dataclass
@@ -38,6 +41,15 @@ class CallLimits:
     breaker_rest_s: float = 30.0
     """Seconds for which it stays open; then one call probes."""
 
+    def check(self) -> None:
+        """Raise ConfigError if a limit is invalid."""
+        check_fields(
+            self,
+            at_least(1, "concurrency", "requests_per_minute", "tokens_per_minute", "attempts", "breaker_failures"),
+            above(0, "timeout_s"),
+            at_least(0, "longest_wait_s", "breaker_rest_s"),
+        )
+
 
 @dataclass
 class ApiPolicyOptions:
@@ -50,29 +62,6 @@ class ApiPolicyOptions:
     """None: unknown, and reported as unknown."""
 
 
-_LIMITS = (
-    at_least(1, "concurrency", "requests_per_minute", "tokens_per_minute", "attempts", "breaker_failures"),
-    above(0, "timeout_s"),
-    at_least(0, "longest_wait_s", "breaker_rest_s"),
-)
-_PRICE = (at_least(0, "input", "output", "cached"),)
-
-
-def check_limits(name: str, limits: CallLimits, price: Price | None) -> None:
-    """Raise ConfigError if a limit or a price of the provider `name` is invalid."""
-    _check(f"{name}: limits", limits, _LIMITS)
-    if price is not None:
-        _check(f"{name}: price", price, _PRICE)
-
-
-def _check(section: str, values: CallLimits | Price, rules: Iterable[ValueRule]) -> None:
-    for rule in rules:
-        for key in rule.keys:
-            value = getattr(values, key)
-            if value is not None and not rule.accepts(value):
-                raise ConfigError(f"{section}.{key}: must be {rule.requirement}, not {value!r}")
-
-
 def merge_options(added: type, options: type) -> type:
     """Build one dataclass with the fields of a transport's `options` and those that core adds.
 
@@ -83,7 +72,14 @@ def merge_options(added: type, options: type) -> type:
         return added
     if both := {one.name for one in fields(added)} & {one.name for one in fields(options)}:
         raise PluginError(f"{options.__qualname__} has the option {min(both)!r}, which core adds itself: rename it")
+
+    def check(self: object) -> None:
+        for part in (added, options):
+            if callable(checks := getattr(part, "check", None)):
+                checks(self)
+
     try:
-        return make_dataclass(f"{added.__name__}Of{options.__name__}", (), bases=(added, options))
+        name = f"{added.__name__}Of{options.__name__}"
+        return make_dataclass(name, (), bases=(added, options), namespace={"check": check})
     except TypeError as error:
         raise PluginError(f"{options.__qualname__}: options of a transport are a plain dataclass: {error}") from error

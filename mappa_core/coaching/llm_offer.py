@@ -11,16 +11,8 @@ from mappa_core.calls.options import merge_options
 from mappa_core.coaching.llm_coach import LLMCoach
 from mappa_core.coaching.options import LLMCoachOptions
 from mappa_core.coaching.prompt import PromptBuilder
-from mappa_core.config.rules import at_least, one_of
-from mappa_core.errors import ConfigError
 from mappa_core.hookspecs import Offer
 from mappa_core.protocols import Coach, Transport
-
-_RULES = (
-    one_of(("step", "trajectory"), "batch"),
-    at_least(1, "max_tokens"),
-    at_least(0, "temperature"),
-)
 
 
 def llm_coach_offer(offer: Offer[Transport]) -> Offer[Coach]:
@@ -28,23 +20,14 @@ def llm_coach_offer(offer: Offer[Transport]) -> Offer[Coach]:
     of LLMCoachOptions.
 
     Raises:
-        PluginError: the transport's options cannot be extended. `build` of the offer raises ConfigError.
+        PluginError: the transport's options cannot be extended.
     """
 
     def build(options: Any) -> Coach:
-        _check(offer.name, options)
         caller = ProviderClient(offer.build(options), name=offer.name, limits=options.limits, price=options.price)
         return LLMCoach(caller, PromptBuilder(options, count=caller.count), options, settings=_settings(offer, options))
 
     return Offer(offer.name, build, merge_options(LLMCoachOptions, offer.options))
-
-
-def _check(name: str, options: LLMCoachOptions) -> None:
-    for rule in _RULES:
-        for key in rule.keys:
-            value = getattr(options, key)
-            if value is not None and not rule.accepts(value):
-                raise ConfigError(f"{name}: {key}: must be {rule.requirement}, not {value!r}")
 
 
 def _settings(offer: Offer[Transport], options: Any) -> str:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 from mappa_core.calls.options import CallLimits, Price
+from mappa_core.config.rules import at_least, check_fields
 from mappa_core.config.schema import Use
+from mappa_core.errors import ConfigError
+
+CombineMethod = Literal["mean", "median", "trimmed_mean", "min", "weighted"]
+MIN_BUDGET = 1000
 
 
 @dataclass
@@ -14,8 +21,8 @@ class LLMCoachOptions:
 
     rubrics: str | None = None
     """Folder with a Markdown template per agent (AGENT.md); missing ones come from the workflow, else from core."""
-    batch: str = "step"
-    """step: one call per action, as soon as it is done | trajectory: one call for all actions, after the last"""
+    batch: Literal["step", "trajectory"] = "step"
+    """One call per action, as soon as it is done, or one for all actions of a trajectory, after the last."""
     correction: bool = False
     """Also ask for a better action in full if an action scores low."""
     budget: int = 24_000
@@ -29,13 +36,17 @@ class LLMCoachOptions:
     price: Price | None = None
     """None: unknown, and reported as unknown."""
 
+    def check(self) -> None:
+        """Raise ConfigError if a value is invalid."""
+        check_fields(self, at_least(1, "max_tokens"), at_least(0, "temperature"), at_least(MIN_BUDGET, "budget"))
+
 
 @dataclass
 class EnsembleOptions:
     members: list[Use] = field(default_factory=list)
     """Coaches that judge every action; at least two."""
-    combine: str = "median"
-    """mean | median | trimmed_mean (without the highest and the lowest fifth, at least one each) | min | weighted"""
+    combine: CombineMethod = "median"
+    """`trimmed_mean`: without the highest and the lowest fifth, at least one each."""
     weights: list[float] = field(default_factory=list)
     """One per member, for `weighted`."""
     at_least: int = 1
@@ -44,3 +55,25 @@ class EnsembleOptions:
     """Points between the highest and the lowest score above which the members disagree; None: never."""
     escalate_to: Use | None = None
     """Coach that decides if the members disagree; None: the verdict abstains."""
+
+    def check(self) -> None:
+        """Raise ConfigError if values are invalid together."""
+        count = len(self.members)
+        if count < 2:
+            raise ConfigError(f"members: names {count} of the at least two coaches that it takes")
+        for place, member in enumerate(self.members):
+            if member in self.members[:place]:
+                raise ConfigError(
+                    f"members: {self.members.index(member)} and {place} are the same {member.use}, asked the same: on "
+                    "a cassette the second repeats the first. Give each a model, a rubric or a seed of its own"
+                )
+        if (self.combine == "weighted") != bool(self.weights):
+            raise ConfigError("weights: go with combine=weighted, and it with weights")
+        if self.weights and (len(self.weights) != count or not all(0 < weight < math.inf for weight in self.weights)):
+            raise ConfigError(f"weights: must be a number above 0 for each of {count} members, not {self.weights}")
+        if not 1 <= self.at_least <= count:
+            raise ConfigError(f"at_least: must lie between 1 and the {count} members, not {self.at_least}")
+        if self.max_spread is not None and not 0.0 <= self.max_spread < math.inf:
+            raise ConfigError(f"max_spread: must be points from 0 on, or null, not {self.max_spread:g}")
+        if self.escalate_to is not None and self.max_spread is None:
+            raise ConfigError("escalate_to: is never asked without max_spread: set how far members may be apart")

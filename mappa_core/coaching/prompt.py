@@ -25,14 +25,13 @@ from mappa_core.coaching.token_budget import (
     render_exhibit,
     total_tokens,
 )
-from mappa_core.errors import CallError, CoachError, ConfigError
+from mappa_core.errors import CallError, CoachError
 from mappa_core.records import Message, Role, Scene
 from mappa_core.tools.truncate import cut_middle
 
 TokenCounter = Callable[[Sequence[Message]], Awaitable[int | None]]
 """A provider's own token counter; None if it cannot count."""
 
-MIN_BUDGET = 1000
 MAX_REPLY_CHARACTERS = 4000
 """Characters of an invalid reply that are sent back."""
 MIN_COUNT_RATIO = 1 / 3
@@ -71,10 +70,8 @@ class PromptBuilder:
         """`count` is called only if the evidence is estimated not to fit; `new_nonce` returns a new nonce per prompt.
 
         Raises:
-            ConfigError: the budget or a rubric is invalid.
+            ConfigError: a rubric is invalid.
         """
-        if options.budget < MIN_BUDGET:
-            raise ConfigError(f"coach.options.budget is at least {MIN_BUDGET} tokens, not {options.budget}")
         self._budget = options.budget
         self._correction = options.correction
         self._rubrics = Rubrics(options.rubrics)

@@ -16,10 +16,10 @@ from omegaconf import OmegaConf
 
 from mappa_core.config.layers import DEFAULT_ORIGIN, SettingsNode, copy_origins, iter_leaves, merge, with_origin
 from mappa_core.config.renames import merge_layer, rename_options
-from mappa_core.config.rules import check_values
+from mappa_core.config.rules import check_options, check_values
 from mappa_core.config.schema import CoachSection, EstimatorSection, PolicySection, RunConfig, ToolSection, Use
 from mappa_core.config.validate import fields_to_keys, require_values, validate
-from mappa_core.config.yaml_io import format_yaml, parse_origins, parse_overrides, parse_yaml
+from mappa_core.config.yaml_io import CONFIG, format_yaml, parse_origins, parse_overrides, parse_yaml
 from mappa_core.errors import ConfigError, PluginError
 from mappa_core.hookspecs import Offer
 from mappa_core.plugins import DEFAULT_RECIPE, OfferKind, Recipe, Registry
@@ -103,11 +103,13 @@ def compose(
 
 
 def restore(registry: Registry, stored: Path, overrides: Sequence[str] = ()) -> ComposedConfig:
-    """Restore a config written by `ComposedConfig.to_yaml`, origins included, and apply `key=value` overrides.
+    """Restore a config written by `ComposedConfig.to_yaml`, origins included, and apply `key=value` overrides. `stored`
+    is the file, or the folder of a run.
 
     The recipe itself is not read again: a resumed run keeps the values that it started with. Raises ConfigError and
     PluginError as `compose` does.
     """
+    stored = stored if stored.is_file() else stored / CONFIG
     settings, name = _pop_text(_read_file(stored), RECIPE)
     if name is None or "/" not in name:
         raise ConfigError(f"{stored}: not the config of a run: it has no line `{RECIPE}: plugin/recipe`")
@@ -214,6 +216,8 @@ def _resolve(registry: Registry, tree: SettingsNode, plugin: str, recipe: str) -
     config = cast(RunConfig, OmegaConf.to_object(frame))
     _require_models(config)
     missing = tuple(one for choice in iter_choices(config) for one in _resolve_choice(registry, tree, *choice))
+    if all(policy.kind == "api" for policy in config.policies.values()):  # there are no weights to update
+        missing = tuple(one for one in missing if one.kind not in ("engines", "losses"))
     settings = copy_origins(fields_to_keys(config, msgspec.to_builtins(config, enc_hook=_encode)), tree)
     check_values(settings)
     return ComposedConfig(config=config, settings=settings, plugin=plugin, recipe=recipe, missing_offers=missing)
@@ -263,6 +267,7 @@ def _resolve_options(
     if offer.composite:
         for name, part in _nested_choices(choice.options):
             yield from _resolve_choice(registry, tree, f"{place}.{name}", kind, part)
+    check_options(choice.options, tree, place)
 
 
 def _nested_choices(options: Any) -> Iterator[tuple[str, Use]]:

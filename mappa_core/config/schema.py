@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+from mappa_core.protocols import Split
 
 SETTING_KEY = "key"
 """Metadata entry of a field with its key in settings, for keys that are Python keywords."""
 FORMER_KEY = "former_key"
 """Metadata entry of a field with the key that it had until the last release; see `renames`."""
+
+CassetteMode = Literal["off", "record", "replay", "auto"]
+AlarmResponse = Literal["warn", "correct", "pause"]
+Replacement = Literal["none", "sibling", "resample", "default"]
 
 
 @dataclass
@@ -61,7 +67,7 @@ class LoraSection:
 class PolicySection:
     model: str | None = None
     """A Hugging Face id, a folder, or `package:NAME/PATH` for a folder inside an installed package."""
-    kind: str = "full"
+    kind: Literal["full", "lora", "frozen", "api"] = "full"
     """`full`: all weights are trained. `lora`: an adapter on `model` is trained; adapters share the base weights.
     `frozen`: `model` without training. `api`: no weights; `use` names the provider."""
     lora: LoraSection = field(default_factory=LoraSection)
@@ -108,9 +114,8 @@ class ToolSection:
 class CassetteSection:
     """Store of verdicts by request, so that no call is paid for twice."""
 
-    mode: str = "auto"
-    """off | record (call, and store) | replay (never call: a missing verdict fails) | auto (call only for missing
-    ones)"""
+    mode: CassetteMode = "auto"
+    """`record`: call, and store. `replay`: never call; a missing verdict fails. `auto`: call only for missing ones."""
     path: str | None = None
     """File, which several runs may share; None: `cassette.db` in the run folder."""
 
@@ -134,9 +139,9 @@ class DriftSection:
     """Monitoring of the coach's score gaps between strata. The response to an alarm is `warn`, `correct` (from then on)
     or `pause` (stop with a checkpoint)."""
 
-    level: str = "warn"
+    level: AlarmResponse = "warn"
     """Response to a gap that was not acknowledged."""
-    widening: str = "warn"
+    widening: AlarmResponse = "warn"
     """Response to a growing gap, acknowledged or not."""
     acknowledged: list[str] = field(default_factory=list)
     """Known and accepted gaps, as `AGENT/STRATIFIER`."""
@@ -175,9 +180,9 @@ class CounterfactualSection:
     """Counterfactual credit of an action: the outcome minus that of the same trajectory with the action replaced and
     all later actions sampled anew. The shaper `difference` reads it."""
 
-    use: str = "none"
-    """none | sibling (action of another trajectory of the task with the same agent, turn and prompt) | resample (a new
-    sample of the policy) | default (a fixed text)"""
+    use: Replacement = "none"
+    """`sibling`: action of another trajectory of the task with the same agent, turn and prompt. `resample`: a new
+    sample of the policy. `default`: a fixed text."""
     samples: int = 1
     """Rollouts per action; `sibling` has at most one per sibling, `default` has one."""
     agents: list[str] = field(default_factory=list)
@@ -204,10 +209,10 @@ class EstimatorSection:
 class CorrectionSection:
     """Importance weights between the log-probabilities of samplers and learners, on the policy loss."""
 
-    kind: str = "truncate"
-    """truncate (at the cap) | mask (0 above the cap and below the floor) | none. Metrics are logged in any case."""
-    level: str = "token"
-    """token | sequence: one weight per token, or per action (the product over its tokens)."""
+    kind: Literal["truncate", "mask", "none"] = "truncate"
+    """`truncate` at the cap, or `mask`: 0 above the cap and below the floor. Metrics are logged in any case."""
+    level: Literal["token", "sequence"] = "token"
+    """One weight per token, or per action (the product over its tokens)."""
     cap: float = 2.0
     floor: float | None = None
     """Weight below which `mask` sets 0; null: the inverse of the cap."""
@@ -262,8 +267,8 @@ class TrainSection:
     micro_tokens: int = 16384
     """Token budget of one forward and backward pass; affects memory and speed, never the gradient."""
     learning_rate: float = 1e-6
-    schedule: str = "constant"
-    """constant | linear | cosine, over the whole run"""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Decay of the learning rate over the whole run."""
     warmup_iterations: int = 0
     min_lr_share: float = 0.0
     """Final learning rate of `linear` and `cosine`, as a share of learning_rate."""
@@ -271,8 +276,8 @@ class TrainSection:
     weight_decay: float = 0.0
     grad_clip: float = 1.0
     """Maximum norm to which a policy's gradient is clipped."""
-    mean: str = "token"
-    """token | sequence | fixed: how a step's loss is averaged. Every token has the same weight, or every action has, or
+    mean: Literal["token", "sequence", "fixed"] = "token"
+    """How a step's loss is averaged: every token has the same weight, or every action has, or
     the sum over each action is divided by `mean_length`."""
     mean_length: int | None = None
     """Number of tokens that `mean: fixed` divides by, independent of the actions' lengths; usually
@@ -303,8 +308,8 @@ class EvalSection:
     samples: int = 1
     every: int = 0
     """Iterations between evaluations during training; 0: evaluate only before and after."""
-    split: str = "eval"
-    """Split of the evaluation tasks: eval | train."""
+    split: Split = "eval"
+    """Split of the evaluation tasks."""
     temperature: float = 1.0
     """0: greedy decoding."""
     coach: bool = False

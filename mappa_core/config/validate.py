@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, fields, is_dataclass
 from functools import cache
 from types import NoneType
-from typing import Any, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -53,6 +53,8 @@ def _first_error(schema: type, node: SettingsNode, key: str) -> str | None:
             if problem := _first_error(inner, item, place):
                 return problem
         if not _accepts(schema, name, child):
+            if choices := _choices(hints[name]):
+                return f"{here}: must be one of {', '.join(choices)}, not {child.plain!r} (set by {child.origin})"
             return f"{here}: {child.plain!r} is not {_describe_type(hints[name])} (set by {child.origin})"
     return None
 
@@ -148,6 +150,14 @@ def _suggest(key: str, name: str, known: list[str]) -> str:
     return f" Known here: {', '.join(known)}." if known else " There are no settings here."
 
 
+def _choices(hint: Any) -> tuple[str, ...]:
+    """Names that a Literal type, or one that may also be null, allows; empty for any other type."""
+    parts = [part for part in get_args(hint) if part is not NoneType]
+    if get_origin(hint) is Literal:
+        return tuple(str(name) for name in parts)
+    return (*_choices(parts[0]), "null") if len(parts) == 1 and get_origin(parts[0]) is Literal else ()
+
+
 def _describe_type(hint: Any) -> str:
     """Describe a type for an error message."""
     simple = {int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: "null"}
@@ -163,9 +173,7 @@ def _describe_type(hint: Any) -> str:
     if is_dataclass(hint):
         return "a section"
     if arguments:
-        return " or ".join(
-            repr(argument) if isinstance(argument, str) else _describe_type(argument) for argument in arguments
-        )
+        return " or ".join(map(_describe_type, arguments))
     return f"a {getattr(hint, '__name__', hint)}"
 
 

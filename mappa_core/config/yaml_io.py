@@ -15,6 +15,8 @@ import yaml
 from mappa_core.config.layers import Content, SettingsNode, is_leaf, merge, with_origin
 from mappa_core.errors import ConfigError
 
+CONFIG = "config.yaml"
+"""Name of the file in a run folder."""
 COMMAND_LINE = "command line"
 INTERPOLATION = "${"
 

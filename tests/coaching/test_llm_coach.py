@@ -20,6 +20,8 @@ from mappa_core.coaching.llm_coach import LLMCoach
 from mappa_core.coaching.llm_offer import llm_coach_offer
 from mappa_core.coaching.options import LLMCoachOptions
 from mappa_core.coaching.prompt import CoachPrompt, PromptBuilder
+from mappa_core.config.layers import SettingsNode
+from mappa_core.config.rules import check_options
 from mappa_core.errors import CallError, CallFault, ConfigError, PluginError
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
@@ -731,20 +733,24 @@ def test_an_option_that_both_have_is_refused() -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "batch": ({"batch": "all"}, "scripted: batch: must be one of step, trajectory, not 'all'"),
-    "max_tokens": ({"max_tokens": 0}, "scripted: max_tokens: must be at least 1 and finite, not 0"),
-    "temperature": ({"temperature": -0.1}, "scripted: temperature: must be at least 0 and finite, not -0.1"),
-    "limits": ({"limits": CallLimits(attempts=0)}, "attempts"),
-    "budget": ({"budget": 0}, "budget"),
-    "rubrics": ({"rubrics": "no/such/folder"}, "no/such/folder"),
+    "max_tokens": ({"max_tokens": 0}, "options.max_tokens: must be at least 1 and finite, not 0"),
+    "temperature": ({"temperature": -0.1}, "options.temperature: must be at least 0 and finite, not -0.1"),
+    "limits": ({"limits": CallLimits(attempts=0)}, "options.limits.attempts: must be at least 1"),
+    "budget": ({"budget": 10}, "options.budget: must be at least 1000 and finite, not 10"),
 }
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG.values(), ids=WRONG)
 def test_options_that_make_no_sense_are_said(options: dict[str, Any], message: str) -> None:
+    offer = llm_coach_offer(Offer("scripted", Scripted, Options))
     with pytest.raises(ConfigError) as error:
-        built({}, **options)
+        check_options(offer.options(**options), SettingsNode({}, "default"), "options")
     assert message in str(error.value)
+
+
+def test_a_rubric_folder_that_is_missing_is_said() -> None:
+    with pytest.raises(ConfigError, match="no/such/folder"):
+        built({}, rubrics="no/such/folder")
 
 
 class TestContract(CoachContract):

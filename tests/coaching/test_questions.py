@@ -494,8 +494,3 @@ def test_a_folder_without_templates_is_refused(tmp_path: Path):
         PromptBuilder(LLMCoachOptions(rubrics=str(tmp_path / "none")))
     with pytest.raises(ConfigError, match=r"coach\.options\.rubrics: .* holds no template"):
         PromptBuilder(LLMCoachOptions(rubrics=str(tmp_path)))
-
-
-def test_a_budget_that_holds_no_evidence_is_refused():
-    with pytest.raises(ConfigError, match=r"coach\.options\.budget is at least 1000 tokens, not 10"):
-        PromptBuilder(LLMCoachOptions(budget=10))

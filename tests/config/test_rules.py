@@ -89,3 +89,45 @@ def test_from_is_a_key_and_start_is_none(acme, kind):
             compose(load_plugins(), "acme", overrides=[word])
     with pytest.raises(ConfigError, match=r"policies\.judge\.from: \['a'\] is not text or null"):
         compose(load_plugins(), "acme", overrides=["policies.judge.from=[a]"])
+
+
+OPTIONS = """
+from dataclasses import dataclass, field
+from mappa_core import ConfigError
+
+@dataclass
+class Inner:
+    size: int = 1
+
+    def check(self):
+        if self.size < 1:
+            raise ConfigError(f"size: must be at least 1, not {self.size}")
+
+@dataclass
+class Checked:
+    inner: Inner = field(default_factory=Inner)
+    low: int = 0
+    high: int = 9
+
+    def check(self):
+        if self.low > self.high:
+            raise ConfigError("low and high are the wrong way round")
+
+@hookimpl
+def mappa_coaches():
+    yield Offer("checked", lambda options: options, Checked)
+"""
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("coach.options.inner.size=0", "coach.options.inner.size: must be at least 1, not 0 (set by command line)"),
+        ("coach.options.low=10", "coach.options: low and high are the wrong way round"),
+    ],
+)
+def test_options_check_themselves_at_any_depth(acme, word, message):
+    acme.write("checked", OPTIONS)
+    with pytest.raises(ConfigError) as caught:
+        compose(load_plugins(), "acme", overrides=["coach.use=checked", word])
+    assert str(caught.value) == message

@@ -3,6 +3,7 @@
 import re
 import shlex
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_the_certificate_of_the_page_is_a_command(tmp_path, monkeypatch, capsys)
 
 def test_reasons_and_replacements_of_the_page_are_those_of_the_code():
     from mappa_analysis.coach_eval.blame import NOT_ACTED
-    from mappa_core.config.rules import REPLACEMENTS
+    from mappa_core.config.schema import Replacement
 
-    assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == set(REPLACEMENTS) - {"none"}
+    assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == set(get_args(Replacement)) - {"none"}
     assert NOT_ACTED in PAGE

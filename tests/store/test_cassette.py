@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mappa_core.errors import CoachError, ConfigError, RunError
+from mappa_core.errors import CoachError, RunError
 from mappa_core.records import Usage, Verdict
 from mappa_core.store.cassette import CassetteFile, open_cassette
 
@@ -181,11 +181,6 @@ def test_pages_that_are_damaged_are_said_to_be(path: Path) -> None:
     with pytest.raises(RunError, match="it is damaged"):
         cassette.get("a")
     cassette.close()
-
-
-def test_a_mode_is_one_of_four(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"coach.cassette.mode: must be one of off, record, replay, auto, not 'on'"):
-        open_cassette("on", tmp_path / "cassette.db")
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:

@@ -4,20 +4,30 @@ only some runs need pandas and scikit-learn."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+from mappa_core import SMALLEST_LIMIT, ConfigError
 
 
 @dataclass
 class TeamOptions:
     turns: int = 4
     """Actions of each agent; it may stop earlier, once its files are in order."""
-    context: str = "full"
-    """full: each agent sees the last action of every agent before it | partial: only that of its predecessor"""
+    context: Literal["full", "partial"] = "full"
+    """Each agent sees the last action of every agent before it, or only that of its predecessor."""
     prompts: str = "full"
     """full | tiny | a folder that holds data_engineer.md, modeler.md, analyst.md and results.md"""
     token_limit: int = 4096
     """Tokens that the prompts tell agents to stay within; what an action may really take is sampling.max_tokens."""
     output_chars: int = 8000
     """Characters of a program's stdout, and of its stderr, that agents are shown; more is cut in the middle."""
+
+    def check(self) -> None:
+        """Raise ConfigError if a value is invalid."""
+        if self.turns < 1:
+            raise ConfigError(f"turns: must be at least 1, not {self.turns}")
+        if self.output_chars < SMALLEST_LIMIT:
+            raise ConfigError(f"output_chars: must be at least {SMALLEST_LIMIT}, not {self.output_chars}")
 
 
 @dataclass

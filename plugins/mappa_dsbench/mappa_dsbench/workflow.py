@@ -10,9 +10,7 @@ from typing import ClassVar
 
 from mappa_core import (
     PYTHON,
-    SMALLEST_LIMIT,
     Bench,
-    ConfigError,
     Inspection,
     Message,
     Role,
@@ -46,12 +44,6 @@ class DSBench(Workflow):
     figures: ClassVar[tuple[str, ...]] = ("fair_dummy", "fair_paper")
 
     def __init__(self, options: TeamOptions) -> None:
-        if options.turns < 1:
-            raise ConfigError(f"workflow.options.turns is at least 1, not {options.turns}")
-        if options.context not in ("full", "partial"):
-            raise ConfigError(f"workflow.options.context is full or partial, not {options.context!r}")
-        if options.output_chars < SMALLEST_LIMIT:
-            raise ConfigError(f"workflow.options.output_chars is at least {SMALLEST_LIMIT}, not {options.output_chars}")
         self._options = options
         self.prompts = PromptTemplates(
             options.prompts, token_limit=options.token_limit, output_chars=options.output_chars

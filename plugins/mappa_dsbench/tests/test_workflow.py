@@ -205,10 +205,15 @@ def action(text: str, *, calls: bool) -> Step:
     )
 
 
-@pytest.mark.parametrize("wrong", [{"context": "some"}, {"turns": 0}, {"output_chars": 5}, {"prompts": "none"}])
-async def test_options_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
+@pytest.mark.parametrize("wrong", [{"turns": 0}, {"output_chars": 5}])
+def test_options_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
-        DSBench(TeamOptions(**wrong))  # type: ignore[arg-type]
+        TeamOptions(**wrong).check()  # type: ignore[arg-type]
+
+
+def test_prompts_that_are_missing_are_refused() -> None:
+    with pytest.raises(ConfigError, match="prompts"):
+        DSBench(TeamOptions(prompts="none"))
 
 
 async def test_missing_answers_are_a_fault_of_the_machinery(pens: Made, tmp_path: Path) -> None:

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mappa_core.config.schema import TrainSection
-from mappa_core.errors import ConfigError
-
-SCHEDULES = ("constant", "linear", "cosine")
-
-
-def check_schedule(train: TrainSection) -> None:
-    """Raise ConfigError if the schedule is unknown."""
-    if train.schedule not in SCHEDULES:
-        raise ConfigError(f"train.schedule is {train.schedule!r}; it can be {', '.join(SCHEDULES)}")
+from mappa_core.engine import TrainSection
 
 
 def learning_rate(train: TrainSection, progress: float, step: int, steps: int) -> float:

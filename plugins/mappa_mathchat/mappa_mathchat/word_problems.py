@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Literal
 
 from mappa_core import ConfigError, Split, Task
 from mappa_mathchat.plans import APPLY_OPERATION, SCALING_OPERATIONS, Plan, PlanStep
@@ -33,7 +34,7 @@ ALLOWED_COUNTS = range(1, 1000)
 """Allowed count after every step."""
 HELD_OUT_ONE_IN = 10
 """One problem in this many is held out."""
-MIXES = ("all", "sum", "scale")
+Mix = Literal["all", "sum", "scale"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def fingerprint_text(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
 
 
-def generate_problems(rng: Random, steps: Sequence[int] = (2, 3), mix: str = "all") -> Iterator[WordProblem]:
+def generate_problems(rng: Random, steps: Sequence[int] = (2, 3), mix: Mix = "all") -> Iterator[WordProblem]:
     """Generate problems of both sides of the split without end, drawn by `rng`; mix `all` is half of either kind."""
     while True:
         kind = rng.choice(("sum", "scale")) if mix == "all" else mix
@@ -128,18 +129,19 @@ class WordOptions:
     """Draws other problems; which side a problem is on does not depend on it."""
     steps: list[int] = field(default_factory=lambda: [2, 3])
     """How many things happen in a problem."""
-    mix: str = "all"
-    """all | sum (only adding and subtracting) | scale (at least one multiplication or division)"""
+    mix: Mix = "all"
+    """`sum`: only adding and subtracting. `scale`: at least one multiplication or division."""
+
+    def check(self) -> None:
+        """Raise ConfigError if a value is invalid."""
+        if not self.steps or not all(1 <= steps <= 6 for steps in self.steps):
+            raise ConfigError(f"steps: must be numbers from 1 to 6, not {self.steps!r}")
 
 
 class WordProblems:
     """Implements TaskSource."""
 
     def __init__(self, options: WordOptions) -> None:
-        if options.mix not in MIXES:
-            raise ConfigError(f"tasks.options.mix is one of {', '.join(MIXES)}, not {options.mix!r}")
-        if not options.steps or not all(1 <= steps <= 6 for steps in options.steps):
-            raise ConfigError(f"tasks.options.steps lists numbers from 1 to 6, not {options.steps!r}")
         self._options = options
 
     def load(self, split: Split) -> Sequence[Task]:

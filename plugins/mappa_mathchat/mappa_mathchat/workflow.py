@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from mappa_core import (
     PYTHON,
@@ -32,8 +33,8 @@ VERIFIER = "verifier"
 
 @dataclass
 class MathChatOptions:
-    context: str = "full"
-    """full: each agent sees every action before its own | partial: only the last action of its predecessor"""
+    context: Literal["full", "partial"] = "full"
+    """Each agent sees every action before its own, or only the last action of its predecessor."""
     feedback: bool = False
     """Show the next agent what the coach said of an action, except where that coach was shown the truth. Agents then
     see in evaluation what they saw in training only with `eval.coach=true`."""
@@ -45,6 +46,13 @@ class MathChatOptions:
     """Tokens that the prompts tell agents to stay within; what an action may really take is sampling.max_tokens."""
     output_chars: int = 8000
     """Characters of a program's stdout, and of its stderr, that agents are shown; more is cut in the middle."""
+
+    def check(self) -> None:
+        """Raise ConfigError if a value is invalid."""
+        if self.coder_turns < 1:
+            raise ConfigError(f"coder_turns: must be at least 1, not {self.coder_turns}")
+        if self.output_chars < SMALLEST_LIMIT:
+            raise ConfigError(f"output_chars: must be at least {SMALLEST_LIMIT}, not {self.output_chars}")
 
 
 def _rubric(agent: str) -> str:
@@ -71,13 +79,6 @@ class MathChat(Workflow):
     }
 
     def __init__(self, options: MathChatOptions) -> None:
-
-        if options.context not in ("full", "partial"):
-            raise ConfigError(f"workflow.options.context is full or partial, not {options.context!r}")
-        if options.coder_turns < 1:
-            raise ConfigError(f"workflow.options.coder_turns is at least 1, not {options.coder_turns}")
-        if options.output_chars < SMALLEST_LIMIT:
-            raise ConfigError(f"workflow.options.output_chars is at least {SMALLEST_LIMIT}, not {options.output_chars}")
         self._options = options
         self._turns = {SOLVER: 1, CODER: options.coder_turns, VERIFIER: 1}
         self.prompts = PromptTemplates(

@@ -53,7 +53,7 @@ def test_the_paper_recipes_say_what_is_not_installed(capsys, monkeypatch):
     for recipe in ("paper", "paper-1.5b"):
         assert main(["train", "--plugin", "mathchat", "--recipe", recipe, "--dry-run", "tools.python.use=python"]) == 2
         said = capsys.readouterr().err
-        assert "mappa-core[cluster]" in said
+        assert "mappa-engine[cluster]" in said
 
 
 def test_runs_are_listed_shown_and_traced(trained, capsys):

@@ -6,47 +6,58 @@ import copy
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from mappa_core.config.schema import TrainSection
-from mappa_core.errors import ConfigError, EngineError
-from mappa_core.experience import Advantages, Experience, Receipt
-from mappa_core.protocols import Loss, PolicySpec
-from mappa_core.records import Process
-from mappa_engine.learning.batching import BatchLayout
-from mappa_engine.learning.logprob_model import LogprobModel
-from mappa_engine.learning.scoring import merge_scores, score_policy
-from mappa_engine.learning.update import PolicyUpdate
-from mappa_engine.local.continuous_batching import Decoder
-from mappa_engine.local.learner import LocalLearner
-from mappa_engine.local.models import LoadedModel, load_model
-from mappa_engine.local.policy import Policy
-from mappa_engine.local.sampler import LocalSampler
+from mappa_core import ConfigError
+from mappa_core.engine import (
+    Advantages,
+    Engine,
+    EngineError,
+    EnginePlan,
+    Experience,
+    Loss,
+    Machine,
+    ModelError,
+    PolicySpec,
+    Process,
+    Receipt,
+    TrainSection,
+)
+from mappa_engine.local.memory import estimate_local_memory, memory_plan
 from mappa_engine.local.worker import Worker
-from mappa_engine.lr_schedule import check_schedule
+from mappa_engine.memory_estimate import BYTES_PER_NUMBER
+from mappa_engine.model_shape import read_shape
 from mappa_engine.options import LocalOptions
 from mappa_engine.process_info import process_info
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+if TYPE_CHECKING:
+    import torch
+
+    from mappa_engine.local.continuous_batching import Decoder
+    from mappa_engine.local.models import LoadedModel
+    from mappa_engine.local.policy import Policy
+    from mappa_engine.local.sampler import LocalSampler
+
+DEVICES = ("auto", "cpu", "cuda")
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """All policies in this process. One thread computes, so the event loop is never blocked.
 
-    Policies of one model share one frozen reference; adapters also share its module. Threads and determinism are
-    settings of the whole process; the engine opened last decides.
+    torch is imported when the engine opens, as a plan needs none. Policies of one model share one frozen reference;
+    adapters also share its module. Threads and determinism are settings of the whole process; the engine opened last
+    decides.
     """
 
     def __init__(self, options: LocalOptions) -> None:
-        if options.dtype not in _DTYPES:
-            raise ConfigError(f"engine.options.dtype is {options.dtype!r}; it can be {' or '.join(_DTYPES)}")
+        if options.dtype not in BYTES_PER_NUMBER:
+            raise ConfigError(f"engine.options.dtype is {options.dtype!r}; it can be {' or '.join(BYTES_PER_NUMBER)}")
+        if options.device not in DEVICES:
+            raise ConfigError(f"engine.options.device is {options.device!r}; it can be auto, cpu or cuda")
         for name in ("threads", "max_batch", "prefill_tokens"):
             if getattr(options, name) < 1:
                 raise ConfigError(f"engine.options.{name} is {getattr(options, name)}; it is at least 1")
         self._options = options
-        self._device = _device(options.device)
         self._worker = Worker()
         self._policies: dict[str, Policy] = {}
         self._decoders: dict[str, Decoder] = {}
@@ -60,38 +71,50 @@ class LocalEngine:
         return self._options.deterministic
 
     @property
-    def max_staleness(self) -> int:
-        """One thread computes, so rollouts and updates take turns."""
-        return 0
-
-    @property
-    def straggler_share(self) -> float:
-        """Always 0: see `max_staleness`."""
-        return 0.0
-
-    @property
     def processes(self) -> tuple[Process, ...]:
         """This process."""
         return (process_info("sampler and learner", "torch", "transformers", "peft"),)
 
+    def plan(
+        self, policies: Sequence[PolicySpec], train: TrainSection | None, *, rows: int, machines: Sequence[Machine]
+    ) -> EnginePlan:
+        """Estimate the memory of every policy."""
+        try:
+            shapes = {model: read_shape(model) for model in dict.fromkeys(spec.model for spec in policies)}
+        except ModelError as error:
+            return EnginePlan(unknown=str(error))
+        micro_tokens = None if train is None else train.micro_tokens
+        return memory_plan(estimate_local_memory(policies, shapes, self._options, micro_tokens=micro_tokens, rows=rows))
+
+    def export(self, policy: PolicySpec, weights: Path, out: Path, *, merged: bool, dtype: str | None) -> None:
+        """Write a policy of a checkpoint for Hugging Face's libraries, without its value head."""
+        from mappa_engine.export import export
+
+        export(weights, out, model=policy.model, lora=policy.lora, merged=merged, dtype=dtype)
+
     async def open(self, policies: Sequence[PolicySpec], train: TrainSection | None, *, seed: int) -> None:
-        """Load every policy. Raises ModelError if a model cannot be used."""
-        if train is not None:
-            check_schedule(train)
+        """Load every policy. Raises ModelError if a model cannot be used, ConfigError if there is no such device."""
         self._train, self._seed = train, seed
         await self._worker.run(self._open, policies)
 
     def _open(self, policies: Sequence[PolicySpec]) -> None:
-        options = self._options
+        import torch
+
+        from mappa_engine.local.continuous_batching import Decoder
+        from mappa_engine.local.models import load_model
+        from mappa_engine.local.policy import Policy
+        from mappa_engine.local.sampler import LocalSampler
+
+        options, device = self._options, self._device
         torch.set_num_threads(options.threads)
         if options.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             # Some operations have no deterministic form on a GPU: there it only warns.
-            torch.use_deterministic_algorithms(True, warn_only=self._device.type != "cpu")
+            torch.use_deterministic_algorithms(True, warn_only=device.type != "cpu")
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        dtype = _DTYPES[options.dtype]
+        dtype: torch.dtype = getattr(torch, options.dtype)
         bases = {
-            model: load_model(model, device=self._device, dtype=dtype)
+            model: load_model(model, device=device, dtype=dtype)
             for model in dict.fromkeys(spec.model for spec in policies)
         }
         modules = self._modules(policies, bases)
@@ -130,6 +153,10 @@ class LocalEngine:
         return await self._worker.run(self._score, experience)
 
     def _score(self, experience: Experience) -> Experience:
+        from mappa_engine.learning.batching import BatchLayout
+        from mappa_engine.learning.logprob_model import LogprobModel
+        from mappa_engine.learning.scoring import merge_scores, score_policy
+
         layout = BatchLayout("padded", self._require_train().micro_tokens)
         scores = []
         for policy in (self._policy(name) for name in experience.policies):
@@ -156,6 +183,10 @@ class LocalEngine:
     def _update(
         self, experience: Experience, advantages: Advantages, loss: Loss, progress: float
     ) -> dict[str, dict[str, float]]:
+        from mappa_engine.learning.batching import BatchLayout
+        from mappa_engine.learning.update import PolicyUpdate
+        from mappa_engine.local.learner import LocalLearner
+
         train, metrics = self._require_train(), {}
         for name in experience.policies:
             policy = self._policy(name)
@@ -198,15 +229,20 @@ class LocalEngine:
             policy.load(folder / name)
         self._update_sampler_versions()
 
-    async def export(self, policy: str, folder: Path) -> None:
-        """Write one policy as an ordinary Hugging Face folder, without its value head."""
-        await self._worker.run(self._policy(policy).export, folder)
-
     async def close(self) -> None:
         """Stop the thread and release all weights."""
         await self._worker.close()
         for mapping in (self._policies, self._decoders, self._samplers):
             mapping.clear()
+
+    @property
+    def _device(self) -> torch.device:
+        import torch
+
+        name = self._options.device
+        if name == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("engine.options.device is cuda, and torch sees no GPU; use auto or cpu")
+        return torch.device("cuda" if name == "auto" and torch.cuda.is_available() else name.replace("auto", "cpu"))
 
     def _policy(self, name: str) -> Policy:
         if name not in self._policies:
@@ -217,13 +253,3 @@ class LocalEngine:
         if self._train is None:
             raise EngineError("the engine was opened for sampling only")
         return self._train
-
-
-def _device(name: str) -> torch.device:
-    if name not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"engine.options.device is {name!r}; it can be auto, cpu or cuda")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("engine.options.device is cuda, and torch sees no GPU; use auto or cpu")
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
