@@ -20,12 +20,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from measure import print_result
+from safetensors.torch import load_file
 from tiny_model import write_model
 from transformers import AutoModelForCausalLM, logging
 
 from mappa_core.config.schema import TrainSection
 from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import PolicySpec
+from mappa_engine.checkpoint import WEIGHTS_FILE
 from mappa_engine.local import LocalEngine
 from mappa_engine.losses import PPOLoss
 from mappa_engine.options import LocalOptions, PPOOptions
@@ -126,9 +128,9 @@ async def compare(spec: str, rounds: int) -> None:
 async def check(engine: LocalEngine, plain: Plain) -> None:
     """Both have the same weights after one step."""
     with tempfile.TemporaryDirectory() as folder:
-        await engine.export("policy", Path(folder))
-        exported = AutoModelForCausalLM.from_pretrained(folder).state_dict()
-    gap = max(float((one - exported[name]).abs().max()) for name, one in plain.model.state_dict().items())
+        await engine.save(Path(folder))
+        exported = load_file(Path(folder, "policy", WEIGHTS_FILE))
+    gap = max(float((one - exported[name]).abs().max()) for name, one in plain.model.named_parameters())
     if gap > TRAIN.learning_rate / 10:
         raise SystemExit(f"the weights differ by {gap:.2g} after one step: not the same arithmetic")
 

@@ -15,10 +15,7 @@
     │   └── WorkflowError     the workflow's own code raised
     ├── ReplayError           a replayed workflow diverged from its record
     ├── EngineError           the engine cannot continue; the run resumes from its last checkpoint
-    │   ├── SyncError         new weights did not reach a sampler, or not as the learner sent them
     │   └── EngineLost        an engine process died or hangs; the run itself is sound
-    │       ├── ActorLost     it died, or its node did
-    │       └── ActorTimeout  it did not answer in time
     └── GuardStop             a guard stopped the run after writing a checkpoint: exit code 3
 
 Plugin authors raise ordinary exceptions; the stage wraps them at the boundary.
@@ -108,10 +105,6 @@ class EngineError(MappaError):
     """The engine cannot continue."""
 
 
-class SyncError(EngineError):
-    """New weights did not reach a sampler, or not as the learner sent them. The message names policy and engine."""
-
-
 class EngineLost(EngineError):
     """An engine process died or hangs; another process can repeat the same work. `actor` names it; None if more than
     one actor is affected."""
@@ -119,14 +112,6 @@ class EngineLost(EngineError):
     def __init__(self, message: str, *, actor: str | None = None) -> None:
         super().__init__(message)
         self.actor = actor
-
-
-class ActorLost(EngineLost):
-    """An actor died, was killed, or went with its node. The message says how it ended."""
-
-
-class ActorTimeout(EngineLost):
-    """An actor did not answer in time or sends no heartbeat. It may still be running; its owner has to stop it."""
 
 
 class GuardStop(MappaError):

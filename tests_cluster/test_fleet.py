@@ -21,8 +21,9 @@ import pytest
 import ray
 from structlog.contextvars import bound_contextvars, get_contextvars
 
-from mappa_core.errors import ActorLost, ActorTimeout, ConfigError, ModelError
+from mappa_core.errors import ConfigError, ModelError
 from mappa_engine.cluster.actors import Actor, RayActors
+from mappa_engine.cluster.errors import ActorLost, ActorTimeout
 
 CANARY = "canary-5d1f"
 KEYS = ("OPENAI_API_KEY", "GOOGLE_API_KEY", "HF_TOKEN", "VLLM_API_KEY", "ACME_PASSWORD", "MY_OWN_VARIABLE")

@@ -16,10 +16,11 @@ from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
 from mappa_core.config.schema import SupervisedSection, TrainSection
-from mappa_core.errors import ActorLost, RunError
+from mappa_core.errors import RunError
 from mappa_core.experience import Advantages, Demonstrations, Experience
 from mappa_core.protocols import Lora, PolicySpec
 from mappa_engine.cluster.actors import RayActors
+from mappa_engine.cluster.errors import ActorLost
 from mappa_engine.cluster.learners import LearnerConfig, LearnerGroup
 from mappa_engine.cluster.learners.rank import LearnerRank
 from mappa_engine.cluster.sync.buckets import bucket_tensors

@@ -12,11 +12,12 @@ import pytest_asyncio
 import ray
 
 from mappa_core.config.schema import TrainSection
-from mappa_core.errors import EngineError, SyncError
+from mappa_core.errors import EngineError
 from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import Lora, PolicySpec
 from mappa_core.records import Sampling
 from mappa_engine.adapters import LORA_MATRICES, PEFT_PREFIX, adapter_config
+from mappa_engine.cluster.errors import SyncError
 from mappa_engine.cluster.learners.group import LearnerGroup
 from mappa_engine.cluster.learners.rank import LearnerConfig
 from mappa_engine.cluster.samplers.messages import SamplerConfig

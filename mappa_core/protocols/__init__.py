@@ -8,10 +8,12 @@ from mappa_core.protocols.coach import ReplyFormat as ReplyFormat
 from mappa_core.protocols.coach import Request as Request
 from mappa_core.protocols.coach import Transport as Transport
 from mappa_core.protocols.engine import Engine as Engine
+from mappa_core.protocols.engine import EnginePlan as EnginePlan
 from mappa_core.protocols.engine import Estimator as Estimator
 from mappa_core.protocols.engine import Lora as Lora
 from mappa_core.protocols.engine import Loss as Loss
 from mappa_core.protocols.engine import LossRows as LossRows
+from mappa_core.protocols.engine import Machine as Machine
 from mappa_core.protocols.engine import PolicySpec as PolicySpec
 from mappa_core.protocols.engine import Rewards as Rewards
 from mappa_core.protocols.engine import Sampler as Sampler

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from mappa_core.errors import RunError
 from mappa_core.experience import Advantages, Experience, Receipt
 from mappa_core.records import Completion, Int32, Message, Process, Sampling, ToolSpec, Trajectory
 
@@ -106,27 +107,77 @@ class PolicySpec:
         return self.kind != "frozen"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A machine of a cluster. `gpu_bytes` is the memory of each of its GPUs."""
+
+    host: str
+    cpus: int
+    gpus: int = 0
+    gpu_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePlan:
+    """Memory that an engine takes, and where: `tables` of text, each with its header first, then `lines` and `notes`
+    in the order in which they are printed. `unknown` is the reason if the memory is not known."""
+
+    tables: tuple[tuple[tuple[str, ...], ...], ...] = ()
+    lines: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """The same as JSON values, with memory in bytes, under a key that names their form."""
+    unknown: str | None = None
+
+
 class Engine(Protocol):
-    """Holds the samplers and learners of all policies. The training loop does not depend on the kind of engine."""
+    """Holds the samplers and learners of all policies. The training loop does not depend on the kind of engine.
+
+    An engine that derives from this class takes over the properties, `plan` and `export` as they are here. Building an
+    engine loads nothing, so that `plan` and `export` need no library of the training: `open` imports them.
+    """
 
     @property
     def deterministic(self) -> bool:
         """Whether equal requests in equal waves give bit-identical completions; rollouts are then scheduled in
         waves."""
+        return False
 
     @property
     def max_staleness(self) -> int:
         """Number of updates by which the sampling weights may lag behind the learner. 0: rollouts and updates
         alternate; otherwise samplers are called while `score`, `update` and `publish` run."""
+        return 0
 
     @property
     def straggler_share(self) -> float:
         """Share of an iteration's trajectories, below 1, that may be trained on in a later iteration; 0 without
         staleness."""
+        return 0.0
 
     @property
     def processes(self) -> Sequence[Process]:
         """The current sampler and learner processes; a restarted one is a new process."""
+        return ()
+
+    def plan(
+        self, policies: Sequence[PolicySpec], train: Any | None, *, rows: int, machines: Sequence[Machine]
+    ) -> EnginePlan:
+        """Compute the memory of an engine that is not open. `train` is as in `open`, `rows` the number of concurrent
+        trajectories; `machines` are those of a cluster.
+
+        Raises ConfigError if the engine's options are inconsistent, or the policies do not fit.
+        """
+        return EnginePlan(unknown="the engine makes no plan")
+
+    def export(self, policy: PolicySpec, weights: Path, out: Path, *, merged: bool, dtype: str | None) -> None:
+        """Write a policy, whose weights `save` wrote to the folder `weights`, to `out` for Hugging Face's libraries.
+        The engine need not be open.
+
+        A `lora` policy becomes a folder of its adapter, or a whole model if `merged`; `dtype` is that of a whole model,
+        None for the one that its base has. Raises RunError if it cannot be exported.
+        """
+        raise RunError("the engine of this run exports no models")
 
     async def open(self, policies: Sequence[PolicySpec], train: Any | None, *, seed: int) -> None:
         """Load every policy; `train` is the recipe's `train` section, None for sampling only. `seed` determines the
@@ -150,8 +201,5 @@ class Engine(Protocol):
     async def save(self, folder: Path) -> None: ...
 
     async def load(self, folder: Path) -> None: ...
-
-    async def export(self, policy: str, folder: Path) -> None:
-        """Write one policy as a Hugging Face model folder."""
 
     async def close(self) -> None: ...

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mappa_core.experience import Advantages, Experience, Receipt
-from mappa_core.protocols import Coach, Loss, PolicySpec
+from mappa_core.protocols import Coach, Engine, Loss, PolicySpec
 from mappa_core.records import (
     Completion,
     Int32,
@@ -68,7 +68,7 @@ class ScriptedSampler:
         return np.frombuffer(text.encode() + b"\n", dtype=np.uint8).astype(np.int32)
 
 
-class ScriptedEngine:
+class ScriptedEngine(Engine):
     """An engine without weights: samples scripted replies, and counts its updates in `updates`."""
 
     deterministic = True
@@ -111,9 +111,6 @@ class ScriptedEngine:
     async def load(self, folder: Path) -> None:
         self.updates = int((folder / "updates").read_text())
         await self.publish()
-
-    async def export(self, policy: str, folder: Path) -> None:
-        raise NotImplementedError("a scripted engine has no weights to export")
 
     async def close(self) -> None:
         self._samplers = {}

@@ -9,9 +9,9 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from mappa_core.errors import ModelError
-from mappa_core.records import Completion, Int32, Message, ToolCall, ToolSpec
-from mappa_core.tools.chat_format import message_dict, split_calls, tool_schema
+from mappa_core import Message, ToolCall, ToolSpec
+from mappa_core.engine import Completion, ModelError, message_dict, split_calls, tool_schema
+from mappa_engine.arrays import Int32
 
 _THINK_TAG = re.compile(r"</(think|thinking|thought|reasoning)>")
 _PLACEHOLDER_ANSWER = "Answered."

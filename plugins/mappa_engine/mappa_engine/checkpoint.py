@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from mappa_core.errors import RunError
+from mappa_core import RunError
 
 WEIGHTS_FILE, OPTIMISER_FILE, STATE_FILE = "weights.safetensors", "optimiser.safetensors", "state.json"
 VALUE_HEAD_PREFIX = "value_head."

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
-from mappa_core.errors import ModelError
+from mappa_core.engine import ModelError
 from mappa_engine.chat import Chat
 from mappa_engine.model_path import resolve_model_path
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mappa_core.errors import ModelError
-from mappa_core.protocols import Lora
+from mappa_core.engine import Lora, ModelError
 from mappa_engine.model_path import resolve_model_path
 
 TensorShapes = Mapping[str, tuple[int, ...]]
@@ -153,9 +152,7 @@ def _of_hub(model: str) -> tuple[Mapping[str, Any], TensorShapes]:
     try:
         import huggingface_hub as hub
     except ModuleNotFoundError as error:
-        raise ModelError(
-            f'{model}: a model of the hub needs huggingface_hub: pip install "mappa-core[train]"'
-        ) from error
+        raise ModelError(f'{model}: a model of the hub needs huggingface_hub: pip install "mappa-engine"') from error
     cached = hub.try_to_load_from_cache(model, "config.json")
     if isinstance(cached, str):
         files = _files(Path(cached).parent, model)

@@ -39,9 +39,6 @@ def _build_local(options: LocalOptions) -> Engine:
 
 
 def _build_cluster(options: ClusterOptions) -> Engine:
-    from mappa_engine.cluster.requirements import check_installed
-
-    check_installed()
     from mappa_engine.cluster.engine import ClusterEngine
 
     return ClusterEngine(options)

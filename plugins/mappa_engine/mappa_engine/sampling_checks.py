@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from mappa_core.errors import ConfigError, PromptTooLong
-from mappa_core.records import Int32, Sampling
+from mappa_core import ConfigError
+from mappa_core.engine import PromptTooLong, Sampling
+from mappa_engine.arrays import Int32
 
 
 def check_request(prompt: Int32, sampling: Sampling, *, model_name: str, window: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mappa_core.protocols import Loss, LossRows
+from mappa_core.engine import Loss, LossRows
 
 LENGTHS = (1, 5, 3, 8)
 """Tokens per action."""
@@ -31,7 +31,7 @@ class LossContract:
 
     @pytest.fixture(autouse=True)
     def _torch(self) -> None:
-        pytest.importorskip("torch", reason='a loss is written in torch: pip install "mappa-core[train]"')
+        pytest.importorskip("torch", reason='a loss is written in torch: pip install "mappa-engine"')
 
     def test_every_token_has_one_finite_loss(self) -> None:
         """The loss is a tensor (n,) of finite numbers, with a gradient for the new log-probabilities alone. Return the

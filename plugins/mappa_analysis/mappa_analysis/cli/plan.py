@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +17,10 @@ from rich.table import Table
 
 from mappa_core.cli.options import ConfigArguments, load_registry, recipe_options
 from mappa_core.errors import ConfigError
-from mappa_engine.memory_estimate import format_bytes
 
 if TYPE_CHECKING:
     from mappa_analysis.plan import CoachAssignment, PlannedAmount, RunPlan, Workload
-    from mappa_engine.cluster.placement import Resources
-    from mappa_engine.memory_estimate import MemoryParts
+    from mappa_core.engine import Machine
 
 GB = 1_000_000_000
 WORKLOAD_LABELS = {
@@ -67,22 +65,24 @@ def command(
     from mappa_analysis.plan import plan_run
 
     registry = load_registry()
-    resources = _resources(gpus, gpu_memory, nodes)
-    planned = asyncio.run(plan_run(arguments.compose(registry), registry, resources, previous=previous))
+    machines = _machines(gpus, gpu_memory, nodes)
+    planned = asyncio.run(plan_run(arguments.compose(registry), registry, machines, previous=previous))
     if as_json:
         click.echo(msgspec.json.encode(plan_json(planned)).decode())
     else:
         show_plan(Console(), planned)
 
 
-def _resources(gpus: int | None, gpu_memory: float | None, nodes: int) -> Resources:
-    """Resources of the requested nodes; without GPUs they have as many CPUs as this machine."""
-    from mappa_engine.cluster.placement import Node, Resources
+def _machines(gpus: int | None, gpu_memory: float | None, nodes: int) -> list[Machine]:
+    """Machines of the cluster; without GPUs they have as many CPUs as this machine."""
+    from mappa_core.engine import Machine
 
     if (gpus is None) != (gpu_memory is None):
         raise ConfigError("--gpus N and --gpu-memory GB go together: memory is planned for each GPU")
-    node = Node(host="node1", cpus=os.cpu_count() or 1, gpus=gpus or 0, gpu_bytes=round((gpu_memory or 0.0) * GB))
-    return Resources(nodes=tuple(replace(node, host=f"node{number}") for number in range(1, nodes + 1)))
+    cpus, gpu_bytes = os.cpu_count() or 1, round((gpu_memory or 0.0) * GB)
+    return [
+        Machine(host=f"node{number}", cpus=cpus, gpus=gpus or 0, gpu_bytes=gpu_bytes) for number in range(1, nodes + 1)
+    ]
 
 
 def show_plan(console: Console, planned: RunPlan) -> None:
@@ -123,37 +123,15 @@ def _judge(one: CoachAssignment) -> str:
 
 
 def _show_memory(console: Console, planned: RunPlan) -> None:
-    from mappa_engine.cluster.placement.format import memory_lines, memory_rows, placement_rows
-
     memory = planned.memory
     if memory.unknown is not None:
         console.print(f"memory is not known: {memory.unknown}", style="yellow", highlight=False, soft_wrap=True)
-    elif memory.local is not None:
-        console.print(_local(memory.local))
-    elif memory.placement is not None:
-        console.print(_plain(placement_rows(memory.placement)))
-        console.print(_plain(memory_rows(memory.placement)))
-        for line in memory_lines(memory.placement):
-            console.print(line, markup=False, highlight=False)
-        for host, size in memory.placement.host_bytes.items():
-            console.print(f"memory of {host} itself: {format_bytes(size)}", markup=False, highlight=False)
-        for note in memory.placement.notes:
-            console.print(note, style="yellow", highlight=False)
-
-
-def _local(memory: Mapping[str, MemoryParts]) -> Table:
-    """Build a table with a column per policy and for shared memory, and a row per part."""
-    names = list(dict.fromkeys(part for parts in memory.values() for part in parts))
-    cells = [
-        (name, *(format_bytes(parts[name]) if name in parts else "" for parts in memory.values())) for name in names
-    ]
-    return _plain(
-        [
-            ("memory", *(who or "shared" for who in memory)),
-            *cells,
-            ("in all", *(format_bytes(sum(parts.values())) for parts in memory.values())),
-        ]
-    )
+    for table in memory.tables:
+        console.print(_plain(table))
+    for line in memory.lines:
+        console.print(line, markup=False, highlight=False)
+    for note in memory.notes:
+        console.print(note, style="yellow", highlight=False)
 
 
 def _plain(rows: Sequence[Sequence[str]]) -> Table:
@@ -207,18 +185,12 @@ def _format_hours(hours: float) -> str:
 
 def plan_json(planned: RunPlan) -> dict[str, Any]:
     """Convert a plan to JSON values: memory in bytes, `at_most` for bounds, null for unknown figures."""
-    from mappa_engine.cluster.placement.format import placement_json
-
-    memory = planned.memory
     return {
         "recipe": planned.recipe,
         "agents": [asdict(player) for player in planned.agents],
         "coaches": [asdict(one) for one in planned.coaches],
-        "memory": {
-            "placement": None if memory.placement is None else placement_json(memory.placement),
-            "local": memory.local,
-            "unknown": memory.unknown,
-        },
+        # The keys of the engines `cluster` and `local` are always there.
+        "memory": {"placement": None, "local": None, **planned.memory.details, "unknown": planned.memory.unknown},
         "iterations": planned.iterations,
         "evaluations": planned.evaluations,
         "iteration": _figures(planned.iteration),

@@ -8,18 +8,17 @@ from pathlib import Path
 
 from mappa_analysis.plan.coach_calls import CoachAssignment, assign_coaches
 from mappa_analysis.plan.history import RunHistory, SplitHistory, read_history
-from mappa_analysis.plan.memory import EngineMemory, estimate_memory
 from mappa_analysis.plan.workload import PlannedAmount, Workload, multiply_amounts
 from mappa_analysis.plan.workload_estimator import WorkloadEstimator
 from mappa_core.config.compose import ComposedConfig, restore
 from mappa_core.config.resume_diff import diff_configs
 from mappa_core.config.schema import PolicySection, RunConfig
+from mappa_core.engine import Engine, EnginePlan, Machine, PolicySpec
 from mappa_core.errors import ConfigError, TaskError
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Split, TaskSource, Workflow
 from mappa_core.session.policies import assign_policies, build_policy_specs, trained_policies
 from mappa_core.store.folder import CONFIG
-from mappa_engine.cluster.placement import Resources
 
 _FREE_COACH_KEYS = ("price", "limits")
 _MACHINE_KEYS = ("engine.", "policies.")
@@ -46,7 +45,7 @@ class RunPlan:
     recipe: str
     agents: tuple[PlannedAgent, ...]
     coaches: tuple[CoachAssignment, ...]
-    memory: EngineMemory
+    memory: EnginePlan
     iterations: int
     evaluations: int
     iteration: Workload
@@ -58,12 +57,12 @@ class RunPlan:
 
 
 async def plan_run(
-    composed: ComposedConfig, registry: Registry, resources: Resources, *, previous: Path | None = None
+    composed: ComposedConfig, registry: Registry, machines: Sequence[Machine], *, previous: Path | None = None
 ) -> RunPlan:
     """Plan the run that `composed` describes; nothing is started, and no API key is needed.
 
     Args:
-        resources: the nodes for the engine `cluster`.
+        machines: those of a cluster, for engines that run on one.
         previous: the folder of a run whose measurements are used; without it most figures are bounds or unknown.
 
     Raises:
@@ -106,7 +105,7 @@ async def plan_run(
         recipe=composed.full_name,
         agents=tuple(_planned_agent(agent, policy_of[agent], section) for agent, section in sections.items()),
         coaches=tuple(estimator.coaches),
-        memory=estimate_memory(config, specs, resources, learning=bool(trained)),
+        memory=await _plan_engine(config, registry, specs, machines, learning=bool(trained)),
         iterations=iterations,
         evaluations=evaluations,
         iteration=iteration,
@@ -116,6 +115,27 @@ async def plan_run(
         hours=hours,
         notes=_notes(previous, differing, no_tasks, no_hours),
     )
+
+
+async def _plan_engine(
+    config: RunConfig,
+    registry: Registry,
+    policies: Sequence[PolicySpec],
+    machines: Sequence[Machine],
+    *,
+    learning: bool,
+) -> EnginePlan:
+    """Ask the engine for its memory."""
+    if not policies:
+        return EnginePlan(unknown="every policy is behind an API: there are no weights here")
+    engine: Engine = registry.build("engines", config.engine.use, config.engine.options)
+    if not hasattr(engine, "plan"):  # one that does not derive from core's class
+        return EnginePlan(unknown=f"the engine {config.engine.use} makes no plan")
+    try:
+        train = config.train if learning else None
+        return engine.plan(policies, train, rows=config.sampling.concurrency, machines=machines)
+    finally:
+        await engine.close()
 
 
 def _section(name: str, config: RunConfig) -> PolicySection:

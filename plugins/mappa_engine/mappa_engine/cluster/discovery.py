@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from mappa_core.engine import Machine
 from mappa_engine.cluster.actors import RayActors
-from mappa_engine.cluster.placement import Node, Resources
+from mappa_engine.cluster.placement import Resources
 
 _PIN = 0.001
 
@@ -25,15 +26,15 @@ async def discover_resources(ray_actors: RayActors, *, deadline_s: float) -> Res
     return Resources(nodes=tuple([await _node(ray_actors, one, deadline_s) for one in ray_actors.nodes()]))
 
 
-async def _node(ray_actors: RayActors, node: dict[str, Any], deadline_s: float) -> Node:
+async def _node(ray_actors: RayActors, node: dict[str, Any], deadline_s: float) -> Machine:
     host, available = node["NodeManagerAddress"], node["Resources"]
     cpus, gpus = (int(available[kind]) if kind in available else 0 for kind in ("CPU", "GPU"))
     if not gpus:
-        return Node(host=host, cpus=cpus)
+        return Machine(host=host, cpus=cpus)
     slots = await ray_actors.reserve([{f"node:{host}": _PIN, "GPU": 1.0}], deadline_s=deadline_s)
     name = f"look-{host}"
     probe = await ray_actors.start(GpuProbe, name=name, role="look", deadline_s=deadline_s, slot=slots[0], gpus=1.0)
     size = await ray_actors.wait_for(probe.call("gpu_bytes"), deadline_s=deadline_s, what="look at the GPUs")
     await ray_actors.end(probe)
     await ray_actors.free(slots)
-    return Node(host=host, cpus=cpus, gpus=gpus, gpu_bytes=size)
+    return Machine(host=host, cpus=cpus, gpus=gpus, gpu_bytes=size)

@@ -1,64 +1,47 @@
-"""Engine `cluster`: implements the engine protocol with learner groups, sampler pools and weight transfer."""
+"""Engine `cluster`: implements the engine protocol with processes on one machine or many."""
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
-from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
-import structlog
-
-from mappa_core.config.schema import TrainSection
-from mappa_core.errors import ConfigError, EngineError, RunError
-from mappa_core.experience import Advantages, Experience, Receipt
-from mappa_core.protocols import Loss, PolicySpec
-from mappa_core.records import Process
-from mappa_engine.checkpoint import WEIGHTS_FILE
-from mappa_engine.cluster.actors import RayActors
-from mappa_engine.cluster.builder import EngineBuilder, EnginePlan, build_route
-from mappa_engine.cluster.discovery import discover_resources
-from mappa_engine.cluster.learners import LearnerGroup
-from mappa_engine.cluster.placement import find_placement, format_placement, read_shape
+from mappa_core.engine import (
+    Advantages,
+    Engine,
+    EngineError,
+    EnginePlan,
+    Experience,
+    Loss,
+    Machine,
+    ModelError,
+    PolicySpec,
+    Process,
+    Receipt,
+    Sampler,
+    TrainSection,
+)
+from mappa_engine.cluster.placement import Resources, find_placement, read_shape
 from mappa_engine.cluster.placement.checks import check_options
-from mappa_engine.cluster.samplers.pool import SamplerPool
-from mappa_engine.cluster.samplers.sampler import ClusterSampler
-from mappa_engine.cluster.sync.from_checkpoint import CheckpointWeights, checkpoint_version
-from mappa_engine.cluster.sync.publisher import Publisher
-from mappa_engine.export import export
-from mappa_engine.learning.scoring import merge_scores
-from mappa_engine.lr_schedule import check_schedule
-from mappa_engine.model_info import read_model_info
+from mappa_engine.cluster.placement.format import placement_plan
+from mappa_engine.cluster.requirements import check_installed
 from mappa_engine.options import ClusterOptions
 
-log = structlog.get_logger()
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from mappa_engine.cluster.running_cluster import RunningCluster
 
 
-class ClusterEngine:
+class ClusterEngine(Engine):
     """Runs learners and samplers as separate processes, here or on other machines; the driver holds no weights.
 
-    After EngineLost or a failed publish it must be closed: the run opens a new engine and resumes from its last
-    checkpoint.
+    Ray and torch are imported when it opens. After EngineLost or a failed publish it must be closed: the run opens a
+    new engine and resumes from its last checkpoint.
     """
 
     def __init__(self, options: ClusterOptions) -> None:
         check_options(options)
         self._options = options
-        self._stack = AsyncExitStack()
-        self._ray_actors: RayActors | None = None
-        self._plan: EnginePlan | None = None
-        self._groups: tuple[LearnerGroup, ...] = ()
-        self._pools: dict[str, SamplerPool] = {}
-        """Sampler pools by policy."""
-        self._samplers: dict[str, ClusterSampler] = {}
-        self._publisher = Publisher((), seed=0, deadline_s=options.sync_s)
-        self._folders: dict[str, Path] = {}
-        """Checkpoint folders of served policies that no learner here trains."""
-        self._weights_lock = asyncio.Lock()
-        """Held while weights are updated or published: a restarted sampler waits for complete ones."""
+        self._cluster: RunningCluster | None = None
 
     @property
     def deterministic(self) -> bool:
@@ -78,7 +61,25 @@ class ClusterEngine:
     @property
     def processes(self) -> tuple[Process, ...]:
         """Sampler and learner processes."""
-        return () if self._ray_actors is None else self._ray_actors.processes
+        return () if self._cluster is None else self._cluster.processes
+
+    def plan(
+        self, policies: Sequence[PolicySpec], train: TrainSection | None, *, rows: int, machines: Sequence[Machine]
+    ) -> EnginePlan:
+        """Place the policies on the machines' GPUs, or on CPUs if there are none."""
+        try:
+            shapes = {model: read_shape(model) for model in dict.fromkeys(spec.model for spec in policies)}
+        except ModelError as error:
+            return EnginePlan(unknown=str(error))
+        micro_tokens = None if train is None else train.micro_tokens
+        resources = Resources(nodes=tuple(machines))
+        return placement_plan(find_placement(policies, shapes, resources, self._options, micro_tokens=micro_tokens))
+
+    def export(self, policy: PolicySpec, weights: Path, out: Path, *, merged: bool, dtype: str | None) -> None:
+        """Write a policy of a checkpoint for Hugging Face's libraries, without its value head."""
+        from mappa_engine.export import export
+
+        export(weights, out, model=policy.model, lora=policy.lora, merged=merged, dtype=dtype)
 
     async def open(self, policies: Sequence[PolicySpec], train: TrainSection | None, *, seed: int) -> None:
         """Start Ray or connect to it, place the policies, start all processes and verify that samplers and learners
@@ -86,232 +87,47 @@ class ClusterEngine:
 
         Raises ConfigError, ModelError or RunError where settings or models cannot be used, or do not fit.
         """
-        if train is not None:
-            check_schedule(train)
-        try:
-            await self._open(policies, train, seed)
-        except BaseException:
-            await self.close()
-            raise
+        check_installed()
+        from mappa_engine.cluster.running_cluster import RunningCluster
 
-    async def _open(self, policies: Sequence[PolicySpec], train: TrainSection | None, seed: int) -> None:
-        options, models = self._options, tuple(dict.fromkeys(spec.model for spec in policies))
-        readings = {model: await asyncio.to_thread(read_model_info, model) for model in models}
-        shapes = {model: read_shape(model) for model in models}
-        ray_actors = self._ray_actors = await RayActors.open(
-            options.address, deadline_s=options.start_s, logs=None if options.logs is None else Path(options.logs)
-        )
-        self._stack.push_async_callback(ray_actors.close)
-        placement = find_placement(
-            policies,
-            shapes,
-            await discover_resources(ray_actors, deadline_s=options.start_s),
-            options,
-            micro_tokens=None if train is None else train.micro_tokens,
-        )
-        log.info("\n".join(["who runs where", *format_placement(placement)]))
-        plan = self._plan = EnginePlan(
-            specs={spec.name: spec for spec in policies},
-            readings=readings,
-            shapes=shapes,
-            placement=placement,
-            options=options,
-            train=train,
-            seed=seed,
-        )
-        if options.tensor_parallel > 1 and plan.transport == "store":
-            raise ConfigError(
-                f"engine.options.tensor_parallel={options.tensor_parallel}: weights reach the pieces of an engine from "
-                "GPU to GPU alone (engine.options.transport nccl or ipc)"
-            )
-        builder = EngineBuilder(
-            plan, ray_actors, await ray_actors.reserve(placement.bundles, deadline_s=options.start_s)
-        )
-        if plan.colocated:
-            await self._open_groups(builder)
-            await _gather(*(group.offload() for group in self._groups))
-            await self._open_pools(builder)
-            await self._give_gpus_to_learners()
-        else:
-            await _gather(self._open_groups(builder), self._open_pools(builder))
-        await self._publish_first()
+        cluster = RunningCluster(self._options)
+        await cluster.open(policies, train, seed=seed)
+        self._cluster = cluster
 
-    async def _open_groups(self, builder: EngineBuilder) -> None:
-        self._groups = tuple(await _gather(*(builder.open_group(one) for one in self._open_plan.placement.groups)))
-
-    async def _open_pools(self, builder: EngineBuilder) -> None:
-        plan = self._open_plan
-        for pool_placement in plan.placement.pools:
-            pool = builder.build_pool(pool_placement, self._refresh)
-            self._stack.push_async_callback(pool.close)
-            for name in pool_placement.policies:
-                spec = plan.specs[name]
-                self._pools[name] = pool
-                self._samplers[name] = ClusterSampler(
-                    name,
-                    plan.readings[spec.model],
-                    pool,
-                    window=plan.window(spec.model),
-                    template_kwargs=spec.template_kwargs,
-                )
-        await _gather(*(pool.open() for pool in dict.fromkeys(self._pools.values())))
-
-    async def _publish_first(self) -> None:
-        """Publish the start weights, which verifies samplers against learners before anything is sampled."""
-        plan = self._open_plan
-        routes = [
-            build_route(plan, policy, group, self._pools[policy], probed=True)
-            for group in self._groups
-            for policy in group.policies
-        ]
-        self._publisher = Publisher(routes, seed=plan.seed, deadline_s=self._options.sync_s)
-        starts = {name: spec.start for name, spec in plan.specs.items() if spec.start is not None}
-        await self._publish_all(starts)
-
-    def sampler(self, policy: str) -> ClusterSampler:
+    def sampler(self, policy: str) -> Sampler:
         """Return the sampler of `policy`."""
-        if policy not in self._samplers:
-            raise EngineError(f"the engine was not opened with a policy {policy!r}, only with {sorted(self._samplers)}")
-        return self._samplers[policy]
+        return self._running.sampler(policy)
 
     async def score(self, experience: Experience) -> Experience:
         """Fill old_logprobs, ref_logprobs and values (NaN for policies without a value head) of all rows."""
-        async with self._weights_lock:
-            await self._give_gpus_to_learners()
-            self._publisher.take_probes_from(experience)
-            reference = self._open_ray_actors.put(experience)
-            shares = await _gather(*(group.score(reference) for group in self._learners))
-        return merge_scores(experience, [one for share in shares for one in share])
+        return await self._running.score(experience)
 
     async def update(
         self, experience: Experience, advantages: Advantages, loss: Loss, progress: float
     ) -> Mapping[str, Mapping[str, float]]:
         """Take the optimiser steps of one iteration; returns metrics by policy, the same as the engine `local`."""
-        async with self._weights_lock:
-            references = self._open_ray_actors.put(experience), self._open_ray_actors.put(advantages)
-            results = await _gather(*(group.update(*references, loss, progress) for group in self._learners))
-        return {name: metrics for metrics_of in results for name, metrics in metrics_of.items()}
+        return await self._running.update(experience, advantages, loss, progress)
 
     async def publish(self) -> Mapping[str, Receipt]:
         """Publish the new weights to the samplers, verified; each is paused until it has loaded them completely."""
-        async with self._weights_lock:
-            for group in self._learners:
-                group.advance_versions()
-            return await self._publisher.publish(self._versions)
+        return await self._running.publish()
 
     async def save(self, folder: Path) -> None:
         """Write weights and optimiser of every trained policy to a subfolder of its name. The learners' machines must
         see the folder, too."""
-        async with self._weights_lock:
-            await _gather(*(group.save(folder) for group in self._learners))
-        missing = [name for name in self._versions if not (folder / name / WEIGHTS_FILE).is_file()]
-        if missing:
-            raise RunError(
-                f"{folder}: learners on another machine wrote there, and nothing of {missing[0]!r} is seen here. Put "
-                "run.root on a file system that all machines share."
-            )
+        await self._running.save(folder)
 
     async def load(self, folder: Path) -> None:
         """Load what `save` of any engine wrote. Raises RunError where it is of other policies."""
-        async with self._weights_lock:
-            await self._give_gpus_to_learners()
-            await _gather(*(group.load(folder) for group in self._groups))
-        await self._publish_all({name: folder / name for name, spec in self._open_plan.specs.items() if spec.trained})
-
-    async def export(self, policy: str, folder: Path) -> None:
-        """Write one policy as a Hugging Face model folder, without its value head."""
-        self.sampler(policy)  # raises for an unknown policy
-        spec = self._open_plan.specs[policy]
-        with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as saved:
-            await self.save(Path(saved))
-            files = Path(saved, policy)
-            await asyncio.to_thread(export, files, folder, model=spec.model, lora=spec.lora, merged=False, dtype=None)
+        await self._running.load(folder)
 
     async def close(self) -> None:
         """End all processes, and Ray if it was started here."""
-        groups, self._groups = self._groups, ()
-        try:
-            await asyncio.gather(*(group.close() for group in groups))
-        finally:
-            await self._stack.aclose()
-            self._ray_actors = None
-
-    async def _publish_all(self, folders: Mapping[str, Path]) -> None:
-        """Publish the learners' weights to the samplers and, for policies that no learner here trains, those in
-        `folders`."""
-        held = self._versions
-        self._folders.update({name: folder for name, folder in folders.items() if name not in held})
-        async with self._weights_lock:
-            if held:
-                await self._publisher.publish(held)
-            if self._folders:
-                publisher, versions = self._checkpoint_publisher()
-                await publisher.publish(versions)
-
-    async def _refresh(self, engine: str) -> None:
-        """Publish the current weights to one restarted engine."""
-        async with self._weights_lock:
-            await self._publisher.refresh(engine, self._versions)
-            if self._folders:
-                publisher, versions = self._checkpoint_publisher()
-                await publisher.refresh(engine, versions)
-
-    def _checkpoint_publisher(self) -> tuple[Publisher, dict[str, int]]:
-        """Build the publisher of weights in checkpoint folders, and return it with their versions."""
-        plan, folders = self._open_plan, self._folders
-        stored = CheckpointWeights(
-            folders,
-            adapters=frozenset(name for name in folders if plan.specs[name].lora is not None),
-            dtype=plan.placement.dtype,
-            put=self._open_ray_actors.put,
-        )
-        routes = [build_route(plan, name, stored, self._pools[name], probed=False) for name in folders]
-        versions = {name: checkpoint_version(folder) for name, folder in folders.items()}
-        return Publisher(routes, seed=plan.seed, deadline_s=self._options.sync_s), versions
-
-    async def _give_gpus_to_learners(self) -> None:
-        """Move colocated samplers off the GPUs and learners onto them. A publish reverses it."""
-        if self._open_plan.colocated:
-            for pool in self._pools_to_offload:
-                for engine in pool.engines:
-                    await engine.pause()
-                    await engine.sleep()
-            await _gather(*(group.reload() for group in self._groups))
+        if self._cluster is not None:
+            await self._cluster.close()
 
     @property
-    def _pools_to_offload(self) -> list[SamplerPool]:
-        """Pools that free their GPUs for learners: adapters are small, so their engines stay."""
-        full = (name for name, spec in self._open_plan.specs.items() if spec.kind == "full")
-        return list(dict.fromkeys(self._pools[name] for name in full))
-
-    @property
-    def _versions(self) -> dict[str, int]:
-        """Weight versions of the policies that learners hold."""
-        return {name: version for group in self._groups for name, version in group.versions.items()}
-
-    @property
-    def _open_plan(self) -> EnginePlan:
-        if self._plan is None:
+    def _running(self) -> RunningCluster:
+        if self._cluster is None:
             raise EngineError("the engine is not open")
-        return self._plan
-
-    @property
-    def _open_ray_actors(self) -> RayActors:
-        if self._ray_actors is None:
-            raise EngineError("the engine is not open")
-        return self._ray_actors
-
-    @property
-    def _learners(self) -> tuple[LearnerGroup, ...]:
-        if not self._groups:
-            raise EngineError("the engine was opened for sampling only")
-        return self._groups
-
-
-async def _gather(*awaited: Awaitable[T]) -> list[T]:
-    """Wait for all and return their results in order; then raise the first failure."""
-    results = await asyncio.gather(*awaited, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in results if not isinstance(result, BaseException)]
+        return self._cluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
 from mappa_engine.process_info import installed_version
 
 REQUIRED_RELEASES: Mapping[str, str] = MappingProxyType(
@@ -13,7 +13,7 @@ REQUIRED_RELEASES: Mapping[str, str] = MappingProxyType(
 )
 """Required libraries and the prefix of their release. Of the last three the engine uses unstable interfaces."""
 
-INSTALL_COMMAND = 'pip install "mappa-core[cluster]"'
+INSTALL_COMMAND = 'pip install "mappa-engine[cluster]"'
 
 
 def library_problems(libraries: Iterable[str] = REQUIRED_RELEASES) -> dict[str, str]:

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mappa_core.experience import Experience
-from mappa_core.records import Float32, Int32, Int64
+from mappa_core.engine import Experience
+from mappa_engine.arrays import Float32, Int32, Int64
 from mappa_engine.learning.training_sequences import TrainingSequence, build_sequences
 
 IndexGroups = list[list[int]]

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mappa_core.config.schema import CorrectionSection
-from mappa_core.credit.ragged import element_indices
-from mappa_core.experience import Experience
-from mappa_core.records import Bool, Float32, Float64, Int64
+from mappa_core.engine import CorrectionSection, Experience, element_indices
+from mappa_engine.arrays import Bool, Float32, Float64, Int64
 
 _EXPONENT = 700.0
 """Largest exponent whose exp fits in float64, rounded down."""

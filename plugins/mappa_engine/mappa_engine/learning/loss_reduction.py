@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from mappa_core.config.schema import TrainSection
-from mappa_core.errors import ConfigError
-from mappa_core.experience import Experience
-from mappa_core.records import Float64, Int64
+from mappa_core import ConfigError
+from mappa_core.engine import Experience, TrainSection
+from mappa_engine.arrays import Float64, Int64
 
 
 class LossReduction:

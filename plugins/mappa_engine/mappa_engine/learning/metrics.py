@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mappa_core.protocols import LossRows
+from mappa_core.engine import LossRows
 from mappa_engine.learning.logprob_model import Predictions
 
 MetricSums = MutableMapping[str, float]

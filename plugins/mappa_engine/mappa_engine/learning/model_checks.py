@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mappa_core.errors import ModelError
+from mappa_core.engine import ModelError
 from mappa_engine.learning.batching import BatchLayout
 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from mappa_core.config.schema import TrainSection
+from mappa_core.engine import TrainSection
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from mappa_core.experience import Experience
-from mappa_core.records import Float32, Int64
+from mappa_core.engine import Experience
+from mappa_engine.arrays import Float32, Int64
 from mappa_engine.learning.batching import BatchLayout, MicroBatch, build_batches
 from mappa_engine.learning.logprob_model import Predictions
 

@@ -15,8 +15,8 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
-from mappa_core.experience import Demonstrations, Experience
-from mappa_core.records import Int64
+from mappa_core.engine import Demonstrations, Experience
+from mappa_engine.arrays import Int64
 from mappa_engine.learning.batching import BatchLayout, MicroBatch, rank_micro_batches
 from mappa_engine.learning.learner import Learner
 from mappa_engine.learning.training_sequences import TrainingSequence

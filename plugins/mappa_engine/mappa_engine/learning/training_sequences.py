@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mappa_core.credit.ragged import element_indices
-from mappa_core.experience import Experience
-from mappa_core.records import Int32, Int64
+from mappa_core.engine import Experience, element_indices
+from mappa_engine.arrays import Int32, Int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

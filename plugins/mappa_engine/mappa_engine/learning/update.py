@@ -12,10 +12,8 @@ import structlog
 import torch
 from torch import Tensor
 
-from mappa_core.config.schema import TrainSection
-from mappa_core.experience import Advantages, Experience
-from mappa_core.protocols import Loss, LossRows
-from mappa_core.records import Float32, Int64
+from mappa_core.engine import Advantages, Experience, Loss, LossRows, TrainSection
+from mappa_engine.arrays import Float32, Int64
 from mappa_engine.learning.batching import BatchLayout, MicroBatch, build_batches
 from mappa_engine.learning.importance_weights import ImportanceWeights, compute_importance_weights
 from mappa_engine.learning.learner import Learner

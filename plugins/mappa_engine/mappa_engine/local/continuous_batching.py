@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from mappa_core.records import Completion, Int32, Sampling, VersionSpan
+from mappa_core.engine import Completion, Sampling, VersionSpan
+from mappa_engine.arrays import Int32
 from mappa_engine.learning.batching import group_padded, pad_right
 from mappa_engine.local.kv_cache import SlotCache
 from mappa_engine.local.models import decode_step

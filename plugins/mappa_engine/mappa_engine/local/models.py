@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
-from mappa_core.errors import ModelError
+from mappa_core.engine import ModelError
 from mappa_engine.adapters import Adapters
 from mappa_engine.chat import Chat
 from mappa_engine.learning.batching import BatchLayout

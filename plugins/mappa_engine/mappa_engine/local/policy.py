@@ -13,11 +13,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mappa_core.config.schema import TrainSection
-from mappa_core.errors import RunError
-from mappa_core.experience import Receipt
-from mappa_core.protocols import PolicySpec
-from mappa_engine.adapters import base_weights, save_adapter
+from mappa_core import RunError
+from mappa_core.engine import PolicySpec, Receipt, TrainSection
+from mappa_engine.adapters import base_weights
 from mappa_engine.checkpoint import (
     OPTIMISER_FILE,
     STATE_FILE,
@@ -31,7 +29,6 @@ from mappa_engine.learning.batching import MicroBatch
 from mappa_engine.learning.logprob_model import LogprobModel, Predictions
 from mappa_engine.learning.optimiser import Optimiser
 from mappa_engine.local.models import LoadedModel
-from mappa_engine.model_path import resolve_model_path
 
 
 class Policy:
@@ -137,12 +134,3 @@ class Policy:
         own = self._parameters()
         for name, one in weights.items():
             own[name].copy_(one)
-
-    def export(self, folder: Path) -> None:
-        """Write a Hugging Face folder, for a `lora` policy its adapter, without the value head."""
-        if self.lora is None:
-            self.model.save_pretrained(folder, state_dict=base_weights(self.model.state_dict().items()))
-            self.base.chat.tokenizer.save_pretrained(folder)
-        else:
-            adapter = self.base.adapters.parameters(self.name)
-            save_adapter(adapter, self.lora, folder, base=resolve_model_path(self.base.model_name))

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mappa_core.records import Completion, Int32, Message, Sampling, ToolSpec
+from mappa_core import Message, ToolSpec
+from mappa_core.engine import Completion, Sampling
+from mappa_engine.arrays import Int32
 from mappa_engine.local.continuous_batching import Decoder, DecodeRequest, DecodeWave
 from mappa_engine.local.models import LoadedModel
 from mappa_engine.local.worker import Worker

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mappa_core.records import Float64, Sampling
+from mappa_core.engine import Sampling
+from mappa_engine.arrays import Float64
 
 
 def draw_uniforms(sampling: Sampling) -> Float64:

@@ -6,14 +6,16 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from mappa_core.records import Completion
-from mappa_engine.local.continuous_batching import Decoder, DecodeRequest, DecodeWave
+from mappa_core.engine import Completion
+
+if TYPE_CHECKING:
+    from mappa_engine.local.continuous_batching import Decoder, DecodeRequest, DecodeWave
 
 P = ParamSpec("P")
 T = TypeVar("T")
-FinishedRequests = list[tuple[DecodeRequest, Completion]]
+FinishedRequests = list[tuple["DecodeRequest", Completion]]
 
 
 class Worker:

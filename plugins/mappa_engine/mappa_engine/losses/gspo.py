@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from mappa_core.protocols import LossRows
+from mappa_core.engine import LossRows
 from mappa_engine.losses.kl_penalty import Divergence
 from mappa_engine.losses.ratio_clipping import Clip
 from mappa_engine.options import GSPOOptions

@@ -19,8 +19,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mappa_core.errors import ConfigError
-from mappa_core.protocols import LossRows
+from mappa_core import ConfigError
+from mappa_core.engine import LossRows
 
 
 def k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
 
 
 class Clip:

@@ -7,7 +7,7 @@ import string
 from collections.abc import Iterator
 from random import Random
 
-from mappa_core.records import Message
+from mappa_core import Message
 
 _CONSONANTS, _VOWELS = "bcdfghjklmnpqrstvwxyz", "aeiou"
 _MARKS = "?!.,:;"

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
 
-from mappa_core.records import Message
+from mappa_core import Message
 
 PAD, END = "<|pad|>", "<|end|>"
 ROLES = tuple(f"<|{role}|>" for role in ("system", "user", "assistant", "tool"))

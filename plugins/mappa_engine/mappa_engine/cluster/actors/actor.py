@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import structlog
 
-from mappa_core.errors import ActorLost, ActorTimeout, EngineLost
-from mappa_core.records import Process
+from mappa_core.engine import EngineLost, Process
+from mappa_engine.cluster.errors import ActorLost, ActorTimeout
 
 log = structlog.get_logger()
 

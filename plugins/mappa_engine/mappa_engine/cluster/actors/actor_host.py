@@ -10,7 +10,7 @@ from typing import Any
 
 from structlog.contextvars import bound_contextvars
 
-from mappa_core.records import Process
+from mappa_core.engine import Process
 from mappa_engine.process_info import process_info
 
 

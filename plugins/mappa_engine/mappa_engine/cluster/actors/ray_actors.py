@@ -14,11 +14,12 @@ from typing import Any, overload
 
 import structlog
 
-from mappa_core.errors import ActorTimeout, ConfigError, EngineLost
-from mappa_core.records import Process
+from mappa_core import ConfigError
+from mappa_core.engine import EngineLost, Process
 from mappa_engine.cluster.actors.actor import WATCH_GROUP, Actor, ActorCall, death_reason
 from mappa_engine.cluster.actors.deadlines import wait_all
 from mappa_engine.cluster.actors.ray_connection import RayConnection, connect
+from mappa_engine.cluster.errors import ActorTimeout
 
 log = structlog.get_logger()
 

@@ -22,7 +22,8 @@ from typing import Any
 
 import structlog
 
-from mappa_core.errors import ConfigError, EngineLost
+from mappa_core import ConfigError
+from mappa_core.engine import EngineLost
 from mappa_engine.cluster.actors.actor_environment import (
     NO_TELEMETRY,
     local_actor_environment,

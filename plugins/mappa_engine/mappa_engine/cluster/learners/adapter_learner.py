@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from mappa_core.config.schema import TrainSection
+from mappa_core.engine import TrainSection
 from mappa_engine.checkpoint import VALUE_HEAD_PREFIX
 from mappa_engine.cluster.learners.frozen_model import FrozenModel
 from mappa_engine.cluster.learners.process_group import all_reduce_sums

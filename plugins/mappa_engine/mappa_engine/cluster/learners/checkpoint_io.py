@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from safetensors import safe_open
 from torch import Tensor
 
-from mappa_core.errors import RunError
+from mappa_core import RunError
 from mappa_engine.checkpoint import OPTIMISER_FILE, STATE_FILE, WEIGHTS_FILE, check_weights, write_tensors
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mappa_core.errors import EngineLost, MappaError
-from mappa_core.protocols import Loss, PolicySpec
-from mappa_core.records import Float32, Int32, Process
+from mappa_core import MappaError
+from mappa_core.engine import EngineLost, Loss, PolicySpec, Process
+from mappa_engine.arrays import Float32, Int32
 from mappa_engine.cluster.actors import Actor, ActorCall, RayActors, ReservedBundle
 from mappa_engine.cluster.learners.deepspeed_config import check_deepspeed_options
 from mappa_engine.cluster.learners.rank import LearnerConfig, LearnerRank

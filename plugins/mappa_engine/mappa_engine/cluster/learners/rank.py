@@ -12,11 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mappa_core.config.schema import TrainSection
-from mappa_core.errors import EngineError
-from mappa_core.experience import Advantages, Experience
-from mappa_core.protocols import Loss, PolicySpec
-from mappa_core.records import Float32, Int32
+from mappa_core.engine import Advantages, EngineError, Experience, Loss, PolicySpec, TrainSection
+from mappa_engine.arrays import Float32, Int32
 from mappa_engine.checkpoint import VALUE_HEAD_PREFIX, load_start_weights
 from mappa_engine.cluster.learners import checkpoint_io
 from mappa_engine.cluster.learners.adapter_learner import AdapterLearner

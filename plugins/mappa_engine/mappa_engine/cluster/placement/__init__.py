@@ -8,7 +8,6 @@ from mappa_engine.cluster.placement.candidates import PoolPlacement as PoolPlace
 from mappa_engine.cluster.placement.format import format_placement as format_placement
 from mappa_engine.cluster.placement.placement import Placement as Placement
 from mappa_engine.cluster.placement.resources import DeviceSlot as DeviceSlot
-from mappa_engine.cluster.placement.resources import Node as Node
 from mappa_engine.cluster.placement.resources import Resources as Resources
 from mappa_engine.cluster.placement.search import find_placement as find_placement
 from mappa_engine.model_shape import ModelShape as ModelShape

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from mappa_core.protocols import PolicySpec
+from mappa_core.engine import PolicySpec
 from mappa_engine.cluster.placement.resources import DeviceSlot
 from mappa_engine.options import ClusterOptions
 

@@ -16,7 +16,7 @@ _CHOICES = {
     "dtype": ("auto", *BYTES_PER_NUMBER),
     "transport": ("auto", "store", "nccl", "ipc"),
 }
-_COUNTS = ("learner_ranks", "samplers", "tensor_parallel", "kv_cache_mb", "packed_tokens", "window")
+_COUNTS = ("learner_ranks", "samplers", "tensor_parallel", "kv_cache_mb", "packed_tokens", "max_model_len")
 MB = 1 << 20
 
 
@@ -40,7 +40,8 @@ def check_windows(inputs: MemoryInputs, pools: Sequence[PolicyUnit]) -> None:
         window, pieces = inputs.window(shape), options.tensor_parallel
         if window > shape.window:
             raise ConfigError(
-                f"engine.options.max_model_len={window} is longer than the window of {pool.model}, {shape.window} tokens"
+                f"engine.options.max_model_len={window} is longer than the window of {pool.model}, "
+                f"{shape.window} tokens"
             )
         if shape.heads % pieces:
             raise ConfigError(

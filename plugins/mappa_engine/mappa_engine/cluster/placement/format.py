@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from mappa_core.engine import EnginePlan
 from mappa_engine.cluster.placement.memory import PHASES, ActorRole, MemoryLoad, Phase
 from mappa_engine.cluster.placement.placement import Placement
 from mappa_engine.memory_estimate import MemoryParts, format_bytes
@@ -71,6 +72,17 @@ def memory_lines(placement: Placement) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
+def placement_plan(placement: Placement) -> EnginePlan:
+    """Build the plan: what runs where, its memory by phase and part, and the memory of the machines themselves."""
+    hosts = (f"memory of {host} itself: {format_bytes(size)}" for host, size in placement.host_bytes.items())
+    return EnginePlan(
+        tables=(tuple(placement_rows(placement)), tuple(memory_rows(placement))),
+        lines=(*memory_lines(placement), *hosts),
+        notes=placement.notes,
+        details={"placement": placement_json(placement)},
+    )
+
+
 def placement_json(placement: Placement) -> dict[str, Any]:
     """Convert a placement to JSON values; memory is in bytes."""
     return {
@@ -123,8 +135,8 @@ def explain_misfit(nearest: Placement, helping: Mapping[str, Placement]) -> str:
         peak = max(other.peak(one)[0] for one in range(len(other.slots)))
         lines.append(f"  {what}: {format_bytes(peak)}, which {'fits' if other.fits else 'is still too much'}")
     lines.append(
-        "  also a smaller engine.options.max_model_len, packed_tokens or kv_cache_mb, fewer samplers, more GPUs, or policies "
-        "of kind lora, which share a model"
+        "  also a smaller engine.options.max_model_len, packed_tokens or kv_cache_mb, fewer samplers, more GPUs, or "
+        "policies of kind lora, which share a model"
     )
     return "\n".join(lines)
 

@@ -6,19 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
+from mappa_core.engine import Machine
 
 Device = Literal["gpu", "cpu"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """A machine. `gpu_bytes` is the memory of each of its GPUs."""
-
-    host: str
-    cpus: int
-    gpus: int = 0
-    gpu_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +30,7 @@ class DeviceSlot:
 class Resources:
     """The nodes of a cluster."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[Machine, ...]
 
     @property
     def device(self) -> Device:
@@ -64,7 +55,7 @@ class Resources:
         return tuple(slots)
 
 
-def _slots_of(node: Node, device: Device) -> Sequence[DeviceSlot]:
+def _slots_of(node: Machine, device: Device) -> Sequence[DeviceSlot]:
     if device == "gpu":
         return [DeviceSlot(host=node.host, device=device, number=one, size=node.gpu_bytes) for one in range(node.gpus)]
     return [DeviceSlot(host=node.host, device=device, number=one) for one in range(node.cpus)]

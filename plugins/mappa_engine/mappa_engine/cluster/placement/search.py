@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mappa_core.errors import ConfigError
-from mappa_core.protocols import PolicySpec
+from mappa_core import ConfigError
+from mappa_core.engine import PolicySpec
 from mappa_engine.cluster.placement.candidates import CandidateLayout, candidate_layouts, learner_units, sampler_units
 from mappa_engine.cluster.placement.checks import check_options, check_windows
 from mappa_engine.cluster.placement.format import explain_misfit

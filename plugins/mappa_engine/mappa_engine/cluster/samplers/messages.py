@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mappa_core.records import Finish, Float32, Int32, Sampling, VersionSpan
+from mappa_core.engine import Finish, Sampling, VersionSpan
+from mappa_engine.arrays import Float32, Int32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

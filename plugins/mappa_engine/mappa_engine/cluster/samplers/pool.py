@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 import structlog
 
-from mappa_core.errors import EngineError, EngineLost
-from mappa_core.records import Int32, Sampling
+from mappa_core.engine import EngineError, EngineLost, Sampling
+from mappa_engine.arrays import Int32
 from mappa_engine.cluster.actors.ray_actors import RayActors
 from mappa_engine.cluster.samplers.messages import Generation, GenerationRequest, SamplerConfig
 from mappa_engine.cluster.samplers.remote_engine import Deadlines, EngineResources, PendingRequest, RemoteEngine

@@ -11,10 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from mappa_core.errors import ActorTimeout, EngineError, EngineLost
-from mappa_core.records import Float32, Int32
+from mappa_core.engine import EngineError, EngineLost
+from mappa_engine.arrays import Float32, Int32
 from mappa_engine.cluster.actors.actor import Actor
 from mappa_engine.cluster.actors.ray_actors import RayActors, ReservedBundle
+from mappa_engine.cluster.errors import ActorTimeout
 from mappa_engine.cluster.samplers.messages import (
     Generation,
     GenerationRequest,

@@ -6,7 +6,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from mappa_core.records import Int32
+from mappa_engine.arrays import Int32
 
 BLOCK_TOKENS = 64
 """Tokens per block of a prompt: a shorter common prefix does not affect routing."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mappa_core.records import Completion, Int32, Message, Sampling, ToolSpec
+from mappa_core import Message, ToolSpec
+from mappa_core.engine import Completion, Sampling
+from mappa_engine.arrays import Int32
 from mappa_engine.cluster.samplers.pool import SamplerPool
 from mappa_engine.model_info import ModelInfo
 from mappa_engine.sampling_checks import check_request

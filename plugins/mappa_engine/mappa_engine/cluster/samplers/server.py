@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from mappa_core.errors import EngineError
-from mappa_core.records import Int32
+from mappa_core.engine import EngineError
+from mappa_engine.arrays import Int32
 from mappa_engine.cluster.samplers.messages import GenerationRequest, RequestResult, SamplerConfig
 from mappa_engine.cluster.samplers.step_loop import SequenceLogprobs, StepLoop
 from mappa_engine.cluster.samplers.weight_loader import BucketQueue

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from mappa_core.errors import EngineError
-from mappa_core.records import Float32, Int32
+from mappa_core.engine import EngineError
+from mappa_engine.arrays import Float32, Int32
 from mappa_engine.cluster.samplers.messages import Generation, GenerationRequest, RequestResult, RequestWave
 
 _P = ParamSpec("_P")

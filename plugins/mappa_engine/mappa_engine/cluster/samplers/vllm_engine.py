@@ -20,8 +20,9 @@ from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from mappa_core.errors import ConfigError, EngineError
-from mappa_core.records import Float32, Int32, VersionSpan
+from mappa_core import ConfigError
+from mappa_core.engine import EngineError, VersionSpan
+from mappa_engine.arrays import Float32, Int32
 from mappa_engine.cluster.samplers.messages import Generation, GenerationRequest, SamplerConfig
 from mappa_engine.cluster.samplers.suspending_scheduler import SuspendingScheduler
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from mappa_core.errors import EngineError
+from mappa_core.engine import EngineError
 from mappa_engine.cluster.sync.buckets import Bucket, ReceivedBucket
 
 _POLL_S = 0.1

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from mappa_core.errors import RunError
-from mappa_core.records import Float32, Int32
+from mappa_core import RunError
+from mappa_engine.arrays import Float32, Int32
 from mappa_engine.checkpoint import STATE_FILE, VALUE_HEAD_PREFIX, WEIGHTS_FILE
 from mappa_engine.cluster.sync.buckets import Bucket, NamedTensor
 from mappa_engine.cluster.sync.sender import BucketSender

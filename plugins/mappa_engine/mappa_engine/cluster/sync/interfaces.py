@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from mappa_core.records import Float32, Int32
+from mappa_engine.arrays import Float32, Int32
 from mappa_engine.cluster.sync.transfer_records import ReceivedWeights, SentWeights
 
 

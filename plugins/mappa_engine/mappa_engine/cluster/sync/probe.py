@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mappa_core.errors import SyncError
-from mappa_core.experience import Experience
-from mappa_core.records import Float32, Int32
+from mappa_core.engine import Experience
+from mappa_engine.arrays import Float32, Int32
+from mappa_engine.cluster.errors import SyncError
 
 SEQUENCES, LENGTH = 4, 32
 """A wrong tensor affects every token, so few suffice; they are from several sequences, as a stale cache may affect only

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import structlog
 
-from mappa_core.errors import EngineError, SyncError
-from mappa_core.experience import Experience, Receipt
-from mappa_core.records import Float32, Int32
+from mappa_core.engine import EngineError, Experience, Receipt
+from mappa_engine.arrays import Float32, Int32
+from mappa_engine.cluster.errors import SyncError
 from mappa_engine.cluster.sync import probe
 from mappa_engine.cluster.sync.interfaces import EnginePool, SamplerEngine, WeightProvider
 from mappa_engine.cluster.sync.transfer_records import SentWeights, check_received, check_sent

@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 import xxhash
 
-from mappa_core.errors import SyncError
+from mappa_engine.cluster.errors import SyncError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,24 @@
+"""Errors of the engine `cluster`.
+
+EngineError
+├── SyncError             new weights did not reach a sampler, or not as the learner sent them
+└── EngineLost            an engine process died or hangs; the run itself is sound
+    ├── ActorLost         it died, or its node did
+    └── ActorTimeout      it did not answer in time
+"""
+
+from __future__ import annotations
+
+from mappa_core.engine import EngineError, EngineLost
+
+
+class SyncError(EngineError):
+    """New weights did not reach a sampler, or not as the learner sent them. The message names policy and engine."""
+
+
+class ActorLost(EngineLost):
+    """An actor died, was killed, or went with its node. The message says how it ended."""
+
+
+class ActorTimeout(EngineLost):
+    """An actor did not answer in time or sends no heartbeat. It may still be running; its owner has to stop it."""
