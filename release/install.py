@@ -1,17 +1,21 @@
 """Install the wheels of dist/ into empty environments, as strangers would, and use them where no repository is.
 
 lowest    core with the lowest versions that it promises: the light part of the tests
-newest    core, a provider and a team with the newest versions there are, but without torch: the same tests, then
-          `mappa observe` of a team behind an API, and of the run that this left
+core      core and a provider with the newest versions there are, without torch: the same tests; then a third party's
+          team, coach and engine train, an agent of it behind an API; commands and offers of missing parts say what to
+          install
 training  `pip install mappa-core mappa-dsbench` with the versions of constraints.txt: `mappa train`
+all       every wheel: `mappa doctor`, `mappa observe` of a team behind an API and of the run that this left, its
+          report, the commands of every part
 
-`python release/install.py [lowest] [newest] [training]` tries those that are named, or all. `make dist` comes first.
+`python release/install.py [lowest] [core] [training] [all]` tries those that are named, or all, after `make dist`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +36,7 @@ from version import ROOT, current
 DIST = ROOT / "dist"
 LIGHT = ("config", "credit", "store", "coaching", "calls")
 """Folders of tests that need core's light dependencies alone."""
+PARTS = ("engine", "sandbox", "analysis", "gateway", "mcp")
 TESTING = ("hypothesis", "pytest-timeout", "pytest-xdist")
 """What these tests need beside the extra `test`."""
 PYTHON = "```python\nprint(6 * 7)\n```"
@@ -55,15 +60,25 @@ class Environment:
 
     def run(self, program: str, *arguments: str) -> str:
         """What a program of the environment prints, which is shown where it fails."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
-        environment |= {"PYTHONNOUSERSITE": "1", "OMP_NUM_THREADS": "1", "PATH": path}
-        command = [str(self.folder / "bin" / program), *arguments]
-        done = subprocess.run(command, cwd=self.place, env=environment, stdout=subprocess.PIPE, text=True)
+        done = self._run(program, *arguments)
         if done.returncode:
-            print(done.stdout[-8000:], file=sys.stderr)
+            print(done.stdout[-8000:], done.stderr[-8000:], sep="\n", file=sys.stderr)
             raise SystemExit(f"{program} {' '.join(arguments)} ended with exit code {done.returncode}")
         return done.stdout
+
+    def refuse(self, words: str, program: str, *arguments: str) -> None:
+        """Hold a program to refusing wrong input: exit code 2, no traceback, and `words` in what it says."""
+        done = self._run(program, *arguments)
+        if done.returncode != 2 or words not in done.stderr or "Traceback" in done.stderr:
+            print(done.stdout[-4000:], done.stderr[-4000:], sep="\n", file=sys.stderr)
+            raise SystemExit(f"{program} {' '.join(arguments)}: exit code {done.returncode}, not 2 with {words!r}")
+
+    def _run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        environment |= {"PYTHONNOUSERSITE": "1", "OMP_NUM_THREADS": "1", "PATH": path, "COLUMNS": "400"}
+        command = [str(self.folder / "bin" / program), *arguments]
+        return subprocess.run(command, cwd=self.place, env=environment, capture_output=True, text=True)
 
     def check(self, *, torch: bool) -> None:
         """Hold the environment to what it is to be: core of this version from its wheel, with or without torch."""
@@ -77,13 +92,22 @@ class Environment:
 
     def light_tests(self) -> None:
         """Run a copy of the light tests; the repository is nowhere near."""
-        shared = ("pyproject.toml", "conftest.py", "tests/conftest.py", "tests/third_party")
-        for name in (*shared, *(f"tests/{folder}" for folder in LIGHT)):
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-            (self.place / name).parent.mkdir(exist_ok=True)
-            copy(ROOT / name, self.place / name)
+        for name in ("pyproject.toml", "conftest.py", "tests/third_party", *(f"tests/{folder}" for folder in LIGHT)):
+            copy = self.place / name
+            copy.parent.mkdir(exist_ok=True)
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, copy, ignore=needs_parts)
+            else:
+                shutil.copy(ROOT / name, copy)
         shown = self.run("pytest", "-p", "no:cacheprovider", "--numprocesses=2", "--dist=worksteal", "tests")
         print(f"  {shown.splitlines()[-1]}")
+
+
+def needs_parts(folder: str, names: list[str]) -> list[str]:
+    """Tests that use other distributions of the project than core."""
+    others = re.compile(r"\bmappa_(?!core\b)[a-z]+\b(?=[.\s/])")
+    tests = [name for name in names if name.startswith("test_") and name.endswith(".py")]
+    return [name for name in tests if others.search((Path(folder) / name).read_text())]
 
 
 def lowest(environment: Environment) -> None:
@@ -92,31 +116,30 @@ def lowest(environment: Environment) -> None:
     environment.light_tests()
 
 
-def newest(environment: Environment) -> None:
-    """Of the team only what it needs to play: its package asks for torch, because it brings a model to train."""
-    project = tomllib.loads((ROOT / "plugins/mappa_mathchat/pyproject.toml").read_text())["project"]
-    others = [one for one in project["dependencies"] if not one.startswith("mappa-core")]
-    environment.install("mappa-core[test]", "mappa-coach-openai", *others, *TESTING)
-    environment.install("mappa-mathchat", options=("--no-deps",))
+def core(environment: Environment) -> None:
+    stranger = environment.place / "acme_doubles"
+    shutil.copytree(ROOT / "tests/third_party/acme_doubles", stranger)
+    environment.install("mappa-core[test]", "mappa-coach-openai", str(stranger), *TESTING)
     environment.check(torch=False)
     environment.light_tests()
+    words = ("run.root=runs", "run.name=doubles", "train.iterations=2", "train.samples=2")
     with answering() as url:
-        policy = {"kind": "api", "use": "openai", "options": {"model": "any", "base_url": url, "api_key_env": None}}
-        words = ("eval.problems=4", "run.root=runs", f"policies.default={json.dumps(policy)}")
-        played = json.loads(environment.run("mappa", "observe", "--plugin", "mathchat", "--json", *words))
-    stored = json.loads(environment.run("mappa", "observe", played["folder"], "--json"))
-    actions = {name: agent["actions"] for name, agent in played["agents"].items()}
-    if played["rollouts"] != 4 or set(actions.values()) != {4}:
-        raise SystemExit(f"observed something else than four rollouts, an action of each agent in each: {played}")
-    if stored["agents"] != played["agents"]:
-        raise SystemExit(f"the stored run shows something else than was played: {stored}")
-    print(f"  observed the actions of {', '.join(actions)}")
+        policy = f"policies.checker={json.dumps(api_policy(url))}"
+        shown = environment.run("mappa", "train", "--plugin", "doubles", "--json", *words, policy)
+        graded = environment.run("mappa", "eval", "--plugin", "doubles", "--json", policy, "eval.problems=2")
+    trained = json.loads(shown.splitlines()[-1])
+    if trained["iterations"] != 2 or not json.loads(graded.splitlines()[-1]):
+        raise SystemExit(f"trained something else than two iterations: {trained}")
+    environment.run("mappa", "runs", "show", "runs/doubles")
+    environment.refuse('pip install "mappa-analysis"', "mappa", "report", "runs/doubles")
+    environment.refuse('pip install "mappa-engine"', "mappa", "train", "--plugin", "doubles", "engine.use=local")
+    tool = "tools.python={use: python, limits: {wall_s: 5}}"
+    environment.refuse('pip install "mappa-sandbox"', "mappa", "train", "--plugin", "doubles", tool)
+    print(f"  trained {trained['iterations']} iterations of a third party's team; missing parts are named")
 
 
 def training(environment: Environment) -> None:
-    # torch comes first and alone: with it in place nothing asks the registry for a build with CUDA.
-    pinned = ROOT / "constraints.txt"
-    environment.install("torch", constraints=pinned)
+    pinned = install_torch(environment)
     environment.install("mappa-core", "mappa-dsbench", constraints=pinned)
     environment.check(torch=True)
     words = ("train.iterations=2", "train.prompts=2", "eval.problems=4", "run.root=runs")
@@ -127,8 +150,42 @@ def training(environment: Environment) -> None:
     print(f"  trained {trained['iterations']} iterations")
 
 
+def all_wheels(environment: Environment) -> None:
+    pinned = install_torch(environment)
+    projects = (tomllib.loads(file.read_text())["project"]["name"] for file in ROOT.glob("plugins/*/pyproject.toml"))
+    environment.install("mappa-core[data]", *projects, constraints=pinned)
+    environment.check(torch=True)
+    environment.run("python", "-c", "; ".join(f"import mappa_{part}" for part in PARTS))
+    environment.run("mappa", "doctor")
+    with answering() as url:
+        words = ("eval.problems=4", "run.root=runs", f"policies.default={json.dumps(api_policy(url))}")
+        played = json.loads(environment.run("mappa", "observe", "--plugin", "mathchat", "--json", *words))
+    stored = json.loads(environment.run("mappa", "observe", played["folder"], "--json"))
+    actions = {name: agent["actions"] for name, agent in played["agents"].items()}
+    if played["rollouts"] != 4 or set(actions.values()) != {4}:
+        raise SystemExit(f"observed something else than four rollouts, an action of each agent in each: {played}")
+    if stored["agents"] != played["agents"]:
+        raise SystemExit(f"the stored run shows something else than was played: {stored}")
+    environment.run("mappa", "report", played["folder"])
+    for command in ("view", "gateway", "sandbox", "plan", "export", "import", "compare", "sweep", "coach", "recoach"):
+        environment.run("mappa", command, "--help")
+    print(f"  observed the actions of {', '.join(actions)}; every part is there")
+
+
+def install_torch(environment: Environment) -> Path:
+    """Install torch first and alone, so that nothing asks the registry for a build with CUDA; return what is pinned."""
+    pinned = ROOT / "constraints.txt"
+    environment.install("torch", constraints=pinned)
+    return pinned
+
+
+def api_policy(url: str) -> dict[str, Any]:
+    """A policy behind the API at `url`."""
+    return {"kind": "api", "use": "openai", "options": {"model": "any", "base_url": url, "api_key_env": None}}
+
+
 WAYS: Mapping[str, Callable[[Environment], None]] = MappingProxyType(
-    {"lowest": lowest, "newest": newest, "training": training}
+    {"lowest": lowest, "core": core, "training": training, "all": all_wheels}
 )
 
 
