@@ -40,7 +40,7 @@ from scenes import VERDICTS, of_mathchat
 
 from mappa_analysis.coach_eval.batch_judge import JudgingLimits, judge_actions
 from mappa_coach_openai import mappa_transports
-from mappa_core.coaching.llm_offer import llm_coach_offer
+from mappa_core.coaching.llm_coach import llm_coach_offer
 from mappa_core.coaching.prompt import PromptBuilder
 from mappa_core.coaching.reply_parser import ReplySchema
 from mappa_core.records import Scene

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
-from mappa_core.calls.client import ProviderClient
-from mappa_core.calls.options import ApiPolicyOptions, merge_options
-from mappa_core.calls.reasoning_text import split_reasoning
+from mappa_core.calls.client import ProviderClient, derive_offer
+from mappa_core.calls.options import ApiPolicyOptions
+from mappa_core.calls.reply_text import split_reasoning
 from mappa_core.errors import CallError, ConfigError, PromptTooLong
 from mappa_core.hookspecs import Offer
 from mappa_core.protocols import Provider, Request, Transport
@@ -25,12 +25,7 @@ _FINISH: dict[Literal["end", "length", "blocked"], Finish] = {"end": "stop", "le
 
 def api_policy_offer(offer: Offer[Transport]) -> Offer[ApiPolicy]:
     """Build the offer of an API policy from a transport, under the same name."""
-
-    def build(options: Any) -> ApiPolicy:
-        caller = ProviderClient(offer.build(options), name=offer.name, limits=options.limits, price=options.price)
-        return ApiPolicy(caller, options)
-
-    return Offer(offer.name, build, merge_options(ApiPolicyOptions, offer.options))
+    return derive_offer(offer, ApiPolicyOptions, ApiPolicy)
 
 
 class ApiPolicy:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mappa_core.calls.circuit_breaker import CircuitBreaker
-from mappa_core.calls.options import CallLimits, Price
+from mappa_core.calls.options import CallLimits, Price, merge_options
 from mappa_core.calls.prices import cost
 from mappa_core.calls.rate_limit import ConcurrencyLimiter, RateLimiter
 from mappa_core.errors import CallError, CallFault
+from mappa_core.hookspecs import Offer
 from mappa_core.protocols import Provider, Reply, Request, Transport
 from mappa_core.records import Message, Usage
 
@@ -166,6 +167,21 @@ class ProviderClient:
         if usage is None:
             return Usage(calls=calls)
         return replace(usage, calls=calls, usd=cost(usage, self._price))
+
+
+def derive_offer(offer: Offer[Transport], added: type, build: Callable[[ProviderClient, Any], T]) -> Offer[T]:
+    """Derive the offer of a user of a provider from that of its transport, under the same name. The options are those
+    of the transport and those `added`; `build` takes the client and the options.
+
+    Raises:
+        PluginError: the transport's options cannot be extended.
+    """
+
+    def build_with_client(options: Any) -> T:
+        client = ProviderClient(offer.build(options), name=offer.name, limits=options.limits, price=options.price)
+        return build(client, options)
+
+    return Offer(offer.name, build_with_client, merge_options(added, offer.options))
 
 
 def _now() -> float:

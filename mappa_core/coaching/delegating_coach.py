@@ -11,11 +11,8 @@ from mappa_core.records import Trajectory
 
 
 class DelegatingCoach(Coach):
-    """Passes on to other coaches whatever is not a judgement. Subclasses implement `score` and, to judge several actions
-    by one call, `review`.
-
-    `coaches` are named: their states are kept under these names.
-    """
+    """Passes on to other coaches what is no judgement. Subclasses implement `score`, and `review` if one call judges
+    several actions. The states of `coaches` are stored under their names."""
 
     def __init__(self, coaches: Mapping[str, Coach]) -> None:
         self._coaches = dict(coaches)

@@ -5,21 +5,39 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from typing import Any
 
 import structlog
 
-from mappa_core.calls.client import ProviderClient
+from mappa_core.calls.client import ProviderClient, derive_offer
 from mappa_core.coaching.options import LLMCoachOptions
 from mappa_core.coaching.prompt import CoachPrompt, PromptBuilder
 from mappa_core.coaching.reply_parser import BadReply, ParsedVerdict, ReplySchema
 from mappa_core.coaching.single_flight import SingleFlight
 from mappa_core.errors import CallError, CoachError
-from mappa_core.protocols import Cassette, Coach, Provider, Reply, ReplyFormat, Request
+from mappa_core.hookspecs import Offer
+from mappa_core.protocols import Cassette, Coach, Provider, Reply, ReplyFormat, Request, Transport
 from mappa_core.records import Scene, Usage, Verdict
 
 log = structlog.get_logger()
+
+
+def llm_coach_offer(offer: Offer[Transport]) -> Offer[Coach]:
+    """Build the offer of an LLM coach from a transport, under the same name.
+
+    Raises:
+        PluginError: the transport's options cannot be extended.
+    """
+    # Names of environment variables affect no answer.
+    names = [field.name for field in fields(offer.options) if not field.name.endswith("_env")]
+
+    def build(client: ProviderClient, options: Any) -> Coach:
+        settings = json.dumps({name: getattr(options, name) for name in names}, sort_keys=True, default=str)
+        return LLMCoach(client, PromptBuilder(options, count=client.count), options, settings=settings)
+
+    return derive_offer(offer, LLMCoachOptions, build)
 
 
 class LLMCoach(Coach):

@@ -7,14 +7,12 @@ a reason; otherwise it would have to make up a number.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from mappa_core.calls.reasoning_text import split_reasoning
+from mappa_core.calls.reply_text import AmbiguousObject, parse_json
 from mappa_core.errors import CoachError
 from mappa_core.records import MAX_SCORE, NOBODY, Verdict
 
@@ -58,7 +56,10 @@ class ReplySchema:
         Raises:
             BadReply: the reply as a whole is invalid.
         """
-        reply = _extract_json(text)
+        try:
+            reply = parse_json(text)
+        except ValueError as error:
+            raise BadReply(str(error)) from error
         if self.actions is None:
             return (self._parse_verdict(reply, ()),)
         _check_object(reply, ("actions",))
@@ -132,52 +133,10 @@ def _or_null(schema: Mapping[str, Any], description: str) -> dict[str, Any]:
     return {"anyOf": [schema, {"type": "null"}], "description": description}
 
 
-class _DuplicateKeys(dict[str, Any]):
-    """A JSON object with a duplicate key, which is ambiguous."""
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    return found if len(found) == len(pairs) else _DuplicateKeys(found)
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys)
-_FENCE = re.compile(r"(`{3,})(?:json)?[ \t\r]*\n(.*)\n\1", re.DOTALL | re.IGNORECASE)
-
-
-def _extract_json(text: str) -> Any:
-    """Parse `text` as JSON, else the text after its reasoning: in this order, as a valid reply may quote a reasoning
-    tag in a string."""
-    try:
-        return _decode(_strip_fence(text))
-    except BadReply:
-        reasoning, rest = split_reasoning(text)
-        if reasoning is None:
-            raise
-    return _decode(_strip_fence(rest))
-
-
-def _strip_fence(text: str) -> str:
-    fenced = _FENCE.fullmatch(text.strip())
-    return fenced[2] if fenced else text
-
-
-def _decode(text: str) -> Any:
-    if not text.strip():
-        raise BadReply("it is empty")
-    try:
-        return _DECODER.decode(text)
-    except json.JSONDecodeError as error:
-        what = error.msg.removesuffix(" at")
-        raise BadReply(f"it is no JSON: {what} at line {error.lineno}, column {error.colno}") from error
-    except (ValueError, RecursionError) as error:
-        raise BadReply("it holds a number that is too long or lists that are nested too deep") from error
-
-
 def _check_object(value: Any, keys: tuple[str, ...]) -> None:
     if not isinstance(value, dict):
         raise BadReply(f"there must be a JSON object with the keys {', '.join(keys)}")
-    if isinstance(value, _DuplicateKeys):
+    if isinstance(value, AmbiguousObject):
         raise BadReply("a key occurs twice")
     if missing := [key for key in keys if key not in value]:
         raise BadReply(f"the key `{missing[0]}` is missing")

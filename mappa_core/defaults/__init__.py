@@ -69,9 +69,9 @@ def mappa_estimators() -> Iterable[Offer[Estimator]]:
 
 def coach_from_transport(offer: Offer[Transport]) -> Offer[Coach]:
     """Derive the offer of a coach from the offer of its transport."""
-    from mappa_core.coaching import llm_offer
+    from mappa_core.coaching import llm_coach
 
-    return llm_offer.llm_coach_offer(offer)
+    return llm_coach.llm_coach_offer(offer)
 
 
 def policy_from_transport(offer: Offer[Transport]) -> Offer[ApiPolicy]:

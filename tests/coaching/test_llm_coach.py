@@ -16,8 +16,7 @@ from structlog.testing import capture_logs
 
 from mappa_core.calls.client import ProviderClient
 from mappa_core.calls.options import CallLimits, Price
-from mappa_core.coaching.llm_coach import LLMCoach
-from mappa_core.coaching.llm_offer import llm_coach_offer
+from mappa_core.coaching.llm_coach import LLMCoach, llm_coach_offer
 from mappa_core.coaching.options import LLMCoachOptions
 from mappa_core.coaching.prompt import CoachPrompt, PromptBuilder
 from mappa_core.config.layers import SettingsNode

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.calls.reasoning_text import split_reasoning
+from mappa_core.calls.reply_text import split_reasoning
 
 PARTS = st.sampled_from(["<think>", "</think>", "<reasoning>", "</reasoning>", "\n", " ", "a", "7", "{", "<", "think"])
 

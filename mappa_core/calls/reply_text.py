@@ -1,0 +1,65 @@
+"""Reads the text of replies: reasoning text, which self-hosted servers may leave in, and JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_TAG = "(?:think|thinking|thought|reasoning)"
+# Possessive `*+`: a reply of white space alone would otherwise be searched once for every space of it.
+_REASONING = re.compile(rf"\s*+(?:<{_TAG}>)?((?:(?!<{_TAG}>).)*?)</{_TAG}>\s*", re.DOTALL)
+_UNCLOSED_REASONING = re.compile(rf"\s*+<{_TAG}>(.*)", re.DOTALL)
+
+
+def split_reasoning(text: str) -> tuple[str | None, str]:
+    """Return (the reasoning text at the start of `text` or None, the text after it).
+
+    Reasoning stands between tags. The opening tag can be missing, if it was in the prompt; the closing tag too, if the
+    tokens ran out: then nothing follows. Text that does not start with reasoning is returned unchanged.
+    """
+    reasoning = _REASONING.match(text) or _UNCLOSED_REASONING.match(text)
+    return (None, text) if reasoning is None else (reasoning[1].strip("\n"), text[reasoning.end() :])
+
+
+class AmbiguousObject(dict[str, Any]):
+    """A JSON object with a duplicate key."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else AmbiguousObject(found)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+_FENCE = re.compile(r"(`{3,})(?:json)?[ \t\r]*\n(.*)\n\1", re.DOTALL | re.IGNORECASE)
+
+
+def parse_json(text: str) -> Any:
+    """Parse a reply that is JSON, alone or in one Markdown code fence, else what follows its reasoning text: in this
+    order, as a valid reply may quote a reasoning tag in a string.
+
+    Raises:
+        ValueError: it is no JSON; the message quotes nothing of the reply.
+    """
+    try:
+        return _decode(text)
+    except ValueError:
+        reasoning, rest = split_reasoning(text)
+        if reasoning is None:
+            raise
+    return _decode(rest)
+
+
+def _decode(text: str) -> Any:
+    fenced = _FENCE.fullmatch(text.strip())
+    text = fenced[2] if fenced else text
+    if not text.strip():
+        raise ValueError("it is empty")
+    try:
+        return _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        what = error.msg.removesuffix(" at")
+        raise ValueError(f"it is no JSON: {what} at line {error.lineno}, column {error.colno}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError("it holds a number that is too long or lists that are nested too deep") from error
