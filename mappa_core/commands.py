@@ -3,6 +3,7 @@
 A command of a package is an entry point of the group `mappa.commands` that names a click command.
 """
 
+from mappa_core.calls.spend_ledger import Ledger as Ledger
 from mappa_core.cli.announce import announce_providers as announce_providers
 from mappa_core.cli.announce import announce_sandboxes as announce_sandboxes
 from mappa_core.cli.main import blocked_plugins as blocked_plugins
@@ -25,8 +26,21 @@ from mappa_core.config.compose import ComposedConfig as ComposedConfig
 from mappa_core.config.compose import build_options as build_options
 from mappa_core.config.compose import compose as compose
 from mappa_core.config.compose import restore as restore
+from mappa_core.config.layers import with_origin as with_origin
 from mappa_core.config.schema import RunConfig as RunConfig
+from mappa_core.config.yaml_io import format_scalar as format_scalar
+from mappa_core.config.yaml_io import format_yaml as format_yaml
+from mappa_core.config.yaml_io import parse_overrides as parse_overrides
+from mappa_core.config.yaml_io import parse_yaml as parse_yaml
 from mappa_core.evaluation.standalone import evaluate_standalone as evaluate_standalone
 from mappa_core.plugins import Registry as Registry
 from mappa_core.plugins import did_you_mean as did_you_mean
 from mappa_core.plugins import load_plugins as load_plugins
+from mappa_core.rollout.team import NamedCoach as NamedCoach
+from mappa_core.session.credit import build_estimator as build_estimator
+from mappa_core.session.credit import build_experience_builder as build_experience_builder
+from mappa_core.session.policies import assign_policies as assign_policies
+from mappa_core.session.stored_runs import StoredScenes as StoredScenes
+from mappa_core.session.stored_runs import open_coach as open_coach
+from mappa_core.session.stored_runs import open_stored_scenes as open_stored_scenes
+from mappa_core.session.toolset import build_tools as build_tools

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.protocols import Coach, Sampler, Split, Tool, Workflow
-from mappa_core.records import Sampling, Step, Task, ToolLimits, Trajectory, Verdict
+from mappa_core.records import Sampling, Scene, Step, Task, ToolLimits, Trajectory, Verdict
 from mappa_core.store.counterfactuals import COUNTERFACTUAL, counterfactual_id
 from mappa_core.tools.scratch import ScratchRunner
 
@@ -22,6 +24,43 @@ class NamedCoach:
 
     name: str
     coach: Coach
+
+    async def judge(
+        self,
+        scenes: Sequence[Scene],
+        *,
+        review: bool,
+        ledger: Ledger,
+        timeout_s: float,
+        show: Callable[[Scene], Awaitable[Scene]] | None = None,
+    ) -> list[Verdict]:
+        """Judge scenes of one trajectory, in one request (`review`) or one by one. Any exception of the coach, a
+        reached spending cap and a timeout become `failed` verdicts, which carry no gradient and count against
+        `coach.max_missing`.
+
+        Args:
+            show: adds to a scene what its coach may see, within the timeout.
+        """
+        started = time.perf_counter()
+        try:
+            ledger.check()
+            async with asyncio.timeout(timeout_s):
+                shown = scenes if show is None else [await show(scene) for scene in scenes]
+                given = await self.coach.review(shown) if review else [await self.coach.score(one) for one in shown]
+            if len(given) != len(scenes):
+                raise TypeError(f"the coach gave {len(given)} verdicts on {len(scenes)} actions")
+        except TimeoutError:
+            given = [Verdict.failed(f"no verdict within {timeout_s:g} s")] * len(scenes)
+        except Exception as error:  # noqa: BLE001 - the boundary of coaches
+            given = [Verdict.failed(f"{type(error).__name__}: {error}")] * len(scenes)
+        for verdict in given:
+            if not verdict.replayed:
+                ledger.add(verdict.usage)
+        seconds = time.perf_counter() - started
+        return [
+            replace(verdict, step=scene.step.id, coach=self.name, seconds=seconds)
+            for verdict, scene in zip(given, scenes, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.errors import ConfigError
-from mappa_core.protocols import Bench, Coach
+from mappa_core.protocols import Bench
 from mappa_core.records import Phase, Scene, Step, Trajectory, Verdict
 from mappa_core.rollout.replay import Replay
 from mappa_core.rollout.scenes import hindsight_scenes, with_truth
@@ -80,63 +78,31 @@ class VerdictCollector:
         given = self._recorded.verdicts_on(scene.step, "live")
         if _is_settled(given):
             return given[-1]
-        (verdict,), seconds = await self._request_verdicts(judge, [scene], review=False)
-        return self._record(verdict, judge, scene, "live", len(given), seconds)
+        (verdict,) = await self._request_verdicts(judge, [scene], review=False)
+        return self._record(verdict, "live", len(given))
 
     async def _judge_batch(self, phase: Phase, judge: NamedCoach, scenes: Sequence[Scene]) -> list[Verdict]:
         given = [self._recorded.verdicts_on(scene.step, phase) for scene in scenes]
         if all(_is_settled(verdicts) for verdicts in given):
             return [verdicts[-1] for verdicts in given]
-        verdicts, seconds = await self._request_verdicts(judge, scenes, review=True)
+        verdicts = await self._request_verdicts(judge, scenes, review=True)
         return [
-            before[-1] if _is_settled(before) else self._record(verdict, judge, scene, phase, len(before), seconds)
-            for before, verdict, scene in zip(given, verdicts, scenes, strict=True)
+            before[-1] if _is_settled(before) else self._record(verdict, phase, len(before))
+            for before, verdict in zip(given, verdicts, strict=True)
         ]
 
-    async def _request_verdicts(
-        self, judge: NamedCoach, scenes: Sequence[Scene], *, review: bool
-    ) -> tuple[list[Verdict], float]:
-        async def asking() -> Sequence[Verdict]:
-            shown = [await with_truth(scene, self._team.workflow, self._bench) for scene in scenes]
-            return await judge_scenes(shown, judge.coach, review=review)
+    async def _request_verdicts(self, judge: NamedCoach, scenes: Sequence[Scene], *, review: bool) -> list[Verdict]:
+        team = self._team
 
-        return await judge_with_deadline(asking, len(scenes), self._team.ledger, self._team.coach_timeout_s)
+        async def show(scene: Scene) -> Scene:
+            return await with_truth(scene, team.workflow, self._bench)
 
-    def _record(
-        self, verdict: Verdict, judge: NamedCoach, scene: Scene, phase: Phase, number: int, seconds: float
-    ) -> Verdict:
-        identity = f"{scene.step.id}/{judge.name}/{phase}/{number}"
-        verdict = replace(verdict, id=identity, step=scene.step.id, coach=judge.name, phase=phase, seconds=seconds)
+        return await judge.judge(scenes, review=review, ledger=team.ledger, timeout_s=team.coach_timeout_s, show=show)
+
+    def _record(self, verdict: Verdict, phase: Phase, number: int) -> Verdict:
+        verdict = replace(verdict, id=f"{verdict.step}/{verdict.coach}/{phase}/{number}", phase=phase)
         self._recorder.record_verdict(verdict)
         return verdict
-
-
-async def judge_with_deadline(
-    asking: Callable[[], Awaitable[Sequence[Verdict]]], count: int, ledger: Ledger, timeout_s: float
-) -> tuple[list[Verdict], float]:
-    """Request `count` verdicts; return them and the seconds it took. Any exception of a coach, a reached spending cap
-    and a timeout after `timeout_s` seconds become `failed` verdicts, which carry no gradient and count against
-    `coach.max_missing`."""
-    started = time.perf_counter()
-    try:
-        ledger.check()
-        async with asyncio.timeout(timeout_s):
-            verdicts = list(await asking())
-        if len(verdicts) != count:
-            raise TypeError(f"the coach gave {len(verdicts)} verdicts on {count} actions")
-    except TimeoutError:
-        verdicts = [Verdict.failed(f"no verdict within {timeout_s:g} s")] * count
-    except Exception as error:  # noqa: BLE001 - the boundary of coaches
-        verdicts = [Verdict.failed(f"{type(error).__name__}: {error}")] * count
-    for verdict in verdicts:
-        if not verdict.replayed:
-            ledger.add(verdict.usage)
-    return verdicts, time.perf_counter() - started
-
-
-async def judge_scenes(scenes: Sequence[Scene], coach: Coach, *, review: bool) -> Sequence[Verdict]:
-    """Verdicts of `coach` on scenes of one trajectory: in one request (`review`), or one by one."""
-    return await coach.review(scenes) if review else [await coach.score(scene) for scene in scenes]
 
 
 def _is_settled(given: Sequence[Verdict]) -> bool:

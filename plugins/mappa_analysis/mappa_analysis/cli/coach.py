@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from mappa_core.cli.announce import announce_providers
-from mappa_core.cli.options import load_registry
-from mappa_core.config.compose import build_options
-from mappa_core.config.yaml_io import parse_overrides
-from mappa_core.errors import ConfigError
-from mappa_core.plugins import Registry, did_you_mean
+from mappa_core import ConfigError
+from mappa_core.commands import (
+    NamedCoach,
+    Registry,
+    announce_providers,
+    build_options,
+    did_you_mean,
+    load_registry,
+    parse_overrides,
+)
 
 if TYPE_CHECKING:
     from mappa_analysis.cli.verdict_tables import VerdictBar
@@ -26,7 +30,6 @@ if TYPE_CHECKING:
     from mappa_analysis.coach_eval.blame import BlameEvaluation
     from mappa_analysis.coach_eval.evaluate import CoachEvaluation
     from mappa_analysis.coach_eval.labelled_actions import LabelledSet, LabelSource
-    from mappa_core.rollout.team import NamedCoach
 
 POSITIVE_SECONDS = click.FloatRange(min=0.0, min_open=True)
 
@@ -175,8 +178,6 @@ async def _open_coaches(
     registry: Registry, chosen: Sequence[CoachChoice], errors: Console
 ) -> AsyncIterator[list[NamedCoach]]:
     """Build and announce the coaches; closes them at the end of the context."""
-    from mappa_core.rollout.team import NamedCoach
-
     async with AsyncExitStack() as stack:
         judges = []
         for choice in chosen:

@@ -20,7 +20,7 @@ from mappa_analysis.coach_eval.metrics import (
     JudgingCost,
     NuisanceEffects,
 )
-from mappa_core.cli.progress import format_percent
+from mappa_core.commands import format_percent
 
 FINDINGS = {
     "better": "the ensemble beats its best member",

@@ -10,8 +10,8 @@ import click
 import msgspec
 from rich.console import Console
 
-from mappa_core.cli.options import load_registry
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
+from mappa_core.commands import load_registry
 
 if TYPE_CHECKING:
     from mappa_analysis.importing import Format, ImportResult

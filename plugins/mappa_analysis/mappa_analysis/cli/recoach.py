@@ -15,11 +15,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from mappa_analysis.cli.verdict_tables import format_estimate, make_table, show_reasons, verdict_bar
-from mappa_core.cli.announce import announce_providers
-from mappa_core.cli.options import load_registry
-from mappa_core.cli.progress import format_or_dash, format_percent
-from mappa_core.config.compose import restore
-from mappa_core.protocols import Split
+from mappa_core import Split
+from mappa_core.commands import announce_providers, format_or_dash, format_percent, load_registry, restore
 
 if TYPE_CHECKING:
     from mappa_analysis.advantage_comparison import ActionAdvantages, AdvantageComparison
@@ -53,11 +50,10 @@ def command(
     coach.spend_usd=5. The verdicts are added to run.db beside the old ones, in phase `again`; nothing is trained.
     """
     from mappa_analysis.recoach import recoach
-    from mappa_core.store.folder import CONFIG
 
     registry = load_registry()
     own = (word if word.startswith("coach.") else f"coach.options.{word}" for word in settings)
-    composed = restore(registry, run / CONFIG, (f"coach.use={json.dumps(coach)}", *own))
+    composed = restore(registry, run, (f"coach.use={json.dumps(coach)}", *own))
     errors = Console(stderr=True)
     with verdict_bar(errors, quiet=quiet or as_json) as bar:
         recoached = asyncio.run(

@@ -13,7 +13,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from mappa_analysis.coach_eval.bootstrap import Estimate
     from mappa_analysis.coach_eval.metrics import VerdictCounts
-    from mappa_core.records import Verdict
+    from mappa_core import Verdict
 
 MAX_SHOWN_REASONS = 5
 """Maximum reasons shown per coach."""

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from mappa_core.calls.spend_ledger import Ledger
-from mappa_core.errors import MappaError
-from mappa_core.records import Scene, Verdict
-from mappa_core.rollout.team import NamedCoach
-from mappa_core.rollout.verdict_collector import judge_scenes, judge_with_deadline
+from mappa_core import MappaError, Scene, Verdict
+from mappa_core.commands import Ledger, NamedCoach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,13 +45,9 @@ async def judge_actions(
     async def judge_together(trajectory: int, places: Sequence[int]) -> None:
         shown = [trajectories[trajectory][place] for place in places]
         async with semaphore:
-            verdicts, seconds = await judge_with_deadline(
-                lambda: judge_scenes(shown, judge.coach, review=review), len(shown), limits.ledger, limits.timeout_s
-            )
-        for place, scene, verdict in zip(places, shown, verdicts, strict=True):
-            verdicts_by_place[trajectory, place] = finalize(
-                replace(verdict, step=scene.step.id, coach=judge.name, seconds=seconds)
-            )
+            verdicts = await judge.judge(shown, review=review, ledger=limits.ledger, timeout_s=limits.timeout_s)
+        for place, verdict in zip(places, verdicts, strict=True):
+            verdicts_by_place[trajectory, place] = finalize(verdict)
 
     try:
         async with asyncio.TaskGroup() as tasks:

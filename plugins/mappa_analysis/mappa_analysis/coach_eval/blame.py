@@ -17,8 +17,8 @@ from mappa_analysis.coach_eval.batch_judge import JudgingLimits, judge_actions
 from mappa_analysis.coach_eval.bootstrap import Estimate, estimate, paired_difference, ratio, spearman
 from mappa_analysis.coach_eval.labelled_actions import LabelledAction, LabelledSet
 from mappa_analysis.coach_eval.metrics import VerdictCounts, count_verdicts
-from mappa_core.records import NOBODY, Verdict
-from mappa_core.rollout.team import NamedCoach
+from mappa_core import NOBODY, Verdict
+from mappa_core.commands import NamedCoach
 
 _TINY = 1e-9
 """Smaller gains are rounding errors."""

@@ -15,8 +15,8 @@ from mappa_analysis.coach_eval.metrics import (
     compute_ensemble_metrics,
     score_matrix,
 )
-from mappa_core.records import Verdict
-from mappa_core.rollout.team import NamedCoach
+from mappa_core import Verdict
+from mappa_core.commands import NamedCoach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

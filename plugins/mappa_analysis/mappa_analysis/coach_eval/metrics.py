@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from mappa_analysis.arrays import Bool, Float64, Int64
 from mappa_analysis.coach_eval.bootstrap import (
     Estimate,
     Statistic,
@@ -27,8 +28,8 @@ from mappa_analysis.coach_eval.bootstrap import (
     spearman,
 )
 from mappa_analysis.coach_eval.labelled_actions import LabelledAction
-from mappa_core.protocols import Provider
-from mappa_core.records import Bool, Float64, Int64, Verdict
+from mappa_core import Verdict
+from mappa_core.transport import Provider
 
 RIGHT_THRESHOLD = 0.5
 """Actions with a label above this are right."""

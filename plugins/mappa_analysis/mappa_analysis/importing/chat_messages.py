@@ -22,7 +22,8 @@ from mappa_analysis.importing.log_mapping import (
     read_outcome,
     read_task,
 )
-from mappa_core.records import Finish, Message, ToolCall, ToolResult, Usage
+from mappa_core import Message, ToolCall, ToolResult, Usage
+from mappa_core.engine import Finish
 
 MessageRole = Literal["system", "user", "assistant", "tool"]
 _ROLES: Mapping[str, MessageRole] = {

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mappa_core.records import Finish, Message, Task, ToolCall, ToolResult, Usage
+from mappa_core import Message, Task, ToolCall, ToolResult, Usage
+from mappa_core.engine import Finish
 
 Format = Literal["messages", "spans"]
 IMPORT_METRIC = "correct"

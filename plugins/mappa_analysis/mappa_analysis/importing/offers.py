@@ -6,10 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mappa_core.errors import ConfigError
-from mappa_core.hookspecs import NoOptions
-from mappa_core.protocols import Coach, Stage, Workflow
-from mappa_core.records import Role, Scene, Verdict
+from mappa_core import Coach, ConfigError, NoOptions, Role, Scene, Stage, Verdict, Workflow
 
 
 @dataclass

@@ -24,8 +24,7 @@ from mappa_analysis.importing.log_mapping import (
     read_task,
 )
 from mappa_analysis.importing.spans import Span
-from mappa_core.errors import InputError
-from mappa_core.records import Message, Task, ToolCall, ToolResult, Usage
+from mappa_core import InputError, Message, Task, ToolCall, ToolResult, Usage
 
 T = TypeVar("T")
 

@@ -16,9 +16,9 @@ from mappa_analysis.coach_eval.blame import (
     evaluate_blame,
 )
 from mappa_analysis.coach_eval.labelled_actions import LabelledSet
+from mappa_core.commands import NamedCoach
 from mappa_core.protocols import Coach
 from mappa_core.records import NOBODY, Verdict
-from mappa_core.rollout.team import NamedCoach
 
 AGENTS = ("planner", "worker", "teller")
 

@@ -13,10 +13,10 @@ from mappa_analysis.coach_eval.bootstrap import Estimate
 from mappa_analysis.coach_eval.evaluate import evaluate_coaches
 from mappa_analysis.coach_eval.labelled_actions import LabelledSet, read_labels, write_labels
 from mappa_analysis.coach_eval.metrics import EnsembleMetrics
+from mappa_core.commands import NamedCoach
 from mappa_core.errors import ConfigError, InputError
 from mappa_core.protocols import Coach, Provider
 from mappa_core.records import Usage, Verdict
-from mappa_core.rollout.team import NamedCoach
 
 ASKING = JudgingLimits(concurrency=4, timeout_s=5.0)
 
