@@ -30,11 +30,18 @@ from mappa_core.protocols import (
 )
 from mappa_core.records import Sampling, Sandbox, Task
 from mappa_core.rollout.team import Team
+from mappa_core.session.api_only_engine import ApiOnlyEngine
 from mappa_core.session.coaches import RunCoaches, build_coaches
 from mappa_core.session.credit import build_estimator, build_experience_builder
 from mappa_core.session.default_actions import check_difference_shaper, resolve_default_actions
 from mappa_core.session.eval_split import HeldOutTasks, split_held_out
-from mappa_core.session.policies import assign_policies, build_api_policies, build_policy_specs, check_value_heads
+from mappa_core.session.policies import (
+    assign_policies,
+    build_api_policies,
+    build_policy_specs,
+    check_value_heads,
+    policies_with_weights,
+)
 from mappa_core.session.toolset import Toolset, open_tools
 from mappa_core.tools import task_files
 from mappa_core.tools.tool_limits import to_tool_limits
@@ -47,8 +54,8 @@ class Session:
     config: RunConfig
     workflow: Workflow
     source: TaskSource
-    loaded_engine: Engine | None
-    """The engine with `policies` loaded; None if every policy is behind an API."""
+    engine: Engine
+    """The engine with `policies` loaded."""
     team: Team
     sandboxes: Mapping[str, Sandbox]
     """Sandboxes of the tools that run programs, by tool name."""
@@ -60,21 +67,14 @@ class Session:
     """Default action per agent, for counterfactual rollouts that replace actions by it."""
     estimator: Estimator
     loss: Loss | None
-    """None if nothing is learned."""
+    """None if nothing is learned, or every policy is behind an API."""
     trackers: tuple[tuple[str, Tracker], ...]
     """Trackers with the names of their offers."""
 
     @property
-    def engine(self) -> Engine:
-        """The engine. Raises ConfigError if every policy is behind an API."""
-        if self.loaded_engine is None:
-            raise ConfigError("every policy is behind an API: there are no weights here")
-        return self.loaded_engine
-
-    @property
     def deterministic(self) -> bool:
         """Whether sampling is reproducible bit for bit: the engine guarantees it, and no policy is behind an API."""
-        return self.loaded_engine is not None and self.loaded_engine.deterministic and not self.team.api_policies
+        return self.engine.deterministic and not self.team.api_policies
 
     @property
     def providers(self) -> tuple[Provider, ...]:
@@ -175,14 +175,15 @@ class _SessionBuilder:
         default_actions = resolve_default_actions(config, workflow)
         trackers = self._trackers()
         estimator = build_estimator(config, registry)
-        loss = registry.build("losses", config.loss.use, config.loss.options) if learning else None
+        has_loss = learning and policies_with_weights(config, tuple(workflow.agents))
+        loss = registry.build("losses", config.loss.use, config.loss.options) if has_loss else None
         toolset = await open_tools(config, registry, self._stack)
         team, engine, specs = await self._team(workflow, coaches, toolset, learning)
         return Session(
             config=config,
             workflow=workflow,
             source=source,
-            loaded_engine=engine,
+            engine=engine,
             team=team,
             sandboxes=toolset.sandboxes,
             policies=specs,
@@ -196,20 +197,17 @@ class _SessionBuilder:
 
     async def _team(
         self, workflow: Workflow, coaches: RunCoaches, toolset: Toolset, learning: bool
-    ) -> tuple[Team, Engine | None, tuple[PolicySpec, ...]]:
+    ) -> tuple[Team, Engine, tuple[PolicySpec, ...]]:
         config, agents = self._config, tuple(workflow.agents)
         policy_of = assign_policies(config, agents)
         api_policies = self._api_policies(policy_of.values())
         check_prices(config, _providers(coaches.coaches, api_policies.values()))
-        specs = build_policy_specs(
-            config, [name for name in policy_of.values() if name not in api_policies], fresh=self._fresh
-        )
+        specs = build_policy_specs(config, policies_with_weights(config, agents), fresh=self._fresh)
         engine = await self._engine(specs, learning)
-        engine_samplers = {} if engine is None else {spec.name: engine.sampler(spec.name) for spec in specs}
         team = Team(
             workflow=workflow,
             policy_of=policy_of,
-            samplers={**engine_samplers, **api_policies},
+            samplers={**{spec.name: engine.sampler(spec.name) for spec in specs}, **api_policies},
             sampling={agent: _sampling(config, agent) for agent in agents},
             tools=toolset.tools,
             limits={name: to_tool_limits(section) for name, section in toolset.sections.items()},
@@ -241,12 +239,10 @@ class _SessionBuilder:
             self._stack.push_async_callback(policy.close)
         return api_policies
 
-    async def _engine(self, specs: Sequence[PolicySpec], learning: bool) -> Engine | None:
-        """Build the engine and load its policies; without local policies build none, so that torch is not imported."""
+    async def _engine(self, specs: Sequence[PolicySpec], learning: bool) -> Engine:
+        """Build the engine and load its policies; if all are behind an API, the config's engine is not needed."""
         if not specs:
-            if learning:
-                raise ConfigError("there is nothing to train: every policy is behind an API")
-            return None
+            return ApiOnlyEngine()
         engine: Engine = self._registry.build("engines", self._config.engine.use, self._config.engine.options)
         self._stack.push_async_callback(engine.close)
         _check_staleness(engine)

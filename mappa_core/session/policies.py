@@ -28,6 +28,12 @@ def trained_policies(config: RunConfig, names: Iterable[str]) -> frozenset[str]:
     return frozenset(name for name in names if _section(name, config).kind in _TRAINED)
 
 
+def policies_with_weights(config: RunConfig, agents: Sequence[str]) -> tuple[str, ...]:
+    """Names of the policies that an engine has to load, each once: those that are not behind an API."""
+    names = dict.fromkeys(assign_policies(config, agents).values())
+    return tuple(name for name in names if _section(name, config).kind != "api")
+
+
 def template_kwargs(config: RunConfig, name: str) -> Mapping[str, Any]:
     """Extra arguments of a policy's chat template; empty for a policy behind an API."""
     section = _section(name, config)
