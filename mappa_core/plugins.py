@@ -11,6 +11,7 @@ import difflib
 import importlib
 import tomllib
 import traceback
+import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -72,10 +73,14 @@ HOOK_NAMES = tuple(name for name in dir(hookspecs) if name.startswith("mappa_"))
 
 
 @cache
-def first_party_packages(kind: OfferKind | Literal["commands"]) -> Mapping[str, str]:
+def first_party_packages(kind: OfferKind | Literal["commands", "plugins"]) -> Mapping[str, str]:
     """Packages of this project by what they offer of `kind`: recipes can name it before it is installed."""
-    text = files("mappa_core").joinpath("first_party.toml").read_text(encoding="utf-8")
-    return MappingProxyType(tomllib.loads(text).get(kind, {}))
+    return _first_party().get(kind, {})
+
+
+@cache
+def _first_party() -> Mapping[str, Mapping[str, str]]:
+    return tomllib.loads(files("mappa_core").joinpath("first_party.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,11 +168,16 @@ class Registry:
             return self.plugins[name]
         if name in self.broken:
             raise PluginError(f"{_describe_broken(self.broken[name])}. `mappa plugins` shows the traceback.")
+        if package := first_party_packages("plugins").get(name):
+            raise PluginError(f"the plugin {name!r} is not installed: pip install {package}")
         known = sorted(self.plugins.keys() | self.broken.keys() - {CORE})
         raise PluginError(f"no plugin is called {name!r}.{did_you_mean(name, known)}")
 
     def recipe(self, plugin: str, name: str = DEFAULT_RECIPE) -> Recipe:
         """Recipe `name` of `plugin`. Raises PluginError if either is unknown."""
+        if full_name := _first_party()["former_recipes"].get(f"{plugin}/{name}"):
+            warnings.warn(f"the recipe {plugin}/{name} is {full_name} now", FutureWarning, stacklevel=2)
+            plugin, _, name = full_name.partition("/")
         recipes = self.plugin(plugin).recipes
         if name not in recipes:
             raise PluginError(f"plugin {plugin!r} has no recipe {name!r}.{did_you_mean(name, recipes)}")
@@ -211,6 +221,12 @@ def find_entry_points(block: Collection[str] = (), only: Collection[str] | None 
             raise PluginError(f"no plugin is called {name!r}.{did_you_mean(name, by_name)}")
     selected = by_name.keys() if only is None else set(only)
     return tuple(point for name, point in by_name.items() if name in selected and name not in block)
+
+
+def find_recipes(package: str) -> Mapping[str, Traversable]:
+    """Find the recipes of a package by name: the files `recipes/NAME.yaml`."""
+    entries = (files(package) / "recipes").iterdir()
+    return {entry.name.removesuffix(".yaml"): entry for entry in entries if entry.name.endswith(".yaml")}
 
 
 def find_commands(block: Collection[str] = ()) -> Mapping[str, EntryPoint]:

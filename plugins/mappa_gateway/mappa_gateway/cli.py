@@ -10,7 +10,7 @@ import click
 from mappa_core import ConfigError
 from mappa_core.commands import ConfigArguments, load_registry, recipe_options
 
-GATEWAY_RECIPE = "core/gateway"
+GATEWAY_RECIPE = "gateway/gateway"
 
 
 @click.command("gateway")
@@ -20,8 +20,8 @@ def command(arguments: ConfigArguments, count: int) -> None:
     """Play tasks with an agent of your own; show what became of its requests. Trains nothing.
 
     The agent is a function or a command that speaks to an OpenAI-compatible server: workflow.options.function or
-    .command. Without --plugin and --recipe it starts from the recipe core/gateway, so that one --config file with
-    tasks, agent, model and coach is enough. `mappa train --recipe core/gateway` with the same file trains it.
+    .command. Without --plugin and --recipe it starts from the recipe gateway/gateway, so that one --config file
+    with tasks, agent, model and coach is enough. `mappa train --recipe gateway/gateway` with the same file trains it.
     """
     from rich.console import Console
 

@@ -109,5 +109,5 @@ def test_what_is_learned_from_is_what_was_sampled_and_told(tmp_path, monkeypatch
         assert np.allclose(rows.old_logprobs[here], sampled.logprobs, atol=1e-4)
         assert sampled.temperature == 1.0, "the recipe says how actions are sampled, not the request"
     with RunReader(folder) as reader:
-        ((_, metrics),) = reader.iterations
-    assert metrics["policy/problem_solver/grad_norm"] > 0.0
+        (report,) = reader.iterations
+    assert report.policies["problem_solver"]["grad_norm"] > 0.0
