@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import runpy
 import signal
 import sys
 import tomllib
@@ -103,3 +105,28 @@ def write(tmp_path: Path) -> Callable[[str, str], Path]:
         return path
 
     return write_text
+
+
+@pytest.fixture(scope="session")
+def metric_names() -> list[str]:
+    """The names of metrics that docs/metrics.md lists; words in capitals stand for names of a run's own."""
+    page = (Path(__file__).parent / "docs/metrics.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+
+
+@pytest.fixture(scope="session")
+def documented_metric(metric_names: list[str]) -> Callable[[str], str | None]:
+    """Finds a run's metric on the page; of several that match, the most specific one."""
+    patterns = {name: re.compile(re.sub("[A-Z]+", "(.+)", name), re.DOTALL) for name in metric_names}
+
+    def find(name: str) -> str | None:
+        matches = [listed for listed, pattern in patterns.items() if pattern.fullmatch(name)]
+        return max(matches, key=lambda listed: len(re.sub("[A-Z]+", "", listed)), default=None)
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def build_old_run() -> Callable[[Path], Path]:
+    """What writes a run of mappa-core 0.1.0 into a folder that is not there yet."""
+    return runpy.run_path(str(Path(__file__).parent / "tests/fixtures/run_0_1_0/build.py"))["build"]

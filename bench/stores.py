@@ -12,7 +12,6 @@ from random import Random
 
 import numpy as np
 
-from mappa_core.coaching.drift import Alarm, Gap
 from mappa_core.records import (
     Breach,
     Completion,
@@ -29,9 +28,17 @@ from mappa_core.records import (
     Verdict,
     VersionSpan,
 )
+from mappa_core.store.agent_columns import AgentSummary
+from mappa_core.store.drift_report import Alarm, DriftReport, Gap
 from mappa_core.store.folder import RunFolder
+from mappa_core.store.iteration_report import (
+    CoachFigures,
+    HealthWarning,
+    IterationReport,
+    OutcomeFigures,
+    VerdictCount,
+)
 from mappa_core.store.summary import (
-    AgentSummary,
     CoachSummary,
     EvalSummary,
     Interval,
@@ -40,7 +47,6 @@ from mappa_core.store.summary import (
     Summary,
     write_summary,
 )
-from mappa_core.training.health import HealthWarning
 
 AGENTS = ("planner", "coder", "checker")
 STRATA = ("classification", "regression", 'odd "<i>stratum</i>" & co')
@@ -214,7 +220,7 @@ def _prose(random: Random, words: int) -> str:
 
 def _close_iteration(folder: RunFolder, seed: int, done: int) -> None:
     random = Random(f"{seed}/metrics/{done}")
-    folder.store.record_iteration(done, dict(_metrics(random, done)))
+    folder.store.record_iteration(_report(random, done))
     if done % 10 == 1:
         mean = 0.3 + 0.4 * (1 - 1 / (1 + done / 20))
         found = Interval(mean=mean, low=mean - 0.08, high=mean + 0.08)
@@ -233,35 +239,51 @@ def _close_iteration(folder: RunFolder, seed: int, done: int) -> None:
         folder.store.record_event("health", iteration=done, warnings=(warning,))
 
 
-def _metrics(random: Random, done: int) -> Iterator[tuple[str, float]]:
+def _report(random: Random, done: int) -> IterationReport:
     level = 0.3 + 0.4 * (1 - 1 / (1 + done / 20))
-    yield from {"accuracy": level + random.gauss(0, 0.05), "figure/fair": level / 2, "rollouts": ROLLOUTS}.items()
-    yield from {"rollouts/failed": 5, "tools/lost": 2, "tools/attempts_again": 1, "tokens": 84_000}.items()
-    yield from {"coach/verdicts": 760, "coach/abstained": 14, "coach/failed": 16, "coach/usd": 1.55}.items()
-    yield from {"coach/calls": 2200, "coach/prompt_tokens": 1.8e6, "coach/completion_tokens": 2.2e5}.items()
-    for stratum in STRATA:
-        yield f"stratum/{stratum}/accuracy", level + random.gauss(0, 0.08)
-    for number, agent in enumerate(AGENTS):
-        yield f"agent/{agent}/score", 4 + 2 * level + number + random.gauss(0, 0.2)
-        yield f"agent/{agent}/tool_success", 0.8
-        yield f"agent/{agent}/turns", 4.0
-        yield f"agent/{agent}/length", 90 + done / 10 + random.gauss(0, 4)
-        yield f"coach/agent/{agent}/failed", random.randint(0, 9)
-        for stratum in STRATA:
-            gap, name = random.gauss(0.3, 0.05), f"drift/live/{agent}/task/{stratum}"
-            reach = 2 / done**0.5
-            yield from {f"{name}/gap": gap, f"{name}/gap_low": gap - reach, f"{name}/gap_high": gap + reach}.items()
-        figures = {
-            "loss": 0.01, "grad_norm": random.lognormvariate(-1, 0.3), "lr": 1e-5, "tokens": 28_000, "rows": 250,
-            "mismatch_max": random.uniform(0, 0.2), "mismatch_mean": 0.003, "mismatch_kl": 1e-5, "ess": 0.97,
-            "entropy": 0.3 + 0.5 / (1 + done / 30) + random.gauss(0, 0.01), "kl": done / 4000, "clip_share": 0.02,
-            "reward_std": 1.8, "equal_groups": 0.1, "ratio_mean": 1.0,
-        }  # fmt: skip
-        yield from ((f"policy/{agent}/{name}", value) for name, value in figures.items())
-    yield from {"drift/alarms": 0, "health/warnings": 0, "coach/name/panel/failed": 16}.items()
-    yield from {
-        f"seconds/{name}": value for name, value in (("collect", 61.0), ("update", 22.0), ("score", 4.0))
-    }.items()
+    usage = Usage(calls=2200, prompt_tokens=1_800_000, completion_tokens=220_000, usd=1.55)
+    total = VerdictCount(scored=730, abstained=14, failed=16, usage=usage)
+    return IterationReport(
+        iteration=done,
+        outcomes=OutcomeFigures(accuracy=level + random.gauss(0, 0.05), figures={"fair": level / 2}),
+        strata={stratum: OutcomeFigures(accuracy=level + random.gauss(0, 0.08)) for stratum in STRATA},
+        rollouts=ROLLOUTS,
+        failed_rollouts={"ToolError": 2, "WorkflowError:KeyError": 3},
+        retried_calls=1,
+        tokens=84_000,
+        agents={
+            agent: AgentSummary(
+                score=4 + 2 * level + number + random.gauss(0, 0.2),
+                tool_success=0.8,
+                turns=4.0,
+                length=90 + done / 10 + random.gauss(0, 4),
+            )
+            for number, agent in enumerate(AGENTS)
+        },
+        coach=CoachFigures(
+            total=total,
+            by_agent={agent: VerdictCount(scored=240, failed=random.randint(0, 9)) for agent in AGENTS},
+            by_coach={"panel": total},
+        ),
+        drift=DriftReport(gaps=tuple(_gap(random, agent, stratum, done) for agent in AGENTS for stratum in STRATA)),
+        policies={agent: _policy(random, done) for agent in AGENTS},
+        seconds={"collect": 61.0, "update": 22.0, "score": 4.0},
+    )
+
+
+def _gap(random: Random, agent: str, stratum: str, done: int) -> Gap:
+    mean, reach = random.gauss(0.3, 0.05), 2 / done**0.5
+    points = Interval(mean=mean, low=mean - reach, high=mean + reach)
+    return Gap(phase="live", agent=agent, stratifier="task", stratum=stratum, against="the rest", points=points)
+
+
+def _policy(random: Random, done: int) -> dict[str, float]:
+    return {
+        "loss": 0.01, "grad_norm": random.lognormvariate(-1, 0.3), "lr": 1e-5, "tokens": 28_000, "rows": 250,
+        "mismatch_max": random.uniform(0, 0.2), "mismatch_mean": 0.003, "mismatch_kl": 1e-5, "ess": 0.97,
+        "entropy": 0.3 + 0.5 / (1 + done / 30) + random.gauss(0, 0.01), "kl": done / 4000, "clip_share": 0.02,
+        "reward_std": 1.8, "equal_groups": 0.1, "ratio_mean": 1.0,
+    }  # fmt: skip
 
 
 def _summary(seed: int, iterations: int, steps: int) -> Summary:

@@ -86,8 +86,8 @@ def test_samplers_and_learners_agree_after_every_publish(trained):
         iterations = list(reader.iterations)
         receipts = reader.events("published")
     assert len(iterations) == 2 and len(receipts) == 2
-    for _, metrics in iterations:
-        gaps = [value for name, value in metrics.items() if name.endswith("mismatch_max")]
+    for report in iterations:
+        gaps = [policy["mismatch_max"] for policy in report.policies.values()]
         assert len(gaps) == 3 and max(gaps) < 1e-4
     for version, event in enumerate(receipts, start=1):
         policies = event.body["receipts"]
@@ -214,10 +214,10 @@ def test_adapters_share_a_sampler_and_a_base(tmp_path):
     outcome = run(tmp_path, "lora", "train.iterations=2", lora).train()
     with RunReader(outcome.folder) as reader:
         (event,) = reader.events("processes")
-        (_, first), (_, second) = reader.iterations
+        first, second = reader.iterations
     assert Counter(one["role"] for one in event.body["processes"]) == {"learner": 2, "sampler": 1}
-    for metrics in (first, second):
-        gaps = [value for name, value in metrics.items() if name.endswith("mismatch_max")]
+    for report in (first, second):
+        gaps = [policy["mismatch_max"] for policy in report.policies.values()]
         assert len(gaps) == 3 and max(gaps) < 1e-4
     names = {policy: set(weights) for policy, weights in weights_of(outcome.folder, 2).items()}
     assert len(names) == 3 and all(".lora_" in name for tensors in names.values() for name in tensors)
@@ -227,10 +227,10 @@ def test_rollouts_go_on_while_learners_update(tmp_path):
     ahead = "engine.options={deterministic: false, max_staleness: 1, straggler_share: 0.1}"
     outcome = run(tmp_path, "ahead", "train.iterations=4", ONE_POLICY, ahead).train()
     with RunReader(outcome.folder) as reader:
-        metrics = [one for _, one in reader.iterations]
-    staleness = [one["staleness_max"] for one in metrics]
+        reports = list(reader.iterations)
+    staleness = [report.staleness.max for report in reports]
     assert staleness[0] == 0.0 and 0.0 < max(staleness) <= 1.0
-    gaps = [value for one in metrics for name, value in one.items() if name.endswith("mismatch_max")]
+    gaps = [policy["mismatch_max"] for report in reports for policy in report.policies.values()]
     # What older weights sampled differs from what the learner computes with newer ones, and that is what shows.
     assert max(gaps) > 1e-4
 

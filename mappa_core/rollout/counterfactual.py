@@ -23,6 +23,7 @@ from mappa_core.rollout.resume import resume_iteration
 from mappa_core.rollout.team import Job, Recorder, Replacement, Team
 from mappa_core.rollout.tool_failures import is_tool_failure
 from mappa_core.store.counterfactuals import COUNTERFACTUAL
+from mappa_core.store.iteration_report import CounterfactualFigures
 from mappa_core.store.writer import Store
 
 NOT_DRAWN = "not_drawn"
@@ -45,12 +46,10 @@ class CounterfactualResult:
     settled: int
     missing: Mapping[str, int] = field(default_factory=dict)
 
-    def metrics(self) -> dict[str, float]:
-        """Metrics by name."""
+    @property
+    def figures(self) -> CounterfactualFigures:
         lost = sum(is_tool_failure(one.error) for one in self.rollouts)
-        counted = {"rollouts": len(self.rollouts), "lost": lost, "settled": self.settled}
-        missing = {f"missing/{why}": count for why, count in self.missing.items()}
-        return {f"counterfactual/{name}": float(value) for name, value in {**counted, **missing}.items()}
+        return CounterfactualFigures(rollouts=len(self.rollouts), lost=lost, settled=self.settled, missing=self.missing)
 
 
 class CounterfactualCollector:
@@ -84,7 +83,7 @@ class CounterfactualCollector:
         self._collector = RolloutCollector(
             self._team, recorder=recorder, archive=archive, concurrency=concurrency, waves=waves
         )
-        self._learned = {number for number, _ in store.iterations()}
+        self._learned = {report.iteration for report in store.iterations()}
 
     async def collect(self, iteration: int, trajectories: Sequence[Trajectory]) -> CounterfactualResult:
         """Collect the counterfactuals of the trajectories that `iteration` learns from and attach them. Recorded

@@ -21,6 +21,7 @@ from mappa_core.rollout.counterfactual import (
 from mappa_core.rollout.team import Job, NamedCoach, Team
 from mappa_core.runs import RunReader
 from mappa_core.store.folder import RunFolder
+from mappa_core.store.iteration_report import CounterfactualFigures
 from mappa_core.testing import FixedCoach, ScriptedSampler
 
 TASK = Task(id="sum", prompt="2+2", reference="4")
@@ -166,12 +167,7 @@ async def test_a_sibling_in_its_place_shows_that_the_planner_was_guilty_and_its_
     # Planners alone had the same prompt: 0 - 1 for the bad plan, 1 - 0 for the good one.
     assert (bad.outcome["correct"], good.outcome["correct"]) == (0.0, 1.0)
     assert credits_of(bad) == [-1.0, None, None] and credits_of(good) == [1.0, None, None]
-    assert weighed.metrics() == {
-        "counterfactual/rollouts": 2.0,
-        "counterfactual/lost": 0.0,
-        "counterfactual/settled": 2.0,
-        "counterfactual/missing/no_sibling": 4.0,
-    }
+    assert weighed.figures == CounterfactualFigures(rollouts=2, lost=0, settled=2, missing={"no_sibling": 4})
 
 
 async def test_every_action_is_sampled_again_and_only_the_guilty_one_has_credit_below_0(folder):
@@ -240,9 +236,7 @@ async def test_what_a_machine_lost_says_nothing_and_is_counted(folder):
     bench.tool.broken = True
     weighed = await bench.again("resample", agents=["worker"]).collect(0, bench.trajectories)
     assert credits_of(weighed.trajectories[0]) == [None, None, None]
-    assert (
-        weighed.metrics()["counterfactual/missing/ToolError"] == 1.0 and weighed.metrics()["counterfactual/lost"] == 1.0
-    )
+    assert (weighed.figures.missing["ToolError"], weighed.figures.lost) == (1, 1)
 
 
 async def test_nobody_judges_them(folder):

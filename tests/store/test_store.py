@@ -10,7 +10,7 @@ import pytest
 
 from mappa_core.errors import ReplayError, RunError
 from mappa_core.records import Failure, Step, Task, Trajectory, Usage, Verdict
-from mappa_core.runs import RunReader
+from mappa_core.runs import IterationReport, RunReader
 from mappa_core.store import RunFolder, Store, to_json
 
 Make = Callable[..., Step]
@@ -57,7 +57,7 @@ def test_writing_the_same_again_changes_nothing(
             run.store.record_step("t0", step)
         run.store.record_verdict(make_verdict("t0/0"))
         run.store.end_trajectory(finished())
-        run.store.record_iteration(0, {"score": 5.0})
+        run.store.record_iteration(IterationReport(iteration=1, tokens=5))
 
     recorded = None
     write()
@@ -160,20 +160,24 @@ def test_columns_say_what_sql_asks_for(run: RunFolder, task: Task, make_step: Ma
 
 
 def test_metrics_that_are_not_finite_survive(run: RunFolder) -> None:
-    run.store.record_iteration(0, {"score": math.nan, "norm": math.inf, "loss": -0.5})
+    metrics = {"loss": math.nan, "grad_norm": math.inf, "kl": -0.5}
+    run.store.record_iteration(IterationReport(iteration=1, policies={"solver": metrics}))
     with RunReader(run.path) as reader:
-        ((number, metrics),) = reader.iterations
-    assert number == 0
-    assert math.isnan(metrics["score"])
-    assert (metrics["norm"], metrics["loss"]) == (math.inf, -0.5)
+        (report,) = reader.iterations
+    found = report.policies["solver"]
+    assert math.isnan(found["loss"])
+    assert (found["grad_norm"], found["kl"]) == (math.inf, -0.5)
 
 
 def test_an_iteration_done_again_replaces_its_metrics(run: RunFolder) -> None:
-    run.store.record_iteration(1, {"score": 1.0, "old": 1.0})
-    run.store.record_iteration(0, {"score": 0.0})
-    run.store.record_iteration(1, {"score": 2.0})
+    run.store.record_iteration(IterationReport(iteration=2, tokens=1, rollouts=1))
+    run.store.record_iteration(IterationReport(iteration=1, tokens=0))
+    run.store.record_iteration(IterationReport(iteration=2, tokens=2))
     with RunReader(run.path) as reader:
-        assert list(reader.iterations) == [(0, {"score": 0.0}), (1, {"score": 2.0})]
+        assert list(reader.iterations) == [
+            IterationReport(iteration=1, tokens=0),
+            IterationReport(iteration=2, tokens=2),
+        ]
 
 
 def test_events_keep_their_order_and_body(run: RunFolder) -> None:
@@ -189,13 +193,13 @@ def test_events_keep_their_order_and_body(run: RunFolder) -> None:
     assert evaluation.time > 1.7e9
 
 
-@pytest.mark.parametrize("version", [2, 99])
+@pytest.mark.parametrize("version", [3, 99])
 def test_a_newer_schema_is_refused_by_writer_and_reader(run: RunFolder, version: int) -> None:
     run.close()
     with sqlite3.connect(run.path / "run.db") as connection:
         connection.execute(f"PRAGMA user_version = {version}")
     for opened in (RunFolder.open, RunReader):
-        with pytest.raises(RunError, match=f"run.db has schema {version}, newer than 1"):
+        with pytest.raises(RunError, match=f"run.db has schema {version}, newer than 2"):
             opened(run.path)
 
 

@@ -59,7 +59,7 @@ def played(folder):
 
 def metrics(folder):
     with RunReader(folder) as reader:
-        return [figures for _, figures in reader.iterations]
+        return [report.metrics() for report in reader.iterations]
 
 
 def gathered(folder):

@@ -24,7 +24,7 @@ class Correcting(Coach):
 
 @pytest.fixture
 def learned(plugin, registry, tmp_path, monkeypatch):
-    """What the engine was given in the iterations of a run, and the metrics of the run."""
+    """What the engine was given in the iterations of a run, and what became of the coach's corrections."""
     given = []
 
     async def update(self, experience, advantages, loss, progress, of=ScriptedEngine.update):
@@ -43,19 +43,19 @@ def learned(plugin, registry, tmp_path, monkeypatch):
         words = (f"run.root={tmp_path / 'runs'}", "train.iterations=1", "train.prompts=8", *settings)
         folder = Run.from_recipe("doubles/tiny", *words, registry=found).train().folder
         with RunReader(folder) as reader:
-            return given[-1], next(iter(reader.iterations)).metrics(), folder
+            return given[-1], next(iter(reader.iterations)).corrections, folder
 
     return play
 
 
 def test_without_the_term_nothing_is_different(learned):
-    experience, metrics, _ = learned()
+    experience, corrections, _ = learned()
     assert experience.demonstrations is None
-    assert not [name for name in metrics if name.startswith("corrections/")]
+    assert corrections == {}
 
 
 def test_corrections_are_put_to_the_rows_of_their_actions_and_all_are_counted(learned):
-    experience, metrics, _ = learned("train.supervised.weight=0.5")
+    experience, corrections, _ = learned("train.supervised.weight=0.5")
     given = experience.demonstrations
     wrong = [
         row
@@ -70,16 +70,16 @@ def test_corrections_are_put_to_the_rows_of_their_actions_and_all_are_counted(le
     ]
     numbers = [int(experience.tasks[experience.task[row]][1:]) for row in wrong]
     assert said == [f"{2 * number}\n".encode() for number in numbers]
-    counts = {name: count for name, count in metrics.items() if name.startswith("corrections/")}
-    assert counts.pop("corrections/used") == len(wrong)
-    assert counts.pop("corrections/too_long") == 16
+    counts = dict(corrections)
+    assert counts.pop("used") == len(wrong)
+    assert counts.pop("too_long") == 16
     assert sum(counts.values()) == 16 - len(wrong)
 
 
 def test_the_truth_can_be_kept_out(learned):
-    experience, metrics, _ = learned("train.supervised.weight=0.5", "train.supervised.truth=false")
+    experience, corrections, _ = learned("train.supervised.weight=0.5", "train.supervised.truth=false")
     assert len(experience.demonstrations.row) == 0
-    assert metrics["corrections/used"] == 0
+    assert corrections["used"] == 0
 
 
 def test_what_a_skipped_step_was_to_imitate_is_kept_with_its_rows(learned):

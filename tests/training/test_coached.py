@@ -148,13 +148,14 @@ def test_at_the_cap_the_run_stops_with_a_checkpoint_and_goes_on_with_a_higher_on
 def test_usage_is_counted_by_agent_and_by_coach(start):
     trained = start("train.iterations=1").train()
     with RunReader(trained.folder) as reader:
-        ((_, metrics),) = reader.iterations
+        (report,) = reader.iterations
         (said,) = reader.events("providers")
-    assert metrics["coach/usd"] == pytest.approx(0.8) and metrics["coach/calls"] == 8
-    assert metrics["coach/agent/checker/usd"] == pytest.approx(0.4)
-    assert metrics["coach/agent/doubler/prompt_tokens"] == 400
-    assert metrics["coach/name/dear/verdicts"] == 8
-    assert "coach/cached_tokens" not in metrics
+    counts = report.coach
+    assert counts.total.usd == pytest.approx(0.8) and counts.total.usage.calls == 8
+    assert counts.by_agent["checker"].usd == pytest.approx(0.4)
+    assert counts.by_agent["doubler"].usage.prompt_tokens == 400
+    assert counts.by_coach["dear"].verdicts == 8
+    assert counts.total.usage.cached_tokens is None and "coach/cached_tokens" not in report.metrics()
     assert said.body["providers"] == [{"name": "dear", "model": "d-1", "host": "dear.example", "priced": True}]
 
 

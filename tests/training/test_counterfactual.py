@@ -37,8 +37,8 @@ def of(folder, split):
 def metrics(folder):
     with RunReader(folder) as reader:
         return [
-            {name: value for name, value in found.items() if not name.startswith("seconds/")}
-            for _, found in reader.iterations
+            {name: value for name, value in report.metrics().items() if not name.startswith("seconds/")}
+            for report in reader.iterations
         ]
 
 

@@ -35,15 +35,15 @@ def test_a_run_leaves_a_summary_that_scripts_can_rely_on(registry, tmp_path):
 def test_figures_of_an_iteration_are_those_of_its_trajectories(registry, tmp_path):
     trained = start(registry, tmp_path).train()
     with RunReader(trained.folder) as reader:
-        (_, metrics), *_ = reader.iterations
+        report, *_ = reader.iterations
         rows = list(reader.trajectories.where(split="train", iteration=0))
         whole = [reader.trajectory(row.id) for row in rows]
     right = [one.outcome["correct"] for one in whole]
     scores = [v.score for one in whole for v in one.verdicts if one.steps[0].id == v.step]
     assert len(rows) == 4
-    assert metrics["accuracy"] == pytest.approx(sum(right) / 4)
-    assert metrics["agent/doubler/score"] == pytest.approx(sum(scores) / 4)
-    assert metrics["tokens"] == sum(len(step.completion.tokens) for one in whole for step in one.steps)
+    assert report.outcomes.accuracy == pytest.approx(sum(right) / 4)
+    assert report.agents["doubler"].score == pytest.approx(sum(scores) / 4)
+    assert report.tokens == sum(len(step.completion.tokens) for one in whole for step in one.steps)
 
 
 def test_every_prompt_of_an_epoch_is_used_once(registry, tmp_path):

@@ -184,14 +184,14 @@ def traces(folder):
 def test_faults_are_counted_and_shown_and_no_agent_is_scored_for_them(start):
     trained = start("tools.python.retries=1", "train.iterations=1", faults="3 1, 4 1, 6 2").train()
     with RunReader(trained.folder) as reader:
-        ((_, metrics),) = reader.iterations
+        (report,) = reader.iterations
         lost = [reader.trajectory(row.id) for row in reader.trajectories.where(split="train") if row.status == "failed"]
-    assert (metrics["rollouts"], metrics["rollouts/failed"], metrics["tools/lost"]) == (10, len(lost), len(lost))
+    assert (report.rollouts, report.failed, report.lost) == (10, len(lost), len(lost))
     assert all(one.error.message == "the sandbox is out of sand (in 2 attempts)" for one in lost)
     assert all([verdict.step for verdict in one.verdicts] == [one.steps[0].id] for one in lost)
     assert (trained.summary.tools.lost, trained.summary.tools.attempts_again) == (
         len(lost),
-        metrics["tools/attempts_again"],
+        report.retried_calls,
     )
 
 
@@ -329,7 +329,7 @@ BOXES = {"python": Sandbox(name="padded", detail="a [soft] one", warnings=("the 
 
 def test_where_programs_run_is_printed_and_when_quiet_only_what_is_not_kept_from_them(capsys):
     console = Console(width=40)
-    LineProgress(console).on_sandboxes(BOXES)
+    LineProgress(console, 1).on_sandboxes(BOXES)
     assert capsys.readouterr().out.splitlines() == [
         "programs of the tool python run in padded (a [soft] one)",
         "programs of the tool python: the [door] is open",
@@ -346,7 +346,7 @@ def test_faults_of_tools_are_told_at_the_end_where_there_were_any(start, capsys)
     show_run_result(console, start("tools.python.retries=1", "train.iterations=1", faults="20 1").train())
     assert "made again" not in capsys.readouterr().out
     trained = start("tools.python.retries=9", "train.iterations=2", faults="4 1, 5 1", name="faulty").train(
-        LineProgress(console)
+        LineProgress(console, 2)
     )
     show_run_result(console, trained)
     out = capsys.readouterr().out

@@ -11,7 +11,6 @@ import pytest
 from mappa_core.protocols import TrackedRun, Tracker
 from mappa_core.runs import RunReader
 from mappa_core.testing import MemoryRecorder
-from mappa_core.training.metrics import find_metric
 from mappa_core.training.run import Run
 from mappa_core.training.tracker_threads import TrackerThreads
 
@@ -60,7 +59,9 @@ def test_a_run_is_told_with_its_actions_verdicts_rollouts_and_figures(registry, 
     with RunReader(trained.folder) as reader:
         rows = list(reader.trajectories)
         trajectories = {row.id: reader.trajectory(row.id) for row in rows}
-        assert [(at, metrics) for at, metrics in one.logged if "accuracy" in metrics] == list(reader.iterations)
+        assert [(at, metrics) for at, metrics in one.logged if "accuracy" in metrics] == [
+            (report.iteration, report.metrics()) for report in reader.iterations
+        ]
     assert (run.name, run.folder, run.done, run.seed) == (trained.folder.name, trained.folder, 0, 0)
     assert (run.plugin, run.recipe, run.config["train"]["iterations"]) == ("doubles", "tiny", 2)
     assert {split for split, _, _ in one.rollouts} == {"train", "eval"}
@@ -169,9 +170,9 @@ def test_when_a_tracker_is_closed_the_folder_of_the_run_is_complete(registry, tm
     assert seen == [("done", "done", 2)]
 
 
-def test_every_figure_of_a_run_is_in_the_documented_set(registry, tmp_path):
+def test_every_figure_of_a_run_is_in_the_documented_set(registry, tmp_path, documented_metric):
     start(registry, tmp_path, "eval.every=1", "checkpoint.best=true", "eval.selection=0.5", "eval.problems=8").train()
     (one,) = notes(registry)
     names = {name for _, metrics in one.logged for name in metrics}
-    assert {name for name in names if find_metric(name) is None} == set()
+    assert {name for name in names if documented_metric(name) is None} == set()
     assert {"selection/accuracy", "eval/accuracy", "accuracy", "seconds/collect"} <= names

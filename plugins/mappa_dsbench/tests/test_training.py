@@ -41,11 +41,12 @@ def test_every_action_has_a_verdict_and_every_rollout_an_outcome(run: Path) -> N
 
 def test_strata_are_sampled_in_their_share_and_told(run: Path) -> None:
     with RunReader(run) as reader:
-        ((_, metrics),) = reader.iterations
+        (report,) = reader.iterations
         strata = [row.stratum for row in reader.trajectories.where(split="train")]
     assert sorted(strata) == ["classification", "classification", "regression", "regression"]
-    assert {"stratum/classification/accuracy", "stratum/regression/figure/fair_dummy"} <= metrics.keys()
-    assert max(value for name, value in metrics.items() if "mismatch_max" in name) < 1e-4
+    assert {"classification", "regression"} == report.strata.keys()
+    assert "fair_dummy" in report.strata["regression"].figures
+    assert max(policy["mismatch_max"] for policy in report.policies.values()) < 1e-4
 
 
 def test_programs_are_the_sampled_text_and_ran_in_a_cage(run: Path) -> None:

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def weights(folder: Path) -> dict[str, str]:
 def record(folder: Path) -> dict[str, list]:
     """Everything that a run recorded but times."""
     with RunReader(folder) as reader:
-        metrics = [(n, {k: v for k, v in m.items() if not k.startswith("seconds/")}) for n, m in reader.iterations]
+        metrics = [replace(report, seconds={}) for report in reader.iterations]
     with sqlite3.connect(folder / "run.db") as db:
         ids = [row[0] for row in db.execute("SELECT id FROM trajectories ORDER BY id")]
         verdicts = db.execute("SELECT id, step, status, score, blame FROM verdicts ORDER BY id").fetchall()
@@ -115,7 +116,7 @@ def wait_until(reached, process: subprocess.Popen) -> None:
 
 def test_sampler_and_learner_agree_on_every_token(whole):
     with RunReader(whole) as reader:
-        found = [value for _, metrics in reader.iterations for name, value in metrics.items() if "mismatch_max" in name]
+        found = [policy["mismatch_max"] for report in reader.iterations for policy in report.policies.values()]
     assert len(found) == 12
     assert max(found) < 1e-4
 

@@ -22,8 +22,8 @@ from mappa_analysis.importing.log_mapping import (
 from mappa_analysis.importing.spans import Span, looks_like_spans, read_spans
 from mappa_analysis.importing.traces import read_traces
 from mappa_core import Completion, Failure, InputError, Split, Step, Trajectory
-from mappa_core.data import read_rows
 from mappa_core.commands import Registry, format_yaml, restore, with_origin
+from mappa_core.data import read_rows
 from mappa_core.runs import RunFolder, Summary, new_run_name, summarize_agents, write_atomic, write_summary
 
 CORE = "core"

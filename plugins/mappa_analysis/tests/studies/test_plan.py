@@ -382,7 +382,7 @@ async def test_counterfactual_rollouts_are_predicted_from_a_run_without_them(reg
     bound = (await planned(registry, "mathchat/tiny", *small)).counterfactual
     with RunReader(ran.folder) as reader:
         played = [reader.trajectory(row.id) for row in reader.trajectories.where(split="counterfactual")]
-        ((_, metrics),) = reader.iterations
+        (report,) = reader.iterations
     steps = [step for one in played for step in one.steps]
     counts = {
         "trajectories": len(played),
@@ -390,7 +390,7 @@ async def test_counterfactual_rollouts_are_predicted_from_a_run_without_them(reg
         "sampled_tokens": sum(len(step.completion.tokens) for step in steps),
         "tool_calls": sum(len(step.results) for step in steps),
     }
-    assert metrics["counterfactual/rollouts"] == len(played) and metrics["seconds/counterfactuals"] > 0
+    assert report.counterfactuals.rollouts == len(played) and report.seconds["counterfactuals"] > 0
     assert_near(found, counts, share=0.35)  # eight trajectories
     for name in ("trajectories", "actions", "sampled_tokens"):
         assert getattr(bound, name).at_most and getattr(bound, name).value >= counts[name]

@@ -192,12 +192,13 @@ def test_what_is_no_run_is_refused(tmp_path, capsys):
 
 def test_iterations_keep_accuracy_and_figures_by_stratum(trained):
     with RunReader(trained.folder) as reader:
-        metrics = [found for _, found in reader.iterations]
-    for found in metrics:
-        mean = found["stratum/classification/accuracy"] * 4 + found["stratum/regression/accuracy"] * 8
-        assert found["accuracy"] == pytest.approx(mean / 12)
-        assert found["figure/fair"] == found["accuracy"] / 2
-        assert found["stratum/regression/figure/fair"] == found["stratum/regression/accuracy"] / 2
+        reports = list(reader.iterations)
+    for report in reports:
+        total, regression = report.outcomes, report.strata["regression"]
+        mean = report.strata["classification"].accuracy * 4 + regression.accuracy * 8
+        assert total.accuracy == pytest.approx(mean / 12)
+        assert total.figures["fair"] == total.accuracy / 2
+        assert regression.figures["fair"] == regression.accuracy / 2
 
 
 def test_a_run_ends_with_every_measure_by_stratum(trained, capsys):

@@ -12,7 +12,7 @@ from mappa_analysis.view.provenance import read_provenance
 from mappa_analysis.view.report import write_page, write_report
 from mappa_core.cli.main import main
 from mappa_core.records import Completion, Failure, Message, Step, Task, Trajectory, Usage, Verdict
-from mappa_core.runs import RunReader
+from mappa_core.runs import CoachFigures, IterationReport, RunReader, VerdictCount
 from mappa_core.store.folder import RunFolder
 from mappa_core.store.summary import CoachSummary, Summary, write_summary
 
@@ -204,17 +204,15 @@ def test_settings_versions_and_what_the_coaches_cost_are_told(run):
     def play(store):
         store.record_event("versions", packages={"mappa-core": "0.1.0", "python": "3.11.9"})
         for number, usd in ((1, 0.25), (2, 0.5)):
-            name = "coach/name/judge"
-            store.record_iteration(
-                number, {f"{name}/verdicts": 4.0, f"{name}/failed": 0.0, f"{name}/usd": usd, "accuracy": 0.5}
-            )
-        store.record_iteration(3, {"accuracy": 0.5})
+            count = VerdictCount(scored=4, usage=Usage(calls=4, prompt_tokens=None if number == 1 else 9, usd=usd))
+            store.record_iteration(IterationReport(iteration=number, coach=CoachFigures(by_coach={"judge": count})))
+        store.record_iteration(IterationReport(iteration=3))
 
     folder, _ = run(play)
     with RunReader(folder) as reader:
         record = read_provenance(folder, reader, list(reader.iterations))
     (spent,) = record.costs
-    assert (spent.verdicts, spent.usd, spent.calls) == (8.0, 0.75, None)
+    assert (spent.verdicts, spent.usd, spent.calls, spent.prompt_tokens) == (8, 0.75, 8, None)
     page = write_report(folder, SUMMARY).read_text()
     assert "mappa-core 0.1.0" in page and "seed: 0  # &lt;- the recipe" in page and "0.7500" in page
 
