@@ -102,12 +102,7 @@ def build_overview_charts(series: Mapping[str, RunSeries]) -> list[Chart]:
         *(
             build_chart(
                 f"Score of {agent}: mean points of an action",
-                {
-                    name: metric_points(
-                        one.iterations, lambda report, agent=agent: agent_figure(report, agent, "score")
-                    )
-                    for name, one in series.items()
-                },
+                {name: _score_points(one.iterations, agent) for name, one in series.items()},
                 x_high=end,
                 y_high=10.0,
                 y_labels=SCORE_TICKS,
@@ -165,6 +160,10 @@ def _build_held_out_chart(series: Mapping[str, RunSeries], end: float) -> Chart 
         if any(lines.values())
         else None
     )
+
+
+def _score_points(iterations: Iterations, agent: str) -> list[Point]:
+    return metric_points(iterations, lambda report: agent_figure(report, agent, "score"))
 
 
 def _cost_points(iterations: Iterations) -> list[Point]:
