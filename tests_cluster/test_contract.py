@@ -6,7 +6,8 @@ import pytest
 
 from mappa_core.testing import EngineContract
 from mappa_engine.cluster.engine import ClusterEngine
-from mappa_engine.options import ClusterOptions
+from mappa_engine.losses import PPOLoss
+from mappa_engine.options import ClusterOptions, PPOOptions
 
 
 @pytest.mark.soak
@@ -17,3 +18,6 @@ class TestCluster(EngineContract):
 
     def engine(self):
         return ClusterEngine(ClusterOptions(deterministic=True, kv_cache_mb=64, packed_tokens=1024, learner_ranks=2))
+
+    def loss(self):
+        return PPOLoss(PPOOptions())

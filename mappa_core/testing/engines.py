@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -16,7 +17,7 @@ from mappa_core.config.schema import TrainSection
 from mappa_core.credit.build_experience import build_experience
 from mappa_core.errors import PromptTooLong
 from mappa_core.experience import Advantages, Experience
-from mappa_core.protocols import Engine, Loss, PolicySpec, Rewards
+from mappa_core.protocols import Engine, Loss, Machine, PolicySpec, Rewards
 from mappa_core.records import Completion, Float32, Int32, Message, Sampling, Step, Task, Trajectory
 
 AGENT, POLICY = "solo", "default"
@@ -26,9 +27,10 @@ EngineOpener = Callable[[], Awaitable[Engine]]
 
 
 class EngineContract:
-    """Subclass it and implement `engine`. It samples and trains the tiny model bundled with the package."""
+    """Subclass it, set `model` and implement `engine` and `loss`."""
 
-    model: str = "package:mappa_engine/models/tiny"
+    model: str
+    """The model that is sampled and trained, as a recipe names it; a tiny one."""
     tolerance: float = 2e-3
     """Largest difference between sampler and learner on one token, in nats, with the same weights."""
     train: TrainSection = TrainSection(iterations=4, learning_rate=1e-2)
@@ -38,11 +40,8 @@ class EngineContract:
         raise NotImplementedError
 
     def loss(self) -> Loss:
-        """Return the loss to train with: the built-in `ppo`."""
-        from mappa_engine.losses import PPOLoss
-        from mappa_engine.options import PPOOptions
-
-        return PPOLoss(PPOOptions())
+        """Create the loss to train with."""
+        raise NotImplementedError
 
     @pytest.fixture
     async def opened(self) -> AsyncIterator[EngineOpener]:
@@ -166,6 +165,14 @@ class EngineContract:
         again, loaded = await self._updated(fresh, experience, advantages, 0.25)
         assert again > 1 and version == 2, "the version counts on after a checkpoint"
         np.testing.assert_allclose(loaded, kept, atol=self.tolerance)
+
+    async def test_a_plan_is_text_and_json(self, opened: EngineOpener) -> None:
+        """`plan` returns tables, or says why the memory is not known; `details` are JSON values."""
+        specs, machines = [PolicySpec(name=POLICY, model=self.model)], [Machine(host="one", cpus=8)]
+        plan = (await opened()).plan(specs, self.train, rows=4, machines=machines)
+        assert plan.tables or plan.unknown, "say in `unknown` why there is no plan"
+        assert all(len(row) == len(table[0]) for table in plan.tables for row in table)
+        msgspec.json.encode(plan.details)
 
     async def _updated(
         self, engine: Engine, experience: Experience, advantages: Advantages, progress: float

@@ -9,11 +9,7 @@ import pytest
 from mappa_core.credit import shapers
 from mappa_core.defaults.task_sources import FileOptions, FileTasks
 from mappa_core.protocols import Tracker
-from mappa_core.testing import EngineContract, ShaperContract, TaskSourceContract, TrackerContract
-from mappa_engine.local import LocalEngine
-from mappa_engine.losses import CISPOLoss, GSPOLoss, PPOLoss
-from mappa_engine.options import CISPOOptions, GSPOOptions, LocalOptions, PPOOptions
-from mappa_engine.testing import LossContract
+from mappa_core.testing import ShaperContract, TaskSourceContract, TrackerContract
 
 
 class TestScale(ShaperContract):
@@ -48,28 +44,6 @@ class TestLengthPenalty(ShaperContract):
         return shapers.LengthPenaltyShaper(shapers.LengthPenaltyOptions(limit=8, buffer=4))
 
 
-class TestPPO(LossContract):
-    def loss(self):
-        return PPOLoss(PPOOptions())
-
-
-class TestPPOWithADivergence(LossContract):
-    on_policy = False
-
-    def loss(self):
-        return PPOLoss(PPOOptions(kl="k3", kl_coef=0.1))
-
-
-class TestGSPO(LossContract):
-    def loss(self):
-        return GSPOLoss(GSPOOptions())
-
-
-class TestCISPO(LossContract):
-    def loss(self):
-        return CISPOLoss(CISPOOptions())
-
-
 class TestFileTasks(TaskSourceContract):
     @pytest.fixture(autouse=True)
     def _files(self, tmp_path):
@@ -81,11 +55,6 @@ class TestFileTasks(TaskSourceContract):
     def source(self):
         paths = {"path": str(self.folder / "train.jsonl"), "eval_path": str(self.folder / "eval.jsonl")}
         return FileTasks(FileOptions(**paths))
-
-
-class TestLocal(EngineContract):
-    def engine(self):
-        return LocalEngine(LocalOptions(device="cpu", deterministic=True))
 
 
 class Silent(Tracker):

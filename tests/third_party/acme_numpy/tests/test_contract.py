@@ -1,0 +1,19 @@
+"""The engine keeps the contract of engines."""
+
+from __future__ import annotations
+
+from acme_numpy.engine import ReinforceLoss, TableEngine
+
+from mappa_core.engine import TrainSection
+from mappa_core.testing import EngineContract
+
+
+class TestTables(EngineContract):
+    model = "table"
+    train = TrainSection(iterations=4, learning_rate=1.0)
+
+    def engine(self):
+        return TableEngine()
+
+    def loss(self):
+        return ReinforceLoss()
