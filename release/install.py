@@ -2,8 +2,8 @@
 
 lowest    core with the lowest versions that it promises: the light part of the tests
 core      core and a provider with the newest versions there are, without torch: the same tests; then a third party's
-          team, coach and engine train, an agent of it behind an API; commands and offers of missing parts say what to
-          install
+          team, coach and engine train with one agent behind an API, then with all of them there; commands and offers
+          of missing parts say what to install
 training  `pip install mappa-core mappa-dsbench` with the versions of constraints.txt: `mappa train`
 all       every wheel: `mappa doctor`, `mappa observe` of a team behind an API and of the run that this left, its
           report, the commands of every part
@@ -92,7 +92,13 @@ class Environment:
 
     def light_tests(self) -> None:
         """Run a copy of the light tests; the repository is nowhere near."""
-        for name in ("pyproject.toml", "conftest.py", "tests/third_party", *(f"tests/{folder}" for folder in LIGHT)):
+        for name in (
+            "pyproject.toml",
+            "conftest.py",
+            "tests/third_party",
+            "tests/fixtures",
+            *(f"tests/{folder}" for folder in LIGHT),
+        ):
             copy = self.place / name
             copy.parent.mkdir(exist_ok=True)
             if (ROOT / name).is_dir():
@@ -122,20 +128,21 @@ def core(environment: Environment) -> None:
     environment.install("mappa-core[test]", "mappa-coach-openai", str(stranger), *TESTING)
     environment.check(torch=False)
     environment.light_tests()
-    words = ("run.root=runs", "run.name=doubles", "train.iterations=2", "train.samples=2")
+    words = ("--json", "run.root=runs", "train.iterations=2", "train.samples=2", "eval.problems=2")
     with answering() as url:
-        policy = f"policies.checker={json.dumps(api_policy(url))}"
-        shown = environment.run("mappa", "train", "--plugin", "doubles", "--json", *words, policy)
-        graded = environment.run("mappa", "eval", "--plugin", "doubles", "--json", policy, "eval.problems=2")
-    trained = json.loads(shown.splitlines()[-1])
-    if trained["iterations"] != 2 or not json.loads(graded.splitlines()[-1]):
-        raise SystemExit(f"trained something else than two iterations: {trained}")
+        policy = json.dumps(api_policy(url))
+        for name, team in (("mixed", f"policies.checker={policy}"), ("doubles", f"policies={{default: {policy}}}")):
+            shown = environment.run("mappa", "train", "--plugin", "doubles", "--name", name, *words, team)
+            trained = json.loads(shown.splitlines()[-1])
+            if trained["iterations"] != 2:
+                raise SystemExit(f"trained something else than two iterations: {trained}")
+        environment.run("mappa", "eval", "--run", "runs/mixed", "--json")
     environment.run("mappa", "runs", "show", "runs/doubles")
     environment.refuse('pip install "mappa-analysis"', "mappa", "report", "runs/doubles")
     environment.refuse('pip install "mappa-engine"', "mappa", "train", "--plugin", "doubles", "engine.use=local")
     tool = "tools.python={use: python, limits: {wall_s: 5}}"
     environment.refuse('pip install "mappa-sandbox"', "mappa", "train", "--plugin", "doubles", tool)
-    print(f"  trained {trained['iterations']} iterations of a third party's team; missing parts are named")
+    print("  trained a third party's team; missing parts are named")
 
 
 def training(environment: Environment) -> None:

@@ -3,7 +3,6 @@ holds the pages against it."""
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import re
@@ -12,15 +11,13 @@ import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import click
+from docstrings import dataclass_docs, doc_of, exported_names, field_docs, first_sentence, table_cell
 
-import mappa_core
-from mappa_core import errors, hookspecs, protocols, records
+from mappa_core import errors, hookspecs, protocols, records, runs
 from mappa_core.config.schema import SETTING_KEY, RunConfig, Use
 from mappa_core.plugins import KIND_NAMES, KINDS_WITH_HOOK, Registry, load_plugins
 from mappa_core.store import folder, schema
@@ -28,8 +25,13 @@ from mappa_core.store.schema import Database
 
 front = importlib.import_module("mappa_core.cli.main")
 FOLDER = Path(__file__).parents[1] / "reference"
-OWN = ("anthropic", "dsbench", "gemini", "mathchat", "openai", "sandboxfusion", "trackers")
-"""The project's own plugins; what else is installed has pages of its own."""
+OWN = (
+    "analysis", "anthropic", "dsbench", "engine", "gateway", "gemini", "mathchat", "mcp", "openai", "sandbox",
+    "sandboxfusion", "trackers",
+)  # fmt: skip
+"""The project's own parts and plugins; what else is installed has pages of its own."""
+FAMILIES = ("commands", "data", "engine", "runs", "sandbox", "statistics", "transport", "workflow", "testing")
+"""Modules of core that export names beside its front."""
 WIDTH = 100
 HELP = front.cli.context_settings["help_option_names"]
 MADE = "<!-- Made from the code by docs/site/reference.py: change it there. -->"
@@ -46,6 +48,7 @@ def pages() -> Mapping[str, str]:
         "hooks.md": hooks_page(),
         "cli.md": cli_page(registry),
         "exit-codes.md": exit_page(),
+        "public.md": public_page(),
         "store.md": store_page(),
     }
     return {name: _told_made(text) for name, text in made.items()}
@@ -76,7 +79,7 @@ options."""
 
 def _section_parts(section: type, place: str) -> Iterator[str]:
     hints = _hints(section)
-    said = _doc(section)
+    said = doc_of(section)
     if said:
         yield said
     plain = [field for field in fields(section) if _section(hints[field.name]) in (None, Use)]
@@ -116,7 +119,7 @@ def offers_page(registry: Registry) -> str:
                     continue
                 parts += [
                     f"From `{plugin.package}`.",
-                    _doc(offer.options),
+                    doc_of(offer.options),
                     _table(offer.options, fields(offer.options)),
                 ]
     return "\n\n".join(filter(None, parts))
@@ -145,11 +148,11 @@ def hooks_page() -> str:
     parts = ["# Hooks and protocols", _HOOKS_INTRO, "## What a hook hands over", _source(hookspecs.Offer)]
     for kind in KINDS_WITH_HOOK:
         hook = getattr(hookspecs, f"mappa_{kind}")
-        parts += [f"## `mappa_{kind}`", _doc(hook)]
+        parts += [f"## `mappa_{kind}`", doc_of(hook)]
         names = re.findall(r"[A-Z]\w+", str(inspect.signature(hook).return_annotation).partition("Offer[")[2])
         parts += [_source(getattr(protocols, name)) for name in names]
     for name in ("mappa_recipes", "mappa_commands"):
-        parts += [f"## `{name}`", _doc(getattr(hookspecs, name))]
+        parts += [f"## `{name}`", doc_of(getattr(hookspecs, name))]
     shown = "\n".join(parts)
     modules = {inspect.getmodule(one) for one in vars(protocols).values() if inspect.isclass(one)}
     others = [
@@ -175,6 +178,23 @@ def _source(shown: Any) -> str:
     if not inspect.isclass(shown):
         return ""
     return f"<!-- tested: tests/docs/test_reference.py -->\n```python\n{inspect.getsource(shown).rstrip()}\n```"
+
+
+def public_page() -> str:
+    """Every name of the front and of the families, with the first sentence that is said of it."""
+    parts = ["# Public names", _PUBLIC_INTRO]
+    for name in ("mappa_core", *(f"mappa_core.{family}" for family in FAMILIES)):
+        module = importlib.import_module(name)
+        about = (inspect.getdoc(module) or "").partition("\n\n")[0]
+        rows = [
+            f"| `{exported}` | {table_cell(first_sentence(module, exported))} |" for exported in exported_names(module)
+        ]
+        parts += [f"## {name}", " ".join(about.split()), "\n".join(["| name | what it is |", "|---|---|", *rows])]
+    return "\n\n".join(parts)
+
+
+_PUBLIC_INTRO = """\
+What may be imported from core: its front and its [families](../families.md). All else may change in any release."""
 
 
 def cli_page(registry: Registry) -> str:
@@ -211,7 +231,7 @@ def exit_page() -> str:
     rows = re.findall(r"^([\d, ]+?)  +(.+)$", inspect.getdoc(front) or "", re.MULTILINE)
     table = ["| code | means |", "|---|---|", *(f"| {code} | {means} |" for code, means in rows)]
     tree = (inspect.getdoc(errors) or "").partition("\n\n")[2].partition("\n\nPlugin authors")[0]
-    faults = _docs_of(errors)["CallFault"].partition("\n\n")[2]
+    faults = field_docs(errors)["CallFault"].partition("\n\n")[2]
     return "\n\n".join(
         (
             "# Exit codes and errors",
@@ -248,7 +268,8 @@ def store_page() -> str:
             *about[2:],
             f"```sql\n{tables}\n```",
             "## From Python",
-            "`Reader` opens a run without a lock, also while it trains, and gives the [values](hooks.md#values) back.",
+            "`mappa_core.runs` opens a run without a lock, also while it trains: see [Runs from Python](../runs.md). "
+            "What is stored comes back as [values](hooks.md#values).",
             _READER,
             _source_of_reader(),
         )
@@ -260,13 +281,11 @@ A run is a folder. Nothing of it is needed elsewhere, and everything that was fi
 killed."""
 _READER = """<!-- uses: runs/NAME -->
 ```python
-from pathlib import Path
+from mappa_core import runs
 
-from mappa_core.runs import RunReader
-
-with RunReader(Path("runs/NAME")) as reader:
-    for row in reader.trajectories("train", limit=2):
-        trajectory = reader.trajectory(row.id)
+with runs.open("runs/NAME") as run:
+    for row in run.trajectories:
+        trajectory = run.trajectory(row.id)
         for step in trajectory.steps:
             verdicts = [verdict.score for verdict in trajectory.verdicts if verdict.step == step.id]
             print(step.agent, step.turn, step.reply.content[:40], verdicts)
@@ -274,12 +293,14 @@ with RunReader(Path("runs/NAME")) as reader:
 
 
 def _source_of_reader() -> str:
-    rows = ["| `Reader` | what it gives |", "|---|---|"]
-    for name, member in vars(mappa_core.Reader).items():
-        if not name.startswith("_") and callable(member) and (said := inspect.getdoc(member)):
+    rows = ["| `RunReader` | what it gives |", "|---|---|"]
+    for name, member in vars(runs.RunReader).items():
+        if name.startswith("_") or not (said := inspect.getdoc(member)):
+            continue
+        if callable(member):
             arguments = str(inspect.signature(member)).partition(" -> ")[0].replace("'", "")
-            arguments = arguments.replace("(self, ", "(").replace("(self)", "()")
-            rows.append(f"| `{name}{_cell(arguments)}` | {_cell(said)} |")
+            name += arguments.replace("(self, ", "(").replace("(self)", "()")
+        rows.append(f"| `{table_cell(name)}` | {table_cell(said)} |")
     return "\n".join(rows)
 
 
@@ -287,13 +308,13 @@ def _table(section: type, shown: Sequence[Field[Any]], place: str = "") -> str:
     """A table of settings."""
     if not shown:
         return ""
-    docs, hints = _docs(section), _hints(section)
+    docs, hints = dataclass_docs(section), _hints(section)
     rows = ["| key | type | default | what it is |", "|---|---|---|---|"]
     for field in shown:
         key = f"{place}.{_name(field)}" if place else _name(field)
         kind = _type(hints[field.name])
-        default = _cell(_default(field))
-        rows.append(f"| `{key}` | {_cell(kind)} | `{default}` | {_cell(docs.get(field.name, ''))} |")
+        default = table_cell(_default(field))
+        rows.append(f"| `{key}` | {table_cell(kind)} | `{default}` | {table_cell(docs.get(field.name, ''))} |")
     return "\n".join(rows)
 
 
@@ -333,45 +354,8 @@ def _type(hint: Any) -> str:
     )
 
 
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
 def _hints(owner: type) -> Mapping[str, Any]:
     return get_type_hints(owner)
-
-
-def _doc(owner: Any) -> str:
-    """The docstring, unless it is the signature that dataclasses write."""
-    said = inspect.getdoc(owner) or ""
-    return "" if inspect.isclass(owner) and said.startswith(f"{owner.__name__}(") else said
-
-
-def _docs(owner: type) -> Mapping[str, str]:
-    """What is said of each field, by its name, those inherited included."""
-    found: dict[str, str] = {}
-    for one in reversed(owner.__mro__):
-        if is_dataclass(one):
-            found |= _docs_of(inspect.getmodule(one), one.__name__)
-    return found
-
-
-@cache
-def _docs_of(module: Any, owner: str | None = None) -> Mapping[str, str]:
-    """What the string below each assignment of a module, or of a class in it, says."""
-    tree: ast.AST = ast.parse(inspect.getsource(module))
-    if owner is not None:
-        # Options of a transport's coach are put together from others and stand in no module: their parts do.
-        classes = (one for one in ast.walk(tree) if isinstance(one, ast.ClassDef) and one.name == owner)
-        tree = next(classes, ast.Module([], []))
-    body = tree.body  # type: ignore[attr-defined]
-    found = {}
-    for assigned, said in pairwise(body):
-        if isinstance(said, ast.Expr) and isinstance(said.value, ast.Constant) and isinstance(said.value.value, str):
-            target = assigned.target if isinstance(assigned, ast.AnnAssign) else getattr(assigned, "targets", [None])[0]
-            if isinstance(target, ast.Name):
-                found[target.id] = inspect.cleandoc(said.value.value)
-    return found
 
 
 if __name__ == "__main__":
