@@ -36,7 +36,7 @@ help:
 		echo "Mappa needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 2; }
 	$(PYTHON) -m venv .venv
 
-# What the programs of agents are caged with, and what tests open pages in. Where the first cannot be installed, Landlock
+# What the programs of agents are isolated with, and what tests open pages in. Where the first cannot be installed, Landlock
 # does, if the kernel has it.
 bubblewrap:
 	@test "$$(uname)" = Linux || exit 0; command -v bwrap >/dev/null || $(call system,bubblewrap)

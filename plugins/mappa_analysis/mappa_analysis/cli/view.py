@@ -24,11 +24,11 @@ def command(runs: Sequence[Path], port: int, opens: bool) -> None:
     try:
         from mappa_analysis.view.web.server import serve
     except ModuleNotFoundError as error:
-        from mappa_core.errors import ConfigError
+        from mappa_core import ConfigError
 
         if error.name not in ("starlette", "uvicorn"):
             raise
-        raise ConfigError("mappa view needs what comes with: pip install 'mappa-core[view]'") from error
+        raise ConfigError("mappa view needs what comes with: pip install mappa-analysis") from error
     from mappa_analysis.view.web.run_folders import RunFolders
 
     console = Console()

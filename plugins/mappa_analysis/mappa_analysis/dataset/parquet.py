@@ -31,7 +31,7 @@ def require_parquet() -> None:
         import pyarrow.parquet  # noqa: F401
     except ImportError:
         raise ConfigError(
-            'writing Parquet needs pyarrow, which is not installed: pip install "mappa-core[data]"'
+            'writing Parquet needs pyarrow, which is not installed: pip install "mappa-analysis[data]"'
         ) from None
 
 

@@ -1,1 +1,1 @@
-"""`mappa view`: local web pages on runs, live while they train. Needs `mappa-core[view]`."""
+"""`mappa view`: local web pages on runs, live while they train."""
