@@ -85,6 +85,8 @@ def database_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
+        if "closed database" in str(error):
+            raise RunError(f"{path} is closed: read it inside the `with` that opens it") from error
         advice = _STORAGE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
         if advice is None:
             raise

@@ -70,17 +70,20 @@ def test_counts_are_by_status(filled: RunFolder) -> None:
         assert reader.counts("eval") == {}
 
 
-def test_statistics_of_verdicts_leave_out_what_has_no_score(filled: RunFolder) -> None:
-    filled.store.record_verdict(Verdict(status="failed", error="timeout", id="x", step="t0/0", coach="rules"))
-    filled.store.record_verdict(Verdict(status="abstained", id="y", step="t0/1", coach="other"))
+def test_tables_narrow_to_a_split_and_an_iteration(filled: RunFolder) -> None:
     with RunReader(filled.path) as reader:
-        other, executor, solver = reader.verdicts("train", 0)
-    if other.coach != "other":
-        other, executor = executor, other
-    assert (solver.agent, solver.scored, solver.failed, solver.abstained) == ("solver", 3, 1, 0)
-    assert (solver.mean, solver.low, solver.high) == (1.0, 0.0, 2.0)
-    assert (executor.agent, executor.scored, executor.mean) == ("executor", 3, 2.0)
-    assert (other.agent, other.scored, other.abstained, other.mean) == ("executor", 0, 1, None)
+        steps = list(reader.steps.where(split="train", iteration=0))
+        assert {row.trajectory for row in steps} == {"t0", "t1", "t2"} and len(list(reader.steps)) == 2 * len(steps)
+        assert to_json([row.step for row in steps[:2]]) == to_json(reader.trajectory("t0").steps)
+        assert list(reader.verdicts.where(split="eval")) == []
+
+
+def test_the_last_verdict_with_a_score_counts(filled: RunFolder) -> None:
+    filled.store.record_verdict(Verdict(status="failed", error="timeout", id="x", step="t0/0", coach="rules"))
+    filled.store.record_verdict(Verdict(status="scored", score=9.0, id="y", step="t0/1"))
+    with RunReader(filled.path) as reader:
+        first, second, *_ = reader.steps
+    assert (first.verdict.score, second.verdict.score) == (0.0, 9.0)
 
 
 def test_a_reader_sees_what_a_run_writes_meanwhile_and_does_not_stop_it(

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from mappa_core.errors import RunError
 from mappa_core.records import Breach, Completion, Failure, Message, Step, Task, ToolResult, Trajectory, Verdict
-from mappa_core.runs import RunReader, TrajectoryFilter, to_fts_query
+from mappa_core.runs import RunReader, TrajectoryFilter
+from mappa_core.runs.search import to_fts_query
 from mappa_core.store import RunFolder
 
 AGENTS = ("solver", "executor", "verifier")

@@ -182,7 +182,7 @@ def test_an_audit_has_every_verdict_with_its_evidence_hash(run):
     assert "evidence hash" not in plain
     page = write_report(folder, SUMMARY, audit=True).read_text()
     with RunReader(folder) as reader:
-        verdicts = [one.verdict for one in reader.audit()]
+        verdicts = [one.verdict for one in reader.verdicts]
     assert len(verdicts) == 12 and "12 verdicts" in page
     body = page.split("Every verdict")[1]
     assert all(body.count(verdict.question) == 1 for verdict in verdicts)
@@ -210,7 +210,7 @@ def test_settings_versions_and_what_the_coaches_cost_are_told(run):
 
     folder, _ = run(play)
     with RunReader(folder) as reader:
-        record = read_provenance(folder, reader, list(reader.iterations))
+        record = read_provenance(reader, list(reader.iterations))
     (spent,) = record.costs
     assert (spent.verdicts, spent.usd, spent.calls, spent.prompt_tokens) == (8, 0.75, 8, None)
     page = write_report(folder, SUMMARY).read_text()

@@ -12,8 +12,8 @@ from mappa_analysis.view.web.coach import measure_latencies, rank_agents
 from mappa_analysis.view.web.lineage import build_lineage_graph
 from mappa_analysis.view.web.rendering import show_invisible, template_environment
 from mappa_analysis.view.web.trajectory import split_fences
-from mappa_core.records import Breach, Completion, FileChange, Message, Step, ToolResult
-from mappa_core.runs import VerdictWithOutcome
+from mappa_core import Breach, Completion, FileChange, Message, Step, ToolResult, Verdict
+from mappa_core.runs import VerdictRow
 
 
 def step(position: int, agent: str, text: str = "", files: tuple[str, ...] = (), changes=(), breaches=()) -> Step:
@@ -65,14 +65,13 @@ def test_a_name_is_whole_and_many_files_are_cut_and_counted() -> None:
     assert [row.path for row in graph.files if row.marks] == ["f59.txt"] and graph.files[0].path == "f59.txt"
 
 
-def judged(score: float | None, correct: float | None, number: int, **changes: object) -> VerdictWithOutcome:
-    fields = {
-        "trajectory": f"t{number}", "task": f"task{number}", "iteration": 0, "stratum": "all", "agent": "solver",
-        "position": 0, "step": f"t{number}/0", "verdict": "v", "coach": "judge", "phase": "live",
-        "status": "failed" if score is None else "scored", "score": score, "seconds": float(number),
-        "outcome": {} if correct is None else {"correct": correct},
-    }  # fmt: skip
-    return VerdictWithOutcome(**{**fields, **changes})  # type: ignore[arg-type]
+def judged(score: float | None, correct: float | None, number: int, **changes: object) -> VerdictRow:
+    given = {"step": f"t{number}/0", "id": "v", "coach": "judge", "seconds": float(number), "score": score}
+    return VerdictRow(
+        split="train", iteration=0, trajectory=f"t{number}", task=f"task{number}", stratum="all", agent="solver",
+        position=0, outcome={} if correct is None else {"correct": correct},
+        verdict=Verdict(**{**given, "status": "failed" if score is None else "scored", **changes}),  # type: ignore[arg-type]
+    )  # fmt: skip
 
 
 def test_points_against_outcome_by_hand() -> None:

@@ -1,0 +1,25 @@
+"""Every notebook of the documents runs from its first cell to its last, on a run that is stored with the tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+pytest.importorskip("ipykernel")
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_a_notebook_runs(path, build_old_run, tmp_path, monkeypatch):
+    monkeypatch.setenv("MAPPA_RUN", str(build_old_run(tmp_path / "run")))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(path.parents[2]), os.environ.get("PYTHONPATH", ""))))
+    notebook = nbformat.read(path, as_version=4)
+    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert not any(cell.get("outputs") for cell in nbformat.read(path, as_version=4).cells), "stored without outputs"
