@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
 
 if TYPE_CHECKING:
     from mappa_analysis.compare import Comparison, PairComparison
@@ -101,7 +101,7 @@ def comparison_json(compared: Comparison) -> dict[str, Any]:
 
 def show_comparison(console: Console, compared: Comparison, notes: Sequence[str]) -> None:
     """Print the arms, the differences between them, and in words what follows from them and what does not."""
-    from mappa_core.cli.progress import format_problem_count, format_share
+    from mappa_core.commands import format_problem_count, format_share
 
     problems = format_problem_count(compared.problems, compared.clusters)
     console.print(
@@ -139,7 +139,7 @@ def _letters() -> Iterator[str]:
 
 
 def _differences(compared: Comparison, labels: Mapping[str, str]) -> Table:
-    from mappa_core.cli.progress import format_share
+    from mappa_core.commands import format_share
 
     table = Table(box=None, header_style="dim")
     for name in ("", "difference", "p", "p, all tests", "h", "better", "worse", "same"):

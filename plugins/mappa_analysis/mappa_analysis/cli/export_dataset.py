@@ -13,7 +13,7 @@ from typing import Any, get_args
 import click
 
 from mappa_core import MAX_SCORE, ConfigError, RunError, Split
-from mappa_core.cli.options import load_registry
+from mappa_core.commands import load_registry
 from mappa_core.runs import Phase
 
 _SCORE = click.FloatRange(0.0, MAX_SCORE)

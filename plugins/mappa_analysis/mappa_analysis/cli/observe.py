@@ -14,15 +14,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mappa_core.cli.announce import announce_providers, announce_sandboxes
-from mappa_core.cli.options import ConfigArguments, load_registry, recipe_options
-from mappa_core.errors import ConfigError
-from mappa_core.protocols import Split
+from mappa_core import ConfigError, Split
+from mappa_core.commands import ConfigArguments, announce_providers, announce_sandboxes, load_registry, recipe_options
 
 if TYPE_CHECKING:
     from mappa_analysis.handoffs import Handoff
     from mappa_analysis.observe import AgentDiagnosis, Diagnosis
-    from mappa_core.store.summary import Interval
+    from mappa_core.statistics import Interval
 
 MAX_FILE_REASONS = 3
 """Maximum reasons listed for a broken file."""
@@ -78,7 +76,7 @@ def _observe_run(
 
 def _observe_recipe(arguments: ConfigArguments, examples: int, *, quiet: bool) -> Diagnosis:
     from mappa_analysis.observe import observe
-    from mappa_core.cli.progress import rollout_bar
+    from mappa_core.commands import rollout_bar
 
     registry = load_registry()
     composed = arguments.compose(registry, "eval.coach=true")
@@ -100,7 +98,7 @@ def _observe_recipe(arguments: ConfigArguments, examples: int, *, quiet: bool) -
 def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     """Print which agents fail and how often, the hand-offs, and each agent's lowest actions with the coach's
     reasoning."""
-    from mappa_core.cli.result_tables import show_evaluation
+    from mappa_core.commands import show_evaluation
 
     kind = "held-out" if diagnosis.split == "eval" else "training rollouts"
     show_evaluation(console, diagnosis.evaluation, f"{kind} after {diagnosis.evaluation.iteration} iterations")
@@ -171,7 +169,7 @@ def _format_count_of(count: int, whole: int) -> str:
 def _show_handoffs(console: Console, diagnosis: Diagnosis) -> None:
     """Print a row per file of the contract: its state and its effect on the metric. Then its makers and users, and why
     it could not be used."""
-    from mappa_core.cli.progress import format_percent
+    from mappa_core.commands import format_percent
 
     metric = escape(diagnosis.evaluation.metric)
     table = Table(box=None, header_style="dim")

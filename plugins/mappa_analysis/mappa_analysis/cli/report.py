@@ -59,8 +59,7 @@ def show_report(
     console: Console, folder: Path, page: Path, summary: Summary, drift: DriftHistory, warnings: Sequence[RaisedWarning]
 ) -> None:
     """Print the results, the coach's gaps and alarms, warnings of health, and the path of the page."""
-    from mappa_core.cli.progress import format_problem_count
-    from mappa_core.cli.result_tables import gains_table, selection_sentence, show_warnings
+    from mappa_core.commands import format_problem_count, gains_table, selection_sentence, show_warnings
 
     console.print(f"[bold]{escape(folder.resolve().name)}[/]  {summary.status}", highlight=False)
     if summary.eval is not None:
@@ -80,7 +79,7 @@ def show_report(
 
 
 def _gaps(gaps: Sequence[GapHistory]) -> Table:
-    from mappa_core.cli.progress import format_or_dash
+    from mappa_core.commands import format_or_dash
 
     table = Table(box=None, header_style="dim")
     for name in ("", "where", "gap", "per iteration", "alarms"):
