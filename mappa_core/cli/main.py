@@ -70,7 +70,9 @@ class MappaGroup(click.Group):
 
 
 @click.command(cls=MappaGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.option("--block", metavar="PLUGIN", multiple=True, help="Leave an installed plugin out; may be repeated.")
+@click.option(
+    "--block", metavar="PLUGIN", multiple=True, is_eager=True, help="Leave an installed plugin out; may be repeated."
+)
 @click.version_option(package_name="mappa-core", prog_name="mappa")
 def cli(block: Sequence[str]) -> None:
     """Train teams of LLM agents on a coach's verdict of every single action."""

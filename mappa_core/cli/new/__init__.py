@@ -26,7 +26,8 @@ class PackageKind:
 
     offer: OfferKind
     description: str
-    requires: str = "mappa-core"
+    parts: tuple[str, ...] = ()
+    """Parts of Mappa that it requires beside mappa-core."""
     others: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
     """Requirements of its tests, beside those of every package."""
@@ -36,7 +37,7 @@ PACKAGE_KINDS: Mapping[str, PackageKind] = {
     "workflow": PackageKind(
         offer="workflows",
         description="A team of agents for Mappa, its tasks and its coach.",
-        requires="mappa-core[train]",
+        parts=("mappa-analysis", "mappa-engine"),
     ),
     "coach": PackageKind(offer="coaches", description="A coach for Mappa: judges each action of a team."),
     "transport": PackageKind(
@@ -139,7 +140,10 @@ def _values(kind: str, name: str) -> dict[str, Any]:
         "distribution": f"mappa-{name}",
         "package": f"mappa_{snake}",
         "description": package_kind.description,
-        "requirements": [f"{package_kind.requires}>={major}.{minor}", *package_kind.others],
+        "requirements": [
+            *(f"{part}>={major}.{minor}" for part in ("mappa-core", *package_kind.parts)),
+            *package_kind.others,
+        ],
         "test_requirements": ["mappa-core[test]", *package_kind.tests],
         "tool_name": snake,
         "variable": f"{snake.upper()}_API_KEY",
