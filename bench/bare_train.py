@@ -30,8 +30,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from mappa_core.records import Completion, Message, Scene, Step, Task, ToolLimits, ToolResult
 from mappa_core.tools.parse_calls import PYTHON, parse_calls
 from mappa_core.tools.workspace import FolderWorkspace
+from mappa_core.workflow import Contribution
 from mappa_mathchat import word_problems
-from mappa_mathchat.prompts import Contribution
 from mappa_mathchat.rule_coach import RuleCoach, RuleOptions
 from mappa_mathchat.workflow import CODER, MathChat, MathChatOptions, needs_another_try
 from mappa_sandbox.options import PythonOptions

@@ -1,9 +1,5 @@
 from .coaching.delegating_coach import DelegatingCoach as DelegatingCoach
 from .config.schema import Use as Use
-from .defaults.row_files import Rows as Rows
-from .defaults.row_files import read_rows as read_rows
-from .defaults.task_sources import HuggingFaceOptions as HuggingFaceOptions
-from .defaults.task_sources import dataset_rows as dataset_rows
 from .errors import CoachError as CoachError
 from .errors import ConfigError as ConfigError
 from .errors import EngineError as EngineError

@@ -25,7 +25,7 @@ from mappa_core.records import Completion, Step
 from mappa_core.runs import RunReader
 from mappa_core.store.summary import Interval
 from mappa_core.training.run import Run, TrainResult
-from mappa_mathchat.tiny.warm_start import Curriculum, hash_problem_texts
+from mappa_mathchat.tiny.warm_start import WARM_START, hash_problem_texts, problem_texts
 from mappa_mathchat.word_problems import fingerprint_text
 
 if TYPE_CHECKING:
@@ -123,16 +123,16 @@ def model_folder(composed: ComposedConfig) -> Path:
 def warm_start_of(model: Path, composed: ComposedConfig, registry: Registry) -> WarmStart:
     """Write the warm start's texts again and look for the held-out ones among them, by hash."""
     manifest = json.loads((model / "manifest.json").read_text("utf-8"))
-    curriculum = Curriculum.of(manifest["seed"], manifest["steps"])
+    curriculum = WARM_START.curriculum(manifest["seed"], manifest["steps"])
     for written in (curriculum.texts(), curriculum.conversations()):
         for _ in written:
             pass  # writing fills in what was shown
-    texts = curriculum.shown | curriculum.sample.shown
+    texts = problem_texts(curriculum) | curriculum.sample.problem_texts
     hashes = {fingerprint_text(text) for text in texts}
     tasks = registry.build("tasks", composed.config.tasks.use, composed.config.tasks.options).load("eval")
     return WarmStart(
         problems=len(texts),
-        as_recorded=hash_problem_texts(curriculum.shown) == manifest["problems_sha256"],
+        as_recorded=hash_problem_texts(problem_texts(curriculum)) == manifest["problems_sha256"],
         held_out=len(tasks),
         found=sum(fingerprint_text(task.prompt) in hashes for task in tasks),
     )

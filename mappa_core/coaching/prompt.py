@@ -14,7 +14,7 @@ from mappa_core.coaching.contract_findings import step_name
 from mappa_core.coaching.data_fences import fence_lines, new_nonce, prefix_lines
 from mappa_core.coaching.evidence import Exhibit, action_exhibits, trajectory_exhibits
 from mappa_core.coaching.options import LLMCoachOptions
-from mappa_core.coaching.rubrics import PROMPT_FOLDER, Rubrics, create_prompt_environment
+from mappa_core.coaching.rubrics import PROMPT_FOLDER, Rubrics
 from mappa_core.coaching.token_budget import (
     MAX_CHARACTERS_PER_TOKEN,
     PLACEHOLDER_NONCE,
@@ -27,6 +27,7 @@ from mappa_core.coaching.token_budget import (
 )
 from mappa_core.errors import CallError, CoachError
 from mappa_core.records import Message, Role, Scene
+from mappa_core.tools.prompt_templates import create_prompt_environment
 from mappa_core.tools.truncate import cut_middle
 
 TokenCounter = Callable[[Sequence[Message]], Awaitable[int | None]]
@@ -47,9 +48,8 @@ class CoachPrompt:
     """A prompt, ready to be sent.
 
     `nonce` is that of its fences. `address` is a SHA-256 over all that affects the answer: our templates, the budget,
-    and the evidence before it is cut, without its nonce, so that it does not depend on a token counter. `template_hash`
-    covers our templates. `cut` names what was cut to fit. `tokens` are those of the user message, `counted` by the
-    provider or else estimated.
+    and the evidence before it is cut, without its nonce. `template_hash` covers our templates. `cut` names what was cut
+    to fit. `tokens` are those of the user message, `counted` by the provider or else estimated.
     """
 
     messages: tuple[Message, ...]
@@ -68,10 +68,7 @@ class PromptBuilder:
         self, options: LLMCoachOptions, *, count: TokenCounter | None = None, new_nonce: Callable[[], str] = new_nonce
     ) -> None:
         """`count` is called only if the evidence is estimated not to fit; `new_nonce` returns a new nonce per prompt.
-
-        Raises:
-            ConfigError: a rubric is invalid.
-        """
+        Raises ConfigError if a rubric is invalid."""
         self._budget = options.budget
         self._correction = options.correction
         self._rubrics = Rubrics(options.rubrics)
@@ -87,12 +84,8 @@ class PromptBuilder:
         self._instructions: dict[tuple[object, ...], _Instructions] = {}
 
     async def build(self, scene: Scene) -> CoachPrompt:
-        """Build the prompt to judge `scene.step`; in hindsight if the scene has an outcome.
-
-        Raises:
-            ConfigError: the rubric is invalid.
-            CoachError: the evidence does not fit the budget, however much is cut.
-        """
+        """Build the prompt to judge `scene.step`; in hindsight if the scene has an outcome. Raises ConfigError if the
+        rubric is invalid, CoachError if the evidence does not fit the budget."""
         instructions = self._instructions_for(scene, {scene.step.agent: scene.role}, together=False)
         return await self._finish(
             _PromptDraft(
@@ -105,13 +98,8 @@ class PromptBuilder:
         )
 
     async def build_for_trajectory(self, scenes: Sequence[Scene]) -> CoachPrompt:
-        """Build the prompt to judge the step of each of `scenes`, actions 1, 2, … of one trajectory, in order.
-
-        Raises:
-            ConfigError: a rubric is invalid.
-            CoachError: the evidence does not fit the budget, however much is cut.
-            ValueError: only some of the scenes have the truth.
-        """
+        """Build the prompt to judge the step of each of `scenes`, actions 1, 2, … of one trajectory, in order. Raises
+        like `build`, and ValueError if only some of the scenes have the truth."""
         if len({scene.task.reference for scene in scenes}) != 1:
             raise ValueError("scenes with the truth and scenes without it cannot share a question")
         last = scenes[-1]
@@ -127,8 +115,7 @@ class PromptBuilder:
         )
 
     def build_repair(self, prompt: CoachPrompt, reply: str, problem: str) -> CoachPrompt:
-        """Build the prompt that sends an invalid `reply` back, with a new nonce; `problem` says what is wrong, in our
-        own words."""
+        """Build the prompt that sends an invalid `reply` back, with a new nonce; `problem` is in our own words."""
         nonce = self._new_nonce()
         system, user = prompt.messages
         evidence = user.content.replace(prompt.nonce, nonce)

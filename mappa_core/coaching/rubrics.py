@@ -14,21 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import (
-    ChoiceLoader,
-    Environment,
-    FileSystemLoader,
-    StrictUndefined,
-    Template,
-    TemplateError,
-    TemplateNotFound,
-    meta,
-    nodes,
-)
-from jinja2.sandbox import SandboxedEnvironment
+from jinja2 import Environment, Template, TemplateError, TemplateNotFound, meta, nodes
 
 from mappa_core.errors import ConfigError
 from mappa_core.records import Role
+from mappa_core.tools.prompt_templates import create_prompt_environment
 
 PROMPT_FOLDER = Path(__file__).parent / "prompts"
 GENERAL_RUBRIC = "general.md"
@@ -51,11 +41,8 @@ class Rubrics:
         self._by_source: dict[str, Template] = {}
 
     def render(self, agent: str, role: Role, **variables: Any) -> str:
-        """Render the rubric of `agent`; `variables` are the template variables besides `agent` and `role`.
-
-        Raises:
-            ConfigError: the template is invalid.
-        """
+        """Render the rubric of `agent`; `variables` are the template variables besides `agent` and `role`. Raises
+        ConfigError if the template is invalid."""
         return render_template(self._template(agent, role), agent=agent, role=role, **variables)
 
     def _template(self, agent: str, role: Role) -> Template:
@@ -69,23 +56,9 @@ class Rubrics:
         return self._by_source[role.rubric]
 
 
-def create_prompt_environment(*folders: Path) -> Environment:
-    """Create a sandboxed template environment that searches `folders` in order."""
-    return SandboxedEnvironment(
-        loader=ChoiceLoader([FileSystemLoader(folder) for folder in folders]),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,  # prompts are plain text, not HTML
-    )
-
-
 def compile_template(environment: Environment, source: str, where: str) -> Template:
-    """Compile a template; `where` names its file or origin in error messages.
-
-    Raises:
-        ConfigError: it does not parse, or uses an unknown variable.
-    """
+    """Compile a template; `where` names its file or origin in error messages. Raises ConfigError if it does not parse,
+    or uses an unknown variable."""
     try:
         tree = environment.parse(source, filename=where)
     except TemplateError as error:
@@ -101,11 +74,7 @@ def compile_template(environment: Environment, source: str, where: str) -> Templ
 
 
 def render_template(template: Template, **variables: Any) -> str:
-    """Render a template with `variables`.
-
-    Raises:
-        ConfigError: it cannot be rendered with them.
-    """
+    """Render a template with `variables`. Raises ConfigError if it cannot be rendered with them."""
     try:
         return template.render(**variables).strip()
     except Exception as error:  # any error in a template is an error of the user's input

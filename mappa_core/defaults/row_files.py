@@ -5,16 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mappa_core.errors import ConfigError, TaskError
 
-FORMATS = ("json", "jsonl", "csv", "parquet")
-_BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+FileFormat = Literal["auto", "json", "jsonl", "csv", "parquet"]
+_BY_SUFFIX: Mapping[str, FileFormat] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 _SPACE = re.compile(r"\s*")
 DATA_EXTRA = 'pip install "mappa-core[data]"'
 
@@ -27,7 +28,7 @@ class Rows:
     place: Callable[[int], str]
 
 
-def read_rows(path: str | Path, file_format: str = "auto") -> Rows:
+def read_rows(path: str | Path, file_format: FileFormat = "auto") -> Rows:
     """Read a file of objects with named columns.
 
     `auto` uses the file's suffix, and for any but `.jsonl`, `.ndjson`, `.csv` and `.parquet` its content: a JSON list,
@@ -35,11 +36,9 @@ def read_rows(path: str | Path, file_format: str = "auto") -> Rows:
 
     Raises:
         TaskError: the file is missing, empty, a folder, unreadable or not of its format.
-        ConfigError: the format is unknown, or needs a package that is not installed.
+        ConfigError: the format needs a package that is not installed.
     """
     path = Path(path).expanduser()
-    if file_format not in ("auto", *FORMATS):
-        raise ConfigError(f"format {file_format!r} is unknown; there are auto, {', '.join(FORMATS)}")
     content = _read_bytes(path)
     if file_format == "auto":
         file_format = _BY_SUFFIX.get(path.suffix.lower(), "auto")
@@ -53,6 +52,27 @@ def read_rows(path: str | Path, file_format: str = "auto") -> Rows:
     if not rows.rows:
         raise TaskError(f"{path}: the file holds no rows")
     return rows
+
+
+def read_dataset(path: str, split: str, *, config: str | None = None, revision: str | None = None) -> Rows:
+    """Read one split of a data set of the Hugging Face hub or in a local folder, with the library `datasets`.
+
+    Raises:
+        TaskError: the data set or the split cannot be used.
+        ConfigError: `datasets` is not installed.
+    """
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
+    try:
+        import datasets
+    except ImportError:
+        raise ConfigError(f"tasks.use=huggingface needs datasets, which is not installed: {DATA_EXTRA}") from None
+    where, folder = f"data set {path}", Path(path).expanduser()
+    try:
+        rows = datasets.load_dataset(str(folder) if folder.is_dir() else path, config, split=split, revision=revision)
+    except (datasets.exceptions.DatasetsError, OSError, ValueError) as error:
+        raise TaskError(f"{where}, split {split}: {error}") from error
+    return Rows(rows, lambda index: f"{where}, split {split}, row {index + 1}")
 
 
 def _read_bytes(path: Path) -> bytes:

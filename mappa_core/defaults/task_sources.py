@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mappa_core.defaults.row_files import DATA_EXTRA, Rows, read_rows
-from mappa_core.errors import ConfigError, TaskError
+from mappa_core.defaults.row_files import FileFormat, Rows, read_dataset, read_rows
+from mappa_core.errors import TaskError
 from mappa_core.protocols import Split
 from mappa_core.records import Task
 
@@ -39,8 +38,8 @@ class FileOptions(TaskColumns):
     """File with the training tasks; without eval_path also with the evaluation tasks."""
     eval_path: str | None = None
     """File with the held-out tasks."""
-    format: str = "auto"
-    """auto | json | jsonl | csv | parquet"""
+    format: FileFormat = "auto"
+    """`auto`: by the suffix of the file, or else its content."""
 
 
 @dataclass
@@ -80,26 +79,8 @@ class HuggingFaceTasks:
         if `datasets` is not installed."""
         options = self._options
         name = options.train_split if split == "train" else options.eval_split
-        rows = dataset_rows(options, name)
+        rows = read_dataset(options.path, name, config=options.name, revision=options.revision)
         return build_tasks(rows, options, f"{Path(options.path).name}-{name}")
-
-
-def dataset_rows(options: HuggingFaceOptions, split: str) -> Rows:
-    """Load the rows of one split of a data set. Raises the errors of HuggingFaceTasks.load."""
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
-    try:
-        import datasets
-    except ImportError:
-        raise ConfigError(f"tasks.use=huggingface needs datasets, which is not installed: {DATA_EXTRA}") from None
-    where = f"data set {options.path}"
-    folder = Path(options.path).expanduser()
-    path = str(folder) if folder.is_dir() else options.path
-    try:
-        dataset = datasets.load_dataset(path, options.name, split=split, revision=options.revision)
-    except (datasets.exceptions.DatasetsError, OSError, ValueError) as error:
-        raise TaskError(f"{where}, split {split}: {error}") from error
-    return Rows(dataset, lambda index: f"{where}, split {split}, row {index + 1}")
 
 
 def build_tasks(rows: Rows, columns: TaskColumns, source: str) -> tuple[Task, ...]:

@@ -11,9 +11,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from mappa_core.defaults.row_files import read_rows
+from mappa_core.config.compose import compose
+from mappa_core.data import read_rows
 from mappa_core.defaults.task_sources import BOXED_SUFFIX, FileOptions, FileTasks, HuggingFaceOptions, HuggingFaceTasks
 from mappa_core.errors import ConfigError, TaskError
+from mappa_core.plugins import load_plugins
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 ROWS = [
@@ -186,8 +188,9 @@ def test_what_is_no_file_is_refused(tmp_path):
         load(tmp_path / "missing.json")
     with pytest.raises(TaskError, match="is a folder"):
         load(tmp_path)
-    with pytest.raises(ConfigError, match="format 'xml' is unknown; there are auto, json"):
-        load(write(tmp_path / "t.json", json.dumps(ROWS)), format="xml")
+    words = ["tasks.use=file", "tasks.options={path: x.json, format: xml}"]
+    with pytest.raises(ConfigError, match="must be one of auto, json, jsonl, csv, parquet, not 'xml'"):
+        compose(load_plugins(), "mathchat", overrides=words)
 
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):

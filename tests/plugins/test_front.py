@@ -39,7 +39,7 @@ PROMISED = """
     TrajectoryRow
     Offer NoOptions hookimpl Run
     PYTHON PYTHON_SPEC PROGRAM_ENVIRONMENT program_job program_result program_runner
-    SMALLEST_LIMIT cut_middle Rows read_rows HuggingFaceOptions dataset_rows
+    SMALLEST_LIMIT cut_middle
     MappaError InputError ConfigError PluginError TaskError ModelError RunError RolloutError PromptTooLong ToolError
     CoachError CallError CallFault WorkflowError ReplayError EngineError GuardStop
     Use Cassette Provider Request Secret fault_of_status retry_after one_line

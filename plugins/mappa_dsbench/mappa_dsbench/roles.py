@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from mappa_core import Role
+from mappa_core.workflow import read_rubric
 
 DATA_ENGINEER = "data_engineer"
 MODELER = "modeler"
@@ -19,30 +19,24 @@ SUBMISSION = "submission.csv"
 TASK_FILES = (TRAIN, TEST, SAMPLE)
 """The files of every task."""
 
-
-def _rubric(agent: str) -> str:
-    """Read the rubric by which a coach judges the actions of `agent`; agents never see it."""
-    return (Path(__file__).parent / "rubrics" / f"{agent}.md").read_text(encoding="utf-8")
-
-
 ROLES: Mapping[str, Role] = {
     DATA_ENGINEER: Role(
         brief="Turns the tables into features that a model can be fitted to, the same way for training and test rows.",
         needs=(TRAIN, TEST),
         produces=(X_TRAIN, Y_TRAIN, X_TEST),
-        rubric=_rubric(DATA_ENGINEER),
+        rubric=read_rubric("mappa_dsbench", DATA_ENGINEER),
     ),
     MODELER: Role(
         brief="Fits a model that suits the target and the metric, on the training features alone, and saves it.",
         needs=(X_TRAIN, Y_TRAIN, X_TEST),
         produces=(MODEL,),
-        rubric=_rubric(MODELER),
+        rubric=read_rubric("mappa_dsbench", MODELER),
     ),
     ANALYST: Role(
         brief="Lets the model predict the test rows and hands in the predictions in the form that the task asks for.",
         needs=(MODEL, X_TEST, TEST),
         produces=(SUBMISSION,),
-        rubric=_rubric(ANALYST),
+        rubric=read_rubric("mappa_dsbench", ANALYST),
     ),
 }
 """Roles by name, in the order in which they act."""

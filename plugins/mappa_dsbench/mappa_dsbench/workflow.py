@@ -21,12 +21,13 @@ from mappa_core import (
     TaskError,
     Workflow,
 )
+from mappa_core.workflow import Contribution
 from mappa_dsbench.contracts import inspect_action
 from mappa_dsbench.grading.grade import grade_submission
 from mappa_dsbench.grading.truth import load_truth
 from mappa_dsbench.options import TeamOptions
 from mappa_dsbench.outcome import build_outcome
-from mappa_dsbench.prompts import Contribution, PromptTemplates
+from mappa_dsbench.prompts import TeamPrompts
 from mappa_dsbench.roles import ROLES, SUBMISSION
 from mappa_dsbench.table import table_of_task
 from mappa_dsbench.truth_for_coach import describe_truth
@@ -45,9 +46,7 @@ class DSBench(Workflow):
 
     def __init__(self, options: TeamOptions) -> None:
         self._options = options
-        self.prompts = PromptTemplates(
-            options.prompts, token_limit=options.token_limit, output_chars=options.output_chars
-        )
+        self.prompts = TeamPrompts(options.prompts, token_limit=options.token_limit, output_chars=options.output_chars)
 
     @property
     def max_turns(self) -> Mapping[str, int]:

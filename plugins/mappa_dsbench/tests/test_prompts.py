@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from mappa_core import ConfigError, Task, TaskError, ToolCall, ToolResult
+from mappa_core.workflow import Contribution
 from mappa_dsbench.grading.grade import Anchors
 from mappa_dsbench.problem import Problem
-from mappa_dsbench.prompts import TEMPLATE_NAMES, Contribution, PromptTemplates
+from mappa_dsbench.prompts import TeamPrompts
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
 from mappa_dsbench.table import Table, table_to_meta
 
@@ -29,17 +30,17 @@ FILES_THERE = ("X_test.pkl", "X_train.pkl", "sample_submission.csv", "test.csv",
 CALL = ToolCall(name="python", arguments={"code": "1"})
 
 
-def briefing(prompts: str, **options: int) -> PromptTemplates:
-    return PromptTemplates(prompts, **{"token_limit": 500, "output_chars": 256, **options})
+def briefing(prompts: str, **options: int) -> TeamPrompts:
+    return TeamPrompts(prompts, **{"token_limit": 500, "output_chars": 256, **options})
 
 
 @pytest.fixture(params=["full", "tiny"])
-def either(request: pytest.FixtureRequest) -> PromptTemplates:
+def either(request: pytest.FixtureRequest) -> TeamPrompts:
     return briefing(request.param)
 
 
 @pytest.mark.parametrize("agent", ROLES)
-def test_every_prompt_tells_what_is_asked_and_nothing_of_the_truth(either: PromptTemplates, agent: str) -> None:
+def test_every_prompt_tells_what_is_asked_and_nothing_of_the_truth(either: TeamPrompts, agent: str) -> None:
     text = either.render_prompt(agent, TASK, FILES_THERE, [])
     assert "f1_macro" in text or agent == DATA_ENGINEER
     assert "/answers" not in text and "0.7" not in text
@@ -77,14 +78,14 @@ def test_several_targets_stand_side_by_side() -> None:
 
 
 def test_the_full_prompts_tell_the_task_and_what_others_did() -> None:
-    earlier = [Contribution(DATA_ENGINEER, "I saved the features.", "shape: (3, 2)")]
+    earlier = [Contribution(agent=DATA_ENGINEER, text="I saved the features.", results="shape: (3, 2)")]
     text = briefing("full").render_prompt(MODELER, TASK, FILES_THERE, earlier)
     assert "Which ink?" in text
     assert "I saved the features." in text and "shape: (3, 2)" in text
     assert "model.pkl" in text and "500" in text
 
 
-def test_what_a_program_did_and_what_is_unmet_is_told(either: PromptTemplates) -> None:
+def test_what_a_program_did_and_what_is_unmet_is_told(either: TeamPrompts) -> None:
     failed = ToolResult(tool="python", status="error", exit_code=1, stderr="Traceback\nKeyError: 'pen'")
     text = either.render_results([CALL], [failed], ["X_test.pkl missing", "X_train.pkl not_finite"], FILES_THERE)
     assert "KeyError" in text
@@ -107,11 +108,11 @@ def test_the_tiny_results_are_one_word_each(result: ToolResult, told: str) -> No
     ]
 
 
-def test_an_action_without_a_program_is_told_so(either: PromptTemplates) -> None:
+def test_an_action_without_a_program_is_told_so(either: TeamPrompts) -> None:
     assert "no code" in either.render_results([], [], ["model.pkl missing"], ()).lower()
 
 
-def test_a_block_that_is_not_closed_is_told_apart(either: PromptTemplates) -> None:
+def test_a_block_that_is_not_closed_is_told_apart(either: TeamPrompts) -> None:
     call = ToolCall(name="python", error="the python block is not closed")
     assert "closed" in either.render_results([call], [ToolResult(tool="python", status="error")], [], ())
 
@@ -130,7 +131,7 @@ def test_a_folder_that_lacks_a_template_is_named(tmp_path: Path) -> None:
 
 
 def test_a_template_that_does_not_parse_is_named(tmp_path: Path) -> None:
-    for name in TEMPLATE_NAMES:
+    for name in (*ROLES, "results"):
         (tmp_path / f"{name}.md").write_text("{% if %}")
     with pytest.raises(ConfigError, match="does not parse"):
         briefing(str(tmp_path))

@@ -24,7 +24,7 @@ from mappa_core.tools.parse_calls import parse_calls
 from mappa_dsbench.embedded.catalogue import tasks_of_split
 from mappa_dsbench.embedded.facts import load_facts
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODELER, ROLES
-from mappa_dsbench.tiny.demonstrations import Demonstrator
+from mappa_dsbench.tiny.demonstrations import Demonstrations
 from mappa_dsbench.tiny.names import PIECES, could_be_held_out
 from mappa_dsbench.tiny.planted_faults import (
     FAULT_PLANTERS,
@@ -37,7 +37,7 @@ from mappa_dsbench.tiny.predict_outcome import predict_outcome
 from mappa_dsbench.tiny.programs import line_tokens
 from mappa_dsbench.tiny.synthetic_tables import draw_task
 from mappa_dsbench.tiny.tokenizer import prompt_tokens
-from mappa_dsbench.tiny.warm_start import CONTEXT_WINDOW, MODEL_SHAPE, warm_start
+from mappa_dsbench.tiny.warm_start import WARM_START, warm_start
 from mappa_engine.tiny.supervised_trainer import Imitator, encode
 
 from .tiny_programs import Job, Ran, Table, graded, played, run
@@ -79,7 +79,7 @@ RUN = [(agent, fault) for agent in ROLES for fault in FAULT_PLANTERS[agent] if f
 
 
 def demonstrated(habits: FaultProbabilities, count: int, seed: object = 0) -> list[list[Message]]:
-    return list(islice(Demonstrator(habits, Random(f"{seed}/test")).conversations(), count))
+    return list(islice(Demonstrations(habits, Random(f"{seed}/test")).conversations(), count))
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +267,7 @@ def test_the_shipped_model_loads_and_is_small(tokenizer) -> None:  # type: ignor
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(SHIPPED)
-    untaught = Imitator(tokenizer.backend_tokenizer, window=CONTEXT_WINDOW, seed=0, shape=MODEL_SHAPE)
+    untaught = Imitator(tokenizer.backend_tokenizer, window=WARM_START.window, seed=0, shape=WARM_START.shape)
     assert model.num_parameters() == untaught.model.num_parameters() < 350_000
     assert sum(path.stat().st_size for path in SHIPPED.iterdir()) < 2_000_000
 

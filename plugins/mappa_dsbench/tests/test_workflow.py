@@ -206,12 +206,12 @@ def action(text: str, *, calls: bool) -> Step:
 
 
 @pytest.mark.parametrize("wrong", [{"turns": 0}, {"output_chars": 5}])
-def test_options_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
+async def test_options_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         TeamOptions(**wrong).check()  # type: ignore[arg-type]
 
 
-def test_prompts_that_are_missing_are_refused() -> None:
+async def test_prompts_that_are_missing_are_refused() -> None:
     with pytest.raises(ConfigError, match="prompts"):
         DSBench(TeamOptions(prompts="none"))
 

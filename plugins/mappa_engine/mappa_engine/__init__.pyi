@@ -1,3 +1,9 @@
+from .cluster.requirements import check_installed as check_installed
+from .cluster.subprocess_jobs import SubprocessJobs as SubprocessJobs
 from .tiny.supervised_trainer import Encoded as Encoded
 from .tiny.supervised_trainer import Imitator as Imitator
 from .tiny.supervised_trainer import byte_pairs as byte_pairs
+from .tiny.warm_start import Curriculum as Curriculum
+from .tiny.warm_start import Demonstrator as Demonstrator
+from .tiny.warm_start import WarmStart as WarmStart
+from .tiny.warm_start import warm_start_command as warm_start_command

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
 
 from mappa_core import Offer, hookimpl
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
     import click
 
     from mappa_core import Coach, TaskSource, Workflow
@@ -38,8 +38,9 @@ def mappa_coaches() -> Iterable[Offer[Coach]]:
 
 @hookimpl
 def mappa_recipes() -> Mapping[str, Traversable]:
-    folder = files(__name__) / "recipes"
-    return {entry.name.removesuffix(".yaml"): entry for entry in folder.iterdir() if entry.name.endswith(".yaml")}
+    from mappa_core.workflow import find_recipes
+
+    return find_recipes(__name__)
 
 
 @hookimpl

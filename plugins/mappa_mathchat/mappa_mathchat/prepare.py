@@ -11,7 +11,8 @@ from pathlib import Path
 
 import click
 
-from mappa_core import HuggingFaceOptions, Rows, TaskError, dataset_rows, read_rows
+from mappa_core import TaskError
+from mappa_core.data import Rows, read_dataset, read_rows
 from mappa_mathchat.published import (
     AIME,
     AIME_2025,
@@ -83,7 +84,7 @@ def find_sources(names: Sequence[str]) -> tuple[SourceFile, ...]:
 def _find_sources_at(name: str) -> list[SourceFile]:
     if name.startswith(HUB_PREFIX):
         identifier, _, split = name.removeprefix(HUB_PREFIX).partition(":")
-        rows = dataset_rows(HuggingFaceOptions(path=identifier), split or "train")
+        rows = read_dataset(identifier, split or "train")
         return [_identify_source(name, identifier.rpartition("/")[2], rows)]
     path = Path(name).expanduser()
     if not path.is_dir():

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mappa_core import Rows, TaskError
+from mappa_core import TaskError
+from mappa_core.data import Rows
 from mappa_mathchat.latex import normalize_spelling, parse_number
 
 SUBSET_SEED = 42

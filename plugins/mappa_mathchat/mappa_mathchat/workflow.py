@@ -21,14 +21,15 @@ from mappa_core import (
     ToolResult,
     Workflow,
 )
+from mappa_core.workflow import Contribution, PromptTemplates, read_rubric
 from mappa_mathchat.extract_answer import extract_final_answer
 from mappa_mathchat.grader import Grader
 from mappa_mathchat.plans import parse_plan
-from mappa_mathchat.prompts import Contribution, PromptTemplates
 
 SOLVER = "problem_solver"
 CODER = "code_executor"
 VERIFIER = "verifier"
+PROMPT_SETS = Path(__file__).parent / "prompts"
 
 
 @dataclass
@@ -55,26 +56,21 @@ class MathChatOptions:
             raise ConfigError(f"output_chars: must be at least {SMALLEST_LIMIT}, not {self.output_chars}")
 
 
-def _rubric(agent: str) -> str:
-    """Read the rubric by which a coach judges the actions of `agent`; agents never see it."""
-    return (Path(__file__).parent / "rubrics" / f"{agent}.md").read_text(encoding="utf-8")
-
-
 class MathChat(Workflow):
     """Problem Solver (1 turn) -> Code Executor (its Python runs) -> Verifier (1 turn, answer in a box)."""
 
     agents: Mapping[str, Role] = {
         SOLVER: Role(
             brief="Plans how to solve the problem. Does not run code.",
-            rubric=_rubric(SOLVER),
+            rubric=read_rubric("mappa_mathchat", SOLVER),
         ),
         CODER: Role(
             brief="Turns the plan into Python, which is run, and prints what the plan asks for.",
-            rubric=_rubric(CODER),
+            rubric=read_rubric("mappa_mathchat", CODER),
         ),
         VERIFIER: Role(
             brief="Checks plan and output against the problem and gives the final answer in \\boxed{}.",
-            rubric=_rubric(VERIFIER),
+            rubric=read_rubric("mappa_mathchat", VERIFIER),
         ),
     }
 
@@ -84,7 +80,7 @@ class MathChat(Workflow):
         self.prompts = PromptTemplates(
             options.prompts,
             tuple(self.agents),
-            token_limit=options.token_limit,
+            sets=PROMPT_SETS,
             output_chars=options.output_chars,
         )
         self._grader = Grader()
@@ -118,11 +114,12 @@ class MathChat(Workflow):
     def build_prompt(self, agent: str, problem: str, earlier: Sequence[Contribution]) -> str:
         """Build the first prompt of an agent, with the earlier contributions that the option `context` allows."""
         seen = earlier if self._options.context == "full" else earlier[-1:]
-        return self.prompts.render_prompt(agent, problem, seen)
+        values = {"problem": problem, "earlier": tuple(seen), "token_limit": self._options.token_limit}
+        return self.prompts.render(agent, values)
 
     async def _build_contribution(self, stage: Stage, step: Step) -> Contribution:
         feedback = (await stage.verdict(step)).reasoning if self._options.feedback else ""
-        results = self.prompts.render_results(step.calls, step.results)
+        results = self.prompts.render_results(step.calls, step.results) if step.calls else ""
         return Contribution(agent=step.agent, text=step.reply.content, results=results, feedback=feedback)
 
     async def grade(self, text: str, task: Task) -> float:

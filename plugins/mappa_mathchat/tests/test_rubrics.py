@@ -13,8 +13,8 @@ from mappa_core.errors import ConfigError
 from mappa_core.records import Scene, Task, Trajectory
 from mappa_core.rollout.scenes import hindsight_scenes, live_scenes
 from mappa_core.testing import play
-from mappa_mathchat.prompts import PROMPTS_FOLDER, PromptTemplates
-from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER, MathChat, MathChatOptions
+from mappa_core.workflow import PromptTemplates
+from mappa_mathchat.workflow import CODER, PROMPT_SETS, SOLVER, VERIFIER, MathChat, MathChatOptions
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool
 
@@ -87,6 +87,6 @@ async def test_no_agent_sees_a_rubric(trajectory: Trajectory) -> None:
 
 
 def test_rubrics_are_no_set_of_prompts() -> None:
-    assert {path.name for path in PROMPTS_FOLDER.iterdir()} == {"full", "tiny"}
+    assert {path.name for path in PROMPT_SETS.iterdir()} == {"full", "tiny"}
     with pytest.raises(ConfigError, match="the sets full, tiny, or a folder"):
-        PromptTemplates("rubrics", (SOLVER,), token_limit=1, output_chars=100)
+        PromptTemplates("rubrics", (SOLVER,), sets=PROMPT_SETS, output_chars=100)

@@ -18,8 +18,8 @@ from mappa_core.records import Message
 from mappa_engine.tiny.supervised_trainer import Imitator, encode
 from mappa_mathchat.extract_answer import extract_final_answer
 from mappa_mathchat.plans import parse_plan
-from mappa_mathchat.tiny.demonstrations import NO_FAULTS, Demonstrator, FaultProbabilities
-from mappa_mathchat.tiny.warm_start import CONTEXT_WINDOW, MODEL_SHAPE, warm_start
+from mappa_mathchat.tiny.demonstrations import NO_FAULTS, Demonstrations, FaultProbabilities
+from mappa_mathchat.tiny.warm_start import WARM_START, warm_start
 from mappa_mathchat.word_problems import fingerprint_text
 from mappa_mathchat.workflow import MathChat, MathChatOptions
 
@@ -27,8 +27,10 @@ SHIPPED = Path(mappa_mathchat.__file__).parent / "models" / "tiny"
 OPENINGS = ("Plan: ", "Code: ", "Box: ")
 
 
-def demonstrated(habits: FaultProbabilities, count: int, seed: object = 0) -> tuple[list[list[Message]], Demonstrator]:
-    demonstrator = Demonstrator(MathChat(MathChatOptions(prompts="tiny")), habits, Random(f"{seed}/test"))
+def demonstrated(
+    habits: FaultProbabilities, count: int, seed: object = 0
+) -> tuple[list[list[Message]], Demonstrations]:
+    demonstrator = Demonstrations(MathChat(MathChatOptions(prompts="tiny")), habits, Random(f"{seed}/test"))
     return list(islice(demonstrator.conversations(), count)), demonstrator
 
 
@@ -113,7 +115,7 @@ def test_the_shipped_model_loads_and_is_small(tokenizer) -> None:  # type: ignor
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(SHIPPED)
-    untaught = Imitator(tokenizer.backend_tokenizer, window=CONTEXT_WINDOW, seed=0, shape=MODEL_SHAPE)
+    untaught = Imitator(tokenizer.backend_tokenizer, window=WARM_START.window, seed=0, shape=WARM_START.shape)
     assert model.num_parameters() == untaught.model.num_parameters() < 300_000
     assert model.config.head_dim == 32
     assert sum(path.stat().st_size for path in SHIPPED.iterdir()) < 2_000_000

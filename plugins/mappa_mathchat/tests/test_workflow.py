@@ -13,8 +13,16 @@ from mappa_core.protocols import Coach, Tool
 from mappa_core.records import Completion, Message, Scene, Step, Task, ToolCall, ToolResult, Trajectory, Verdict
 from mappa_core.testing import play
 from mappa_core.testing.contracts import WorkflowContract
-from mappa_mathchat.prompts import PromptTemplates
-from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER, MathChat, MathChatOptions, needs_another_try
+from mappa_core.workflow import PromptTemplates
+from mappa_mathchat.workflow import (
+    CODER,
+    PROMPT_SETS,
+    SOLVER,
+    VERIFIER,
+    MathChat,
+    MathChatOptions,
+    needs_another_try,
+)
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool
 
@@ -151,7 +159,7 @@ async def test_strata_tell_what_the_plan_looks_like(plan: str, stratum: dict[str
 
 
 def test_several_blocks_are_told_apart_in_order() -> None:
-    briefing = PromptTemplates("full", (), token_limit=1, output_chars=100)
+    briefing = PromptTemplates("full", (), sets=PROMPT_SETS, output_chars=100)
     calls = [ToolCall(name="python"), ToolCall(name="python"), ToolCall(name="python", error="it is not closed")]
     results = [
         ToolResult(tool="python", status="ok", exit_code=0, stdout="first\n"),
@@ -167,7 +175,7 @@ def test_several_blocks_are_told_apart_in_order() -> None:
 
 @pytest.mark.parametrize("prompts", ["full", "tiny"])
 def test_long_output_is_cut_in_the_middle(prompts: str) -> None:
-    briefing = PromptTemplates(prompts, (), token_limit=1, output_chars=100)
+    briefing = PromptTemplates(prompts, (), sets=PROMPT_SETS, output_chars=100)
     long = "\n".join(f"line {number}" for number in range(1000))
     for status in ("ok", "error"):
         result = ToolResult(tool="python", status=status, exit_code=0, stdout=long, stderr=long)  # type: ignore[arg-type]
@@ -177,7 +185,7 @@ def test_long_output_is_cut_in_the_middle(prompts: str) -> None:
 
 
 def test_no_results_make_no_text() -> None:
-    assert PromptTemplates("full", (), token_limit=1, output_chars=100).render_results([], []) == ""
+    assert PromptTemplates("full", (), sets=PROMPT_SETS, output_chars=100).render_results([], []) == ""
 
 
 def test_token_limit_is_told_to_the_agents() -> None:

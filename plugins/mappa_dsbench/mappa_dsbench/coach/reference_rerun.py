@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mappa_core import PYTHON, Bench, CoachError, ProgramRun, Scene, Step, Task, ToolResult
+from mappa_core import Bench, CoachError, Scene, Step, Task, ToolResult
+from mappa_core.sandbox import PYTHON, ProgramRun
 from mappa_dsbench.coach import reference_programs
 from mappa_dsbench.coach.upstream_faults import steps_of_predecessors
 from mappa_dsbench.contracts import Facts, inspect_files

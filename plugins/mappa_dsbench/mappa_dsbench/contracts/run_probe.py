@@ -16,7 +16,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from mappa_core import Bench, ProgramRun, ToolError
+from mappa_core import Bench, ToolError
+from mappa_core.sandbox import ProgramRun
 from mappa_dsbench.contracts.faults import FAULT_IS_HARD, UNREADABLE, build_fault
 
 PROBES_FOLDER = Path(__file__).parent / "probes"

@@ -12,25 +12,23 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from mappa_core import PYTHON, Message, ToolCall, ToolResult
-from mappa_dsbench.prompts import PromptTemplates
+from mappa_dsbench.prompts import TeamPrompts
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODEL, MODELER, ROLES, X_TEST, X_TRAIN, Y_TRAIN
 from mappa_dsbench.tiny.planted_faults import FAULT_PLANTERS, FaultProbabilities, draw_sound_program, plant_faults
 from mappa_dsbench.tiny.predict_outcome import OK, PredictedOutcome, predict_outcome
 from mappa_dsbench.tiny.synthetic_tables import SyntheticTask, draw_task
+from mappa_engine import Demonstrator
 
 FEATURE_FILES = (X_TRAIN, Y_TRAIN, X_TEST)
 
 
-class Demonstrator:
-    """Writes conversations (user, assistant, user, assistant) in which every assistant message is a target.
-
-    The user messages are rendered as the workflow does, so that the model sees the same prompts in a run.
-    """
+class Demonstrations(Demonstrator[FaultProbabilities]):
+    """Demonstrations of the team. The user messages are rendered as the workflow does, so that the model sees the same
+    prompts in a run."""
 
     def __init__(self, probabilities: FaultProbabilities, rng: Random) -> None:
-        self.probabilities = probabilities
-        self._rng = rng
-        self._prompts = PromptTemplates("tiny", token_limit=80, output_chars=512)
+        super().__init__(probabilities, rng)
+        self._prompts = TeamPrompts("tiny", token_limit=80, output_chars=512)
 
     def conversations(self) -> Iterator[list[Message]]:
         """Generate demonstrations without end, one of each agent in turn."""
@@ -66,9 +64,6 @@ class Demonstrator:
             Message(role="user", content=self._render_results(outcome, files)),
             Message(role="assistant", content=second.text(synthetic.problem)),
         ]
-
-    def _chance(self, probability: float) -> bool:
-        return self._rng.random() < probability
 
     def _files(self, agent: str) -> tuple[str, ...]:
         """Draw the files that earlier agents left; some may be missing."""

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from mappa_core import PYTHON, Message, ToolCall, ToolResult
+from mappa_core.workflow import Contribution
+from mappa_engine import Demonstrator
 from mappa_mathchat.plans import APPLY_OPERATION, PYTHON_OPERATORS, Plan, PlanStep
-from mappa_mathchat.prompts import Contribution
 from mappa_mathchat.word_problems import OPERAND_RANGES, WordProblem, generate_problems
 from mappa_mathchat.workflow import CODER, SOLVER, VERIFIER, MathChat, needs_another_try
 
@@ -72,16 +73,13 @@ NO_FAULTS = FaultProbabilities(
 )
 
 
-class Demonstrator:
-    """Writes conversations (user, assistant, user, assistant, …) in which every assistant message is a target.
-
-    The user messages are built by `workflow`, so that the model sees the same prompts in a run.
-    """
+class Demonstrations(Demonstrator[FaultProbabilities]):
+    """Demonstrations of the team. The user messages are built by `workflow`, so that the model sees the same prompts in
+    a run."""
 
     def __init__(self, workflow: MathChat, probabilities: FaultProbabilities, rng: Random) -> None:
+        super().__init__(probabilities, rng)
         self._workflow = workflow
-        self.probabilities = probabilities
-        self._rng = rng
         self.problem_texts: set[str] = set()
         """Texts of the problems shown so far."""
 
@@ -117,9 +115,6 @@ class Demonstrator:
 
     def _opening(self, agent: str, problem: WordProblem, earlier: list[Contribution]) -> Message:
         return Message(role="user", content=self._workflow.build_prompt(agent, problem.text, earlier))
-
-    def _chance(self, probability: float) -> bool:
-        return self._rng.random() < probability
 
     def _plan(self, problem: WordProblem) -> Plan:
         steps = [self._read(verb, step) for verb, step in zip(problem.verbs, problem.plan.steps, strict=True)]

@@ -1,93 +1,33 @@
-"""Builds the tiny model: its tokenizer and its warm start on demonstrations.
-
-The model shipped in `models/tiny` was built by `mappa mathchat warm-start models/tiny`.
-"""
+"""How the tiny model is made. The one in `models/tiny` was built by `mappa mathchat warm-start models/tiny`."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from functools import partial
-from itertools import islice
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from mappa_core import InputError, Message
+from mappa_engine import Curriculum, WarmStart, warm_start_command
 
 if TYPE_CHECKING:
-    from mappa_engine import Imitator
-    from mappa_mathchat.tiny.demonstrations import Demonstrator
+    from tokenizers import Tokenizer
+
+    from mappa_mathchat.tiny.demonstrations import Demonstrations
 
 VOCABULARY_SIZE = 384
 """Entries of the tokenizer."""
-CONTEXT_WINDOW = 2048
-MODEL_SHAPE = {
-    "hidden_size": 96,
-    "intermediate_size": 256,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-}
-BATCH_CONVERSATIONS = 32
-"""Conversations per optimiser step."""
-LEARNING_RATE = 3e-3
 WARMUP_STEPS = 50
-FAULTLESS_SHARE = 0.5
-"""Share of the steps, at the beginning, with faultless demonstrations."""
-TOKENIZER_TEXTS = 3000
-"""Conversations from which the tokenizer's merges are learned."""
 
 
-@dataclass(frozen=True, slots=True)
-class Curriculum:
-    """The demonstrations of a warm start of `steps` optimiser steps: the tokenizer's merges are learned from `sample`,
-    the model is trained on `faultless`, then on `faulty`."""
-
-    sample: Demonstrator
-    faultless: Demonstrator
-    faulty: Demonstrator
-    steps: int
-
-    @classmethod
-    def of(cls, seed: int, steps: int) -> Curriculum:
-        from mappa_mathchat.tiny.demonstrations import NO_FAULTS, Demonstrator, FaultProbabilities
-        from mappa_mathchat.workflow import MathChat, MathChatOptions
-
-        workflow = MathChat(MathChatOptions(prompts="tiny"))
-        return cls(
-            sample=Demonstrator(workflow, FaultProbabilities(), Random(f"{seed}/tokenizer")),
-            faultless=Demonstrator(workflow, NO_FAULTS, Random(f"{seed}/faultless")),
-            faulty=Demonstrator(workflow, FaultProbabilities(), Random(f"{seed}/faulty")),
-            steps=steps,
-        )
-
-    def texts(self) -> Iterator[str]:
-        """Generate the texts from which the tokenizer learns its merges."""
-        return (talk.content for talks in islice(self.sample.conversations(), TOKENIZER_TEXTS) for talk in talks)
-
-    def conversations(self) -> Iterator[list[Message]]:
-        """Generate the training conversations in order, `BATCH_CONVERSATIONS` per step."""
-        faultless = int(self.steps * FAULTLESS_SHARE) * BATCH_CONVERSATIONS
-        yield from islice(self.faultless.conversations(), faultless)
-        yield from islice(self.faulty.conversations(), self.steps * BATCH_CONVERSATIONS - faultless)
-
-    @property
-    def problem_texts(self) -> frozenset[str]:
-        """Texts of the problems in the training conversations so far."""
-        return frozenset(self.faultless.problem_texts | self.faulty.problem_texts)
+def learning_rate_factor(step: int, steps: int) -> float:
+    """Return the factor of the learning rate: linear warm-up over `WARMUP_STEPS`, then a cosine decay to the end."""
+    return min(1.0, (step + 1) / WARMUP_STEPS) * 0.5 * (1 + math.cos(math.pi * step / steps))
 
 
-def build_untrained_model(texts: Iterable[str], seed: int) -> Imitator:
-    """Build an untrained model of a quarter million parameters, with a tokenizer trained on `texts`."""
-    from mappa_engine import Imitator, byte_pairs
-
-    return Imitator(byte_pairs(texts, VOCABULARY_SIZE), window=CONTEXT_WINDOW, seed=seed, shape=MODEL_SHAPE)
+def problem_texts(curriculum: Curriculum) -> frozenset[str]:
+    """Return the texts of the problems in the training conversations so far."""
+    return frozenset(curriculum.faultless.problem_texts | curriculum.faulty.problem_texts)  # type: ignore[attr-defined]
 
 
 def hash_problem_texts(texts: Iterable[str]) -> str:
@@ -95,45 +35,41 @@ def hash_problem_texts(texts: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(sorted(texts)).encode()).hexdigest()
 
 
-def build_manifest(seed: int, curriculum: Curriculum, last_loss: float) -> dict[str, Any]:
-    """Build the manifest: how the model was made, and the hash of all problem texts in its training."""
-    return {
-        "schema": 1,
-        "seed": seed,
-        "steps": curriculum.steps,
-        "rows": BATCH_CONVERSATIONS,
-        "habits": asdict(curriculum.faulty.probabilities),
-        "problems": len(curriculum.problem_texts),
-        "problems_sha256": hash_problem_texts(curriculum.problem_texts),
-        "last_loss": round(last_loss, 4),
-    }
+def _demonstrate(faulty: bool, rng: Random) -> Demonstrations:
+    from mappa_mathchat.tiny.demonstrations import NO_FAULTS, Demonstrations, FaultProbabilities
+    from mappa_mathchat.workflow import MathChat, MathChatOptions
+
+    workflow = MathChat(MathChatOptions(prompts="tiny"))
+    return Demonstrations(workflow, FaultProbabilities() if faulty else NO_FAULTS, rng)
 
 
-@click.command("warm-start")
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--seed", default=0, show_default=True, help="Draws problems, habits and the first weights.")
-@click.option("--steps", default=1600, show_default=True, help="Optimiser steps; 1600 take about four CPU minutes.")
-def warm_start(folder: Path, seed: int, steps: int) -> None:
-    """Build the small model of the `tiny` recipe anew, in FOLDER.
+def _train_tokenizer(texts: Iterable[str]) -> Tokenizer:
+    from mappa_engine import byte_pairs
 
-    One thread of one core. The same seed on the same machine, with the same versions, gives the same bytes.
-    """
-    if folder.exists() and any(folder.iterdir()):
-        raise InputError(f"{folder} is not empty; name a new folder")
-    curriculum = Curriculum.of(seed, steps)
-    model = build_untrained_model(curriculum.texts(), seed)
-    rows = map(model.encode, curriculum.conversations())
-    batches = (list(islice(rows, BATCH_CONVERSATIONS)) for _ in range(steps))
-    loss = model.imitate(
-        batches,
-        learning_rate=LEARNING_RATE,
-        learning_rate_factor=partial(learning_rate_factor, steps=steps),
-        report=click.echo,
-    )
-    model.save(folder, build_manifest(seed, curriculum, loss), package="mappa-mathchat", half=True)
-    click.echo(f"wrote {folder}")
+    return byte_pairs(texts, VOCABULARY_SIZE)
 
 
-def learning_rate_factor(step: int, steps: int) -> float:
-    """Return the factor of the learning rate: linear warm-up over `WARMUP_STEPS`, then a cosine decay to the end."""
-    return min(1.0, (step + 1) / WARMUP_STEPS) * 0.5 * (1 + math.cos(math.pi * step / steps))
+def _describe_problems(curriculum: Curriculum) -> Mapping[str, Any]:
+    texts = problem_texts(curriculum)
+    return {"problems": len(texts), "problems_sha256": hash_problem_texts(texts)}
+
+
+WARM_START = WarmStart(
+    package="mappa-mathchat",
+    demonstrator=_demonstrate,
+    tokenizer=_train_tokenizer,
+    window=2048,
+    shape={
+        "hidden_size": 96,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+    },
+    conversations_per_step=32,
+    learning_rate_factor=learning_rate_factor,
+    half=True,
+    manifest=_describe_problems,
+)
+warm_start = warm_start_command(WARM_START, steps=1600, minutes="four CPU minutes", draws="problems")
