@@ -1,9 +1,9 @@
 """Install the wheels of dist/ into empty environments, as strangers would, and use them where no repository is.
 
 lowest    core with the lowest versions that it promises: the light part of the tests
-core      core and a provider with the newest versions there are, without torch: the same tests; then a third party's
-          team, coach and engine train with one agent behind an API, then with all of them there; commands and offers
-          of missing parts say what to install
+core      core and a provider with the newest versions there are, without torch: the same tests; then a third party's team
+          and coach train with one agent behind an API and with all of them there, a third party's engine learns;
+          commands and offers of missing parts say what to install
 training  `pip install mappa-core mappa-dsbench` with the versions of constraints.txt: `mappa train`
 all       every wheel: `mappa doctor`, `mappa observe` of a team behind an API and of the run that this left, its
           report, the commands of every part
@@ -123,9 +123,10 @@ def lowest(environment: Environment) -> None:
 
 
 def core(environment: Environment) -> None:
-    stranger = environment.place / "acme_doubles"
-    shutil.copytree(ROOT / "tests/third_party/acme_doubles", stranger)
-    environment.install("mappa-core[test]", "mappa-coach-openai", str(stranger), *TESTING)
+    strangers = [environment.place / name for name in ("acme_doubles", "acme_numpy")]
+    for folder in strangers:
+        shutil.copytree(ROOT / "tests/third_party" / folder.name, folder)
+    environment.install("mappa-core[test]", "mappa-coach-openai", *map(str, strangers), *TESTING)
     environment.check(torch=False)
     environment.light_tests()
     words = ("--json", "run.root=runs", "train.iterations=2", "train.samples=2", "eval.problems=2")
@@ -138,6 +139,10 @@ def core(environment: Environment) -> None:
                 raise SystemExit(f"trained something else than two iterations: {trained}")
         environment.run("mappa", "eval", "--run", "runs/mixed", "--json")
     environment.run("mappa", "runs", "show", "runs/doubles")
+    learned = environment.run("mappa", "train", "--plugin", "tables", "--json", "run.root=runs").splitlines()[-1]
+    accuracy = json.loads(learned)["eval"]
+    if accuracy["before"]["high"] >= accuracy["after"]["low"]:
+        raise SystemExit(f"a third party's engine has learned nothing: {accuracy}")
     environment.refuse('pip install "mappa-analysis"', "mappa", "report", "runs/doubles")
     environment.refuse('pip install "mappa-engine"', "mappa", "train", "--plugin", "doubles", "engine.use=local")
     tool = "tools.python={use: python, limits: {wall_s: 5}}"

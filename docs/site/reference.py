@@ -151,7 +151,7 @@ def hooks_page() -> str:
         parts += [f"## `mappa_{kind}`", doc_of(hook)]
         names = re.findall(r"[A-Z]\w+", str(inspect.signature(hook).return_annotation).partition("Offer[")[2])
         parts += [_source(getattr(protocols, name)) for name in names]
-    for name in ("mappa_recipes", "mappa_commands"):
+    for name in ("mappa_recipes", "mappa_commands", "mappa_checks"):
         parts += [f"## `{name}`", doc_of(getattr(hookspecs, name))]
     shown = "\n".join(parts)
     modules = {inspect.getmodule(one) for one in vars(protocols).values() if inspect.isclass(one)}
