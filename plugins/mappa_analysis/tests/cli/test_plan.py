@@ -55,7 +55,7 @@ def test_a_plan_by_a_run_knows_hours_and_no_bounds(run, capsys):
     lines = lines_of(capsys, "plan", "--plugin", "doubles", "--from", str(run), "train.iterations=9")
     text = "\n".join(lines)
     assert "≤" not in text and "without a run" not in text and "wall time about " in text
-    assert "memory is not known: the engine scripted is not one of core's" in text
+    assert "memory is not known: the engine makes no plan" in text
 
 
 def test_a_cluster_is_mapped(capsys):

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-import torch
-from mappa_analysis.plan.memory import estimate_local_memory
 
 from mappa_analysis.plan import RunPlan, plan_run
 from mappa_analysis.plan.workload import ZERO, PlannedAmount, Workload, multiply_amounts, sum_amounts
@@ -16,17 +14,13 @@ from mappa_core.config.compose import compose
 from mappa_core.errors import ConfigError, RunError
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import Registry, load_plugins
-from mappa_core.protocols import Lora, PolicySpec, Provider, Reply
+from mappa_core.protocols import Machine, Provider, Reply
 from mappa_core.records import Usage
 from mappa_core.runs import RunReader
 from mappa_core.testing import FixedCoach
 from mappa_core.training.run import Run
-from mappa_engine import memory_estimate
-from mappa_engine.cluster.placement import Node, Resources, read_shape
-from mappa_engine.local import LocalEngine
-from mappa_engine.options import LocalOptions
 
-NOWHERE = Resources(nodes=(Node(host="here", cpus=2),))
+NOWHERE = (Machine(host="here", cpus=2),)
 PRICE = "{input: 2.0, output: 8.0}"
 CLERK = f"{{model: c-1, price: {PRICE}, max_tokens: 500}}"
 
@@ -216,7 +210,8 @@ async def test_a_coach_in_hindsight_comes_on_top(registry):
 
 async def test_all_members_of_an_ensemble_are_asked(registry):
     member = f"{{use: clerk, options: {CLERK}}}"
-    options = f"{{members: [{member}, {member}, {{use: mathchat-rules}}], escalate_to: {{use: caller}}}}"
+    other = member.replace("c-1", "c-2")
+    options = f"{{members: [{member}, {other}, {{use: mathchat-rules}}], escalate_to: {{use: caller}}}}"
     found = await coached(registry, "coach.use=ensemble", f"coach.options={options}")
     assert found.coaches[0].asks is None and found.iteration.coach_usd is None
     known = options.replace(", escalate_to: {use: caller}", "")
@@ -261,61 +256,14 @@ async def test_policies_behind_an_api_are_calls(registry):
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 
-TINY = "package:mappa_mathchat/models/tiny"
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kind", ["full", "lora"])
-async def test_tensor_bytes_of_the_local_engine_are_those_of_its_tensors(registry, kind, dtype):
-    names = ("problem_solver", "code_executor", "verifier")
-    lora = Lora(rank=8, alpha=16.0) if kind == "lora" else None
-    specs = [PolicySpec(name=name, model=TINY, kind=kind, lora=lora) for name in names]
-    config = compose(registry, recipe="mathchat/tiny").config
-    engine = LocalEngine(LocalOptions(device="cpu", dtype=dtype))
-    await engine.open(specs, config.train, seed=0)
-    measured: dict[int, torch.Tensor] = {}
-    try:
-        for policy in engine._policies.values():
-            optimiser = policy.optimiser
-            with policy.active():
-                policy.model(input_ids=torch.arange(9)[None]).logits.float().logsumexp(-1).sum().backward()
-            optimiser.accumulate()
-            # A step lets go of gradients, so they are looked at before it.
-            masters = list(optimiser._masters.values())
-            own = [*policy.model.parameters(), *policy.base.model.parameters(), *masters]
-            gradients = [one.grad for one in masters]
-            assert all(one is not None for one in gradients)
-            optimiser.grad_norm()
-            optimiser.step(1e-3)
-            moments = [one for state in optimiser._adam.state.values() for one in state.values()]
-            measured |= {one.data_ptr(): one for one in (*own, *gradients, *moments)}
-    finally:
-        await engine.close()
-    counted = sum(one.numel() * one.element_size() for one in measured.values())
-    shapes = {TINY: read_shape(TINY)}
-    found = estimate_local_memory(config, specs, shapes, LocalOptions(dtype=dtype), learning=True)
-    states = ("weights", "gradients", "optimiser", "reference")
-    predicted = sum(size for parts in found.values() for part, size in parts.items() if part in states)
-    assert predicted == pytest.approx(counted, rel=0.2)
-
-
-async def test_frozen_policies_share_what_the_others_start_from(registry):
-    shapes = {TINY: read_shape(TINY)}
-    config = compose(registry, recipe="mathchat/tiny").config
-    size = memory_estimate.weight_bytes(shapes[TINY], "float32")
-    learner, judge = PolicySpec(name="a", model=TINY), PolicySpec(name="b", model=TINY, kind="frozen")
-    found = estimate_local_memory(config, (learner, judge), shapes, LocalOptions(), learning=True)
-    assert found[""]["reference"] == size and "weights" not in found["b"]
-    watched = estimate_local_memory(config, (learner,), shapes, LocalOptions(), learning=False)
-    assert watched["a"]["weights"] == size and watched[""] == {}
-
 
 async def test_a_cluster_has_a_placement(registry):
-    node = Node(host="one", cpus=8, gpus=4, gpu_bytes=80 * 10**9)
+    machine = Machine(host="one", cpus=8, gpus=4, gpu_bytes=80 * 10**9)
     composed = compose(registry, recipe="mathchat/tiny", overrides=("engine={use: cluster, options: {samplers: 2}}",))
-    found = await plan_run(composed, registry, Resources(nodes=(node,)))
-    assert found.memory.placement.groups[0].policies == ("problem_solver", "code_executor", "verifier")
-    assert len(found.memory.placement.slots) == 4
+    found = await plan_run(composed, registry, [machine])
+    placement = found.memory.details["placement"]
+    assert placement["learners"][0]["policies"] == ("problem_solver", "code_executor", "verifier")
+    assert len(placement["slots"]) == 4
 
 
 async def test_a_model_that_is_not_here_leaves_memory_unknown_and_the_rest_known(registry, monkeypatch):
@@ -332,7 +280,7 @@ async def test_a_workflow_that_does_not_say_its_turns_leaves_actions_unknown(reg
     found = await planned(registry, "doubles/tiny")
     assert found.iteration.trajectories == PlannedAmount(8.0)
     assert found.iteration.actions is None and found.iteration.verdicts is None
-    assert found.memory.unknown == "the engine scripted is not one of core's"
+    assert found.memory.unknown == "the engine makes no plan"
 
 
 async def test_tasks_that_are_not_there_leave_evaluations_unknown(registry):

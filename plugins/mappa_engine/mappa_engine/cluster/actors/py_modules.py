@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-
-from mappa_core.plugins import find_entry_points
 
 
 def py_module_paths() -> list[str]:
     """List folders and single files for Ray's `py_modules`. Their dependencies must be installed on every node."""
-    names = {"mappa_core", *(point.module.partition(".")[0] for point in find_entry_points())}
+    names = {"mappa_core", *(point.module.partition(".")[0] for point in entry_points(group="mappa"))}
     return [str(place) for name in sorted(names) if (place := _package_path(name)) is not None]
 
 
