@@ -31,10 +31,8 @@ from .protocols import Estimator as Estimator
 from .protocols import Loss as Loss
 from .protocols import LossRows as LossRows
 from .protocols import PolicySpec as PolicySpec
-from .protocols import ProgramRun as ProgramRun
 from .protocols import Rewards as Rewards
 from .protocols import Sampler as Sampler
-from .protocols import Sandboxed as Sandboxed
 from .protocols import Shaper as Shaper
 from .protocols import Split as Split
 from .protocols import Stage as Stage
@@ -50,12 +48,10 @@ from .records import NOBODY as NOBODY
 from .records import Breach as Breach
 from .records import Completion as Completion
 from .records import Failure as Failure
-from .records import FileChange as FileChange
 from .records import Inspection as Inspection
 from .records import Message as Message
 from .records import Role as Role
 from .records import Sampling as Sampling
-from .records import Sandbox as Sandbox
 from .records import Scene as Scene
 from .records import Step as Step
 from .records import Task as Task
@@ -67,9 +63,6 @@ from .records import Trajectory as Trajectory
 from .records import Usage as Usage
 from .records import Verdict as Verdict
 from .records import VersionSpan as VersionSpan
-from .tools.parse_calls import PYTHON as PYTHON
-from .tools.truncate import SMALLEST_LIMIT as SMALLEST_LIMIT
-from .tools.truncate import cut_middle as cut_middle
 from .training.run import Run as Run
 
 __version__: str

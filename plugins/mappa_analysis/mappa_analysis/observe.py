@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from mappa_analysis.handoffs import Handoff, summarize_handoffs
-from mappa_core import ConfigError, Role, RunError, Sandbox, Split, Trajectory, Verdict, Workflow
+from mappa_core import ConfigError, Role, RunError, Split, Trajectory, Verdict, Workflow
 from mappa_core.commands import ComposedConfig, Registry, evaluate_standalone, restore
 from mappa_core.runs import CONFIG, CoachFigures, Evaluation, RunReader, TrajectoryRow, build_evaluation, count_verdicts
+from mappa_core.sandbox import Sandbox
 from mappa_core.statistics import Interval, mean_interval
 from mappa_core.transport import Provider
 

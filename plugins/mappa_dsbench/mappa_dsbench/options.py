@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from mappa_core import SMALLEST_LIMIT, ConfigError
+from mappa_core import ConfigError
+from mappa_core.sandbox import SMALLEST_LIMIT
 
 
 @dataclass

@@ -8,19 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from mappa_core import (
-    PYTHON,
-    Bench,
-    Inspection,
-    Message,
-    Role,
-    Scene,
-    Stage,
-    Step,
-    Task,
-    TaskError,
-    Workflow,
-)
+from mappa_core import Bench, Inspection, Message, Role, Scene, Stage, Step, Task, TaskError, Workflow
+from mappa_core.sandbox import PYTHON
 from mappa_core.workflow import Contribution
 from mappa_dsbench.contracts import inspect_action
 from mappa_dsbench.grading.grade import grade_submission

@@ -7,20 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mappa_core import (
-    PYTHON,
-    SMALLEST_LIMIT,
-    ConfigError,
-    Message,
-    Role,
-    Scene,
-    Stage,
-    Step,
-    Task,
-    TaskError,
-    ToolResult,
-    Workflow,
-)
+from mappa_core import ConfigError, Message, Role, Scene, Stage, Step, Task, TaskError, ToolResult, Workflow
+from mappa_core.sandbox import PYTHON, SMALLEST_LIMIT
 from mappa_core.workflow import Contribution, PromptTemplates, read_rubric
 from mappa_mathchat.extract_answer import extract_final_answer
 from mappa_mathchat.grader import Grader

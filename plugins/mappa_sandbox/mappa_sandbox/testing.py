@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mappa_core import FileChange, Tool, ToolLimits, ToolResult
-from mappa_core.sandbox import FolderWorkspace
+from mappa_core import Tool, ToolLimits, ToolResult
+from mappa_core.sandbox import FileChange, FolderWorkspace
 from mappa_core.testing import ToolContract
 
 MB = 1 << 20

@@ -20,7 +20,7 @@ from mappa_analysis.view.metric_points import (
     points_by_name,
 )
 from mappa_analysis.view.provenance import Provenance, read_provenance
-from mappa_core import MAX_SCORE, ConfigError, cut_middle
+from mappa_core import MAX_SCORE, ConfigError
 from mappa_core.runs import (
     AGENT_COLUMNS,
     EvalSummary,
@@ -34,6 +34,7 @@ from mappa_core.runs import (
     VerdictRow,
     write_atomic,
 )
+from mappa_core.sandbox import cut_middle
 
 DEFAULT_METRIC = "correct"
 """The metric of a run without evaluations."""

@@ -12,8 +12,9 @@ from mappa_analysis.view.web.coach import measure_latencies, rank_agents
 from mappa_analysis.view.web.lineage import build_lineage_graph
 from mappa_analysis.view.web.rendering import show_invisible, template_environment
 from mappa_analysis.view.web.trajectory import split_fences
-from mappa_core import Breach, Completion, FileChange, Message, Step, ToolResult, Verdict
+from mappa_core import Breach, Completion, Message, Step, ToolResult, Verdict
 from mappa_core.runs import VerdictRow
+from mappa_core.sandbox import FileChange
 
 
 def step(position: int, agent: str, text: str = "", files: tuple[str, ...] = (), changes=(), breaches=()) -> Step:

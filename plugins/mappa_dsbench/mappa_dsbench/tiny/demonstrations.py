@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from mappa_core import PYTHON, Message, ToolCall, ToolResult
+from mappa_core import Message, ToolCall, ToolResult
+from mappa_core.sandbox import PYTHON
 from mappa_dsbench.prompts import TeamPrompts
 from mappa_dsbench.roles import ANALYST, DATA_ENGINEER, MODEL, MODELER, ROLES, X_TEST, X_TRAIN, Y_TRAIN
 from mappa_dsbench.tiny.planted_faults import FAULT_PLANTERS, FaultProbabilities, draw_sound_program, plant_faults

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 
-from mappa_core import PYTHON, Message, ToolCall, ToolResult
+from mappa_core import Message, ToolCall, ToolResult
+from mappa_core.sandbox import PYTHON
 from mappa_core.workflow import Contribution
 from mappa_engine import Demonstrator
 from mappa_mathchat.plans import APPLY_OPERATION, PYTHON_OPERATORS, Plan, PlanStep

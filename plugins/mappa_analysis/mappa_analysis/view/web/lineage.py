@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mappa_core import FileChange, Step
+from mappa_core import Step
+from mappa_core.sandbox import FileChange
 
 LETTER_WIDTH, TOP, ROW_HEIGHT, COLUMN_WIDTH = 7.2, 46, 26, 58
 """Pixels: width of a letter of a path, space above the first row, height of a row, width of a column."""
