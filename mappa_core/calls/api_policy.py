@@ -42,15 +42,9 @@ class ApiPolicy:
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> tuple[Message, ...]:
         """Convert `messages` to the form that every provider accepts: at most one `system` message, then `user` and
-        `assistant` alternating.
-
-        Consecutive messages of one role are joined, a later system message becomes a user message, empty messages are
-        dropped. Tool results become user text and tool calls assistant text, each under a line that says so; reasoning
-        text is dropped. The tool `python` is called by a fenced block, which the workflow's own prompt explains.
-
-        Raises:
-            ConfigError: another tool is offered, which would need native tool calls.
-        """
+        `assistant` alternating. Tool results become user text and tool calls assistant text, each under a line that
+        says so; reasoning text is dropped. Raises ConfigError if a tool other than `python`, which is called by a
+        fenced block, is offered: it would need native tool calls."""
         native = [tool.name for tool in tools if tool.name != FENCED_TOOL]
         if native:
             raise ConfigError(
@@ -69,12 +63,8 @@ class ApiPolicy:
 
     async def sample(self, prompt: tuple[Message, ...], sampling: Sampling) -> Completion:
         """Sample one action. A reply that the provider blocked is an action without text and with finish `abort`.
-
-        Raises:
-            CallError: there is no reply.
-            PromptTooLong: prompt and `max_tokens` exceed the model's context window.
-            ConfigError: `sampling` truncates the distribution, which not every provider supports.
-        """
+        Raises CallError if there is no reply, PromptTooLong if prompt and `max_tokens` exceed the model's context
+        window, ConfigError if `sampling` truncates the distribution, which not every provider supports."""
         if sampling.top_p != 1.0 or sampling.top_k != 0:
             raise ConfigError(
                 "a policy behind an API needs sampling.top_p=1 and sampling.top_k=0, "

@@ -8,9 +8,8 @@ from mappa_core.errors import CallError
 class CircuitBreaker:
     """A circuit breaker over all calls of one provider. Times are seconds of the event loop's clock.
 
-    Closed: all calls pass. After `failures` consecutive failures it opens: no call passes for `rest_s`. Then it is
-    half-open: one call passes as a probe, and any answer to it closes the breaker. Until then a new probe passes every
-    `rest_s`, so that an unanswered probe cannot keep the breaker open.
+    After `failures` consecutive failures it opens: no call passes for `rest_s`. Then it is half-open: one call passes
+    every `rest_s` as a probe, and any answer closes the breaker.
     """
 
     def __init__(self, name: str, *, failures: int, rest_s: float) -> None:

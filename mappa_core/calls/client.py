@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from mappa_core.calls.circuit_breaker import CircuitBreaker
 from mappa_core.calls.options import CallLimits, Price, merge_options
-from mappa_core.calls.prices import cost
 from mappa_core.calls.rate_limit import ConcurrencyLimiter, RateLimiter
 from mappa_core.errors import CallError, CallFault
 from mappa_core.hookspecs import Offer
@@ -35,9 +34,9 @@ CHARACTERS_PER_TOKEN = 4.0
 class ProviderClient:
     """Sends requests of many concurrent tasks through one transport. All times are of the event loop's clock.
 
-    A call waits for a concurrency slot, for the rate limits of requests and tokens per minute, and for the end of a
-    pause that a Retry-After header asked for; then it is sent with a deadline, which covers the call and not the wait.
-    An exception of the transport other than CallError is a bug of the transport and is passed on.
+    A call waits for a concurrency slot, for the rate limits per minute, and for the end of a pause that a Retry-After
+    header asked for; then it is sent with a deadline, which does not cover the wait. An exception of the transport
+    other than CallError is a bug of the transport and is passed on.
     """
 
     def __init__(
@@ -66,13 +65,9 @@ class ProviderClient:
         return Provider(name=self._name, model=transport.model, host=transport.host, priced=self._price is not None)
 
     async def complete(self, request: Request) -> Reply:
-        """Return the reply to `request`, with the number of calls and the price in its `usage`.
-
-        Tokens and price are those of the reply: no provider reports the usage of a call without one.
-
-        Raises:
-            CallError: there is no reply, after all attempts where the fault is retryable.
-        """
+        """Return the reply to `request`, with the number of calls and the price in its `usage`. Tokens and price are
+        those of the reply: no provider reports those of a call without one. Raises CallError if there is no reply,
+        after all attempts where the fault is retryable."""
         tries = 0
         while True:
             tries += 1
@@ -85,11 +80,8 @@ class ProviderClient:
                 await asyncio.sleep(self._backoff_s(tries))
 
     async def count(self, messages: Sequence[Message]) -> int | None:
-        """Count the tokens of `messages` with the provider's own counter; None if it has none. Not retried.
-
-        Raises:
-            CallError: the counter failed.
-        """
+        """Count the tokens of `messages` with the provider's own counter; None if it has none. Not retried. Raises
+        CallError if the counter failed."""
         self._breaker.check(_now())
         await self._concurrency.acquire()
         try:
@@ -166,16 +158,13 @@ class ProviderClient:
     def _with_cost(self, usage: Usage | None, calls: int) -> Usage:
         if usage is None:
             return Usage(calls=calls)
-        return replace(usage, calls=calls, usd=cost(usage, self._price))
+        return replace(usage, calls=calls, usd=None if self._price is None else self._price.cost(usage))
 
 
 def derive_offer(offer: Offer[Transport], added: type, build: Callable[[ProviderClient, Any], T]) -> Offer[T]:
     """Derive the offer of a user of a provider from that of its transport, under the same name. The options are those
-    of the transport and those `added`; `build` takes the client and the options.
-
-    Raises:
-        PluginError: the transport's options cannot be extended.
-    """
+    of the transport and those `added`; `build` takes the client and the options. Raises PluginError if the transport's
+    options cannot be extended."""
 
     def build_with_client(options: Any) -> T:
         client = ProviderClient(offer.build(options), name=offer.name, limits=options.limits, price=options.price)

@@ -29,8 +29,8 @@ _FAULT_BY_STATUS: Mapping[int, CallFault] = {
 
 
 def fault_from_status(status: int) -> CallFault:
-    """Return the fault of an HTTP status. The body may be more specific (a 429 that means `quota`, a 400 that means
-    `schema` or `too_long`). A status below 300 is no error status: the answer is `garbled`."""
+    """Return the fault of an HTTP status; the body may be more specific. A status below 300 is no error status: the
+    answer is `garbled`."""
     if status in _FAULT_BY_STATUS:
         return _FAULT_BY_STATUS[status]
     if 300 <= status < 500:
@@ -40,8 +40,8 @@ def fault_from_status(status: int) -> CallFault:
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds to wait that a reply asks for: `retry-after-ms`, else `retry-after` as seconds or as an HTTP
-    date (RFC 9110, 10.2.3), by the server's clock if it sends `date`. None without a valid header; 0 for a time in the
-    past."""
+    date (RFC 9110, 10.2.3), by the server's clock if it sends `date`; 0 for a time in the past. None without a valid
+    header."""
     found = {name.lower(): value.strip() for name, value in headers.items()}
     seconds = _number(found.get("retry-after-ms"), scale=1e-3)
     if seconds is None:
@@ -78,11 +78,8 @@ def one_line(text: str, limit: int = 500) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ErrorBody:
-    """The body of an error as parsed.
-
-    `status` is that of the response or, if the error came with status 200, its integer `code`, else None. `fields` are
-    those of the error, `message` is its own message, or the whole `body` without one.
-    """
+    """The body of an error as parsed: the `fields` of the error and its `message`, which is the whole `body` without
+    one. `status` is that of the response; of an error with status 200 its integer `code`, else None."""
 
     status: int | None
     fields: Mapping[str, Any]

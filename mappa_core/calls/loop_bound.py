@@ -12,8 +12,8 @@ ClientT = TypeVar("ClientT")
 
 
 class LoopBound(Generic[ClientT]):
-    """A client that is created at its first use and bound to that event loop until it is closed; the next use creates
-    a new one. SDK connections fail in obscure ways in a second event loop: here one error says what is wrong."""
+    """A client that is created at its first use and bound to that event loop until it is closed. SDK connections fail
+    in obscure ways in a second event loop: here one error says what is wrong."""
 
     def __init__(self, connect: Callable[[], ClientT], close: Callable[[ClientT], Awaitable[None]]) -> None:
         """`connect` creates a client, inside its event loop; `close` releases the connections of a client."""
@@ -22,11 +22,8 @@ class LoopBound(Generic[ClientT]):
         self._open: tuple[ClientT, asyncio.AbstractEventLoop] | None = None
 
     def get(self) -> ClientT:
-        """Return the client; create it if there is none.
-
-        Raises:
-            RuntimeError: the client is open in another event loop, or no event loop is running.
-        """
+        """Return the client; create it if there is none. Raises RuntimeError if the client is open in another event
+        loop, or no event loop is running."""
         loop = asyncio.get_running_loop()
         if self._open is None:
             self._open = self._connect(), loop
@@ -44,8 +41,8 @@ class LoopBound(Generic[ClientT]):
 
 @contextmanager
 def hidden_environment(*variables: str) -> Iterator[None]:
-    """Hide environment variables that an SDK reads even if it is given explicit arguments. They are hidden from the
-    whole process: only create the client inside, and await nothing there."""
+    """Hide environment variables that an SDK reads even if it is given explicit arguments, from the whole process: only
+    create the client inside, and await nothing there."""
     hidden = {name: os.environ.pop(name) for name in variables if name in os.environ}
     try:
         yield

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, make_dataclass
 
 from mappa_core.config.rules import above, at_least, check_fields
 from mappa_core.errors import PluginError
+from mappa_core.records import Usage
 
 
 @dataclass
@@ -16,6 +17,16 @@ class Price:
     output: float = "???"  # type: ignore[assignment]
     cached: float | None = None
     """None: the same as `input`."""
+
+    def cost(self, usage: Usage) -> float | None:
+        """Return the price of `usage` in US dollars; None if a needed token count is unknown."""
+        prompt, completion, cached = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
+        if self.cached is None:
+            cached = 0
+        if prompt is None or completion is None or cached is None:
+            return None
+        cached_price = self.input if self.cached is None else self.cached
+        return ((prompt - cached) * self.input + cached * cached_price + completion * self.output) / 1_000_000
 
     def check(self) -> None:
         """Raise ConfigError if a price is invalid."""
@@ -63,11 +74,8 @@ class ApiPolicyOptions:
 
 
 def merge_options(added: type, options: type) -> type:
-    """Build one dataclass with the fields of a transport's `options` and those that core adds.
-
-    Raises:
-        PluginError: a field is in both, or `options` is frozen and cannot be extended.
-    """
+    """Build one dataclass with the fields of a transport's `options` and those that core adds. Raises PluginError if a
+    field is in both, or `options` is frozen and cannot be extended."""
     if not fields(options):
         return added
     if both := {one.name for one in fields(added)} & {one.name for one in fields(options)}:

@@ -16,13 +16,9 @@ StopReason = Literal["end", "length", "blocked"]
 
 
 def decode_answer(body: str, shape: type[Shape], parse_error: ErrorParser | None = None) -> Shape:
-    """Decode the JSON in `body` as `shape`, a msgspec Struct with the needed fields. Require as little as possible: a
-    missing field that the reply does not need should not lose the reply. `parse_error` is for providers that send
-    errors with status 200, in the field `error` of `shape`.
-
-    Raises:
-        CallError: `garbled`, it is no JSON, or of another shape; or the error that it holds.
-    """
+    """Decode the JSON in `body` as `shape`, a msgspec Struct with the needed fields; require as little as possible.
+    Raises CallError `garbled` if it is no JSON or of another shape; with `parse_error`, also the error that stands in a
+    field `error` of `shape`, for providers that send errors with status 200."""
     try:
         answer = json.decode(body, type=shape)
     except DecodeError as error:
@@ -34,18 +30,15 @@ def decode_answer(body: str, shape: type[Shape], parse_error: ErrorParser | None
 
 
 def map_stop_reason(reason: str | None, known: Mapping[str, StopReason]) -> StopReason:
-    """Map the provider's finish `reason` to the `stop` of a reply, by the table `known`.
-
-    Raises:
-        CallError: `garbled`; the reason is unknown, so the reply may be incomplete.
-    """
+    """Map the provider's finish `reason` to the `stop` of a reply, by the table `known`. Raises CallError `garbled` if
+    the reason is unknown: the reply may be incomplete."""
     if reason is None or reason not in known:
         raise CallError("garbled", one_line(f"the reply ended for a reason that is not known: {reason}"))
     return known[reason]
 
 
 def join_details(*details: str | None) -> str:
-    """Join the known ones of a provider's terms and reasons, from the general to the specific, for `Reply.detail`."""
+    """Join the provider's terms and reasons that are known, for `Reply.detail`."""
     return ": ".join(detail for detail in details if detail)
 
 

@@ -15,9 +15,8 @@ class ConcurrencyLimiter:
 
     The limit is halved when the provider reports overload: once for all calls of one `generation`, those that were in
     flight together. It grows by one per call up to 95 % of the limit that was too high (and at least one below it), and
-    from there by one per round of as many calls as there are slots, or by 5 % if that is more. So random refusals cost
-    little, and the provider's limit is approached soon and exceeded seldom: additive increase and multiplicative
-    decrease, with the memory of TCP's congestion window (RFC 5681, RFC 9438).
+    from there by one per round of as many calls as there are slots, or by 5 % if that is more: additive increase and
+    multiplicative decrease, with the memory of TCP's congestion window (RFC 5681, RFC 9438).
     """
 
     def __init__(self, max_calls: int) -> None:
@@ -79,9 +78,9 @@ class RateLimiter:
     """Leaky buckets of requests and tokens per minute (a minute's worth may burst), and the pause that the provider
     asked for.
 
-    aiolimiter cannot return capacity, so a call waits for its `estimate` of tokens, and the tokens that it took beyond
-    are a debt of the next calls. It refuses amounts above a bucket's size, so a larger call waits for a full bucket and
-    leaves the rest as debt, too. And it lets small amounts overtake large ones, so only one call waits at a time.
+    aiolimiter cannot return capacity, so tokens beyond a call's `estimate` are a debt of the next calls. It refuses
+    amounts above a bucket's size, so a larger call leaves the rest as debt, too. And it lets small amounts overtake
+    large ones, so only one call waits at a time.
     """
 
     def __init__(self, requests_per_minute: float | None, tokens_per_minute: float | None) -> None:

@@ -37,11 +37,8 @@ _FENCE = re.compile(r"(`{3,})(?:json)?[ \t\r]*\n(.*)\n\1", re.DOTALL | re.IGNORE
 
 def parse_json(text: str) -> Any:
     """Parse a reply that is JSON, alone or in one Markdown code fence, else what follows its reasoning text: in this
-    order, as a valid reply may quote a reasoning tag in a string.
-
-    Raises:
-        ValueError: it is no JSON; the message quotes nothing of the reply.
-    """
+    order, as a valid reply may quote a reasoning tag in a string. Raises ValueError if it is no JSON; the message
+    quotes nothing of the reply."""
     try:
         return _decode(text)
     except ValueError:

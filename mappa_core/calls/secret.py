@@ -25,12 +25,8 @@ class Secret:
     @classmethod
     def from_env(cls, variable: str, owner: str) -> Secret:
         """Read an environment variable and strip the white space around its value. `owner` says in messages who needs
-        it (`the coach gemini`).
-
-        Raises:
-            ConfigError: the variable is unset or empty, or its value cannot be sent in a header. No message holds a
-                value.
-        """
+        it (`the coach gemini`). Raises ConfigError, without a value in it, if the variable is unset or empty, or cannot
+        be sent in a header."""
         if not os.environ.get(variable, "").strip():
             if not re.fullmatch(r"[A-Z][A-Z0-9_]*", variable):  # perhaps the key itself
                 raise ConfigError(f"{owner} needs the name of the environment variable that holds its key, not the key")
@@ -46,7 +42,7 @@ class Secret:
 
     def hide(self, text: str, limit: int = 500) -> str:
         """Return `text` as one line of at most `limit` characters with the value masked, also where it is
-        percent-encoded (as in a URL), for error messages, which may quote the request."""
+        percent-encoded (as in a URL), for error messages."""
         forms = "|".join(re.escape(form) for form in (self._value, quote(self._value, safe="")))
         return one_line(re.sub(forms, lambda _: f"[{self._name}]", text, flags=re.IGNORECASE), limit)
 

@@ -33,11 +33,8 @@ class Ledger:
         return None if self._unpriced_calls else self._priced_usd
 
     def check(self) -> None:
-        """Raise CallError `spend` if the cap is reached, or cannot be enforced because no cost is known at all.
-
-        A call of unknown cost counts, in this check only, as much as the most expensive known call: so an occasional
-        reply without usage neither ends a run nor is free.
-        """
+        """Raise CallError `spend` if the cap is reached, or cannot be enforced because no cost is known at all. A call
+        of unknown cost counts here as much as the most expensive known call."""
         if self._cap is None:
             return
         if self._unpriced_calls and self._max_call_usd is None:

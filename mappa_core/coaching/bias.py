@@ -16,6 +16,7 @@ from mappa_core.records import MAX_SCORE, Float64, Phase, Scene, Trajectory, Ver
 
 StratumName = tuple[str, str]
 """(stratifier, stratum)."""
+_SUMS = ("products", "moments", "actions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -24,7 +25,7 @@ class OffsetModel:
 
     The model is additive: `score = mean of the iteration + slope * outcome + offset of each stratum of the action +
     noise`. In every iteration scores and membership are residualized on the iteration and the outcome; the sums of
-    their products decay from one iteration to the next.
+    their products decay.
     """
 
     names: tuple[StratumName, ...] = ()
@@ -37,11 +38,9 @@ class OffsetModel:
         return replace(self, products=decay * self.products, moments=decay * self.moments, actions=decay * self.actions)
 
     def with_actions(self, actions: ActionColumns) -> OffsetModel:
-        """Return the model after the `actions` of another iteration.
-
-        Actions with unknown outcome are left out: without it a hard stratum cannot be distinguished from one that the
-        coach scores too low. An action without a stratum of a stratifier has no effect on that stratifier.
-        """
+        """Return the model after the `actions` of another iteration. Actions with unknown outcome are left out: without
+        it a hard stratum cannot be distinguished from one that the coach scores too low. An action without a stratum of
+        a stratifier has no effect on that stratifier."""
         known = actions.select(np.isfinite(actions.outcome))
         found = {
             (stratifier, str(stratum))
@@ -73,12 +72,9 @@ class OffsetModel:
 
     def fit(self, shrink: float) -> dict[StratumName, float]:
         """Fit the offset of every stratum: the points by which its scores are too high. Weighted by actions, the
-        offsets of a stratifier average to zero.
-
-        All strata are fitted jointly, so that strata that often occur together are not corrected twice for the same
-        points. `shrink` is the ridge strength in pseudo-actions: the fit is Henderson's best linear unbiased prediction
-        of random offsets if the noise has `shrink` times their variance.
-        """
+        offsets of a stratifier average to zero. All strata are fitted jointly, so that strata that often occur together
+        are not corrected twice. `shrink` is the ridge strength in pseudo-actions: the fit is Henderson's best linear
+        unbiased prediction of random offsets if the noise has `shrink` times their variance."""
         ridge = shrink * np.eye(len(self.names))
         offsets, *_ = np.linalg.lstsq(self.products + ridge, self.moments, rcond=None)
         fit = dict(zip(self.names, offsets.tolist(), strict=True))
@@ -91,32 +87,23 @@ class OffsetModel:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the statistics as JSON values."""
-        return {
-            "names": [list(name) for name in self.names],
-            "products": self.products.tolist(),
-            "moments": self.moments.tolist(),
-            "actions": self.actions.tolist(),
-        }
+        return {"names": [list(name) for name in self.names], **{key: getattr(self, key).tolist() for key in _SUMS}}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> OffsetModel:
         """Restore a model from `state_dict`."""
         names = tuple((stratifier, stratum) for stratifier, stratum in state["names"])
-        return cls(
-            names=names,
-            products=np.array(state["products"], dtype=np.float64).reshape(len(names), len(names)),
-            moments=np.array(state["moments"], dtype=np.float64),
-            actions=np.array(state["actions"], dtype=np.float64),
-        )
+        sums = {key: np.array(state[key], dtype=np.float64) for key in _SUMS}
+        return cls(names=names, **{**sums, "products": sums["products"].reshape(len(names), len(names))})
 
 
 class BiasCorrectedCoach(DelegatingCoach):
     """Wraps a coach and, while `active`, subtracts its preferences among strata from its scores.
 
-    The preferences are learned from the raw scores once an iteration, active or not, for every agent and every
-    stratifier of `strata`, separately for live verdicts and those in hindsight. Only score differences that the outcome
-    (`metric`) does not explain count as preference, so that right actions keep their scores and hard tasks stay hard. A
-    score moves by at most `options.max_points` and stays within 0 and 10; `raw_score` keeps the coach's own score.
+    The preferences are learned from the raw scores once an iteration, active or not, for every agent, phase and
+    stratifier of `strata`. Only score differences that the outcome (`metric`) does not explain count as preference, so
+    that right actions keep their scores and hard tasks stay hard. A score moves by at most `options.max_points`;
+    `raw_score` keeps the coach's own.
     """
 
     def __init__(self, coach: Coach, options: BiasSection, *, strata: Sequence[str], metric: str, active: bool) -> None:

@@ -39,12 +39,9 @@ def team_findings(
 ) -> tuple[str, ...]:
     """Describe the files that a role needs and that were missing or broken after the last of `steps`, and why.
 
-    Args:
-        given: files that came with the task.
-        later: the later steps, if the coach may know them.
-        is_over: whether the trajectory has ended. If not, a file whose producer can still act is not missing yet; its
-            last step shows whether it can: an output that is due and missing is a breach, so a step without that breach
-            was not its last one by contract.
+    `given` are the files that came with the task, `later` the later steps, if the coach may know them. If the
+    trajectory has not ended (`is_over`), a file whose producer can still act is not missing yet: an output that is due
+    and missing is a breach, so a step without that breach was not its producer's last one.
     """
     needs = _needs(team)
     if not needs:

@@ -58,10 +58,8 @@ class ActionColumns:
 def scored_action_columns(
     trajectories: Sequence[Trajectory], *, strata: Sequence[str], metric: str
 ) -> dict[tuple[Phase, str], ActionColumns]:
-    """Collect the scored actions of every agent by phase of their verdicts, with scores before any correction.
-
-    Of several verdicts of one phase the last one counts, as in the reward. `metric` names the outcome.
-    """
+    """Collect the scored actions of every agent by phase of their verdicts, with scores before any correction. Of
+    several verdicts of one phase the last one counts, as in the reward. `metric` names the outcome."""
     rows: dict[tuple[Phase, str], list[tuple[Step, Trajectory, float]]] = {}
     for trajectory in trajectories:
         last = {(verdict.step, verdict.phase): verdict for verdict in trajectory.verdicts}
@@ -147,10 +145,9 @@ class Contrast:
     The model is `points = mean of the iteration given the outcome + gap * inside + growth * inside * clock + task +
     noise`. In every iteration points and membership are residualized on the iteration and the outcome, which leaves a
     regression of the one residual on the other (Frisch and Waugh 1933); the standard errors are cluster-robust, by
-    task, within and across iterations. A cluster's part in an iteration is divided by `sqrt(1 - leverage)`, as in HC2,
-    to correct for the variance that residualizing removes.
-
-    The columns of `sums` are x y, x y c, x x, x x c, x x c c for membership x, points y and clock c.
+    task. A cluster's part in an iteration is divided by `sqrt(1 - leverage)`, as in HC2, to correct for the variance
+    that residualizing removes. The columns of `sums` are x y, x y c, x x, x x c, x x c c for membership x, points y and
+    clock c.
     """
 
     sums: Float64 = field(default_factory=lambda: np.zeros((CLUSTER_COUNT, 5)))  # (C, 5)
@@ -219,7 +216,7 @@ def _estimate(products: Float64, squares: Float64) -> SlopeEstimate | None:
 
     The variance is the sum over clusters of their squared residual products, each divided by one minus its share of the
     squares (HC2). The degrees of freedom are the effective number of clusters (Carter, Schnepel and Steigerwald 2017,
-    for homoskedastic errors), minus one. For two groups of equal clusters both are close to Welch's.
+    for homoskedastic errors), minus one.
     """
     total = float(squares.sum())
     if total < _TINY:

@@ -49,12 +49,9 @@ def new_nonce() -> str:
 
 
 def neutralize(text: str) -> str:
-    """Make `text` safe for a fence, except for the line prefix.
-
-    Every line end (those of str.splitlines) becomes a line feed. Control characters, unpaired surrogates and invisible
-    characters become their Python escape (`\\x1b`). In a run of opening angle brackets that counts three or more, each
-    becomes as many round ones. All other text stays.
-    """
+    """Make `text` safe for a fence, except for the line prefix. Every line end (those of str.splitlines) becomes a line
+    feed; control characters, unpaired surrogates and invisible characters become their Python escape (`\\x1b`); in a
+    run of opening angle brackets that counts three or more, each becomes as many round ones."""
     if not _is_plain(text):
         text = _UNSEEN.sub(_escape, _LINE_END.sub("\n", text))
     elif text.count("<") < 3:

@@ -82,8 +82,7 @@ class DriftMonitor:
 
     Every stratum of every stratifier in `strata` is compared with the rest, for every agent and phase of verdicts; a
     stratifier with two strata has one gap. Actions with a known outcome `metric` are compared at equal outcome, the
-    others with each other. Evidence accumulates over all iterations with tasks as clusters, so repeated tasks add no
-    independent evidence.
+    others with each other. Evidence accumulates over all iterations with tasks as clusters.
 
     In a run without gaps the chance of any alarm is 5 % in total: over both kinds, all iterations, agents and strata.
     In a run with constant gaps the chance of a widening alarm is 2 %. A coach may rightly see difficulty that the
@@ -117,16 +116,13 @@ class DriftMonitor:
         """Update all gaps with the scored actions of one iteration, by phase and agent."""
         for (phase, agent), actions in columns.items():
             for stratifier in self._strata:
-                self._add_strata(
-                    (phase, agent, stratifier), actions.select(~actions.missing_stratum(stratifier)), iteration
-                )
+                known = actions.select(~actions.missing_stratum(stratifier))
+                self._add_strata((phase, agent, stratifier), known, iteration)
             self._add_lengths(phase, agent, actions)
         estimates = {key: GapEstimate.of(state, iteration) for key, state in self._states.items()}
         self._assign_alpha(estimates)
         seen = [key for key in estimates if key[:2] in columns]
-        raised = [
-            (key, kind) for key, kind in product(seen, ALARM_KINDS) if self._update_test(key, kind, estimates[key])
-        ]
+        raised = [pair for pair in product(seen, ALARM_KINDS) if self._update_test(*pair, estimates[pair[0]])]
         gaps = {key: self._gap(key, found) for key, found in estimates.items()}
         return DriftReport(
             gaps=tuple(gaps.values()),
@@ -176,10 +172,8 @@ class DriftMonitor:
                 share = LATE_SHARE / (self._late * (self._late + 1))
             else:
                 share = (1 - LATE_SHARE) / len(new)
-            tests = {
-                kind: SequentialTest(alpha=FALSE_ALARM_RATES[kind] * share, scale=TUNED_EFFECTS[kind])
-                for kind in ALARM_KINDS
-            }
+            rates = {kind: share * FALSE_ALARM_RATES[kind] for kind in ALARM_KINDS}
+            tests = {kind: SequentialTest(alpha=rates[kind], scale=TUNED_EFFECTS[kind]) for kind in ALARM_KINDS}
             self._states[key] = replace(self._states[key], tests=tests)
         self._started = True
 
@@ -254,9 +248,8 @@ class DriftMonitor:
 def _interval(estimate: SlopeEstimate | None) -> Interval | None:
     if estimate is None:
         return None
-    return Interval(
-        mean=estimate.value, low=estimate.value - estimate.half_width, high=estimate.value + estimate.half_width
-    )
+    value, half = estimate.value, estimate.half_width
+    return Interval(mean=value, low=value - half, high=value + half)
 
 
 def _length_gap(key: GapKey, contrast: Contrast) -> Gap:
@@ -276,9 +269,5 @@ def _correlation(phase: Phase, agent: str, actions: ActionColumns) -> Correlatio
     known = actions.select(np.isfinite(actions.outcome))
     pair = np.stack([known.points, known.outcome])
     varied = len(known.points) > 1 and bool((np.ptp(pair, axis=1) > 0).all())
-    return Correlation(
-        phase=phase,
-        agent=agent,
-        actions=len(known.points),
-        r=float(np.corrcoef(pair)[0, 1]) if varied else None,
-    )
+    r = float(np.corrcoef(pair)[0, 1]) if varied else None
+    return Correlation(phase=phase, agent=agent, actions=len(known.points), r=r)

@@ -41,8 +41,7 @@ class Member:
     weight: float = 1.0
 
     async def score(self, scene: Scene) -> Verdict:
-        """Return the coach's verdict under the member's name. An exception of a member becomes its `failed` verdict and
-        does not affect the others."""
+        """Return the coach's verdict under the member's name; its exception becomes a `failed` verdict."""
         (verdict,) = await self._with_name(_score_one(self.coach, scene), 1)
         return verdict
 
@@ -63,10 +62,8 @@ class Member:
 
 
 class Ensemble(DelegatingCoach):
-    """Asks all members concurrently and combines their scores.
-
-    Its verdicts hold those of the members, so that disagreement is visible. They take the most frequent blame of the
-    members that scored (none in a tie), the first correction, and as `usage` what was paid this time.
+    """Asks all members concurrently and combines their scores. A verdict takes the most frequent blame of the members
+    that scored (none in a tie), the first correction, and as `usage` what was paid this time.
 
     If the highest and the lowest score are more than `max_spread` points apart, `escalate_to` is asked and decides
     alone; without it the verdict is `abstained`. With fewer than `at_least` scores the verdict is `failed`, or
@@ -144,11 +141,9 @@ class Ensemble(DelegatingCoach):
 
 
 def combine_scores(scores: Sequence[float], combine: str, weights: Sequence[float]) -> float:
-    """Combine one or more scores (points, 0-10); `weights` above 0, one per score, apply to `weighted` only.
-
-    `trimmed_mean` is the mean without the highest and the lowest fifth of the scores, rounded down but at least one at
-    each end; for one or two scores it is their mean. `weighted` divides by the sum of the given weights.
-    """
+    """Combine one or more scores (points, 0-10). `trimmed_mean` is the mean without the highest and the lowest fifth,
+    rounded down but at least one at each end; for one or two scores it is their mean. `weights` above 0 apply to
+    `weighted` only."""
     match combine:
         case "mean":
             score = fmean(scores)

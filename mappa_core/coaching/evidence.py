@@ -20,7 +20,7 @@ from mappa_core.tools.workspace import file_lineage
 ExhibitKind = Literal[
     "fact", "earlier", "later", "shown", "answered", "task", "files", "thought", "called", "found", "truth", "wrote"
 ]  # fmt: skip
-"""The kind of an exhibit, which determines when it is cut."""
+"""The kind of an exhibit, in the order in which `token_budget` cuts them; facts are never cut."""
 
 EXCERPT_CHARACTERS = 600
 """Characters of another action's reply that are shown."""
@@ -90,7 +90,9 @@ def trajectory_exhibits(scenes: Sequence[Scene]) -> tuple[Exhibit, ...]:
             exhibits += _full_exhibits(step, steps[:place], shown_texts, f"action {number}: ")
             exhibits += _checks(step_findings(step))
             exhibits += _inspection_exhibits(step, f"action {number}: ")
-            exhibits += _action_truth(scenes[number - 1], number)
+            if scenes[number - 1].truth is not None:
+                about = f"about action {number}"
+                exhibits += _truth(scenes[number - 1], f"## The truth {about}", f"the truth {about}")
             _add_shown_texts(step, shown_texts, number)
         else:
             exhibits += _briefs("# An action not to judge, in short", (step,), "earlier")
@@ -287,17 +289,10 @@ def _inspection_exhibits(step: Step, prefix: str) -> Iterator[Exhibit]:
         yield Exhibit(kind="found", title="What was found in the files:", data="\n".join(lines), name=name)
 
 
-def _truth(scene: Scene) -> Iterator[Exhibit]:
+def _truth(scene: Scene, title: str = "# The truth", name: str = "the truth") -> Iterator[Exhibit]:
     truth = scene.task.reference if scene.truth is None else scene.truth
     if truth is not None:
-        yield Exhibit(kind="truth", title="# The truth", data=truth, name="the truth")
-
-
-def _action_truth(scene: Scene, number: int) -> Iterator[Exhibit]:
-    """Show the truth about one of several actions."""
-    if scene.truth is not None:
-        title, name = f"## The truth about action {number}", f"the truth about action {number}"
-        yield Exhibit(kind="truth", title=title, data=scene.truth, name=name)
+        yield Exhibit(kind="truth", title=title, data=truth, name=name)
 
 
 def _outcome(outcome: Mapping[str, float] | None) -> Iterator[Exhibit]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -25,11 +25,8 @@ log = structlog.get_logger()
 
 
 def llm_coach_offer(offer: Offer[Transport]) -> Offer[Coach]:
-    """Build the offer of an LLM coach from a transport, under the same name.
-
-    Raises:
-        PluginError: the transport's options cannot be extended.
-    """
+    """Build the offer of an LLM coach from a transport, under the same name. Raises PluginError if the transport's
+    options cannot be extended."""
     # Names of environment variables affect no answer.
     names = [field.name for field in fields(offer.options) if not field.name.endswith("_env")]
 
@@ -43,12 +40,9 @@ def llm_coach_offer(offer: Offer[Transport]) -> Offer[Coach]:
 class LLMCoach(Coach):
     """Judges one action (`score`) or several actions of one trajectory (`review`) by one model call.
 
-    An invalid reply is sent back once, with the whole evidence. A truncated reply is not: it would be truncated at the
-    same limit. A refusal of the provider or the model is an `abstained` verdict. If a server does not support the
-    schema, the coach requests plain JSON from then on; the parser is the same.
-
-    With a cassette every prompt is sent once: equal concurrent prompts share a call, later ones are replayed. Without a
-    cassette every prompt is sent anew, so that a coach can be compared with itself.
+    An invalid reply is sent back once; a truncated one is not, as it would be truncated at the same limit. A refusal is
+    an `abstained` verdict. If a server does not support the schema, the coach requests plain JSON from then on. With a
+    cassette every prompt is sent once: equal concurrent prompts share a call, later ones are replayed.
     """
 
     def __init__(
@@ -103,7 +97,7 @@ class LLMCoach(Coach):
 
     def _cassette_addresses(self, prompt: CoachPrompt, reply_schema: ReplySchema) -> list[str]:
         """Return the cassette address of each verdict: a hash of all that affects the reply, except how JSON is
-        enforced, which the coach may only learn from the server's answers."""
+        enforced."""
         settings = "\n".join((prompt.address, self._settings_key, _schema_text(reply_schema)))
         address = hashlib.sha256(settings.encode()).hexdigest()
         if reply_schema.actions is None:
@@ -215,7 +209,7 @@ class _ParsedReply:
 
 
 def _choose_verdict(replies: Sequence[_ParsedReply], place: int) -> tuple[Verdict, Reply | None]:
-    """Return the verdict on the action at `place`, from the first reply that has one, else the error of the last reply;
+    """Return the verdict on the action at `place` from the first reply that has one, else the error of the last reply;
     and the reply that it comes from."""
     parsed = next((one for one in replies if isinstance(one.outcomes[place], Verdict)), replies[-1])
     outcome = parsed.outcomes[place]
@@ -240,23 +234,10 @@ def _split_usage(usage: Usage | None, count: int) -> Sequence[Usage | None]:
     """Split `usage` into `count` parts that add up to it: integers as even as possible, the larger parts first."""
     if usage is None or count == 1:
         return (usage,) * count
+    usd = None if usage.usd is None else usage.usd / count
+    amounts = {name: value for name, value in asdict(usage).items() if name != "usd" and value is not None}
+    # By Hermite's identity the shares add up to the amount.
     return [
-        Usage(
-            calls=_share(usage.calls, place, count),
-            prompt_tokens=_known_share(usage.prompt_tokens, place, count),
-            completion_tokens=_known_share(usage.completion_tokens, place, count),
-            cached_tokens=_known_share(usage.cached_tokens, place, count),
-            thinking_tokens=_known_share(usage.thinking_tokens, place, count),
-            usd=None if usage.usd is None else usage.usd / count,
-        )
+        Usage(**{name: (amount + count - 1 - place) // count for name, amount in amounts.items()}, usd=usd)
         for place in range(count)
     ]
-
-
-def _share(amount: int, place: int, count: int) -> int:
-    # By Hermite's identity the shares add up to the amount.
-    return (amount + count - 1 - place) // count
-
-
-def _known_share(amount: int | None, place: int, count: int) -> int | None:
-    return None if amount is None else _share(amount, place, count)

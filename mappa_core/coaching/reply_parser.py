@@ -18,11 +18,8 @@ from mappa_core.records import MAX_SCORE, NOBODY, Verdict
 
 
 class BadReply(CoachError):
-    """A reply does not match its schema.
-
-    The message quotes nothing of the reply: it is sent back to the coach outside of any fence, and text in a reply may
-    originate from an agent.
-    """
+    """A reply does not match its schema. The message quotes nothing of the reply, which may hold text of an agent: it
+    is sent back outside of any fence."""
 
 
 ParsedVerdict = Verdict | BadReply
@@ -51,11 +48,7 @@ class ReplySchema:
 
     def parse(self, text: str) -> tuple[ParsedVerdict, ...]:
         """Parse the verdicts on all actions, in order. An action that is missing, duplicated or judged invalidly fails
-        alone.
-
-        Raises:
-            BadReply: the reply as a whole is invalid.
-        """
+        alone. Raises BadReply if the reply as a whole is invalid."""
         try:
             reply = parse_json(text)
         except ValueError as error:

@@ -18,6 +18,10 @@ MIN_INFORMATION_GROWTH = 1.02
 MAX_CRITICAL_VALUE = 12.0
 """A normal deviate of negligible probability (1e-33): the critical value before any alpha is spent."""
 QUADRATURE_NODES = 128
+_STATE = {
+    "alpha": "alpha", "scale": "scale", "information": "information", "bar": "critical_value", "passed": "significant"
+}  # fmt: skip
+"""Key in a checkpoint -> field of a test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,15 +30,13 @@ class SequentialTest:
 
     `alpha` is the chance of any false positive over all analyses. It is spent as information (1 / squared standard
     error) accumulates, `alpha * (1 - 1 / sqrt(1 + information * scale**2))` in total so far (alpha spending: Lan and
-    DeMets 1983), so neither the number of analyses nor the length of the run has to be known. `scale` is the effect
-    size, in the unit of the parameter, that the test is tuned to: 30 % of alpha is spent when the standard error has
-    come down to it.
+    DeMets 1983), so the number of analyses need not be known. `scale` is the effect size that the test is tuned to: 30
+    % of alpha is spent when the standard error has come down to it.
 
     The alpha that an analysis may spend sets its critical value z: P(|Z| >= z and |Z'| < previous critical value) for
-    normal deviates whose correlation is the square root of the ratio of their informations, as it is for efficient
-    estimates. The sum over all analyses bounds the chance that any critical value is exceeded (Hunter 1976, Worsley
-    1982). A new critical value is computed when information has grown by 2 %. Until then the old one is used, which
-    adds less to the chance than `alpha` has to spare.
+    normal deviates whose correlation is the square root of the ratio of their informations. The sum over all analyses
+    bounds the chance that any critical value is exceeded (Hunter 1976, Worsley 1982). A new critical value is computed
+    when information has grown by 2 %; until then the old one adds less to the chance than `alpha` has to spare.
     """
 
     alpha: float
@@ -59,24 +61,12 @@ class SequentialTest:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as JSON values, under the keys that checkpoints hold."""
-        return {
-            "alpha": self.alpha,
-            "scale": self.scale,
-            "information": self.information,
-            "bar": self.critical_value,
-            "passed": self.significant,
-        }
+        return {key: getattr(self, name) for key, name in _STATE.items()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> SequentialTest:
         """Restore a test from `state_dict`."""
-        return cls(
-            alpha=state["alpha"],
-            scale=state["scale"],
-            information=state["information"],
-            critical_value=state["bar"],
-            significant=state["passed"],
-        )
+        return cls(**{name: state[key] for key, name in _STATE.items()})
 
     def _spent_alpha(self, information: float) -> float:
         return self.alpha * (1 - 1 / math.sqrt(1 + information * self.scale**2))

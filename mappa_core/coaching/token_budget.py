@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
+from typing import get_args
 
 from mappa_core.coaching.data_fences import LINE_PREFIX, fence_lines, prefix_lines
 from mappa_core.coaching.evidence import Exhibit, ExhibitKind
@@ -33,29 +34,15 @@ MAX_SHORTENING_ROUNDS = 6
 PLACEHOLDER_NONCE = "0123456789abcdef"
 """Stands for the nonce in token estimates, so that the cuts do not depend on it."""
 
-_DROPPED_FIRST: tuple[ExhibitKind, ...] = ("earlier", "later")
-_SHORTENED: tuple[ExhibitKind, ...] = (
-    "shown",
-    "answered",
-    "task",
-    "files",
-    "thought",
-    "called",
-    "found",
-    "truth",
-    "wrote",
-)
-_DROPPED_LAST: tuple[ExhibitKind, ...] = ("shown", "answered", "task", "files", "thought", "called")
+_KINDS: tuple[ExhibitKind, ...] = get_args(ExhibitKind)
+_DROPPED_FIRST, _SHORTENED, _DROPPED_LAST = _KINDS[1:3], _KINDS[3:], _KINDS[3:9]
 _WORDS = bytes({*b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz \t\n", *range(128, 256)})
 
 
 def estimate_tokens(text: str) -> float:
     """Estimate the tokens of `text`, rather too high than too low: one per digit and ASCII sign, one per three other
-    bytes.
-
-    Compared with four tokenizers: 1.3 to 1.8 times their count on prose, code, LaTeX and tracebacks, 0.9 to 2.3 times
-    on tables of numbers, 0.7 to 2.8 times on scripts other than Latin. Random letters have up to twice as many.
-    """
+    bytes. Compared with four tokenizers: 1.3 to 1.8 times their count on prose, code, LaTeX and tracebacks, 0.9 to 2.3
+    times on tables of numbers, 0.7 to 2.8 times on scripts other than Latin."""
     data = text.encode("utf-8", "surrogatepass")
     signs = len(data.translate(None, _WORDS))
     return signs + (len(data) - signs) / 3
@@ -106,11 +93,8 @@ def cut_names(exhibits: Sequence[RenderedExhibit]) -> tuple[str, ...]:
 
 
 def fit_to_budget(exhibits: Sequence[RenderedExhibit], budget: float) -> tuple[RenderedExhibit, ...]:
-    """Cut `exhibits` to at most `budget` estimated tokens.
-
-    Raises:
-        CoachError: the evidence that is never cut does not fit.
-    """
+    """Cut `exhibits` to at most `budget` estimated tokens. Raises CoachError if the evidence that is never cut does not
+    fit."""
     kept = list(exhibits)
     for kind in _DROPPED_LAST:
         kept = _shorten(kept, kind, budget, min_tokens=budget / 4)

@@ -3,7 +3,6 @@
 import pytest
 
 from mappa_core.calls.options import Price
-from mappa_core.calls.prices import cost
 from mappa_core.records import Usage
 
 DEAR = Price(input=3.0, output=15.0, cached=0.3)
@@ -31,13 +30,12 @@ def used(prompt: int | None, completion: int | None, cached: int | None) -> Usag
     ],
 )
 def test_cost_by_hand(price, usage, usd):
-    assert cost(usage, price) == pytest.approx(usd)
+    assert price.cost(usage) == pytest.approx(usd)
 
 
 @pytest.mark.parametrize(
     ("price", "usage"),
     [
-        (None, used(1000, 50, 0)),
         (DEAR, used(None, 50, 0)),
         (DEAR, used(1000, None, 0)),
         (DEAR, used(1000, 50, None)),
@@ -45,9 +43,9 @@ def test_cost_by_hand(price, usage, usd):
     ],
 )
 def test_a_cost_that_needs_what_is_unknown_is_unknown(price, usage):
-    assert cost(usage, price) is None
+    assert price.cost(usage) is None
 
 
 def test_thinking_is_part_of_the_completion_and_not_paid_twice():
     usage = Usage(calls=1, prompt_tokens=0, completion_tokens=100, cached_tokens=0, thinking_tokens=90)
-    assert cost(usage, DEAR) == pytest.approx(1500e-6)
+    assert DEAR.cost(usage) == pytest.approx(1500e-6)

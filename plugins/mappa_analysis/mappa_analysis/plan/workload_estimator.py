@@ -9,7 +9,6 @@ from mappa_analysis.plan.coach_calls import CoachAssignment, CoachProvider
 from mappa_analysis.plan.history import AgentHistory, RunHistory, SplitHistory, UsageTotals
 from mappa_analysis.plan.workload import ZERO, PlannedAmount, Workload, multiply_amounts, subtract_amounts, sum_amounts
 from mappa_core.calls.options import Price
-from mappa_core.calls.prices import cost
 from mappa_core.config.schema import PolicySection, RunConfig
 from mappa_core.protocols import Split
 from mappa_core.records import Usage
@@ -224,7 +223,7 @@ def _usd(
         completion_tokens=round(completion.value * _USD_SCALE),
         cached_tokens=None if cached is None else round(cached.value * _USD_SCALE),
     )
-    usd = cost(usage, price)
+    usd = None if price is None else price.cost(usage)
     return None if usd is None else PlannedAmount(usd / _USD_SCALE, prompt.at_most or completion.at_most)
 
 
