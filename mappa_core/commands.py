@@ -15,12 +15,10 @@ from mappa_core.cli.progress import format_percent as format_percent
 from mappa_core.cli.progress import format_problem_count as format_problem_count
 from mappa_core.cli.progress import format_share as format_share
 from mappa_core.cli.progress import rollout_bar as rollout_bar
-from mappa_core.cli.result_tables import evaluation_json as evaluation_json
 from mappa_core.cli.result_tables import gains_table as gains_table
 from mappa_core.cli.result_tables import selection_sentence as selection_sentence
 from mappa_core.cli.result_tables import show_evaluation as show_evaluation
 from mappa_core.cli.result_tables import show_warnings as show_warnings
-from mappa_core.cli.run_result import show_run_result as show_run_result
 from mappa_core.cli.runs import show_trajectory as show_trajectory
 from mappa_core.config.compose import ComposedConfig as ComposedConfig
 from mappa_core.config.compose import build_options as build_options
@@ -35,7 +33,6 @@ from mappa_core.config.yaml_io import parse_yaml as parse_yaml
 from mappa_core.evaluation.standalone import evaluate_standalone as evaluate_standalone
 from mappa_core.plugins import Registry as Registry
 from mappa_core.plugins import did_you_mean as did_you_mean
-from mappa_core.plugins import load_plugins as load_plugins
 from mappa_core.rollout.team import NamedCoach as NamedCoach
 from mappa_core.session.credit import build_estimator as build_estimator
 from mappa_core.session.credit import build_experience_builder as build_experience_builder

@@ -3,13 +3,10 @@
 from mappa_core.config.schema import ToolSection as ToolSection
 from mappa_core.protocols import ProgramRun as ProgramRun
 from mappa_core.protocols import Sandboxed as Sandboxed
-from mappa_core.protocols import Workspace as Workspace
 from mappa_core.records import FileChange as FileChange
 from mappa_core.records import Sandbox as Sandbox
-from mappa_core.records import ToolLimits as ToolLimits
 from mappa_core.store.codec import to_json as to_json
 from mappa_core.tools.parse_calls import PYTHON as PYTHON
-from mappa_core.tools.parse_calls import parse_calls as parse_calls
 from mappa_core.tools.retry import retry as retry
 from mappa_core.tools.tool_limits import to_tool_limits as to_tool_limits
 from mappa_core.tools.truncate import SMALLEST_LIMIT as SMALLEST_LIMIT

@@ -29,7 +29,7 @@ def test_commands_of_core_and_of_plugins_are_completed(acme):
 
 
 def test_to_name_commands_none_is_imported(acme, monkeypatch):
-    for imports in ("_core_command", "_plugin_group"):
+    for imports in ("_command", "_plugin_group"):
         monkeypatch.setattr(sys.modules["mappa_core.cli.main"], imports, None)
     assert completed("trai") == ["train"] and completed("ac") == ["acme"]
 
