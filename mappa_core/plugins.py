@@ -170,7 +170,7 @@ class Registry:
             raise PluginError(f"{_describe_broken(self.broken[name])}. `mappa plugins` shows the traceback.")
         if package := first_party_packages("plugins").get(name):
             raise PluginError(f"the plugin {name!r} is not installed: pip install {package}")
-        known = sorted(self.plugins.keys() | self.broken.keys() - {CORE})
+        known = sorted((self.plugins.keys() | self.broken.keys()) - {CORE})
         raise PluginError(f"no plugin is called {name!r}.{did_you_mean(name, known)}")
 
     def recipe(self, plugin: str, name: str = DEFAULT_RECIPE) -> Recipe:
