@@ -112,7 +112,8 @@ class ErrorParser:
             value = value[0]
         error = value.get("error", value) if isinstance(value, dict) else None
         fields = error if isinstance(error, dict) else {"message": error}
-        message = fields["message"] if isinstance(fields.get("message"), str) else body.strip()
+        message = fields.get("message")
+        message = message if isinstance(message, str) else body.strip()
         code = fields.get("code") if status is None else status
         found = ErrorBody(code if type(code) is int else None, fields, message, body)
         return self.classify(found), f"status {status or 200}: {message}"

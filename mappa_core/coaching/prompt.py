@@ -81,21 +81,13 @@ class PromptBuilder:
         self._later_frames = "\0".join(
             (PROMPT_FOLDER / f"{name}.md").read_text(encoding="utf-8") for name in ("question", "again")
         )
-        self._instructions: dict[tuple[object, ...], _Instructions] = {}
+        self._system_messages: dict[tuple[object, ...], tuple[str, str]] = {}
 
     async def build(self, scene: Scene) -> CoachPrompt:
         """Build the prompt to judge `scene.step`; in hindsight if the scene has an outcome. Raises ConfigError if the
         rubric is invalid, CoachError if the evidence does not fit the budget."""
-        instructions = self._instructions_for(scene, {scene.step.agent: scene.role}, together=False)
-        return await self._finish(
-            _PromptDraft(
-                instructions=instructions,
-                exhibits=self._render_exhibits(action_exhibits(scene)),
-                judged=step_name(scene.step),
-                actions=None,
-                hindsight=scene.outcome is not None,
-            )
-        )
+        roles, judged = {scene.step.agent: scene.role}, step_name(scene.step)
+        return await self._finish(self._draft(scene, roles, action_exhibits(scene), judged=judged))
 
     async def build_for_trajectory(self, scenes: Sequence[Scene]) -> CoachPrompt:
         """Build the prompt to judge the step of each of `scenes`, actions 1, 2, … of one trajectory, in order. Raises
@@ -104,15 +96,7 @@ class PromptBuilder:
             raise ValueError("scenes with the truth and scenes without it cannot share a question")
         last = scenes[-1]
         roles = last.team or {scene.step.agent: scene.role for scene in scenes}
-        return await self._finish(
-            _PromptDraft(
-                instructions=self._instructions_for(last, roles, together=True),
-                exhibits=self._render_exhibits(trajectory_exhibits(scenes)),
-                judged="",
-                actions=len(scenes),
-                hindsight=last.outcome is not None,
-            )
-        )
+        return await self._finish(self._draft(last, roles, trajectory_exhibits(scenes), actions=len(scenes)))
 
     def build_repair(self, prompt: CoachPrompt, reply: str, problem: str) -> CoachPrompt:
         """Build the prompt that sends an invalid `reply` back, with a new nonce; `problem` is in our own words."""
@@ -124,34 +108,50 @@ class PromptBuilder:
         messages = (system, replace(user, content=evidence + tail))
         return replace(prompt, messages=messages, nonce=nonce, tokens=prompt.tokens + round(estimate_tokens(tail)))
 
-    def _instructions_for(self, scene: Scene, roles: Mapping[str, Role], *, together: bool) -> _Instructions:
-        """Return the system message for the actions of `roles`; the same object for the same roles and options."""
+    def _draft(
+        self,
+        scene: Scene,
+        roles: Mapping[str, Role],
+        exhibits: Sequence[Exhibit],
+        *,
+        judged: str = "",
+        actions: int | None = None,
+    ) -> _PromptDraft:
+        system, template_hash = self._system_message(scene, roles, together=actions is not None)
+        return _PromptDraft(
+            system=system,
+            template_hash=template_hash,
+            exhibits=tuple(render_exhibit(exhibit, MAX_CHARACTERS_PER_TOKEN * self._budget) for exhibit in exhibits),
+            judged=judged,
+            actions=actions,
+            hindsight=scene.outcome is not None,
+        )
+
+    def _system_message(self, scene: Scene, roles: Mapping[str, Role], *, together: bool) -> tuple[str, str]:
+        """Return the system message for the actions of `roles` and its template hash."""
         team = scene.team or roles
         hindsight, truth = scene.outcome is not None, scene.task.reference is not None
         key = (tuple(team.items()), tuple(roles.items()), together, hindsight, truth)
-        if key not in self._instructions:
+        if key not in self._system_messages:
             known = {"team": team, "hindsight": hindsight, "truth": truth, "correction": self._correction}
             rubrics = {agent: self._rubrics.render(agent, role, **known) for agent, role in roles.items()}
             text = self._system.render(rubrics=rubrics, together=together, **known).strip()
             digest = hashlib.sha256(f"{text}\0{self._later_frames}".encode()).hexdigest()
-            self._instructions[key] = _Instructions(text=text, template_hash=digest)
-        return self._instructions[key]
-
-    def _render_exhibits(self, exhibits: Sequence[Exhibit]) -> tuple[RenderedExhibit, ...]:
-        return tuple(render_exhibit(exhibit, MAX_CHARACTERS_PER_TOKEN * self._budget) for exhibit in exhibits)
+            self._system_messages[key] = (text, digest)
+        return self._system_messages[key]
 
     async def _finish(self, draft: _PromptDraft) -> CoachPrompt:
         evidence, tokens, counted = await self._fit(draft)
         nonce = self._new_nonce()
         messages = (
-            Message(role="system", content=draft.instructions.text),
+            Message(role="system", content=draft.system),
             Message(role="user", content=evidence.message(nonce)),
         )
         return CoachPrompt(
             messages=messages,
             nonce=nonce,
             address=draft.address(self._budget),
-            template_hash=draft.instructions.template_hash,
+            template_hash=draft.template_hash,
             cut=cut_names(evidence.exhibits),
             tokens=round(tokens),
             counted=counted,
@@ -200,25 +200,18 @@ class PromptBuilder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Instructions:
-    """A system message."""
-
-    text: str
-    template_hash: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _PromptDraft:
     """A prompt before its evidence is cut."""
 
-    instructions: _Instructions
+    system: str
+    template_hash: str
     exhibits: tuple[RenderedExhibit, ...]
     judged: str
     actions: int | None
     hindsight: bool
 
     def address(self, budget: int) -> str:
-        asked = (self.instructions.template_hash, str(budget), self.judged, str(self.actions))
+        asked = (self.template_hash, str(budget), self.judged, str(self.actions))
         return hashlib.sha256("\0".join((*asked, _evidence(self.exhibits, nonce=""))).encode()).hexdigest()
 
 

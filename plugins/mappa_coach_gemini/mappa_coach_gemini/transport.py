@@ -45,7 +45,10 @@ class GeminiTransport(SdkTransport[Connection]):
     def __init__(self, options: Options) -> None:
         options.check()
         self._options = options
-        self._credentials, self._project = _default_credentials(options) if options.vertex else (None, None)
+        self._credentials: Any = None
+        self._project: str | None = None
+        if options.vertex:
+            self._credentials, self._project = _default_credentials(options)
         secret = None if options.vertex else _read_api_key(options)
         super().__init__(model=options.model, url=options.url, secret=secret, parse_error=parse_error)
 
