@@ -29,7 +29,8 @@ class Estimator(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LossRows:
-    """Inputs of a loss besides the new log-probabilities: torch tensors over the n tokens of one micro-batch.
+    """Inputs of a loss besides the new log-probabilities: tensors over the n tokens of one micro-batch, of the engine's
+    library (torch for mappa-engine).
 
     `row` is the row index within this micro-batch, from 0; `weight` is the row's weight, repeated for every token.
     """
@@ -42,8 +43,8 @@ class LossRows:
 
 
 class Loss(Protocol):
-    """Computes a policy loss per token in torch; the engine takes the mean. Metrics are sums over tokens, which the
-    engine divides by their number."""
+    """Computes a policy loss per token, in the library of its engine; the engine takes the mean. Metrics are sums over
+    tokens, which the engine divides by their number."""
 
     def __call__(self, new_logprobs: Any, rows: LossRows, advantages: Any) -> tuple[Any, Mapping[str, Any]]: ...
 

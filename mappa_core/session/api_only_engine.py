@@ -9,17 +9,11 @@ from typing import Any
 
 from mappa_core.errors import ConfigError
 from mappa_core.experience import Advantages, Experience, Receipt
-from mappa_core.protocols import Loss, PolicySpec, Sampler
-from mappa_core.records import Process
+from mappa_core.protocols import Engine, Loss, PolicySpec, Sampler
 
 
-class ApiOnlyEngine:
+class ApiOnlyEngine(Engine):
     """Implements protocols.Engine without policies, so that no engine has to be installed."""
-
-    deterministic = False
-    max_staleness = 0
-    straggler_share = 0.0
-    processes: Sequence[Process] = ()
 
     async def open(self, policies: Sequence[PolicySpec], train: Any | None, *, seed: int) -> None: ...
 
@@ -43,8 +37,5 @@ class ApiOnlyEngine:
         folder.mkdir(parents=True, exist_ok=True)
 
     async def load(self, folder: Path) -> None: ...
-
-    async def export(self, policy: str, folder: Path) -> None:
-        self.sampler(policy)
 
     async def close(self) -> None: ...

@@ -44,7 +44,7 @@ class LearnerConfig:
     train: TrainSection
     options: ClusterOptions
     dtype: str
-    vllm_transfer: bool
+    gpu: bool
     seed: int
 
 
