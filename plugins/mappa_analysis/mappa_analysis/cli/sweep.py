@@ -63,10 +63,9 @@ def command(
 
     from mappa_analysis.sweep import collect_results, load_sweep
     from mappa_analysis.view.sweep_page import write_sweep_page
-    from mappa_engine.cluster.requirements import check_installed
 
     if ray is not None:
-        check_installed("--ray", ["ray"])
+        _check_ray_installed()
     if resume is None:
         folder, sweep = _create_sweep(arguments, vary, seeds, folder)
     else:
@@ -96,6 +95,14 @@ def command(
         raise click.exceptions.Exit(EXIT_RUN_FAILED)
 
 
+def _check_ray_installed() -> None:
+    try:
+        from mappa_engine import check_installed
+    except ImportError:
+        raise ConfigError('--ray needs mappa-engine: pip install "mappa-engine[cluster]"') from None
+    check_installed("--ray", ["ray"])
+
+
 async def _run(
     folder: Path,
     sweep: Sweep,
@@ -111,7 +118,7 @@ async def _run(
 
     if ray is None:
         return await SweepRunner(folder, sweep, jobs=jobs, on_change=changed, launch=launch_locally).run()
-    from mappa_engine.cluster.subprocess_jobs import SubprocessJobs
+    from mappa_engine import SubprocessJobs
 
     programs = await SubprocessJobs.open(ray, folder, jobs=jobs, cpus=cpus, gpus=gpus)
     try:
