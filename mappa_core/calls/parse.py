@@ -12,7 +12,7 @@ from mappa_core.errors import CallError
 from mappa_core.records import Usage
 
 Shape = TypeVar("Shape")
-StopReason = Literal["end", "length", "blocked"]
+StopReason = Literal["end", "length", "blocked"]  # Why a reply ended.
 
 
 def decode_answer(body: str, shape: type[Shape], parse_error: ErrorParser | None = None) -> Shape:
