@@ -32,7 +32,7 @@ PLUGIN_API_VERSION = 1
 """Incremented only by a breaking change. New hooks, new arguments and new fields with defaults are minor changes."""
 
 hookspec = pluggy.HookspecMarker("mappa")
-hookimpl = pluggy.HookimplMarker("mappa")
+hookimpl = pluggy.HookimplMarker("mappa")  # Decorator of the functions by which a plugin implements hooks.
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Install the wheels of dist/ into empty environments, as strangers would, and use them where no repository is.
 
 lowest    core with the lowest versions that it promises: the light part of the tests
-core      core and a provider with the newest versions there are, without torch: the same tests; then a third party's team
-          and coach train with one agent behind an API and with all of them there, a third party's engine learns;
+core      core and a provider with the newest versions there are, without torch: the same tests; then a third party's
+          team and coach train with one agent behind an API and with all of them there, a third party's engine learns;
           commands and offers of missing parts say what to install
 training  `pip install mappa-core mappa-dsbench` with the versions of constraints.txt: `mappa train`
 all       every wheel: `mappa doctor`, `mappa observe` of a team behind an API and of the run that this left, its

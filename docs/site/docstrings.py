@@ -68,13 +68,15 @@ def first_sentence(module: Any, name: str) -> str:
 
 def said_of(module: Any, name: str) -> str:
     """All that is said of a public name of a module: a class's or function's docstring, of another value the string
-    below it, where it is defined. Empty where nothing is."""
+    below it or the comment behind it, where it is defined. Empty where nothing is."""
     value = getattr(module, name)
     if (inspect.isclass(value) or inspect.isfunction(value)) and (said := doc_of(value)):
         return said
     while module is not None:
         if name in (docs := field_docs(module)):
             return docs[name]
+        if behind := re.search(rf"^{name}\b.*=.*  # (.+)$", inspect.getsource(module), re.MULTILINE):
+            return behind[1]
         module = _origin(module, name)
     return ""
 

@@ -245,10 +245,12 @@ def format_share(value: Interval | None, *, sign: bool = False) -> str:
 
 
 def format_percent(value: float | None) -> str:
+    """Format a share in per cent; a dash if there is none."""
     return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def format_or_dash(value: float | None, spec: str) -> str:
+    """Format a number; a dash if there is none."""
     return "-" if value is None else format(value, spec)
 
 

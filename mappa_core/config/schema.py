@@ -102,6 +102,8 @@ class LimitsSection:
 
 @dataclass
 class ToolSection:
+    """A tool and its limits."""
+
     use: str = "???"
     options: Any = field(default_factory=dict)
     limits: LimitsSection = field(default_factory=LimitsSection)
@@ -253,6 +255,8 @@ class HealthSection:
 
 @dataclass
 class TrainSection:
+    """Settings of learning; an engine reads the same."""
+
     iterations: int = 1
     prompts: int = 16
     """Tasks per iteration."""

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from mappa_core.records import Float64, Int64
 from mappa_core.store.summary import Interval
 
-CONFIDENCE_LEVEL = 0.95
+CONFIDENCE_LEVEL = 0.95  # Of all intervals.
 Z = NormalDist().inv_cdf((1 + CONFIDENCE_LEVEL) / 2)
 TINY = 1e-9
 """Smaller values are rounding errors."""

@@ -24,7 +24,7 @@ from mappa_core.records import (
     Verdict,
 )
 
-Split = Literal["train", "eval"]
+Split = Literal["train", "eval"]  # Tasks to learn from, and held-out ones.
 
 
 class TaskSource(Protocol):

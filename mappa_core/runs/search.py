@@ -16,9 +16,9 @@ from mappa_core.store.schema import Database
 from mappa_core.store.search_index import MAX_ENDINGS, has_table
 
 Column = Literal["task", "said", "printed", "judged"]
-COLUMNS: tuple[Column, ...] = ("task", "said", "printed", "judged")
+COLUMNS: tuple[Column, ...] = ("task", "said", "printed", "judged")  # Texts that words are searched in.
 Unscored = Literal["failed", "abstained"]
-UNSCORED: tuple[Unscored, ...] = ("failed", "abstained")
+UNSCORED: tuple[Unscored, ...] = ("failed", "abstained")  # Statuses of verdicts without a score.
 MAX_CHOICES = 200
 """Maximum number of listed values of a facet."""
 

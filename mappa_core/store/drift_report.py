@@ -8,7 +8,7 @@ from typing import Literal
 from mappa_core.records import Phase
 from mappa_core.store.summary import Interval
 
-AlarmKind = Literal["level", "widening"]
+AlarmKind = Literal["level", "widening"]  # A gap is too large, or grows.
 ALARM_KINDS: tuple[AlarmKind, ...] = ("level", "widening")
 
 

@@ -143,6 +143,7 @@ def open_checkpoints(run: Path, url: str | None) -> Checkpoints:
 
 
 def is_run_folder(path: Path) -> bool:
+    """Whether a folder holds a run."""
     return (path / DATABASE_NAME).is_file()
 
 
