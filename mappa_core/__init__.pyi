@@ -2,11 +2,9 @@ from .coaching.delegating_coach import DelegatingCoach as DelegatingCoach
 from .config.schema import Use as Use
 from .errors import CoachError as CoachError
 from .errors import ConfigError as ConfigError
-from .errors import EngineError as EngineError
 from .errors import GuardStop as GuardStop
 from .errors import InputError as InputError
 from .errors import MappaError as MappaError
-from .errors import ModelError as ModelError
 from .errors import PluginError as PluginError
 from .errors import PromptTooLong as PromptTooLong
 from .errors import ReplayError as ReplayError
@@ -17,7 +15,6 @@ from .errors import ToolError as ToolError
 from .errors import WorkflowError as WorkflowError
 from .experience import Advantages as Advantages
 from .experience import Experience as Experience
-from .experience import Receipt as Receipt
 from .hookspecs import CheckArea as CheckArea
 from .hookspecs import CheckResult as CheckResult
 from .hookspecs import NoOptions as NoOptions
@@ -29,10 +26,7 @@ from .protocols import Ending as Ending
 from .protocols import Engine as Engine
 from .protocols import Estimator as Estimator
 from .protocols import Loss as Loss
-from .protocols import LossRows as LossRows
-from .protocols import PolicySpec as PolicySpec
 from .protocols import Rewards as Rewards
-from .protocols import Sampler as Sampler
 from .protocols import Shaper as Shaper
 from .protocols import Split as Split
 from .protocols import Stage as Stage

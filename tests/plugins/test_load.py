@@ -12,8 +12,8 @@ from mappa_core.plugins import CORE, HOOK_NAMES, KIND_NAMES, find_entry_points, 
 
 
 def test_every_hook_of_an_offer_has_a_kind():
-    derived = {"mappa_policies"}
-    assert {f"mappa_{kind}" for kind in KIND_NAMES} - derived == set(HOOK_NAMES) - {"mappa_recipes", "mappa_commands"}
+    derived, others = {"mappa_policies"}, {"mappa_recipes", "mappa_commands", "mappa_checks"}
+    assert {f"mappa_{kind}" for kind in KIND_NAMES} - derived == set(HOOK_NAMES) - others
 
 
 def test_an_installed_plugin_offers_one_of_every_kind(acme):
