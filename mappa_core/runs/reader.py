@@ -139,10 +139,29 @@ class RunReader:
         return map(self._verdict, self._database.stream(query, *values))
 
     def latest_verdicts(self, split: str, *, limit: int) -> list[VerdictRow]:
-        """At most `limit` verdicts on finished trajectories of a split, the newest trajectories first."""
-        # The unary plus stops SQLite from using an index by which it would first sort all trajectories of the split.
-        query = f"{_VERDICTS} WHERE +t.split = ? AND t.finished ORDER BY t.rowid DESC LIMIT ?"
-        return [self._verdict(row) for row in self._database.rows(query, split, limit)]
+        """At most `limit` verdicts on finished trajectories of a split, the newest trajectories first. Their texts and
+        members are left out, which `verdict` gives."""
+        names = ("step", "id", "coach", "phase", "status", "score", "blame", "seconds")
+        query = (
+            f"SELECT {_ACTION}, s.agent, s.position, v.step, v.id, v.coach, v.phase, v.status, v.score, v.blame, "
+            f"json_extract(v.body, '$.seconds') FROM {_STEPS} CROSS JOIN verdicts v ON v.step = s.id "
+            # The unary plus stops SQLite from using an index by which it would first sort all trajectories.
+            "WHERE +t.split = ? AND t.finished ORDER BY t.rowid DESC LIMIT ?"
+        )
+        return [
+            VerdictRow(
+                **self._action(row[:6]), agent=row[6], position=row[7],
+                verdict=Verdict(**dict(zip(names, row[8:], strict=True))),
+            )
+            for row in self._database.rows(query, split, limit)
+        ]  # fmt: skip
+
+    def verdict(self, step: str, identity: str) -> Verdict:
+        """One verdict. Raises RunError for an unknown id."""
+        rows = self._database.rows("SELECT body FROM verdicts WHERE step = ? AND id = ?", step, identity)
+        if not rows:
+            raise RunError(f"{self._database.path} has no verdict {identity!r} on {step!r}")
+        return self._database.unpack(Verdict, rows[0][0])
 
     def _verdict(self, row: Sequence[Any]) -> VerdictRow:
         *place, agent, position, body = row

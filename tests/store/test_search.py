@@ -298,4 +298,8 @@ def test_the_newest_judgements_come_with_what_came_of_them(folder: Path, all_of_
     ]
     with RunReader(folder) as reader:
         found = reader.latest_verdicts("train", limit=20)
+        first = found[0].verdict
+        assert reader.verdict(first.step, first.id).score == first.score
+        with pytest.raises(RunError, match="no verdict 'other'"):
+            reader.verdict(first.step, "other")
     assert [(one.trajectory, one.verdict.step, one.verdict.score, dict(one.outcome)) for one in found] == expected[:20]

@@ -202,7 +202,7 @@ def _describe_handoff(handoff: Handoff) -> str:
 
 def diagnosis_json(diagnosis: Diagnosis) -> str:
     """Encode a diagnosis as one JSON object; shares are 0-1, scores points 0-10."""
-    from mappa_core.cli import result_tables
+    from mappa_core.commands import evaluation_json
 
     evaluation = diagnosis.evaluation
     return msgspec.json.encode(
@@ -215,7 +215,7 @@ def diagnosis_json(diagnosis: Diagnosis) -> str:
             "unsuccessful": diagnosis.unsuccessful,
             "blamed_nobody": diagnosis.blamed_nobody,
             "ended_early": dict(diagnosis.failures),
-            **result_tables.evaluation_json(evaluation),
+            **evaluation_json(evaluation),
             "agents": {agent.agent: agent for agent in diagnosis.agents},
             "handoffs": diagnosis.handoffs,
             "coach": diagnosis.coach,

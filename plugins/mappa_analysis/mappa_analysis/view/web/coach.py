@@ -97,7 +97,7 @@ def build_coach_page(reader: RunReader, folder: Path, request: Request) -> dict[
         "gap_charts": build_gap_charts(drift),
         "charts": build_coach_charts(iterations),
         "latencies": measure_latencies(latest),
-        "reasons": count_missing_scores(latest),
+        "reasons": count_missing_scores(reader, latest),
     }
 
 
@@ -200,10 +200,11 @@ def _measure_latency(coach: str, phase: str, found: Sequence[VerdictRow]) -> Lat
     )
 
 
-def count_missing_scores(verdicts: Sequence[VerdictRow]) -> list[MissingScoreReason]:
+def count_missing_scores(reader: RunReader, verdicts: Sequence[VerdictRow]) -> list[MissingScoreReason]:
     """Count why scores are missing in `verdicts`, the most frequent reason first."""
     missing = [one for one in verdicts if one.verdict.score is None][:MAX_REASONS]
-    texts = [(one.verdict.status, one.verdict.error or one.verdict.reasoning) for one in missing]
+    whole = [reader.verdict(one.verdict.step, one.verdict.id) for one in missing]
+    texts = [(one.status, one.error or one.reasoning) for one in whole]
     newest = dict(zip(reversed(texts), reversed(missing), strict=True))
     return [
         MissingScoreReason(
