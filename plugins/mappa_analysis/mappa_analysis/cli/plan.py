@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mappa_core.cli.options import ConfigArguments, load_registry, recipe_options
-from mappa_core.errors import ConfigError
+from mappa_core import ConfigError
+from mappa_core.commands import ConfigArguments, load_registry, recipe_options
 
 if TYPE_CHECKING:
     from mappa_analysis.plan import CoachAssignment, PlannedAmount, RunPlan, Workload

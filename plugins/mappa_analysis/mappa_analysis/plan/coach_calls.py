@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from mappa_core.calls.options import Price
-from mappa_core.coaching.options import LLMCoachOptions
-from mappa_core.coaching.prompt import PromptBuilder
-from mappa_core.coaching.token_budget import estimate_tokens
-from mappa_core.config.schema import CoachSection, RunConfig, Use
-from mappa_core.errors import ConfigError
-from mappa_core.plugins import Registry
-from mappa_core.protocols import Coach
-from mappa_core.records import Completion, Message, Phase, Role, Scene, Step, Task
+from mappa_core import Coach, Completion, ConfigError, Message, Role, Scene, Step, Task, Use
+from mappa_core.commands import (
+    CoachSection,
+    LLMCoachOptions,
+    Price,
+    PromptBuilder,
+    Registry,
+    RunConfig,
+    estimate_tokens,
+)
+from mappa_core.runs import Phase
 
 CoachUse = Use | CoachSection
 

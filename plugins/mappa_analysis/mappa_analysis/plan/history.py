@@ -9,10 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mappa_core.errors import RunError
-from mappa_core.protocols import Split
-from mappa_core.records import Phase, Trajectory, Usage
-from mappa_core.runs import IterationReport, RunReader
+from mappa_core import RunError, Split, Trajectory, Usage
+from mappa_core.runs import IterationReport, Phase, RunReader
 
 MAX_TRAJECTORIES = 512
 """Trajectories of a split that are read, spread evenly over the run."""

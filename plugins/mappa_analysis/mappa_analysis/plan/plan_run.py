@@ -10,15 +10,20 @@ from mappa_analysis.plan.coach_calls import CoachAssignment, assign_coaches
 from mappa_analysis.plan.history import RunHistory, SplitHistory, read_history
 from mappa_analysis.plan.workload import PlannedAmount, Workload, multiply_amounts
 from mappa_analysis.plan.workload_estimator import WorkloadEstimator
-from mappa_core.config.compose import ComposedConfig, restore
-from mappa_core.config.resume_diff import diff_configs
-from mappa_core.config.schema import PolicySection, RunConfig
+from mappa_core import ConfigError, Split, TaskError, TaskSource, Workflow
+from mappa_core.commands import (
+    ComposedConfig,
+    PolicySection,
+    Registry,
+    RunConfig,
+    assign_policies,
+    build_policy_specs,
+    diff_configs,
+    restore,
+    trained_policies,
+)
 from mappa_core.engine import Engine, EnginePlan, Machine, PolicySpec
-from mappa_core.errors import ConfigError, TaskError
-from mappa_core.plugins import Registry
-from mappa_core.protocols import Split, TaskSource, Workflow
-from mappa_core.session.policies import assign_policies, build_policy_specs, trained_policies
-from mappa_core.store.folder import CONFIG
+from mappa_core.runs import CONFIG
 
 _FREE_COACH_KEYS = ("price", "limits")
 _MACHINE_KEYS = ("engine.", "policies.")

@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from mappa_analysis.plan.coach_calls import CoachAssignment, CoachProvider
 from mappa_analysis.plan.history import AgentHistory, RunHistory, SplitHistory, UsageTotals
 from mappa_analysis.plan.workload import ZERO, PlannedAmount, Workload, multiply_amounts, subtract_amounts, sum_amounts
-from mappa_core.calls.options import Price
-from mappa_core.config.schema import PolicySection, RunConfig
-from mappa_core.protocols import Split
-from mappa_core.records import Usage
-from mappa_core.rollout.counterfactual import max_actions_after, rollouts_per_action
+from mappa_core import Split, Usage
+from mappa_core.commands import PolicySection, Price, RunConfig, max_actions_after, rollouts_per_action
 
 _USD_SCALE = 1_000_000_000
 """Factor for mean token counts, so that they keep their precision as whole numbers in `Usage`."""
