@@ -10,11 +10,15 @@ import pytest
 from mappa_core.cli import main
 
 SCRIPTED = """
-from mappa_core.testing import ScriptedEngine
+from mappa_core.testing import FixedCoach, ScriptedEngine
 
 @hookimpl
 def mappa_engines():
     yield Offer("scripted", lambda options: ScriptedEngine(lambda prompt, sampling: "4"))
+
+@hookimpl
+def mappa_coaches():
+    yield Offer("fixed", lambda options: FixedCoach(5.0))
 """
 AGENT = """
 import openai
@@ -28,7 +32,7 @@ CONFIG = """
 tasks: {options: {path: tasks.jsonl}}
 workflow: {options: {function: "own_agent:solve", agents: {solver: {brief: Answers.}}}}
 policies: {default: {model: none}}
-coach: {use: ensemble}
+coach: {use: fixed}
 engine: {use: scripted}
 """
 
