@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, partial, reduce
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +15,7 @@ import msgspec
 from omegaconf import OmegaConf
 
 from mappa_core.config.layers import DEFAULT_ORIGIN, SettingsNode, copy_origins, iter_leaves, merge, with_origin
-from mappa_core.config.renames import merge_layer, rename_options
+from mappa_core.config.renames import SECTION_KINDS, merge_layer, rename_options
 from mappa_core.config.rules import check_options, check_values
 from mappa_core.config.schema import CoachSection, EstimatorSection, PolicySection, RunConfig, ToolSection, Use
 from mappa_core.config.validate import fields_to_keys, require_values, validate
@@ -135,22 +135,24 @@ def build_options(registry: Registry, kind: OfferKind, name: str, tree: Settings
 
 def iter_choices(config: RunConfig) -> Iterator[tuple[str, OfferKind, OfferChoice]]:
     """Iterate over all offers that a config chooses, each with its dotted key and the kind of offer."""
-    yield "tasks", "tasks", config.tasks
-    yield "workflow", "workflows", config.workflow
-    yield from ((f"tools.{name}", "tools", tool) for name, tool in config.tools.items())
-    yield from (
-        (f"policies.{name}", "policies", policy) for name, policy in config.policies.items() if policy.kind == "api"
-    )
-    yield "coach", "coaches", config.coach
-    yield from ((f"coach.by_agent.{agent}", "coaches", use) for agent, use in config.coach.by_agent.items())
-    if config.coach.hindsight is not None:
-        yield "coach.hindsight", "coaches", config.coach.hindsight
-    yield from ((f"shapers.{index}", "shapers", use) for index, use in enumerate(config.shapers))
-    yield "estimator", "estimators", config.estimator
-    yield from ((f"estimator.by_agent.{agent}", "estimators", use) for agent, use in config.estimator.by_agent.items())
-    yield "loss", "losses", config.loss
-    yield "engine", "engines", config.engine
-    yield from ((f"trackers.{index}", "trackers", use) for index, use in enumerate(config.trackers))
+    for section, kind in SECTION_KINDS.items():
+        yield from ((key, kind, choice) for key, choice in _choices_in(getattr(config, section), section))
+
+
+def _choices_in(value: Any, key: str) -> Iterator[tuple[str, OfferChoice]]:
+    """Iterate over the choices in the settings `value` at `key`, except those in the options of another."""
+    inside: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, OfferChoice) and not (isinstance(value, PolicySection) and value.kind != "api"):
+        yield key, value
+    if is_dataclass(value):
+        names = (field.name for field in fields(value))
+        inside = ((name, getattr(value, name)) for name in names if name != "options")
+    elif isinstance(value, Mapping):
+        inside = value.items()
+    elif isinstance(value, list):
+        inside = enumerate(value)
+    for name, child in inside:
+        yield from _choices_in(child, f"{key}.{name}")
 
 
 @cache
@@ -265,19 +267,9 @@ def _resolve_options(
     require_values(options, place)
     choice.options = OmegaConf.to_object(options)
     if offer.composite:
-        for name, part in _nested_choices(choice.options):
-            yield from _resolve_choice(registry, tree, f"{place}.{name}", kind, part)
+        for key, part in _choices_in(choice.options, place):
+            yield from _resolve_choice(registry, tree, key, kind, part)
     check_options(choice.options, tree, place)
-
-
-def _nested_choices(options: Any) -> Iterator[tuple[str, Use]]:
-    """Iterate over the nested choices in the options of a composite offer, each with its key."""
-    for field in fields(options):
-        value = getattr(options, field.name)
-        if isinstance(value, Use):
-            yield field.name, value
-        elif isinstance(value, list):
-            yield from ((f"{field.name}.{place}", one) for place, one in enumerate(value) if isinstance(one, Use))
 
 
 def _encode(value: Any) -> Any:
