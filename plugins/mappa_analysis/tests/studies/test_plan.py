@@ -211,10 +211,10 @@ async def test_a_coach_in_hindsight_comes_on_top(registry):
 async def test_all_members_of_an_ensemble_are_asked(registry):
     member = f"{{use: clerk, options: {CLERK}}}"
     other = member.replace("c-1", "c-2")
-    options = f"{{members: [{member}, {other}, {{use: mathchat-rules}}], escalate_to: {{use: caller}}}}"
+    options = f"{{members: [{member}, {other}, {{use: mathchat-rules}}], max_spread: 3, escalate_to: {{use: caller}}}}"
     found = await coached(registry, "coach.use=ensemble", f"coach.options={options}")
     assert found.coaches[0].asks is None and found.iteration.coach_usd is None
-    known = options.replace(", escalate_to: {use: caller}", "")
+    known = options.replace(", max_spread: 3, escalate_to: {use: caller}", "")
     found = await coached(registry, "coach.use=ensemble", f"coach.options={known}")
     assert [one.name for one in found.coaches[0].asks] == ["clerk", "clerk"]
     assert found.iteration.coach_calls == PlannedAmount(256.0, at_most=True)
