@@ -5,8 +5,8 @@ core      core and a provider with the newest versions there are, without torch:
           team and coach train with one agent behind an API and with all of them there, a third party's engine learns;
           commands and offers of missing parts say what to install
 training  `pip install mappa-core mappa-dsbench` with the versions of constraints.txt: `mappa train`
-all       every wheel: `mappa doctor`, `mappa observe` of a team behind an API and of the run that this left, its
-          report, the commands of every part
+all       every wheel: `mappa doctor`, `mappa observe` of a team behind an API and of the run that this left,
+          `mappa train` and the report of it, the commands of every part
 
 `python release/install.py [lowest] [core] [training] [all]` tries those that are named, or all, after `make dist`.
 """
@@ -178,7 +178,9 @@ def all_wheels(environment: Environment) -> None:
         raise SystemExit(f"observed something else than four rollouts, an action of each agent in each: {played}")
     if stored["agents"] != played["agents"]:
         raise SystemExit(f"the stored run shows something else than was played: {stored}")
-    environment.run("mappa", "report", played["folder"])
+    words = ("train.iterations=1", "train.prompts=2", "eval.problems=2", "run.root=runs")
+    environment.run("mappa", "train", "--plugin", "mathchat", "--name", "trained", *words)
+    environment.run("mappa", "report", "runs/trained")
     for command in ("view", "gateway", "sandbox", "plan", "export", "import", "compare", "sweep", "coach", "recoach"):
         environment.run("mappa", command, "--help")
     print(f"  observed the actions of {', '.join(actions)}; every part is there")

@@ -75,7 +75,9 @@ def importlib_finds(name: str) -> bool:
 @pytest.mark.parametrize("folder", PROJECTS)
 def test_parts_and_plugins_use_what_is_public(folder):
     """Of core its front and families; of parts the front, where the package requires them."""
-    required = {re.split(r"[^a-z-]", one)[0].replace("-", "_") for one in PROJECTS[folder]["dependencies"]}
+    extras = PROJECTS[folder].get("optional-dependencies", {}).values()
+    needed = [*PROJECTS[folder]["dependencies"], *(one for extra in extras for one in extra)]
+    required = {re.split(r"[^a-z-]", one)[0].replace("-", "_") for one in needed}
     wrong = []
     for path in (path for path in CODE if folder in path.parts):
         for name, where in imported_modules(path):

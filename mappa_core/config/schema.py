@@ -65,6 +65,8 @@ class LoraSection:
 
 @dataclass
 class PolicySection:
+    """Weights, or a model behind an API, that agents play by."""
+
     model: str | None = None
     """A Hugging Face id, a folder, or `package:NAME/PATH` for a folder inside an installed package."""
     kind: Literal["full", "lora", "frozen", "api"] = "full"
@@ -153,6 +155,8 @@ class DriftSection:
 
 @dataclass
 class CoachSection:
+    """The coach, and what a run does with its verdicts."""
+
     use: str = "???"
     options: Any = field(default_factory=dict)
     by_agent: dict[str, Use] = field(default_factory=dict)
