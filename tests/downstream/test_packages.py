@@ -86,11 +86,16 @@ def test_what_is_written_is_tidy_and_complete(packages):
         assert {f"mappa_my_{kind}/__init__.py", f"mappa_my_{kind}/py.typed", f"tests/test_my_{kind}.py"} <= names
 
 
-def test_everybody_comes_by_the_front_door(packages):
-    sources = [*packages.rglob("*.py"), *PRESS.rglob("*.py")]
-    assert len(sources) > 15
-    modules = {name for path in sources for name in _imported(path) if name.split(".")[0] == "mappa_core"}
-    assert modules == {"mappa_core", "mappa_core.testing"}
+def test_everybody_imports_what_is_public(packages):
+    """Strangers, and packages that `mappa new` writes: of core the front and families, of parts their fronts."""
+    sources = [*packages.rglob("*.py"), *PRESS.parent.rglob("*.py")]
+    assert len(sources) > 20
+    modules = {name for path in sources for name in _imported(path) if name.startswith("mappa_")}
+    families = ("data", "engine", "runs", "sandbox", "statistics", "testing", "transport", "workflow")
+    public = {"mappa_core", "mappa_engine", "mappa_sandbox", *(f"mappa_core.{name}" for name in families)}
+    own = {f"mappa_my_{kind}" for kind in PACKAGE_KINDS}
+    deep = {name for name in modules - public if name.partition(".")[0] not in own}
+    assert deep <= {"mappa_analysis.conformance", "mappa_engine.testing", "mappa_sandbox.testing"}
 
 
 def test_a_new_team_trains(packages, tmp_path, capsys):
