@@ -18,7 +18,7 @@ from mappa_core.records import Completion, Finish, Message, Sampling, ToolSpec
 FENCED_TOOL = "python"
 """The tool that is called by a fenced code block, which any model can write."""
 SEED_MODULUS = 2**31
-"""Seeds are sent modulo this: some providers refuse more than 31 bits."""
+"""Some providers refuse seeds of more than 31 bits."""
 
 _FINISH: dict[Literal["end", "length", "blocked"], Finish] = {"end": "stop", "length": "length", "blocked": "abort"}
 
@@ -37,14 +37,13 @@ class ApiPolicy:
 
     @property
     def provider(self) -> Provider:
-        """The provider that is called."""
         return self._caller.provider
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> tuple[Message, ...]:
         """Convert `messages` to the form that every provider accepts: at most one `system` message, then `user` and
-        `assistant` alternating. Tool results become user text and tool calls assistant text, each under a line that
-        says so; reasoning text is dropped. Raises ConfigError if a tool other than `python`, which is called by a
-        fenced block, is offered: it would need native tool calls."""
+        `assistant` alternating. Tool results and calls become text under a line that says so; reasoning is dropped.
+        Raises ConfigError if a tool other than `python`, which is called by a fenced block, is offered: it would need
+        native tool calls."""
         native = [tool.name for tool in tools if tool.name != FENCED_TOOL]
         if native:
             raise ConfigError(
@@ -62,9 +61,9 @@ class ApiPolicy:
         return tuple(turns)
 
     async def sample(self, prompt: tuple[Message, ...], sampling: Sampling) -> Completion:
-        """Sample one action. A reply that the provider blocked is an action without text and with finish `abort`.
-        Raises CallError if there is no reply, PromptTooLong if prompt and `max_tokens` exceed the model's context
-        window, ConfigError if `sampling` truncates the distribution, which not every provider supports."""
+        """Sample one action; blocked by the provider, it has no text and the finish `abort`. Raises CallError if there
+        is no reply, PromptTooLong if prompt and `max_tokens` exceed the model's context window, ConfigError if
+        `sampling` truncates the distribution, which not every provider supports."""
         if sampling.top_p != 1.0 or sampling.top_k != 0:
             raise ConfigError(
                 "a policy behind an API needs sampling.top_p=1 and sampling.top_k=0, "
@@ -102,10 +101,8 @@ class ApiPolicy:
 
     def encode(self, text: str) -> None:
         """Return None: the provider's tokens are not known."""
-        return
 
     async def close(self) -> None:
-        """Release connections."""
         await self._caller.close()
 
 

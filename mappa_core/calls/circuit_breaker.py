@@ -6,11 +6,9 @@ from mappa_core.errors import CallError
 
 
 class CircuitBreaker:
-    """A circuit breaker over all calls of one provider. Times are seconds of the event loop's clock.
-
-    After `failures` consecutive failures it opens: no call passes for `rest_s`. Then it is half-open: one call passes
-    every `rest_s` as a probe, and any answer closes the breaker.
-    """
+    """A circuit breaker over all calls of one provider; times are seconds of the event loop's clock. After `failures`
+    consecutive failures it opens: no call passes for `rest_s`. Then it is half-open: one call passes every `rest_s` as
+    a probe, and any answer closes the breaker."""
 
     def __init__(self, name: str, *, failures: int, rest_s: float) -> None:
         self._name = name

@@ -19,25 +19,20 @@ from mappa_core.records import Message, Usage
 T = TypeVar("T")
 
 RETRYABLE: frozenset[CallFault] = frozenset({"rate_limit", "overloaded", "server", "timeout", "connection", "garbled"})
-"""Faults after which a call is retried."""
-THROTTLING: frozenset[CallFault] = frozenset({"rate_limit", "overloaded"})
-"""Faults after which the concurrency is lowered."""
+THROTTLING: frozenset[CallFault] = frozenset({"rate_limit", "overloaded"})  # They lower the concurrency.
 OUTAGES: frozenset[CallFault] = (RETRYABLE - {"rate_limit"}) | {"key", "quota", "model"}
 """Faults of the provider as a whole; after any other fault it is available and refused a single call."""
 
 INITIAL_BACKOFF_S, BACKOFF_FACTOR = 0.25, 4.0
-"""Maximum wait before the second attempt, and its growth per attempt: short faults cost little, and an outage of
-seconds is survived."""
+"""Maximum wait before the second attempt, and its growth per attempt: an outage of seconds is survived."""
 CHARACTERS_PER_TOKEN = 4.0
 
 
 class ProviderClient:
-    """Sends requests of many concurrent tasks through one transport. All times are of the event loop's clock.
-
-    A call waits for a concurrency slot, for the rate limits per minute, and for the end of a pause that a Retry-After
-    header asked for; then it is sent with a deadline, which does not cover the wait. An exception of the transport
-    other than CallError is a bug of the transport and is passed on.
-    """
+    """Sends requests of many concurrent tasks through one transport. All times are of the event loop's clock. A call
+    waits for a concurrency slot, for the rate limits per minute, and for the end of a pause that a Retry-After header
+    asked for; then it is sent with a deadline, which does not cover the wait. An exception of the transport other than
+    CallError is a bug of the transport and is passed on."""
 
     def __init__(
         self,
@@ -60,14 +55,13 @@ class ProviderClient:
 
     @property
     def provider(self) -> Provider:
-        """The provider that is called."""
         transport = self._transport
         return Provider(name=self._name, model=transport.model, host=transport.host, priced=self._price is not None)
 
     async def complete(self, request: Request) -> Reply:
-        """Return the reply to `request`, with the number of calls and the price in its `usage`. Tokens and price are
-        those of the reply: no provider reports those of a call without one. Raises CallError if there is no reply,
-        after all attempts where the fault is retryable."""
+        """Return the reply to `request`, with the number of calls and the price in its `usage`; its tokens and price
+        are those of the reply alone, as no provider reports others. Raises CallError if there is no reply, after all
+        attempts if retryable."""
         tries = 0
         while True:
             tries += 1
@@ -81,7 +75,7 @@ class ProviderClient:
 
     async def count(self, messages: Sequence[Message]) -> int | None:
         """Count the tokens of `messages` with the provider's own counter; None if it has none. Not retried. Raises
-        CallError if the counter failed."""
+        CallError."""
         self._breaker.check(_now())
         await self._concurrency.acquire()
         try:
@@ -90,7 +84,6 @@ class ProviderClient:
             self._concurrency.release()
 
     async def close(self) -> None:
-        """Release connections."""
         await self._transport.close()
 
     async def _attempt(self, request: Request, tries: int) -> Reply | CallError:
@@ -106,7 +99,6 @@ class ProviderClient:
             self._concurrency.release()
 
     async def _wait_while_paused(self) -> None:
-        """Wait until the pause of a Retry-After header is over."""
         while (wait := self._rate_limiter.pause_left_s(_now())) > 0.0:
             if wait > self._limits.longest_wait_s:
                 cause = self._rate_limiter.paused_by
@@ -123,9 +115,8 @@ class ProviderClient:
         self._breaker.begin_call(_now())
         generation = self._concurrency.generation
         try:
-            reply = await _with_deadline(
-                min(request.timeout_s, self._limits.timeout_s), self._transport.complete(request)
-            )
+            timeout_s = min(request.timeout_s, self._limits.timeout_s)
+            reply = await _with_deadline(timeout_s, self._transport.complete(request))
         except CallError as fault:
             self._record_fault(fault, tries, generation)
             return fault
@@ -137,7 +128,6 @@ class ProviderClient:
         return reply
 
     def _record_fault(self, fault: CallError, tries: int, generation: int) -> None:
-        """Adapt concurrency, pause and circuit breaker to a fault."""
         if fault.kind in THROTTLING:
             self._concurrency.record_overload(generation)
         if fault.kind in RETRYABLE and fault.retry_after_s is not None:
@@ -151,9 +141,8 @@ class ProviderClient:
 
     def _backoff_s(self, tries: int) -> float:
         """Exponential backoff with full jitter (M. Brooker, "Exponential Backoff And Jitter", AWS, 2015)."""
-        return self._random.uniform(
-            0.0, min(self._limits.longest_wait_s, INITIAL_BACKOFF_S * BACKOFF_FACTOR ** (tries - 1))
-        )
+        longest_s = INITIAL_BACKOFF_S * BACKOFF_FACTOR ** (tries - 1)
+        return self._random.uniform(0.0, min(self._limits.longest_wait_s, longest_s))
 
     def _with_cost(self, usage: Usage | None, calls: int) -> Usage:
         if usage is None:
@@ -162,9 +151,8 @@ class ProviderClient:
 
 
 def derive_offer(offer: Offer[Transport], added: type, build: Callable[[ProviderClient, Any], T]) -> Offer[T]:
-    """Derive the offer of a user of a provider from that of its transport, under the same name. The options are those
-    of the transport and those `added`; `build` takes the client and the options. Raises PluginError if the transport's
-    options cannot be extended."""
+    """Derive the offer of a user of a provider from that of its transport, under the same name: its options are those
+    of the transport and those `added`. Raises PluginError if the transport's options cannot be extended."""
 
     def build_with_client(options: Any) -> T:
         client = ProviderClient(offer.build(options), name=offer.name, limits=options.limits, price=options.price)

@@ -14,18 +14,10 @@ from msgspec import DecodeError, json
 from mappa_core.errors import CallFault
 
 _FAULT_BY_STATUS: Mapping[int, CallFault] = {
-    401: "key",
-    402: "quota",
-    403: "key",
-    404: "model",
-    408: "timeout",
+    401: "key", 402: "quota", 403: "key", 404: "model", 408: "timeout", 410: "model", 413: "too_long",
     409: "server",  # a conflict with another request; all official clients retry
-    410: "model",
-    413: "too_long",
-    429: "rate_limit",
-    503: "overloaded",
-    529: "overloaded",
-}
+    429: "rate_limit", 503: "overloaded", 529: "overloaded",
+}  # fmt: skip
 
 
 def fault_from_status(status: int) -> CallFault:
@@ -43,8 +35,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     date (RFC 9110, 10.2.3), by the server's clock if it sends `date`; 0 for a time in the past. None without a valid
     header."""
     found = {name.lower(): value.strip() for name, value in headers.items()}
-    seconds = _number(found.get("retry-after-ms"), scale=1e-3)
-    if seconds is None:
+    if (seconds := _number(found.get("retry-after-ms"), scale=1e-3)) is None:
         seconds = _number(found.get("retry-after"))
     if seconds is None and (then := _date(found.get("retry-after"))) is not None:
         now = _date(found.get("date")) or datetime.now(UTC)
@@ -99,11 +90,9 @@ class ErrorParser:
     classify: Callable[[ErrorBody], CallFault] = lambda error: error.status_fault
 
     def __call__(self, status: int | None, body: str) -> tuple[CallFault, str]:
-        """Return the fault and the message of an error with `status`; None: it came with status 200.
-
-        Servers write `{"error": {"message": …, …}}`, `{"error": "…"}`, the fields without `error` around them, or a
-        list of one of these.
-        """
+        """Return the fault and the message of an error with `status`; None: it came with status 200. Servers write
+        `{"error": {"message": …, …}}`, `{"error": "…"}`, the fields without `error` around them, or a list of one of
+        these."""
         try:
             value = json.decode(body)
         except DecodeError:
@@ -112,8 +101,7 @@ class ErrorParser:
             value = value[0]
         error = value.get("error", value) if isinstance(value, dict) else None
         fields = error if isinstance(error, dict) else {"message": error}
-        message = fields.get("message")
-        message = message if isinstance(message, str) else body.strip()
+        message = text if isinstance(text := fields.get("message"), str) else body.strip()
         code = fields.get("code") if status is None else status
         found = ErrorBody(code if type(code) is int else None, fields, message, body)
         return self.classify(found), f"status {status or 200}: {message}"

@@ -22,8 +22,8 @@ class LoopBound(Generic[ClientT]):
         self._open: tuple[ClientT, asyncio.AbstractEventLoop] | None = None
 
     def get(self) -> ClientT:
-        """Return the client; create it if there is none. Raises RuntimeError if the client is open in another event
-        loop, or no event loop is running."""
+        """Return the client, created if there is none. Raises RuntimeError in another event loop than the client's, or
+        in none."""
         loop = asyncio.get_running_loop()
         if self._open is None:
             self._open = self._connect(), loop

@@ -29,7 +29,6 @@ class Price:
         return ((prompt - cached) * self.input + cached * cached_price + completion * self.output) / 1_000_000
 
     def check(self) -> None:
-        """Raise ConfigError if a price is invalid."""
         check_fields(self, at_least(0, "input", "output", "cached"))
 
 
@@ -53,7 +52,6 @@ class CallLimits:
     """Seconds for which it stays open; then one call probes."""
 
     def check(self) -> None:
-        """Raise ConfigError if a limit is invalid."""
         check_fields(
             self,
             at_least(1, "concurrency", "requests_per_minute", "tokens_per_minute", "attempts", "breaker_failures"),

@@ -16,9 +16,9 @@ StopReason = Literal["end", "length", "blocked"]  # Why a reply ended.
 
 
 def decode_answer(body: str, shape: type[Shape], parse_error: ErrorParser | None = None) -> Shape:
-    """Decode the JSON in `body` as `shape`, a msgspec Struct with the needed fields; require as little as possible.
-    Raises CallError `garbled` if it is no JSON or of another shape; with `parse_error`, also the error that stands in a
-    field `error` of `shape`, for providers that send errors with status 200."""
+    """Decode the JSON in `body` as `shape`, a msgspec Struct that requires as little as possible. Raises CallError
+    `garbled` for anything else; with `parse_error`, also the error in a field `error` of `shape`, for providers that
+    send errors with status 200."""
     try:
         answer = json.decode(body, type=shape)
     except DecodeError as error:
@@ -51,11 +51,9 @@ def parse_usage(
     thinking: str | None = None,
     optional: Container[str] = (),
 ) -> Usage | None:
-    """Parse the token counts of one call from a provider's usage object; None if `value` is none.
-
-    Each count is given by its path, keys joined by dots, or by paths whose counts are added up, of which the `optional`
-    ones may be missing or null. A count that is missing, or no whole number from 0 on, is None.
-    """
+    """Parse the token counts of one call from a provider's usage object; None if `value` is none. Each count is given
+    by its path, keys joined by dots, or by paths whose counts are added up, of which the `optional` ones may be missing
+    or null. A count that is missing, or no whole number from 0 on, is None."""
     if not isinstance(value, dict):
         return None
 
@@ -67,13 +65,8 @@ def parse_usage(
         known = [count for count in counts if type(count) is int and count >= 0]
         return sum(known) if len(known) == len(counts) else None
 
-    return Usage(
-        calls=1,
-        prompt_tokens=total(prompt),
-        completion_tokens=total(completion),
-        cached_tokens=total(cached),
-        thinking_tokens=total(thinking),
-    )
+    tokens = {"prompt_tokens": prompt, "completion_tokens": completion, "cached_tokens": cached}
+    return Usage(calls=1, thinking_tokens=total(thinking), **{name: total(paths) for name, paths in tokens.items()})
 
 
 def _at(value: Any, path: str) -> Any:

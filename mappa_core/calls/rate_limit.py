@@ -11,13 +11,11 @@ from mappa_core.errors import CallError
 
 
 class ConcurrencyLimiter:
-    """Adaptive limit of concurrent calls, first come, first served.
-
-    The limit is halved when the provider reports overload: once for all calls of one `generation`, those that were in
-    flight together. It grows by one per call up to 95 % of the limit that was too high (and at least one below it), and
-    from there by one per round of as many calls as there are slots, or by 5 % if that is more: additive increase and
-    multiplicative decrease, with the memory of TCP's congestion window (RFC 5681, RFC 9438).
-    """
+    """Adaptive limit of concurrent calls, first come, first served: additive increase and multiplicative decrease, with
+    the memory of TCP's congestion window (RFC 5681, RFC 9438). The limit is halved when the provider reports overload,
+    once for all calls of one `generation`, those in flight together. It grows by one per call up to 95 % of the limit
+    that was too high (and at least one below it), from there by one per round of as many calls as slots, or by 5 % if
+    that is more."""
 
     def __init__(self, max_calls: int) -> None:
         self._max_calls = max_calls
@@ -28,7 +26,6 @@ class ConcurrencyLimiter:
 
     @property
     def limit(self) -> int:
-        """The current number of slots, 1 or more."""
         return int(self._limit)
 
     async def acquire(self) -> None:
@@ -47,12 +44,10 @@ class ConcurrencyLimiter:
             raise
 
     def release(self) -> None:
-        """Release a slot to the next waiter."""
         self._in_use -= 1
         self._wake_waiters()
 
     def record_success(self) -> None:
-        """Record an answered call."""
         if self._limit < self._known_good:
             self._limit = min(self._known_good, self._limit + 1.0)
         else:
@@ -76,12 +71,9 @@ class ConcurrencyLimiter:
 
 class RateLimiter:
     """Leaky buckets of requests and tokens per minute (a minute's worth may burst), and the pause that the provider
-    asked for.
-
-    aiolimiter cannot return capacity, so tokens beyond a call's `estimate` are a debt of the next calls. It refuses
-    amounts above a bucket's size, so a larger call leaves the rest as debt, too. And it lets small amounts overtake
-    large ones, so only one call waits at a time.
-    """
+    asked for. aiolimiter cannot return capacity, so tokens beyond a call's `estimate` are a debt of the next calls. It
+    refuses amounts above a bucket's size, so a larger call leaves the rest as debt, too. It lets small amounts overtake
+    large ones, so only one call waits at a time."""
 
     def __init__(self, requests_per_minute: float | None, tokens_per_minute: float | None) -> None:
         self._requests = None if requests_per_minute is None else AsyncLimiter(requests_per_minute, 60.0)
@@ -90,7 +82,6 @@ class RateLimiter:
         self._token_debt = 0.0
         self._paused_until = 0.0
         self.paused_by: CallError | None = None
-        """The fault that caused the pause."""
 
     async def acquire(self, estimate: float) -> None:
         """Wait until a request of about `estimate` tokens may be sent."""
@@ -105,7 +96,6 @@ class RateLimiter:
                 self._token_debt += estimate - amount
 
     def correct_estimate(self, estimate: float, used: float) -> None:
-        """Record that a request used `used` tokens in place of `estimate`."""
         self._token_debt += used - estimate
 
     def pause(self, fault: CallError, now: float) -> None:

@@ -13,11 +13,8 @@ _UNCLOSED_REASONING = re.compile(rf"\s*+<{_TAG}>(.*)", re.DOTALL)
 
 
 def split_reasoning(text: str) -> tuple[str | None, str]:
-    """Return (the reasoning text at the start of `text` or None, the text after it).
-
-    Reasoning stands between tags. The opening tag can be missing, if it was in the prompt; the closing tag too, if the
-    tokens ran out: then nothing follows. Text that does not start with reasoning is returned unchanged.
-    """
+    """Return (the reasoning text at the start of `text` or None, the text after it). The opening tag can be missing, if
+    it was in the prompt; the closing tag too, if the tokens ran out: then nothing follows."""
     reasoning = _REASONING.match(text) or _UNCLOSED_REASONING.match(text)
     return (None, text) if reasoning is None else (reasoning[1].strip("\n"), text[reasoning.end() :])
 
@@ -37,8 +34,8 @@ _FENCE = re.compile(r"(`{3,})(?:json)?[ \t\r]*\n(.*)\n\1", re.DOTALL | re.IGNORE
 
 def parse_json(text: str) -> Any:
     """Parse a reply that is JSON, alone or in one Markdown code fence, else what follows its reasoning text: in this
-    order, as a valid reply may quote a reasoning tag in a string. Raises ValueError if it is no JSON; the message
-    quotes nothing of the reply."""
+    order, as a valid reply may quote a reasoning tag. Raises ValueError if it is no JSON; the message quotes nothing of
+    it."""
     try:
         return _decode(text)
     except ValueError:

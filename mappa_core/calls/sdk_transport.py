@@ -16,10 +16,8 @@ from mappa_core.records import Message
 
 
 class SdkTransport(ABC, Generic[ClientT]):
-    """Base of transports: one client per event loop, and faults and replies that do not show the key.
-
-    A subclass opens and closes the client, sends through `_send`, and says which fault each exception is.
-    """
+    """Base of transports: one client per event loop, and faults and replies that do not show the key. A subclass opens
+    and closes the client, sends through `_send`, and says which fault each exception is."""
 
     COUNT_TIMEOUT_S = 60.0
     """Timeout of the token counter, which gets no request with one."""
@@ -67,7 +65,6 @@ class SdkTransport(ABC, Generic[ClientT]):
         return self._key
 
     async def _send(self, call: Awaitable[Any]) -> Any:
-        """Await a call of the client. Raises CallError if it fails."""
         try:
             return await call
         except Exception as error:
@@ -78,7 +75,6 @@ class SdkTransport(ABC, Generic[ClientT]):
         raise fault
 
     def _status_fault(self, status: int, headers: Mapping[str, str], body: str) -> CallError:
-        """Return the fault of a response with an error status."""
         fault, message = self._parse_error(status, body)
         return CallError(fault, self._hide(message), retry_after_s=retry_after(headers))
 

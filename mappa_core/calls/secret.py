@@ -24,9 +24,8 @@ class Secret:
 
     @classmethod
     def from_env(cls, variable: str, owner: str) -> Secret:
-        """Read an environment variable and strip the white space around its value. `owner` says in messages who needs
-        it (`the coach gemini`). Raises ConfigError, without a value in it, if the variable is unset or empty, or cannot
-        be sent in a header."""
+        """Read and strip an environment variable; `owner` says in messages who needs it (`the coach gemini`). Raises
+        ConfigError, without a value in it, if it is unset or empty, or cannot be sent in a header."""
         if not os.environ.get(variable, "").strip():
             if not re.fullmatch(r"[A-Z][A-Z0-9_]*", variable):  # perhaps the key itself
                 raise ConfigError(f"{owner} needs the name of the environment variable that holds its key, not the key")

@@ -7,8 +7,8 @@ from mappa_core.records import Usage
 
 
 class Ledger:
-    """Sums the cost of coaches and of policies behind an API, in US dollars. A resumed run starts by adding its
-    previous spend."""
+    """Sums the cost of coaches and of policies behind an API in US dollars; a resumed run first adds its previous
+    spend."""
 
     def __init__(self, cap_usd: float | None) -> None:
         self._cap = cap_usd
@@ -34,7 +34,7 @@ class Ledger:
 
     def check(self) -> None:
         """Raise CallError `spend` if the cap is reached, or cannot be enforced because no cost is known at all. A call
-        of unknown cost counts here as much as the most expensive known call."""
+        of unknown cost counts as much as the most expensive known call."""
         if self._cap is None:
             return
         if self._unpriced_calls and self._max_call_usd is None:

@@ -21,12 +21,10 @@ _SUMS = ("products", "moments", "actions")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OffsetModel:
-    """Regression of one agent's raw scores on S strata, of all stratifiers together, as sufficient statistics.
-
-    The model is additive: `score = mean of the iteration + slope * outcome + offset of each stratum of the action +
-    noise`. In every iteration scores and membership are residualized on the iteration and the outcome; the sums of
-    their products decay.
-    """
+    """Regression of one agent's raw scores on S strata, of all stratifiers together, as sufficient statistics. The
+    model is additive: `score = mean of the iteration + slope * outcome + offset of each stratum of the action + noise`.
+    In every iteration scores and membership are residualized on the iteration and the outcome; the sums of their
+    products decay."""
 
     names: tuple[StratumName, ...] = ()
     products: Float64 = field(default_factory=lambda: np.zeros((0, 0)))  # (S, S) membership by membership
@@ -35,46 +33,35 @@ class OffsetModel:
 
     def with_decay(self, decay: float) -> OffsetModel:
         """Return the model with its statistics multiplied by `decay`."""
-        return replace(self, products=decay * self.products, moments=decay * self.moments, actions=decay * self.actions)
+        return replace(self, **{key: decay * getattr(self, key) for key in _SUMS})
 
     def with_actions(self, actions: ActionColumns) -> OffsetModel:
-        """Return the model after the `actions` of another iteration. Actions with unknown outcome are left out: without
+        """Return the model after the `actions` of another iteration. Those with unknown outcome are left out: without
         it a hard stratum cannot be distinguished from one that the coach scores too low. An action without a stratum of
         a stratifier has no effect on that stratifier."""
         known = actions.select(np.isfinite(actions.outcome))
         found = {
-            (stratifier, str(stratum))
-            for stratifier, strata in known.strata.items()
-            for stratum in strata
-            if stratum is not None
+            (name, str(stratum)) for name, strata in known.strata.items() for stratum in strata if stratum is not None
         }
         if not found:
             return self
-        wider = self._with_strata(sorted(found - set(self.names)))
-        membership = np.column_stack([known.strata[one] == stratum for one, stratum in wider.names]).astype(np.float64)
+        names = (*self.names, *sorted(found - set(self.names)))
+        more = (0, len(names) - len(self.names))
+        membership = np.column_stack([known.strata[one] == stratum for one, stratum in names]).astype(np.float64)
         basis = projection_basis(known.outcome, *(known.missing_stratum(stratifier) for stratifier in known.strata))
         rest = residual(membership, basis)
-        return replace(
-            wider,
-            products=wider.products + rest.T @ rest,
-            moments=wider.moments + rest.T @ residual(known.points, basis),
-            actions=wider.actions + membership.sum(axis=0),
-        )
-
-    def _with_strata(self, names: Sequence[StratumName]) -> OffsetModel:
-        more = (0, len(names))
         return OffsetModel(
-            names=(*self.names, *names),
-            products=np.pad(self.products, (more, more)),
-            moments=np.pad(self.moments, more),
-            actions=np.pad(self.actions, more),
+            names=names,
+            products=np.pad(self.products, (more, more)) + rest.T @ rest,
+            moments=np.pad(self.moments, more) + rest.T @ residual(known.points, basis),
+            actions=np.pad(self.actions, more) + membership.sum(axis=0),
         )
 
     def fit(self, shrink: float) -> dict[StratumName, float]:
-        """Fit the offset of every stratum: the points by which its scores are too high. Weighted by actions, the
-        offsets of a stratifier average to zero. All strata are fitted jointly, so that strata that often occur together
-        are not corrected twice. `shrink` is the ridge strength in pseudo-actions: the fit is Henderson's best linear
-        unbiased prediction of random offsets if the noise has `shrink` times their variance."""
+        """Fit the points by which the scores of every stratum are too high; weighted by actions, the offsets of a
+        stratifier average to zero. The fit is joint, so that strata that often occur together are not corrected twice.
+        `shrink` is the ridge strength in pseudo-actions: the fit is Henderson's best linear unbiased prediction of
+        random offsets if the noise has `shrink` times their variance."""
         ridge = shrink * np.eye(len(self.names))
         offsets, *_ = np.linalg.lstsq(self.products + ridge, self.moments, rcond=None)
         fit = dict(zip(self.names, offsets.tolist(), strict=True))
@@ -91,20 +78,16 @@ class OffsetModel:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> OffsetModel:
-        """Restore a model from `state_dict`."""
         names = tuple((stratifier, stratum) for stratifier, stratum in state["names"])
         sums = {key: np.array(state[key], dtype=np.float64) for key in _SUMS}
         return cls(names=names, **{**sums, "products": sums["products"].reshape(len(names), len(names))})
 
 
 class BiasCorrectedCoach(DelegatingCoach):
-    """Wraps a coach and, while `active`, subtracts its preferences among strata from its scores.
-
-    The preferences are learned from the raw scores once an iteration, active or not, for every agent, phase and
-    stratifier of `strata`. Only score differences that the outcome (`metric`) does not explain count as preference, so
-    that right actions keep their scores and hard tasks stay hard. A score moves by at most `options.max_points`;
-    `raw_score` keeps the coach's own.
-    """
+    """Wraps a coach and, while `active`, subtracts its preferences among strata from its scores. The preferences are
+    learned from the raw scores once an iteration, active or not, for every agent, phase and stratifier of `strata`.
+    Only score differences that the outcome (`metric`) does not explain count, so that right actions keep their scores
+    and hard tasks stay hard. A score moves by at most `options.max_points`; `raw_score` keeps the coach's own."""
 
     def __init__(self, coach: Coach, options: BiasSection, *, strata: Sequence[str], metric: str, active: bool) -> None:
         super().__init__({"coach": coach})
@@ -117,7 +100,6 @@ class BiasCorrectedCoach(DelegatingCoach):
         self._fitted: Mapping[tuple[Phase, str], Mapping[StratumName, float]] = {}
 
     def activate(self) -> None:
-        """Start to correct scores."""
         self._active = True
 
     async def score(self, scene: Scene) -> Verdict:
@@ -145,9 +127,9 @@ class BiasCorrectedCoach(DelegatingCoach):
     def learn(self, trajectories: Sequence[Trajectory]) -> None:
         super().learn(trajectories)
         columns = scored_action_columns(trajectories, strata=self._strata, metric=self._metric)
-        with_decay = {key: offsets.with_decay(self._options.decay) for key, offsets in self._offsets.items()}
-        new = {key: with_decay.get(key, OffsetModel()).with_actions(actions) for key, actions in columns.items()}
-        self._offsets = {**with_decay, **new}
+        old = {key: offsets.with_decay(self._options.decay) for key, offsets in self._offsets.items()}
+        new = {key: old.get(key, OffsetModel()).with_actions(actions) for key, actions in columns.items()}
+        self._offsets = old | new
         self._fit()
 
     def _fit(self) -> None:

@@ -23,43 +23,37 @@ def step_findings(step: Step) -> tuple[str, ...]:
 
 
 def inspection_lines(step: Step) -> tuple[str, ...]:
-    """Return the workflow's findings in the files after `step`, line by line. They may quote text of the files, so they
-    must stand in a fence."""
+    """Return the workflow's findings in the files after `step`, line by line, for a fence: they may quote the files."""
     details = (f"{breach.path}: {breach.detail}" for breach in step.breaches if breach.reason and breach.detail)
     return (*details, *(() if step.inspection is None else step.inspection.findings))
 
 
 def team_findings(
-    team: Mapping[str, Role],
-    given: Iterable[str],
-    steps: Sequence[Step],
-    later: Sequence[Step] = (),
-    *,
-    is_over: bool,
+    team: Mapping[str, Role], given: Iterable[str], steps: Sequence[Step], later: Sequence[Step] = (), *, is_over: bool
 ) -> tuple[str, ...]:
-    """Describe the files that a role needs and that were missing or broken after the last of `steps`, and why.
-
-    `given` are the files that came with the task, `later` the later steps, if the coach may know them. If the
-    trajectory has not ended (`is_over`), a file whose producer can still act is not missing yet: an output that is due
-    and missing is a breach, so a step without that breach was not its producer's last one.
-    """
-    needs = _needs(team)
+    """Describe the files that a role needs and that were missing or broken after the last of `steps`, and why. `given`
+    are the files that came with the task, `later` the later steps, if the coach may know them. If the trajectory has
+    not ended (`is_over`), a file whose producer can still act is not missing yet: an output that is due and missing is
+    a breach, so a step without that breach was not its producer's last one."""
+    needs: dict[str, list[str]] = {}
+    for agent, path in ((agent, path) for agent, role in team.items() for path in role.needs):
+        needs.setdefault(path, []).append(sanitize_name(agent))
     if not needs:
         return ()
     broken = _broken_files(steps)
     there = {*given, *_files_after(steps[-1])}
-    history = {path: changes for path, changes in file_lineage((*steps, *later)).items() if path not in there}
+    every = (*steps, *later)
+    history = file_lineage(every)
     found = []
     for path, needed_by in needs.items():
         if path not in there:
-            why = _why_gone(history.get(path, ()), steps, later) or _why_unwritten(
-                path, team, (*steps, *later), is_over
-            )
-            found.append(f"{sanitize_name(path)}, which {_join(needed_by)} needs: {why}.")
+            why = _why_gone(history.get(path, ()), steps, later) or _why_unwritten(path, team, every, is_over)
         elif path in broken:
             step, breach = broken[path]
-            left = f"{step_name(step)} left it broken{_fault_suffix(breach)}"
-            found.append(f"{sanitize_name(path)}, which {_join(needed_by)} needs: {left}.")
+            why = f"{step_name(step)} left it broken{_fault_suffix(breach)}"
+        else:
+            continue
+        found.append(f"{sanitize_name(path)}, which {' and '.join(needed_by)} needs: {why}.")
     return tuple(found)
 
 
@@ -78,7 +72,6 @@ def _describe_breach(step: Step, breach: Breach) -> str:
 
 
 def _fault_suffix(breach: Breach) -> str:
-    """Return the kind of fault of a broken file."""
     return f": {sanitize_name(breach.reason)}" if breach.reason else ""
 
 
@@ -102,15 +95,6 @@ def _files_after(step: Step) -> set[str]:
     return files
 
 
-def _needs(team: Mapping[str, Role]) -> dict[str, list[str]]:
-    """Map every needed file to the agents that need it."""
-    needs: dict[str, list[str]] = {}
-    for agent, role in team.items():
-        for path in role.needs:
-            needs.setdefault(path, []).append(agent)
-    return needs
-
-
 def _why_gone(changes: Sequence[tuple[str, FileChange]], steps: Sequence[Step], later: Sequence[Step]) -> str | None:
     """Explain why a written file is missing; None if no action wrote it."""
     by_id = {step.id: step for step in (*steps, *later)}
@@ -128,13 +112,11 @@ def _why_gone(changes: Sequence[tuple[str, FileChange]], steps: Sequence[Step], 
 
 
 def _why_unwritten(path: str, team: Mapping[str, Role], steps: Sequence[Step], is_over: bool) -> str:
-    """Explain why a file was never written."""
     makers = [agent for agent, role in team.items() if path in role.produces]
     if not makers:
         return "no action wrote it, and nobody in the team has to make it"
-    return "; ".join(
-        _maker_status(maker, path, [step for step in steps if step.agent == maker], is_over) for maker in makers
-    )
+    own = ((maker, [step for step in steps if step.agent == maker]) for maker in makers)
+    return "; ".join(_maker_status(maker, path, acted, is_over) for maker, acted in own)
 
 
 def _maker_status(maker: str, path: str, steps: Sequence[Step], is_over: bool) -> str:
@@ -147,7 +129,3 @@ def _maker_status(maker: str, path: str, steps: Sequence[Step], is_over: bool) -
     if is_over:
         return f"no action wrote it; {who} acted last as {step_name(last)}"
     return f"not there yet; {who} had turns left after {step_name(last)}"
-
-
-def _join(names: Sequence[str]) -> str:
-    return " and ".join(sanitize_name(name) for name in names)

@@ -21,8 +21,7 @@ Strings = NDArray[np.object_]
 CLUSTER_COUNT = 256
 """Tasks are hashed into this many clusters, which bounds the size of the sums however long a run is."""
 _CONFIDENCE_LEVEL = 0.95
-_TINY = 1e-9
-"""Smaller values are rounding errors."""
+_TINY = 1e-9  # Smaller values are rounding errors.
 
 
 def task_cluster(task: str) -> int:
@@ -42,13 +41,8 @@ class ActionColumns:
 
     def select(self, mask: Bool) -> ActionColumns:
         """Return the actions of a `mask` (n,)."""
-        return ActionColumns(
-            points=self.points[mask],
-            outcome=self.outcome[mask],
-            cluster=self.cluster[mask],
-            tokens=self.tokens[mask],
-            strata={stratifier: names[mask] for stratifier, names in self.strata.items()},
-        )
+        columns = {name: getattr(self, name)[mask] for name in ("points", "outcome", "cluster", "tokens")}
+        return ActionColumns(**columns, strata={name: strata[mask] for name, strata in self.strata.items()})
 
     def missing_stratum(self, stratifier: str) -> Bool:
         """Return the mask (n,) of the actions without a stratum of `stratifier`."""
@@ -58,8 +52,8 @@ class ActionColumns:
 def scored_action_columns(
     trajectories: Sequence[Trajectory], *, strata: Sequence[str], metric: str
 ) -> dict[tuple[Phase, str], ActionColumns]:
-    """Collect the scored actions of every agent by phase of their verdicts, with scores before any correction. Of
-    several verdicts of one phase the last one counts, as in the reward. `metric` names the outcome."""
+    """Collect the scored actions by phase of their verdicts and agent, with scores before any correction. Of several
+    verdicts of one phase the last one counts, as in the reward. `metric` names the outcome."""
     rows: dict[tuple[Phase, str], list[tuple[Step, Trajectory, float]]] = {}
     for trajectory in trajectories:
         last = {(verdict.step, verdict.phase): verdict for verdict in trajectory.verdicts}
@@ -120,12 +114,11 @@ class SlopeEstimate:
 
     @property
     def information(self) -> float:
-        """The inverse of the squared standard error."""
         return self.standard_error**-2
 
     @property
     def z(self) -> float:
-        """The normal deviate with the tail probability of value / standard error under Student's distribution."""
+        """The normal deviate as probable as value / standard error under Student's distribution."""
         from scipy.special import ndtri, stdtr
 
         return float(-ndtri(stdtr(self.degrees_of_freedom, -abs(self.value) / self.standard_error)))
@@ -166,12 +159,8 @@ class Contrast:
         xy, xx = weight * np.bincount(actions.cluster, x * y, CLUSTER_COUNT), weight * squares
         new = np.column_stack([xy, xy * clock, xx, xx * clock, xx * clock**2])
         members = int(inside.sum())
-        return replace(
-            self,
-            sums=self.sums + new,
-            inside=self.inside + members,
-            outside=self.outside + len(inside) - members,
-        )
+        outside = self.outside + len(inside) - members
+        return replace(self, sums=self.sums + new, inside=self.inside + members, outside=outside)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums of non-empty clusters as JSON values."""
@@ -181,7 +170,6 @@ class Contrast:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Contrast:
-        """Restore a contrast from `state_dict`."""
         sums = np.zeros((CLUSTER_COUNT, 5))
         for cluster, row in state["sums"].items():
             sums[int(cluster)] = row
@@ -212,12 +200,9 @@ class Contrast:
 
 def _estimate(products: Float64, squares: Float64) -> SlopeEstimate | None:
     """Estimate a slope from sums by cluster, (C,): sum of `products` over sum of `squares`. None if there is only one
-    cluster.
-
-    The variance is the sum over clusters of their squared residual products, each divided by one minus its share of the
-    squares (HC2). The degrees of freedom are the effective number of clusters (Carter, Schnepel and Steigerwald 2017,
-    for homoskedastic errors), minus one.
-    """
+    cluster. The variance is the sum over clusters of their squared residual products, each divided by one minus its
+    share of the squares (HC2). The degrees of freedom are the effective number of clusters (Carter, Schnepel and
+    Steigerwald 2017, for homoskedastic errors), minus one."""
     total = float(squares.sum())
     if total < _TINY:
         return None

@@ -19,12 +19,10 @@ from mappa_core.store.summary import Interval
 
 FALSE_ALARM_RATES = {"level": 0.03, "widening": 0.02}
 """Chance that a run without gaps (`level`), or with constant gaps (`widening`), ever raises an alarm of that kind."""
-TUNED_EFFECTS = {"level": 1.0, "widening": 1 / 250}
-"""Effect sizes that the tests are tuned to: a gap of one point, and a growth of one point in 250 iterations."""
+TUNED_EFFECTS = {"level": 1.0, "widening": 1 / 250}  # points, points per iteration
 LATE_SHARE = 0.05
 """Share of these chances that is reserved for strata and agents that appear after the first analysis."""
-MIN_CLUSTERS = 20
-"""Effective clusters of tasks below which a gap, or its growth, is not tested: about ten tasks in each stratum."""
+MIN_CLUSTERS = 20  # Effective clusters of tasks, about ten tasks in each stratum; with fewer nothing is tested.
 LENGTH = "length"
 REST = "the rest"
 
@@ -44,21 +42,18 @@ class GapState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapEstimate:
     """Current estimate of a gap: its average over the run, its growth per iteration, and, extrapolated linearly, its
-    value `now` and its `total_growth`."""
+    value `now` and its `total_growth`. None if there is too little data."""
 
-    gap: SlopeEstimate
+    gap: SlopeEstimate | None
     growth: SlopeEstimate | None
-    now: float | None
-    total_growth: float | None
+    now: float | None = None
+    total_growth: float | None = None
 
     @classmethod
-    def of(cls, state: GapState, iteration: int) -> GapEstimate | None:
-        """Estimate a gap; None if there is too little data."""
+    def of(cls, state: GapState, iteration: int) -> GapEstimate:
         gap, growth = state.contrast.gap, state.contrast.growth
-        if gap is None:
-            return None
-        if growth is None:
-            return cls(gap=gap, growth=None, now=None, total_growth=None)
+        if gap is None or growth is None:
+            return cls(gap=gap, growth=growth)
         age = iteration - state.since
         now = gap.value + growth.value * (age - state.contrast.clock)
         return cls(gap=gap, growth=growth, now=now, total_growth=growth.value * age)
@@ -69,20 +64,19 @@ class GapEstimate:
         return found if found is not None and found.degrees_of_freedom + 1 >= MIN_CLUSTERS else None
 
     def is_relevant(self, kind: AlarmKind, min_gap: float) -> bool:
-        """Whether a significant gap is large enough for an alarm of `kind`: at least `min_gap` points and, for growth,
-        away from zero."""
+        """Whether a gap that was tested is large enough for an alarm of `kind`: at least `min_gap` points and, for
+        growth, away from zero."""
         if kind == "level":
-            return abs(self.gap.value) >= min_gap
-        assert self.now is not None and self.total_growth is not None  # growth was tested
+            return self.gap is not None and abs(self.gap.value) >= min_gap
+        assert self.now is not None and self.total_growth is not None
         return self.now * self.total_growth > 0 and abs(self.total_growth) >= min_gap
 
 
 class DriftMonitor:
-    """Monitors raw scores, before any correction, for gaps between strata.
-
-    Every stratum of every stratifier in `strata` is compared with the rest, for every agent and phase of verdicts; a
-    stratifier with two strata has one gap. Actions with a known outcome `metric` are compared at equal outcome, the
-    others with each other. Evidence accumulates over all iterations with tasks as clusters.
+    """Monitors raw scores, before any correction, for gaps between strata. Every stratum of every stratifier in
+    `strata` is compared with the rest, for every agent and phase of verdicts; a stratifier with two strata has one gap.
+    Actions with a known outcome `metric` are compared at equal outcome, the others with each other. Evidence
+    accumulates over all iterations with tasks as clusters.
 
     In a run without gaps the chance of any alarm is 5 % in total: over both kinds, all iterations, agents and strata.
     In a run with constant gaps the chance of a widening alarm is 2 %. A coach may rightly see difficulty that the
@@ -92,10 +86,8 @@ class DriftMonitor:
     def __init__(self, options: DriftSection, strata: Sequence[str], *, metric: str) -> None:
         for name in options.acknowledged:
             if name.rpartition("/")[2] not in strata:
-                raise ConfigError(
-                    f"coach.drift.acknowledged: {name!r} is not AGENT/STRATIFIER with a stratifier of coach.strata, "
-                    f"which has {', '.join(strata)}"
-                )
+                where = "AGENT/STRATIFIER with a stratifier of coach.strata"
+                raise ConfigError(f"coach.drift.acknowledged: {name!r} is not {where}, which has {', '.join(strata)}")
         self._options = options
         self._strata = tuple(strata)
         self._metric = metric
@@ -126,14 +118,13 @@ class DriftMonitor:
         gaps = {key: self._gap(key, found) for key, found in estimates.items()}
         return DriftReport(
             gaps=tuple(gaps.values()),
-            lengths=tuple(_length_gap(key, contrast) for key, contrast in self._lengths.items()),
+            lengths=tuple(_as_gap(key, contrast, REST) for key, contrast in self._lengths.items()),
             correlations=tuple(_correlation(*key, actions) for key, actions in columns.items()),
             alarms=tuple(Alarm(kind=kind, gap=gaps[key]) for key, kind in raised),
         )
 
     @property
     def raised_kinds(self) -> frozenset[AlarmKind]:
-        """Kinds of alarms raised so far."""
         return frozenset(kind for state in self._states.values() for kind in state.raised)
 
     def _add_strata(self, group: tuple[Phase, str, str], actions: ActionColumns, iteration: int) -> None:
@@ -160,10 +151,10 @@ class DriftMonitor:
             before = self._lengths.get(key, Contrast())
             self._lengths[key] = before.with_actions(known, tenth == number, 0.0)
 
-    def _assign_alpha(self, estimates: Mapping[GapKey, GapEstimate | None]) -> None:
+    def _assign_alpha(self, estimates: Mapping[GapKey, GapEstimate]) -> None:
         """Assign every gap its share of the false alarm rates, once: at the first analysis equal shares to all gaps,
         and to the j-th later gap 1 / (j (j + 1)) of the reserved share."""
-        if not self._started and not any(found is not None and found.testable("level") for found in estimates.values()):
+        if not self._started and not any(found.testable("level") for found in estimates.values()):
             return
         new = [key for key, state in self._states.items() if not state.tests]
         for key in new:
@@ -177,15 +168,14 @@ class DriftMonitor:
             self._states[key] = replace(self._states[key], tests=tests)
         self._started = True
 
-    def _update_test(self, key: GapKey, kind: AlarmKind, gap_estimate: GapEstimate | None) -> bool:
+    def _update_test(self, key: GapKey, kind: AlarmKind, found: GapEstimate) -> bool:
         """Update a test if there is enough data; return whether it raises an alarm."""
-        state = self._states[key]
-        estimate = None if gap_estimate is None else gap_estimate.testable(kind)
-        if gap_estimate is None or estimate is None or not state.tests:
+        state, estimate = self._states[key], found.testable(kind)
+        if estimate is None or not state.tests:
             return False
         test = state.tests[kind].update(estimate)
         settled = kind in state.raised or (kind == "level" and self._is_acknowledged(key))
-        raises = test.significant and not settled and gap_estimate.is_relevant(kind, self._options.min_gap)
+        raises = test.significant and not settled and found.is_relevant(kind, self._options.min_gap)
         raised = (*state.raised, kind) if raises else state.raised
         self._states[key] = replace(state, tests={**state.tests, kind: test}, raised=raised)
         return raises
@@ -193,19 +183,12 @@ class DriftMonitor:
     def _is_acknowledged(self, key: GapKey) -> bool:
         return f"{key[1]}/{key[2]}" in self._options.acknowledged
 
-    def _gap(self, key: GapKey, gap_estimate: GapEstimate | None) -> Gap:
-        phase, agent, stratifier, stratum = key
-        state, others = self._states[key], self._strata_of_group[phase, agent, stratifier] - {stratum}
-        return Gap(
-            phase=phase,
-            agent=agent,
-            stratifier=stratifier,
-            stratum=stratum,
-            against=others.pop() if len(others) == 1 else REST,
-            actions=(state.contrast.inside, state.contrast.outside),
-            points=_interval(None if gap_estimate is None else gap_estimate.gap),
-            growth=_interval(None if gap_estimate is None else gap_estimate.growth),
-            now=None if gap_estimate is None else gap_estimate.now,
+    def _gap(self, key: GapKey, found: GapEstimate) -> Gap:
+        state, others = self._states[key], self._strata_of_group[key[:3]] - {key[3]}
+        return replace(
+            _as_gap(key, state.contrast, others.pop() if len(others) == 1 else REST),
+            growth=_interval(found.growth),
+            now=found.now,
             acknowledged=self._is_acknowledged(key),
             raised=state.raised,
         )
@@ -230,7 +213,6 @@ class DriftMonitor:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state from `state_dict`."""
         self._started, self._late = state["begun"], state["late"]
         self._strata_of_group = {tuple(group): set(names) for *group, names in state["known"]}
         self._states = {
@@ -252,14 +234,14 @@ def _interval(estimate: SlopeEstimate | None) -> Interval | None:
     return Interval(mean=value, low=value - half, high=value + half)
 
 
-def _length_gap(key: GapKey, contrast: Contrast) -> Gap:
-    phase, agent, stratifier, tenth = key
+def _as_gap(key: GapKey, contrast: Contrast, against: str) -> Gap:
+    phase, agent, stratifier, stratum = key
     return Gap(
         phase=phase,
         agent=agent,
         stratifier=stratifier,
-        stratum=tenth,
-        against=REST,
+        stratum=stratum,
+        against=against,
         actions=(contrast.inside, contrast.outside),
         points=_interval(contrast.gap),
     )

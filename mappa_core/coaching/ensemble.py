@@ -17,14 +17,11 @@ from mappa_core.records import Scene, Verdict
 
 def build_ensemble(options: EnsembleOptions, build: Callable[[Use], Coach]) -> Ensemble:
     """Build the ensemble of `options`, each coach by `build`."""
-    weights = options.weights or [1.0] * len(options.members)
-    members = [
-        Member(name=name, coach=build(use), weight=weight)
-        for name, use, weight in zip(_unique_names(options.members), options.members, weights, strict=True)
-    ]
+    names, weights = _unique_names(options.members), options.weights or [1.0] * len(options.members)
+    named = zip(names, options.members, weights, strict=True)
     escalation = options.escalate_to
     return Ensemble(
-        members,
+        [Member(name=name, coach=build(use), weight=weight) for name, use, weight in named],
         combine=options.combine,
         at_least=options.at_least,
         max_spread=options.max_spread,
@@ -63,12 +60,9 @@ class Member:
 
 class Ensemble(DelegatingCoach):
     """Asks all members concurrently and combines their scores. A verdict takes the most frequent blame of the members
-    that scored (none in a tie), the first correction, and as `usage` what was paid this time.
-
-    If the highest and the lowest score are more than `max_spread` points apart, `escalate_to` is asked and decides
-    alone; without it the verdict is `abstained`. With fewer than `at_least` scores the verdict is `failed`, or
-    `abstained` if all members abstain.
-    """
+    that scored (none in a tie), the first correction, and as `usage` what was paid this time. If the highest and the
+    lowest score are more than `max_spread` points apart, `escalate_to` is asked and decides alone; without it the
+    verdict is `abstained`. With fewer than `at_least` scores it is `failed`, or `abstained` if all members abstain."""
 
     def __init__(
         self,
@@ -104,12 +98,8 @@ class Ensemble(DelegatingCoach):
         return any(member.coach.by_trajectory for member in self._members)
 
     async def _verdict(self, scene: Scene, verdicts: Sequence[Verdict]) -> Verdict:
-        """Combine the verdicts of the members, which are in their order."""
-        scored = [
-            (one.score, member.weight)
-            for one, member in zip(verdicts, self._members, strict=True)
-            if one.score is not None
-        ]
+        pairs = zip(verdicts, self._members, strict=True)
+        scored = [(one.score, member.weight) for one, member in pairs if one.score is not None]
         if len(scored) < self._at_least:
             return _with_members(self._too_few(verdicts, len(scored)), verdicts)
         scores, weights = zip(*scored, strict=True)
@@ -126,10 +116,9 @@ class Ensemble(DelegatingCoach):
 
     def _too_few(self, verdicts: Sequence[Verdict], count: int) -> Verdict:
         scored = f"{count} of {len(verdicts)} members scored, {self._at_least} must"
-        why = f"{scored}: {_summarize(verdicts)}\n{_reasons(verdicts)}"
-        if all(one.status == "abstained" for one in verdicts):
-            return Verdict.abstained(why)
-        return Verdict.failed(why)
+        abstain = all(one.status == "abstained" for one in verdicts)
+        make = Verdict.abstained if abstain else Verdict.failed
+        return make(f"{scored}: {_summarize(verdicts)}\n{_reasons(verdicts)}")
 
     async def _resolve_dispute(self, scene: Scene, verdicts: Sequence[Verdict], spread: float) -> Verdict:
         why = f"members are {spread:g} points apart: {_summarize(verdicts)}"
@@ -142,8 +131,8 @@ class Ensemble(DelegatingCoach):
 
 def combine_scores(scores: Sequence[float], combine: str, weights: Sequence[float]) -> float:
     """Combine one or more scores (points, 0-10). `trimmed_mean` is the mean without the highest and the lowest fifth,
-    rounded down but at least one at each end; for one or two scores it is their mean. `weights` above 0 apply to
-    `weighted` only."""
+    rounded down but at least one at each end; for one or two scores it is their mean. `weighted` alone uses the
+    `weights`."""
     match combine:
         case "mean":
             score = fmean(scores)
@@ -170,7 +159,6 @@ def _majority_blame(verdicts: Sequence[Verdict]) -> str | None:
 
 
 def _summarize(verdicts: Sequence[Verdict]) -> str:
-    """Summarize the members' scores in one line."""
     return ", ".join(f"{one.coach} {one.status if one.score is None else f'{one.score:g}'}" for one in verdicts)
 
 
@@ -197,8 +185,7 @@ async def _score_one(coach: Coach, scene: Scene) -> Sequence[Verdict]:
 
 
 def _unique_names(members: Sequence[Use]) -> Iterator[str]:
-    """Yield a unique name per member, numbered if an offer occurs twice."""
-    seen: Counter[str] = Counter()
-    for member in members:
-        seen[member.use] += 1
-        yield member.use if seen[member.use] == 1 else f"{member.use}-{seen[member.use]}"
+    """Yield a name per member, numbered from its second occurrence on."""
+    uses = [member.use for member in members]
+    for place, use in enumerate(uses):
+        yield f"{use}-{uses[:place].count(use) + 1}" if use in uses[:place] else use

@@ -1,8 +1,8 @@
 """Evidence about an action: the Scene as a list of exhibits for a coach.
 
 An exhibit has a title in our words and optionally data: the text of an agent, a program, a tool or the task, unchanged.
-`budget` cuts it and `fences` delimits it. Exhibits contain nothing that differs between two runs of the same action: no
-ids, no times. They contain no strata either, so that the coach has no label to favour.
+Nothing in it differs between two runs of the same action (no ids, no times), and there are no strata, so that the coach
+has no label to favour.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ ExhibitKind = Literal[
 ]  # fmt: skip
 """The kind of an exhibit, in the order in which `token_budget` cuts them; facts are never cut."""
 
-EXCERPT_CHARACTERS = 600
-"""Characters of another action's reply that are shown."""
+EXCERPT_CHARACTERS = 600  # of another action's reply
 ERROR_LINE_CHARACTERS = 300
-MIN_REFERENCE_CHARACTERS = 200
-"""Minimum characters of a text to be replaced by a reference when it repeats."""
+MIN_REFERENCE_CHARACTERS = 200  # of a text that is replaced by a reference when it repeats
 STATUS_TEXT = {"ok": "ended well", "error": "failed", "timeout": "was stopped at its limit of time"}
 
 
@@ -67,9 +65,7 @@ def action_exhibits(scene: Scene) -> tuple[Exhibit, ...]:
         *_task(scene.task, shown_texts),
         *_briefs("# Earlier actions, in short", scene.earlier, "earlier"),
         _fact(f"# The action to judge: {step_name(step)}"),
-        *_full_exhibits(step, scene.earlier, shown_texts, ""),
-        *_checks((*step_findings(step), *of_all)),
-        *_inspection_exhibits(step, ""),
+        *_full_exhibits(step, scene.earlier, shown_texts, "", of_all),
         *_truth(scene),
         *_briefs("# Later actions, in short", later, "later"),
         *_outcome(scene.outcome),
@@ -84,18 +80,14 @@ def trajectory_exhibits(scenes: Sequence[Scene]) -> tuple[Exhibit, ...]:
     numbers = {scene.step.id: number for number, scene in enumerate(scenes, 1)}
     exhibits = [*_task(last.task, shown_texts)]
     for place, step in enumerate(steps):
-        if step.id in numbers:
-            number = numbers[step.id]
-            exhibits.append(_fact(f"# Action {number}, to judge: {step_name(step)}"))
-            exhibits += _full_exhibits(step, steps[:place], shown_texts, f"action {number}: ")
-            exhibits += _checks(step_findings(step))
-            exhibits += _inspection_exhibits(step, f"action {number}: ")
-            if scenes[number - 1].truth is not None:
-                about = f"about action {number}"
-                exhibits += _truth(scenes[number - 1], f"## The truth {about}", f"the truth {about}")
-            _add_shown_texts(step, shown_texts, number)
-        else:
+        if (number := numbers.get(step.id)) is None:
             exhibits += _briefs("# An action not to judge, in short", (step,), "earlier")
+            continue
+        exhibits.append(_fact(f"# Action {number}, to judge: {step_name(step)}"))
+        exhibits += _full_exhibits(step, steps[:place], shown_texts, f"action {number}: ")
+        if scenes[number - 1].truth is not None:
+            exhibits += _truth(scenes[number - 1], f" about action {number}", heading="##")
+        _add_shown_texts(step, shown_texts, number)
     at_end = team_findings(_team(last), last.task.files, steps, is_over=is_over)
     exhibits += _checks(at_end, "# Checked by machine, after the last action")
     shown = () if any(scene.truth is not None for scene in scenes) else _truth(last)
@@ -118,15 +110,21 @@ def _task(task: Task, shown_texts: _ShownTexts) -> Iterator[Exhibit]:
         yield Exhibit(kind="files", title="It came with files:", data=names, name="the files of the task")
 
 
-def _full_exhibits(step: Step, earlier: Sequence[Step], shown_texts: _ShownTexts, prefix: str) -> Iterator[Exhibit]:
+def _full_exhibits(
+    step: Step, earlier: Sequence[Step], shown_texts: _ShownTexts, prefix: str, of_all: Sequence[str] = ()
+) -> Iterator[Exhibit]:
     yield from _prompt_exhibits(step, shown_texts, prefix)
     yield from _reply_exhibits(step, prefix)
     yield from _tool_exhibits(step, prefix)
     yield from _file_exhibits(step, earlier, prefix)
+    yield from _checks((*step_findings(step), *of_all))
+    if lines := inspection_lines(step):
+        name = f"{prefix}what was found in the files"
+        yield Exhibit(kind="found", title="What was found in the files:", data="\n".join(lines), name=name)
 
 
 def _add_shown_texts(step: Step, shown_texts: _ShownTexts, number: int) -> None:
-    """Add the texts of an action, so that later actions refer to them."""
+    """So that later actions refer to the texts of this one."""
     for place, message in enumerate(step.messages, 1):
         shown_texts.add(message.content, f"message {place} of action {number}")
     shown_texts.add(step.reply.content, f"what action {number} wrote")
@@ -163,9 +161,8 @@ def _reply_exhibits(step: Step, prefix: str) -> Iterator[Exhibit]:
 def _ending(step: Step) -> str:
     if step.truncated:
         return "It was cut off at its token limit: this is where it stopped."
-    if step.completion.finish == "abort":
-        return "It was broken off from outside, before it had finished."
-    return ""
+    aborted = step.completion.finish == "abort"
+    return "It was broken off from outside, before it had finished." if aborted else ""
 
 
 def _tool_exhibits(step: Step, prefix: str) -> Iterator[Exhibit]:
@@ -202,13 +199,11 @@ def _call_outcome(call: ToolCall, result: ToolResult) -> str:
 
 
 def _is_in_reply(call: ToolCall, reply: str) -> bool:
-    """Whether the reply contains all arguments of the call, as with fenced code."""
-    return all(isinstance(value, str) and value in reply for value in call.arguments.values())
+    return all(isinstance(value, str) and value in reply for value in call.arguments.values())  # as with fenced code
 
 
 def _arguments(call: ToolCall) -> str:
-    called = {"tool": call.name, "arguments": dict(call.arguments)}
-    return json.dumps(called, ensure_ascii=False, default=str)
+    return json.dumps({"tool": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False, default=str)
 
 
 def _file_exhibits(step: Step, earlier: Sequence[Step], prefix: str) -> Iterator[Exhibit]:
@@ -230,18 +225,16 @@ def _file_exhibits(step: Step, earlier: Sequence[Step], prefix: str) -> Iterator
 
 def _file_history(path: str, history: Sequence[tuple[str, FileChange]], steps: Mapping[str, Step]) -> str:
     changes = []
-    for identity, change in history:
-        step = steps[identity]
-        if change.kind == "created" and path in step.files:
-            changes.append(f"there before the first call of a tool{_size(change)}")
-        else:
-            changes.append(f"{change.kind} by {step_name(step)}{_size(change)}")
+    for step, change in ((steps[identity], change) for identity, change in history):
+        was_there = change.kind == "created" and path in step.files
+        what = "there before the first call of a tool" if was_there else f"{change.kind} by {step_name(step)}"
+        changes.append(f"{what}{_size(change)}")
     return ", ".join(changes) or "there from the start"
 
 
 def _file_changes(step: Step) -> list[str]:
-    """Describe the file changes by the calls of a step, in order. A tool's first scan also reports files that existed
-    before; these are no changes of the step."""
+    """Describe the file changes by the calls of a step, in order, without the files from before that a tool's first
+    scan reports."""
     return [
         f"{change.kind} {quote_name(change.path)}{_size(change)}"
         for result in step.results
@@ -283,16 +276,10 @@ def _checks(findings: Sequence[str], heading: str = "## Checked by machine") -> 
         yield _fact("\n".join((heading, *(f"- {finding}" for finding in findings))))
 
 
-def _inspection_exhibits(step: Step, prefix: str) -> Iterator[Exhibit]:
-    if lines := inspection_lines(step):
-        name = f"{prefix}what was found in the files"
-        yield Exhibit(kind="found", title="What was found in the files:", data="\n".join(lines), name=name)
-
-
-def _truth(scene: Scene, title: str = "# The truth", name: str = "the truth") -> Iterator[Exhibit]:
+def _truth(scene: Scene, about: str = "", heading: str = "#") -> Iterator[Exhibit]:
     truth = scene.task.reference if scene.truth is None else scene.truth
     if truth is not None:
-        yield Exhibit(kind="truth", title=title, data=truth, name=name)
+        yield Exhibit(kind="truth", title=f"{heading} The truth{about}", data=truth, name=f"the truth{about}")
 
 
 def _outcome(outcome: Mapping[str, float] | None) -> Iterator[Exhibit]:

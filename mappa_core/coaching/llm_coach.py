@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import lru_cache
 from typing import Any
 
 import structlog
@@ -38,12 +37,10 @@ def llm_coach_offer(offer: Offer[Transport]) -> Offer[Coach]:
 
 
 class LLMCoach(Coach):
-    """Judges one action (`score`) or several actions of one trajectory (`review`) by one model call.
-
-    An invalid reply is sent back once; a truncated one is not, as it would be truncated at the same limit. A refusal is
-    an `abstained` verdict. If a server does not support the schema, the coach requests plain JSON from then on. With a
-    cassette every prompt is sent once: equal concurrent prompts share a call, later ones are replayed.
-    """
+    """Judges one action (`score`) or several actions of one trajectory (`review`) by one model call. An invalid reply
+    is sent back once; a truncated one is not, as it would be truncated at the same limit. A refusal is an `abstained`
+    verdict. If a server does not support the schema, the coach requests plain JSON from then on. With a cassette every
+    prompt is sent once: equal concurrent prompts share a call, later ones are replayed."""
 
     def __init__(
         self, caller: ProviderClient, prompt_builder: PromptBuilder, options: LLMCoachOptions, *, settings: str = ""
@@ -55,9 +52,8 @@ class LLMCoach(Coach):
         self._answer: ReplyFormat = "schema"
         self._cassette: Cassette | None = None
         self._single_flight: SingleFlight[dict[int, Verdict]] = SingleFlight()
-        who = caller.provider
-        how = (who.name, who.model, options.temperature, options.seed, options.max_tokens, settings)
-        self._settings_key = json.dumps(how)
+        who = (caller.provider.name, caller.provider.model)
+        self._settings_key = json.dumps((*who, options.temperature, options.seed, options.max_tokens, settings))
 
     async def score(self, scene: Scene) -> Verdict:
         (verdict,) = await self._judge(await self._prompt_builder.build(scene), self._reply_schema_for(scene))
@@ -96,9 +92,8 @@ class LLMCoach(Coach):
         return [verdicts[place] for place in range(reply_schema.count)]
 
     def _cassette_addresses(self, prompt: CoachPrompt, reply_schema: ReplySchema) -> list[str]:
-        """Return the cassette address of each verdict: a hash of all that affects the reply, except how JSON is
-        enforced."""
-        settings = "\n".join((prompt.address, self._settings_key, _schema_text(reply_schema)))
+        """Return the address of each verdict: a hash of all that affects the reply, except how JSON is enforced."""
+        settings = "\n".join((prompt.address, self._settings_key, json.dumps(reply_schema.json_schema)))
         address = hashlib.sha256(settings.encode()).hexdigest()
         if reply_schema.actions is None:
             return [address]
@@ -131,7 +126,8 @@ class LLMCoach(Coach):
         if first.reply is not None and first.problem:
             repair = self._prompt_builder.build_repair(prompt, first.reply.text, first.problem)
             replies.append(await self._call(repair, reply_schema))
-        usages = _split_usage(_total_usage(replies), len(missing))
+        paid = [parsed.reply.usage or Usage(calls=1) for parsed in replies if parsed.reply is not None]
+        usages = _split_usage(sum(paid[1:], paid[0]) if paid else None, len(missing))
         verdicts = {}
         for (place, address), usage in zip(missing.items(), usages, strict=True):
             verdict, reply = _choose_verdict(replies, place)
@@ -149,7 +145,6 @@ class LLMCoach(Coach):
         return verdicts
 
     async def _call(self, prompt: CoachPrompt, reply_schema: ReplySchema) -> _ParsedReply:
-        """Make one call and parse its reply."""
         try:
             reply = await self._complete(prompt, reply_schema)
         except CallError as error:
@@ -157,7 +152,17 @@ class LLMCoach(Coach):
         return _ParsedReply(outcomes=self._parse_reply(reply, reply_schema), reply=reply)
 
     async def _complete(self, prompt: CoachPrompt, reply_schema: ReplySchema) -> Reply:
-        request = self._request(prompt, reply_schema, self._answer)
+        options = self._options
+        request = Request(
+            messages=prompt.messages,
+            answer=self._answer,
+            schema=reply_schema.json_schema if self._answer == "schema" else None,
+            max_tokens=options.max_tokens,
+            temperature=options.temperature,
+            seed=options.seed,
+            cache_key=prompt.template_hash,
+            timeout_s=options.limits.timeout_s,
+        )
         try:
             return await self._caller.complete(request)
         except CallError as error:
@@ -166,23 +171,9 @@ class LLMCoach(Coach):
             if self._answer == "schema":
                 self._answer = "json"
                 log.warning("coach.without_schema", coach=self._caller.provider.name, reason=str(error))
-        return await self._caller.complete(self._request(prompt, reply_schema, "json"))
-
-    def _request(self, prompt: CoachPrompt, reply_schema: ReplySchema, answer: ReplyFormat) -> Request:
-        o = self._options
-        return Request(
-            messages=prompt.messages,
-            answer=answer,
-            schema=reply_schema.json_schema if answer == "schema" else None,
-            max_tokens=o.max_tokens,
-            temperature=o.temperature,
-            seed=o.seed,
-            cache_key=prompt.template_hash,
-            timeout_s=o.limits.timeout_s,
-        )
+        return await self._caller.complete(replace(request, answer="json", schema=None))
 
     def _parse_reply(self, reply: Reply, reply_schema: ReplySchema) -> tuple[ParsedVerdict, ...]:
-        """Parse a reply into a verdict or an error for each action."""
         if reply.stop == "blocked":
             why = f"{self._caller.provider.name} would not answer: {reply.detail or 'no reason was given'}"
             return (Verdict.abstained(why),) * reply_schema.count
@@ -212,22 +203,10 @@ def _choose_verdict(replies: Sequence[_ParsedReply], place: int) -> tuple[Verdic
     """Return the verdict on the action at `place` from the first reply that has one, else the error of the last reply;
     and the reply that it comes from."""
     parsed = next((one for one in replies if isinstance(one.outcomes[place], Verdict)), replies[-1])
-    outcome = parsed.outcomes[place]
-    verdict = (
-        outcome if isinstance(outcome, Verdict) else Verdict.failed(f"no reply fits, also when sent back: {outcome}")
-    )
+    verdict = parsed.outcomes[place]
+    if isinstance(verdict, BadReply):
+        verdict = Verdict.failed(f"no reply fits, also when sent back: {verdict}")
     return verdict, parsed.reply or replies[0].reply
-
-
-@lru_cache(maxsize=256)
-def _schema_text(reply_schema: ReplySchema) -> str:
-    return json.dumps(reply_schema.json_schema)
-
-
-def _total_usage(replies: Sequence[_ParsedReply]) -> Usage | None:
-    """Sum the usage of all replies; None without any reply."""
-    usages = [parsed.reply.usage or Usage(calls=1) for parsed in replies if parsed.reply is not None]
-    return sum(usages[1:], usages[0]) if usages else None
 
 
 def _split_usage(usage: Usage | None, count: int) -> Sequence[Usage | None]:

@@ -1,7 +1,6 @@
 """Prompt of LLM coaches: a system message that is the same for all actions of a role, and a message with the evidence.
 
-The parts are ordered from the most to the least constant, so that a provider's prompt cache can reuse the prefix:
-rules, scale and reply format, the team, the rubric; then the nonce of the call, the evidence, the question.
+The parts are ordered from the most to the least constant, so that a provider's prompt cache can reuse the prefix.
 """
 
 from __future__ import annotations
@@ -9,6 +8,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from mappa_core.coaching.contract_findings import step_name
 from mappa_core.coaching.data_fences import fence_lines, new_nonce, prefix_lines
@@ -41,16 +42,15 @@ MARGIN = 0.97
 NONCE_SLOT, EVIDENCE_SLOT = "\1", "\2"
 """Slots in a frame; neither templates nor neutralized data contain these characters."""
 MAX_FIT_ROUNDS = 4
+LATER_FRAMES = ("question.md", "again.md")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoachPrompt:
-    """A prompt, ready to be sent.
-
-    `nonce` is that of its fences. `address` is a SHA-256 over all that affects the answer: our templates, the budget,
-    and the evidence before it is cut, without its nonce. `template_hash` covers our templates. `cut` names what was cut
-    to fit. `tokens` are those of the user message, `counted` by the provider or else estimated.
-    """
+    """A prompt, ready to be sent. `nonce` is that of its fences. `address` is a SHA-256 over all that affects the
+    answer: our templates, the budget, and the evidence before it is cut, without its nonce. `template_hash` covers our
+    templates. `cut` names what was cut to fit. `tokens` are those of the user message, counted by the provider or else
+    estimated."""
 
     messages: tuple[Message, ...]
     nonce: str
@@ -58,7 +58,6 @@ class CoachPrompt:
     template_hash: str
     cut: tuple[str, ...]
     tokens: int
-    counted: bool
 
 
 class PromptBuilder:
@@ -75,19 +74,15 @@ class PromptBuilder:
         self._count = count
         self._new_nonce = new_nonce
         frames = create_prompt_environment(PROMPT_FOLDER)
-        self._system, self._question, self._repair = (
-            frames.get_template(f"{name}.md") for name in ("system", "question", "again")
-        )
-        self._later_frames = "\0".join(
-            (PROMPT_FOLDER / f"{name}.md").read_text(encoding="utf-8") for name in ("question", "again")
-        )
+        self._system, self._question, self._repair = map(frames.get_template, ("system.md", *LATER_FRAMES))
+        self._later_frames = "\0".join((PROMPT_FOLDER / name).read_text(encoding="utf-8") for name in LATER_FRAMES)
         self._system_messages: dict[tuple[object, ...], tuple[str, str]] = {}
 
     async def build(self, scene: Scene) -> CoachPrompt:
         """Build the prompt to judge `scene.step`; in hindsight if the scene has an outcome. Raises ConfigError if the
         rubric is invalid, CoachError if the evidence does not fit the budget."""
         roles, judged = {scene.step.agent: scene.role}, step_name(scene.step)
-        return await self._finish(self._draft(scene, roles, action_exhibits(scene), judged=judged))
+        return await self._build(scene, roles, action_exhibits(scene), judged=judged)
 
     async def build_for_trajectory(self, scenes: Sequence[Scene]) -> CoachPrompt:
         """Build the prompt to judge the step of each of `scenes`, actions 1, 2, … of one trajectory, in order. Raises
@@ -96,7 +91,7 @@ class PromptBuilder:
             raise ValueError("scenes with the truth and scenes without it cannot share a question")
         last = scenes[-1]
         roles = last.team or {scene.step.agent: scene.role for scene in scenes}
-        return await self._finish(self._draft(last, roles, trajectory_exhibits(scenes), actions=len(scenes)))
+        return await self._build(last, roles, trajectory_exhibits(scenes), actions=len(scenes))
 
     def build_repair(self, prompt: CoachPrompt, reply: str, problem: str) -> CoachPrompt:
         """Build the prompt that sends an invalid `reply` back, with a new nonce; `problem` is in our own words."""
@@ -108,7 +103,7 @@ class PromptBuilder:
         messages = (system, replace(user, content=evidence + tail))
         return replace(prompt, messages=messages, nonce=nonce, tokens=prompt.tokens + round(estimate_tokens(tail)))
 
-    def _draft(
+    async def _build(
         self,
         scene: Scene,
         roles: Mapping[str, Role],
@@ -116,19 +111,23 @@ class PromptBuilder:
         *,
         judged: str = "",
         actions: int | None = None,
-    ) -> _PromptDraft:
+    ) -> CoachPrompt:
         system, template_hash = self._system_message(scene, roles, together=actions is not None)
-        return _PromptDraft(
-            system=system,
+        whole = [render_exhibit(exhibit, MAX_CHARACTERS_PER_TOKEN * self._budget) for exhibit in exhibits]
+        asked = (template_hash, str(self._budget), judged, str(actions), _evidence(whole, nonce=""))
+        about = {"judged": judged, "actions": actions, "hindsight": scene.outcome is not None}
+        evidence, tokens = await self._fit(whole, partial(self._frame_evidence, about))
+        nonce = self._new_nonce()
+        return CoachPrompt(
+            messages=(Message(role="system", content=system), Message(role="user", content=evidence.message(nonce))),
+            nonce=nonce,
+            address=hashlib.sha256("\0".join(asked).encode()).hexdigest(),
             template_hash=template_hash,
-            exhibits=tuple(render_exhibit(exhibit, MAX_CHARACTERS_PER_TOKEN * self._budget) for exhibit in exhibits),
-            judged=judged,
-            actions=actions,
-            hindsight=scene.outcome is not None,
+            cut=cut_names(evidence.exhibits),
+            tokens=round(tokens),
         )
 
     def _system_message(self, scene: Scene, roles: Mapping[str, Role], *, together: bool) -> tuple[str, str]:
-        """Return the system message for the actions of `roles` and its template hash."""
         team = scene.team or roles
         hindsight, truth = scene.outcome is not None, scene.task.reference is not None
         key = (tuple(team.items()), tuple(roles.items()), together, hindsight, truth)
@@ -140,54 +139,32 @@ class PromptBuilder:
             self._system_messages[key] = (text, digest)
         return self._system_messages[key]
 
-    async def _finish(self, draft: _PromptDraft) -> CoachPrompt:
-        evidence, tokens, counted = await self._fit(draft)
-        nonce = self._new_nonce()
-        messages = (
-            Message(role="system", content=draft.system),
-            Message(role="user", content=evidence.message(nonce)),
-        )
-        return CoachPrompt(
-            messages=messages,
-            nonce=nonce,
-            address=draft.address(self._budget),
-            template_hash=draft.template_hash,
-            cut=cut_names(evidence.exhibits),
-            tokens=round(tokens),
-            counted=counted,
-        )
-
-    async def _fit(self, draft: _PromptDraft) -> tuple[_FittedEvidence, float, bool]:
-        """Cut the evidence to the budget; return it, the tokens of its message, and whether these were counted."""
-        evidence = self._render_frame(draft, draft.exhibits)
+    async def _fit(
+        self, whole: Sequence[RenderedExhibit], frame: Callable[[Sequence[RenderedExhibit]], _FramedEvidence]
+    ) -> tuple[_FramedEvidence, float]:
+        """Cut the evidence to the budget; return it and the tokens of its message."""
+        evidence = frame(whole)
         if evidence.tokens <= self._budget:
-            return evidence, evidence.tokens, False
+            return evidence, evidence.tokens
         # Best known ratio of actual to estimated tokens, and how often the counter may still be called.
         scale, asks = (1.0, 0) if self._count is None else (MIN_COUNT_RATIO, MAX_FIT_ROUNDS - 1)
         for _ in range(MAX_FIT_ROUNDS):
-            tokens, exact = evidence.tokens * scale, None
+            tokens = evidence.tokens * scale
             if asks and tokens <= self._budget:
                 exact = await self._count_tokens(evidence.message(PLACEHOLDER_NONCE))
                 asks = 0 if exact is None else asks - 1
                 tokens = evidence.tokens if exact is None else exact
                 scale = tokens / evidence.tokens
             if tokens <= self._budget:
-                return evidence, tokens, exact is not None
+                return evidence, tokens
             room = MARGIN * self._budget / scale - (evidence.tokens - total_tokens(evidence.exhibits))
-            evidence = self._render_frame(draft, fit_to_budget(draft.exhibits, room))
+            evidence = frame(fit_to_budget(whole, room))
         raise CoachError(f"the evidence could not be cut to {self._budget} tokens")
 
-    def _render_frame(self, draft: _PromptDraft, exhibits: Sequence[RenderedExhibit]) -> _FittedEvidence:
-        frame = self._question.render(
-            mark=NONCE_SLOT,
-            evidence=EVIDENCE_SLOT,
-            cut=cut_names(exhibits),
-            judged=draft.judged,
-            actions=draft.actions,
-            hindsight=draft.hindsight,
-        )
+    def _frame_evidence(self, about: Mapping[str, Any], exhibits: Sequence[RenderedExhibit]) -> _FramedEvidence:
+        frame = self._question.render(mark=NONCE_SLOT, evidence=EVIDENCE_SLOT, cut=cut_names(exhibits), **about)
         tokens = total_tokens(exhibits) + estimate_tokens(frame.replace(NONCE_SLOT, PLACEHOLDER_NONCE))
-        return _FittedEvidence(exhibits=tuple(exhibits), frame=frame, tokens=tokens)
+        return _FramedEvidence(exhibits=exhibits, frame=frame, tokens=tokens)
 
     async def _count_tokens(self, text: str) -> int | None:
         """Count the tokens of a message with the provider's counter; None if it has none or the call fails."""
@@ -200,26 +177,10 @@ class PromptBuilder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _PromptDraft:
-    """A prompt before its evidence is cut."""
-
-    system: str
-    template_hash: str
-    exhibits: tuple[RenderedExhibit, ...]
-    judged: str
-    actions: int | None
-    hindsight: bool
-
-    def address(self, budget: int) -> str:
-        asked = (self.template_hash, str(budget), self.judged, str(self.actions))
-        return hashlib.sha256("\0".join((*asked, _evidence(self.exhibits, nonce=""))).encode()).hexdigest()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FittedEvidence:
+class _FramedEvidence:
     """Evidence with its frame (the user message without evidence). `tokens` are estimated, of both."""
 
-    exhibits: tuple[RenderedExhibit, ...]
+    exhibits: Sequence[RenderedExhibit]
     frame: str
     tokens: float
 
@@ -228,8 +189,5 @@ class _FittedEvidence:
 
 
 def _evidence(exhibits: Sequence[RenderedExhibit], nonce: str) -> str:
-    return "\n\n".join(_render(one.exhibit.title, one.lines, nonce) for one in exhibits)
-
-
-def _render(title: str, lines: str | None, nonce: str) -> str:
-    return title if lines is None else f"{title}\n{fence_lines(lines, nonce)}"
+    parts = ((one.exhibit.title, one.lines) for one in exhibits)
+    return "\n\n".join(title if lines is None else f"{title}\n{fence_lines(lines, nonce)}" for title, lines in parts)

@@ -1,8 +1,7 @@
 """Reply format of LLM coaches: portable JSON schemas, and the parser of replies.
 
-A reply is a valid JSON object, alone or in one Markdown code fence, or it is a BadReply: the parser searches neither
-prose nor reasoning text, and rounds, clips or fills in nothing. A coach that cannot judge abstains by a null score and
-a reason; otherwise it would have to make up a number.
+A reply is a valid JSON object, alone or in one Markdown code fence, or it is a BadReply: nothing is searched for in
+prose, rounded, clipped or filled in. A coach that cannot judge abstains by a null score and a reason.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ ParsedVerdict = Verdict | BadReply
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplySchema:
-    """The required form of a reply: the judgement of one action or, if `actions` is set, of that many actions,
-    numbered from 1. `agents` may be blamed; `correction` asks for a better action in full."""
+    """The required form of a reply: the judgement of one action or, if `actions` is set, of that many actions, numbered
+    from 1. `agents` may be blamed; `correction` asks for a better action in full."""
 
     agents: tuple[str, ...]
     correction: bool = False
@@ -37,7 +36,6 @@ class ReplySchema:
 
     @property
     def count(self) -> int:
-        """Number of verdicts in a reply."""
         return 1 if self.actions is None else self.actions
 
     @property
@@ -56,16 +54,15 @@ class ReplySchema:
         if self.actions is None:
             return (self._parse_verdict(reply, ()),)
         _check_object(reply, ("actions",))
+        if not isinstance(reply["actions"], list):
+            raise BadReply("`actions` must be a list")
         entries: dict[int, list[Any]] = {number: [] for number in range(1, self.actions + 1)}
-        for entry in _list(reply["actions"]):
-            entries[self._action_number(entry)].append(entry)
+        for entry in reply["actions"]:
+            number = entry.get("action") if isinstance(entry, dict) else None
+            if type(number) is not int or number not in entries:
+                raise BadReply(f"every entry of `actions` must have an `action`, a whole number from 1 to {self.count}")
+            entries[number].append(entry)
         return tuple(self._parse_entry(number, same) for number, same in entries.items())
-
-    def _action_number(self, entry: Any) -> int:
-        number = entry.get("action") if isinstance(entry, dict) else None
-        if type(number) is not int or not 1 <= number <= self.count:
-            raise BadReply(f"every entry of `actions` must have an `action`, a whole number from 1 to {self.count}")
-        return number
 
     def _parse_entry(self, number: int, entries: Sequence[Any]) -> ParsedVerdict:
         if len(entries) != 1:
@@ -96,7 +93,7 @@ class ReplySchema:
 
 
 def _keys(correction: bool) -> tuple[str, ...]:
-    """Return the keys of a judgement in the order of generation: the reasoning comes before the score."""
+    # In the order of generation: the reasoning comes before the score.
     return ("reasoning", "blame", "score", *(("correction",) if correction else ()))
 
 
@@ -137,21 +134,9 @@ def _check_object(value: Any, keys: tuple[str, ...]) -> None:
         raise BadReply(f"there is a key that was not asked for; the keys are {', '.join(keys)}")
 
 
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise BadReply("`actions` must be a list")
-    return value
-
-
 def _is_text(value: Any) -> bool:
     """Whether `value` is a string that can be encoded: JSON may hold unpaired surrogates."""
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _score(value: Any) -> float | None:

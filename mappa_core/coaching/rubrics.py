@@ -1,10 +1,10 @@
-"""Rubrics: the criteria for an agent's actions, as Markdown templates.
+"""Rubrics: the criteria for an agent's actions, as sandboxed jinja2 templates in Markdown.
 
-An agent's rubric is the file AGENT.md in the folder of `coach.options.rubrics`, else the rubric of its role in the
-workflow, else core's general one. All are sandboxed jinja2 templates. Their variables are `agent` (its name), `role`
-(with `brief`, `needs` and `produces`), `team` (the roles of all agents by name), `hindsight` (whether the outcome is
-known), `truth` (whether the truth is shown) and `correction` (whether a better action is asked for). A template may
-include others of its folder, and core's `general.md`.
+An agent's rubric is AGENT.md in the folder of `coach.options.rubrics`, else the rubric of its role in the workflow,
+else core's general one. The variables are `agent` (its name), `role` (with `brief`, `needs` and `produces`), `team`
+(the roles of all agents by name), `hindsight` (whether the outcome is known), `truth` (whether the truth is shown) and
+`correction` (whether a better action is asked for). A template may include others of its folder, and core's
+`general.md`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from mappa_core.records import Role
 from mappa_core.tools.prompt_templates import create_prompt_environment
 
 PROMPT_FOLDER = Path(__file__).parent / "prompts"
-GENERAL_RUBRIC = "general.md"
 TEMPLATE_VARIABLES = frozenset({"agent", "role", "team", "hindsight", "truth", "correction"})
 
 
@@ -30,19 +29,15 @@ class Rubrics:
 
     def __init__(self, folder: str | None) -> None:
         """Raises ConfigError if `folder` holds no templates, or one of them is invalid."""
-        own = Path(folder) if folder is not None else None
-        self._environment = create_prompt_environment(*([own] if own else []), PROMPT_FOLDER)
-        self._own = _read_templates(own, self._environment) if own else {}
-        self._general = compile_template(
-            self._environment,
-            (PROMPT_FOLDER / GENERAL_RUBRIC).read_text(encoding="utf-8"),
-            str(PROMPT_FOLDER / GENERAL_RUBRIC),
-        )
+        own = [] if folder is None else [Path(folder)]
+        self._environment = create_prompt_environment(*own, PROMPT_FOLDER)
+        self._own = _read_templates(own[0], self._environment) if own else {}
+        self._general = _compile_file(self._environment, PROMPT_FOLDER / "general.md")
         self._by_source: dict[str, Template] = {}
 
     def render(self, agent: str, role: Role, **variables: Any) -> str:
-        """Render the rubric of `agent`; `variables` are the template variables besides `agent` and `role`. Raises
-        ConfigError if the template is invalid."""
+        """Render the rubric of `agent` with the other template `variables`. Raises ConfigError if the template is
+        invalid."""
         return render_template(self._template(agent, role), agent=agent, role=role, **variables)
 
     def _template(self, agent: str, role: Role) -> Template:
@@ -57,8 +52,8 @@ class Rubrics:
 
 
 def compile_template(environment: Environment, source: str, where: str) -> Template:
-    """Compile a template; `where` names its file or origin in error messages. Raises ConfigError if it does not parse,
-    or uses an unknown variable."""
+    """Compile a template; `where` names its origin in messages. Raises ConfigError if it does not parse, or uses an
+    unknown variable."""
     try:
         tree = environment.parse(source, filename=where)
     except TemplateError as error:
@@ -66,15 +61,14 @@ def compile_template(environment: Environment, source: str, where: str) -> Templ
     unknown = meta.find_undeclared_variables(tree) - TEMPLATE_VARIABLES
     for name in tree.find_all(nodes.Name):
         if name.name in unknown:
-            raise ConfigError(
-                f"{where}:{name.lineno}: no {name.name!r} here; there are {', '.join(sorted(TEMPLATE_VARIABLES))}"
-            )
+            known = ", ".join(sorted(TEMPLATE_VARIABLES))
+            raise ConfigError(f"{where}:{name.lineno}: no {name.name!r} here; there are {known}")
     code = environment.compile(source, filename=where)
     return Template.from_code(environment, code, environment.make_globals(None))
 
 
 def render_template(template: Template, **variables: Any) -> str:
-    """Render a template with `variables`. Raises ConfigError if it cannot be rendered with them."""
+    """Render a template. Raises ConfigError if it cannot be rendered with `variables`."""
     try:
         return template.render(**variables).strip()
     except Exception as error:  # any error in a template is an error of the user's input
@@ -88,14 +82,14 @@ def _read_templates(folder: Path, environment: Environment) -> Mapping[str, Temp
     files = sorted(folder.glob("*.md"))
     if not files:
         raise ConfigError(f"coach.options.rubrics: {folder} holds no template; a rubric is a file AGENT.md")
-    return {path.stem: compile_template(environment, path.read_text(encoding="utf-8"), str(path)) for path in files}
+    return {path.stem: _compile_file(environment, path) for path in files}
+
+
+def _compile_file(environment: Environment, path: Path) -> Template:
+    return compile_template(environment, path.read_text(encoding="utf-8"), str(path))
 
 
 def _error_location(error: BaseException) -> str | None:
     """Return file and line of the template that raised an error; jinja2 puts them into the traceback."""
-    places = [
-        f"{frame.filename}:{frame.lineno}"
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.endswith(".py")
-    ]
-    return places[-1] if places else None
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.endswith(".py")]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 
 from mappa_core.coaching.contrasts import SlopeEstimate
-from mappa_core.records import Float64
 
 MIN_INFORMATION_GROWTH = 1.02
-"""Growth factor of information from which a new critical value is computed."""
 MAX_CRITICAL_VALUE = 12.0
 """A normal deviate of negligible probability (1e-33): the critical value before any alpha is spent."""
 QUADRATURE_NODES = 128
@@ -43,21 +41,17 @@ class SequentialTest:
     scale: float
     information: float = 0.0
     critical_value: float = MAX_CRITICAL_VALUE
-    significant: bool = False
-    """Whether the last estimate reached its critical value."""
+    significant: bool = False  # Whether the last estimate reached its critical value.
 
     def update(self, estimate: SlopeEstimate) -> SequentialTest:
-        """Return the test after an analysis of `estimate`."""
         information = estimate.information
         if information < MIN_INFORMATION_GROWTH * self.information:
             return replace(self, significant=estimate.z >= self.critical_value)
         spend = self._spent_alpha(information) - self._spent_alpha(self.information)
-        critical_value = solve_critical_value(
-            spend, correlation=math.sqrt(self.information / information), last=self.critical_value
-        )
-        return replace(
-            self, information=information, critical_value=critical_value, significant=estimate.z >= critical_value
-        )
+        correlation = math.sqrt(self.information / information)
+        critical_value = solve_critical_value(spend, correlation=correlation, last=self.critical_value)
+        significant = estimate.z >= critical_value
+        return replace(self, information=information, critical_value=critical_value, significant=significant)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as JSON values, under the keys that checkpoints hold."""
@@ -65,7 +59,6 @@ class SequentialTest:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> SequentialTest:
-        """Restore a test from `state_dict`."""
         return cls(**{name: state[key] for key, name in _STATE.items()})
 
     def _spent_alpha(self, information: float) -> float:
@@ -77,7 +70,7 @@ def solve_critical_value(spend: float, *, correlation: float, last: float) -> fl
     from scipy.optimize import brentq
     from scipy.special import ndtr
 
-    nodes, weights = _quadrature()
+    nodes, weights = _quadrature(QUADRATURE_NODES)
     before = last * nodes
     density = 2 * last * weights * np.exp(-(before**2) / 2) / math.sqrt(2 * math.pi)
     rest = math.sqrt(1 - correlation**2)
@@ -86,8 +79,4 @@ def solve_critical_value(spend: float, *, correlation: float, last: float) -> fl
     )
 
 
-@cache
-def _quadrature() -> tuple[Float64, Float64]:
-    """Nodes and weights of Gauss-Legendre quadrature on [-1, 1]."""
-    nodes, weights = np.polynomial.legendre.leggauss(QUADRATURE_NODES)
-    return nodes, weights
+_quadrature = cache(np.polynomial.legendre.leggauss)  # nodes and weights on [-1, 1]

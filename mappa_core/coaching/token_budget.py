@@ -1,17 +1,14 @@
 """Token budget of the evidence: token estimates, and the order in which evidence is cut.
 
 A single text that takes more than a quarter of the budget is first cut in the middle to that size, so that a flood of
-output costs nothing but itself. Then, from the least to the most important for a coach:
-
-1. earlier actions are left out entirely, the oldest first; then later ones, the furthest first;
-2. the middle of the messages that the agent was shown is cut, the longest message first;
-3. the middle of its tools' output;
-4. the middle of the task; 5. of the lists of files; 6. of the agent's reasoning; 7. of tool calls outside the reply;
-8. of the truth; 9. of the agent's reply.
+output costs nothing but itself. Then earlier actions are left out entirely, the oldest first, and later ones, the
+furthest first. Then texts are cut in the middle, the longest first, in the order of ExhibitKind: the messages that the
+agent was shown, its tools' output, the task, lists of files, its reasoning, tool calls outside the reply, findings in
+the files, the truth, the reply.
 
 Each step goes only as far as needed, and cuts no text below MIN_CHARACTERS before all have come to that; only then are
-exhibits of 2 to 7 left out entirely, in the same order, the oldest first. Machine checks, the status of calls and of
-the action, and the outcome are never cut. Every cut is marked in place, and listed.
+exhibits up to tool calls left out entirely, in the same order. Facts, such as machine checks and the outcome, are never
+cut. Every cut is marked in place, and listed.
 """
 
 from __future__ import annotations
@@ -28,11 +25,9 @@ from mappa_core.errors import CoachError
 from mappa_core.tools.truncate import SMALLEST_LIMIT, cut_middle
 
 MIN_CHARACTERS = 400
-MAX_CHARACTERS_PER_TOKEN = 8
-"""Upper bound of the average characters per token of any tokenizer: text beyond it cannot fit and is not scanned."""
+MAX_CHARACTERS_PER_TOKEN = 8  # of any tokenizer, on average: text beyond it cannot fit and is not scanned.
 MAX_SHORTENING_ROUNDS = 6
-PLACEHOLDER_NONCE = "0123456789abcdef"
-"""Stands for the nonce in token estimates, so that the cuts do not depend on it."""
+PLACEHOLDER_NONCE = "0123456789abcdef"  # for the nonce in token estimates, so that the cuts do not depend on it
 
 _KINDS: tuple[ExhibitKind, ...] = get_args(ExhibitKind)
 _DROPPED_FIRST, _SHORTENED, _DROPPED_LAST = _KINDS[1:3], _KINDS[3:], _KINDS[3:9]
@@ -72,29 +67,24 @@ def render_exhibit(exhibit: Exhibit, max_characters: int) -> RenderedExhibit:
     return RenderedExhibit(exhibit=exhibit, lines=lines, tokens=tokens, cut=len(data) > max_characters)
 
 
-@lru_cache(maxsize=4096)
-def _estimate_cached(text: str) -> float:
-    return estimate_tokens(text)
+_estimate_cached = lru_cache(maxsize=4096)(estimate_tokens)
 
 
 def _length(lines: str) -> int:
-    """Return the characters of a text in a fence, without the line prefixes."""
+    """The characters of a text in a fence, without the line prefixes."""
     return len(lines) - len(LINE_PREFIX) * (lines.count("\n") + 1)
 
 
 def total_tokens(exhibits: Sequence[RenderedExhibit]) -> float:
-    """Return the estimated tokens of all `exhibits`."""
     return sum(one.tokens for one in exhibits)
 
 
 def cut_names(exhibits: Sequence[RenderedExhibit]) -> tuple[str, ...]:
-    """Return the names of the `exhibits` that were cut or left out, in order."""
     return tuple(one.exhibit.name for one in exhibits if one.cut)
 
 
 def fit_to_budget(exhibits: Sequence[RenderedExhibit], budget: float) -> tuple[RenderedExhibit, ...]:
-    """Cut `exhibits` to at most `budget` estimated tokens. Raises CoachError if the evidence that is never cut does not
-    fit."""
+    """Cut `exhibits` to at most `budget` estimated tokens. Raises CoachError if what is never cut does not fit."""
     kept = list(exhibits)
     for kind in _DROPPED_LAST:
         kept = _shorten(kept, kind, budget, min_tokens=budget / 4)
@@ -105,9 +95,8 @@ def fit_to_budget(exhibits: Sequence[RenderedExhibit], budget: float) -> tuple[R
     for kind in _DROPPED_LAST:
         kept = _drop(kept, kind, budget)
     if total_tokens(kept) > budget:
-        raise CoachError(
-            f"of the evidence {total_tokens(kept):.0f} tokens are never cut; there is room for {budget:.0f}"
-        )
+        uncut = f"of the evidence {total_tokens(kept):.0f} tokens are never cut"
+        raise CoachError(f"{uncut}; there is room for {budget:.0f}")
     return tuple(kept)
 
 
@@ -160,13 +149,11 @@ def _drop(exhibits: list[RenderedExhibit], kind: ExhibitKind, budget: float) -> 
 
 
 def _placeholder(exhibit: Exhibit) -> RenderedExhibit:
-    return replace(
-        render_exhibit(replace(exhibit, title=f"[left out: {exhibit.name}]", data=None), MIN_CHARACTERS), cut=True
-    )
+    titled = replace(exhibit, title=f"[left out: {exhibit.name}]", data=None)
+    return replace(render_exhibit(titled, MIN_CHARACTERS), cut=True)
 
 
 def _merge_placeholders(exhibits: Sequence[RenderedExhibit]) -> Iterator[RenderedExhibit]:
-    """Merge adjacent placeholders of one kind."""
     for (left_out, _), run in groupby(exhibits, key=lambda one: (one.cut and one.lines is None, one.exhibit.kind)):
         placeholders = list(run)
         if not left_out or len(placeholders) == 1:
