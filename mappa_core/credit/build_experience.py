@@ -46,27 +46,19 @@ def build_experience(
     trained: Collection[str],
     metric: str,
 ) -> Experience:
-    """Build one row per action of a trained policy, sorted by trajectory id and then by position.
+    """Build one row per action of the `trained` policies, sorted by trajectory id and then by position.
 
-    Args:
-        rewards: one tuple per trajectory, one reward per step; None gives reward NaN and weight 0.
-        policies: agent -> policy.
-        trained: the trained policies; actions of other policies and actions without tokens (policies behind an API)
-            are left out.
-        metric: outcome key of the column `outcome`, which is NaN for trajectories without it.
-
-    Steps with rewards of a trajectory that ended in an error are included: they were taken before it. An experience
-    without rows is valid.
-
-    Raises:
-        ValueError: the records are inconsistent (a bug in a sampler, a shaper or the caller).
+    `rewards` has one reward per step; None gives reward NaN and weight 0. `policies` maps agents to policies. Actions
+    without tokens (policies behind an API) are left out; those before a trajectory's error are included. The column
+    `outcome` holds the outcome `metric`, NaN for trajectories without it. Raises ValueError for inconsistent records (a
+    bug in a sampler, a shaper or the caller).
     """
     agents = tuple(agent for agent, policy in policies.items() if policy in trained)
     names = tuple(dict.fromkeys(policies[agent] for agent in agents))
     rows = list(_rows(trajectories, rewards, agents, policies))
     steps = [step for _, step, _ in rows]
-    tokens = [_tokens(step) for step in steps]
-    prompts = [_prompt(step) for step in steps]
+    arrays = [_sampled_arrays(step) for step in steps]
+    tokens, prompts = [one[0] for one in arrays], [one[1] for one in arrays]
     trajectory_ids, trajectory = _number_keys([trajectory.id for trajectory, _, _ in rows])
     tasks, task = _number_keys([trajectory.task.id for trajectory, _, _ in rows])
     strata, stratum = _number_keys([trajectory.task.stratum for trajectory, _, _ in rows])
@@ -88,13 +80,13 @@ def build_experience(
         turn=np.array([step.turn for step in steps], dtype=np.int32),
         truncated=np.array([step.truncated for step in steps], dtype=np.bool_),
         temperature=np.array([step.completion.temperature for step in steps], dtype=np.float32),
-        outcome=np.array([_outcome(trajectory, metric) for trajectory, _, _ in rows], dtype=np.float32),
+        outcome=np.array([one.outcome.get(metric, math.nan) for one, _, _ in rows], dtype=np.float32),
         reward=np.array([math.nan if points is None else points for _, _, points in rows], dtype=np.float32),
         weight=np.array([points is not None for _, _, points in rows], dtype=np.float32),
         tokens=_concatenate(tokens, np.int32),
         offsets=_offsets(tokens),
-        version=_concatenate([_versions(step) for step in steps], np.int32),
-        logprobs=_concatenate([_logprobs(step) for step in steps], np.float32),
+        version=_concatenate([one[3] for one in arrays], np.int32),
+        logprobs=_concatenate([one[2] for one in arrays], np.float32),
         prompt_tokens=_concatenate(prompts, np.int32),
         prompt_offsets=_offsets(prompts),
         finished=np.array([trajectory.error is None for trajectory, _, _ in rows], dtype=np.bool_),
@@ -102,8 +94,7 @@ def build_experience(
 
 
 def select_rows(experience: Experience, rows: Int64) -> Experience:
-    """Return the experience of the distinct `rows`, in the given order. Names and the indices into them are
-    unchanged."""
+    """Return the experience of the distinct `rows`, in the given order, with the same names and indices into them."""
     tokens = element_indices(experience.offsets, rows)
     columns: dict[str, object] = {
         "steps": tuple(experience.steps[row] for row in rows),
@@ -152,38 +143,20 @@ def _rows(
             yield trajectory, step, reward
 
 
-def _tokens(step: Step) -> Int32:
-    tokens = step.completion.tokens
-    if tokens is None or not len(tokens):
+def _sampled_arrays(step: Step) -> tuple[Int32, Int32, NDArray[np.float32], Int32]:
+    """Return the tokens and prompt tokens of an action, and the log-probabilities and policy versions of its tokens."""
+    done, spans = step.completion, step.completion.versions
+    if done.tokens is None or not len(done.tokens):
         raise ValueError(f"step {step.id} sampled no token; a completion has at least one")
-    return tokens
-
-
-def _prompt(step: Step) -> Int32:
-    prompt = step.completion.prompt_tokens
-    if prompt is None or not len(prompt):
+    if done.prompt_tokens is None or not len(done.prompt_tokens):
         raise ValueError(f"step {step.id} has no prompt tokens, so its first token has nothing to follow")
-    return prompt
-
-
-def _logprobs(step: Step) -> NDArray[np.float32]:
-    logprobs = step.completion.logprobs
-    if logprobs is None or len(logprobs) != len(_tokens(step)):
-        raise ValueError(f"step {step.id} needs one log-probability of the sampler per token")
-    return logprobs
-
-
-def _versions(step: Step) -> Int32:
-    """Return the policy version of every sampled token; the spans must tile the action."""
-    spans = step.completion.versions
-    edges = [0, *chain.from_iterable((span.start, span.end) for span in spans), len(_tokens(step))]
+    edges = [0, *chain.from_iterable((span.start, span.end) for span in spans), len(done.tokens)]
     if edges[::2] != edges[1::2]:
         raise ValueError(f"step {step.id}: the spans of its versions do not tile its {edges[-1]} tokens")
-    return np.repeat(np.array([span.version for span in spans], np.int32), [span.end - span.start for span in spans])
-
-
-def _outcome(trajectory: Trajectory, metric: str) -> float:
-    return trajectory.outcome.get(metric, math.nan)
+    if done.logprobs is None or len(done.logprobs) != len(done.tokens):
+        raise ValueError(f"step {step.id} needs one log-probability of the sampler per token")
+    versions = np.array([span.version for span in spans], np.int32)
+    return done.tokens, done.prompt_tokens, done.logprobs, np.repeat(versions, [one.end - one.start for one in spans])
 
 
 def _number_keys(keys: Sequence[K]) -> tuple[tuple[K, ...], Int32]:

@@ -14,9 +14,6 @@ from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import Estimator
 from mappa_core.records import Int64
 
-_DEFAULT = "default"
-_BY_AGENT = "by_agent"
-
 
 def combine_estimators(default: Estimator, by_agent: Mapping[str, Estimator]) -> Estimator:
     """Combine estimators: each agent in `by_agent` uses its own, all others use `default`.
@@ -33,26 +30,25 @@ class _PerAgentEstimator:
         self._by_agent = dict(by_agent)
 
     def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
-        unknown = sorted(set(self._by_agent) - set(experience.agents))
-        if unknown:
+        if unknown := sorted(set(self._by_agent) - set(experience.agents)):
             trained = ", ".join(experience.agents)
             raise ConfigError(f"estimator.by_agent: {unknown[0]!r} is no agent that is trained; those are {trained}")
         own = {agent: experience.agent == experience.agents.index(agent) for agent in self._by_agent}
         rest = np.flatnonzero(~np.any(list(own.values()), axis=0))
-        states = state or {_DEFAULT: {}, _BY_AGENT: {agent: {} for agent in own}}
-        advantages, after = self._default(select_rows(experience, rest), states[_DEFAULT])
+        states = state or {"default": {}, "by_agent": {agent: {} for agent in own}}
+        advantages, after = self._default(select_rows(experience, rest), states["default"])
         parts, after_own = [(rest, advantages)], {}
         for agent, estimator in self._by_agent.items():
             rows = np.flatnonzero(own[agent])
-            advantages, after_own[agent] = estimator(select_rows(experience, rows), states[_BY_AGENT][agent])
+            advantages, after_own[agent] = estimator(select_rows(experience, rows), states["by_agent"][agent])
             parts.append((rows, advantages))
-        return _merge(experience, parts), {_DEFAULT: after, _BY_AGENT: after_own}
+        return _merge(experience, parts), {"default": after, "by_agent": after_own}
 
 
 def _merge(experience: Experience, parts: Sequence[tuple[Int64, Advantages]]) -> Advantages:
     """Merge the advantages of parts of an experience; value targets are NaN at tokens whose estimator has none."""
     advantages = np.zeros(len(experience.tokens), dtype=np.float32)
-    targets = np.full(len(experience.tokens), np.nan, dtype=np.float32)
+    targets = np.full_like(advantages, np.nan)
     for rows, part in parts:
         tokens = element_indices(experience.offsets, rows)
         advantages[tokens] = part.advantages

@@ -15,8 +15,7 @@ TOOL_FAILURE = ToolError.__name__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
-    """Credit of an action in the unit of the outcome, or None with a `reason`: there was no rollout, the trajectory has
-    no outcome, or the error type of a counterfactual rollout."""
+    """Credit of an action in the unit of the outcome, or None with a `reason`."""
 
     value: float | None
     reason: str | None = None

@@ -45,19 +45,14 @@ def collect_demonstrations(
 ) -> CollectedDemonstrations:
     """Collect the corrections of verdicts as demonstrations for the rows of `experience`.
 
-    The verdicts are those that count for rewards: the last one of each phase of non-zero weight. A correction longer
-    than the agent's token limit is skipped, never truncated. As an action of that length fits the window after this
-    prompt, so does every demonstration.
-
-    Args:
-        phases: `coach.reward`.
-        max_tokens: token limit of an action by agent, including the end-of-turn token.
-        saw_truth: agents whose coach was shown the ground truth.
+    The verdicts are those that count for rewards: the last one of each phase of non-zero weight in `phases`
+    (`coach.reward`). A correction longer than the agent's `max_tokens`, end-of-turn token included, is skipped, never
+    truncated; so every demonstration fits the window after its prompt. `saw_truth`: agents whose coach saw the truth.
     """
     rows = {step: row for row, step in enumerate(experience.steps)}
     counts = Counter({USED: 0})
     by_row: dict[int, list[Int32]] = {}
-    for step, verdict in _iter_corrections(trajectories, phases):
+    for step, verdict in _corrections(trajectories, phases):
         row = rows.get(step.id)
         if row is None:
             counts["no_row"] += 1
@@ -73,9 +68,7 @@ def collect_demonstrations(
     return CollectedDemonstrations(demonstrations=_to_ragged(by_row), counts=dict(counts))
 
 
-def _iter_corrections(
-    trajectories: Sequence[Trajectory], phases: Mapping[str, float]
-) -> Iterator[tuple[Step, Verdict]]:
+def _corrections(trajectories: Sequence[Trajectory], phases: Mapping[str, float]) -> Iterator[tuple[Step, Verdict]]:
     """Iterate over steps with a counting verdict that contains a correction; equal corrections of a step count once."""
     for trajectory in trajectories:
         last = {(verdict.step, str(verdict.phase)): verdict for verdict in trajectory.verdicts}
@@ -88,7 +81,6 @@ def _iter_corrections(
 def _reason_to_skip(
     verdict: Verdict, step: Step, has_weight: bool, settings: SupervisedSection, saw_truth: Collection[str]
 ) -> str | None:
-    """Return why a correction is not used, None if it may be. `has_weight`: the action's row has weight above 0."""
     if not has_weight:
         return "no_reward"
     if verdict.score is None or verdict.score > settings.max_score:
@@ -101,7 +93,6 @@ def _reason_to_skip(
 
 
 def _to_ragged(by_row: Mapping[int, Sequence[Int32]]) -> Demonstrations:
-    """Convert demonstrations by row to a ragged array, in order of rows."""
     pairs = [(row, tokens) for row in sorted(by_row) for tokens in by_row[row]]
     return Demonstrations(
         row=np.array([row for row, _ in pairs], dtype=np.int32),

@@ -25,13 +25,12 @@ def element_indices(offsets: Int64, rows: Int64) -> Int64:
 def returns_to_go(values: Float64, offsets: Int64, gamma: float) -> Float64:
     """Compute `G_t = values_t + gamma * G_{t+1}` within each row, (N,).
 
-    Steps back from the ends of all rows that are long enough at once, longest rows first: every element is computed
-    once, and the result of a row does not depend on the other rows, bit for bit.
+    Steps back from the ends of all rows at once, longest rows first: the result of a row does not depend on the other
+    rows, bit for bit.
     """
     returns = values.astype(np.float64)
     lengths = np.diff(offsets)
-    longest_first = np.argsort(-lengths, kind="stable")
-    longest_first = longest_first[: np.count_nonzero(lengths)]
+    longest_first = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
     place = offsets[1:][longest_first] - 1
     to_go = returns[place]
     # Number of rows with more than t elements, for t >= 1.

@@ -15,14 +15,10 @@ def compute_rewards(trajectory: Trajectory, phases: Mapping[str, float], shapers
 
     The initial reward of a step is the sum of its verdicts' scores (0-10 points), weighted by phase with `phases`
     (`coach.reward`); of several verdicts of one phase the last one counts. It is None if any phase of non-zero weight
-    has no scored verdict, or if no phase has a weight. The shapers are then applied in order.
-
-    Raises:
-        ConfigError: `phases` has an unknown phase.
-        ValueError: a shaper did not return one reward per step.
+    has no scored verdict, or if no phase has a weight. The shapers are then applied in order. Raises ConfigError for an
+    unknown phase, ValueError if a shaper did not return one reward per step.
     """
-    unknown = sorted(set(phases) - set(get_args(Phase)))
-    if unknown:
+    if unknown := sorted(set(phases) - set(get_args(Phase))):
         raise ConfigError(f"coach.reward: {unknown[0]!r} is not a phase; the phases are {', '.join(get_args(Phase))}")
     last = {(verdict.step, str(verdict.phase)): verdict for verdict in trajectory.verdicts}
     counted = {phase: weight for phase, weight in phases.items() if weight != 0}
@@ -35,7 +31,6 @@ def compute_rewards(trajectory: Trajectory, phases: Mapping[str, float], shapers
 
 
 def _weighted_score(step: str, weights: Mapping[str, float], last: Mapping[tuple[str, str], Verdict]) -> float | None:
-    """Return the weighted sum of the step's scores, None if one is missing or there are no weights."""
     total = None
     for phase, weight in weights.items():
         verdict = last.get((step, phase))

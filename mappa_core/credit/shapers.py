@@ -7,7 +7,6 @@ does not use it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -149,21 +148,20 @@ class ReturnToGoShaper:
     def __init__(self, options: ReturnToGoOptions) -> None:
         if not 0.0 <= options.gamma <= 1.0:
             raise ConfigError(f"return_to_go: gamma is {options.gamma:g}; it must lie between 0 and 1")
-        chains: dict[str, Callable[[Step], str]] = {"agents": lambda step: "", "own": lambda step: step.agent}
-        self._chain = chains[options.across]
-        self._gamma = options.gamma
+        self._options = options
 
     def __call__(self, trajectory: Trajectory, rewards: Rewards) -> Rewards:
-        if self._gamma == 0:
+        gamma = self._options.gamma
+        if gamma == 0:
             return rewards
         if trajectory.error is not None:
             return (None,) * len(rewards)
         to_go: dict[str, float | None] = defaultdict(float)
         returns: list[float | None] = []
         for step, reward in zip(reversed(trajectory.steps), reversed(rewards), strict=True):
-            chain = self._chain(step)
+            chain = step.agent if self._options.across == "own" else ""
             later = to_go[chain]
-            to_go[chain] = None if reward is None or later is None else reward + self._gamma * later
+            to_go[chain] = None if reward is None or later is None else reward + gamma * later
             returns.append(to_go[chain])
         return tuple(reversed(returns))
 

@@ -26,11 +26,9 @@ log = structlog.get_logger()
 class RolloutCollector:
     """Runs jobs on stages, at most `concurrency` at once; jobs of an earlier `collect` go before those of a later one.
 
-    Args:
-        waves: admit actions in waves of fixed order and sample recorded steps again (for a deterministic engine).
-        archive: folder that keeps workspace files by content hash, for replay.
-        on_start: called with every job when its trajectory begins.
-        on_finish: called with every trajectory when it finishes.
+    With `waves`, actions are admitted in waves of fixed order, and recorded steps are sampled again (for a
+    deterministic engine). `archive` keeps workspace files by content hash, for replay. `on_start` and `on_finish` are
+    called when a trajectory begins and finishes.
     """
 
     def __init__(
@@ -56,16 +54,9 @@ class RolloutCollector:
     async def collect(
         self, jobs: Sequence[Job], recorded: Mapping[str, Replay] | None = None, *, resample: bool = True
     ) -> tuple[Trajectory, ...]:
-        """Collect one trajectory per job, in the order of `jobs`.
-
-        Args:
-            resample: with `waves`, sample recorded steps again and compare.
-
-        Raises:
-            MappaError: at once, if the run itself is at fault; the other trajectories are cancelled.
-        """
-        scheduler = WaveScheduler(waves=self._waves)
-        queue = iter(jobs)
+        """Collect one trajectory per job, in the order of `jobs`. With `waves` and `resample`, recorded steps are
+        sampled again and compared. A MappaError, if the run itself is at fault, cancels the other trajectories."""
+        scheduler, queue = WaveScheduler(waves=self._waves), iter(jobs)
         results: dict[str, Trajectory] = {}
         folder, replays = Path(tempfile.mkdtemp(prefix="mappa-work-")), recorded or {}
         bench = self._team.bench(self._archive)
@@ -73,15 +64,15 @@ class RolloutCollector:
             async with asyncio.TaskGroup() as group:
 
                 def stage_of(job: Job) -> LiveStage:
+                    # Named by hash, because an id may hold any character.
+                    workspace = folder / f"{self._team.seed_of(job.id, 'workspace'):016x}"
                     return LiveStage(
                         self._team,
                         job,
                         recorder=self._recorder,
                         scheduler=scheduler,
                         background=group,
-                        tool_calls=ToolCallRunner(
-                            self._team, job, folder=self._workspace_folder(folder, job), archive=self._archive
-                        ),
+                        tool_calls=ToolCallRunner(self._team, job, folder=workspace, archive=self._archive),
                         bench=bench,
                         recorded=replays.get(job.id),
                         resample=self._waves and resample,
@@ -105,38 +96,33 @@ class RolloutCollector:
     ) -> None:
         """Run jobs from the queue in one concurrency slot, which is released when the queue is empty."""
         async with self._slots:
-            job: Job | None = first
-            while job is not None:
-                started = time.perf_counter()
+            admitted = [first]
+            while admitted:
+                job, started = admitted[0], time.perf_counter()
                 if self._on_start is not None:
                     self._on_start(job)
                 stage = stage_of(job)
                 failure = await self._play(job, stage)
-                following = next(iter(_admit_jobs(queue, scheduler, 1)), None)
+                admitted = _admit_jobs(queue, scheduler, 1)
                 scheduler.remove_trajectory(job.id)
-                trajectory = await stage.finish(failure, time.perf_counter() - started)
-                results[job.id] = trajectory
+                results[job.id] = trajectory = await stage.finish(failure, time.perf_counter() - started)
                 if self._on_finish is not None:
                     self._on_finish(trajectory)
-                job = following
-
-    def _workspace_folder(self, folder: Path, job: Job) -> Path:
-        """Path of the workspaces of a job, named by hash because an id may hold any character."""
-        return folder / f"{self._team.seed_of(job.id, 'workspace'):016x}"
 
     async def _play(self, job: Job, stage: LiveStage) -> Failure | None:
-        """Run the workflow; return its failure, if any. An exception of the workflow is recorded on its trajectory; an
-        error of the run itself (its folder, its engine, a diverging replay) propagates."""
+        """Run the workflow and return its failure, if any. An error of the run itself propagates (its folder, its
+        engine, a diverging replay)."""
         self._recorder.begin_trajectory(job.stored_split, job.id, job.task, job.sample, job.iteration)
         try:
             await self._team.workflow.run(stage)
         except RolloutError as error:
-            return _failure(job, type(error).__name__, error)
+            return Failure(kind=type(error).__name__, message=str(error), where=job.id)
         except MappaError:
             raise
         except Exception as error:
             log.exception("workflow.raised", trajectory=job.id)
-            return _failure(job, f"{WorkflowError.__name__}:{type(error).__name__}", error)
+            kind = f"{WorkflowError.__name__}:{type(error).__name__}"
+            return Failure(kind=kind, message=str(error), where=job.id)
         return None
 
 
@@ -146,10 +132,6 @@ def _admit_jobs(queue: Iterator[Job], scheduler: WaveScheduler, limit: int) -> l
     for job in taken:
         scheduler.add_trajectory(job.id)
     return taken
-
-
-def _failure(job: Job, kind: str, error: Exception) -> Failure:
-    return Failure(kind=kind, message=str(error), where=job.id)
 
 
 def raise_if_all_failed(trajectories: Sequence[Trajectory]) -> None:

@@ -36,10 +36,7 @@ SiblingActions = Mapping[tuple[str, str, int], Sequence[tuple[str, Step]]]
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CounterfactualResult:
     """Trajectories of an iteration with their counterfactuals attached, and the counterfactual `rollouts` themselves.
-
-    `settled` counts the actions that have a credit; `missing` counts the other actions of the selected agents, by
-    reason.
-    """
+    `settled` counts the actions that have a credit, `missing` the other actions of the selected agents by reason."""
 
     trajectories: tuple[Trajectory, ...]
     rollouts: tuple[Trajectory, ...]
@@ -53,15 +50,8 @@ class CounterfactualResult:
 
 
 class CounterfactualCollector:
-    """Collects the counterfactual rollouts of iterations.
-
-    Args:
-        team: the team as in training.
-        default_actions: default action per agent, used when actions are replaced by it.
-        store, archive: those of the run; rollouts that they hold are not collected again.
-        recorder: writes the rollouts to the store.
-        waves: as in Collector.
-    """
+    """Collects the counterfactual rollouts of iterations with the team as in training. Rollouts that `store` and
+    `archive` of the run hold are not collected again."""
 
     def __init__(
         self,
@@ -87,13 +77,10 @@ class CounterfactualCollector:
 
     async def collect(self, iteration: int, trajectories: Sequence[Trajectory]) -> CounterfactualResult:
         """Collect the counterfactuals of the trajectories that `iteration` learns from and attach them. Recorded
-        rollouts are reused, except those lost to tool failures in an iteration that was not learned from.
-
-        Raises:
-            MappaError: the run itself is at fault.
-        """
+        rollouts are reused, except those lost to tool failures in an iteration that was not learned from."""
         selected = self._select_share(trajectories)
-        replaced = [one for one in trajectories if one.id in selected and self._has_outcome(one)]
+        metric = self._team.workflow.metric
+        replaced = [one for one in trajectories if one.id in selected and one.error is None and metric in one.outcome]
         resumed = resume_iteration(self._store, COUNTERFACTUAL, iteration, is_consumed=iteration + 1 in self._learned)
         siblings = _group_siblings(trajectories)
         plays = [play for one in replaced for play in self._jobs_of(iteration, one, siblings)]
@@ -104,43 +91,30 @@ class CounterfactualCollector:
             replays = {job.id: _with_recorded_steps(replay, resumed.replays.get(job.id)) for job, replay in plays}
             rollouts = await self._collector.collect(jobs, replays, resample=resumed.resample)
         grouped: dict[str, list[Counterfactual]] = defaultdict(list)
-        for job, rollout in zip(jobs, rollouts, strict=True):
-            if job.replacement is not None:
-                grouped[job.origin].append(_to_counterfactual(job.replacement, rollout))
-        with_counterfactuals = tuple(
-            replace(one, counterfactuals=tuple(grouped.get(one.id, ()))) for one in trajectories
-        )
-        settled, missing = self._count_settled(with_counterfactuals, selected)
-        return CounterfactualResult(
-            trajectories=with_counterfactuals, rollouts=tuple(rollouts), settled=settled, missing=missing
-        )
+        for job, one in zip(jobs, rollouts, strict=True):
+            if (of := job.replacement) is not None:
+                counterfactual = Counterfactual(
+                    position=of.position, number=of.number, outcome=one.outcome, error=one.error
+                )
+                grouped[job.origin].append(counterfactual)
+        attached = tuple(replace(one, counterfactuals=tuple(grouped[one.id])) for one in trajectories)
+        settled, missing = self._count_settled(attached, selected)
+        return CounterfactualResult(trajectories=attached, rollouts=tuple(rollouts), settled=settled, missing=missing)
 
     def _select_share(self, trajectories: Sequence[Trajectory]) -> frozenset[str]:
         """Ids of the share of trajectories whose actions are replaced: a pure function of seed and ids."""
         names = sorted((one.id for one in trajectories), key=lambda name: self._team.seed_of(COUNTERFACTUAL, name))
         return frozenset(names[: round(self._section.share * len(names))])
 
-    def _has_outcome(self, trajectory: Trajectory) -> bool:
-        return trajectory.error is None and self._team.workflow.metric in trajectory.outcome
-
-    def _jobs_of(
-        self, iteration: int, trajectory: Trajectory, siblings: SiblingActions
-    ) -> Iterator[tuple[Job, Replay]]:
+    def _jobs_of(self, iteration: int, one: Trajectory, siblings: SiblingActions) -> Iterator[tuple[Job, Replay]]:
         """Yield every counterfactual rollout of a trajectory, in canonical order."""
-        for step in trajectory.steps:
-            if step.agent not in self._agents:
-                continue
-            for number, action in enumerate(self._replacements(trajectory, step, siblings)):
-                replacement = Replacement(trajectory=trajectory.id, position=step.position, number=number)
-                job = Job(
-                    task=trajectory.task,
-                    split="train",
-                    iteration=iteration,
-                    sample=trajectory.sample,
-                    replacement=replacement,
-                )
-                before = tuple(one for one in trajectory.steps if one.position < step.position)
-                yield job, Replay(steps=before, fork_position=step.position, replacement=action)
+        job = Job(task=one.task, split="train", iteration=iteration, sample=one.sample)
+        for step in (step for step in one.steps if step.agent in self._agents):
+            before = tuple(earlier for earlier in one.steps if earlier.position < step.position)
+            for number, action in enumerate(self._replacements(one, step, siblings)):
+                replacement = Replacement(trajectory=one.id, position=step.position, number=number)
+                replay = Replay(steps=before, fork_position=step.position, replacement=action)
+                yield replace(job, replacement=replacement), replay
 
     def _replacements(
         self, trajectory: Trajectory, step: Step, siblings: SiblingActions
@@ -149,7 +123,8 @@ class CounterfactualCollector:
         if self._section.use == "resample":
             return [None] * self._section.samples
         if self._section.use == "default":
-            return [_text_completion(self._default_actions[step.agent])]
+            text = self._default_actions[step.agent]
+            return [Completion(text=text, prompt_tokens=None, tokens=None, logprobs=None, finish="stop")]
         others = [
             other
             for name, other in siblings[trajectory.task.id, step.agent, step.turn]
@@ -163,9 +138,7 @@ class CounterfactualCollector:
     ) -> tuple[int, Mapping[str, int]]:
         settled, missing = 0, Counter[str]()
         for trajectory in trajectories:
-            for step in trajectory.steps:
-                if step.agent not in self._agents:
-                    continue
+            for step in (step for step in trajectory.steps if step.agent in self._agents):
                 credit = counterfactual_credit(trajectory, step.position, self._team.workflow.metric)
                 if credit.value is not None:
                     settled += 1
@@ -178,8 +151,8 @@ class CounterfactualCollector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterfactualBound:
-    """Upper bounds of what counterfactual rollouts add to an iteration: rollouts, actions in them, and sampled tokens.
-    None if the workflow does not bound the turns of its agents."""
+    """Upper bounds of the rollouts, actions and sampled tokens that counterfactuals add to an iteration; None if the
+    workflow does not bound the turns of its agents."""
 
     rollouts: float | None
     actions: float | None
@@ -189,21 +162,18 @@ class CounterfactualBound:
 def bound_counterfactuals(
     section: CounterfactualSection, max_turns: Mapping[str, int], max_tokens: Mapping[str, int], trajectories: int
 ) -> CounterfactualBound:
-    """The bound of an iteration of `trajectories` trajectories. `max_turns` and `max_tokens` (of an action) are by
-    agent; the latter names every agent."""
+    """The bound of an iteration of `trajectories` trajectories. `max_tokens` of an action names every agent."""
     replaced_agents = tuple(section.agents or max_tokens)
     actions_after = max_actions_after(max_turns, tuple(max_tokens), replaced_agents)
     if actions_after is None:
         return CounterfactualBound(rollouts=None, actions=None, tokens=None)
     count = rollouts_per_action(section) * round(section.share * trajectories)
-    with_counterfactuals = {
-        agent: max_turns[agent] if agent in replaced_agents and section.use != "resample" else 0 for agent in max_tokens
-    }
+    given = Counter({agent: max_turns[agent] for agent in replaced_agents if section.use != "resample"})
+    sampled = sum((actions_after[agent] - given[agent]) * limit for agent, limit in max_tokens.items())
     return CounterfactualBound(
         rollouts=float(count * sum(max_turns[agent] for agent in replaced_agents)),
         actions=count * sum(actions_after.values()),
-        tokens=count
-        * sum((actions_after[agent] - with_counterfactuals[agent]) * tokens for agent, tokens in max_tokens.items()),
+        tokens=count * sampled,
     )
 
 
@@ -237,20 +207,8 @@ def _group_siblings(trajectories: Sequence[Trajectory]) -> SiblingActions:
 
 
 def _observation(step: Step) -> tuple[object, ...]:
-    """Observation of an agent when it acted: messages and tools."""
     return step.messages, step.tools, step.own_tools
 
 
-def _text_completion(text: str) -> Completion:
-    return Completion(text=text, prompt_tokens=None, tokens=None, logprobs=None, finish="stop")
-
-
 def _with_recorded_steps(replay: Replay, begun: Replay | None) -> Replay:
-    """`replay` extended by what an earlier process recorded of the same rollout."""
     return replay if begun is None else replace(replay, steps=(*replay.steps, *begun.steps), lost=begun.lost)
-
-
-def _to_counterfactual(replacement: Replacement, rollout: Trajectory) -> Counterfactual:
-    return Counterfactual(
-        position=replacement.position, number=replacement.number, outcome=rollout.outcome, error=rollout.error
-    )

@@ -26,7 +26,7 @@ class Replay:
     replacement: Completion | None = None
 
     def step(self, position: int) -> Step | None:
-        """The recorded step at `position`, or None."""
+        """The recorded step at `position`."""
         return next((step for step in self.steps if step.position == position), None)
 
     def ended_before(self, position: int) -> bool:

@@ -10,18 +10,7 @@ from random import Random
 
 from mappa_core.errors import ConfigError, ToolError, WorkflowError
 from mappa_core.protocols import Bench
-from mappa_core.records import (
-    Completion,
-    Failure,
-    Message,
-    Role,
-    Step,
-    Task,
-    ToolCall,
-    ToolSpec,
-    Trajectory,
-    Verdict,
-)
+from mappa_core.records import Completion, Failure, Message, Role, Step, Task, ToolCall, ToolSpec, Trajectory, Verdict
 from mappa_core.rollout.replay import ActionRequest, Replay, check_same_request, check_same_sample
 from mappa_core.rollout.scenes import live_scene
 from mappa_core.rollout.team import Job, Recorder, Team

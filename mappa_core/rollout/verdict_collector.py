@@ -15,9 +15,9 @@ from mappa_core.rollout.team import NamedCoach, Recorder, Team
 
 
 class VerdictCollector:
-    """Requests verdicts of the team's coaches. A live verdict is requested in a task of `background` as soon as its
-    step is done, unless its coach judges whole trajectories; those, and hindsight verdicts, are requested in `finish`.
-    Verdicts in `recorded` are reused. The workflow may run programs on `bench` to describe the truth."""
+    """Requests verdicts of the team's coaches, and reuses those in `recorded`. A live verdict is requested in a task of
+    `background` as soon as its step is done, unless its coach judges whole trajectories; those, and hindsight verdicts,
+    are requested in `finish`. The workflow may run programs on `bench` to describe the truth."""
 
     def __init__(
         self, team: Team, *, recorder: Recorder, background: asyncio.TaskGroup, recorded: Replay, bench: Bench
@@ -41,11 +41,8 @@ class VerdictCollector:
             self._live[scene.step.id] = self._background.create_task(self._judge_step(judge, scene))
 
     async def live_verdict(self, step: Step) -> Verdict | None:
-        """Wait for the live verdict of a step; None if no coach judges its agent.
-
-        Raises:
-            ConfigError: its coach judges whole trajectories, so there is no verdict before the end.
-        """
+        """Wait for the live verdict of a step; None if no coach judges its agent. Raises ConfigError if its coach
+        judges whole trajectories."""
         if step.id in self._live:
             return await asyncio.shield(self._live[step.id])
         if step.agent in self._team.coach_of:
@@ -56,8 +53,7 @@ class VerdictCollector:
         return None
 
     async def finish(self, trajectory: Trajectory) -> tuple[Verdict, ...]:
-        """All verdicts of a trajectory that has ended. A failed trajectory has no outcome, so it gets no hindsight
-        verdicts."""
+        """All verdicts of a trajectory that has ended; without an outcome, a failed one gets none in hindsight."""
         live = await asyncio.gather(*self._live.values())
         late = [self._judge_batch("live", self._team.coach_of[group[0].step.agent], group) for group in self._batches()]
         hindsight = self._team.hindsight
@@ -106,7 +102,6 @@ class VerdictCollector:
 
 
 def _is_settled(given: Sequence[Verdict]) -> bool:
-    """Whether the last verdict stands and need not be requested again."""
     return bool(given) and given[-1].status != "failed"
 
 

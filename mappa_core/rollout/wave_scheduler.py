@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from typing import Any
 
 from mappa_core.errors import WorkflowError
 from mappa_core.protocols import Sampler
 from mappa_core.records import Completion, Sampling
-
-
-@dataclass(slots=True)
-class _Request:
-    key: str
-    admitted: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class WaveScheduler:
@@ -27,7 +20,7 @@ class WaveScheduler:
     def __init__(self, *, waves: bool) -> None:
         self._waves = waves
         self._running: set[str] = set()
-        self._waiting: dict[str, _Request] = {}
+        self._waiting: dict[str, asyncio.Future[None]] = {}
 
     def add_trajectory(self, trajectory: str) -> None:
         """Register a running trajectory: waves wait for it."""
@@ -46,22 +39,21 @@ class WaveScheduler:
                     "two actions of one trajectory at once cannot be sampled in a fixed order: await them one after "
                     "the other, or set engine.options.deterministic=false"
                 )
-            request = _Request(trajectory)
-            self._waiting[trajectory] = request
+            admitted = self._waiting[trajectory] = asyncio.get_running_loop().create_future()
             self._admit_wave_if_complete()
-            await request.admitted
+            await admitted
         return await sampler.sample(prompt, sampling)
 
     def _admit_wave_if_complete(self) -> None:
         if not self._waiting or self._running - self._waiting.keys():
             return
-        wave = sorted(self._waiting.values(), key=lambda request: request.key)
+        wave = [self._waiting[trajectory] for trajectory in sorted(self._waiting)]
         self._waiting.clear()
         # Deferred: the request that completes the wave must be waiting too, or it would be sampled out of order.
         asyncio.get_running_loop().call_soon(_admit, wave)
 
 
-def _admit(wave: list[_Request]) -> None:
-    for request in wave:
-        if not request.admitted.done():
-            request.admitted.set_result(None)
+def _admit(wave: list[asyncio.Future[None]]) -> None:
+    for admitted in wave:
+        if not admitted.done():
+            admitted.set_result(None)

@@ -15,33 +15,19 @@ The estimated objective, R being the reward of an action:
 Sums over other agents' actions are the task of shapers (`return_to_go`).
 """
 
-from mappa_core.credit.estimators.gae import Gae, GaeOptions
-from mappa_core.credit.estimators.gigpo import Gigpo, GigpoOptions
-from mappa_core.credit.estimators.grpo import DrGrpo, DrGrpoOptions, Grpo, GrpoOptions, Rloo, RlooOptions
-from mappa_core.credit.estimators.reinforce import (
-    Reinforce,
-    ReinforceOptions,
-    ReinforcePlusPlus,
-    ReinforcePlusPlusBaseline,
-    ReinforcePlusPlusBaselineOptions,
-    ReinforcePlusPlusOptions,
-)
-
-__all__ = [
-    "DrGrpo",
-    "DrGrpoOptions",
-    "Gae",
-    "GaeOptions",
-    "Gigpo",
-    "GigpoOptions",
-    "Grpo",
-    "GrpoOptions",
-    "Reinforce",
-    "ReinforceOptions",
-    "ReinforcePlusPlus",
-    "ReinforcePlusPlusBaseline",
-    "ReinforcePlusPlusBaselineOptions",
-    "ReinforcePlusPlusOptions",
-    "Rloo",
-    "RlooOptions",
-]
+from mappa_core.credit.estimators.gae import Gae as Gae
+from mappa_core.credit.estimators.gae import GaeOptions as GaeOptions
+from mappa_core.credit.estimators.gigpo import Gigpo as Gigpo
+from mappa_core.credit.estimators.gigpo import GigpoOptions as GigpoOptions
+from mappa_core.credit.estimators.grpo import DrGrpo as DrGrpo
+from mappa_core.credit.estimators.grpo import DrGrpoOptions as DrGrpoOptions
+from mappa_core.credit.estimators.grpo import Grpo as Grpo
+from mappa_core.credit.estimators.grpo import GrpoOptions as GrpoOptions
+from mappa_core.credit.estimators.grpo import Rloo as Rloo
+from mappa_core.credit.estimators.grpo import RlooOptions as RlooOptions
+from mappa_core.credit.estimators.reinforce import Reinforce as Reinforce
+from mappa_core.credit.estimators.reinforce import ReinforceOptions as ReinforceOptions
+from mappa_core.credit.estimators.reinforce import ReinforcePlusPlus as ReinforcePlusPlus
+from mappa_core.credit.estimators.reinforce import ReinforcePlusPlusBaseline as ReinforcePlusPlusBaseline
+from mappa_core.credit.estimators.reinforce import ReinforcePlusPlusBaselineOptions as ReinforcePlusPlusBaselineOptions
+from mappa_core.credit.estimators.reinforce import ReinforcePlusPlusOptions as ReinforcePlusPlusOptions

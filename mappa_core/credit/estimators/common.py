@@ -83,8 +83,7 @@ def token_rewards(experience: Experience, rows: ActiveRows, kl_coef: float) -> F
 
 
 def row_rewards(experience: Experience, rows: ActiveRows, kl_coef: float) -> Float64:
-    """Return the penalised reward of every row, (K,): its reward minus `kl_coef` times the sum of k1 over its
-    tokens."""
+    """Return the reward of every row minus `kl_coef` times the sum of k1 over its tokens, (K,)."""
     return rows.reward - kl_coef * rows.sum_per_row(token_k1(experience, rows, kl_coef))
 
 
@@ -118,13 +117,12 @@ def whiten(experience: Experience, rows: ActiveRows, values: Float64, normalize:
 def scatter_to_tokens(
     experience: Experience, rows: ActiveRows, advantages: Float64, targets: Float64 | None = None
 ) -> Advantages:
-    """Scatter the rows' per-token advantages (M,) and value targets (M,) to all tokens (N,), with 0 and NaN
-    elsewhere."""
+    """Scatter the rows' advantages and value targets (M,) to all tokens (N,), with 0 and NaN elsewhere."""
     all_advantages = np.zeros(len(experience.tokens), dtype=np.float32)
     all_advantages[rows.tokens] = advantages
     if targets is None:
         return Advantages(advantages=all_advantages)
-    all_targets = np.full(len(experience.tokens), np.nan, dtype=np.float32)
+    all_targets = np.full_like(all_advantages, np.nan)
     all_targets[rows.tokens] = targets
     return Advantages(advantages=all_advantages, value_targets=all_targets)
 

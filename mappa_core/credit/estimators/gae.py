@@ -20,7 +20,7 @@ from mappa_core.credit.estimators.grouping import AgentTurns
 from mappa_core.credit.ragged import element_indices, lengths_to_offsets, returns_to_go
 from mappa_core.errors import ConfigError
 from mappa_core.experience import Advantages, Experience
-from mappa_core.records import Bool, Float64
+from mappa_core.records import Float64
 
 
 @dataclass
@@ -70,7 +70,9 @@ class Gae:
         rows, options = ActiveRows.from_experience(experience), self._options
         turns = AgentTurns.from_rows(experience, rows)
         values = _values(experience, rows)
-        known = _has_known_return(turns) if options.gamma > 0 else np.ones(len(rows.index), np.bool_)
+        known = np.ones(len(rows.index), np.bool_)  # (K,) whether the further return is known
+        if options.gamma > 0:
+            known[turns.order[turns.offsets[1:][~turns.finished] - 1]] = False
         tokens = np.repeat(known, rows.lengths)
         path = element_indices(rows.offsets, turns.order)
         ends = lengths_to_offsets(rows.lengths[turns.order])[turns.offsets]
@@ -87,7 +89,6 @@ class Gae:
 
 
 def _values(experience: Experience, rows: ActiveRows) -> Float64:
-    """Return the values of the rows' tokens, (M,)."""
     if experience.values is None:
         raise ConfigError(
             "estimator gae: the experience has no values; give the policies that it serves a value head "
@@ -103,10 +104,3 @@ def _values(experience: Experience, rows: ActiveRows) -> Float64:
             f"set policies.{policy}.value_head=true, or, where it has one, look at what it learned"
         )
     return values
-
-
-def _has_known_return(turns: AgentTurns) -> Bool:
-    """Mask of the rows whose further return is known, (K,): all but the last ones of unfinished trajectories."""
-    known = np.ones(len(turns.order), np.bool_)
-    known[turns.order[turns.offsets[1:][~turns.finished] - 1]] = False
-    return known

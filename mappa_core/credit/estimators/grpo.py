@@ -10,7 +10,24 @@ from mappa_core.credit.estimators.common import ActiveRows, row_rewards, scatter
 from mappa_core.credit.estimators.grouping import GroupBaseline, GroupBy, assign_groups
 from mappa_core.errors import ConfigError
 from mappa_core.experience import Advantages, Experience
-from mappa_core.records import Int64
+from mappa_core.records import Float64, Int64
+
+
+class _GroupRelative:
+    """Base of the estimators: an advantage per row, relative to the row's group, on every token of the row."""
+
+    def __init__(self, options: RlooOptions | GrpoOptions) -> None:
+        self._options = options
+
+    def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
+        rows, options = ActiveRows.from_experience(experience), self._options
+        group = assign_groups(experience, rows, options.groups)
+        reward = row_rewards(experience, rows, options.kl_coef)
+        baseline = GroupBaseline.from_rewards(reward, group, experience.trajectory[rows.index])
+        return scatter_to_tokens(experience, rows, rows.repeat_per_token(self._advantages(baseline, group))), state
+
+    def _advantages(self, baseline: GroupBaseline, group: Int64) -> Float64:
+        raise NotImplementedError
 
 
 @dataclass
@@ -23,7 +40,7 @@ class RlooOptions:
     """KL penalty per nat of the row's summed k1 against the reference policy; 0: no reference policy."""
 
 
-class Rloo:
+class Rloo(_GroupRelative):
     """REINFORCE leave-one-out (Ahmadian et al. 2024, arXiv:2402.14740): `A_i = R_i - mean of the group's other R` on
     every token of the row. The others are rows of other trajectories, which in `turn` groups of n are all except the
     row itself: `A_i = (R_i - mean) * n / (n - 1)`.
@@ -33,13 +50,8 @@ class Rloo:
     have siblings.
     """
 
-    def __init__(self, options: RlooOptions) -> None:
-        self._options = options
-
-    def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
-        rows = ActiveRows.from_experience(experience)
-        baseline, _ = _compare_with_group(experience, rows, self._options.groups, self._options.kl_coef)
-        return scatter_to_tokens(experience, rows, rows.repeat_per_token(baseline.leave_one_out)), state
+    def _advantages(self, baseline: GroupBaseline, group: Int64) -> Float64:
+        return baseline.leave_one_out
 
 
 @dataclass
@@ -54,7 +66,7 @@ class GrpoOptions:
     """KL penalty per nat of the row's summed k1 against the reference policy; 0: no reference policy."""
 
 
-class Grpo:
+class Grpo(_GroupRelative):
     """GRPO (Shao et al. 2024, arXiv:2402.03300): `A = (R - mean) / (std + eps)` in the group, sample standard
     deviation, on every token of the row. A row without siblings has advantage 0.
 
@@ -65,27 +77,19 @@ class Grpo:
     def __init__(self, options: GrpoOptions) -> None:
         if not options.eps > 0:
             raise ConfigError(f"grpo: eps is {options.eps:g}; it must be above 0, for groups of equal rewards")
-        self._options = options
+        super().__init__(options)
+        self._eps = options.eps
 
-    def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
-        rows = ActiveRows.from_experience(experience)
-        baseline, group = _compare_with_group(experience, rows, self._options.groups, self._options.kl_coef)
-        return scatter_to_tokens(
-            experience, rows, rows.repeat_per_token(baseline.normalize(group, self._options.eps))
-        ), state
+    def _advantages(self, baseline: GroupBaseline, group: Int64) -> Float64:
+        return baseline.normalize(group, self._eps)
 
 
 @dataclass
-class DrGrpoOptions:
+class DrGrpoOptions(RlooOptions):
     """Dr. GRPO: reward minus the mean of its group."""
 
-    groups: GroupBy = "turn"
-    """Groups within one agent and task: `turn` (same turn), `state` (same prompt), `episode` (all actions)."""
-    kl_coef: float = 0.0
-    """KL penalty per nat of the row's summed k1 against the reference policy; 0: no reference policy."""
 
-
-class DrGrpo:
+class DrGrpo(_GroupRelative):
     """Dr. GRPO (Liu et al. 2025, arXiv:2503.20783): `A = R - mean` of the group, on every token of the row. A row
     without siblings has advantage 0.
 
@@ -93,19 +97,5 @@ class DrGrpo:
     Dr. GRPO, dividing the sum over tokens by a fixed length, belongs to the loss (`train.mean`), not to the estimator.
     """
 
-    def __init__(self, options: DrGrpoOptions) -> None:
-        self._options = options
-
-    def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
-        rows = ActiveRows.from_experience(experience)
-        baseline, _ = _compare_with_group(experience, rows, self._options.groups, self._options.kl_coef)
-        return scatter_to_tokens(experience, rows, rows.repeat_per_token(baseline.centred)), state
-
-
-def _compare_with_group(
-    experience: Experience, rows: ActiveRows, groups: GroupBy, kl_coef: float
-) -> tuple[GroupBaseline, Int64]:
-    """Compare the rows' rewards with their groups; returns the baseline and the groups."""
-    group = assign_groups(experience, rows, groups)
-    reward = row_rewards(experience, rows, kl_coef)
-    return GroupBaseline.from_rewards(reward, group, experience.trajectory[rows.index]), group
+    def _advantages(self, baseline: GroupBaseline, group: Int64) -> Float64:
+        return baseline.centred

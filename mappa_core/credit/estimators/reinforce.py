@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from mappa_core.credit.estimators.common import (
     ActiveRows,
     Normalize,
@@ -48,10 +46,9 @@ class Reinforce:
     def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
         rows = ActiveRows.from_experience(experience)
         reward = row_rewards(experience, rows, self._options.kl_coef)
-        baselines = {"none": np.zeros_like(reward), "mean": group_mean(reward, experience.policy[rows.index])}
-        return scatter_to_tokens(
-            experience, rows, rows.repeat_per_token(reward - baselines[self._options.baseline])
-        ), state
+        if self._options.baseline == "mean":
+            reward = reward - group_mean(reward, experience.policy[rows.index])
+        return scatter_to_tokens(experience, rows, rows.repeat_per_token(reward)), state
 
 
 @dataclass
