@@ -20,7 +20,7 @@ from mappa_core.protocols import Coach, Stage, Workflow
 from mappa_core.records import Completion, Message, Role, Sampling, Scene, Task, Verdict
 from mappa_core.rollout.collector import RolloutCollector
 from mappa_core.rollout.team import Job, NamedCoach, Team
-from mappa_core.store import Store
+from mappa_core.store.writer import Store
 from mappa_core.testing import ScriptedSampler
 
 AGENTS, TURNS, EPISODES = ("one", "two", "three"), 4, 32

@@ -37,7 +37,7 @@ from mappa_core.protocols import Stage, Workflow, Workspace
 from mappa_core.records import Message, Role, Sampling, Task, ToolLimits, ToolResult, ToolSpec
 from mappa_core.rollout.collector import RolloutCollector
 from mappa_core.rollout.team import Job, NamedCoach, Team
-from mappa_core.store import Store
+from mappa_core.store.writer import Store
 from mappa_core.testing import FixedCoach, ScriptedSampler
 
 HERE = Path(__file__).resolve().parent

@@ -20,7 +20,7 @@ from docstrings import dataclass_docs, doc_of, exported_names, field_docs, first
 from mappa_core import errors, hookspecs, protocols, records, runs
 from mappa_core.config.schema import SETTING_KEY, RunConfig, Use
 from mappa_core.plugins import KIND_NAMES, KINDS_WITH_HOOK, Registry, load_plugins
-from mappa_core.store import folder, schema
+from mappa_core.store import folder
 from mappa_core.store.schema import Database
 
 front = importlib.import_module("mappa_core.cli.main")
@@ -250,7 +250,8 @@ def exit_page() -> str:
 def store_page() -> str:
     """What a run leaves on disk."""
     layout = (inspect.getdoc(folder) or "").split("\n\n")
-    about = (inspect.getdoc(schema) or "").split("\n\n")
+    comment = Path(folder.__file__).with_name("schema.sql").read_text("utf-8").partition("\n\n")[0]
+    about = re.sub("^-- ?", "", comment, flags=re.MULTILINE).split("\n\n")
     with tempfile.TemporaryDirectory() as place:
         database = Database.create(Path(place) / "run.db")
         rows = database.rows("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT GLOB 'texts_*'")
@@ -264,8 +265,7 @@ def store_page() -> str:
             layout[2],
             "## run.db",
             about[0],
-            f"```text\n{textwrap.dedent(about[1])}\n```",
-            *about[2:],
+            *(f"```text\n{textwrap.dedent(part)}\n```" if part.startswith(" ") else part for part in about[1:]),
             f"```sql\n{tables}\n```",
             "## From Python",
             "`mappa_core.runs` opens a run without a lock, also while it trains: see [Runs from Python](../runs.md). "

@@ -19,16 +19,12 @@ from mappa_core.errors import CoachError, RunError
 from mappa_core.records import Verdict
 from mappa_core.store.codec import from_json, to_json
 from mappa_core.store.files import storage_errors
-from mappa_core.store.schema import database_errors
+from mappa_core.store.schema import JOURNAL_PAGES, connect, database_errors, fold_journal
 
 CASSETTE_SCHEMA = 1
 _APPLICATION_ID = 0x4D434153
 """`PRAGMA application_id` of a cassette, which distinguishes it from other databases."""
 _MAGIC = b"SQLite format 3\0"
-_JOURNAL_PAGES = 8000
-"""Pages (of 4 KiB) that the journal may hold before a checkpoint, which waits for the disk."""
-_BUSY_TIMEOUT_S = 30.0
-"""Seconds to wait for another process that is writing."""
 
 
 def open_cassette(mode: CassetteMode, path: Path) -> CassetteFile | None:
@@ -46,7 +42,7 @@ def open_cassette(mode: CassetteMode, path: Path) -> CassetteFile | None:
     _check_file(path, needed=mode == "replay")
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    connection = _connect(path, "ro" if mode == "replay" else "rwc")
+    connection = connect(path, "ro" if mode == "replay" else "rwc")
     try:
         with database_errors(path):
             if mode != "replay":
@@ -55,7 +51,7 @@ def open_cassette(mode: CassetteMode, path: Path) -> CassetteFile | None:
             if mode != "replay":
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = NORMAL")
-                connection.execute(f"PRAGMA wal_autocheckpoint = {_JOURNAL_PAGES}")
+                connection.execute(f"PRAGMA wal_autocheckpoint = {JOURNAL_PAGES}")
     except BaseException:
         connection.close()
         raise
@@ -103,12 +99,7 @@ class CassetteFile:
         """Merge the journal into the file, unless another process still uses it, and close it."""
         try:
             if not self._replays_only:
-                self._connection.execute("PRAGMA busy_timeout = 0")
-                self._connection.execute("PRAGMA journal_mode = DELETE")
-        except sqlite3.OperationalError as error:
-            # The last process to close it merges the journal; the file is complete with the journal beside it.
-            if error.sqlite_errorcode not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL):
-                raise
+                fold_journal(self._connection)
         finally:
             self._connection.close()
 
@@ -126,12 +117,6 @@ def _check_file(path: Path, *, needed: bool) -> None:
             return
         if start and start != _MAGIC:
             raise RunError(f"{path} is no cassette: it is not a database")
-
-
-def _connect(path: Path, access: str) -> sqlite3.Connection:
-    with database_errors(path):
-        where = f"{path.absolute().as_uri()}?mode={access}"
-        return sqlite3.connect(where, uri=True, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
 
 
 def _create_tables(connection: sqlite3.Connection) -> None:

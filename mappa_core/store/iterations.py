@@ -21,7 +21,7 @@ from mappa_core.store.iteration_report import (
     VerdictCount,
 )
 from mappa_core.store.queries import load_events
-from mappa_core.store.schema import DATABASE_SCHEMA, ITERATIONS_TABLE, Database
+from mappa_core.store.schema import DATABASE_SCHEMA, Database
 from mappa_core.store.summary import Interval
 
 Flat = Mapping[str, float]
@@ -57,7 +57,7 @@ def upgrade_iterations(database: Database) -> None:
     reports = _load_flat(database)
     with database.transaction() as connection:
         connection.execute("DROP TABLE iterations")
-        connection.execute(ITERATIONS_TABLE)
+        connection.execute("CREATE TABLE iterations (number INTEGER PRIMARY KEY, report TEXT NOT NULL)")
         rows = [(report.iteration, database.pack(report)) for report in reports]
         connection.executemany("INSERT INTO iterations VALUES (?, ?)", rows)
         connection.execute(f"PRAGMA user_version = {DATABASE_SCHEMA}")

@@ -1,28 +1,11 @@
-"""Schema of `run.db`: one SQLite database per run, schema 2 (`PRAGMA user_version`).
-
-    meta           name, value                     `run` (an id), `generation` (see `Store`)
-    blobs          address, data                   long strings and arrays, once by content (see `codec`)
-    trajectories   number, id, split, iteration, sample, task_id, stratum, task, finished, outcome, error, seconds
-    steps          id, trajectory, position, agent, turn, policy, tokens, finish, body
-    verdicts       step, id, number, coach, phase, status, score, blame, body
-    iterations     number, report
-    events         number, time, kind, body
-    facets, texts  search index of trajectories (see `indexing`)
-
-`task`, `outcome`, `error`, `body`, `verdict` and `report` are packed records (JSON, see `codec`); the other columns
-repeat values that SQL queries need. `number` of a trajectory counts them in the order in which they began. `finished`
-is 0 until it ends; an `error` is the Failure it ended with. `tokens` counts sampled tokens and is NULL for policies
-behind an API. `number` of a verdict counts those on its step as they came; `score` is points 0-10, NULL unless scored.
-`time` is seconds since the epoch, `seconds` a duration.
-
-Schema 1, of mappa-core 0.1.0, held flat `metrics` of an iteration (see `iterations`).
-"""
+"""Database `run.db` of a run; `schema.sql` describes its tables."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -30,42 +13,15 @@ from uuid import uuid4
 from mappa_core.errors import RunError
 from mappa_core.store.codec import pack, unpack
 from mappa_core.store.files import fsync_path, storage_errors
-from mappa_core.store.search_index import index_tables
 
 T = TypeVar("T")
 
 DATABASE_NAME = "run.db"
 DATABASE_SCHEMA = 2
-OLDEST_SCHEMA = 1
-ITERATIONS_TABLE = "CREATE TABLE iterations (number INTEGER PRIMARY KEY, report TEXT NOT NULL);"
-_JOURNAL_PAGES = 8000
+JOURNAL_PAGES = 8000
 """Pages (of 4 KiB) that the journal may hold before a checkpoint: frequent ones cost more than the writes."""
 _KNOWN_BLOBS = 100_000
 """Maximum number of stored addresses that a writer caches, to avoid writing blobs again."""
-_TABLES = f"""
-CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE blobs (address TEXT PRIMARY KEY, data BLOB NOT NULL);
-CREATE TABLE trajectories (
-    number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, split TEXT NOT NULL, iteration INTEGER NOT NULL,
-    sample INTEGER NOT NULL, task_id TEXT NOT NULL, stratum TEXT NOT NULL, task TEXT NOT NULL,
-    finished INTEGER NOT NULL DEFAULT 0, outcome TEXT, error TEXT, seconds REAL
-);
-CREATE INDEX trajectories_by_iteration ON trajectories (split, iteration);
-CREATE TABLE steps (
-    id TEXT PRIMARY KEY, trajectory TEXT NOT NULL REFERENCES trajectories (id) ON DELETE CASCADE,
-    position INTEGER NOT NULL, agent TEXT NOT NULL, turn INTEGER NOT NULL, policy TEXT NOT NULL,
-    tokens INTEGER, finish TEXT NOT NULL, body TEXT NOT NULL, UNIQUE (trajectory, position)
-);
-CREATE TABLE verdicts (
-    step TEXT NOT NULL REFERENCES steps (id) ON DELETE CASCADE, id TEXT NOT NULL, number INTEGER NOT NULL,
-    coach TEXT NOT NULL, phase TEXT NOT NULL, status TEXT NOT NULL, score REAL, blame TEXT, body TEXT NOT NULL,
-    PRIMARY KEY (step, id)
-) WITHOUT ROWID;
-{ITERATIONS_TABLE}
-CREATE TABLE events (number INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL);
-CREATE INDEX events_by_kind ON events (kind);
-"""
-
 _BATCH_ROWS = 500
 _STORAGE = {
     sqlite3.SQLITE_FULL: "there is no space left; free some or choose another folder with run.root",
@@ -107,21 +63,27 @@ class Database:
         """Create a database for writing. Raises RunError if it exists or the storage fails."""
         if path.exists():
             raise RunError(f"{path} exists already")
-        database = cls(path, _connect(path, "rwc"))
+        database = cls(path, connect(path, "rwc"))
         with database_errors(path):
-            tables = _TABLES + index_tables(database.connection)
-            database.connection.executescript(f"BEGIN; {tables} PRAGMA user_version = {DATABASE_SCHEMA}; COMMIT")
+            database.connection.executescript(
+                f"BEGIN; {database._tables()} PRAGMA user_version = {DATABASE_SCHEMA}; COMMIT"
+            )
             values = [("run", uuid4().hex), ("generation", 0)]
             database.connection.executemany("INSERT INTO meta VALUES (?, ?)", values)
         database._prepare()
         return database
+
+    def _tables(self) -> str:
+        has_fts5 = self.rows("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'")
+        names = ("schema.sql", "texts.sql") if has_fts5 else ("schema.sql",)
+        return "".join(files(__package__).joinpath(name).read_text("utf-8") for name in names)
 
     @classmethod
     def open(cls, path: Path, *, write: bool) -> Database:
         """Open a database. Raises RunError if it is missing, no run database, of a newer schema or cannot be opened."""
         if not path.is_file():
             raise RunError(f"{path.parent} is not a run folder: it has no {path.name}")
-        database = cls(path, _connect(path, "rw" if write else "ro"))
+        database = cls(path, connect(path, "rw" if write else "ro"))
         try:
             database._check_schema()
             if write:
@@ -139,7 +101,7 @@ class Database:
                 f"{self.path} has schema {version}, newer than {DATABASE_SCHEMA}, the newest that this version of "
                 "Mappa knows: use the version that wrote it, or a later one"
             )
-        if version < OLDEST_SCHEMA:
+        if version < 1:
             raise RunError(f"{self.path} is no database of a run")
         self.schema = version
 
@@ -149,7 +111,7 @@ class Database:
             if mode != "wal":
                 raise RunError(f"{self.path}: its file system holds no live database: set store.scratch to a local one")
             self.connection.execute("PRAGMA synchronous = NORMAL")
-            self.connection.execute(f"PRAGMA wal_autocheckpoint = {_JOURNAL_PAGES}")
+            self.connection.execute(f"PRAGMA wal_autocheckpoint = {JOURNAL_PAGES}")
             self.connection.execute("PRAGMA foreign_keys = ON")
 
     @contextmanager
@@ -232,6 +194,19 @@ class Database:
         self.connection.close()
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
+def connect(path: Path, mode: str) -> sqlite3.Connection:
+    """Connect to a database; `mode` is that of SQLite's URIs (ro, rw, rwc). Waits up to 30 s for another writer."""
     with database_errors(path):
         return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=30.0)
+
+
+def fold_journal(connection: sqlite3.Connection) -> None:
+    """Merge the journal of a database into it, so that a single file is left."""
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.OperationalError as error:
+        # Another process still holds it, or there is no space: the journal stays until the last one that closes the
+        # database, or the next open, merges it.
+        if error.sqlite_errorcode not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL):
+            raise

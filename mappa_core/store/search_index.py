@@ -1,23 +1,4 @@
-"""Search index of a run: facets of trajectories and a full-text index. The tables are created with the database and
-filled as records are written.
-
-    facets   trajectory, name, value      values by which trajectories can be filtered
-    texts    task, said, printed, judged  a contentless FTS5 index of the words of trajectories that ended
-
-`trajectory` is `trajectories.number`. Names of facets, whose values are names or numbers:
-
-    stratum            of the task
-    agent              that acted
-    score/<agent>      points 0-10 of every scored verdict on an action of the agent
-    blame              an agent that a verdict blames
-    disagreement       points between the highest and the lowest member of a verdict
-    verdict            `failed` or `abstained`: a verdict without a score
-    breach             the kind of a breach of the hand-off contract
-    outcome/<name>     a figure of the outcome
-    failure            the kind of error with which it ended
-
-A row of `texts` belongs to the trajectory `rowid / MAX_ENDINGS`.
-"""
+"""Writer of a run's search index: the tables `facets` and `texts` (see `schema.sql`)."""
 
 from __future__ import annotations
 
@@ -30,24 +11,6 @@ Facet = tuple[str, str | float]
 
 MAX_ENDINGS = 16
 """Maximum number of indexed endings per trajectory: a lost one continues after a resume and ends again."""
-FACETS = """
-CREATE TABLE facets (
-    trajectory INTEGER NOT NULL REFERENCES trajectories (number) ON DELETE CASCADE,
-    name TEXT NOT NULL, value NOT NULL, PRIMARY KEY (trajectory, name, value)
-) WITHOUT ROWID;
-CREATE INDEX facets_by_value ON facets (name, value);
-"""
-TEXTS = """
-CREATE VIRTUAL TABLE texts USING fts5 (
-    task, said, printed, judged, content = '', tokenize = "unicode61 tokenchars '_'"
-);
-"""
-
-
-def index_tables(connection: sqlite3.Connection) -> str:
-    """SQL that creates the tables in a new database. If SQLite lacks FTS5, a run has no `texts`."""
-    has_fts5 = connection.execute("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'").fetchone()
-    return FACETS if has_fts5 is None else FACETS + TEXTS
 
 
 def has_table(connection: sqlite3.Connection, name: str) -> bool:

@@ -6,7 +6,6 @@ the last `flush`, which every checkpoint calls.
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,15 +17,8 @@ from mappa_core.records import Failure, Step, Task, Trajectory, Usage, Verdict
 from mappa_core.store.files import fsync_path, storage_errors
 from mappa_core.store.iteration_report import IterationReport
 from mappa_core.store.iterations import load_iterations, upgrade_iterations
-from mappa_core.store.queries import (
-    Event,
-    load_error,
-    load_events,
-    load_outcome,
-    load_steps,
-    load_verdicts,
-)
-from mappa_core.store.schema import Database
+from mappa_core.store.queries import Event, load_error, load_events, load_outcome, load_steps, load_verdicts
+from mappa_core.store.schema import Database, fold_journal
 from mappa_core.store.search_index import SearchIndex
 
 _PAID_USAGE = """
@@ -72,7 +64,9 @@ class Store:
     @staticmethod
     def create(path: Path) -> None:
         """Create an empty database. Raises RunError if it exists or the storage fails."""
-        _fold_journal(Database.create(path))
+        database = Database.create(path)
+        fold_journal(database.connection)
+        database.close()
 
     @property
     def run(self) -> str:
@@ -210,7 +204,8 @@ class Store:
     def close(self) -> None:
         """Flush and close the database: a single file is left, which can be copied and read anywhere."""
         self.flush()
-        _fold_journal(self._database)
+        fold_journal(self._database.connection)
+        self._database.close()
         if self._database.path != self.path:
             self._database.path.unlink()
 
@@ -247,15 +242,3 @@ def _is_current(live: Path, generation: int) -> bool:
 def _increment_generation(database: Database) -> None:
     with database.transaction() as connection:
         connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'generation'")
-
-
-def _fold_journal(database: Database) -> None:
-    """Close a database and merge its journal into it."""
-    database.connection.execute("PRAGMA busy_timeout = 0")
-    try:
-        database.connection.execute("PRAGMA journal_mode = DELETE")
-    except sqlite3.OperationalError as error:
-        # A reader still holds it, or there is no space: the journal stays until the next open merges it.
-        if error.sqlite_errorcode not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL):
-            raise
-    database.close()

@@ -18,7 +18,7 @@ from mappa_core.records import (
     Verdict,
     VersionSpan,
 )
-from mappa_core.store import RunFolder
+from mappa_core.store.folder import RunFolder
 
 SYSTEM = "You are a careful solver of word problems. " * 10
 

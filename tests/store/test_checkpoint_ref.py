@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 
 from mappa_core.errors import RunError
-from mappa_core.store import RunFolder
 from mappa_core.store.checkpoint import BestCheckpoint
 from mappa_core.store.checkpoint_ref import resolve_checkpoint
+from mappa_core.store.folder import RunFolder
 
 
 @pytest.fixture

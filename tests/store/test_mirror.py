@@ -11,8 +11,8 @@ import fsspec
 import pytest
 
 from mappa_core.errors import ConfigError, RunError
-from mappa_core.store import Checkpoints, RunFolder
-from mappa_core.store.checkpoint import BestCheckpoint
+from mappa_core.store.checkpoint import BestCheckpoint, Checkpoints
+from mappa_core.store.folder import RunFolder
 from mappa_core.store.mirror import Mirror
 
 

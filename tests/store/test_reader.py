@@ -8,7 +8,8 @@ import pytest
 from mappa_core.errors import RunError
 from mappa_core.records import Failure, Step, Task, Trajectory, Verdict
 from mappa_core.runs import RunReader
-from mappa_core.store import RunFolder, to_json
+from mappa_core.store.codec import to_json
+from mappa_core.store.folder import RunFolder
 
 Make = Callable[..., Step]
 Judge = Callable[..., Verdict]

@@ -16,7 +16,7 @@ from mappa_core.errors import RunError
 from mappa_core.records import Breach, Completion, Failure, Message, Step, Task, ToolResult, Trajectory, Verdict
 from mappa_core.runs import RunReader, TrajectoryFilter
 from mappa_core.runs.search import to_fts_query
-from mappa_core.store import RunFolder
+from mappa_core.store.folder import RunFolder
 
 AGENTS = ("solver", "executor", "verifier")
 STRATA = ("sum", "product", "odd \"%_'")

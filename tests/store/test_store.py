@@ -11,7 +11,9 @@ import pytest
 from mappa_core.errors import ReplayError, RunError
 from mappa_core.records import Failure, Step, Task, Trajectory, Usage, Verdict
 from mappa_core.runs import IterationReport, RunReader
-from mappa_core.store import RunFolder, Store, to_json
+from mappa_core.store.codec import to_json
+from mappa_core.store.folder import RunFolder
+from mappa_core.store.writer import Store
 
 Make = Callable[..., Step]
 Judge = Callable[..., Verdict]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mappa_core.errors import RunError
-from mappa_core.store import (
-    AgentSummary,
+from mappa_core.store.agent_columns import AgentSummary
+from mappa_core.store.summary import (
     CoachSummary,
     EvalSummary,
     FigureSummary,

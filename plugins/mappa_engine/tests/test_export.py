@@ -14,8 +14,8 @@ from mappa_core.config.schema import TrainSection
 from mappa_core.experience import Advantages
 from mappa_core.protocols import Lora, PolicySpec
 from mappa_core.records import Sampling
-from mappa_core.store import RunFolder
 from mappa_core.store.checkpoint import POLICIES, PolicyEntry
+from mappa_core.store.folder import RunFolder
 from mappa_engine.local import LocalEngine
 from mappa_engine.losses import PPOLoss
 from mappa_engine.options import LocalOptions, PPOOptions

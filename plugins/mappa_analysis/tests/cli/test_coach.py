@@ -14,7 +14,7 @@ from mappa_core.errors import ConfigError, PluginError
 from mappa_core.plugins import load_plugins
 from mappa_core.records import Task
 from mappa_core.runs import RunReader
-from mappa_core.store import RunFolder
+from mappa_core.store.folder import RunFolder
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from mappa_analysis.dataset.select import JudgedAction, select_actions
 from mappa_core.errors import ConfigError, RunError
 from mappa_core.records import Completion, Message, Step, Task, ToolCall, ToolSpec, Trajectory, Verdict
 from mappa_core.runs import RunReader
-from mappa_core.store import RunFolder
+from mappa_core.store.folder import RunFolder
 
 PYTHON = ToolSpec(name="python", description="Runs.", schema={"type": "object"})
 SIGHT = PromptFormatter(tools={"python": PYTHON}, template_kwargs={"coder": {"enable_thinking": False}})

@@ -11,8 +11,8 @@ from mappa_core.config.compose import restore
 from mappa_core.errors import ConfigError, RunError
 from mappa_core.records import Task
 from mappa_core.runs import RunReader
-from mappa_core.store import RunFolder, Store
-from mappa_core.store.folder import CONFIG
+from mappa_core.store.folder import CONFIG, RunFolder
+from mappa_core.store.writer import Store
 
 OPPOSITE = ("coach.use=strict", "coach.options={right: 0, wrong: 10}")
 

@@ -23,7 +23,7 @@ from mappa_analysis.view.web.run_folders import RunFolders
 from mappa_core.cli.main import main
 from mappa_core.errors import ConfigError
 from mappa_core.runs import RunReader
-from mappa_core.store import RunFolder
+from mappa_core.store.folder import RunFolder
 
 TOKEN = "the-token-of-this-test"
 HERE = "http://127.0.0.1"

@@ -17,7 +17,7 @@ import uvicorn
 from mappa_analysis.view.web.app import create_app
 from mappa_analysis.view.web.run_folders import RunFolders
 from mappa_core.runs import RunReader
-from mappa_core.store import RunFolder
+from mappa_core.store.folder import RunFolder
 
 pytestmark = pytest.mark.skipif(
     browser.chromium() is None and "CI" not in os.environ, reason="no Chromium is installed: make chromium"
