@@ -42,8 +42,7 @@ class ApiPolicy:
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> tuple[Message, ...]:
         """Convert `messages` to the form that every provider accepts: at most one `system` message, then `user` and
         `assistant` alternating. Tool results and calls become text under a line that says so; reasoning is dropped.
-        Raises ConfigError if a tool other than `python`, which is called by a fenced block, is offered: it would need
-        native tool calls."""
+        Raises ConfigError for another tool than `python`, called by a fenced block: it would need native calls."""
         native = [tool.name for tool in tools if tool.name != FENCED_TOOL]
         if native:
             raise ConfigError(
@@ -65,10 +64,8 @@ class ApiPolicy:
         is no reply, PromptTooLong if prompt and `max_tokens` exceed the model's context window, ConfigError if
         `sampling` truncates the distribution, which not every provider supports."""
         if sampling.top_p != 1.0 or sampling.top_k != 0:
-            raise ConfigError(
-                "a policy behind an API needs sampling.top_p=1 and sampling.top_k=0, "
-                f"not {sampling.top_p:g} and {sampling.top_k}"
-            )
+            found = f"{sampling.top_p:g} and {sampling.top_k}"
+            raise ConfigError(f"a policy behind an API needs sampling.top_p=1 and sampling.top_k=0, not {found}")
         request = Request(
             messages=prompt,
             max_tokens=sampling.max_tokens,
@@ -107,8 +104,7 @@ class ApiPolicy:
 
 
 def _as_turn(message: Message, *, at_start: bool) -> Message:
-    """Convert `message` to a text-only message of role system, user or assistant. `at_start`: only system messages
-    precede it."""
+    """As a text-only message of role system, user or assistant. `at_start`: only system messages precede it."""
     if message.role == "tool":
         source = "a tool" if message.name is None else f"the tool {message.name}"
         return Message(role="user", content=f"Result of {source}:\n\n{message.content}")

@@ -22,12 +22,10 @@ class CircuitBreaker:
         """Raise CallError `breaker` while the breaker is open."""
         if self._open_until is not None and now < self._open_until:
             # The text is the same until the breaker closes: reasons are counted by their text.
-            raise CallError(
-                "breaker",
-                f"{self._name} failed {self._max_failures} times in a row and is left alone, but for one call every "
-                f"{self._rest_s:g} s. The last of these times: {self._opened_by}",
-                retry_after_s=self._open_until - now,
-            )
+            failed = f"{self._name} failed {self._max_failures} times in a row"
+            why = f"{failed} and is left alone, but for one call every {self._rest_s:g} s"
+            last = f"The last of these times: {self._opened_by}"
+            raise CallError("breaker", f"{why}. {last}", retry_after_s=self._open_until - now)
 
     def begin_call(self, now: float) -> None:
         """Record that a call is sent now, as the probe if the breaker is half-open. Raises like `check`."""

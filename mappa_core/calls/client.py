@@ -59,9 +59,8 @@ class ProviderClient:
         return Provider(name=self._name, model=transport.model, host=transport.host, priced=self._price is not None)
 
     async def complete(self, request: Request) -> Reply:
-        """Return the reply to `request`, with the number of calls and the price in its `usage`; its tokens and price
-        are those of the reply alone, as no provider reports others. Raises CallError if there is no reply, after all
-        attempts if retryable."""
+        """Return the reply to `request`, with the number of calls and the price in its `usage`; the tokens are those of
+        the reply, as no provider reports others. Raises CallError if there is none, after all attempts if retryable."""
         tries = 0
         while True:
             tries += 1
@@ -74,8 +73,7 @@ class ProviderClient:
                 await asyncio.sleep(self._backoff_s(tries))
 
     async def count(self, messages: Sequence[Message]) -> int | None:
-        """Count the tokens of `messages` with the provider's own counter; None if it has none. Not retried. Raises
-        CallError."""
+        """Count the tokens of `messages` by the provider's counter; None if none. Not retried. Raises CallError."""
         self._breaker.check(_now())
         await self._concurrency.acquire()
         try:
@@ -103,12 +101,9 @@ class ProviderClient:
             if wait > self._limits.longest_wait_s:
                 cause = self._rate_limiter.paused_by
                 assert cause is not None
-                raise CallError(
-                    cause.kind,
-                    f"{self._name} asked to be left alone for {cause.retry_after_s:.0f} s, and "
-                    f"limits.longest_wait_s={self._limits.longest_wait_s:g}. It said: {cause}",
-                    retry_after_s=wait,
-                )
+                asked = f"{self._name} asked to be left alone for {cause.retry_after_s:.0f} s"
+                limit = f"limits.longest_wait_s={self._limits.longest_wait_s:g}"
+                raise CallError(cause.kind, f"{asked}, and {limit}. It said: {cause}", retry_after_s=wait)
             await asyncio.sleep(wait)
 
     async def _send(self, request: Request, tries: int, estimate: float) -> Reply | CallError:

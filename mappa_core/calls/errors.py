@@ -21,8 +21,7 @@ _FAULT_BY_STATUS: Mapping[int, CallFault] = {
 
 
 def fault_from_status(status: int) -> CallFault:
-    """Return the fault of an HTTP status; the body may be more specific. A status below 300 is no error status: the
-    answer is `garbled`."""
+    """Return the fault of an HTTP status; the body may be more specific. A status below 300 is no error: `garbled`."""
     if status in _FAULT_BY_STATUS:
         return _FAULT_BY_STATUS[status]
     if 300 <= status < 500:
@@ -32,8 +31,7 @@ def fault_from_status(status: int) -> CallFault:
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds to wait that a reply asks for: `retry-after-ms`, else `retry-after` as seconds or as an HTTP
-    date (RFC 9110, 10.2.3), by the server's clock if it sends `date`; 0 for a time in the past. None without a valid
-    header."""
+    date (RFC 9110, 10.2.3), by the server's clock if it sends `date`; 0 for the past, None without a valid header."""
     found = {name.lower(): value.strip() for name, value in headers.items()}
     if (seconds := _number(found.get("retry-after-ms"), scale=1e-3)) is None:
         seconds = _number(found.get("retry-after"))
@@ -61,8 +59,7 @@ def _date(text: str | None) -> datetime | None:
 
 
 def one_line(text: str, limit: int = 500) -> str:
-    """Return `text` as one line of at most `limit` characters, for error messages. If it may contain a key, use
-    `Secret.hide`."""
+    """Return `text` as one line of at most `limit` characters, for error messages; see `Secret.hide` for keys."""
     line = " ".join(text.split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
@@ -91,8 +88,7 @@ class ErrorParser:
 
     def __call__(self, status: int | None, body: str) -> tuple[CallFault, str]:
         """Return the fault and the message of an error with `status`; None: it came with status 200. Servers write
-        `{"error": {"message": …, …}}`, `{"error": "…"}`, the fields without `error` around them, or a list of one of
-        these."""
+        `{"error": {"message": …, …}}`, `{"error": "…"}`, the fields without `error`, or a list of one of these."""
         try:
             value = json.decode(body)
         except DecodeError:

@@ -22,8 +22,7 @@ class LoopBound(Generic[ClientT]):
         self._open: tuple[ClientT, asyncio.AbstractEventLoop] | None = None
 
     def get(self) -> ClientT:
-        """Return the client, created if there is none. Raises RuntimeError in another event loop than the client's, or
-        in none."""
+        """Return the client, created if there is none. Raises RuntimeError outside of its event loop, or of any."""
         loop = asyncio.get_running_loop()
         if self._open is None:
             self._open = self._connect(), loop

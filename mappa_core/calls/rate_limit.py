@@ -14,8 +14,7 @@ class ConcurrencyLimiter:
     """Adaptive limit of concurrent calls, first come, first served: additive increase and multiplicative decrease, with
     the memory of TCP's congestion window (RFC 5681, RFC 9438). The limit is halved when the provider reports overload,
     once for all calls of one `generation`, those in flight together. It grows by one per call up to 95 % of the limit
-    that was too high (and at least one below it), from there by one per round of as many calls as slots, or by 5 % if
-    that is more."""
+    that was too high (at least one below it), from there by one per round of as many calls as slots, or by 5 %."""
 
     def __init__(self, max_calls: int) -> None:
         self._max_calls = max_calls

@@ -34,8 +34,7 @@ _FENCE = re.compile(r"(`{3,})(?:json)?[ \t\r]*\n(.*)\n\1", re.DOTALL | re.IGNORE
 
 def parse_json(text: str) -> Any:
     """Parse a reply that is JSON, alone or in one Markdown code fence, else what follows its reasoning text: in this
-    order, as a valid reply may quote a reasoning tag. Raises ValueError if it is no JSON; the message quotes nothing of
-    it."""
+    order, as valid replies may quote a reasoning tag. Raises ValueError, without a quotation, if it is no JSON."""
     try:
         return _decode(text)
     except ValueError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, Generic
+from typing import Any, Final, Generic
 from urllib.parse import urlsplit
 
 from mappa_core.calls.errors import ErrorParser, one_line, retry_after
@@ -24,19 +24,11 @@ class SdkTransport(ABC, Generic[ClientT]):
 
     def __init__(self, *, model: str, url: str, secret: Secret | None, parse_error: ErrorParser | None = None) -> None:
         """`url` is where the API begins; `secret` is None for a server that needs no key."""
-        self._model = model
-        self._host = urlsplit(url).netloc
+        self.model: Final = model
+        self.host: Final = urlsplit(url).netloc
         self._key = secret
         self._parse_error = parse_error or ErrorParser()
         self._client = LoopBound(self._connect, self._disconnect)
-
-    @property
-    def model(self) -> str:
-        return self._model
-
-    @property
-    def host(self) -> str:
-        return self._host
 
     @abstractmethod
     async def complete(self, request: Request) -> Reply: ...

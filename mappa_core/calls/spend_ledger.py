@@ -7,8 +7,7 @@ from mappa_core.records import Usage
 
 
 class Ledger:
-    """Sums the cost of coaches and of policies behind an API in US dollars; a resumed run first adds its previous
-    spend."""
+    """Sums the cost of coaches and of policies behind an API in US dollars; a resumed run adds its previous spend."""
 
     def __init__(self, cap_usd: float | None) -> None:
         self._cap = cap_usd
@@ -38,11 +37,9 @@ class Ledger:
         if self._cap is None:
             return
         if self._unpriced_calls and self._max_call_usd is None:
-            raise CallError(
-                "spend",
-                f"coach.spend_usd={self._cap:g} cannot be kept: what the calls took is not known, as their provider "
-                "does not say it. Leave coach.spend_usd out, or ask another provider",
-            )
+            unknown = "what the calls took is not known, as their provider does not say it"
+            advice = "Leave coach.spend_usd out, or ask another provider"
+            raise CallError("spend", f"coach.spend_usd={self._cap:g} cannot be kept: {unknown}. {advice}")
         spent = self._priced_usd + self._unpriced_calls * (self._max_call_usd or 0.0)
         if spent >= self._cap:
             how = ", with every call of unknown cost taken for the dearest" if self._unpriced_calls else ""

@@ -14,17 +14,15 @@ from mappa_core.config.schema import BiasSection
 from mappa_core.protocols import Coach
 from mappa_core.records import MAX_SCORE, Float64, Phase, Scene, Trajectory, Verdict
 
-StratumName = tuple[str, str]
-"""(stratifier, stratum)."""
+StratumName = tuple[str, str]  # (stratifier, stratum)
 _SUMS = ("products", "moments", "actions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OffsetModel:
     """Regression of one agent's raw scores on S strata, of all stratifiers together, as sufficient statistics. The
-    model is additive: `score = mean of the iteration + slope * outcome + offset of each stratum of the action + noise`.
-    In every iteration scores and membership are residualized on the iteration and the outcome; the sums of their
-    products decay."""
+    model: `score = mean of the iteration + slope * outcome + offset of each stratum of the action + noise`. In every
+    iteration scores and membership are residualized on the iteration and the outcome; sums of their products decay."""
 
     names: tuple[StratumName, ...] = ()
     products: Float64 = field(default_factory=lambda: np.zeros((0, 0)))  # (S, S) membership by membership
@@ -73,7 +71,6 @@ class OffsetModel:
         return {name: fit[name] - means[name[0]] for name in self.names}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the statistics as JSON values."""
         return {"names": [list(name) for name in self.names], **{key: getattr(self, key).tolist() for key in _SUMS}}
 
     @classmethod

@@ -1,7 +1,4 @@
-"""Findings of machine checks in words: hand-off contracts of a step and of the whole team.
-
-The words are ours and stand outside of fences; they contain only names from the workflow.
-"""
+"""Findings of machine checks in our own words, outside of fences: they hold only names from the workflow."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ def step_name(step: Step) -> str:
 
 
 def step_findings(step: Step) -> tuple[str, ...]:
-    """Describe the breaches of `step`."""
     return tuple(_describe_breach(step, breach) for breach in step.breaches)
 
 
@@ -40,8 +36,7 @@ def team_findings(
         needs.setdefault(path, []).append(sanitize_name(agent))
     if not needs:
         return ()
-    broken = _broken_files(steps)
-    there = {*given, *_files_after(steps[-1])}
+    broken, there = _broken_files(steps), {*given, *_files_after(steps[-1])}
     every = (*steps, *later)
     history = file_lineage(every)
     found = []

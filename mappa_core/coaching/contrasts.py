@@ -1,7 +1,5 @@
-"""Score differences between strata at equal outcome, with tasks as clusters: the statistics of bias and drift.
-
-Shapes: n scored actions of one agent in one iteration, C = CLUSTERS. Gaps are points.
-"""
+"""Score differences between strata at equal outcome, with tasks as clusters: the statistics of bias and drift. Shapes:
+n scored actions of one agent in one iteration, C = CLUSTER_COUNT. Gaps are points."""
 
 from __future__ import annotations
 
@@ -16,16 +14,13 @@ from numpy.typing import NDArray
 
 from mappa_core.records import Bool, Float64, Int64, Phase, Step, Trajectory
 
-Strings = NDArray[np.object_]
-
-CLUSTER_COUNT = 256
-"""Tasks are hashed into this many clusters, which bounds the size of the sums however long a run is."""
+CLUSTER_COUNT = 256  # Tasks are hashed into clusters, which bounds the size of the sums however long a run is.
 _CONFIDENCE_LEVEL = 0.95
 _TINY = 1e-9  # Smaller values are rounding errors.
 
 
 def task_cluster(task: str) -> int:
-    """Return the cluster of a task id, the same in every process."""
+    """The same in every process."""
     return int.from_bytes(hashlib.blake2b(task.encode(), digest_size=8).digest()) % CLUSTER_COUNT
 
 
@@ -37,7 +32,7 @@ class ActionColumns:
     outcome: Float64  # (n,) of the trajectory, NaN if unknown
     cluster: Int64  # (n,)
     tokens: Float64  # (n,) sampled, NaN if the provider does not report them
-    strata: Mapping[str, Strings] = field(default_factory=dict)  # stratifier -> (n,), None for an action without one
+    strata: Mapping[str, NDArray[np.object_]] = field(default_factory=dict)  # stratifier -> (n,), None without one
 
     def select(self, mask: Bool) -> ActionColumns:
         """Return the actions of a `mask` (n,)."""

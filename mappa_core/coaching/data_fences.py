@@ -1,16 +1,6 @@
-"""Data fences: delimiters that protect a coach's prompt against injection by the text it judges.
-
-Text of agents, programs and tasks is data. It stands between two lines that carry the nonce of the call, a random word
-that is drawn anew for every call and that no judged agent can know:
-
-    <<<DATA 3f9c51d07be2a864>>>
-    | a line of data
-    <<<END 3f9c51d07be2a864>>>
-
-Every line of data has a prefix, so no data stands at the beginning of a line. And no data looks like a fence: three
-opening angle brackets in a row, in whatever script or disguise, become round ones. All replacements are visible, by the
-rules of `neutralize`.
-"""
+"""Data fences: delimiters that protect a coach's prompt against injection by the text it judges. Data stands between
+two lines with the nonce of the call, which no judged agent can know. Every line of data has a prefix, so that none
+stands at the beginning of a line, and no data looks like a fence, by the rules of `neutralize`."""
 
 from __future__ import annotations
 
@@ -20,8 +10,7 @@ import secrets
 from functools import lru_cache
 
 LINE_PREFIX = "| "
-MAX_NAME_LENGTH = 200
-"""Maximum characters of a name; longer names are cut in the middle."""
+MAX_NAME_LENGTH = 200  # Longer names are cut in the middle.
 
 _LEFT = {
     **dict.fromkeys("<˂˱‹≤≦≨≮≰≲≴≺≼≾⊀⊰⋖⋜⋞⋠⋦⋨\u2329❬❮❰⟨⦑⦓⧀⧼⩹⩻⩽⩿⪁⪃⪅⪇⪉⪍⪕⪗⪙⪛⪝⪟⪦⪨⪯⪱⪳⪵⪷⪹⫹〈︿﹤＜ᐸᚲ𝈶", 1),
@@ -49,9 +38,9 @@ def new_nonce() -> str:
 
 
 def neutralize(text: str) -> str:
-    """Make `text` safe for a fence, except for the line prefix. Every line end (those of str.splitlines) becomes a line
-    feed; control characters, unpaired surrogates and invisible characters become their Python escape (`\\x1b`); in a
-    run of opening angle brackets that counts three or more, each becomes as many round ones."""
+    """Make `text` safe for a fence, but for the line prefix, by visible replacements. Line ends (as of str.splitlines)
+    become line feeds; control characters, unpaired surrogates and invisible ones become their Python escape (`\\x1b`);
+    in a run of opening angle brackets, in any script, that counts three or more, each becomes as many round ones."""
     if not _is_plain(text):
         text = _UNSEEN.sub(_escape, _LINE_END.sub("\n", text))
     elif text.count("<") < 3:
@@ -83,8 +72,7 @@ def sanitize_name(name: str) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether `text` needs no replacement except perhaps of runs of `<`: a fast path, as most texts hold nothing
-    else."""
+    """Whether `text` needs no replacement except perhaps of runs of `<`: a fast path, as in most texts."""
     data = text.encode("utf-8", "surrogatepass")
     if len(data.translate(None, _ASCII_CONTROLS)) < len(data):
         return False

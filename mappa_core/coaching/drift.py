@@ -64,8 +64,7 @@ class GapEstimate:
         return found if found is not None and found.degrees_of_freedom + 1 >= MIN_CLUSTERS else None
 
     def is_relevant(self, kind: AlarmKind, min_gap: float) -> bool:
-        """Whether a gap that was tested is large enough for an alarm of `kind`: at least `min_gap` points and, for
-        growth, away from zero."""
+        """Whether a tested gap is large enough for an alarm: at least `min_gap` and, for growth, away from zero."""
         if kind == "level":
             return self.gap is not None and abs(self.gap.value) >= min_gap
         assert self.now is not None and self.total_growth is not None

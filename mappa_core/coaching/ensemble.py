@@ -73,7 +73,6 @@ class Ensemble(DelegatingCoach):
         max_spread: float | None = None,
         escalate_to: Member | None = None,
     ) -> None:
-        """`combine` is one of those of EnsembleOptions, `at_least` 1 or more."""
         coaches = {f"members.{place}.{member.name}": member.coach for place, member in enumerate(members)}
         if escalate_to is not None:
             coaches[f"escalate_to.{escalate_to.name}"] = escalate_to.coach
@@ -131,8 +130,7 @@ class Ensemble(DelegatingCoach):
 
 def combine_scores(scores: Sequence[float], combine: str, weights: Sequence[float]) -> float:
     """Combine one or more scores (points, 0-10). `trimmed_mean` is the mean without the highest and the lowest fifth,
-    rounded down but at least one at each end; for one or two scores it is their mean. `weighted` alone uses the
-    `weights`."""
+    rounded down but at least one at each end; for one or two scores it is their mean. `weights` are for `weighted`."""
     match combine:
         case "mean":
             score = fmean(scores)
@@ -167,8 +165,7 @@ def _reasons(verdicts: Sequence[Verdict]) -> str:
 
 
 def _with_members(verdict: Verdict, verdicts: Sequence[Verdict]) -> Verdict:
-    """Add the members' verdicts and their usage to `verdict`. Replayed members cost nothing now; if all were replayed,
-    so is the verdict."""
+    """Add the members' verdicts and usage. Replayed members cost nothing; if all were, so was the verdict."""
     asked = [one for one in verdicts if one.usage is not None]
     paid = [one for one in asked if not one.replayed]
     usages = [one.usage for one in paid or asked if one.usage is not None]

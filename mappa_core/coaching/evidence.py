@@ -1,9 +1,5 @@
-"""Evidence about an action: the Scene as a list of exhibits for a coach.
-
-An exhibit has a title in our words and optionally data: the text of an agent, a program, a tool or the task, unchanged.
-Nothing in it differs between two runs of the same action (no ids, no times), and there are no strata, so that the coach
-has no label to favour.
-"""
+"""Evidence about an action: the Scene as a list of exhibits for a coach, without anything that differs between two runs
+of the same action (ids, times), and without strata, so that the coach has no label to favour."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from typing import Literal
 
 from mappa_core.coaching.contract_findings import inspection_lines, step_findings, step_name, team_findings
 from mappa_core.coaching.data_fences import quote_name, sanitize_name
-from mappa_core.records import FileChange, Role, Scene, Step, Task, ToolCall, ToolResult
+from mappa_core.records import FileChange, Scene, Step, Task, ToolCall, ToolResult
 from mappa_core.tools.workspace import file_lineage
 
 ExhibitKind = Literal[
@@ -30,8 +26,8 @@ STATUS_TEXT = {"ok": "ended well", "error": "failed", "timeout": "was stopped at
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Exhibit:
-    """A piece of evidence. `data` is None if the title is sufficient. `name` is listed if it is cut or left out;
-    adjacent exhibits of one kind and name are left out together."""
+    """A piece of evidence: a `title` in our words, and the `data` under it, unchanged text of an agent, program, tool
+    or task. `name` is listed if it is cut or left out; adjacent exhibits of one kind and name are left out together."""
 
     kind: ExhibitKind
     title: str
@@ -40,7 +36,7 @@ class Exhibit:
 
 
 class _ShownTexts:
-    """Longer texts that the evidence already contains, with the reference that replaces their repetitions."""
+    """Longer texts that the evidence already contains, and the references that replace their repetitions."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -50,7 +46,6 @@ class _ShownTexts:
             self._names.setdefault(text, f"[as above: {name}]")
 
     def abbreviate(self, text: str) -> str:
-        """Replace every known text in `text` by its reference, the longest first."""
         for shown_texts in sorted(self._names, key=len, reverse=True):
             text = text.replace(shown_texts, self._names[shown_texts])
         return text
@@ -60,7 +55,8 @@ def action_exhibits(scene: Scene) -> tuple[Exhibit, ...]:
     """Return the evidence about `scene.step`."""
     step, shown_texts = scene.step, _ShownTexts()
     steps, later = (*scene.earlier, step), scene.later or ()
-    of_all = team_findings(_team(scene), scene.task.files, steps, later, is_over=scene.later is not None)
+    team = scene.team or {step.agent: scene.role}
+    of_all = team_findings(team, scene.task.files, steps, later, is_over=scene.later is not None)
     return (
         *_task(scene.task, shown_texts),
         *_briefs("# Earlier actions, in short", scene.earlier, "earlier"),
@@ -87,15 +83,16 @@ def trajectory_exhibits(scenes: Sequence[Scene]) -> tuple[Exhibit, ...]:
         exhibits += _full_exhibits(step, steps[:place], shown_texts, f"action {number}: ")
         if scenes[number - 1].truth is not None:
             exhibits += _truth(scenes[number - 1], f" about action {number}", heading="##")
-        _add_shown_texts(step, shown_texts, number)
-    at_end = team_findings(_team(last), last.task.files, steps, is_over=is_over)
+        for of_step, message in enumerate(step.messages, 1):
+            shown_texts.add(message.content, f"message {of_step} of action {number}")
+        shown_texts.add(step.reply.content, f"what action {number} wrote")
+        for call, result in enumerate(step.results, 1):
+            shown_texts.add(result.stdout, f"standard output of call {call} of action {number}")
+    team = last.team or {last.step.agent: last.role}
+    at_end = team_findings(team, last.task.files, steps, is_over=is_over)
     exhibits += _checks(at_end, "# Checked by machine, after the last action")
     shown = () if any(scene.truth is not None for scene in scenes) else _truth(last)
     return (*exhibits, *shown, *_outcome(last.outcome))
-
-
-def _team(scene: Scene) -> Mapping[str, Role]:
-    return scene.team or {scene.step.agent: scene.role}
 
 
 def _fact(title: str) -> Exhibit:
@@ -121,15 +118,6 @@ def _full_exhibits(
     if lines := inspection_lines(step):
         name = f"{prefix}what was found in the files"
         yield Exhibit(kind="found", title="What was found in the files:", data="\n".join(lines), name=name)
-
-
-def _add_shown_texts(step: Step, shown_texts: _ShownTexts, number: int) -> None:
-    """So that later actions refer to the texts of this one."""
-    for place, message in enumerate(step.messages, 1):
-        shown_texts.add(message.content, f"message {place} of action {number}")
-    shown_texts.add(step.reply.content, f"what action {number} wrote")
-    for place, result in enumerate(step.results, 1):
-        shown_texts.add(result.stdout, f"standard output of call {place} of action {number}")
 
 
 def _prompt_exhibits(step: Step, shown_texts: _ShownTexts, prefix: str) -> Iterator[Exhibit]:
@@ -233,8 +221,7 @@ def _file_history(path: str, history: Sequence[tuple[str, FileChange]], steps: M
 
 
 def _file_changes(step: Step) -> list[str]:
-    """Describe the file changes by the calls of a step, in order, without the files from before that a tool's first
-    scan reports."""
+    """Describe the file changes by a step, in order, without the earlier files that a tool's first scan reports."""
     return [
         f"{change.kind} {quote_name(change.path)}{_size(change)}"
         for result in step.results
@@ -250,25 +237,21 @@ def _size(change: FileChange) -> str:
 def _briefs(heading: str, steps: Sequence[Step], kind: ExhibitKind) -> Iterator[Exhibit]:
     if steps:
         yield _fact(heading)
-    for step in steps:
-        yield from _brief(step, kind)
-
-
-def _brief(step: Step, kind: ExhibitKind) -> Iterator[Exhibit]:
-    name, text = step_name(step), step.reply.content.strip()
-    calls = zip(step.calls, step.results, strict=True)
-    ends = [f"Call {place}: {_call_outcome(call, result)}." for place, (call, result) in enumerate(calls, 1)]
-    facts = [fact for fact in (*ends, _ending(step), *step_findings(step)) if fact]
-    yield Exhibit(kind=kind, title="\n".join((f"## {name}", *facts)), name=name)
-    if text:
-        part = "" if len(text) <= EXCERPT_CHARACTERS else f" (the first {EXCERPT_CHARACTERS} of {len(text)} characters)"
-        yield Exhibit(kind=kind, title=f"Its reply{part}:", data=text[:EXCERPT_CHARACTERS], name=name)
-    for place, result in enumerate(step.results, 1):
-        if result.status != "ok" and (error := result.stderr.rstrip()):
-            last = error[-ERROR_LINE_CHARACTERS:].splitlines()[-1]
-            yield Exhibit(kind=kind, title=f"The end of standard error of call {place}:", data=last, name=name)
-    if done := _file_changes(step):
-        yield Exhibit(kind=kind, title="What it did to files:", data="\n".join(done), name=name)
+    for name, step in ((step_name(step), step) for step in steps):
+        text, calls = step.reply.content.strip(), zip(step.calls, step.results, strict=True)
+        ends = [f"Call {place}: {_call_outcome(call, result)}." for place, (call, result) in enumerate(calls, 1)]
+        facts = [fact for fact in (*ends, _ending(step), *step_findings(step)) if fact]
+        yield Exhibit(kind=kind, title="\n".join((f"## {name}", *facts)), name=name)
+        if text:
+            cut = f" (the first {EXCERPT_CHARACTERS} of {len(text)} characters)"
+            title = f"Its reply{cut if len(text) > EXCERPT_CHARACTERS else ''}:"
+            yield Exhibit(kind=kind, title=title, data=text[:EXCERPT_CHARACTERS], name=name)
+        for place, result in enumerate(step.results, 1):
+            if result.status != "ok" and (error := result.stderr.rstrip()):
+                last = error[-ERROR_LINE_CHARACTERS:].splitlines()[-1]
+                yield Exhibit(kind=kind, title=f"The end of standard error of call {place}:", data=last, name=name)
+        if done := _file_changes(step):
+            yield Exhibit(kind=kind, title="What it did to files:", data="\n".join(done), name=name)
 
 
 def _checks(findings: Sequence[str], heading: str = "## Checked by machine") -> Iterator[Exhibit]:

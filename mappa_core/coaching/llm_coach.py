@@ -24,8 +24,7 @@ log = structlog.get_logger()
 
 
 def llm_coach_offer(offer: Offer[Transport]) -> Offer[Coach]:
-    """Build the offer of an LLM coach from a transport, under the same name. Raises PluginError if the transport's
-    options cannot be extended."""
+    """Build the offer of an LLM coach from a transport, under the same name. Raises PluginError like `derive_offer`."""
     # Names of environment variables affect no answer.
     names = [field.name for field in fields(offer.options) if not field.name.endswith("_env")]
 
@@ -56,15 +55,15 @@ class LLMCoach(Coach):
         self._settings_key = json.dumps((*who, options.temperature, options.seed, options.max_tokens, settings))
 
     async def score(self, scene: Scene) -> Verdict:
-        (verdict,) = await self._judge(await self._prompt_builder.build(scene), self._reply_schema_for(scene))
+        (verdict,) = await self._judge(await self._prompt_builder.build(scene), self._schema_for(scene))
         return verdict
 
     async def review(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
         """Judge all `scenes` by one call; its usage is split evenly, in parts that add up to it."""
         if not scenes:
             return ()
-        reply_schema = replace(self._reply_schema_for(*scenes), actions=len(scenes))
-        return await self._judge(await self._prompt_builder.build_for_trajectory(scenes), reply_schema)
+        schema = replace(self._schema_for(*scenes), actions=len(scenes))
+        return await self._judge(await self._prompt_builder.build_for_trajectory(scenes), schema)
 
     @property
     def by_trajectory(self) -> bool:
@@ -80,24 +79,24 @@ class LLMCoach(Coach):
     async def close(self) -> None:
         await self._caller.close()
 
-    def _reply_schema_for(self, *scenes: Scene) -> ReplySchema:
+    def _schema_for(self, *scenes: Scene) -> ReplySchema:
         agents = (agent for scene in scenes for agent in (*scene.team, scene.step.agent))
         return ReplySchema(agents=tuple(dict.fromkeys(agents)), correction=self._options.correction)
 
-    async def _judge(self, prompt: CoachPrompt, reply_schema: ReplySchema) -> list[Verdict]:
-        addresses = self._cassette_addresses(prompt, reply_schema)
+    async def _judge(self, prompt: CoachPrompt, schema: ReplySchema) -> list[Verdict]:
+        addresses = self._cassette_addresses(prompt, schema)
         replayed = {place: verdict for place, at in enumerate(addresses) if (verdict := self._replay(at)) is not None}
         missing = {place: address for place, address in enumerate(addresses) if place not in replayed}
-        verdicts = {**await self._ask_once(prompt, reply_schema, missing), **replayed} if missing else replayed
-        return [verdicts[place] for place in range(reply_schema.count)]
+        verdicts = {**await self._ask_once(prompt, schema, missing), **replayed} if missing else replayed
+        return [verdicts[place] for place in range(schema.count)]
 
-    def _cassette_addresses(self, prompt: CoachPrompt, reply_schema: ReplySchema) -> list[str]:
+    def _cassette_addresses(self, prompt: CoachPrompt, schema: ReplySchema) -> list[str]:
         """Return the address of each verdict: a hash of all that affects the reply, except how JSON is enforced."""
-        settings = "\n".join((prompt.address, self._settings_key, json.dumps(reply_schema.json_schema)))
+        settings = "\n".join((prompt.address, self._settings_key, json.dumps(schema.json_schema)))
         address = hashlib.sha256(settings.encode()).hexdigest()
-        if reply_schema.actions is None:
+        if schema.actions is None:
             return [address]
-        return [f"{address}/{number}" for number in range(1, reply_schema.actions + 1)]
+        return [f"{address}/{number}" for number in range(1, schema.actions + 1)]
 
     def _replay(self, address: str) -> Verdict | None:
         if self._cassette is None:
@@ -109,23 +108,21 @@ class LLMCoach(Coach):
         return None if verdict is None else replace(verdict, replayed=True)
 
     async def _ask_once(
-        self, prompt: CoachPrompt, reply_schema: ReplySchema, missing: Mapping[int, str]
+        self, prompt: CoachPrompt, schema: ReplySchema, missing: Mapping[int, str]
     ) -> dict[int, Verdict]:
         """Return new verdicts on the actions of `missing` (index -> cassette address); concurrent calls are shared."""
         if self._cassette is None:
-            return await self._ask(prompt, reply_schema, missing)
+            return await self._ask(prompt, schema, missing)
         key = next(iter(missing.values()))
-        verdicts, paid = await self._single_flight.call(key, lambda: self._ask(prompt, reply_schema, missing))
+        verdicts, paid = await self._single_flight.call(key, lambda: self._ask(prompt, schema, missing))
         return {place: replace(verdict, replayed=True) for place, verdict in verdicts.items()} if paid else verdicts
 
-    async def _ask(
-        self, prompt: CoachPrompt, reply_schema: ReplySchema, missing: Mapping[int, str]
-    ) -> dict[int, Verdict]:
-        replies = [await self._call(prompt, reply_schema)]
+    async def _ask(self, prompt: CoachPrompt, schema: ReplySchema, missing: Mapping[int, str]) -> dict[int, Verdict]:
+        replies = [await self._call(prompt, schema)]
         first = replies[0]
         if first.reply is not None and first.problem:
             repair = self._prompt_builder.build_repair(prompt, first.reply.text, first.problem)
-            replies.append(await self._call(repair, reply_schema))
+            replies.append(await self._call(repair, schema))
         paid = [parsed.reply.usage or Usage(calls=1) for parsed in replies if parsed.reply is not None]
         usages = _split_usage(sum(paid[1:], paid[0]) if paid else None, len(missing))
         verdicts = {}
@@ -144,19 +141,19 @@ class LLMCoach(Coach):
                 self._cassette.put(address, verdicts[place])
         return verdicts
 
-    async def _call(self, prompt: CoachPrompt, reply_schema: ReplySchema) -> _ParsedReply:
+    async def _call(self, prompt: CoachPrompt, schema: ReplySchema) -> _ParsedReply:
         try:
-            reply = await self._complete(prompt, reply_schema)
+            reply = await self._complete(prompt, schema)
         except CallError as error:
-            return _ParsedReply(outcomes=(Verdict.failed(str(error)),) * reply_schema.count)
-        return _ParsedReply(outcomes=self._parse_reply(reply, reply_schema), reply=reply)
+            return _ParsedReply(outcomes=(Verdict.failed(str(error)),) * schema.count)
+        return _ParsedReply(outcomes=self._parse_reply(reply, schema), reply=reply)
 
-    async def _complete(self, prompt: CoachPrompt, reply_schema: ReplySchema) -> Reply:
+    async def _complete(self, prompt: CoachPrompt, schema: ReplySchema) -> Reply:
         options = self._options
         request = Request(
             messages=prompt.messages,
             answer=self._answer,
-            schema=reply_schema.json_schema if self._answer == "schema" else None,
+            schema=schema.json_schema if self._answer == "schema" else None,
             max_tokens=options.max_tokens,
             temperature=options.temperature,
             seed=options.seed,
@@ -173,17 +170,17 @@ class LLMCoach(Coach):
                 log.warning("coach.without_schema", coach=self._caller.provider.name, reason=str(error))
         return await self._caller.complete(replace(request, answer="json", schema=None))
 
-    def _parse_reply(self, reply: Reply, reply_schema: ReplySchema) -> tuple[ParsedVerdict, ...]:
+    def _parse_reply(self, reply: Reply, schema: ReplySchema) -> tuple[ParsedVerdict, ...]:
         if reply.stop == "blocked":
             why = f"{self._caller.provider.name} would not answer: {reply.detail or 'no reason was given'}"
-            return (Verdict.abstained(why),) * reply_schema.count
+            return (Verdict.abstained(why),) * schema.count
         if reply.stop == "length":
             limit = f"{self._options.max_tokens} tokens (max_tokens), thinking included"
-            return (Verdict.failed(f"the reply was cut off at its limit of {limit}"),) * reply_schema.count
+            return (Verdict.failed(f"the reply was cut off at its limit of {limit}"),) * schema.count
         try:
-            return reply_schema.parse(reply.text)
+            return schema.parse(reply.text)
         except BadReply as error:
-            return (error,) * reply_schema.count
+            return (error,) * schema.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ from mappa_core.config.schema import Use
 from mappa_core.errors import ConfigError
 
 CombineMethod = Literal["mean", "median", "trimmed_mean", "min", "weighted"]
-MIN_BUDGET = 1000
 
 
 @dataclass
@@ -37,8 +36,7 @@ class LLMCoachOptions:
     """None: unknown, and reported as unknown."""
 
     def check(self) -> None:
-        """Raise ConfigError if a value is invalid."""
-        check_fields(self, at_least(1, "max_tokens"), at_least(0, "temperature"), at_least(MIN_BUDGET, "budget"))
+        check_fields(self, at_least(1, "max_tokens"), at_least(0, "temperature"), at_least(1000, "budget"))
 
 
 @dataclass
@@ -57,16 +55,14 @@ class EnsembleOptions:
     """Coach that decides if the members disagree; None: the verdict abstains."""
 
     def check(self) -> None:
-        """Raise ConfigError if values are invalid together."""
         count = len(self.members)
         if count < 2:
             raise ConfigError(f"members: names {count} of the at least two coaches that it takes")
         for place, member in enumerate(self.members):
             if member in self.members[:place]:
-                raise ConfigError(
-                    f"members: {self.members.index(member)} and {place} are the same {member.use}, asked the same: on "
-                    "a cassette the second repeats the first. Give each a model, a rubric or a seed of its own"
-                )
+                same = f"{self.members.index(member)} and {place} are the same {member.use}, asked the same"
+                advice = "Give each a model, a rubric or a seed of its own"
+                raise ConfigError(f"members: {same}: on a cassette the second repeats the first. {advice}")
         if (self.combine == "weighted") != bool(self.weights):
             raise ConfigError("weights: go with combine=weighted, and it with weights")
         if self.weights and (len(self.weights) != count or not all(0 < weight < math.inf for weight in self.weights)):

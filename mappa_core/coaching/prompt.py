@@ -1,7 +1,5 @@
-"""Prompt of LLM coaches: a system message that is the same for all actions of a role, and a message with the evidence.
-
-The parts are ordered from the most to the least constant, so that a provider's prompt cache can reuse the prefix.
-"""
+"""Prompt of LLM coaches: a system message that is the same for all actions of a role, and a message with the evidence,
+so that a provider's prompt cache can reuse the prefix."""
 
 from __future__ import annotations
 
@@ -32,15 +30,12 @@ from mappa_core.tools.prompt_templates import create_prompt_environment
 from mappa_core.tools.truncate import cut_middle
 
 TokenCounter = Callable[[Sequence[Message]], Awaitable[int | None]]
-"""A provider's own token counter; None if it cannot count."""
 
-MAX_REPLY_CHARACTERS = 4000
-"""Characters of an invalid reply that are sent back."""
+MAX_REPLY_CHARACTERS = 4000  # of an invalid reply that is sent back
 MIN_COUNT_RATIO = 1 / 3
 """Minimum expected ratio of counted to estimated tokens: evidence that could not fit even so is not counted."""
 MARGIN = 0.97
-NONCE_SLOT, EVIDENCE_SLOT = "\1", "\2"
-"""Slots in a frame; neither templates nor neutralized data contain these characters."""
+NONCE_SLOT, EVIDENCE_SLOT = "\1", "\2"  # Neither templates nor neutralized data contain these characters.
 MAX_FIT_ROUNDS = 4
 LATER_FRAMES = ("question.md", "again.md")
 
@@ -49,8 +44,7 @@ LATER_FRAMES = ("question.md", "again.md")
 class CoachPrompt:
     """A prompt, ready to be sent. `nonce` is that of its fences. `address` is a SHA-256 over all that affects the
     answer: our templates, the budget, and the evidence before it is cut, without its nonce. `template_hash` covers our
-    templates. `cut` names what was cut to fit. `tokens` are those of the user message, counted by the provider or else
-    estimated."""
+    templates. `cut` names what was cut. `tokens` are those of the user message, counted or else estimated."""
 
     messages: tuple[Message, ...]
     nonce: str
@@ -81,17 +75,14 @@ class PromptBuilder:
     async def build(self, scene: Scene) -> CoachPrompt:
         """Build the prompt to judge `scene.step`; in hindsight if the scene has an outcome. Raises ConfigError if the
         rubric is invalid, CoachError if the evidence does not fit the budget."""
-        roles, judged = {scene.step.agent: scene.role}, step_name(scene.step)
-        return await self._build(scene, roles, action_exhibits(scene), judged=judged)
+        return await self._build((scene,), action_exhibits(scene), together=False)
 
     async def build_for_trajectory(self, scenes: Sequence[Scene]) -> CoachPrompt:
         """Build the prompt to judge the step of each of `scenes`, actions 1, 2, … of one trajectory, in order. Raises
         like `build`, and ValueError if only some of the scenes have the truth."""
         if len({scene.task.reference for scene in scenes}) != 1:
             raise ValueError("scenes with the truth and scenes without it cannot share a question")
-        last = scenes[-1]
-        roles = last.team or {scene.step.agent: scene.role for scene in scenes}
-        return await self._build(last, roles, trajectory_exhibits(scenes), actions=len(scenes))
+        return await self._build(scenes, trajectory_exhibits(scenes), together=True)
 
     def build_repair(self, prompt: CoachPrompt, reply: str, problem: str) -> CoachPrompt:
         """Build the prompt that sends an invalid `reply` back, with a new nonce; `problem` is in our own words."""
@@ -103,16 +94,10 @@ class PromptBuilder:
         messages = (system, replace(user, content=evidence + tail))
         return replace(prompt, messages=messages, nonce=nonce, tokens=prompt.tokens + round(estimate_tokens(tail)))
 
-    async def _build(
-        self,
-        scene: Scene,
-        roles: Mapping[str, Role],
-        exhibits: Sequence[Exhibit],
-        *,
-        judged: str = "",
-        actions: int | None = None,
-    ) -> CoachPrompt:
-        system, template_hash = self._system_message(scene, roles, together=actions is not None)
+    async def _build(self, scenes: Sequence[Scene], exhibits: Sequence[Exhibit], *, together: bool) -> CoachPrompt:
+        scene, roles = scenes[-1], {scene.step.agent: scene.role for scene in scenes}
+        judged, actions = ("", len(scenes)) if together else (step_name(scene.step), None)
+        system, template_hash = self._system_message(scene, (scene.team or roles) if together else roles, together)
         whole = [render_exhibit(exhibit, MAX_CHARACTERS_PER_TOKEN * self._budget) for exhibit in exhibits]
         asked = (template_hash, str(self._budget), judged, str(actions), _evidence(whole, nonce=""))
         about = {"judged": judged, "actions": actions, "hindsight": scene.outcome is not None}
@@ -127,7 +112,7 @@ class PromptBuilder:
             tokens=round(tokens),
         )
 
-    def _system_message(self, scene: Scene, roles: Mapping[str, Role], *, together: bool) -> tuple[str, str]:
+    def _system_message(self, scene: Scene, roles: Mapping[str, Role], together: bool) -> tuple[str, str]:
         team = scene.team or roles
         hindsight, truth = scene.outcome is not None, scene.task.reference is not None
         key = (tuple(team.items()), tuple(roles.items()), together, hindsight, truth)

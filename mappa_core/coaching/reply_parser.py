@@ -1,8 +1,5 @@
-"""Reply format of LLM coaches: portable JSON schemas, and the parser of replies.
-
-A reply is a valid JSON object, alone or in one Markdown code fence, or it is a BadReply: nothing is searched for in
-prose, rounded, clipped or filled in. A coach that cannot judge abstains by a null score and a reason.
-"""
+"""Reply format of LLM coaches: portable JSON schemas, and the parser of replies, which searches for nothing in prose
+and rounds, clips or fills in nothing. A coach that cannot judge abstains by a null score and a reason."""
 
 from __future__ import annotations
 

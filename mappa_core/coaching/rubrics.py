@@ -1,11 +1,4 @@
-"""Rubrics: the criteria for an agent's actions, as sandboxed jinja2 templates in Markdown.
-
-An agent's rubric is AGENT.md in the folder of `coach.options.rubrics`, else the rubric of its role in the workflow,
-else core's general one. The variables are `agent` (its name), `role` (with `brief`, `needs` and `produces`), `team`
-(the roles of all agents by name), `hindsight` (whether the outcome is known), `truth` (whether the truth is shown) and
-`correction` (whether a better action is asked for). A template may include others of its folder, and core's
-`general.md`.
-"""
+"""Rubrics: the criteria for an agent's actions, as sandboxed jinja2 templates, which may include each other."""
 
 from __future__ import annotations
 
@@ -25,7 +18,8 @@ TEMPLATE_VARIABLES = frozenset({"agent", "role", "team", "hindsight", "truth", "
 
 
 class Rubrics:
-    """The rubrics of a coach. Templates are read and compiled once."""
+    """The rubrics of a coach, read and compiled once: that of an agent is AGENT.md in the folder of
+    `coach.options.rubrics`, else that of its role in the workflow, else core's `general.md`."""
 
     def __init__(self, folder: str | None) -> None:
         """Raises ConfigError if `folder` holds no templates, or one of them is invalid."""
@@ -36,24 +30,29 @@ class Rubrics:
         self._by_source: dict[str, Template] = {}
 
     def render(self, agent: str, role: Role, **variables: Any) -> str:
-        """Render the rubric of `agent` with the other template `variables`. Raises ConfigError if the template is
-        invalid."""
-        return render_template(self._template(agent, role), agent=agent, role=role, **variables)
+        """Render the rubric of `agent`. `variables` are `team` (the roles of all agents by name), `hindsight` (is the
+        outcome known?), `truth` (is the truth shown?) and `correction` (is a better action asked for?). Raises
+        ConfigError if the template is invalid."""
+        template = self._template(agent, role)
+        try:
+            return template.render(agent=agent, role=role, **variables).strip()
+        except Exception as error:  # any error in a template is an error of the user's input
+            what = f"there is no template {error}" if isinstance(error, TemplateNotFound) else str(error)
+            raise ConfigError(f"{_error_location(error) or template.filename}: {what}") from error
 
     def _template(self, agent: str, role: Role) -> Template:
         if agent in self._own:
             return self._own[agent]
         if role.rubric is None:
             return self._general
-        if role.rubric not in self._by_source:
+        if (source := role.rubric) not in self._by_source:
             where = f"the workflow's rubric of {agent}"
-            self._by_source[role.rubric] = compile_template(self._environment, role.rubric, where)
-        return self._by_source[role.rubric]
+            self._by_source[source] = compile_template(self._environment, source, where)
+        return self._by_source[source]
 
 
 def compile_template(environment: Environment, source: str, where: str) -> Template:
-    """Compile a template; `where` names its origin in messages. Raises ConfigError if it does not parse, or uses an
-    unknown variable."""
+    """Compile a template; `where` names its origin. Raises ConfigError if it is invalid or has an unknown variable."""
     try:
         tree = environment.parse(source, filename=where)
     except TemplateError as error:
@@ -65,15 +64,6 @@ def compile_template(environment: Environment, source: str, where: str) -> Templ
             raise ConfigError(f"{where}:{name.lineno}: no {name.name!r} here; there are {known}")
     code = environment.compile(source, filename=where)
     return Template.from_code(environment, code, environment.make_globals(None))
-
-
-def render_template(template: Template, **variables: Any) -> str:
-    """Render a template. Raises ConfigError if it cannot be rendered with `variables`."""
-    try:
-        return template.render(**variables).strip()
-    except Exception as error:  # any error in a template is an error of the user's input
-        what = f"there is no template {error}" if isinstance(error, TemplateNotFound) else str(error)
-        raise ConfigError(f"{_error_location(error) or template.filename}: {what}") from error
 
 
 def _read_templates(folder: Path, environment: Environment) -> Mapping[str, Template]:

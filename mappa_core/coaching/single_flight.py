@@ -17,8 +17,7 @@ class SingleFlight(Generic[T]):
         self._under_way: dict[str, _Call[T]] = {}
 
     async def call(self, key: str, start: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T, bool]:
-        """Return the result of the call under `key`, and whether another waiter got it first. Its exception goes to all
-        waiters."""
+        """Return the result of the call under `key`, and whether another waiter got it first; or raise its error."""
         call = self._under_way.get(key)
         if call is None:
             call = self._under_way[key] = _Call(asyncio.create_task(start()))

@@ -1,15 +1,4 @@
-"""Token budget of the evidence: token estimates, and the order in which evidence is cut.
-
-A single text that takes more than a quarter of the budget is first cut in the middle to that size, so that a flood of
-output costs nothing but itself. Then earlier actions are left out entirely, the oldest first, and later ones, the
-furthest first. Then texts are cut in the middle, the longest first, in the order of ExhibitKind: the messages that the
-agent was shown, its tools' output, the task, lists of files, its reasoning, tool calls outside the reply, findings in
-the files, the truth, the reply.
-
-Each step goes only as far as needed, and cuts no text below MIN_CHARACTERS before all have come to that; only then are
-exhibits up to tool calls left out entirely, in the same order. Facts, such as machine checks and the outcome, are never
-cut. Every cut is marked in place, and listed.
-"""
+"""Token budget of the evidence: token estimates, and the order in which it is cut. Every cut is marked, and listed."""
 
 from __future__ import annotations
 
@@ -45,8 +34,7 @@ def estimate_tokens(text: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedExhibit:
-    """An exhibit as rendered in a prompt. `lines` are those of its data, shortened if `cut`; `tokens` estimates the
-    whole exhibit with its fence."""
+    """An exhibit as rendered. `lines` are those of its data, shortened if `cut`; `tokens` include its fence."""
 
     exhibit: Exhibit
     lines: str | None
@@ -84,7 +72,11 @@ def cut_names(exhibits: Sequence[RenderedExhibit]) -> tuple[str, ...]:
 
 
 def fit_to_budget(exhibits: Sequence[RenderedExhibit], budget: float) -> tuple[RenderedExhibit, ...]:
-    """Cut `exhibits` to at most `budget` estimated tokens. Raises CoachError if what is never cut does not fit."""
+    """Cut `exhibits` to at most `budget` estimated tokens; each step goes only as far as needed, in the order of
+    ExhibitKind. A text that takes more than a quarter of the budget is first cut in the middle to that size, so that a
+    flood of output costs nothing but itself. Then earlier actions are left out, the oldest first, and later ones, the
+    furthest first. Then texts are cut in the middle, the longest first, none below MIN_CHARACTERS; then exhibits up to
+    tool calls are left out. Facts are never cut. Raises CoachError if these do not fit."""
     kept = list(exhibits)
     for kind in _DROPPED_LAST:
         kept = _shorten(kept, kind, budget, min_tokens=budget / 4)
@@ -94,9 +86,8 @@ def fit_to_budget(exhibits: Sequence[RenderedExhibit], budget: float) -> tuple[R
         kept = _shorten(kept, kind, budget)
     for kind in _DROPPED_LAST:
         kept = _drop(kept, kind, budget)
-    if total_tokens(kept) > budget:
-        uncut = f"of the evidence {total_tokens(kept):.0f} tokens are never cut"
-        raise CoachError(f"{uncut}; there is room for {budget:.0f}")
+    if (tokens := total_tokens(kept)) > budget:
+        raise CoachError(f"of the evidence {tokens:.0f} tokens are never cut; there is room for {budget:.0f}")
     return tuple(kept)
 
 
@@ -125,7 +116,7 @@ def _shorten(
 
 
 def _max_size(sizes: Sequence[float], room: float) -> float:
-    """Return the size to which the largest of `sizes` must be cut so that all fit into `room`."""
+    """The size to which the largest of `sizes` must be cut so that all fit into `room`."""
     left = sorted(sizes)
     while left and left[0] * len(left) <= room:
         room -= left.pop(0)
