@@ -14,15 +14,11 @@ if TYPE_CHECKING:
 
 
 def announce_providers(console: Console, providers: Sequence[Provider]) -> None:
-    """Print a line per provider; nothing without external providers."""
+    """Print a line per provider."""
     for provider in providers:
         price = "" if provider.priced else "; the price of its tokens is unknown"
-        console.print(
-            f"what agents see and write is sent to {provider.name} ({provider.model}) at {provider.host}{price}",
-            style="yellow",
-            soft_wrap=True,
-            highlight=False,
-        )
+        text = f"what agents see and write is sent to {provider.name} ({provider.model}) at {provider.host}{price}"
+        console.print(text, style="yellow", soft_wrap=True, highlight=False)
 
 
 def announce_sandboxes(console: Console, sandboxes: Mapping[str, Sandbox], *, quiet: bool = False) -> None:

@@ -7,7 +7,6 @@ import json
 import click
 
 from mappa_core.cli.options import ConfigArguments, load_registry, recipe_options
-from mappa_core.config.compose import ComposedConfig
 
 
 @click.command("config")
@@ -17,22 +16,19 @@ def command(arguments: ConfigArguments, as_json: bool) -> None:
     """Show every setting of a run, its value and who set it."""
     composed = arguments.compose(load_registry())
     if as_json:
-        click.echo(json.dumps(_document(composed), ensure_ascii=False))
+        document = {
+            "plugin": composed.plugin,
+            "recipe": composed.recipe,
+            "recipe_hash": composed.recipe_hash,
+            "config": composed.document,
+            "origins": composed.origins,
+            "not_installed": {one.key: one.reason for one in composed.missing_offers},
+        }
+        click.echo(json.dumps(document, ensure_ascii=False))
         return
     _show(composed.to_yaml())
     for one in composed.missing_offers:
         click.secho(f"not installed: {one.key}.use: {one.reason}", fg="yellow", err=True)
-
-
-def _document(composed: ComposedConfig) -> dict[str, object]:
-    return {
-        "plugin": composed.plugin,
-        "recipe": composed.recipe,
-        "recipe_hash": composed.recipe_hash,
-        "config": composed.document,
-        "origins": composed.origins,
-        "not_installed": {one.key: one.reason for one in composed.missing_offers},
-    }
 
 
 def _show(text: str) -> None:

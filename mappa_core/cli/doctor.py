@@ -39,7 +39,6 @@ def command(as_json: bool) -> None:
 
 
 def show_checks(results: CheckResults) -> None:
-    """Print one line per check."""
     for area, checks in results.items():
         click.secho(area, bold=True)
         for name, check in checks.items():
@@ -48,7 +47,7 @@ def show_checks(results: CheckResults) -> None:
 
 
 def run_checks(registry: Registry) -> CheckResults:
-    """Run the checks of core and of all plugins; returns the results by area and name."""
+    """Run the checks of core and of all plugins, by area and name."""
     return {
         "machine": dict(_machine()),
         **{area.name: area.run(registry) for plugin in registry.plugins.values() for area in plugin.checks},
@@ -84,9 +83,8 @@ def _disk(folder: Path) -> CheckResult:
     existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     writable = os.access(existing, os.W_OK | os.X_OK)
     free = shutil.disk_usage(existing).free / 2**30
-    return CheckResult(
-        writable, f"{free:.1f} GiB free, {'writable' if writable else f'no permission to write in {existing}'}"
-    )
+    access = "writable" if writable else f"no permission to write in {existing}"
+    return CheckResult(writable, f"{free:.1f} GiB free, {access}")
 
 
 def _plugins(registry: Registry) -> Iterator[tuple[str, CheckResult]]:
@@ -99,21 +97,15 @@ def _plugins(registry: Registry) -> Iterator[tuple[str, CheckResult]]:
 
 
 def _missing_parts() -> Mapping[str, list[str]]:
-    """First-party packages that are not installed, with what they offer."""
+    """First-party packages that are not installed, and their offers."""
     missing: dict[str, list[str]] = defaultdict(list)
     for kind in (*KIND_NAMES, "commands"):
         by_package: dict[str, list[str]] = defaultdict(list)
         for name, package in first_party_packages(kind).items():
             by_package[package.partition("[")[0]].append(name)
         for package, names in by_package.items():
-            if not _is_installed(package):
+            try:
+                version(package)
+            except PackageNotFoundError:
                 missing[package].append(f"{kind} {', '.join(names)}")
     return missing
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        version(package)
-    except PackageNotFoundError:
-        return False
-    return True

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 import msgspec
@@ -58,7 +59,8 @@ def command(
             raise ConfigError("--checkpoint N is one of a run: name it with --run RUN")
         composed = arguments.compose(registry)
     else:
-        _refuse_other_choices(arguments)
+        if arguments.plugin or arguments.recipe or arguments.config_files:
+            raise ConfigError("--run takes the run's own config: leave out --plugin, --recipe and --config")
         composed = restore(registry, run / CONFIG, ("run.name=null", *arguments.words))
         checkpoints = open_checkpoints(run, composed.config.checkpoint.url)
         loaded = checkpoints.load_latest() if checkpoint is None else checkpoints.load(checkpoint)
@@ -91,7 +93,6 @@ def command(
 
 
 def _samples_line(evaluation: Evaluation, what: str, k: int) -> str:
-    """Format a metric over several samples of a problem as one line."""
     fair, raw = metric_at(evaluation, what, k), metric_at(evaluation.raw, what, k)
     if what == "majority" and evaluation.answers is None:
         return f"{what}@{k} - (no final answers of this workflow can be compared)"
@@ -99,19 +100,21 @@ def _samples_line(evaluation: Evaluation, what: str, k: int) -> str:
 
 
 def metric_at(evaluation: Evaluation, what: str, k: int) -> float | None:
-    """Compute pass@k, avg@k or majority@k; None if no problem has k samples, or there are no answers to count."""
-    try:
-        value: float | None = getattr(evaluation, f"{what}_at")(k)
-    except ValueError:
-        return None
-    return value
+    """pass@k, avg@k or majority@k; None if no problem has k samples, or there are no answers to count."""
+    with suppress(ValueError):
+        return cast("float | None", getattr(evaluation, f"{what}_at")(k))
+    return None
 
 
 def standalone_evaluation_json(
     evaluated: StandaloneEvaluation, sizes_by_metric: Mapping[str, Sequence[int]]
 ) -> dict[str, Any]:
-    """Convert an evaluation to JSON values; shares are 0-1."""
+    """An evaluation as JSON values; shares are 0-1."""
     from mappa_core.cli import result_tables
+
+    def at_sizes(part: Evaluation) -> dict[str, Any]:
+        sizes = sizes_by_metric.items()
+        return {f"{what}_at": {str(k): metric_at(part, what, k) for k in numbers} for what, numbers in sizes}
 
     evaluation = evaluated.evaluation
     return {
@@ -119,19 +122,8 @@ def standalone_evaluation_json(
         "metric": evaluation.metric,
         "iteration": evaluation.iteration,
         "rollouts": int(evaluation.values.size),
-        **{
-            f"{what}_at": {str(k): metric_at(evaluation, what, k) for k in sizes}
-            for what, sizes in sizes_by_metric.items()
-        },
-        "raw": {
-            f"{what}_at": {str(k): metric_at(evaluation.raw, what, k) for k in sizes}
-            for what, sizes in sizes_by_metric.items()
-        },
+        **at_sizes(evaluation),
+        "raw": at_sizes(evaluation.raw),
         "not_finished": dict(evaluation.failures),
         **result_tables.evaluation_json(evaluation),
     }
-
-
-def _refuse_other_choices(arguments: ConfigArguments) -> None:
-    if arguments.plugin or arguments.recipe or arguments.config_files:
-        raise ConfigError("--run takes the run's own config: leave out --plugin, --recipe and --config")

@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint
-from types import FrameType
 from typing import Any, cast
 
 import click
@@ -26,9 +25,8 @@ from click.shell_completion import CompletionItem
 
 from mappa_core.errors import GuardStop, InputError
 
+# In the order of `--help`; each is `command` in the module of that name. Those of other packages are entry points.
 CORE_COMMANDS = ("train", "eval", "runs", "config", "plugins", "new", "doctor", "completion")
-"""Core's commands in the order of `--help`; each is `command` in the module of that name. Those of other packages are
-entry points."""
 
 EXIT_INPUT, EXIT_GUARD, EXIT_INTERRUPTED, EXIT_TERMINATED = 2, 3, 130, 143
 
@@ -64,7 +62,8 @@ class MappaGroup(click.Group):
         with formatter.section("Commands"):
             names = command_names(ctx)
             formatter.write_dl([(name, _command(ctx, name).get_short_help_str(formatter.width)) for name in names])
-        if rows := [(name, _summary(point)) for name, point in plugin_entry_points(ctx).items()]:
+        points = plugin_entry_points(ctx).values()
+        if rows := [(one.name, one.dist.metadata["Summary"] if one.dist else one.value) for one in points]:
             with formatter.section("Plugins (mappa PLUGIN --help lists the commands of one)"):
                 formatter.write_dl(rows)
 
@@ -102,7 +101,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _print_warning(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
-    """Print what concerns the user in the style of errors, and any other warning as Python does."""
+    """Print a warning for users in the style of errors, and any other as Python does."""
     if issubclass(category, FutureWarning):
         _print_error("Warning", str(message))
     else:
@@ -114,8 +113,7 @@ def _print_error(title: str, message: str) -> None:
     from rich.text import Text
 
     console = Console(stderr=True)
-    colon = ": " if message else ""
-    text = Text.assemble((f"{title}{colon}", "bold red"), message)
+    text = Text.assemble((f"{title}: " if message else title, "bold red"), message)
     console.print(text, soft_wrap=not console.is_terminal, highlight=False)
 
 
@@ -125,19 +123,15 @@ def _sigterm_as_exit() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _exit_terminated)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_TERMINATED))
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _exit_terminated(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(EXIT_TERMINATED)
-
-
 def command_names(ctx: click.Context | None = None) -> tuple[str, ...]:
-    """Names of all commands that are not blocked: core's, then those of other packages."""
+    """Commands that are not blocked: core's, then those of other packages."""
     from mappa_core.plugins import find_commands
 
     return (*CORE_COMMANDS, *(name for name in find_commands(blocked_plugins(ctx)) if name not in CORE_COMMANDS))
@@ -152,8 +146,8 @@ def _command(ctx: click.Context, name: str) -> click.Command:
 
 
 def blocked_plugins(ctx: click.Context | None = None) -> tuple[str, ...]:
-    """Plugins that the user leaves out with `--block`; none before the options are parsed, as in `--help`. During shell
-    completion there is no current context, so pass one."""
+    """Plugins left out with `--block`; none before the options are parsed, as in `--help`. During shell completion
+    there is no current context, so pass one."""
     current = ctx or click.get_current_context(silent=True)
     params = current.find_root().params if current else {}
     return cast(tuple[str, ...], params["block"]) if "block" in params else ()
@@ -165,10 +159,6 @@ def plugin_entry_points(ctx: click.Context) -> dict[str, EntryPoint]:
 
     names = command_names(ctx)
     return {point.name: point for point in find_entry_points(blocked_plugins(ctx)) if point.name not in names}
-
-
-def _summary(point: EntryPoint) -> str:
-    return point.dist.metadata["Summary"] if point.dist else point.value
 
 
 def _plugin_group(name: str) -> click.Group:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -40,19 +40,9 @@ def recipe_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options that choose a config to a command; it receives them as `arguments`."""
 
     @wraps(function)
-    def command(
-        *,
-        plugin: str | None,
-        recipe: str | None,
-        config_files: tuple[Path, ...],
-        settings: tuple[str, ...],
-        name: str | None,
-        **others: Any,
-    ) -> None:
-        arguments = ConfigArguments(
-            plugin=plugin, recipe=recipe, config_files=config_files, settings=settings, name=name
-        )
-        function(arguments=arguments, **others)
+    def command(**given: Any) -> None:
+        arguments = ConfigArguments(**{one.name: given.pop(one.name) for one in fields(ConfigArguments)})
+        function(arguments=arguments, **given)
 
     decorators = (
         click.option("--plugin", metavar="NAME", shell_complete=_plugin_names, help="Plugin whose recipe is used."),

@@ -26,13 +26,11 @@ EVALUATION_PART_LABELS = {"all": "held-out", "report": "held-out, reported,", "s
 """Labels of the tasks of each part of an evaluation."""
 
 
-class LineProgress(NullListener):
-    """Prints a plain line per evaluation and iteration."""
+class _ConsoleListener(NullListener):
+    """Announces providers, sandboxes and counterfactual rollouts."""
 
-    def __init__(self, console: Console, iterations: int) -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._eta = Eta(iterations)
-        self._iterations = iterations
 
     def on_providers(self, providers: Sequence[Provider]) -> None:
         announce_providers(self._console, providers)
@@ -43,20 +41,28 @@ class LineProgress(NullListener):
     def on_counterfactuals(self, extra: CounterfactualBound) -> None:
         announce_counterfactuals(self._console, extra)
 
+
+class LineProgress(_ConsoleListener):
+    """Prints a plain line per evaluation and iteration."""
+
+    def __init__(self, console: Console, iterations: int) -> None:
+        super().__init__(console)
+        self._iterations = iterations
+        self._started = time.perf_counter()
+        self._before: int | None = None  # iterations before the first one of this process
+
     def on_evaluation_end(self, evaluation: Evaluation) -> None:
         self._console.print(evaluation_line(evaluation), soft_wrap=True, highlight=False)
 
     def on_iteration_end(self, report: IterationReport) -> None:
-        seconds_left = self._eta.seconds_left(report)
-        scores = "  ".join(
-            f"{agent} {format_or_dash(figures.score, '.1f')}" for agent, figures in report.agents.items()
-        )
+        if self._before is None:
+            self._before = report.iteration - 1
+        per_iteration = (time.perf_counter() - self._started) / (report.iteration - self._before)
+        left = format_duration(per_iteration * (self._iterations - report.iteration))
+        scores = "  ".join(f"{agent} {format_or_dash(one.score, '.1f')}" for agent, one in report.agents.items())
         count = f"iteration {report.iteration}/{self._iterations}"
-        self._console.print(
-            f"{count}  {iteration_headline(report)}  score: {scores}  left {format_duration(seconds_left)}",
-            soft_wrap=True,
-            highlight=False,
-        )
+        line = f"{count}  {iteration_headline(report)}  score: {scores}  left {left}"
+        self._console.print(line, soft_wrap=True, highlight=False)
         show_alarms(self._console, report)
 
 
@@ -70,30 +76,15 @@ class QuietListener(NullListener):
         announce_sandboxes(Console(stderr=True), sandboxes, quiet=True)
 
 
-class Dashboard(NullListener):
+class Dashboard(_ConsoleListener):
     """A live display: progress bars of the run and of the current rollouts, and a table of agents."""
 
     def __init__(self, console: Console, iterations: int) -> None:
+        super().__init__(console)
         self._bars = Progress(*_columns(), console=console)
         self._run = self._bars.add_task("iterations", total=iterations)
         self._now = self._bars.add_task("rollouts", total=None)
-        self._console = console
-        self._live = Live(self._bars, console=console, refresh_per_second=4, transient=True)
-
-    def on_providers(self, providers: Sequence[Provider]) -> None:
-        announce_providers(self._console, providers)
-
-    def on_sandboxes(self, sandboxes: Mapping[str, Sandbox]) -> None:
-        announce_sandboxes(self._console, sandboxes)
-
-    def on_counterfactuals(self, extra: CounterfactualBound) -> None:
-        announce_counterfactuals(self._console, extra)
-
-    @contextmanager
-    def display(self) -> Iterator[None]:
-        """Keep the display on screen."""
-        with self._live:
-            yield
+        self.live = Live(self._bars, console=console, refresh_per_second=4, transient=True)
 
     def on_rollouts_start(self, split: Split, done: int, rollouts: int) -> None:
         what = "held-out" if split == "eval" else "rollouts"
@@ -108,7 +99,7 @@ class Dashboard(NullListener):
 
     def on_iteration_end(self, report: IterationReport) -> None:
         self._bars.update(self._run, completed=report.iteration)
-        self._live.update(Group(self._bars, agents_table(report.agents), iteration_headline(report)))
+        self.live.update(Group(self._bars, agents_table(report.agents), iteration_headline(report)))
         show_alarms(self._console, report)
 
 
@@ -119,7 +110,7 @@ def open_listener(console: Console, iterations: int, *, quiet: bool) -> Iterator
         yield QuietListener()
     elif console.is_terminal:
         dashboard = Dashboard(console, iterations)
-        with dashboard.display():
+        with dashboard.live:
             yield dashboard
     else:
         yield LineProgress(console, iterations)
@@ -146,33 +137,23 @@ def rollout_bar(console: Console, *, quiet: bool) -> Iterator[RolloutBar]:
         yield RolloutBar(bars)
 
 
-class Eta:
-    """Estimates the remaining seconds from the time per iteration so far."""
-
-    def __init__(self, iterations: int) -> None:
-        self._iterations = iterations
-        self._started = time.perf_counter()
-        self._first: int | None = None
-
-    def seconds_left(self, report: IterationReport) -> float:
-        if self._first is None:
-            self._first = report.iteration - 1
-        done = report.iteration - self._first
-        return (time.perf_counter() - self._started) / done * (self._iterations - report.iteration)
-
-
 def _columns() -> tuple[ProgressColumn, ...]:
     return TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
 
 
 def agents_table(agents: Mapping[str, AgentSummary]) -> Table:
     """Build a table with one row per agent."""
-    table = Table(box=None, header_style="dim")
-    table.add_column("")
-    for column in AGENT_COLUMNS:
-        table.add_column(column.title, justify="right")
+    table = columns_table("", *(column.title for column in AGENT_COLUMNS))
     for agent, figures in agents.items():
         table.add_row(agent, *(column.cell(figures) for column in AGENT_COLUMNS))
+    return table
+
+
+def columns_table(*names: str) -> Table:
+    """Build a plain table; columns are aligned right, except those without a name."""
+    table = Table(box=None, header_style="dim")
+    for name in names:
+        table.add_column(name, justify="right" if name else "left")
     return table
 
 
@@ -208,20 +189,16 @@ def iteration_headline(report: IterationReport) -> str:
 
 
 def describe_tool_faults(lost: int, retried_calls: int) -> list[str]:
-    """Describe the effects of tool failures; an empty list without failures."""
+    """Describe the effects of tool failures, if there are any."""
     counts = {"rollouts lost to failures of tools": lost, "calls of tools made again": retried_calls}
     return [f"{count} {what}" for what, count in counts.items() if count]
 
 
 def evaluation_line(evaluation: Evaluation, played: str | None = None) -> str:
-    """Format an evaluation as one line: the metric and the further figures with their intervals, and the failures.
-    `played` describes the rollouts, unless they are the held-out problems after some iterations."""
+    """Format an evaluation as one line: all figures with their intervals, and the failures. `played` describes the
+    rollouts, unless they are the held-out problems after some iterations."""
     shares = ", ".join(f"{name} {format_share(evaluation.with_metric(name).interval)}" for name in evaluation.measures)
-    what = (
-        f"{EVALUATION_PART_LABELS[evaluation.part]} after {evaluation.iteration} iterations"
-        if played is None
-        else played
-    )
+    what = played or f"{EVALUATION_PART_LABELS[evaluation.part]} after {evaluation.iteration} iterations"
     line = f"{what}: {shares} over {format_problem_count(len(evaluation.problems), evaluation.cluster_count)}"
     if evaluation.failures:
         kinds = ", ".join(f"{count} {kind}" for kind, count in evaluation.failures.items())

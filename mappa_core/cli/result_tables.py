@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mappa_core.cli.progress import evaluation_line, format_share
+from mappa_core.cli.progress import columns_table, evaluation_line, format_share
 from mappa_core.evaluation.heldout import Evaluation
-from mappa_core.runs.health_warnings import RaisedWarning
-from mappa_core.store.summary import EvalSummary, FigureSummary, Interval, SelectionSummary, StratumSummary
+from mappa_core.runs.rows import RaisedWarning
+from mappa_core.store.summary import EvalSummary, Interval, SelectionSummary, StratumSummary
 
 
 def show_evaluation(console: Console, evaluation: Evaluation, played: str | None = None) -> None:
@@ -23,8 +23,8 @@ def show_evaluation(console: Console, evaluation: Evaluation, played: str | None
 
 
 def evaluation_table(evaluation: Evaluation) -> Table:
-    """Build a table with a row for all problems and per stratum, and a column for the metric and per further figure."""
-    table = _table("", "problems", *evaluation.measures)
+    """Build a table with a row for all problems and per stratum, and a column per figure."""
+    table = columns_table("", "problems", *evaluation.measures)
     for name, part in {"all": evaluation, **evaluation.by_stratum()}.items():
         shares = (format_share(part.with_metric(measure).interval) for measure in evaluation.measures)
         table.add_row(escape(name), str(len(part.problems)), *shares)
@@ -33,7 +33,7 @@ def evaluation_table(evaluation: Evaluation) -> Table:
 
 def gains_table(results: EvalSummary) -> Table:
     """Build a table of before, after and gain of the metric and each further figure: over all tasks and by stratum."""
-    table = _table("", "before", "after", "gain")
+    table = columns_table("", "before", "after", "gain")
     parts: dict[str, EvalSummary | StratumSummary] = {"all": results, **results.strata}
     for measure in (results.metric, *results.figures):
         if results.figures:
@@ -41,7 +41,8 @@ def gains_table(results: EvalSummary) -> Table:
             table.add_row(f"[bold]{escape(measure)}[/]")
         for name, part in parts.items():
             result = part if measure == results.metric else part.figures[measure]
-            table.add_row(escape(name), *_gain(result))
+            shares = format_share(result.before), format_share(result.after), format_share(result.gain, sign=True)
+            table.add_row(escape(name), *shares)
     return table
 
 
@@ -61,8 +62,7 @@ def show_warnings(console: Console, warnings: Sequence[RaisedWarning]) -> None:
 
 
 def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
-    """Convert an evaluation to JSON values: mean and bounds of the metric and of each further figure, also by stratum.
-    Shares are 0-1."""
+    """Convert an evaluation to JSON values: mean and bounds of every figure, also by stratum. Shares are 0-1."""
     strata = {name: _measures_json(evaluation.for_stratum(name)) for name in sorted(set(evaluation.strata))}
     return {**_measures_json(evaluation), "strata": strata}
 
@@ -79,14 +79,3 @@ def _measures_json(evaluation: Evaluation) -> dict[str, Any]:
 def _bounds(interval: Interval | None) -> Mapping[str, float | None]:
     """Mean, low and high; all null if every problem was lost."""
     return {name: getattr(interval, name, None) for name in ("mean", "low", "high")}
-
-
-def _gain(result: EvalSummary | StratumSummary | FigureSummary) -> tuple[str, str, str]:
-    return format_share(result.before), format_share(result.after), format_share(result.gain, sign=True)
-
-
-def _table(*names: str) -> Table:
-    table = Table(box=None, header_style="dim")
-    for name in names:
-        table.add_column(name, justify="right" if name else "left")
-    return table

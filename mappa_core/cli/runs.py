@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -31,17 +32,13 @@ def list_runs(root: Path) -> None:
     for name in ("run", "status", "iterations", "before", "after", "gain"):
         table.add_column(name, justify="left" if name in ("run", "status") else "right", overflow="fold")
     for folder in list_run_folders(root):
-        try:
+        status, iterations, shares = "no summary", "-", ["-", "-", "-"]
+        with suppress(RunError):
             summary = read_summary(folder)
-        except RunError:
-            table.add_row(escape(folder.name), "no summary", "-", "-", "-", "-")
-            continue
-        result = summary.eval
-        cells = (result.before, result.after) if result else (None, None)
-        gain = format_share(result.gain, sign=True) if result else "-"
-        table.add_row(
-            escape(folder.name), summary.status, str(summary.iterations), *(format_share(one) for one in cells), gain
-        )
+            status, iterations = summary.status, str(summary.iterations)
+            if (one := summary.eval) is not None:
+                shares = [format_share(one.before), format_share(one.after), format_share(one.gain, sign=True)]
+        table.add_row(escape(folder.name), status, iterations, *shares)
     Console().print(table)
 
 
@@ -116,14 +113,13 @@ def _show_step(console: Console, step: Step, verdicts: list[Verdict]) -> None:
 
 
 def _describe_result(result: ToolResult) -> str:
-    """Describe a tool result: the tool, its status, where its program ran, and the number of attempts."""
     where = "" if result.sandbox is None else f", in {result.sandbox}"
     again = "" if result.attempts == 1 else f", in attempt {result.attempts}"
     return f"{result.tool}: {result.status}{where}{again}"
 
 
 def verdict_headline(verdict: Verdict) -> str:
-    """Describe a verdict: coach, score, agent, and how it was obtained."""
+    """Describe a verdict: coach, score, and how it was obtained."""
     result = verdict.status if verdict.score is None else f"{verdict.score:g} of 10"
     notes = [
         "in hindsight" if verdict.phase == "after" else "asked again" if verdict.phase == "again" else "",

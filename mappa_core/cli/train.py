@@ -29,7 +29,9 @@ def command(arguments: ConfigArguments, resume: Path | None, dry_run: bool, quie
     if resume is None:
         run = Run(arguments.compose(registry), registry)
     else:
-        _refuse_other_choices(arguments)
+        if arguments.plugin or arguments.recipe or arguments.config_files or arguments.name:
+            others = "--plugin, --recipe, --config and --name"
+            raise ConfigError(f"--resume goes on with the run's own config: leave out {others}")
         run = Run.resume(resume, *arguments.words, registry=registry)
     console = Console(stderr=as_json, quiet=quiet and not as_json)
     if not as_json and not quiet:
@@ -54,10 +56,3 @@ def recipe_line(composed: ComposedConfig, registry: Registry) -> str:
     """Name the recipe of the run, and the other recipes of its plugin."""
     others = [name for name in registry.plugin(composed.plugin).recipes if name != composed.recipe]
     return f"{composed.full_name} (others by --recipe: {', '.join(sorted(others)) or 'none'})"
-
-
-def _refuse_other_choices(arguments: ConfigArguments) -> None:
-    if arguments.plugin or arguments.recipe or arguments.config_files or arguments.name:
-        raise ConfigError(
-            "--resume goes on with the run's own config: leave out --plugin, --recipe, --config and --name"
-        )

@@ -58,20 +58,16 @@ class Calculator:
         return ToolResult(tool=self.spec.name, status="ok", stdout=answer)
 
     async def close(self) -> None:
-        """Do nothing: there are no resources to release."""
+        """There are no resources to release."""
 
 
 def evaluate_expression(expression: str) -> _Number:
-    """Evaluate `expression`: a Fraction if all steps are exact and rational, else a float.
-
-    Raises:
-        CalculatorError: not arithmetic, undefined, not real, or too large.
-    """
+    """Evaluate `expression`: a Fraction if all steps are exact and rational, else a float. Raises CalculatorError if
+    it is not arithmetic, undefined, not real, or too large."""
     if len(expression) > MAX_EXPRESSION_CHARACTERS:
         raise CalculatorError(f"the expression is longer than {MAX_EXPRESSION_CHARACTERS} characters")
     try:
-        tree = ast.parse(expression.strip(), mode="eval")
-        return _value(tree.body, expression.strip())
+        return _value(ast.parse(expression.strip(), mode="eval").body, expression.strip())
     except SyntaxError as error:
         raise CalculatorError(f"not an arithmetic expression: {error.msg}") from error
     except CalculatorError:
@@ -137,11 +133,11 @@ def _power(base: _Number, exponent: _Number) -> _Number:
 
 
 def _check_finite(value: _Number) -> _Number:
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise CalculatorError("a number is too large")
-        return value
-    return _exact(Fraction(value))
+    if not isinstance(value, float):
+        return _exact(Fraction(value))
+    if not math.isfinite(value):
+        raise CalculatorError("a number is too large")
+    return value
 
 
 def _exact(value: Fraction) -> Fraction:
@@ -164,20 +160,16 @@ def _sqrt(value: _Number) -> _Number:
     return math.sqrt(value)
 
 
-def _small(function: Callable[..., int]) -> Callable[..., _Number]:
-    """Limit `function` to whole numbers up to 1000, which keeps its value within MAX_BITS."""
+def _of_wholes(function: Callable[..., int], limit: float = math.inf) -> Callable[..., _Number]:
+    """Limit `function` to whole numbers up to `limit`."""
 
     def limited(*values: _Number) -> _Number:
         wholes = [_whole(value) for value in values]
-        if any(abs(whole) > 1000 for whole in wholes):
+        if any(abs(whole) > limit for whole in wholes):
             raise CalculatorError("a number is too large")
         return Fraction(function(*wholes))
 
     return limited
-
-
-def _whole_only(function: Callable[..., int]) -> Callable[..., _Number]:
-    return lambda *values: Fraction(function(*(_whole(value) for value in values)))
 
 
 def _round(value: _Number, digits: _Number = Fraction(0)) -> _Number:
@@ -187,27 +179,13 @@ def _round(value: _Number, digits: _Number = Fraction(0)) -> _Number:
     return round(Fraction(value), places)
 
 
+_PLAIN = (abs, min, max, math.floor, math.ceil, math.exp, math.log, math.log2, math.log10)
+_TRIGONOMETRIC = (math.sin, math.cos, math.tan, math.asin, math.acos, math.atan)
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "abs": abs,
-    "min": min,
-    "max": max,
+    **{function.__name__: function for function in (*_PLAIN, *_TRIGONOMETRIC)},
+    **{function.__name__: _of_wholes(function) for function in (math.gcd, math.lcm)},
+    # Values of numbers up to 1000 stay within MAX_BITS.
+    **{function.__name__: _of_wholes(function, 1000) for function in (math.factorial, math.comb, math.perm)},
     "round": _round,
-    "floor": math.floor,
-    "ceil": math.ceil,
     "sqrt": _sqrt,
-    "gcd": _whole_only(math.gcd),
-    "lcm": _whole_only(math.lcm),
-    "factorial": _small(math.factorial),
-    "comb": _small(math.comb),
-    "perm": _small(math.perm),
-    "exp": math.exp,
-    "log": math.log,
-    "log2": math.log2,
-    "log10": math.log10,
-    "sin": math.sin,
-    "cos": math.cos,
-    "tan": math.tan,
-    "asin": math.asin,
-    "acos": math.acos,
-    "atan": math.atan,
 }

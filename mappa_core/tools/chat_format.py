@@ -32,14 +32,10 @@ def _parse_call(body: str, *, closed: bool) -> ToolCall:
 
 
 def message_dict(message: Message) -> dict[str, Any]:
-    """Return the message as the dictionary that chat templates read."""
+    """The message as the dictionary that chat templates read."""
     entry: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.name is not None:
-        entry["name"] = message.name
-    if message.tool_call_id is not None:
-        entry["tool_call_id"] = message.tool_call_id
-    if message.reasoning is not None:
-        entry["reasoning_content"] = message.reasoning
+    optional = {"name": message.name, "tool_call_id": message.tool_call_id, "reasoning_content": message.reasoning}
+    entry |= {key: value for key, value in optional.items() if value is not None}
     if message.tool_calls:
         entry["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": dict(call.arguments)}}
@@ -49,6 +45,6 @@ def message_dict(message: Message) -> dict[str, Any]:
 
 
 def tool_schema(tool: ToolSpec) -> dict[str, Any]:
-    """Return the tool as the schema that chat templates read."""
+    """The tool as the schema that chat templates read."""
     function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.schema)}
     return {"type": "function", "function": function}

@@ -10,15 +10,12 @@ from mappa_core.records import Breach, Role
 def find_breaches(
     agent: str, role: Role, files_before: Sequence[str], files_now: Sequence[str] | None
 ) -> tuple[Breach, ...]:
-    """Find the missing inputs and missing outputs of `agent`.
+    """Find the missing inputs and outputs of `agent`.
 
-    `files_before` are the workspace's files when the agent began its action: a file of `role.needs` that is not among
-    them is a missing input. It is recorded on the agent's own step, so that a coach sees that the agent worked without
-    it.
-
-    `files_now` are the files after the action. An output is due only when the agent's turns end: pass None while it has
-    turns left. Files are named exactly, relative to the workspace; there are no patterns. Only presence is checked: the
-    coach judges the content.
+    `files_before` are the workspace's files when the agent began its action; a missing input is recorded on the agent's
+    own step, so that a coach sees that it worked without it. `files_now` are those after the action, None while the
+    agent has turns left, as outputs are due when they end. Files are named exactly, relative to the workspace. Only
+    presence is checked: the coach judges the content.
     """
     inputs = [
         Breach(agent=agent, kind="missing_input", path=path, detail="not there when the agent began")
@@ -32,5 +29,4 @@ def find_breaches(
 
 
 def _missing(required: Sequence[str], files: Sequence[str]) -> list[str]:
-    present = frozenset(files)
-    return [path for path in required if path not in present]
+    return [path for path in required if path not in files]

@@ -1,7 +1,7 @@
 """Parse the tool calls in a reply: native calls of the model's chat template, and fenced Python.
 
-Fences follow CommonMark 0.31 (indentation, containers, nested and longer fences, tildes), with one deviation: HTML
-blocks are not recognised, so that a tag on the line before a fence, which models often write, does not hide it.
+Fences follow CommonMark 0.31, except that HTML blocks are not recognised: a tag on the line before a fence, which
+models often write, does not hide it.
 """
 
 from __future__ import annotations
@@ -29,20 +29,16 @@ def parse_calls(reply: Message, offered: Sequence[str]) -> tuple[ToolCall, ...]:
     """Return the calls of `reply`: native ones first, then, if `python` is offered, fenced Python in order.
 
     A call that cannot be run has its `error` set: a tool that is not offered, a block that is not closed. The code of a
-    block is the exact text between its fences, without the indentation of its container and of its opening fence;
-    without indentation it is byte for byte the text of the reply.
+    block is the exact text between its fences, without the indentation of its container and of its opening fence.
     """
     native = tuple(_native(call, offered) for call in reply.tool_calls)
-    if PYTHON not in offered:
-        return native
-    return native + tuple(_fenced(reply.content))
+    return native + tuple(_fenced(reply.content)) if PYTHON in offered else native
 
 
 def _native(call: ToolCall, offered: Sequence[str]) -> ToolCall:
     if call.error is not None or call.name in offered:
         return call
-    names = ", ".join(offered) if offered else "none"
-    return replace(call, error=f"there is no tool {call.name!r} here (offered: {names})")
+    return replace(call, error=f"there is no tool {call.name!r} here (offered: {', '.join(offered) or 'none'})")
 
 
 def _fenced(text: str) -> Iterator[ToolCall]:
@@ -50,13 +46,8 @@ def _fenced(text: str) -> Iterator[ToolCall]:
         return
     lines = _LINE.findall(text)
     for token in _parser().parse(text):
-        if token.type == "fence" and _is_python(token.info):
+        if token.type == "fence" and PYTHON_INFO.intersection(token.info.lower().split()[:1]):
             yield _block(token, lines)
-
-
-def _is_python(info: str) -> bool:
-    words = info.split(maxsplit=1)
-    return bool(words) and words[0].lower() in PYTHON_INFO
 
 
 def _block(token: Token, lines: Sequence[str]) -> ToolCall:

@@ -20,8 +20,7 @@ RESULTS_TEMPLATE = "results"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
-    """The part of an action that later agents see: its text without think text, the results of its programs, and the
-    coach's feedback."""
+    """What later agents see of an action: its text without think text, its programs' results, the coach's feedback."""
 
     agent: str
     text: str
@@ -82,15 +81,13 @@ def create_prompt_environment(*folders: Path) -> Environment:
     from jinja2 import ChoiceLoader, FileSystemLoader, StrictUndefined
     from jinja2.sandbox import SandboxedEnvironment
 
+    loader = ChoiceLoader([FileSystemLoader(folder) for folder in folders])
+    # Without escaping: prompts are plain text, not HTML.
     return SandboxedEnvironment(
-        loader=ChoiceLoader([FileSystemLoader(folder) for folder in folders]),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,  # prompts are plain text, not HTML
+        loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
     )
 
 
 def read_rubric(package: str, agent: str) -> str:
-    """Read `rubrics/AGENT.md` of a package: the rubric by which a coach judges the agent's actions."""
+    """Read `rubrics/AGENT.md` of a package, by which a coach judges the agent's actions."""
     return (files(package) / "rubrics" / f"{agent}.md").read_text(encoding="utf-8")

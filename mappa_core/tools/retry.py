@@ -17,11 +17,7 @@ log = structlog.get_logger()
 
 async def retry(attempt: Callable[[], Awaitable[T]], *, retries: int, wait_s: float, label: str) -> tuple[T, int]:
     """Return the result of `attempt`, and the number of attempts. After a ToolError it is retried at most `retries`
-    times, first after `wait_s` seconds, then after twice as long each time. `label` names it in the log.
-
-    Raises:
-        ToolError: all attempts failed.
-    """
+    times, first after `wait_s` seconds, then after twice as long each time. `label` names it in the log."""
     for number in count(1):
         try:
             return await attempt(), number

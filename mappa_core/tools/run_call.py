@@ -17,8 +17,7 @@ A tool without files is three things: a spec, `call` and `close`.
             start, end = (datetime.strptime(arguments[key], "%H:%M") for key in ("start", "end"))
             return ToolResult(tool="clock", status="ok", stdout=f"{(end - start).seconds}")
 
-        async def close(self):
-            pass
+        async def close(self): ...
 
 `arguments` match the schema. A mistake of the agent is a result with status `error`; any exception of `call` counts as
 a fault of the tool, for which no agent is scored. A tool that writes into `workspace.path` returns
@@ -42,13 +41,9 @@ async def run_call(
     """Run `call`. `tools` and `limits` are by the offered name of the tool; both have the same names.
 
     A call that cannot be run (it has an error, an unknown tool, or arguments that do not match the schema) results in
-    status `error` with the reason on stderr.
-
-    Raises:
-        ToolError: the machinery of the tool failed, or its code raised an exception.
+    status `error` with the reason on stderr. Raises ToolError if the tool's machinery or code failed.
     """
-    problem = _problem(call, tools)
-    if problem is not None:
+    if (problem := _problem(call, tools)) is not None:
         return ToolResult(tool=call.name, status="error", stderr=problem)
     tool, limit = tools[call.name], limits[call.name]
     try:

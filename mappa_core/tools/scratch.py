@@ -19,14 +19,9 @@ from mappa_core.tools.workspace import FolderWorkspace, archived_path
 
 
 class ScratchRunner:
-    """Implements protocols.Bench with the tool `python` of a run: the same sandbox, limits and preloaded modules as for
-    agents, in folders that no agent sees. Files that programs leave are stored in `archive` by content, like all files
-    of a run.
-
-    Args:
-        tools, limits, retries: those of the run, by tool name.
-        wait_s: seconds before the first retry.
-    """
+    """Implements protocols.Bench with the tool `python` of a run, as for agents, in folders that no agent sees. Files
+    that programs leave are stored in `archive` by content. `tools`, `limits` and `retries` are by tool name; `wait_s`
+    is the wait before the first retry."""
 
     def __init__(
         self,

@@ -9,11 +9,8 @@ from mappa_core.errors import TaskError
 
 
 def resolve_task_files(files: Mapping[str, str | Path]) -> Mapping[str, Path]:
-    """Check the files of a task, and return them by name as absolute paths without links.
-
-    Raises:
-        TaskError: a name leads out of the workspace or into another file, or a file does not exist or is not regular.
-    """
+    """Check the files of a task, and return them by name as absolute paths without links. Raises TaskError if a name
+    leads out of the workspace or into another file, or a file does not exist or is not regular."""
     names = set(files)
     for name in files:
         _check_name(name)

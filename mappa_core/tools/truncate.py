@@ -13,17 +13,13 @@ def split_limit(limit: int) -> tuple[int, int]:
 
 
 def cut_note(count: int, unit: str = "characters") -> str:
-    """Return the line that replaces `count` cut units."""
+    """The line that replaces `count` cut units."""
     return f"\n[... {count} {unit} cut ...]\n"
 
 
 def cut_middle(text: str, limit: int) -> str:
-    """Shorten `text` to at most `limit` characters: unchanged if it fits, else both its ends around a line that says
-    how many characters were cut.
-
-    Raises:
-        ValueError: `limit` is below SMALLEST_LIMIT.
-    """
+    """Shorten `text` to at most `limit` characters: both its ends around a line that says how many were cut. Raises
+    ValueError if `limit` is below SMALLEST_LIMIT."""
     if limit < SMALLEST_LIMIT:
         raise ValueError(f"a text is cut to {SMALLEST_LIMIT} characters or more, not {limit}")
     if len(text) <= limit:

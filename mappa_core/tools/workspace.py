@@ -1,8 +1,7 @@
 """The workspace of one trajectory: records the changes of its files, and restores them.
 
-Only regular files are kept. Symbolic links, devices, FIFOs and sockets that a program leaves are reported and never
-followed, and so are files that cannot be read or named; empty folders are not kept. The files of the task are links to
-the originals, and count as long as these links are unchanged.
+Only regular files are kept. What else a program leaves, as links, FIFOs or files that cannot be read or named, is
+reported and never followed. The files of the task are links to the originals, and count while these are unchanged.
 
 A program may have done anything to the folder, but none is running while it is inspected.
 """
@@ -28,9 +27,8 @@ from mappa_core.safe_walk import ACCESS_ERRNOS, Entry, FolderCursor, remove_tree
 from mappa_core.tools import task_files as task_files
 
 _CHUNK_BYTES = 1 << 20
+# Age below which a time stamp cannot distinguish two writes: the coarsest tick of the file systems in use.
 UNSETTLED_NS = 2_000_000_000
-"""Age below which a time stamp cannot distinguish two writes: the coarsest tick of the file systems in use."""
-
 _KINDS = {
     stat.S_IFLNK: "symbolic link",
     stat.S_IFIFO: "FIFO",
@@ -65,18 +63,15 @@ class _Known:
 
 
 class FolderWorkspace:
-    """Implements protocols.Workspace on a folder, which is created if needed.
+    """Implements protocols.Workspace on a folder, which is created if needed. Not for concurrent use.
 
     With `archive`, a folder that workspaces may share, the contents of created and changed files are stored there by
     their hash, and `restore` can restore them in this or another workspace. Files that already exist in the folder are
-    reported by the first call of `changes`. Not for concurrent use.
+    reported by the first call of `changes`.
 
-    `inputs` are the files of the task by name; the folder gets links to them. An unchanged link is no change; a file in
-    its place is a change of that file, and a missing link a deletion.
-
-    Raises:
-        TaskError: an input cannot be used; the message names it.
-        ToolError: the folder cannot be created.
+    `inputs` are the files of the task by name; the folder gets links to them. A file in the place of a link is a change
+    of that file, and a missing link a deletion. Raises TaskError if an input cannot be used, ToolError if the folder
+    cannot be created.
     """
 
     def __init__(self, path: Path, archive: Path | None = None, inputs: Mapping[str, Path] | None = None) -> None:
@@ -107,10 +102,7 @@ class FolderWorkspace:
 
     def changes(self) -> tuple[FileChange, ...]:
         """Return the changes of files since the last call, sorted by path. Reads only files that may have changed.
-
-        Raises:
-            ToolError: the machine cannot read a file, or store its content.
-        """
+        Raises ToolError if the machine cannot read a file, or store its content."""
         now = time.time_ns()
         current: dict[str, _Known] = {}
         linked: dict[str, Path] = {}
@@ -136,16 +128,11 @@ class FolderWorkspace:
         return self._left
 
     def restore(self, changes: Iterable[FileChange]) -> None:
-        """Apply `changes` again, with contents from the archive; `changes()` will not report them.
-
-        Raises:
-            ToolError: a content is not in the archive, or a path leads out of the folder.
-        """
+        """Apply `changes` again, with contents from the archive; `changes()` will not report them. Raises ToolError if
+        a content is not in the archive, or a path leads out of the folder."""
         for change in changes:
-            with (
-                _as_tool_error(f"cannot restore {change.path!r} in the workspace {self._path}"),
-                FolderCursor(self._path) as cursor,
-            ):
+            what = f"cannot restore {change.path!r} in the workspace {self._path}"
+            with _as_tool_error(what), FolderCursor(self._path) as cursor:
                 self._linked.pop(change.path, None)
                 self._known.pop(change.path, None)
                 name = self._enter(cursor, change)
@@ -208,8 +195,8 @@ class FolderWorkspace:
         return sha256
 
     def _enter(self, cursor: FolderCursor, change: FileChange) -> str | None:
-        """Move `cursor` to the folder of a change, which is created if needed; returns the name of the file in it, None
-        if a deleted file has no such folder."""
+        """Move `cursor` to the folder of a change, created if needed, and return the file's name there; None if a
+        deleted file has no such folder."""
         *folders, name = change.path.split("/")
         if any(part in ("", ".", "..") for part in (*folders, name)):
             raise ToolError(f"{change.path!r} leads out of the workspace {self._path}")
@@ -246,16 +233,14 @@ class FolderWorkspace:
 def file_lineage(steps: Sequence[Step]) -> Mapping[str, tuple[tuple[str, FileChange], ...]]:
     """Return the history of each file: path -> (step id, change) in the order of the steps."""
     history: dict[str, tuple[tuple[str, FileChange], ...]] = {}
-    for step in steps:
-        for result in step.results:
-            for change in result.files:
-                history[change.path] = (*history.get(change.path, ()), (step.id, change))
+    changes = ((step.id, change) for step in steps for result in step.results for change in result.files)
+    for name, change in changes:
+        history[change.path] = (*history.get(change.path, ()), (name, change))
     return history
 
 
 @contextmanager
 def _as_tool_error(what: str) -> Iterator[None]:
-    """Convert OSError, a fault of the machine, to ToolError."""
     try:
         yield
     except OSError as error:
@@ -263,21 +248,13 @@ def _as_tool_error(what: str) -> Iterator[None]:
 
 
 def _reason_not_kept(entry: Entry) -> str | None:
-    """Why an entry is not kept; None for a regular file, as far as that is known without opening it."""
+    """Why an entry is not kept; None for a regular file, as far as is known without opening it."""
     if entry.too_long:
         return "its path is too long"
-    if not _is_utf8(entry.path):
+    if entry.path.encode(errors="ignore").decode() != entry.path:
         return "its name is not UTF-8"
     kind = stat.S_IFMT(entry.status.st_mode)
     return None if kind == stat.S_IFREG else _KINDS.get(kind, "no regular file")
-
-
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _printable(path: str) -> str:
@@ -311,5 +288,4 @@ def _status(cursor: FolderCursor, name: str) -> os.stat_result | None:
 
 
 def archived_path(archive: Path, sha256: str) -> Path:
-    """Path of the content with this hash in an archive."""
     return archive / sha256[:2] / sha256

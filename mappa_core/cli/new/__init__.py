@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,55 +19,32 @@ from mappa_core.errors import ConfigError
 from mappa_core.plugins import CORE, KIND_NAMES, OfferKind, Registry
 
 TEMPLATE, SHARED = ".jinja", "shared"
+_FOLDER = click.Path(path_type=Path)
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageKind:
-    """A kind of package for `mappa new`: its kind of offer, description and requirements."""
+    """A kind of package: its kind of offer, description, requirements (`parts` of Mappa and `others`) and those of its
+    tests."""
 
     offer: OfferKind
     description: str
-    parts: tuple[str, ...] = ()
-    """Parts of Mappa that it requires beside mappa-core."""
-    others: tuple[str, ...] = ()
-    tests: tuple[str, ...] = ()
-    """Requirements of its tests, beside those of every package."""
+    parts: Sequence[str] = ()
+    others: Sequence[str] = ()
+    tests: Sequence[str] = ()
 
 
 PACKAGE_KINDS: Mapping[str, PackageKind] = {
-    "workflow": PackageKind(
-        offer="workflows",
-        description="A team of agents for Mappa, its tasks and its coach.",
-        parts=("mappa-analysis", "mappa-engine"),
-    ),
-    "coach": PackageKind(offer="coaches", description="A coach for Mappa: judges each action of a team."),
-    "transport": PackageKind(
-        offer="transports",
-        description="A provider for Mappa: asked as a coach, or as a policy behind an API.",
-        others=("aiohttp>=3.10",),
-    ),
-    "tool": PackageKind(offer="tools", description="A tool for Mappa that agents can call."),
-    "shaper": PackageKind(offer="shapers", description="A shaper for Mappa: verdicts to rewards."),
-    "estimator": PackageKind(
-        offer="estimators",
-        description="An advantage estimator for Mappa.",
-        others=("numpy>=1.26",),
-        tests=("mappa-analysis",),
-    ),
+    name: PackageKind(**kind)
+    for name, kind in tomllib.loads(files(__name__).joinpath("kinds.toml").read_text("utf-8")).items()
 }
 
 
 @click.command("new")
 @click.argument("kind", type=click.Choice(tuple(PACKAGE_KINDS)))
 @click.argument("name")
-@click.option(
-    "--in",
-    "parent",
-    type=click.Path(path_type=Path),
-    default=Path(),
-    help="The folder to write into; here, unless given.",
-)
+@click.option("--in", "parent", type=_FOLDER, default=Path(), help="The folder to write into; here, unless given.")
 def command(kind: str, name: str, parent: Path) -> None:
     """Write a package that offers a new workflow, coach, transport, tool, shaper or estimator NAME.
 
@@ -109,7 +88,6 @@ def _check_name(kind: str, name: str, registry: Registry) -> None:
 
 
 def _files(kind: str, name: str) -> Iterator[tuple[Path, str]]:
-    """Paths of the files in the package, and their text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader(__name__)
@@ -119,18 +97,14 @@ def _files(kind: str, name: str) -> Iterator[tuple[Path, str]]:
         part, _, path = template.partition("/")
         if part in (SHARED, kind) and path != f"usage.md{TEMPLATE}":
             target = path.removesuffix(TEMPLATE).replace("test_package", f"test_{values['snake']}")
-            yield _target_path(target, values["package"]), environment.get_template(template).render(values)
-
-
-def _target_path(path: str, package: str) -> Path:
-    first, *rest = path.split("/")
-    return Path(package if first == "package" else first, *rest)
+            first, *rest = target.split("/")
+            folder = values["package"] if first == "package" else first
+            yield Path(folder, *rest), environment.get_template(template).render(values)
 
 
 def _values(kind: str, name: str) -> dict[str, Any]:
-    """Values for the templates."""
     package_kind, snake = PACKAGE_KINDS[kind], name.replace("-", "_")
-    major, minor = version("mappa-core").split(".")[:2]
+    parts, (major, minor) = ("mappa-core", *package_kind.parts), version("mappa-core").split(".")[:2]
     return {
         "kind": kind,
         "noun": KIND_NAMES[package_kind.offer],
@@ -140,10 +114,7 @@ def _values(kind: str, name: str) -> dict[str, Any]:
         "distribution": f"mappa-{name}",
         "package": f"mappa_{snake}",
         "description": package_kind.description,
-        "requirements": [
-            *(f"{part}>={major}.{minor}" for part in ("mappa-core", *package_kind.parts)),
-            *package_kind.others,
-        ],
+        "requirements": [*(f"{one}>={major}.{minor}" for one in parts), *package_kind.others],
         "test_requirements": ["mappa-core[test]", *package_kind.tests],
         "tool_name": snake,
         "variable": f"{snake.upper()}_API_KEY",
