@@ -1,6 +1,4 @@
-"""What a plugin or a notebook imports. A name is imported on first use, so `import mappa_core` costs nothing.
-
-The names are listed in `__init__.pyi`, for type checkers and for this module."""
+"""What a plugin or a notebook imports: listed in `__init__.pyi`, imported on first use, so that this costs nothing."""
 
 from typing import Any
 

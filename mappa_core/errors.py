@@ -1,25 +1,4 @@
-"""Every error Mappa raises on purpose.
-
-    MappaError
-    ├── InputError            invalid user input: one message, exit code 2, nothing half-written
-    │   ├── ConfigError       a recipe, a config file or a `key=value`
-    │   ├── PluginError       a plugin that is unknown, broken or clashes with another
-    │   ├── TaskError         a task file or a row in it
-    │   ├── ModelError        a model folder, its tokenizer or its chat template
-    │   └── RunError          a run folder: exists, locked, of a newer schema, not writable
-    ├── RolloutError          recorded on the trajectory as a Failure; its siblings continue
-    │   ├── PromptTooLong     a prompt that does not fit the policy's window (never cut in silence)
-    │   ├── ToolError         the infrastructure of a tool failed (a program that fails is a ToolResult)
-    │   ├── CoachError        the infrastructure of a coach failed (becomes a `failed` verdict)
-    │   ├── CallError         a provider call failed; `kind` says why
-    │   └── WorkflowError     the workflow's own code raised
-    ├── ReplayError           a replayed workflow diverged from its record
-    ├── EngineError           the engine cannot continue; the run resumes from its last checkpoint
-    │   └── EngineLost        an engine process died or hangs; the run itself is sound
-    └── GuardStop             a guard stopped the run after writing a checkpoint: exit code 3
-
-Plugin authors raise ordinary exceptions; the stage wraps them at the boundary.
-"""
+"""Errors that Mappa raises on purpose. Authors of plugins raise ordinary ones; the stage wraps them at the boundary."""
 
 from __future__ import annotations
 
@@ -32,7 +11,7 @@ CallFault = Literal[
 """Why a provider call failed.
 
 Transient, retried: `rate_limit` (429), `overloaded` (503, 529), `server` (other 5xx), `timeout`, `connection`,
-`garbled` (not a valid response: HTML, broken JSON, no reply in it).
+`garbled` (HTML, broken JSON, no reply in it).
 Permanent, never retried: `key` (401, 403), `quota` (exhausted at the provider), `model` (404), `request` (400, 422),
 `schema` (this structured output is not supported), `too_long` (413, or beyond the model's window).
 Raised by Mappa: `spend` (`coach.spend_usd` is reached), `breaker` (circuit breaker open after repeated failures).
@@ -44,7 +23,7 @@ class MappaError(Exception):
 
 
 class InputError(MappaError, ValueError):
-    """Invalid user input. The message says what is wrong, where, and what to do."""
+    """Invalid user input: the message says what is wrong, where, and what to do. Exit code 2, nothing half-written."""
 
 
 class ConfigError(InputError):
@@ -64,19 +43,19 @@ class ModelError(InputError):
 
 
 class RunError(InputError):
-    """A run folder cannot be used as requested."""
+    """A run folder cannot be used as requested: it exists, is locked, of a newer schema or not writable."""
 
 
 class RolloutError(MappaError):
-    """A trajectory could not be finished; it is recorded as a Failure. The steps so far keep their verdicts."""
+    """A trajectory could not be finished: it has a Failure, its steps keep their verdicts, its siblings continue."""
 
 
 class PromptTooLong(RolloutError):
-    """The prompt plus the tokens to sample exceed the policy's context window."""
+    """The prompt plus the tokens to sample exceed the policy's window: it is never cut in silence."""
 
 
 class ToolError(RolloutError):
-    """The infrastructure of a tool failed: no agent is at fault, so none is scored for it."""
+    """The infrastructure of a tool failed (a program that fails is a ToolResult): no agent is scored for it."""
 
 
 class CoachError(RolloutError):
@@ -84,8 +63,7 @@ class CoachError(RolloutError):
 
 
 class CallError(RolloutError):
-    """A provider call failed. `retry_after_s` is the wait in seconds that the provider asked for, None if it named
-    none. The message contains no API key."""
+    """A provider call failed, `kind` says why. It asked to wait for `retry_after_s`. The message holds no key."""
 
     def __init__(self, kind: CallFault, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(f"{kind}: {message}")
@@ -102,12 +80,11 @@ class ReplayError(MappaError):
 
 
 class EngineError(MappaError):
-    """The engine cannot continue."""
+    """The engine cannot continue; the run resumes from its last checkpoint."""
 
 
 class EngineLost(EngineError):
-    """An engine process died or hangs; another process can repeat the same work. `actor` names it; None if more than
-    one actor is affected."""
+    """An engine process died or hangs: another can repeat the work. `actor` names it, None for several."""
 
     def __init__(self, message: str, *, actor: str | None = None) -> None:
         super().__init__(message)
@@ -115,4 +92,4 @@ class EngineLost(EngineError):
 
 
 class GuardStop(MappaError):
-    """A guard (missing verdicts, spend) stopped the run; a checkpoint was written."""
+    """A guard (missing verdicts, spend) stopped the run after writing a checkpoint: exit code 3."""

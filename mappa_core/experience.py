@@ -1,4 +1,4 @@
-"""Training data types: the actions of one iteration as arrays, their advantages, and publish receipts.
+"""The actions of one iteration as arrays, their advantages, and publish receipts.
 
 Shapes: R rows (a row is an action), N sampled tokens over all rows; D demonstrations, M tokens over all of them.
 Log-probabilities are nats. Missing values are NaN or None, never a number.
@@ -15,8 +15,7 @@ from mappa_core.records import Bool, Float32, Int32, Int64
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Demonstrations:
-    """Ragged array of complete better actions that no policy sampled. Demonstration d replaces the action of its row:
-    tokens[offsets[d]:offsets[d+1]] follow the prompt of that row and end with the end-of-turn token."""
+    """Ragged array of better actions, not sampled: tokens[offsets[d]:offsets[d+1]] follow the prompt of row[d]."""
 
     row: Int32  # (D,) of the Experience, ascending
     tokens: Int32  # (M,)
@@ -70,7 +69,7 @@ class Experience:
 
     @property
     def lengths(self) -> Int64:
-        """Number of sampled tokens per row, (R,)."""
+        """Sampled tokens per row, (R,)."""
         return np.diff(self.offsets)
 
     @property
@@ -86,8 +85,7 @@ class Experience:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Advantages:
-    """Output of an estimator: an advantage per sampled token and, for estimators with a value head, the value
-    targets."""
+    """Output of an estimator: advantages and, with a value head, value targets."""
 
     advantages: Float32  # (N,), 0 on rows of weight 0
     value_targets: Float32 | None = None  # (N,)
@@ -95,9 +93,8 @@ class Advantages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """Verified publish of new weights: the version, a checksum of the weights that the sampler now holds, and the
-    probe, which is the largest absolute difference in nats between sampler and learner log-probabilities on the same
-    tokens (None if no probe was made)."""
+    """Verified publish: the version, a checksum of the weights that the sampler now holds, and the largest absolute
+    difference in nats between sampler and learner on the same tokens (None: not probed)."""
 
     version: int
     checksum: str

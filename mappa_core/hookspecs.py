@@ -1,5 +1,4 @@
-"""Plugin hooks. A hook returns offers, a recipe chooses among them, and the objects they build do the work. Every hook
-is a synchronous function that is called once at start; nothing per action goes through a hook."""
+"""Plugin hooks: synchronous functions, called once at start. They offer what recipes choose and what does the work."""
 
 from __future__ import annotations
 
@@ -43,16 +42,15 @@ class NoOptions:
 @dataclass(frozen=True, slots=True)
 class Offer(Generic[T]):
     """Component that a recipe selects with `use: name`. `options` is a dataclass: the schema, defaults and
-    documentation of `options:`. `build` takes an instance of it and returns the object; heavy imports belong inside
-    `build`. A method `check` of it, if there is one, is called when a config is composed: it raises ConfigError that
-    begins with the field, `steps: must be …`, and Mappa adds the key and the origin. A field with the metadata
-    `{"former_key": "old"}` is read by that key for one more release, with a warning.
+    documentation of `options:`. `build` returns the object for an instance of it, and imports what is heavy. Its method
+    `check`, if any, raises ConfigError that begins with the field, `steps: must be …`, when a config is composed; Mappa
+    adds the key and the origin. A field with the metadata `{"former_key": "old"}` is read by that key for one more
+    release, with a warning.
 
-    The options of a `composite` offer may choose other offers of the same kind (fields of type `Use` or lists of them);
-    its `build` takes a second argument, a function that builds one of them.
-
-    `values` marks an estimator that reads `Experience.values`: the policies it trains must have a value head.
-    `default` marks a tracker that every run has, with its default options, unless the recipe's trackers name it.
+    The options of a `composite` offer may choose other offers of the same kind (fields of type `Use` or lists of them),
+    which the second argument of its `build` builds. `values` marks an estimator that reads `Experience.values`: its
+    policies must have a value head. `default` marks a tracker that every run has, with default options, unless the
+    recipe's trackers name it.
     """
 
     name: str
@@ -91,8 +89,7 @@ def mappa_workflows() -> Iterable[Offer[Workflow]]:
 
 @hookspec
 def mappa_tools() -> Iterable[Offer[Tool | Toolbox]]:
-    """Offer tools that agents can call, and toolboxes whose tools are discovered at start; a code executor is the tool
-    `python`."""
+    """Offer tools (a code executor is the tool `python`), and toolboxes, whose tools are discovered at start."""
 
 
 @hookspec

@@ -1,8 +1,8 @@
-"""Find, load, check and list plugins. The result is a `Registry` value; there is no global registry.
+"""Find, load, check and list plugins: entry points of the group `mappa` that name a module with hooks of
+`mappa_core.hookspecs`. Core's own offers use the same hooks.
 
-A plugin is one entry point of the group `mappa` that names a module with hooks of `mappa_core.hookspecs`. Core's own
-offers use the same hooks. A plugin that cannot be imported is recorded as broken, with the reason, and fails only what
-needs it; a misspelled hook or a name that is offered twice raises at once.
+A plugin that cannot be imported is recorded as broken and fails only what needs it; a misspelled hook or a name that is
+offered twice raises at once.
 """
 
 from __future__ import annotations
@@ -31,39 +31,18 @@ if TYPE_CHECKING:
     import click
 
 OfferKind = Literal[
-    "tasks",
-    "workflows",
-    "tools",
-    "coaches",
-    "transports",
-    "policies",
-    "shapers",
-    "estimators",
-    "losses",
-    "engines",
-    "trackers",
-]
-KIND_NAMES: Mapping[OfferKind, str] = MappingProxyType(
-    {
-        "tasks": "source of tasks",
-        "workflows": "workflow",
-        "tools": "tool",
-        "coaches": "coach",
-        "transports": "transport",
-        "policies": "policy behind an API",
-        "shapers": "shaper",
-        "estimators": "estimator",
-        "losses": "loss",
-        "engines": "engine",
-        "trackers": "tracker",
-    }
-)
-"""Kinds of offers and their singular names in messages. The hook of a kind is `mappa_<kind>`; `policies` has no hook:
-core derives a policy from every transport."""
+    "tasks", "workflows", "tools", "coaches", "transports", "policies",
+    "shapers", "estimators", "losses", "engines", "trackers",
+]  # fmt: skip
+KIND_NAMES: Mapping[OfferKind, str] = MappingProxyType({
+    "tasks": "source of tasks", "workflows": "workflow", "tools": "tool", "coaches": "coach",
+    "transports": "transport", "policies": "policy behind an API", "shapers": "shaper", "estimators": "estimator",
+    "losses": "loss", "engines": "engine", "trackers": "tracker",
+})  # fmt: skip
+"""Singular names by kind of offer. The hook of a kind is `mappa_<kind>`; core derives `policies` from transports."""
 
 ENTRY_POINT_GROUP = "mappa"
-COMMAND_GROUP = "mappa.commands"
-"""Entry points of commands: `mappa NAME` runs the click command that one points to."""
+COMMAND_GROUP = "mappa.commands"  # `mappa NAME` runs the click command that an entry point names.
 CORE = "core"
 CORE_PACKAGE = "mappa-core"
 CORE_MODULE = "mappa_core.defaults"
@@ -105,6 +84,9 @@ class BrokenPlugin:
     version: str
     reason: str
     traceback: str
+
+    def __str__(self) -> str:
+        return f"plugin {self.name!r} ({self.package}) is broken: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +132,11 @@ class Registry:
         for plugin in self.plugins.values():
             if name in plugin.offers[kind]:
                 return plugin.offers[kind][name]
-        raise PluginError(self._unknown_offer_message(kind, name))
+        package = self.package_to_install(kind, name)
+        install = f' It comes with {package}: pip install "{package}".'
+        hint = install if package else did_you_mean(name, self.names(kind))
+        broken = (f" It may be offered by a plugin that did not load: {one}." for one in self.broken.values())
+        raise PluginError(f"no {KIND_NAMES[kind]} is called {name!r}.{hint}{''.join(broken)}")
 
     def build(self, kind: OfferKind, name: str, options: object | None = None) -> Any:
         """Build the offer `name` from an instance of its options dataclass; None uses the defaults."""
@@ -167,7 +153,7 @@ class Registry:
         if name in self.plugins:
             return self.plugins[name]
         if name in self.broken:
-            raise PluginError(f"{_describe_broken(self.broken[name])}. `mappa plugins` shows the traceback.")
+            raise PluginError(f"{self.broken[name]}. `mappa plugins` shows the traceback.")
         if package := first_party_packages("plugins").get(name):
             raise PluginError(f"the plugin {name!r} is not installed: pip install {package}")
         known = sorted((self.plugins.keys() | self.broken.keys()) - {CORE})
@@ -183,17 +169,6 @@ class Registry:
             raise PluginError(f"plugin {plugin!r} has no recipe {name!r}.{did_you_mean(name, recipes)}")
         return Recipe(plugin=plugin, name=name, file=recipes[name])
 
-    def _unknown_offer_message(self, kind: OfferKind, name: str) -> str:
-        text = f"no {KIND_NAMES[kind]} is called {name!r}."
-        package = self.package_to_install(kind, name)
-        if package:
-            text += f' It comes with {package}: pip install "{package}".'
-        else:
-            text += did_you_mean(name, self.names(kind))
-        for broken in self.broken.values():
-            text += f" It may be offered by a plugin that did not load: {_describe_broken(broken)}."
-        return text
-
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Sentence with a leading space that suggests close matches of `name`, or else lists all known names."""
@@ -205,17 +180,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def find_entry_points(block: Collection[str] = (), only: Collection[str] | None = None) -> tuple[EntryPoint, ...]:
-    """Find the entry points of all plugins, sorted by name; nothing is imported.
-
-    Raises PluginError if two packages use one name, or if `block` or `only` names an unknown plugin.
-    """
-    by_name: dict[str, EntryPoint] = {}
-    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
-        if point.name in by_name or point.name == CORE:
-            other = _package(by_name[point.name]) if point.name in by_name else CORE_PACKAGE
-            both = f"{other} and {_package(point)}"
-            raise PluginError(f"two packages have a plugin called {point.name!r}: {both}. Uninstall one of them.")
-        by_name[point.name] = point
+    """Entry points of all plugins, sorted by name; nothing is imported. Raises PluginError if two packages use one
+    name, or if `block` or `only` names an unknown plugin."""
+    by_name = _sort_entry_points(ENTRY_POINT_GROUP, "plugin", {CORE: CORE_PACKAGE})
     for name in (*block, *(only or ())):
         if name not in by_name:
             raise PluginError(f"no plugin is called {name!r}.{did_you_mean(name, by_name)}")
@@ -230,29 +197,30 @@ def find_recipes(package: str) -> Mapping[str, Traversable]:
 
 
 def find_commands(block: Collection[str] = ()) -> Mapping[str, EntryPoint]:
-    """Find the commands of installed packages by name; nothing is imported. Those of blocked plugins are left out.
-
-    Raises PluginError if two packages offer one command.
-    """
+    """Commands of packages that are not blocked, not imported. Raises PluginError if two packages offer one."""
     blocked = {_package(point) for point in entry_points(group=ENTRY_POINT_GROUP) if point.name in block}
-    commands: dict[str, EntryPoint] = {}
-    for point in sorted(entry_points(group=COMMAND_GROUP), key=lambda point: point.name):
-        if point.name in commands:
-            both = f"{_package(commands[point.name])} and {_package(point)}"
-            raise PluginError(f"two packages have a command called {point.name!r}: {both}. Uninstall one of them.")
+    return _sort_entry_points(COMMAND_GROUP, "command", blocked=blocked)
+
+
+def _sort_entry_points(
+    group: str, noun: str, taken: Mapping[str, str] = MappingProxyType({}), blocked: Collection[str] = ()
+) -> Mapping[str, EntryPoint]:
+    """Entry points by name, in its order, except those of `blocked` packages; `taken` are packages by reserved name."""
+    found: dict[str, EntryPoint] = {}
+    for point in sorted(entry_points(group=group), key=lambda point: point.name):
+        if point.name in found or point.name in taken:
+            both = f"{taken.get(point.name) or _package(found[point.name])} and {_package(point)}"
+            raise PluginError(f"two packages have a {noun} called {point.name!r}: {both}. Uninstall one of them.")
         if _package(point) not in blocked:
-            commands[point.name] = point
-    return commands
+            found[point.name] = point
+    return found
 
 
 def load_plugins(
     block: Collection[str] = (), only: Collection[str] | None = None, modules: Mapping[str, object] | None = None
 ) -> Registry:
-    """Load core's offers and every installed plugin except those in `block`, or only those in `only`.
-
-    `modules` are additional plugins by name, as objects whose attributes are hooks: those of a script or a notebook,
-    which no package installs.
-    """
+    """Load core's offers, every installed plugin except those in `block`, or only those in `only`, and the plugins
+    `modules` of a script or a notebook: objects by name whose attributes are hooks."""
     core = importlib.import_module(CORE_MODULE)
     plugins = {CORE: _collect(core, CORE, CORE_PACKAGE, version(CORE_PACKAGE))}
     broken: dict[str, BrokenPlugin] = {}
@@ -292,16 +260,12 @@ def _collect(module: object, name: str, package: str, release: str) -> Plugin:
         raise PluginError(f"plugin {name!r} ({package}): {error}. Hooks are {', '.join(HOOK_NAMES)}.") from error
     _check_markers(module, name, package)
     hook = manager.hook
+    offered = {kind: getattr(hook, f"mappa_{kind}")() if kind in KINDS_WITH_HOOK else () for kind in KIND_NAMES}
     return Plugin(
         name=name,
         package=package,
         version=release,
-        offers=MappingProxyType(
-            {
-                kind: _index_offers(getattr(hook, f"mappa_{kind}")() if kind in KINDS_WITH_HOOK else (), kind)
-                for kind in KIND_NAMES
-            }
-        ),
+        offers=MappingProxyType({kind: _index_offers(results, kind) for kind, results in offered.items()}),
         recipes=MappingProxyType({key: file for recipes in hook.mappa_recipes() for key, file in recipes.items()}),
         commands=tuple(command for commands in hook.mappa_commands() for command in commands),
         checks=tuple(area for areas in hook.mappa_checks() for area in areas),
@@ -350,10 +314,6 @@ def _check_duplicates(plugins: Iterable[Plugin]) -> None:
                     f"two packages offer the {KIND_NAMES[kind]} {name!r}: {other.package} and {plugin.package}. "
                     f"Uninstall one of them, or leave one out: mappa --block {plugin.name} …"
                 )
-
-
-def _describe_broken(broken: BrokenPlugin) -> str:
-    return f"plugin {broken.name!r} ({broken.package}) is broken: {broken.reason}"
 
 
 def _package(point: EntryPoint) -> str:

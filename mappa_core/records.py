@@ -7,8 +7,8 @@ durations are seconds. Missing values are None, never a number.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,7 @@ MAX_SCORE = 10.0  # Points of a perfect action; the fewest are 0.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """One problem. `reference` is the ground truth, never shown to an agent; `files` maps names to read-only paths.
-
-    Tasks of one `cluster` (made from one data set) are not independent: confidence intervals count clusters. None: the
-    task is a cluster of its own.
-    """
+    Intervals count clusters, as tasks of one (made from one data set) are not independent. None: its own."""
 
     id: str
     prompt: str
@@ -50,8 +47,7 @@ class ToolCall:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     id: str | None = None
     error: str | None = None
-    """Why the call cannot be run (unclosed block, arguments that are not JSON); the agent gets this error as the
-    result."""
+    """Why the call cannot be run (unclosed block, arguments that are not JSON): its result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +82,8 @@ class VersionSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Token usage and cost of `calls` provider calls. `prompt_tokens` include `cached_tokens`, `completion_tokens`
-    include `thinking_tokens`. Counts are None if the provider does not report them, `usd` is None if the price is
-    unknown."""
+    """Usage and cost of `calls` provider calls. `prompt_tokens` include `cached_tokens`, `completion_tokens` include
+    `thinking_tokens`. None: not reported, or of unknown price."""
 
     calls: int
     prompt_tokens: int | None = None
@@ -99,30 +94,15 @@ class Usage:
 
     def __add__(self, other: Usage) -> Usage:
         """Sum of both; a field that is None in either is None."""
-        return Usage(
-            calls=self.calls + other.calls,
-            prompt_tokens=_add_known(self.prompt_tokens, other.prompt_tokens),
-            completion_tokens=_add_known(self.completion_tokens, other.completion_tokens),
-            cached_tokens=_add_known(self.cached_tokens, other.cached_tokens),
-            thinking_tokens=_add_known(self.thinking_tokens, other.thinking_tokens),
-            usd=_add_known(self.usd, other.usd),
-        )
-
-
-_Number = TypeVar("_Number", int, float)
-
-
-def _add_known(one: _Number | None, other: _Number | None) -> _Number | None:
-    return None if one is None or other is None else one + other
+        pairs = {field.name: (getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}
+        total: dict[str, Any] = {name: None if None in pair else sum(pair) for name, pair in pairs.items()}
+        return Usage(**total)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Completion:
-    """Output of a sampler. Its tokens are trained on as they are, never re-encoded.
-
-    `text` is the decoded `tokens` without the stop token. `logprobs` are nats of the temperature-scaled distribution.
-    Arrays are None for policies behind an API, which are never part of an Experience; `usage` is None for all others.
-    """
+    """Output of a sampler, trained on as it is. `text` is the decoded `tokens` without the stop token; `logprobs` are
+    nats of the temperature-scaled distribution. Policies behind an API have `usage` and no arrays."""
 
     text: str
     prompt_tokens: Int32 | None  # (P,)
@@ -147,11 +127,8 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """Result of a tool call. A program that fails is a result (`error`); a sandbox that fails raises ToolError.
-
-    `sandbox` names the sandbox that ran the program, None for tools that run no programs. `attempts` counts how often
-    the call was made: all but the last attempt failed in the tool's infrastructure.
-    """
+    """Result of a tool call. A program that fails is a result (`error`); a sandbox that fails raises ToolError. All
+    `attempts` but the last failed in the tool's infrastructure."""
 
     tool: str
     status: Literal["ok", "error", "timeout"]
@@ -167,11 +144,8 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
-    """Violated file contract, checked by code: the file at `path` is missing or cannot be used.
-
-    Core reports missing files, the workflow's `inspect` reports broken ones; `reason` is its label for the kind of
-    fault (`columns`), empty for a missing file.
-    """
+    """Violated file contract: the file at `path` is missing (reported by core) or cannot be used (by the workflow's
+    `inspect`, whose label of the fault is `reason`: `columns`)."""
 
     agent: str
     kind: Literal["missing_input", "missing_output", "broken_input", "broken_output"]
@@ -182,12 +156,9 @@ class Breach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """Result of a workflow's `inspect` on the files of an agent.
-
-    `over`: the agent has met its contract and says that it is done, which ends its turns. `breaches` are files that
-    cannot be used. `findings` are sentences for the coach that contain only names from the workflow or the task;
-    `facts` are JSON values for coaches that compute scores.
-    """
+    """Result of a workflow's `inspect` on the files of an agent. `over`: the agent has met its contract and says that
+    it is done, which ends its turns. `findings` are sentences for the coach, with names from the workflow or the task
+    alone; `facts` are JSON values for coaches that compute scores."""
 
     over: bool
     breaches: tuple[Breach, ...] = ()
@@ -200,9 +171,9 @@ class Step:
     """One action of one agent: the unit of credit. It holds no verdict; verdicts refer to it by `id`.
 
     `reply` is the completion as a message (think text separated, native calls parsed), as other agents see it.
-    `calls` are the tool calls that were run, `results` their results in the same order. `inspection` is the workflow's
-    inspection of the files after the action, None if there was none. `tools` names the run's tools that were available;
-    `own_tools` are answered by the workflow itself: their calls appear only in `reply`.
+    `results` are those of `calls`, in order. `inspection` is made after the action, None if there is none. `tools`
+    names the run's tools that were available; `own_tools` are answered by the workflow itself: their calls are in
+    `reply` alone.
     """
 
     id: str
@@ -224,21 +195,21 @@ class Step:
 
     @property
     def truncated(self) -> bool:
-        """Whether the action hit its token limit instead of stopping by itself."""
+        """Whether the action hit its token limit."""
         return self.completion.finish == "length"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A coach's judgement of one step, immutable. `score` is in points 0-10, and None unless `status` is `scored`.
+    """A coach's judgement of one step. `score` is in points 0-10, and None unless `status` is `scored`.
 
-    A coach creates it with `scored`, `abstained` or `failed`; the stage fills in step, coach, phase and time.
-    `blame` names the agent at fault, `nobody`, or None if the coach names no one. `correction` is a complete better
-    action. `raw_score` is the score before bias correction, None if it was not corrected.
+    A coach creates it with `scored`, `abstained` or `failed`; the stage fills in step, coach, phase and time. `blame`
+    names the agent at fault, or `nobody`. `correction` is a complete better action. `raw_score` is the score before
+    bias correction, None if it was not corrected.
 
-    For reproducibility: `question` is the content address of the full request (template, model, schema, evidence);
-    `template_hash`, `model` (the name that the provider reported), `seed` and `raw_reply` belong to the call that gave
-    the score. A `replayed` verdict comes from a cassette: its `usage` was paid when it was recorded, not again.
+    `question` is the content address of the full request (template, model, schema, evidence); `template_hash`, `model`
+    (as the provider reported it), `seed` and `raw_reply` belong to the call that gave the score. The `usage` of a
+    verdict that a cassette `replayed` was paid when it was recorded, not again.
     """
 
     status: Literal["scored", "abstained", "failed"]
@@ -272,17 +243,17 @@ class Verdict:
     def scored(
         cls, score: float, reasoning: str, *, blame: str | None = None, correction: str | None = None
     ) -> Verdict:
-        """Create a verdict of `score` points (0-10)."""
+        """A verdict of `score` points (0-10)."""
         return cls(status="scored", score=float(score), reasoning=reasoning, blame=blame, correction=correction)
 
     @classmethod
     def abstained(cls, reasoning: str) -> Verdict:
-        """Create the verdict of a coach that declines to judge: no score, no gradient."""
+        """The verdict of a coach that declines to judge: no score, no gradient."""
         return cls(status="abstained", reasoning=reasoning)
 
     @classmethod
     def failed(cls, error: str) -> Verdict:
-        """Create the verdict of a coach that failed: no score, no gradient, counted against `coach.max_missing`."""
+        """The verdict of a coach that failed: no score, no gradient, counted against `coach.max_missing`."""
         return cls(status="failed", error=error)
 
 
@@ -297,8 +268,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counterfactual:
-    """Outcome of the `number`-th counterfactual rollout: the action at `position` replaced, all later ones sampled
-    anew."""
+    """Outcome of the `number`-th rollout with the action at `position` replaced and all later ones sampled anew."""
 
     position: int
     number: int
@@ -308,8 +278,7 @@ class Counterfactual:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trajectory:
-    """One rollout: the steps of all agents in order, their verdicts and the outcome. A trajectory that could not be
-    finished has `error` and the steps so far."""
+    """One rollout: the steps of all agents in order, their verdicts and the outcome, or why it ended early."""
 
     id: str
     task: Task
@@ -325,8 +294,8 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """An agent's role in a workflow: its purpose (shown to the coach) and its file contract. `rubric` is the Markdown
-    template that a coach judges it by, None for the default one."""
+    """An agent's purpose (shown to the coach) and file contract. `rubric`: the Markdown template that a coach judges
+    by."""
 
     brief: str
     needs: tuple[str, ...] = ()
@@ -336,10 +305,9 @@ class Role:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scene:
-    """Everything that a coach may see of one step. `task.reference` is None unless the recipe shows it for this agent
-    (`coach.reference_for`). The same holds for `truth`, the workflow's description of the ground truth for this action,
-    used if the raw reference is not meant to be read. `later` and `outcome` are None unless the coach judges in
-    hindsight. `team` holds the roles of all agents by name."""
+    """Everything that a coach may see of one step. `task.reference` and `truth`, the workflow's description of the
+    ground truth for this action, are None unless the recipe shows them for this agent (`coach.reference_for`). `later`
+    and `outcome` are None unless the coach judges in hindsight. `team` holds the roles of all agents by name."""
 
     task: Task
     role: Role
@@ -364,11 +332,8 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolLimits:
-    """Resource limits of one tool call.
-
-    Seconds of wall and CPU time; bytes of memory, of one file and of each output stream; concurrent processes and
-    threads; total bytes and number of the files that it leaves. Child processes count towards the limits.
-    """
+    """Limits of one tool call, child processes included: seconds of wall and CPU time; bytes of memory, of one file and
+    of each output stream; concurrent processes and threads; total bytes and number of the files that it leaves."""
 
     wall_s: float = 30.0
     cpu_s: float = 30.0
@@ -382,8 +347,7 @@ class ToolLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """Sandbox that runs a tool's programs, verified by a probe program. `name` appears in every ToolResult; `warnings`
-    list the protections that it lacks."""
+    """Sandbox of a tool, verified by a probe program; `warnings` list the protections that it lacks."""
 
     name: str
     detail: str = ""

@@ -1,8 +1,5 @@
-"""Walk through a folder, and remove it, safely against anything that a program may have done to it.
-
-Every folder is entered by a descriptor of its parent and never through a link, so that a folder that was swapped for a
-link does not lead outside. One descriptor is open at a time, and nothing recurses, however deep the folders are.
-"""
+"""Walk through a folder, and remove it, safely against anything that a program may have done to it: every folder is
+entered by a descriptor of its parent, never through a link. One descriptor is open at a time, and nothing recurses."""
 
 from __future__ import annotations
 
@@ -12,11 +9,9 @@ from collections.abc import Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 
 MAX_PATH_BYTES = 3072
-"""Bytes of a relative path beyond which entries are skipped: the rest of the system's limit (4096) is for the path of
-the workspace itself."""
+"""Longer relative paths are skipped: the rest of the system's limit (4096) is for the path of the workspace."""
 
 ACCESS_ERRNOS = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.ENXIO})
 """Errors that a program can cause on its files; other errors are faults of the machine."""
@@ -26,9 +21,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of a folder: its path relative to the root, with slashes, the descriptor of its folder, valid until the
-    next entry is read, its name there, and its status, which does not follow links. A folder that cannot be entered is
-    `inaccessible`."""
+    """An entry of a folder: its path relative to the root, with slashes; the descriptor of its folder, valid until the
+    next entry is read; its name there; and its status, which does not follow links."""
 
     path: str
     folder: int
@@ -42,18 +36,14 @@ class Entry:
 
 
 class FolderCursor:
-    """A descriptor `fd` that moves through a folder tree. Closed by `with`.
-
-    Raises:
-        OSError: the folder does not exist, is a link or may not be entered.
-    """
+    """A descriptor `fd` that moves through a folder tree. Closed by `with`. Raises OSError if the folder does not
+    exist, is a link or may not be entered; then `enter` stays where it is."""
 
     def __init__(self, root: Path) -> None:
         self.fd = _open(root)
         self._above: list[tuple[int, int]] = []
 
     def enter(self, name: str) -> None:
-        """Enter a folder of this one. Raises OSError, and stays, if it is no folder, a link or may not be entered."""
         below = _open(name, self.fd)
         self._above.append(_identity(self.fd))
         self._move(below)
@@ -71,25 +61,19 @@ class FolderCursor:
     def __enter__(self) -> FolderCursor:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self.fd)
 
 
 def walk(root: Path) -> Iterator[Entry]:
-    """All entries below `root`, in no order; a folder comes before its content, and once more, as inaccessible, if it
-    cannot be entered. A root that is no folder is empty.
-
-    Raises:
-        OSError: a fault of the machine, or folders are moved meanwhile.
-    """
+    """All entries below `root`, in no order; a folder comes before its content, and again, as inaccessible, if it
+    cannot be entered. A root that is no folder is empty. Raises OSError for faults of the machine and moved folders."""
     try:
         cursor = FolderCursor(root)
     except OSError as error:
-        if error.errno in ACCESS_ERRNOS:
-            return
-        raise
+        if error.errno not in ACCESS_ERRNOS:
+            raise
+        return
     with cursor:
         waiting = [(yield from _scan_folder(cursor, ""))]
         while waiting:
@@ -127,9 +111,9 @@ def _try_enter(cursor: FolderCursor, folder: Entry) -> bool:
     try:
         cursor.enter(folder.name)
     except OSError as error:
-        if error.errno in ACCESS_ERRNOS:
-            return False
-        raise
+        if error.errno not in ACCESS_ERRNOS:
+            raise
+        return False
     return True
 
 

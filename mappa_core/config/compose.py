@@ -1,5 +1,4 @@
-"""Compose the config of a run: dataclass defaults <- recipe <- config files <- `key=value`, with the origin of every
-value."""
+"""Compose a run's config, with origins: dataclass defaults <- recipe <- config files <- `key=value`."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from mappa_core.config.layers import DEFAULT_ORIGIN, SettingsNode, copy_origins,
 from mappa_core.config.renames import SECTION_KINDS, merge_layer, rename_options
 from mappa_core.config.rules import check_options, check_values
 from mappa_core.config.schema import CoachSection, EstimatorSection, PolicySection, RunConfig, ToolSection, Use
-from mappa_core.config.validate import fields_to_keys, require_values, validate
+from mappa_core.config.validate import fields_to_keys, raise_missing, require_values, validate
 from mappa_core.config.yaml_io import CONFIG, format_yaml, parse_origins, parse_overrides, parse_yaml
 from mappa_core.errors import ConfigError, PluginError
 from mappa_core.hookspecs import Offer
@@ -26,15 +25,13 @@ from mappa_core.plugins import DEFAULT_RECIPE, OfferKind, Recipe, Registry
 
 OfferChoice = Use | ToolSection | CoachSection | EstimatorSection | PolicySection
 
-RECIPE = "recipe"
-"""Top-level key of a stored config: the full name of its recipe."""
-EXTENDS = "extends"
-"""Top-level key of a recipe: the recipe of the same plugin that it extends."""
+RECIPE = "recipe"  # Top-level key of a stored config: the full name of its recipe.
+EXTENDS = "extends"  # Top-level key of a recipe: the recipe of the same plugin that it extends.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingOffer:
-    """Offer that the config names but no installed package provides; its options are not checked."""
+    """Offer that no installed package provides; its options are not checked."""
 
     key: str
     kind: OfferKind
@@ -54,7 +51,6 @@ class ComposedConfig:
 
     @property
     def full_name(self) -> str:
-        """Full name of the recipe, `plugin/recipe`."""
         return f"{self.plugin}/{self.recipe}"
 
     @property
@@ -91,10 +87,11 @@ def compose(
     config_files: Sequence[str | Path] = (),
     overrides: Sequence[str] = (),
 ) -> ComposedConfig:
-    """Compose the config from a recipe (by default the plugin's `tiny`), config files and `key=value` overrides.
+    """Compose the config from a recipe (by default the plugin's `tiny`), config files and `key=value` overrides. A
+    stored config among the files determines the recipe if the caller names none.
 
-    A stored config among the files determines the recipe if the caller names none. Raises ConfigError with key and
-    origin for an invalid setting, and PluginError for an unknown plugin, recipe or offer.
+    Raises ConfigError with key and origin for an invalid setting, and PluginError for an unknown plugin, recipe or
+    offer.
     """
     files = [_pop_text(_read_file(Path(path)), RECIPE) for path in config_files]
     chosen = _choose_recipe(registry, plugin, recipe, [name for _, name in files if name is not None])
@@ -103,12 +100,8 @@ def compose(
 
 
 def restore(registry: Registry, stored: Path, overrides: Sequence[str] = ()) -> ComposedConfig:
-    """Restore a config written by `ComposedConfig.to_yaml`, origins included, and apply `key=value` overrides. `stored`
-    is the file, or the folder of a run.
-
-    The recipe itself is not read again: a resumed run keeps the values that it started with. Raises ConfigError and
-    PluginError as `compose` does.
-    """
+    """Restore a config written by `ComposedConfig.to_yaml`, origins included, from the file or run folder `stored`, and
+    apply overrides. The recipe itself is not read again: a resumed run keeps its values. Raises as `compose`."""
     stored = stored if stored.is_file() else stored / CONFIG
     settings, name = _pop_text(_read_file(stored), RECIPE)
     if name is None or "/" not in name:
@@ -118,14 +111,12 @@ def restore(registry: Registry, stored: Path, overrides: Sequence[str] = ()) -> 
     plugin, _, recipe = name.partition("/")
     registry.plugin(plugin)
     tree = reduce(partial(merge_layer, registry), (settings, parse_overrides(overrides)), _defaults())
-    return _resolve(registry, _replace_origins(tree, origins), plugin, recipe)
+    return _resolve(registry, tree.with_origins(origins), plugin, recipe)
 
 
 def build_options(registry: Registry, kind: OfferKind, name: str, tree: SettingsNode, place: str) -> Any:
     """Build the options dataclass of an offer that is chosen outside a run's config, from `tree` at the key `place`.
-
-    Raises ConfigError and PluginError as `compose` does, and PluginError for a nested offer that is not installed.
-    """
+    Raises as `compose`, and PluginError for a nested offer that is not installed."""
     choice, offer = Use(use=name), registry.offer(kind, name)
     tree = rename_options(registry, kind, offer.options, tree, place)
     for absent in _resolve_options(registry, tree, place, kind, offer, choice):
@@ -168,7 +159,7 @@ def _read_file(path: Path) -> SettingsNode:
 
 
 def _pop_text(node: SettingsNode, key: str) -> tuple[SettingsNode, str | None]:
-    """Remove the top-level `key` from a layer and return its text."""
+    """Remove the top-level `key` from a layer; return its text."""
     if key not in node.fields:
         return node, None
     taken = node.fields[key]
@@ -178,7 +169,6 @@ def _pop_text(node: SettingsNode, key: str) -> tuple[SettingsNode, str | None]:
 
 
 def _choose_recipe(registry: Registry, plugin: str | None, recipe: str | None, stored: Sequence[str]) -> Recipe:
-    """Choose the recipe. `stored` are the full recipe names in the config files."""
     if recipe is not None and "/" in recipe:
         owner, _, recipe = recipe.partition("/")
         if plugin not in (None, owner):
@@ -216,21 +206,14 @@ def _resolve(registry: Registry, tree: SettingsNode, plugin: str, recipe: str) -
     frame = validate(RunConfig, tree)
     require_values(frame)
     config = cast(RunConfig, OmegaConf.to_object(frame))
-    _require_models(config)
+    weights = {name: policy for name, policy in config.policies.items() if policy.kind != "api"}
+    raise_missing(f"policies.{name}.model" for name, policy in weights.items() if policy.model is None)
     missing = tuple(one for choice in iter_choices(config) for one in _resolve_choice(registry, tree, *choice))
-    if all(policy.kind == "api" for policy in config.policies.values()):  # there are no weights to update
+    if not weights:  # nothing is updated
         missing = tuple(one for one in missing if one.kind not in ("engines", "losses"))
     settings = copy_origins(fields_to_keys(config, msgspec.to_builtins(config, enc_hook=_encode)), tree)
     check_values(settings)
     return ComposedConfig(config=config, settings=settings, plugin=plugin, recipe=recipe, missing_offers=missing)
-
-
-def _require_models(config: RunConfig) -> None:
-    """Raise ConfigError that lists all policies without a model; for a policy behind an API the model is an option."""
-    missing = [name for name, policy in config.policies.items() if policy.kind != "api" and policy.model is None]
-    if missing:
-        keys = [f"policies.{name}.model" for name in sorted(missing)]
-        raise ConfigError(f"{', '.join(keys)}: no value; give one in a config file or as {keys[0]}=VALUE")
 
 
 def _inherit_default_policy(tree: SettingsNode) -> SettingsNode:
@@ -245,8 +228,7 @@ def _inherit_default_policy(tree: SettingsNode) -> SettingsNode:
 def _resolve_choice(
     registry: Registry, tree: SettingsNode, key: str, kind: OfferKind, choice: OfferChoice
 ) -> Iterator[MissingOffer]:
-    """Replace the options of one choice, and of nested choices, with the dataclasses of their offers, in place; yields
-    the offers that are not installed."""
+    """Replace the options of a choice by its offer's dataclass, nested ones too; yield what is not installed."""
     if choice.use is None:
         raise ConfigError(f"{key}.use: no value; name one of {', '.join(registry.names(kind)) or 'no installed offer'}")
     try:
@@ -276,12 +258,3 @@ def _encode(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     raise TypeError(f"an option of type {type(value).__name__} cannot be stored; use text, numbers, lists or mappings")
-
-
-def _replace_origins(node: SettingsNode, origins: Mapping[str, str]) -> SettingsNode:
-    origin = origins.get(node.origin, node.origin)
-    if isinstance(node.content, Mapping):
-        return SettingsNode({name: _replace_origins(child, origins) for name, child in node.content.items()}, origin)
-    if isinstance(node.content, tuple):
-        return SettingsNode(tuple(_replace_origins(child, origins) for child in node.content), origin)
-    return SettingsNode(node.content, origin)

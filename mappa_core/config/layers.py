@@ -1,8 +1,5 @@
-"""Layered settings: trees that store the origin of every value.
-
-A higher layer overrides the lower ones: mappings merge, everything else replaces, lists included. Choosing another
-`use` discards the lower layers' `options`, which belong to the offer chosen before.
-"""
+"""Layered settings: trees that store the origin of every value. Mappings merge, everything else replaces, lists
+included. Choosing another `use` discards the lower layers' `options`, which belong to the offer chosen before."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ class SettingsNode:
 
     @property
     def fields(self) -> Mapping[str, SettingsNode]:
-        """Entries of a mapping; empty if this is not a mapping."""
+        """Entries; empty if this is no mapping."""
         return self.content if isinstance(self.content, Mapping) else {}
 
     @property
@@ -38,7 +35,7 @@ class SettingsNode:
         return self.content
 
     def at(self, key: str) -> SettingsNode | None:
-        """Return the node at a dotted key, with list indices from 0, or None if there is none."""
+        """Return the node at a dotted key, with list indices from 0; None if there is none."""
         node: SettingsNode | None = self
         for part in key.split("."):
             if node is None:
@@ -46,6 +43,15 @@ class SettingsNode:
             inside = dict(enumerate(node.content)) if isinstance(node.content, tuple) else None
             node = node.fields.get(part) if inside is None else inside.get(int(part)) if part.isdecimal() else None
         return node
+
+    def with_origins(self, origins: Mapping[str, str]) -> SettingsNode:
+        """Return the tree with its origins replaced as in `origins`."""
+        content: Content = self.content
+        if isinstance(content, Mapping):
+            content = {name: child.with_origins(origins) for name, child in content.items()}
+        elif isinstance(content, tuple):
+            content = tuple(child.with_origins(origins) for child in content)
+        return SettingsNode(content, origins.get(self.origin, self.origin))
 
 
 def with_origin(value: Any, origin: str) -> SettingsNode:

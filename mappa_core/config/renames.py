@@ -1,9 +1,5 @@
-"""Renamed settings: a former key is read for one release, with a warning that names the new one.
-
-A field of a section, or of an offer's options dataclass, names its former key in its metadata:
-
-    max_points: float = field(default=3.0, metadata={"former_key": "most"})
-"""
+"""Renamed settings: a former key is read for one release, with a warning that names the new one. The field of a
+section, or of an offer's options dataclass, has it in its metadata: `{"former_key": "most"}`."""
 
 from __future__ import annotations
 
@@ -18,17 +14,9 @@ from mappa_core.errors import ConfigError
 from mappa_core.plugins import OfferKind, Registry
 
 SECTION_KINDS: Mapping[str, OfferKind] = {
-    "tasks": "tasks",
-    "workflow": "workflows",
-    "tools": "tools",
-    "policies": "policies",
-    "coach": "coaches",
-    "shapers": "shapers",
-    "estimator": "estimators",
-    "loss": "losses",
-    "engine": "engines",
-    "trackers": "trackers",
-}
+    "tasks": "tasks", "workflow": "workflows", "tools": "tools", "policies": "policies", "coach": "coaches",
+    "shapers": "shapers", "estimator": "estimators", "loss": "losses", "engine": "engines", "trackers": "trackers",
+}  # fmt: skip
 """Kind of the offers that are chosen in a top-level section."""
 
 
@@ -37,24 +25,16 @@ class RenamedSettingWarning(FutureWarning):
 
 
 def merge_layer(registry: Registry, tree: SettingsNode, layer: SettingsNode) -> SettingsNode:
-    """Merge the settings of `layer` over `tree`, which has no former keys, and rename the former keys of `layer`.
-
-    Raises ConfigError if `layer` gives both keys of one setting; one warning lists all former keys.
-    """
-    renamer = _Renamer(registry, layer)
-    merged = renamer.rename(RunConfig, merge(tree, layer), "")
-    renamer.warn()
-    return merged
+    """Merge `layer` over `tree`, which has no former keys, and rename those of `layer`: one warning lists them all.
+    Raises ConfigError if `layer` gives both keys of one setting."""
+    return _Renamer(registry, layer).rename_all(RunConfig, merge(tree, layer), "")
 
 
 def rename_options(registry: Registry, kind: OfferKind, schema: type, tree: SettingsNode, place: str) -> SettingsNode:
-    """Rename the former keys in the options at the top-level key `place` of `tree`, which are of the dataclass `schema`
-    of an offer of `kind`. Raises and warns as `merge_layer`."""
+    """Rename former keys in the options of an offer at the top-level key `place` of `tree`, as `merge_layer`."""
     if place not in tree.fields:
         return tree
-    renamer = _Renamer(registry, tree, kind)
-    renamed = renamer.rename(schema, tree.fields[place], place)
-    renamer.warn()
+    renamed = _Renamer(registry, tree, kind).rename_all(schema, tree.fields[place], place)
     return replace(tree, content={**tree.fields, place: renamed})
 
 
@@ -62,17 +42,19 @@ class _Renamer:
     def __init__(self, registry: Registry, layer: SettingsNode, kind: OfferKind | None = None) -> None:
         self._registry = registry
         self._layer = layer
-        self._kind = kind
-        """Kind of all offers; None: that of their section."""
+        self._kind = kind  # Of all offers; None: that of their section.
         self._found: list[str] = []
 
-    def warn(self) -> None:
+    def rename_all(self, schema: type, node: SettingsNode, key: str) -> SettingsNode:
+        """Rename as `rename`, and warn."""
+        renamed = self.rename(schema, node, key)
         if self._found:
             text = "settings have new names; their former ones are read for one more release:"
             warnings.warn("\n  ".join((text, *self._found)), RenamedSettingWarning, stacklevel=4)
+        return renamed
 
     def rename(self, schema: type, node: SettingsNode, key: str) -> SettingsNode:
-        """Rename the former keys of `schema` in the section `node` at `key`, and of everything below."""
+        """Rename the former keys in the section `node` at `key`, and below."""
         if not isinstance(node.content, Mapping):
             return node
         content = dict(node.content)

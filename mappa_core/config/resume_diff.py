@@ -11,36 +11,22 @@ from mappa_core.config.layers import SettingsNode, iter_leaves
 from mappa_core.errors import ConfigError
 
 ALLOWED_ON_RESUME = (
-    "run",
-    "train.iterations",
-    "train.health",
-    "train.max_tool_failure_share",
-    "train.max_skipped",
-    "train.max_restarts",
-    "tools.*.retries",
-    "workflow.options.on_divergence",
-    "trackers",
-    "checkpoint.every",
-    "checkpoint.keep",
-    "checkpoint.url",
-    "coach.timeout_s",
-    "coach.max_missing",
-    "coach.spend_usd",
-    "coach.cassette",
+    "run", "train.iterations", "train.health", "train.max_tool_failure_share", "train.max_skipped",
+    "train.max_restarts", "tools.*.retries", "workflow.options.on_divergence", "trackers", "checkpoint.every",
+    "checkpoint.keep", "checkpoint.url", "coach.timeout_s", "coach.max_missing", "coach.spend_usd", "coach.cassette",
     "coach.drift",
-)
+)  # fmt: skip
 """Keys (`*` matches any name), including everything below them, that do not affect what was recorded so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One value that differs; None also means a missing key or an empty list or mapping."""
+    """One value that differs; None is a missing key, too, or an empty list or mapping."""
 
     key: str
     old: Any
     new: Any
-    origin: str
-    """Origin of the new value."""
+    origin: str  # Of the new value.
 
     @property
     def allowed_on_resume(self) -> bool:
@@ -54,12 +40,11 @@ class Change:
 def diff_configs(old: ComposedConfig, new: ComposedConfig) -> tuple[Change, ...]:
     """List all values that differ, in the order of the config."""
     before, after = dict(iter_leaves(old.settings)), dict(iter_leaves(new.settings))
-    changes = []
-    for key in dict.fromkeys((*before, *after)):
-        was, now = before.get(key), after.get(key)
-        if _value(was) != _value(now):
-            changes.append(Change(key, _value(was), _value(now), origin=now.origin if now else "no longer set"))
-    return tuple(changes)
+    pairs = ((key, before.get(key), after.get(key)) for key in dict.fromkeys((*before, *after)))
+    changes = (
+        Change(key, _value(was), _value(now), origin=now.origin if now else "no longer set") for key, was, now in pairs
+    )
+    return tuple(change for change in changes if change.old != change.new)
 
 
 def check_resume_changes(old: ComposedConfig, new: ComposedConfig) -> None:

@@ -1,8 +1,5 @@
-"""Rules for values that have the right type but an invalid value: counts below one, shares above one.
-
-`VALUE_RULES` are those of a run's config. The options of an offer have theirs in a method `check` of their dataclass,
-which is called when a config is composed and raises ConfigError: `FIELD: must be …`.
-"""
+"""Rules for values of the right type: counts below one, shares above one. `VALUE_RULES` are those of a run's config;
+the options of an offer have theirs in a method `check`, which raises ConfigError: `FIELD: must be …`."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ def fraction(*keys: str) -> ValueRule:
 
 
 def check_fields(options: object, *rules: ValueRule) -> None:
-    """Check the fields of an options dataclass, in its method `check`. Raises ConfigError: `FIELD: must be …`."""
+    """Check fields in the method `check` of an options dataclass. Raises ConfigError: `FIELD: must be …`."""
     for rule in rules:
         for name in rule.keys:
             value = getattr(options, name)
@@ -50,10 +47,8 @@ def check_fields(options: object, *rules: ValueRule) -> None:
 
 
 def check_options(options: object, tree: SettingsNode, place: str) -> None:
-    """Call the method `check` of an options dataclass and of those in it, where they have one.
-
-    Raises ConfigError with the key below `place` and the origin in `tree`, if its error begins with `FIELD:`.
-    """
+    """Call `check` of an options dataclass and of those in it, where they have one. To an error that begins with
+    `FIELD:` the key below `place` and the origin in `tree` are added."""
     names = {field.name: field for field in fields(options)}  # type: ignore[arg-type]  # a dataclass
     try:
         if callable(check := getattr(options, "check", None)):
@@ -82,28 +77,21 @@ VALUE_RULES = (
     above(0, "coach.spend_usd", "coach.bias.max_points"),
     at_least(0, "coach.bias.shrink", "coach.drift.min_gap"),
     ValueRule(("coach.bias.decay",), lambda decay: 0.0 < decay <= 1.0, "above 0 and at most 1"),
-    at_least(1, "credit.counterfactual.samples"),
+    at_least(1, "credit.counterfactual.samples", "policies.*.lora.rank", "train.mean_length"),
     ValueRule(("credit.counterfactual.share",), lambda part: 0.0 < part <= 1.0, "above 0 and at most 1"),
     at_least(1, "train.iterations", "train.prompts", "train.samples", "train.epochs"),
     at_least(1, "train.minibatch_rows", "train.micro_tokens", "train.max_skipped"),
-    at_least(0, "train.warmup_iterations", "train.weight_decay", "train.value_coef"),
-    above(0, "train.learning_rate", "train.grad_clip"),
-    ValueRule(
-        ("train.betas",), lambda betas: all(0.0 <= beta < 1.0 for beta in betas), "two numbers from 0 to below 1"
-    ),
+    at_least(0, "train.warmup_iterations", "train.weight_decay", "train.value_coef", "train.entropy_coef"),
+    above(0, "train.learning_rate", "train.grad_clip", "policies.*.lora.alpha"),
+    ValueRule(("train.betas",), lambda betas: all(0.0 <= beta < 1 for beta in betas), "two numbers from 0 to below 1"),
     at_least(1, "train.correction.cap"),
     fraction("train.correction.floor"),
-    at_least(1, "train.mean_length"),
-    at_least(0, "train.entropy_coef"),
     above(0, "train.value_clip", "train.health.grad_norm", "train.health.kl"),
     fraction("train.health.entropy", "train.health.clip_share", "train.health.ess", "train.health.equal_groups"),
-    at_least(0, "train.supervised.weight"),
     ValueRule(("train.supervised.max_score",), lambda score: 0.0 <= score <= MAX_SCORE, "a score from 0 to 10 points"),
     at_least(1, "eval.problems", "eval.samples", "checkpoint.every", "checkpoint.keep"),
-    at_least(0, "eval.every"),
+    at_least(0, "eval.every", "train.supervised.weight"),
     ValueRule(("eval.selection",), lambda part: 0.0 < part < 1.0, "above 0 and below 1, or null"),
-    at_least(1, "policies.*.lora.rank"),
-    above(0, "policies.*.lora.alpha"),
     ValueRule(("policies.*.lora.targets",), lambda names: len(names) > 0 and all(names), "null or names of layers"),
     ValueRule(("coach.reward.*",), math.isfinite, "finite"),
     ValueRule(("run.name",), lambda name: PurePath(name).name == name not in ("", ".."), "a plain name and no path"),
@@ -117,17 +105,13 @@ def check_values(settings: SettingsNode) -> None:
             applies = any(fnmatchcase(key, pattern) for pattern in rule.keys)
             if applies and node.content is not None and not rule.accepts(node.plain):
                 raise ConfigError(f"{key}: must be {rule.requirement}, not {node.plain!r} (set by {node.origin})")
-    _check_reward(settings.fields["coach"].fields["reward"])
+    phases = get_args(Phase)
+    for phase, node in settings.fields["coach"].fields["reward"].fields.items():
+        if phase not in phases:
+            raise ConfigError(f"coach.reward.{phase}: a phase is one of {', '.join(phases)} (set by {node.origin})")
     _check_mean(settings.fields["train"])
     for name, policy in settings.fields["policies"].fields.items():
         _check_start(f"policies.{name}", policy)
-
-
-def _check_reward(reward: SettingsNode) -> None:
-    phases = get_args(Phase)
-    for phase, node in reward.fields.items():
-        if phase not in phases:
-            raise ConfigError(f"coach.reward.{phase}: a phase is one of {', '.join(phases)} (set by {node.origin})")
 
 
 def _check_mean(train: SettingsNode) -> None:

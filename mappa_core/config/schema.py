@@ -7,10 +7,8 @@ from typing import Any, Literal
 
 from mappa_core.protocols import Split
 
-SETTING_KEY = "key"
-"""Metadata entry of a field with its key in settings, for keys that are Python keywords."""
-FORMER_KEY = "former_key"
-"""Metadata entry of a field with the key that it had until the last release; see `renames`."""
+SETTING_KEY = "key"  # Metadata entry of a field with its key in settings, for keys that are Python keywords.
+FORMER_KEY = "former_key"  # Metadata entry of a field with the key that it had until the last release; see `renames`.
 
 CassetteMode = Literal["off", "record", "replay", "auto"]
 AlarmResponse = Literal["warn", "correct", "pause"]
@@ -70,13 +68,12 @@ class PolicySection:
     model: str | None = None
     """A Hugging Face id, a folder, or `package:NAME/PATH` for a folder inside an installed package."""
     kind: Literal["full", "lora", "frozen", "api"] = "full"
-    """`full`: all weights are trained. `lora`: an adapter on `model` is trained; adapters share the base weights.
-    `frozen`: `model` without training. `api`: no weights; `use` names the provider."""
+    """`full`: all weights are trained. `lora`: an adapter is trained; adapters share the base weights. `frozen`: none
+    is trained. `api`: no weights; `use` names the provider."""
     lora: LoraSection = field(default_factory=LoraSection)
-    """The adapter of a `lora` policy."""
     start: str | None = field(default=None, metadata={SETTING_KEY: "from"})
-    """Initialise from the weights of another run: RUN@best, RUN@last or RUN@ITERATION; RUN/POLICY@… if the policy has
-    another name there. RUN is a run folder, a name in `run.root`, or a URL below `checkpoint.url`."""
+    """Initial weights from another run: RUN@best, RUN@last or RUN@ITERATION; RUN/POLICY@… for a policy of another name.
+    RUN is a run folder, a name in `run.root`, or a URL below `checkpoint.url`."""
     use: str | None = None
     """The provider of an `api` policy (openai, gemini, anthropic, …)."""
     options: Any = field(default_factory=dict)
@@ -110,8 +107,7 @@ class ToolSection:
     options: Any = field(default_factory=dict)
     limits: LimitsSection = field(default_factory=LimitsSection)
     retries: int = 2
-    """How often the calls of an action are retried, in the workspace as it was before them, if the tool's
-    infrastructure failed."""
+    """Retries of an action's calls, in the workspace as it was before, if the tool's infrastructure failed."""
 
 
 @dataclass
@@ -140,8 +136,7 @@ class BiasSection:
 
 @dataclass
 class DriftSection:
-    """Monitoring of the coach's score gaps between strata. The response to an alarm is `warn`, `correct` (from then on)
-    or `pause` (stop with a checkpoint)."""
+    """Monitoring of the coach's score gaps between strata: `warn`, `correct` or `pause` (stop with a checkpoint)."""
 
     level: AlarmResponse = "warn"
     """Response to a gap that was not acknowledged."""
@@ -170,8 +165,7 @@ class CoachSection:
     timeout_s: float = 120.0
     """Seconds after which a verdict counts as failed."""
     hindsight: Use | None = None
-    """Coach that judges all actions of a trajectory once its outcome is known; its verdicts have the phase `after` in
-    `reward`."""
+    """Coach that judges all actions once the outcome is known: the phase `after` in `reward`."""
     spend_usd: float | None = None
     """Maximum total cost of coaches and `api` policies, at which the run stops with a checkpoint. None: no limit."""
     cassette: CassetteSection = field(default_factory=CassetteSection)
@@ -183,12 +177,11 @@ class CoachSection:
 
 @dataclass
 class CounterfactualSection:
-    """Counterfactual credit of an action: the outcome minus that of the same trajectory with the action replaced and
-    all later actions sampled anew. The shaper `difference` reads it."""
+    """Counterfactual credit of an action, which the shaper `difference` reads: the outcome minus that of the same
+    trajectory with the action replaced and all later actions sampled anew."""
 
     use: Replacement = "none"
-    """`sibling`: action of another trajectory of the task with the same agent, turn and prompt. `resample`: a new
-    sample of the policy. `default`: a fixed text."""
+    """`sibling`: from a trajectory of the same agent, turn and prompt; `resample`: a new one; `default`: a text."""
     samples: int = 1
     """Rollouts per action; `sibling` has at most one per sibling, `default` has one."""
     agents: list[str] = field(default_factory=list)
@@ -226,27 +219,25 @@ class CorrectionSection:
 
 @dataclass
 class SupervisedSection:
-    """Supervised loss term in addition to the policy loss, on the coach's corrections (`coach.options.correction`):
-    `weight` times the mean of -log p over their tokens in an optimiser step."""
+    """Supervised loss term on the coach's corrections: `weight` times the mean of -log p over a step's tokens of
+    them."""
 
     weight: float = 0.0
     """0: no supervised term."""
     max_score: float = 4.0
     """Use a correction only if the verdict's score is at most this (points, 0-10)."""
     truth: bool = True
-    """Also use corrections of coaches that were shown the ground truth (`coach.reference_for`), which may contain
-    it."""
+    """Also use corrections of coaches that were shown the ground truth, which may contain it."""
 
 
 @dataclass
 class HealthSection:
-    """Limits on a policy's metrics, by their median over five iterations, beyond which a warning is raised. null: no
-    warning. No limit stops a run."""
+    """Limits on a policy's metrics, medians over five iterations, beyond which a warning is raised; null: none."""
 
     entropy: float | None = 0.02
     """Minimum entropy as a share of the initial entropy."""
     grad_norm: float | None = 3.0
-    """Maximum gradient norm in two consecutive iterations, in multiples of the median of the earlier ones."""
+    """Maximum gradient norm in two consecutive iterations, in multiples of the earlier ones' median."""
     clip_share: float | None = 0.3
     """Maximum share of tokens that the loss clips."""
     ess: float | None = 0.3
@@ -285,26 +276,22 @@ class TrainSection:
     grad_clip: float = 1.0
     """Maximum norm to which a policy's gradient is clipped."""
     mean: Literal["token", "sequence", "fixed"] = "token"
-    """How a step's loss is averaged: every token has the same weight, or every action has, or
-    the sum over each action is divided by `mean_length`."""
+    """A step's loss: every token weighs the same, or every action, or an action's sum is divided by `mean_length`."""
     mean_length: int | None = None
-    """Number of tokens that `mean: fixed` divides by, independent of the actions' lengths; usually
-    `sampling.max_tokens`."""
+    """Number of tokens that `mean: fixed` divides by; usually `sampling.max_tokens`."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus: the mean entropy of the next-token distributions, subtracted from the loss."""
     value_coef: float = 0.5
     """Weight of the value loss of policies with a value head."""
     value_clip: float | None = None
-    """Clip range of values around their predictions before the update, beyond which there is no gradient; None: no
-    clipping."""
+    """Clip range of values around those before the update, without gradient beyond; None: no clipping."""
     correction: CorrectionSection = field(default_factory=CorrectionSection)
     supervised: SupervisedSection = field(default_factory=SupervisedSection)
     health: HealthSection = field(default_factory=HealthSection)
     max_tool_failure_share: float = field(default=0.25, metadata={FORMER_KEY: "max_lost"})
     """Share of an iteration's trajectories lost to tool failures above which the run stops with a checkpoint."""
     max_skipped: int = 3
-    """Consecutive optimiser steps of one policy, skipped for a non-finite loss or gradient, at which the run stops with
-    a checkpoint."""
+    """Consecutive steps of a policy, skipped for a non-finite loss or gradient, at which the run stops."""
     max_restarts: int = 2
     """How often a run resumes from its last checkpoint after losing an engine process before it ends."""
 
@@ -317,15 +304,13 @@ class EvalSection:
     every: int = 0
     """Iterations between evaluations during training; 0: evaluate only before and after."""
     split: Split = "eval"
-    """Split of the evaluation tasks."""
     temperature: float = 1.0
     """0: greedy decoding."""
     coach: bool = False
     """Also call the coach during evaluation. Accuracy never depends on it."""
     selection: float | None = 0.5
-    """With `checkpoint.best`: share of the tasks, by hash, on which the best checkpoint is selected; the other tasks
-    give the reported result, before training and of that checkpoint. null: it is selected on all tasks, and not
-    reported."""
+    """With `checkpoint.best`: share of the tasks, by hash, on which the best checkpoint is selected; the others give
+    the reported result, before training and of it. null: it is selected on all tasks, and not reported."""
 
 
 @dataclass
@@ -354,7 +339,6 @@ class RunConfig:
     """Seed of all randomness: the order of tasks, every sample, the initialisation of adapters."""
     run: RunSection = field(default_factory=RunSection)
     tasks: Use = field(default_factory=Use)
-    """Task source."""
     workflow: Use = field(default_factory=Use)
     """Workflow: which agent acts when, and what it sees."""
     agents: dict[str, AgentSection] = field(default_factory=dict)
@@ -365,13 +349,11 @@ class RunConfig:
     coach: CoachSection = field(default_factory=CoachSection)
     credit: CreditSection = field(default_factory=CreditSection)
     shapers: list[Use] = field(default_factory=list)
-    """Reward shapers, applied in order."""
+    """Applied in order."""
     estimator: EstimatorSection = field(default_factory=EstimatorSection)
     loss: Use = field(default_factory=lambda: Use(use="ppo"))
-    """Policy loss per token."""
     train: TrainSection = field(default_factory=TrainSection)
     engine: Use = field(default_factory=lambda: Use(use="local"))
-    """Engine in which policies sample and learn."""
     eval: EvalSection = field(default_factory=EvalSection)
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
     store: StoreSection = field(default_factory=StoreSection)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, fields, is_dataclass
 from functools import cache
 from types import NoneType
@@ -28,19 +28,21 @@ def validate(schema: type, node: SettingsNode, key: str = "") -> DictConfig:
 
 @cache
 def _schema_defaults(schema: type) -> DictConfig:
-    """Defaults of `schema`, cached: merging copies them."""
     return cast(DictConfig, OmegaConf.structured(schema))
 
 
 def require_values(settings: DictConfig, key: str = "") -> None:
     """Raise ConfigError that lists all mandatory settings without a value."""
-    missing = sorted(_join(key, name) for name in OmegaConf.missing_keys(settings))
-    if missing:
+    raise_missing(_join(key, name) for name in OmegaConf.missing_keys(settings))
+
+
+def raise_missing(keys: Iterable[str]) -> None:
+    """Raise ConfigError that lists the settings `keys` without a value, if there are any."""
+    if missing := sorted(keys):
         raise ConfigError(f"{', '.join(missing)}: no value; give one in a config file or as {missing[0]}=VALUE")
 
 
 def _first_error(schema: type, node: SettingsNode, key: str) -> str | None:
-    """Describe the first error in `node`, None if there is none."""
     hints = field_hints(schema)
     if not isinstance(node.content, Mapping):
         names = ", ".join(hints)
@@ -60,10 +62,9 @@ def _first_error(schema: type, node: SettingsNode, key: str) -> str | None:
 
 
 def _accepts(schema: type, name: str, node: SettingsNode) -> bool:
+    setting = SettingsNode({name: node}, node.origin)
     try:
-        OmegaConf.merge(
-            _schema_defaults(schema), _keys_to_fields(schema, SettingsNode({name: node}, node.origin)).plain
-        )
+        OmegaConf.merge(_schema_defaults(schema), _keys_to_fields(schema, setting).plain)
     except (OmegaConfBaseException, TypeError):
         return False
     return True
@@ -72,9 +73,8 @@ def _accepts(schema: type, name: str, node: SettingsNode) -> bool:
 def fields_to_keys(value: Any, plain: Any) -> Any:
     """Rename the field names in `plain`, the plain values of a config `value`, to setting keys."""
     if is_dataclass(value):
-        return {
-            setting_key(field): fields_to_keys(getattr(value, field.name), plain[field.name]) for field in fields(value)
-        }
+        names = {setting_key(field): field.name for field in fields(value)}
+        return {key: fields_to_keys(getattr(value, name), plain[name]) for key, name in names.items()}
     if isinstance(value, Mapping):
         return {name: fields_to_keys(child, plain[name]) for name, child in value.items()}
     if isinstance(value, list | tuple):
@@ -83,7 +83,6 @@ def fields_to_keys(value: Any, plain: Any) -> Any:
 
 
 def _keys_to_fields(schema: type, node: SettingsNode, key: str = "") -> SettingsNode:
-    """Rename the setting keys in `node` to field names."""
     if not isinstance(node.content, Mapping):
         return node
     hints, names = field_hints(schema), {setting_key(field): field.name for field in fields(schema)}
@@ -99,18 +98,15 @@ def _keys_to_fields(schema: type, node: SettingsNode, key: str = "") -> Settings
 def map_section(
     hint: Any, node: SettingsNode, key: str, change: Callable[[type, SettingsNode, str], SettingsNode]
 ) -> SettingsNode:
-    """Apply `change` to the dataclasses in a field of type `hint`, with their settings and keys: the field itself, or
-    the items of a list or mapping."""
-    section, content = _section(hint), node.content
-    if section is None:
+    """Apply `change` to the dataclasses in a field of type `hint`, with their settings and keys."""
+    changed = [change(*section) for section in _sections(hint, node, key)]
+    if not changed:
         return node
-    if isinstance(content, tuple):
-        items = (change(section, item, f"{key}.{index}") for index, item in enumerate(content))
-        return SettingsNode(tuple(items), node.origin)
-    if get_origin(hint) is dict and isinstance(content, Mapping):
-        entries = {name: change(section, item, f"{key}.{name}") for name, item in content.items()}
-        return SettingsNode(entries, node.origin)
-    return change(section, node, key)
+    if get_origin(hint) in (list, tuple):
+        return SettingsNode(tuple(changed), node.origin)
+    if get_origin(hint) is dict:
+        return SettingsNode(dict(zip(node.fields, changed, strict=True)), node.origin)
+    return changed[0]
 
 
 def _sections(hint: Any, node: SettingsNode, key: str) -> Iterator[tuple[type, SettingsNode, str]]:
@@ -151,7 +147,7 @@ def _suggest(key: str, name: str, known: list[str]) -> str:
 
 
 def _choices(hint: Any) -> tuple[str, ...]:
-    """Names that a Literal type, or one that may also be null, allows; empty for any other type."""
+    """Names that a Literal type, or one that may be null, allows; else none."""
     parts = [part for part in get_args(hint) if part is not NoneType]
     if get_origin(hint) is Literal:
         return tuple(str(name) for name in parts)
@@ -159,7 +155,6 @@ def _choices(hint: Any) -> tuple[str, ...]:
 
 
 def _describe_type(hint: Any) -> str:
-    """Describe a type for an error message."""
     simple = {int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: "null"}
     if hint in simple:
         return simple[hint]

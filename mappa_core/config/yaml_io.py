@@ -1,7 +1,4 @@
-"""Read and write settings: YAML with the file and line of every value, and `key=value` overrides.
-
-Plain scalars follow YAML 1.2: `1e-6` is a number; `no`, `on`, `007` and dates are text.
-"""
+"""YAML 1.2 with the file and line of every value, and `key=value` overrides; `no`, `on`, `007` and dates are text."""
 
 from __future__ import annotations
 
@@ -15,14 +12,12 @@ import yaml
 from mappa_core.config.layers import Content, SettingsNode, is_leaf, merge, with_origin
 from mappa_core.errors import ConfigError
 
-CONFIG = "config.yaml"
-"""Name of the file in a run folder."""
+CONFIG = "config.yaml"  # In a run folder.
 COMMAND_LINE = "command line"
 INTERPOLATION = "${"
 
 _COMMENT = "  # "
 _COMMENT_COLUMN = 64
-
 _TAG = "tag:yaml.org,2002:"
 _BREAK = re.compile("[\n\r\x85\u2028\u2029]")
 _FLOAT = re.compile(r"^(?:[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?|[-+]?\.inf|\.nan)$", re.I)

@@ -10,15 +10,7 @@ from mappa_core.config.schema import Use
 from mappa_core.credit import estimators, shapers
 from mappa_core.defaults.task_sources import FileOptions, FileTasks, HuggingFaceOptions, HuggingFaceTasks
 from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.protocols import (
-    Coach,
-    Estimator,
-    Shaper,
-    TaskSource,
-    Tool,
-    Toolbox,
-    Transport,
-)
+from mappa_core.protocols import Coach, Estimator, Shaper, TaskSource, Tool, Toolbox, Transport
 from mappa_core.tools.calculator import Calculator
 
 if TYPE_CHECKING:
@@ -55,11 +47,8 @@ def mappa_shapers() -> Iterable[Offer[Shaper]]:
 def mappa_estimators() -> Iterable[Offer[Estimator]]:
     yield Offer("reinforce", estimators.Reinforce, estimators.ReinforceOptions)
     yield Offer("reinforce_plus_plus", estimators.ReinforcePlusPlus, estimators.ReinforcePlusPlusOptions)
-    yield Offer(
-        "reinforce_plus_plus_baseline",
-        estimators.ReinforcePlusPlusBaseline,
-        estimators.ReinforcePlusPlusBaselineOptions,
-    )
+    baseline = (estimators.ReinforcePlusPlusBaseline, estimators.ReinforcePlusPlusBaselineOptions)
+    yield Offer("reinforce_plus_plus_baseline", *baseline)
     yield Offer("rloo", estimators.Rloo, estimators.RlooOptions)
     yield Offer("grpo", estimators.Grpo, estimators.GrpoOptions)
     yield Offer("dr_grpo", estimators.DrGrpo, estimators.DrGrpoOptions)
@@ -68,14 +57,12 @@ def mappa_estimators() -> Iterable[Offer[Estimator]]:
 
 
 def coach_from_transport(offer: Offer[Transport]) -> Offer[Coach]:
-    """Derive the offer of a coach from the offer of its transport."""
     from mappa_core.coaching import llm_coach
 
     return llm_coach.llm_coach_offer(offer)
 
 
 def policy_from_transport(offer: Offer[Transport]) -> Offer[ApiPolicy]:
-    """Derive the offer of a policy behind an API from the offer of its transport."""
     from mappa_core.calls import api_policy
 
     return api_policy.api_policy_offer(offer)

@@ -29,14 +29,11 @@ class Rows:
 
 
 def read_rows(path: str | Path, file_format: FileFormat = "auto") -> Rows:
-    """Read a file of objects with named columns.
+    """Read a file of objects with named columns. `auto` uses the file's suffix, and for any but `.jsonl`, `.ndjson`,
+    `.csv` and `.parquet` its content: a JSON list, or else one JSON object per line.
 
-    `auto` uses the file's suffix, and for any but `.jsonl`, `.ndjson`, `.csv` and `.parquet` its content: a JSON list,
-    or else one JSON object per line.
-
-    Raises:
-        TaskError: the file is missing, empty, a folder, unreadable or not of its format.
-        ConfigError: the format needs a package that is not installed.
+    Raises TaskError if the file is missing, empty, a folder, unreadable or not of its format, and ConfigError if the
+    format needs a package that is not installed.
     """
     path = Path(path).expanduser()
     content = _read_bytes(path)
@@ -46,21 +43,15 @@ def read_rows(path: str | Path, file_format: FileFormat = "auto") -> Rows:
         return _parse_parquet(path)
     text = _decode(path, content)
     if file_format == "auto":
-        file_format = "json" if not _is_json_lines(text) else "jsonl"
-    reader = {"json": _parse_json, "jsonl": _parse_json_lines, "csv": _parse_csv}[file_format]
-    rows = reader(path, text)
+        file_format = "jsonl" if _is_json_lines(text) else "json"
+    rows = {"json": _parse_json, "jsonl": _parse_json_lines, "csv": _parse_csv}[file_format](path, text)
     if not rows.rows:
         raise TaskError(f"{path}: the file holds no rows")
     return rows
 
 
 def read_dataset(path: str, split: str, *, config: str | None = None, revision: str | None = None) -> Rows:
-    """Read one split of a data set of the Hugging Face hub or in a local folder, with the library `datasets`.
-
-    Raises:
-        TaskError: the data set or the split cannot be used.
-        ConfigError: `datasets` is not installed.
-    """
+    """Read a split of a data set of the Hugging Face hub or a folder. Raises TaskError, or ConfigError."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
     try:
@@ -114,9 +105,8 @@ def _parse_json(path: Path, text: str) -> Rows:
     except json.JSONDecodeError as error:
         raise TaskError(f"{path}, line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
     if not isinstance(rows, list):
-        raise TaskError(
-            f"{path}: holds one JSON {_json_type(rows)}; a list of objects, or one object a line, is needed"
-        )
+        kind = _json_type(rows)
+        raise TaskError(f"{path}: holds one JSON {kind}; a list of objects, or one object a line, is needed")
 
     def place(index: int) -> str:
         return f"{path}, row {index + 1} (line {_line_of_element(text, index)})"
@@ -128,7 +118,7 @@ def _parse_json(path: Path, text: str) -> Rows:
 
 
 def _line_of_element(text: str, index: int) -> int:
-    """Return the line number on which element `index` of the JSON list `text` begins."""
+    """Line number on which element `index` of the JSON list `text` begins."""
     decoder, position = json.JSONDecoder(), text.index("[")
     for element in range(index + 1):
         position += 1  # past the bracket or the comma

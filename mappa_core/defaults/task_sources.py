@@ -55,28 +55,26 @@ class HuggingFaceOptions(TaskColumns):
 
 
 class FileTasks:
-    """Task source of one or two files. With only `path`, both splits use that file: suitable for evaluation on a file,
-    but not a held-out set for training."""
+    """Task source of one or two files. With only `path`, both splits use it: no held-out set for training."""
 
     def __init__(self, options: FileOptions) -> None:
         self._options = options
 
     def load(self, split: Split) -> Sequence[Task]:
-        """Load the tasks of a split. Raises TaskError with file and row if the file cannot be used."""
+        """Raises TaskError with file and row if the file cannot be used."""
         options = self._options
         path = options.path if split == "train" or options.eval_path is None else options.eval_path
         return build_tasks(read_rows(path, options.format), options, Path(path).stem)
 
 
 class HuggingFaceTasks:
-    """Task source of a data set loaded by the `datasets` library, from the hub or a local folder."""
+    """Task source of a data set from the hub or a local folder."""
 
     def __init__(self, options: HuggingFaceOptions) -> None:
         self._options = options
 
     def load(self, split: Split) -> Sequence[Task]:
-        """Load the tasks of a split. Raises TaskError if the data set, the split or a row cannot be used, ConfigError
-        if `datasets` is not installed."""
+        """Raises TaskError if the data set, the split or a row cannot be used, ConfigError without `datasets`."""
         options = self._options
         name = options.train_split if split == "train" else options.eval_split
         rows = read_dataset(options.path, name, config=options.name, revision=options.revision)
@@ -84,11 +82,7 @@ class HuggingFaceTasks:
 
 
 def build_tasks(rows: Rows, columns: TaskColumns, source: str) -> tuple[Task, ...]:
-    """Build tasks from rows; a row without an id gets `source` and its number as id.
-
-    Raises:
-        TaskError: a row has no usable prompt, answer, id or stratum, or an id occurs twice.
-    """
+    """Build tasks from rows; one without an id gets `source` and its number. Raises TaskError for an unusable row."""
     tasks: list[Task] = []
     index_by_id: dict[str, int] = {}
     for index, row in enumerate(rows.rows):
@@ -96,11 +90,8 @@ def build_tasks(rows: Rows, columns: TaskColumns, source: str) -> tuple[Task, ..
             task = _task(row, columns, f"{source}-{index + 1}")
         except _BadRow as error:
             raise TaskError(f"{rows.place(index)}: {error}") from None
-        if task.id in index_by_id:
-            raise TaskError(
-                f"{rows.place(index)}: the id {task.id!r} is already that of {rows.place(index_by_id[task.id])}"
-            )
-        index_by_id[task.id] = index
+        if (first := index_by_id.setdefault(task.id, index)) != index:
+            raise TaskError(f"{rows.place(index)}: the id {task.id!r} is already that of {rows.place(first)}")
         tasks.append(task)
     return tuple(tasks)
 
@@ -122,10 +113,8 @@ def _task(row: Mapping[str, Any], columns: TaskColumns, unnamed: str) -> Task:
 
 def _cell(row: Mapping[str, Any], column: str, option: str) -> Any:
     if column not in row:
-        there = ", ".join(map(str, row))
-        raise _BadRow(
-            f"no column {column!r}; the columns here are {there}. Name the right one with tasks.options.{option}"
-        )
+        there = f"no column {column!r}; the columns here are {', '.join(map(str, row))}"
+        raise _BadRow(f"{there}. Name the right one with tasks.options.{option}")
     return row[column]
 
 

@@ -1,33 +1,5 @@
 """Interfaces that offers implement. Methods that wait are async, methods that compute are synchronous."""
 
-from mappa_core.protocols.coach import Cassette as Cassette
-from mappa_core.protocols.coach import Coach as Coach
-from mappa_core.protocols.coach import Provider as Provider
-from mappa_core.protocols.coach import Reply as Reply
-from mappa_core.protocols.coach import ReplyFormat as ReplyFormat
-from mappa_core.protocols.coach import Request as Request
-from mappa_core.protocols.coach import Transport as Transport
-from mappa_core.protocols.engine import Engine as Engine
-from mappa_core.protocols.engine import EnginePlan as EnginePlan
-from mappa_core.protocols.engine import Estimator as Estimator
-from mappa_core.protocols.engine import Lora as Lora
-from mappa_core.protocols.engine import Loss as Loss
-from mappa_core.protocols.engine import LossRows as LossRows
-from mappa_core.protocols.engine import Machine as Machine
-from mappa_core.protocols.engine import PolicySpec as PolicySpec
-from mappa_core.protocols.engine import Rewards as Rewards
-from mappa_core.protocols.engine import Sampler as Sampler
-from mappa_core.protocols.engine import Shaper as Shaper
-from mappa_core.protocols.tracker import Ending as Ending
-from mappa_core.protocols.tracker import TrackedRun as TrackedRun
-from mappa_core.protocols.tracker import Tracker as Tracker
-from mappa_core.protocols.workflow import Bench as Bench
-from mappa_core.protocols.workflow import ProgramRun as ProgramRun
-from mappa_core.protocols.workflow import Sandboxed as Sandboxed
-from mappa_core.protocols.workflow import Split as Split
-from mappa_core.protocols.workflow import Stage as Stage
-from mappa_core.protocols.workflow import TaskSource as TaskSource
-from mappa_core.protocols.workflow import Tool as Tool
-from mappa_core.protocols.workflow import Toolbox as Toolbox
-from mappa_core.protocols.workflow import Workflow as Workflow
-from mappa_core.protocols.workflow import Workspace as Workspace
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -13,18 +13,15 @@ from mappa_core.records import Message, Scene, Trajectory, Usage, Verdict
 
 
 class Coach(ABC):
-    """Judges steps. Only `score` is required.
-
-    `score` may read the coach's state but must not write it: concurrent scoring must not depend on order. `learn`
-    updates the state once per iteration, in the driver process.
-    """
+    """Judges steps. `score` may read the coach's state but must not write it, as concurrent scoring must not depend on
+    order; `learn` updates it once per iteration, in the driver process."""
 
     @abstractmethod
     async def score(self, scene: Scene) -> Verdict:
         """Judge `scene.step`. An exception becomes a `failed` verdict."""
 
     async def review(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
-        """Judge several actions of one finished trajectory together; returns one verdict per scene, in order."""
+        """Judge several actions of one finished trajectory together: one verdict per scene, in order."""
         return await asyncio.gather(*(self.score(scene) for scene in scenes))
 
     @property
@@ -38,8 +35,7 @@ class Coach(ABC):
         return ()
 
     def use_cassette(self, cassette: Cassette) -> None:
-        """Look up verdicts in `cassette` before calling a provider, and store new ones there. Called once, at the
-        start."""
+        """Look up verdicts in `cassette` before calling a provider, and store new ones. Called once, at the start."""
 
     def set_bench(self, bench: Bench) -> None:
         """Set the `bench` that runs the coach's programs. Called once, at the start."""
@@ -60,8 +56,7 @@ class Coach(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """External LLM provider: the name of the offer (`gemini`), the `model`, the `host` of its server, and whether the
-    price of its tokens is known (`priced`)."""
+    """External LLM provider: its offer (`gemini`), model, host of its server, and whether its price is known."""
 
     name: str
     model: str
@@ -73,8 +68,7 @@ class Cassette(Protocol):
     """Store of verdicts by the content address of the request."""
 
     def get(self, address: str) -> Verdict | None:
-        """Return the verdict stored at `address`, or None if the provider is to be called. Raises CoachError in replay
-        mode if there is no verdict."""
+        """Return the verdict at `address`, None to call the provider. Raises CoachError if replay mode lacks it."""
 
     def put(self, address: str, verdict: Verdict) -> None:
         """Store a verdict that is not `failed`."""
@@ -86,13 +80,11 @@ ReplyFormat = Literal["schema", "json", "text"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Request of one provider call.
-
-    `messages` may begin with one of role `system`; the others alternate between `user` and `assistant`. `schema` is a
-    JSON schema in the portable subset, required for `answer="schema"`. `max_tokens` bounds the reply, thinking
-    included. None for `temperature` or `seed` means the provider's default. Requests with the same `cache_key` share a
-    prefix, for the provider's prompt cache. `timeout_s` bounds the whole call in seconds.
-    """
+    """Request of one provider call. `messages` may begin with one of role `system`; the others alternate between `user`
+    and `assistant`. `schema` is a JSON schema in the portable subset, required for `answer="schema"`. `max_tokens`
+    bounds the reply, thinking included. None for `temperature` or `seed` means the provider's default. Requests with
+    the same `cache_key` share a prefix, for the provider's prompt cache. `timeout_s` bounds the whole call in
+    seconds."""
 
     messages: tuple[Message, ...]
     answer: ReplyFormat = "text"
@@ -106,12 +98,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """Reply of a provider.
-
-    `stop`: `end`, it finished; `length`, it was cut off at its token limit (which thinking may have used up);
-    `blocked`, the provider or the model refused. `detail` is the provider's own term and reason for it. `model` is the
-    model name that the provider reported; `raw` is the reply as received. `usage` is None if it was not reported.
-    """
+    """Reply of a provider. `stop`: `end`, it finished; `length`, it was cut off at its token limit (which thinking may
+    have used up); `blocked`, the provider or the model refused. `detail` is the provider's own term and reason for it;
+    `model` is as the provider reported it; `raw` is the reply as received. `usage` is None if it was not reported."""
 
     text: str
     stop: Literal["end", "length", "blocked"]
@@ -122,7 +111,7 @@ class Reply:
 
 
 class Transport(Protocol):
-    """Client of one provider. Core derives a coach and an `api` policy of the same name from each transport."""
+    """Client of one provider. Core derives a coach and an `api` policy of the same name from it."""
 
     @property
     def model(self) -> str:
@@ -130,14 +119,10 @@ class Transport(Protocol):
 
     @property
     def host(self) -> str:
-        """Human-readable host of the server that requests are sent to."""
+        """Human-readable host of the server."""
 
     async def complete(self, request: Request) -> Reply:
-        """Make one call without retries, which are up to the caller.
-
-        Raises:
-            CallError: there is no reply.
-        """
+        """Make one call without retries, which are up to the caller. Raises CallError if there is no reply."""
 
     async def count(self, messages: Sequence[Message]) -> int | None:
         """Count the tokens of `messages` with the provider's free counter; None if it has none."""

@@ -30,10 +30,7 @@ class Estimator(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LossRows:
     """Inputs of a loss besides the new log-probabilities: tensors over the n tokens of one micro-batch, of the engine's
-    library (torch for mappa-engine).
-
-    `row` is the row index within this micro-batch, from 0; `weight` is the row's weight, repeated for every token.
-    """
+    library. `row` counts within it, from 0; `weight` is that of the token's row."""
 
     logprobs: Any  # (n,) of the sampler
     old_logprobs: Any  # (n,) of the learner before the update
@@ -43,8 +40,7 @@ class LossRows:
 
 
 class Loss(Protocol):
-    """Computes a policy loss per token, in the library of its engine; the engine takes the mean. Metrics are sums over
-    tokens, which the engine divides by their number."""
+    """Computes a policy loss per token, whose mean the engine takes, and sums of metrics, to be divided by tokens."""
 
     def __call__(self, new_logprobs: Any, rows: LossRows, advantages: Any) -> tuple[Any, Mapping[str, Any]]: ...
 
@@ -62,17 +58,14 @@ class Sampler(Protocol):
         """Parse the completion into an assistant message: think text separated, native tool calls parsed."""
 
     def encode(self, text: str) -> Int32 | None:
-        """Encode `text` as an action that the policy might have sampled: token ids int32 (T,) that decode to it,
-        followed by the end-of-turn token. Text that looks like a control token is encoded as ordinary tokens.
-
-        None if the policy cannot reproduce the text exactly; always None for a policy behind an API.
-        """
+        """Encode `text` as the policy might have sampled it, with control tokens as text: token ids int32 (T,), then
+        the end-of-turn token. None if they would not decode to it, or behind an API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lora:
     """Low-rank adapter: adds (alpha / rank) * B A x to the output of a linear layer, or (alpha / sqrt(rank)) * B A x
-    with `rslora`. A is initialised randomly and B with zeros, so that an untrained adapter changes nothing."""
+    with `rslora`. A starts random and B with zeros, so that an untrained adapter changes nothing."""
 
     rank: int
     alpha: float
@@ -84,27 +77,21 @@ class Lora:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec:
     """Policy with weights. `full`: all weights are trained. `lora`: an adapter on `model` is trained; `model` itself is
-    unchanged and loaded once for all its adapters. `frozen`: `model` without training. (Policies behind an API have no
-    weights and never reach an engine.)
-
-    The reference policy is always `model`, even if the weights are initialised from `start`.
-    """
+    loaded once for all its adapters. `frozen`: `model` without training. (Policies behind an API never reach an
+    engine.) The reference policy is always `model`, even if the weights start from `start`."""
 
     name: str
     model: str
     kind: Literal["full", "lora", "frozen"] = "full"
     lora: Lora | None = None
-    """The adapter of a `lora` policy."""
     start: Path | None = None
-    """Policy folder in a checkpoint of another run to initialise the weights from; optimiser state, versions and step
-    counts are reset."""
+    """Policy folder in a checkpoint of another run whose weights, and nothing else, are the initial ones."""
     value_head: bool = False
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Passed unchanged to the model's chat template (for example enable_thinking)."""
 
     @property
     def trained(self) -> bool:
-        """Whether the policy is trained."""
         return self.kind != "frozen"
 
 
@@ -120,8 +107,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePlan:
-    """Memory that an engine takes, and where: `tables` of text, each with its header first, then `lines` and `notes`
-    in the order in which they are printed. `unknown` is the reason if the memory is not known."""
+    """Memory that an engine takes: tables with headers first, then lines and notes to print; or why it is `unknown`."""
 
     tables: tuple[tuple[tuple[str, ...], ...], ...] = ()
     lines: tuple[str, ...] = ()
@@ -132,28 +118,23 @@ class EnginePlan:
 
 
 class Engine(Protocol):
-    """Holds the samplers and learners of all policies. The training loop does not depend on the kind of engine.
-
-    An engine that derives from this class takes over the properties, `plan` and `export` as they are here. Building an
-    engine loads nothing, so that `plan` and `export` need no library of the training: `open` imports them.
-    """
+    """Holds the samplers and learners of all policies. A class that derives from this one takes over the properties,
+    `plan` and `export`. Building an engine loads no library of the training: `open` imports them."""
 
     @property
     def deterministic(self) -> bool:
-        """Whether equal requests in equal waves give bit-identical completions; rollouts are then scheduled in
-        waves."""
+        """Whether equal requests in equal waves give bit-identical completions; rollouts then run in waves."""
         return False
 
     @property
     def max_staleness(self) -> int:
-        """Number of updates by which the sampling weights may lag behind the learner. 0: rollouts and updates
-        alternate; otherwise samplers are called while `score`, `update` and `publish` run."""
+        """Updates by which the sampling weights may lag behind the learner. 0: rollouts and updates alternate;
+        otherwise samplers are called while `score`, `update` and `publish` run."""
         return 0
 
     @property
     def straggler_share(self) -> float:
-        """Share of an iteration's trajectories, below 1, that may be trained on in a later iteration; 0 without
-        staleness."""
+        """Share below 1 of an iteration's trajectories that may be trained on later; 0 without staleness."""
         return 0.0
 
     @property
@@ -164,25 +145,18 @@ class Engine(Protocol):
     def plan(
         self, policies: Sequence[PolicySpec], train: Any | None, *, rows: int, machines: Sequence[Machine]
     ) -> EnginePlan:
-        """Compute the memory of an engine that is not open. `train` is as in `open`, `rows` the number of concurrent
-        trajectories; `machines` are those of a cluster.
-
-        Raises ConfigError if the engine's options are inconsistent, or the policies do not fit.
-        """
+        """Compute the memory of an engine that is not open, for `rows` concurrent trajectories. Raises ConfigError if
+        its options are inconsistent, or the policies do not fit the machines of a cluster."""
         return EnginePlan(unknown="the engine makes no plan")
 
     def export(self, policy: PolicySpec, weights: Path, out: Path, *, merged: bool, dtype: str | None) -> None:
-        """Write a policy, whose weights `save` wrote to the folder `weights`, to `out` for Hugging Face's libraries.
-        The engine need not be open.
-
-        A `lora` policy becomes a folder of its adapter, or a whole model if `merged`; `dtype` is that of a whole model,
-        None for the one that its base has. Raises RunError if it cannot be exported.
-        """
+        """Write a policy, whose weights `save` wrote to the folder `weights`, to `out` for Hugging Face's libraries;
+        the engine need not be open. A `lora` policy becomes a folder of its adapter, or a whole model if `merged`;
+        `dtype` is that of a whole model, None for its base's. Raises RunError if it cannot be exported."""
         raise RunError("the engine of this run exports no models")
 
     async def open(self, policies: Sequence[PolicySpec], train: Any | None, *, seed: int) -> None:
-        """Load every policy; `train` is the recipe's `train` section, None for sampling only. `seed` determines the
-        order of rows."""
+        """Load every policy; `train` is None for sampling only. `seed` determines the order of rows."""
 
     def sampler(self, policy: str) -> Sampler: ...
 
@@ -192,12 +166,12 @@ class Engine(Protocol):
     async def update(
         self, experience: Experience, advantages: Advantages, loss: Loss, progress: float
     ) -> Mapping[str, Mapping[str, float]]:
-        """Take the optimiser steps of one iteration and return metrics per policy. `progress` in [0, 1) is the share of
-        completed iterations, which drives the learning-rate schedule."""
+        """Take the optimiser steps of one iteration and return metrics per policy. `progress` in [0, 1), the share of
+        completed iterations, drives the learning-rate schedule."""
 
     async def publish(self) -> Mapping[str, Receipt]:
-        """Send the new weights to the samplers and verify them, as the next version of every trained policy. A version
-        counts publishes since the start of the run, including those before a `load`."""
+        """Send the new weights to the samplers and verify them: the next version of every trained policy, counted from
+        the start of the run, loads included."""
 
     async def save(self, folder: Path) -> None: ...
 

@@ -11,19 +11,15 @@ from typing import Any, Literal
 from mappa_core.records import Step, Trajectory, Verdict
 
 Ending = Literal["done", "stopped", "failed"]
-"""How a run ended: `done` after its last iteration; `stopped` by a guard or a signal, and it can be resumed; `failed`
-with an error."""
+"""`done` after the last iteration; `stopped` by a guard or a signal, to be resumed; `failed` with an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedRun:
-    """Run that a tracker reports.
-
-    `id` (32 hex digits) and `name` (of the run folder) stay the same when the run is resumed. `done` is the number of
-    iterations finished before: 0 for a new run, after a resume those up to the last checkpoint. Later iterations that
+    """Run that a tracker reports. `id` (32 hex digits) and `name` (of the run folder) stay the same when it is resumed.
+    `done` counts the iterations finished before: 0 for a new run, else those up to the last checkpoint; later ones that
     the service already has are logged again and replace the earlier values. `config` holds the resolved settings as
-    JSON values; secrets appear as names of environment variables, never as values.
-    """
+    JSON values, with the names of environment variables for secrets."""
 
     id: str
     name: str
@@ -36,37 +32,28 @@ class TrackedRun:
 
 
 class Tracker(ABC):
-    """Reports a run to another service. Only `log` is required.
-
-    The constructor opens nothing. `start` is called once, then the other methods in the order of events, and finally
-    `close` once, even if `start` raised. All calls of one tracker come from one dedicated thread, so they may block
-    without delaying the run. Exceptions are reported and never stop the run; if `start` raised, only `close` is called.
-    A tracker that is too slow loses events, and the run reports how many.
-
-    A resumed run is a new process with a new tracker. To continue the same run of its service, it uses `TrackedRun.id`
-    or a file of its own in `TrackedRun.folder`.
-    """
+    """Reports a run to another service. The constructor opens nothing. `start` is called once, then the other methods
+    in the order of events, and finally `close` once, even if `start` raised: then nothing else is called. All calls
+    come from one thread of the tracker's own, so they may block. Exceptions are reported and never stop the run; a
+    tracker that is too slow loses events. To continue a resumed run of its service, a new tracker uses `TrackedRun.id`
+    or a file in `TrackedRun.folder`."""
 
     def start(self, run: TrackedRun) -> None:
         """Start tracking a new or resumed run."""
 
     @abstractmethod
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Log the metrics after `iteration` finished iterations, named as in `docs/metrics.md`; missing metrics are
-        left out. The metrics of an iteration come first; a held-out evaluation (`eval/…`) is a second call with the
-        same number, 0 before training."""
+        """Log the metrics (`docs/metrics.md`; missing ones are left out) after `iteration` finished iterations. A
+        held-out evaluation (`eval/…`) is a second call with the same number, 0 before training."""
 
     def action(self, trajectory: str, step: Step, ended: float) -> None:
-        """Report an action of the trajectory with this id, recorded at `ended` in seconds since the epoch. Actions that
-        were recorded before a resume are not reported again."""
+        """Report an action, recorded at `ended` (seconds since the epoch); only new ones after a resume."""
 
     def verdict(self, trajectory: str, verdict: Verdict, ended: float) -> None:
         """Report a verdict on the action `verdict.step`, recorded at `ended` after `verdict.seconds`."""
 
     def rollout(self, split: str, trajectory: Trajectory, ended: float) -> None:
-        """Report a finished trajectory of the split `train`, `eval` or `counterfactual`, with all its steps and
-        verdicts. A trajectory that a resume replays from the record is reported again."""
+        """Report a finished trajectory of `train`, `eval` or `counterfactual`; again if a resume replays it."""
 
     def close(self, ending: Ending) -> None:
-        """End tracking: send pending data and release resources. The run's folder is complete by then, with its
-        summary."""
+        """Send pending data and release resources. The run's folder is complete by then, with its summary."""

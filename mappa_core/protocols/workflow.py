@@ -28,7 +28,7 @@ Split = Literal["train", "eval"]  # Tasks to learn from, and held-out ones.
 
 
 class TaskSource(Protocol):
-    """Source of tasks. `load` is called once per split; order and ids must be the same every time."""
+    """Source of tasks. `load` is called once per split, with the same order and ids every time."""
 
     def load(self, split: Split) -> Sequence[Task]: ...
 
@@ -41,7 +41,7 @@ class Workspace(Protocol):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Sorted relative paths of all current files, the task's files included."""
+        """Sorted relative paths of all files, the task's included."""
 
     @property
     def inputs(self) -> Mapping[str, Path]:
@@ -71,39 +71,30 @@ class Sandboxed(Protocol):
     """Additional methods of a Tool that runs programs."""
 
     async def open(self) -> Sandbox:
-        """Run a probe program and return its sandbox. Called once, before the first call.
-
-        Raises:
-            ConfigError: programs cannot be run as configured; the message says why and what to do.
-        """
+        """Run a probe program; return its sandbox. Called once; raises ConfigError that says what to do."""
 
     async def run(self, code: str, arguments: Sequence[str], workspace: Workspace, limits: ToolLimits) -> ToolResult:
-        """Run a program with command-line arguments; otherwise the same as a call of the tool with that code."""
+        """Run a program with command-line arguments; otherwise as a call of the tool with that code."""
 
 
 @runtime_checkable
 class Toolbox(Protocol):
-    """Group of tools that is discovered at start (on a server), offered in place of one Tool. A workflow selects a tool
-    by its own name, or all of them by the name of the toolbox."""
+    """Tools discovered at start, offered as one. A workflow selects them by name, or all by that of the toolbox."""
 
     async def connect(self) -> Sequence[Tool]:
-        """Return the tools in a stable order. Called once, before the first call.
-
-        Raises:
-            ConfigError: the tools are not available as configured; the message says why and what to do.
-        """
+        """Return the tools in a stable order. Called once; raises ConfigError that says what to do."""
 
     async def close(self) -> None:
         """Release the resources of the tools."""
 
 
 class Bench(Protocol):
-    """Runs programs of workflows and coaches that examine the files of agents, in the sandbox of the tool `python` and
-    each in a folder of its own. Files of agents are untrusted: never unpickle them anywhere else."""
+    """Runs programs on files of agents, in the sandbox of the tool `python`. Such files are untrusted: unpickle them
+    nowhere else."""
 
     def files(self, steps: Sequence[Step]) -> Mapping[str, Path]:
-        """Return the files that the calls of `steps`, all steps so far, left, as read-only paths to their
-        contents by relative path. The task's files are included only if an action wrote them."""
+        """Return the files that the calls of `steps`, all steps so far, left: read-only paths to their contents by
+        relative path. The task's files are included only if an action wrote them."""
 
     async def run(
         self,
@@ -113,12 +104,8 @@ class Bench(Protocol):
         files: Mapping[str, Path] | None = None,
         arguments: Sequence[str] = (),
     ) -> ProgramRun:
-        """Run a program in a folder with `inputs` as read-only links and with copies of `files`.
-
-        Raises:
-            ToolError: the infrastructure failed, and so did all retries.
-            ConfigError: the run has no tool `python` that runs programs.
-        """
+        """Run a program in a folder with `inputs` as read-only links and with copies of `files`. Raises ToolError if
+        the infrastructure failed, retries included, and ConfigError if the run has no tool `python`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +117,7 @@ class ProgramRun:
 
 
 class Stage(Protocol):
-    """Interface of a workflow to one trajectory. It supplies time, randomness and ids, so that the workflow can be
-    replayed."""
+    """Interface of a workflow to one trajectory. It supplies randomness and ids, so that a replay repeats them."""
 
     @property
     def task(self) -> Task:
@@ -139,7 +125,7 @@ class Stage(Protocol):
 
     @property
     def random(self) -> Random:
-        """Random number generator of this trajectory, the same in every replay."""
+        """Generator of this trajectory, the same in every replay."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -158,12 +144,13 @@ class Stage(Protocol):
         the background, and return the step. The files that the agent's role produces are required once `turns_left` is
         0 or the workflow's `inspect` reports that the agent is done.
 
-        `tools` names tools or toolboxes of the run. `own_tools` are additionally shown to the model; the workflow
-        answers their calls itself, which are in the step's `reply`."""
+        `tools` names tools or toolboxes of the run. `own_tools` are shown to the model too; the workflow answers their
+        calls, which are in the step's `reply`.
+        """
 
     async def verdict(self, step: Step) -> Verdict:
-        """Wait for the live verdict of `step`, for workflows that pass feedback to agents. In evaluation without a
-        coach it is an abstained verdict. If the coach was shown the ground truth, its reasoning is withheld."""
+        """Wait for the live verdict of `step`, to pass feedback to agents: abstained in evaluation without a coach. The
+        reasoning of a coach that was shown the ground truth is withheld."""
 
     async def grade(self, text: str) -> float:
         """Grade `text` with the workflow's `grade`, without access to the ground truth."""
@@ -176,8 +163,7 @@ class Stage(Protocol):
 
 
 class Workflow(ABC):
-    """Decides which agent acts when, and what it sees. One instance runs many trajectories concurrently: keep state in
-    `run`."""
+    """Decides which agent acts when, and what it sees. One instance runs many trajectories: keep state in `run`."""
 
     agents: Mapping[str, Role]
     metric: ClassVar[str] = "correct"
@@ -191,18 +177,16 @@ class Workflow(ABC):
 
     @property
     def max_turns(self) -> Mapping[str, int]:
-        """Maximum number of actions per agent in one trajectory, which `mappa plan` uses to bound calls and tokens. An
-        agent that is not listed may act any number of times."""
+        """Maximum actions per agent and trajectory, for bounds in `mappa plan`; no entry: no bound."""
         return {}
 
     @property
     def default_actions(self) -> Mapping[str, str]:
-        """Default action per agent, which contributes nothing, for `credit.counterfactual.use=default`."""
+        """Action per agent that contributes nothing, for `credit.counterfactual.use=default`."""
         return {}
 
     def answer(self, steps: Sequence[Step]) -> str | None:
-        """Return the final answer of a trajectory in a normalised form, so that majority@k can compare answers as
-        strings. None: there is no comparable answer."""
+        """Return the final answer, normalised so that majority@k can compare strings; None: there is none."""
         return None
 
     async def grade(self, text: str, task: Task) -> float:
@@ -214,18 +198,15 @@ class Workflow(ABC):
         raise NotImplementedError(f"{type(self).__name__} grades no files")
 
     async def inspect(self, scene: Scene, bench: Bench, *, last: bool) -> Inspection | None:
-        """Inspect the files after an action; `last`: it is the last of its agent's turns. `scene` does not contain the
-        ground truth. None: nothing was inspected."""
+        """Inspect the files after an action (without ground truth); `last`: of its agent's turns. None: not done."""
         return None
 
     async def reveal(self, scene: Scene, bench: Bench) -> str | None:
-        """Describe the ground truth about `scene.step` for a coach that may see it; `scene.task.reference` is the
-        ground truth. None: the coach gets the reference as it is."""
+        """Describe the truth about `scene.step` for a coach that may see it; None: it gets the reference as it is."""
         return None
 
     def strata(self, scene: Scene) -> Mapping[str, str]:
-        """Return additional strata of an action as {stratifier: stratum}; the task's own stratum is always stored as
-        `task`."""
+        """Return additional strata {stratifier: stratum} of an action; the task's own is always stored as `task`."""
         return {}
 
     async def close(self) -> None:

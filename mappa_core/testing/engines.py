@@ -1,5 +1,4 @@
-"""A contract for engines to subclass: sampler and learner agree, and checkpoints restore everything. Needs
-pytest-asyncio in auto mode."""
+"""A contract for engines: sampler and learner agree, checkpoints restore everything. Needs pytest-asyncio."""
 
 from __future__ import annotations
 
@@ -18,7 +17,8 @@ from mappa_core.credit.build_experience import build_experience
 from mappa_core.errors import PromptTooLong
 from mappa_core.experience import Advantages, Experience
 from mappa_core.protocols import Engine, Loss, Machine, PolicySpec, Rewards
-from mappa_core.records import Completion, Float32, Int32, Message, Sampling, Step, Task, Trajectory
+from mappa_core.records import Completion, Float32, Message, Sampling, Task, Trajectory
+from mappa_core.testing.fakes import fake_step
 
 AGENT, POLICY = "solo", "default"
 _PROMPTS = ("Say one of these.\n- pear\n- stone", "- seven", "Two words", "- a\n- b\n- c")
@@ -29,10 +29,8 @@ EngineOpener = Callable[[], Awaitable[Engine]]
 class EngineContract:
     """Subclass it, set `model` and implement `engine` and `loss`."""
 
-    model: str
-    """The model that is sampled and trained, as a recipe names it; a tiny one."""
-    tolerance: float = 2e-3
-    """Largest difference between sampler and learner on one token, in nats, with the same weights."""
+    model: str  # A tiny one, as a recipe names it.
+    tolerance: float = 2e-3  # Largest difference between sampler and learner on one token, in nats.
     train: TrainSection = TrainSection(iterations=4, learning_rate=1e-2)
 
     def engine(self) -> Engine:
@@ -45,7 +43,7 @@ class EngineContract:
 
     @pytest.fixture
     async def opened(self) -> AsyncIterator[EngineOpener]:
-        """Opens engines one after the other, each closing the previous one, as a device may have room for only one."""
+        """Opens engines, each closing the previous one, as a device may have room for only one."""
         engines: list[Engine] = []
 
         async def open_engine() -> Engine:
@@ -61,36 +59,25 @@ class EngineContract:
             await engine.close()
 
     async def test_completions_have_tokens_and_log_probabilities(self, opened: EngineOpener) -> None:
-        """A completion has the sampled token ids, a log-probability for each, and the version of the weights that
-        each was sampled from. Keep the sampled tokens; never tokenize the text again."""
+        """Keep the sampled tokens, their log-probabilities and versions of weights; never tokenize the text again."""
         engine = await opened()
-        for completions in await _sampled(engine):
-            assert (
-                completions.tokens is not None
-                and completions.logprobs is not None
-                and completions.prompt_tokens is not None
-            )
-            assert completions.tokens.dtype == np.int32 and completions.logprobs.dtype == np.float32
-            assert 0 < len(completions.tokens) == len(completions.logprobs) <= SAMPLING.max_tokens
-            assert bool((completions.logprobs <= 0.0).all()), "log-probabilities are nats, at most 0"
-            spans = [(span.start, span.end) for span in completions.versions]
-            ends = [end for _, end in spans]
-            assert [start for start, _ in spans] == [0, *ends[:-1]] and ends[-1] == len(completions.tokens)
-            assert (
-                completions.finish == ("length" if len(completions.tokens) == SAMPLING.max_tokens else "stop")
-                or completions.text
-            )
+        for one in await _sampled(engine):
+            assert one.tokens is not None and one.logprobs is not None and one.prompt_tokens is not None
+            assert one.tokens.dtype == np.int32 and one.logprobs.dtype == np.float32
+            assert 0 < len(one.tokens) == len(one.logprobs) <= SAMPLING.max_tokens
+            assert bool((one.logprobs <= 0.0).all()), "log-probabilities are nats, at most 0"
+            ends = [span.end for span in one.versions]
+            assert [span.start for span in one.versions] == [0, *ends[:-1]] and ends[-1] == len(one.tokens)
+            assert one.finish == ("length" if len(one.tokens) == SAMPLING.max_tokens else "stop") or one.text
 
     async def test_a_text_is_encoded_as_it_would_be_sampled(self, opened: EngineOpener) -> None:
-        """`encode` returns tokens with a final stop token, or None. Tokenize text that only looks like a control token
-        as ordinary text."""
+        """`encode` returns tokens with a stop token, or None. Tokenize what looks like a control token as text."""
         engine = await opened()
         tokens = engine.sampler(POLICY).encode("plain words")
         assert tokens is not None and tokens.dtype == np.int32 and len(tokens) > 1
 
     async def test_a_prompt_that_does_not_fit_is_refused(self, opened: EngineOpener) -> None:
-        """A prompt beyond the model's window raises PromptTooLong. Never truncate it: an agent that was shown half of
-        what is recorded would learn from text that it did not see."""
+        """Raise PromptTooLong, never truncate: agents would learn from text that they did not see."""
         engine = await opened()
         sampler = engine.sampler(POLICY)
         prompt = sampler.render([Message(role="user", content="word " * 20_000)])
@@ -107,8 +94,7 @@ class EngineContract:
             np.testing.assert_array_equal(completion.prompt_tokens, prompt)
 
     async def test_the_same_seeds_give_the_same(self, opened: EngineOpener) -> None:
-        """An engine that declares itself `deterministic` gives bit-equal completions for equal requests in equal
-        batches."""
+        """A `deterministic` engine gives bit-equal completions for equal requests in equal batches."""
         engine = await opened()
         if not engine.deterministic:
             pytest.skip("this engine does not promise it")
@@ -117,7 +103,7 @@ class EngineContract:
             assert (first.text, _bits(first)) == (second.text, _bits(second))
 
     async def test_the_learner_scores_what_was_sampled_as_the_sampler_did(self, opened: EngineOpener) -> None:
-        """`score` fills `old_logprobs` and `ref_logprobs`. They agree with the sampler's as long as the weights are
+        """`score` fills `old_logprobs` and `ref_logprobs`, which agree with the sampler's while the weights are
         unchanged; if not, check for a different chat template, temperature, or precision of the output head."""
         engine = await opened()
         experience = await _experience(engine)
@@ -141,7 +127,7 @@ class EngineContract:
         assert gain[better].mean() > gain[~better].mean(), "what was better has not become likelier"
 
     async def test_an_action_without_reward_changes_nothing(self, opened: EngineOpener) -> None:
-        """Rows of weight 0 contribute no gradient. Multiply by the weight, and exclude their tokens from every mean."""
+        """Rows of weight 0 contribute no gradient: multiply by the weight, and exclude their tokens from every mean."""
         engine = await opened()
         experience = await _experience(engine, rewards=(1.0, None))
         rewarded = experience.token_weight > 0
@@ -151,8 +137,7 @@ class EngineContract:
         assert np.abs(one - two).max() <= self.tolerance
 
     async def test_a_checkpoint_brings_everything_back(self, opened: EngineOpener, tmp_path: Path) -> None:
-        """A new engine that loads a checkpoint has the same weights, optimiser state and version: it gives the same
-        scores and makes the same updates."""
+        """A new engine that loads a checkpoint has the same weights, optimiser state and version: save all of them."""
         engine = await opened()
         experience = await engine.score(await _experience(engine))
         advantages = _advantages(experience.row_of_token + 1.0)
@@ -177,7 +162,7 @@ class EngineContract:
     async def _updated(
         self, engine: Engine, experience: Experience, advantages: Advantages, progress: float
     ) -> tuple[int, Float32]:
-        """Update and publish; return the new version and the new log-probabilities."""
+        """Return the new version and the new log-probabilities."""
         await engine.update(await engine.score(experience), advantages, self.loss(), progress)
         receipt = (await engine.publish())[POLICY]
         scored = (await engine.score(experience)).old_logprobs
@@ -186,7 +171,6 @@ class EngineContract:
 
 
 async def _sampled(engine: Engine) -> Sequence[Completion]:
-    """Sample a completion per prompt, concurrently."""
     requests = [(_prompt(engine, text), replace(SAMPLING, seed=at)) for at, text in enumerate(_PROMPTS)]
     sampler = engine.sampler(POLICY)
     return await asyncio.gather(*(sampler.sample(prompt, sampling) for prompt, sampling in requests))
@@ -199,28 +183,14 @@ def _prompt(engine: Engine, text: str) -> Any:
 async def _experience(engine: Engine, rewards: Rewards = (1.0, 0.0)) -> Experience:
     """Sample an iteration of trajectories of one action each, with rewards taken from `rewards` in turn."""
     completions = await _sampled(engine)
+    tasks = [Task(id=f"t{at}", prompt=prompt) for at, prompt in enumerate(_PROMPTS)]
+    steps = [fake_step(f"{task.id}/0", AGENT, one, policy=POLICY) for task, one in zip(tasks, completions, strict=True)]
     trajectories = [
-        Trajectory(
-            id=f"t{at}", task=Task(id=f"t{at}", prompt=_PROMPTS[at]), sample=0, iteration=0, steps=(_step(at, one),)
-        )
-        for at, one in enumerate(completions)
+        Trajectory(id=task.id, task=task, sample=0, iteration=0, steps=(step,))
+        for task, step in zip(tasks, steps, strict=True)
     ]
     shaped = [(rewards[at % len(rewards)],) for at in range(len(completions))]
     return build_experience(trajectories, shaped, {AGENT: POLICY}, {POLICY}, "correct")
-
-
-def _step(number: int, completion: Completion) -> Step:
-    reply = Message(role="assistant", content=completion.text)
-    return Step(
-        id=f"t{number}/0",
-        agent=AGENT,
-        turn=0,
-        position=0,
-        policy=POLICY,
-        messages=(),
-        reply=reply,
-        completion=completion,
-    )
 
 
 def _advantages(values: Any) -> Advantages:
@@ -228,6 +198,5 @@ def _advantages(values: Any) -> Advantages:
 
 
 def _bits(completion: Completion) -> tuple[bytes, bytes]:
-    tokens: Int32 | None = completion.tokens
-    assert tokens is not None and completion.logprobs is not None
-    return tokens.tobytes(), completion.logprobs.tobytes()
+    assert completion.tokens is not None and completion.logprobs is not None
+    return completion.tokens.tobytes(), completion.logprobs.tobytes()

@@ -26,14 +26,12 @@ from mappa_core.records import (
 )
 from mappa_core.tools.chat_format import split_calls
 
-ReplyScript = Callable[[str, Sampling], str]
-"""Maps prompt text and sampling settings to a reply."""
+ReplyScript = Callable[[str, Sampling], str]  # From prompt text and sampling settings to a reply.
 
 
 class ScriptedSampler:
-    """A sampler with scripted replies, whose tokens are the bytes of its text and whose log-probabilities are all -1
-    nat. `version` is the version of its weights. `<tool_call>{"name": …, "arguments": {…}}</tool_call>` in its text
-    calls a tool."""
+    """A sampler with scripted replies, whose tokens are the bytes of its text, of -1 nat each. `version` is that of its
+    weights. `<tool_call>{"name": …, "arguments": {…}}</tool_call>` in its text calls a tool."""
 
     def __init__(self, script: ReplyScript, version: int = 0) -> None:
         self._script = script
@@ -72,9 +70,8 @@ class ScriptedEngine(Engine):
     """An engine without weights: samples scripted replies, and counts its updates in `updates`."""
 
     deterministic = True
-    max_staleness = 0
+    max_staleness = 0  # attributes: an engine of a test sets them
     straggler_share = 0.0
-    processes = ()
 
     def __init__(self, script: ReplyScript) -> None:
         self._script = script
@@ -114,6 +111,23 @@ class ScriptedEngine(Engine):
 
     async def close(self) -> None:
         self._samplers = {}
+
+
+def fake_completion(text: str, tokens: int | None, **fields: Any) -> Completion:
+    """A completion of so many tokens of -1 nat each; None: by a policy behind an API. `fields` override its fields."""
+    known: dict[str, Any] = {"prompt_tokens": None, "tokens": None, "logprobs": None, "finish": "stop"}
+    if tokens is not None:
+        known |= {"prompt_tokens": np.arange(4, dtype=np.int32), "tokens": np.arange(tokens, dtype=np.int32)}
+        known |= {"logprobs": np.full(tokens, -1.0, dtype=np.float32)}
+        known |= {"versions": (VersionSpan(version=0, start=0, end=tokens),)}
+    return Completion(text=text, **known | fields)
+
+
+def fake_step(step_id: str, agent: str, completion: Completion, **fields: Any) -> Step:
+    """A step whose reply is its completion's text; `fields` are others of its fields."""
+    reply = Message(role="assistant", content=completion.text)
+    known = {"turn": 0, "position": 0, "policy": agent, "messages": (), "reply": reply, **fields}
+    return Step(id=step_id, agent=agent, completion=completion, **known)
 
 
 class FixedCoach(Coach):

@@ -1,4 +1,4 @@
-"""A contract for plugin packages to subclass: the package is installed, loads, and has valid recipes and offers."""
+"""A contract for plugin packages: installed, loading, with valid recipes and offers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,17 @@ class PackageContract:
     plugin: str
 
     def test_it_is_installed_and_loads(self) -> None:
-        """The entry point is found, and importing its module raises nothing. Install the package (`pip install -e .`),
-        and import heavy or optional libraries inside `build`, not at the top of the module."""
+        """Install the package (`pip install -e .`), and import heavy or optional libraries inside `build`."""
         self._loaded()
 
     def test_every_recipe_can_be_composed(self) -> None:
-        """Each YAML file of `mappa_recipes` has known keys, types and offers. The message names key and line; `mappa
-        config --plugin NAME --recipe RECIPE` shows the whole."""
+        """Each YAML file of `mappa_recipes` has known keys, types and offers; the message names key and line."""
         registry, plugin = self._loaded()
         for name in plugin.recipes:
             compose(registry, self.plugin, name)
 
     def test_every_offer_has_a_plain_name_and_options_that_can_be_written_down(self) -> None:
-        """An offer's name is lower case, and its options are a dataclass whose defaults are YAML values. Write
-        `name: type = default` per option, followed by a docstring that describes it."""
+        """An offer's name is lower case; its options are a dataclass with YAML defaults, each with a docstring."""
         _, plugin = self._loaded()
         for kind, offers in plugin.offers.items():
             for name, offer in offers.items():

@@ -31,22 +31,11 @@ async def play(
     recorder: MemoryRecorder | None = None,
     archive: Path | None = None,
 ) -> Trajectory:
-    """Run `task` once.
-
-    Args:
-        replies: the agents' replies, in order, or a function of prompt and sampling.
-        tools: by name, as the workflow offers them.
-        coach: judges every action; None: no verdicts.
-        hindsight: judges all actions again once the outcome is known.
-        spend_usd: budget of the coaches; None: no cap.
-        reference_for: agents whose coach is shown the truth.
-        retries: how often the calls of an action are retried, without delay, after a ToolError.
-        recorded: steps to replay first.
-        archive: folder of archived workspace files; a replay that restores files needs that of the first run.
-
-    Raises:
-        IndexError: recorded on the trajectory if the workflow requests more actions than there are replies.
-    """
+    """Run `task` once with the agents' `replies`: in order, or a function of prompt and sampling. `coach` judges every
+    action, `hindsight` all of them once the outcome is known, for at most `spend_usd`; coaches of the agents in
+    `reference_for` are shown the truth. `retries` are those of an action's calls after a ToolError. The steps in
+    `recorded` are replayed first; if it restores files, from the `archive` of the first run. A lack of replies is an
+    IndexError on the trajectory."""
     sampler = ScriptedSampler(replies if callable(replies) else _in_order(replies))
     offered = dict(tools or {})
     team = Team(
@@ -67,9 +56,8 @@ async def play(
         files = archive or Path(temporary)
         for judging in filter(None, (coach, hindsight)):
             judging.set_bench(team.bench(files))
-        collector = RolloutCollector(
-            team, recorder=recorder or MemoryRecorder(), archive=files, concurrency=1, waves=False
-        )
+        recorder = recorder or MemoryRecorder()
+        collector = RolloutCollector(team, recorder=recorder, archive=files, concurrency=1, waves=False)
         job = Job(task=task, split="train", iteration=0, sample=0)
         (trajectory,) = await collector.collect([job], {} if recorded is None else {job.id: recorded})
     return trajectory
@@ -83,12 +71,8 @@ def scenes_of(
     tools: Mapping[str, Tool] | None = None,
     reference_for: Sequence[str] = (),
 ) -> tuple[Scene, ...]:
-    """Run `task` once with these replies and return the scene of every action as a coach sees it, in order. Starts an
-    event loop, so call it outside of coroutines.
-
-    Raises:
-        AssertionError: the trajectory did not finish; the message says why.
-    """
+    """Run `task` once and return the scene of every action as a coach sees it, in order; not to be called in a
+    coroutine. Raises AssertionError that says why if the trajectory does not finish."""
     coach = FixedCoach(5.0)
     trajectory = asyncio.run(play(workflow, task, replies, tools=tools, coach=coach, reference_for=reference_for))
     assert trajectory.error is None, f"the workflow did not finish: {trajectory.error}"

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 PACKAGE = "mappa_core.testing"
-CONTRACT_MODULES = (
-    "contracts", "engines", "packages", "shapers", "tasks", "tools", "trackers", "transports",
-)  # fmt: skip
+CONTRACT_MODULES = ("contracts", "engines", "packages", "shapers", "tasks", "tools", "trackers", "transports")
 """Modules that define contracts; pytest rewrites their assertions to show the compared values."""
 ASYNC_MODE_ERROR = (
-    "the contracts of {package} have coroutines, which pytest-asyncio runs in auto mode alone: "
+    f"the contracts of {PACKAGE} have coroutines, which pytest-asyncio runs in auto mode alone: "
     'pip install "mappa-core[test]", and put asyncio_mode = "auto" under [tool.pytest.ini_options] in pyproject.toml'
 )
 
@@ -23,11 +21,9 @@ pytest.register_assert_rewrite(*(f"{PACKAGE}.{module}" for module in CONTRACT_MO
 
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """Raise UsageError if asynchronous clauses would not be awaited: they would pass or be skipped silently."""
-    waits = any(
-        _contract_clause(item) is not None and inspect.iscoroutinefunction(_contract_clause(item)) for item in items
-    )
+    waits = any(inspect.iscoroutinefunction(_contract_clause(item)) for item in items)
     if waits and str(_asyncio_mode(config)) != "auto":
-        raise pytest.UsageError(ASYNC_MODE_ERROR.format(package=PACKAGE))
+        raise pytest.UsageError(ASYNC_MODE_ERROR)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -37,14 +33,13 @@ def pytest_runtest_makereport(
     """Add the docstring of a failed clause, its requirement and remedy, to the report."""
     report = yield
     clause = _contract_clause(item)
-    asked = None if clause is None else inspect.getdoc(clause)
-    if report.when == "call" and report.failed and asked:
+    if report.when == "call" and report.failed and clause is not None and (asked := inspect.getdoc(clause)):
         report.sections.append(("What Mappa asks for, and what to do", asked))
     return report
 
 
 def _contract_clause(item: pytest.Item) -> Any:
-    """Return the function of a test that is a clause of a contract, of core or of a package; None for any other."""
+    """Function of a test that is a clause of a contract, of core or of a package; None for any other."""
     function = getattr(item, "function", None)
     owner, _, _ = getattr(function, "__qualname__", "").rpartition(".")
     is_clause = owner.endswith("Contract") and str(getattr(function, "__module__", "")).startswith("mappa_")
@@ -52,7 +47,7 @@ def _contract_clause(item: pytest.Item) -> Any:
 
 
 def _asyncio_mode(config: pytest.Config) -> str | None:
-    """Return the mode of pytest-asyncio; None if it is not installed."""
+    """Mode of pytest-asyncio; None if it is not installed."""
     try:
         chosen = config.getoption("asyncio_mode", default=None) or config.getini("asyncio_mode")
     except ValueError:

@@ -1,36 +1,32 @@
-"""A contract for shapers to subclass: pure functions from the rewards of one trajectory to shaped rewards."""
+"""A contract for shapers: pure functions from the rewards of one trajectory to shaped rewards."""
 
 from __future__ import annotations
 
 import copy
 import math
 from collections.abc import Mapping, Sequence
-
-import numpy as np
+from dataclasses import replace
 
 from mappa_core.protocols import Rewards, Shaper
-from mappa_core.records import Completion, Failure, Message, Step, Task, Trajectory, Verdict, VersionSpan
+from mappa_core.records import Failure, Message, Step, Task, Trajectory, Verdict
+from mappa_core.testing.fakes import fake_completion, fake_step
 
 AGENTS = ("first", "second")
 POINTS: Sequence[Rewards] = ((8.0, 2.0, 5.0, 0.0), (None, 7.0, None, 10.0), (None,) * 4)
 
 
 class ShaperContract:
-    """Subclass it and implement `shaper`. It is applied to trajectories of four actions by two agents; set `outcome` if
-    the shaper reads another outcome than `correct`."""
+    """Subclass it and implement `shaper`, for trajectories of four actions by two agents."""
 
-    outcome: Mapping[str, float] = {"correct": 1.0}
-    """The outcome that the workflow recorded."""
-    fills_missing: bool = False
-    """Whether the formula gives a reward to an action without a verdict, as one based on the outcome alone does."""
+    outcome: Mapping[str, float] = {"correct": 1.0}  # That the workflow recorded, and the shaper reads.
+    fills_missing: bool = False  # Whether the formula rewards an action without a verdict, by the outcome alone.
 
     def shaper(self) -> Shaper:
         """Create a shaper."""
         raise NotImplementedError
 
     def test_every_action_has_one_reward(self) -> None:
-        """A shaper returns a tuple as long as the trajectory: finite numbers, or None. Return one entry per step, in
-        order."""
+        """A shaper returns a tuple with a finite number or None per step, in order."""
         for trajectory in self.trajectories():
             for rewards in POINTS:
                 shaped = self.shaper()(trajectory, rewards)
@@ -39,8 +35,7 @@ class ShaperContract:
                 assert all(one is None or math.isfinite(one) for one in shaped), f"missing is None: {shaped}"
 
     def test_a_missing_reward_stays_missing(self) -> None:
-        """The reward of an action without a verdict is None. Return None for it, never 0: an action that was not judged
-        must not look like a bad one. If your formula needs no verdict, set `fills_missing = True`."""
+        """Return None, never 0, without a verdict; if your formula needs no verdict, set `fills_missing = True`."""
         if self.fills_missing:
             return
         for trajectory in self.trajectories():
@@ -54,8 +49,7 @@ class ShaperContract:
         assert self.shaper()(_trajectory("empty", 0, {}, Failure(kind="ToolError", message="lost")), ()) == ()
 
     def test_the_order_of_trajectories_does_not_matter(self) -> None:
-        """A trajectory's rewards do not depend on which was shaped before it. Keep nothing on `self` between calls;
-        state across iterations belongs in an estimator."""
+        """Keep nothing on `self` between calls; state across iterations belongs in an estimator."""
         shaper, trajectories = self.shaper(), self.trajectories()
         forward = [shaper(one, POINTS[0]) for one in trajectories]
         backward = [shaper(one, POINTS[0]) for one in reversed(trajectories)]
@@ -63,16 +57,14 @@ class ShaperContract:
         assert forward == [self.shaper()(one, POINTS[0]) for one in trajectories]
 
     def test_inputs_are_not_modified(self) -> None:
-        """A shaper has no side effects. Do not modify the trajectory, its outcome or its arrays: others read them
-        too."""
+        """Do not modify the trajectory, its outcome or its arrays: others read them too."""
         for trajectory in self.trajectories():
             before = _content(trajectory)
             self.shaper()(trajectory, POINTS[0])
             assert _content(trajectory) == before, "the trajectory was written to"
 
     def trajectories(self) -> list[Trajectory]:
-        """Return the trajectories to shape: one finished, one aborted and so without an outcome, one whose outcome is
-        0. Two agents act in turn, twice each."""
+        """One finished, one aborted and so without an outcome, one whose outcome is 0; two agents in turn."""
         worse = dict.fromkeys(self.outcome, 0.0)
         return [
             _trajectory("finished", len(POINTS[0]), self.outcome, None),
@@ -84,46 +76,24 @@ class ShaperContract:
 def _trajectory(name: str, actions: int, outcome: Mapping[str, float], error: Failure | None) -> Trajectory:
     steps = tuple(_step(name, position) for position in range(actions))
     pairs = zip(steps, POINTS[0], strict=False)
+    task = Task(id=f"task of {name}", prompt="?")
     verdicts = [Verdict(status="scored", score=score, step=step.id, coach="test") for step, score in pairs]
-    return Trajectory(
-        id=name,
-        task=Task(id=f"task of {name}", prompt="?"),
-        sample=0,
-        iteration=0,
-        steps=steps,
-        verdicts=tuple(verdicts),
-        outcome=dict(outcome),
-        error=error,
-    )
+    base = Trajectory(id=name, task=task, sample=0, iteration=0, steps=steps)
+    return replace(base, verdicts=tuple(verdicts), outcome=dict(outcome), error=error)
 
 
 def _step(name: str, position: int) -> Step:
-    """Create a step. The last action of a trajectory is by a policy behind an API, so its tokens are unknown."""
-    length = 3 * (position + 1)
-    known = position < len(POINTS[0]) - 1
-    completion = Completion(
-        text="said",
-        prompt_tokens=np.arange(4, dtype=np.int32) if known else None,
-        tokens=np.arange(length, dtype=np.int32) if known else None,
-        logprobs=np.full(length, -0.5, dtype=np.float32) if known else None,
-        finish="length" if position == 1 else "stop",
-        versions=(VersionSpan(version=0, start=0, end=length),) if known else (),
-    )
+    """The last action is by a policy behind an API, so its tokens are unknown."""
+    length = 3 * (position + 1) if position < len(POINTS[0]) - 1 else None
+    completion = fake_completion("said", length, finish="length" if position == 1 else "stop")
     agent = AGENTS[position % len(AGENTS)]
-    return Step(
-        id=f"{name}/{position}",
-        agent=agent,
-        turn=position // len(AGENTS),
-        position=position,
-        policy=agent,
-        messages=(Message(role="user", content="?"),),
-        reply=Message(role="assistant", content="said"),
-        completion=completion,
-    )
+    asked = (Message(role="user", content="?"),)
+    turn = position // len(AGENTS)
+    return fake_step(f"{name}/{position}", agent, completion, turn=turn, position=position, messages=asked)
 
 
 def _content(trajectory: Trajectory) -> object:
-    """Copy all mutable content of a trajectory as comparable values."""
+    """All mutable content as comparable values."""
     arrays = [
         None if array is None else array.tolist()
         for step in trajectory.steps

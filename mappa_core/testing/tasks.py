@@ -1,4 +1,4 @@
-"""A contract for task sources to subclass: the same tasks every time, each with a unique id."""
+"""A contract for task sources: the same tasks every time, each with a unique id."""
 
 from __future__ import annotations
 
@@ -25,23 +25,20 @@ class TaskSourceContract:
         raise NotImplementedError
 
     def test_every_split_has_tasks(self) -> None:
-        """`load` returns tasks of type `Task` for `train` and for `eval`. Keep some tasks out of training: otherwise
-        learning cannot be told from memorization."""
+        """`load` returns tasks for `train` and for `eval`. Keep some out of training, to detect memorization."""
         for split in self.splits:
             tasks = self.source().load(split)
             assert len(tasks) > 0, f"there are no tasks in the split {split}"
             assert all(isinstance(task, Task) and task.id and task.prompt for task in tasks), "an id and a prompt each"
 
     def test_a_task_has_a_name_of_its_own(self) -> None:
-        """Ids are unique across both splits. Number the tasks, or derive ids from their content: seeds, the assignment
-        to iterations and the resume of a run depend on them."""
+        """Ids are unique across splits, as seeds depend on them. Number the tasks, or derive ids from content."""
         found = Counter(task.id for split in self.splits for task in self.source().load(split))
         twice = [name for name, count in found.items() if count > 1]
         assert not twice, f"these ids stand for several tasks: {', '.join(twice[:5])}"
 
     def test_the_same_tasks_come_in_the_same_order(self) -> None:
-        """Loading again, from the same source or a new one, gives the same tasks. Draw with `random.Random(seed)`, with
-        a seed from the options, and sort the contents of folders and sets."""
+        """Draw with `random.Random(seed)`, with a seed from the options; sort contents of folders and sets."""
         source = self.source()
         for split in self.splits:
             first = list(source.load(split))
@@ -49,8 +46,7 @@ class TaskSourceContract:
             assert list(self.source().load(split)) == first, "a fresh source gave other tasks"
 
     def test_no_task_is_trained_and_evaluated_on(self) -> None:
-        """No prompt of `eval` appears in `train`. Set held-out tasks aside first; if several tasks derive from one
-        source, keep them in one split and give them one `cluster`."""
+        """Keep tasks that derive from one source in one split, and give them one `cluster`."""
         if set(self.splits) != set(SPLITS):
             return
         trained = {(task.prompt, tuple(task.files.items())) for task in self.source().load("train")}
@@ -58,14 +54,12 @@ class TaskSourceContract:
         assert not both, f"these held-out tasks are trained on, too: {', '.join(both[:5])}"
 
     def test_a_task_can_be_recorded(self) -> None:
-        """`meta` is JSON without NaN, and the files exist. Write missing values as None, and name files by paths that
-        exist when `load` returns."""
-        for split in self.splits:
-            for task in self.source().load(split):
-                again = json.loads(json.dumps(dict(task.meta), allow_nan=False))
-                assert again == dict(task.meta), f"{task.id}: meta is not JSON"
-                gone = [name for name, path in task.files.items() if not Path(path).exists()]
-                assert not gone, f"{task.id}: these files are not there: {', '.join(gone)}"
+        """`meta` is JSON, with None instead of NaN, and the files exist when `load` returns."""
+        for task in (task for split in self.splits for task in self.source().load(split)):
+            again = json.loads(json.dumps(dict(task.meta), allow_nan=False))
+            assert again == dict(task.meta), f"{task.id}: meta is not JSON"
+            gone = [name for name, path in task.files.items() if not Path(path).exists()]
+            assert not gone, f"{task.id}: these files are not there: {', '.join(gone)}"
 
     def test_a_missing_truth_is_none(self) -> None:
         """An unknown truth is None, not the text of a missing number. Check rows before you make tasks of them."""

@@ -1,4 +1,4 @@
-"""A contract for tools to subclass. Needs pytest and pytest-asyncio in auto mode."""
+"""A contract for tools. Needs pytest and pytest-asyncio in auto mode."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from mappa_core.records import ToolLimits, ToolResult
 from mappa_core.store.codec import from_json, to_json
 from mappa_core.tools.workspace import FolderWorkspace
 
-GENEROUS_LIMITS = ToolLimits(wall_s=120.0, cpu_s=60.0)
-"""Limits generous enough that no program of a contract reaches them on a busy machine, unless it is meant to."""
+GENEROUS_LIMITS = ToolLimits(wall_s=120.0, cpu_s=60.0)  # For programs of a contract on a busy machine.
 
 
 class ToolContract:
@@ -53,8 +52,7 @@ class ToolContract:
         return FolderWorkspace(tmp_path / "work", tmp_path / "archive")
 
     def test_its_spec_is_one_that_models_take(self) -> None:
-        """The name is a function name, the schema describes an object, and there is a description. Models see nothing
-        else: describe what the tool does and what its arguments mean."""
+        """Name a function, with an object's schema; describe it and its arguments: models see nothing else."""
         spec = self.tool().spec
         Draft202012Validator.check_schema(dict(spec.schema))
         assert re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}", spec.name), f"{spec.name!r} is no name for a function"
@@ -69,7 +67,7 @@ class ToolContract:
 
     async def test_nonsense_gives_a_result_too(self, opened: Tool, workspace: FolderWorkspace) -> None:
         """A mistake of an agent gives a `ToolResult` of status `error` with advice in `stderr`. Raise `ToolError` only
-        for infrastructure failures: the call is then retried, and in the end the trajectory is lost."""
+        for infrastructure failures: the call is retried, and in the end the trajectory is lost."""
         fits = Draft202012Validator(dict(opened.spec.schema)).is_valid
         for arguments in self.nonsense:
             assert fits(arguments), f"{arguments} do not fit the schema, so that no call would be made of them"
@@ -83,20 +81,16 @@ class ToolContract:
             assert from_json(ToolResult, to_json(result)) == result
 
     async def test_concurrent_calls_do_not_mix(self, opened: Tool, tmp_path: Path) -> None:
-        """One instance serves all trajectories concurrently, and each call has the same result as alone. Keep the state
-        of a call in local variables and in its workspace."""
+        """One instance serves all trajectories. Keep a call's state in local variables and in its workspace."""
         calls = [self.arguments, *self.nonsense] * 3
         folders = [FolderWorkspace(tmp_path / str(number)) for number in range(2 * len(calls))]
         alone = [await opened.call(one, where, self.limits) for one, where in zip(calls, folders, strict=False)]
-        others = folders[len(calls) :]
-        mixed = await asyncio.gather(
-            *(opened.call(one, where, self.limits) for one, where in zip(calls, others, strict=True))
-        )
-        assert [_timeless(result) for result in mixed] == [_timeless(result) for result in alone]
+        pairs = zip(calls, folders[len(calls) :], strict=True)
+        mixed = await asyncio.gather(*(opened.call(one, where, self.limits) for one, where in pairs))
+        assert [replace(one, seconds=0.0) for one in mixed] == [replace(one, seconds=0.0) for one in alone]
 
     async def test_closing_twice_is_fine(self) -> None:
-        """`close` may be called without a call before it, and twice. Check that something is open before you close
-        it."""
+        """`close` may be called first, and twice. Check that something is open before you close it."""
         tool = self.tool()
         await tool.close()
         await tool.close()
@@ -107,7 +101,3 @@ class ToolContract:
         await tool.call(self.arguments, workspace, self.limits)
         await tool.close()
         await tool.close()
-
-
-def _timeless(result: ToolResult) -> ToolResult:
-    return replace(result, seconds=0.0)

@@ -1,40 +1,24 @@
-"""A contract for trackers to subclass: log a whole run from another thread, with odd values, and log parts of it
-twice."""
+"""A contract for trackers: a whole run is logged from another thread, with odd values, and parts of it twice."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-import numpy as np
 import pytest
 
 from mappa_core.protocols import Ending, TrackedRun, Tracker
-from mappa_core.records import (
-    Completion,
-    Failure,
-    Message,
-    Step,
-    Task,
-    ToolCall,
-    ToolResult,
-    Trajectory,
-    Usage,
-    Verdict,
-    VersionSpan,
-)
+from mappa_core.records import Failure, Message, Step, Task, ToolCall, ToolResult, Trajectory, Usage, Verdict
+from mappa_core.testing.fakes import fake_completion, fake_step
 
-ENDED = 1_700_000_000.0
-"""Seconds since the epoch."""
-HOSTILE = '<script>"\N{SNOWMAN}\x00\ud7ff\n' + "x" * 5000
-"""Hostile text of an agent: markup, control characters, great length."""
+ENDED = 1_700_000_000.0  # Seconds since the epoch.
+HOSTILE = '<script>"\N{SNOWMAN}\x00\ud7ff\n' + "x" * 5000  # Markup, control characters, great length.
 METRICS = {"score/mean": 4.5, "score/mean/agent one": -0.0, "loss": math.nan, "kl": math.inf, "lr": 1e-300, "n": 3.0}
 _ENDINGS: Sequence[Ending] = get_args(Ending)
-TrackerCall = Callable[[Tracker], None]
 
 
 class TrackerContract:
@@ -55,25 +39,20 @@ class TrackerContract:
 
     @pytest.mark.parametrize("ending", _ENDINGS)
     def test_a_whole_run_is_logged(self, run: TrackedRun, ending: Ending) -> None:
-        """Metrics that are NaN or infinite, actions without tokens, verdicts without a score and aborted trajectories
-        occur in runs. Leave out what your service cannot store; never turn it into a number."""
-        _call_in_thread(self.tracker, lambda tracker: _log_run(tracker, run), lambda tracker: tracker.close(ending))
+        """Leave out what your service cannot store (NaN, no tokens, no score); never turn it into a number."""
+        _track(self.tracker(), run, ending)
 
     def test_a_run_that_never_started_is_closed(self) -> None:
-        """`close` is also called if `start` was not called, or raised. Open nothing in `__init__`, and check that
-        something is open before you close it."""
-        _call_in_thread(self.tracker, lambda tracker: tracker.close("failed"))
+        """`close` is also called if `start` was not, or raised. Open nothing in `__init__`; check what is open."""
+        _track(self.tracker(), None, "failed")
 
     def test_a_run_goes_on_in_another_process(self, run: TrackedRun) -> None:
-        """After a resume a new tracker gets the same `TrackedRun.id`, and iterations already logged are logged again.
-        Continue the run of that id, and let the new metrics replace the old ones."""
-        _call_in_thread(self.tracker, lambda tracker: _log_run(tracker, run), lambda tracker: tracker.close("stopped"))
-        again = replace(run, done=1)
-        _call_in_thread(self.tracker, lambda tracker: _log_run(tracker, again), lambda tracker: tracker.close("done"))
+        """After a resume continue the run of the same `TrackedRun.id`; let metrics logged again replace old ones."""
+        _track(self.tracker(), run, "stopped")
+        _track(self.tracker(), replace(run, done=1), "done")
 
     def test_concurrent_runs_do_not_mix(self, run: TrackedRun) -> None:
-        """A sweep has several runs in one process. Keep all state on the tracker, none in globals of your module or of
-        your service's client."""
+        """A sweep has several runs in one process. Keep all state on the tracker, none in globals."""
         other = replace(run, id="f0" * 16, name="other", folder=run.folder.parent / "other")
         other.folder.mkdir()
         one, two = self.tracker(), self.tracker()
@@ -84,12 +63,12 @@ class TrackerContract:
                 call.result()
 
 
-def _call_in_thread(build: Callable[[], Tracker], *calls: TrackerCall) -> None:
-    """Build a tracker here and make the calls in one thread of its own, as in a run."""
-    tracker = build()
+def _track(tracker: Tracker, run: TrackedRun | None, ending: Ending) -> None:
+    """Make all calls in one thread of the tracker's own, as in a run; None: it never started."""
     with ThreadPoolExecutor(1) as thread:
-        for call in calls:
-            thread.submit(call, tracker).result()
+        if run is not None:
+            thread.submit(_log_run, tracker, run).result()
+        thread.submit(tracker.close, ending).result()
 
 
 def _log_run(tracker: Tracker, run: TrackedRun) -> None:
@@ -117,32 +96,18 @@ def _trajectory(name: str, error: Failure | None) -> Trajectory:
     )
     outcome = {} if error else {"correct": 1.0}
     task = Task(id=f"task {name}", prompt=HOSTILE, reference=None, meta={"deep": [1, None]})
-    return Trajectory(
-        id=name, task=task, sample=0, iteration=0, steps=steps, verdicts=verdicts, outcome=outcome, error=error
-    )
+    base = Trajectory(id=name, task=task, sample=0, iteration=0, steps=steps)
+    return replace(base, verdicts=verdicts, outcome=outcome, error=error)
 
 
 def _step(name: str, position: int, tokens: int | None) -> Step:
-    known = tokens is not None
-    completion = Completion(
-        text=HOSTILE,
-        prompt_tokens=np.arange(2, dtype=np.int32) if known else None,
-        tokens=np.arange(tokens or 0, dtype=np.int32) if known else None,
-        logprobs=np.full(tokens or 0, -1.0, dtype=np.float32) if known else None,
-        finish="stop" if known else "abort",
-        versions=(VersionSpan(version=0, start=0, end=tokens),) if tokens is not None else (),
-        usage=None if known else Usage(calls=1, usd=0.001),
-        seconds=0.25,
-    )
-    return Step(
-        id=f"{name}/{position}",
-        agent="agent one",
-        turn=position,
-        position=position,
-        policy="default",
+    behind_api = {} if tokens else {"finish": "abort", "usage": Usage(calls=1, usd=0.001)}
+    completion = fake_completion(HOSTILE, tokens, seconds=0.25, **behind_api)
+    step = fake_step(f"{name}/{position}", "agent one", completion, turn=position, position=position, policy="default")
+    return replace(
+        step,
         messages=(Message(role="system", content=""), Message(role="user", content=HOSTILE)),
-        reply=Message(role="assistant", content=HOSTILE, reasoning="thought"),
-        completion=completion,
+        reply=replace(step.reply, reasoning="thought"),
         tools=("look",),
         calls=(ToolCall(name="look", arguments={"word": HOSTILE}),),
         results=(ToolResult(tool="look", status="error", stderr=HOSTILE, seconds=0.5),),

@@ -1,4 +1,4 @@
-"""A contract for transports to subclass, whatever the provider's wire format. Needs aiohttp and pytest."""
+"""A contract for transports, whatever the provider's wire format. Needs aiohttp and pytest."""
 
 from __future__ import annotations
 
@@ -35,10 +35,7 @@ WIRE_TROUBLES: Mapping[str, tuple[WireAnswer, CallFault]] = {
     "answers with null": (json_answer(None), "garbled"),
     "answers with a list": (json_answer([1]), "garbled"),
     "answers with an empty object": (json_answer({}), "garbled"),
-    "answers with another shape": (
-        json_answer({"choices": 7, "content": 7, "candidates": 7, "output": 7}),
-        "garbled",
-    ),
+    "answers with another shape": (json_answer({"choices": 7, "content": 7, "candidates": 7, "output": 7}), "garbled"),
     "sends elsewhere": (WireAnswer(status=307, headers={"location": f"{NOWHERE}/"}), "request"),
     "does not know the key": (json_answer(ERROR_BODY, 401), "key"),
     "forbids": (json_answer(ERROR_BODY, 403), "key"),
@@ -52,12 +49,11 @@ WIRE_TROUBLES: Mapping[str, tuple[WireAnswer, CallFault]] = {
 
 class TransportContract:
     """Subclass it; set `variable` (the key's environment variable), `answer` (a valid one of this provider) and, if its
-    SDK reads the environment, `nonsense`; implement `transport`."""
+    SDK reads the environment, `nonsense` (variables to ignore); implement `transport`."""
 
     variable: str
     answer: WireAnswer
     nonsense: Mapping[str, str] = {}
-    """Environment variables that must be ignored, with values that would have an effect."""
     request = Request(
         messages=(Message(role="system", content="Judge."), Message(role="user", content="An action.")), timeout_s=30.0
     )
@@ -71,8 +67,7 @@ class TransportContract:
         monkeypatch.setenv(self.variable, PLANTED_KEY)
 
     async def test_one_call_is_one_request_that_carries_the_key_in_a_header(self) -> None:
-        """`complete` makes one request, with the key in a header. Disable an SDK's retries: the caller retries and
-        counts the cost."""
+        """`complete` makes one request, with the key in a header. Disable an SDK's retries: the caller retries."""
         async with WireServer([self.answer]) as server:
             reply = await _ask(self.transport(server.url), self.request)
         assert isinstance(reply, Reply)
@@ -82,9 +77,9 @@ class TransportContract:
 
     @pytest.mark.parametrize("what", WIRE_TROUBLES)
     async def test_every_server_fault_is_a_call_error(self, what: str, caplog: pytest.LogCaptureFixture) -> None:
-        """Every failure is a `CallError` of the right kind, after one request, without the key in any text. See
-        `WIRE_TROUBLES`; map statuses by `fault_from_status`, and neither raise an error of your client nor keep it as
-        `__context__`. Clients retry idempotent methods (GET, PUT) by themselves: use POST."""
+        """Every failure is a `CallError` of the right kind (`WIRE_TROUBLES`), after one request, without the key. Map
+        statuses by `fault_from_status`; neither raise an error of your client nor keep it as `__context__`. Clients
+        retry idempotent methods (GET, PUT) by themselves: use POST."""
         caplog.set_level(logging.DEBUG)
         answer, kind = WIRE_TROUBLES[what]
         request = replace(self.request, timeout_s=SHORT_S) if answer.trouble == "hang" else self.request
@@ -100,7 +95,7 @@ class TransportContract:
     async def test_a_server_that_is_not_there_is_a_fault(self) -> None:
         """A refused connection is a `CallError` of kind `connection`."""
         with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
+            _, port = taken.getsockname()
         fault = await _ask(self.transport(f"http://127.0.0.1:{port}"), self.request)
         assert isinstance(fault, CallError)
         assert fault.kind == "connection"
@@ -124,8 +119,7 @@ class TransportContract:
         assert PLANTED_KEY not in repr(reply)
 
     async def test_the_environment_does_not_matter(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Only the variables named by the options are read from the environment. Disable proxies and settings of the
-        SDK: a run must send the same requests on every machine."""
+        """Read only the variables that the options name; disable proxies and settings of the SDK."""
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
         async with WireServer([self.answer, self.answer]) as server:
@@ -187,7 +181,7 @@ async def _ask(transport: Transport, request: Request) -> Reply | CallError:
 
 
 def _shown(error: BaseException | None) -> str:
-    """Return all that a log, a traceback or a debugger would show of an error and its causes."""
+    """All that a log, a traceback or a debugger would show of an error and its causes."""
     texts = traceback.format_exception(error)
     while error is not None:
         texts += [repr(error), str(error), repr(vars(error))]

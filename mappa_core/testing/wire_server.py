@@ -1,10 +1,4 @@
-"""A local HTTP server that fakes a provider in tests of transports: it sends the given bytes or misbehaves, and records
-the requests. The transport under test, and the SDK below it, are the real ones. Needs aiohttp.
-
-    async with WireServer([captured(json.loads(file.read_text()))]) as server:
-        reply = await MyTransport(Options(base_url=server.url)).complete(request)
-    assert len(server.requests) == 1
-"""
+"""A local HTTP server that fakes a provider: sends given bytes or misbehaves, and records requests. Needs aiohttp."""
 
 from __future__ import annotations
 
@@ -17,12 +11,8 @@ from typing import Any, Literal
 from aiohttp import web
 
 WireTrouble = Literal["hang", "drop", "cut", "drip", "noise"]
-"""Misbehaviour of a server instead of a normal answer.
-
-`hang`: takes the request and never answers. `drop`: takes it and closes the connection. `cut`: announces the whole
-body, sends half and closes. `drip`: sends the body, one byte every `pace_s` seconds. `noise`: answers with bytes that
-are no HTTP.
-"""
+"""Misbehaviour: `hang` never answers; `drop` closes the connection; `cut` announces the whole body, sends half and
+closes; `drip` sends one byte every `pace_s` seconds; `noise` answers with bytes that are no HTTP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +28,7 @@ class WireAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireRequest:
-    """A request as received. Names of `headers` are lower case; `body` is the parsed JSON, None if it is not JSON."""
+    """A request as received. Names of `headers` are lower case; `body` is None if it is not JSON."""
 
     method: str
     path: str
@@ -49,34 +39,27 @@ class WireRequest:
 AnswerScript = Callable[[WireRequest], WireAnswer]
 
 HTML = WireAnswer(headers={"content-type": "text/html"}, body=b"<html><body>Sign in to continue</body></html>")
-"""An HTML page instead of JSON, with status 200."""
-GARBAGE = WireAnswer(body=b"\x80\xfe\x00{\xc3(]")
-"""Bytes that are neither JSON nor UTF-8, declared as JSON."""
+GARBAGE = WireAnswer(body=b"\x80\xfe\x00{\xc3(]")  # Neither JSON nor UTF-8, declared as JSON.
 OUT_OF_ANSWERS = WireAnswer(status=599, body=b'{"error": {"message": "the test has no answer left"}}')
 
 
 def json_answer(value: Any, status: int = 200, **headers: str) -> WireAnswer:
     """Build an answer whose body is `value` as JSON. Underscores in the names of `headers` become dashes."""
-    named = {name.replace("_", "-"): text for name, text in headers.items()}
-    return WireAnswer(
-        status=status, headers={"content-type": "application/json", **named}, body=json.dumps(value).encode()
-    )
+    named = {"content-type": "application/json"} | {name.replace("_", "-"): text for name, text in headers.items()}
+    return WireAnswer(status=status, headers=named, body=json.dumps(value).encode())
 
 
 def answer_from_capture(capture: Mapping[str, Any]) -> WireAnswer:
-    """Build the answer of a captured exchange, whose `response` has `status`, `headers` and `body` (a JSON value) or
-    `raw_body` (text, sent unchanged)."""
+    """Build the answer of a captured exchange: its `response` has `status`, `headers` and `body` (JSON) or
+    `raw_body`."""
     response = capture["response"]
     body = response["raw_body"] if "raw_body" in response else json.dumps(response["body"])
     return WireAnswer(status=response["status"], headers=response["headers"], body=body.encode())
 
 
 class WireServer:
-    """Sends `answers` in order, one per request, then status 599; or calls a function for each answer.
-
-    `url` is its address, without a trailing slash; `requests` holds every request received. On leaving the context all
-    connections are closed, including hanging ones.
-    """
+    """Sends `answers` in order, one per request, then status 599; or those of a function. `url` has no trailing slash;
+    `requests` holds all. On leaving the context all connections are closed, including hanging ones."""
 
     def __init__(self, answers: Iterable[WireAnswer] | AnswerScript) -> None:
         self._script = answers if callable(answers) else _in_order(answers)
@@ -144,9 +127,5 @@ async def _read(request: web.Request) -> WireRequest:
         body = json.loads(content)
     except ValueError:
         body = None
-    return WireRequest(
-        method=request.method,
-        path=request.path_qs,
-        headers={name.lower(): value for name, value in request.headers.items()},
-        body=body,
-    )
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    return WireRequest(method=request.method, path=request.path_qs, headers=headers, body=body)
