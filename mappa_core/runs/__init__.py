@@ -9,11 +9,11 @@ from mappa_core.credit.counterfactual import counterfactual_credit as counterfac
 from mappa_core.evaluation.heldout import Evaluation as Evaluation
 from mappa_core.evaluation.heldout import build_evaluation as build_evaluation
 from mappa_core.records import Phase as Phase
-from mappa_core.runs.health_warnings import RaisedWarning as RaisedWarning
 from mappa_core.runs.reader import FoundTrajectory as FoundTrajectory
 from mappa_core.runs.reader import RunReader as RunReader
 from mappa_core.runs.reader import open as open  # noqa: A004
 from mappa_core.runs.rows import EvaluationRow as EvaluationRow
+from mappa_core.runs.rows import RaisedWarning as RaisedWarning
 from mappa_core.runs.rows import StepRow as StepRow
 from mappa_core.runs.rows import TrajectoryRow as TrajectoryRow
 from mappa_core.runs.rows import VerdictRow as VerdictRow
@@ -42,7 +42,6 @@ from mappa_core.store.folder import RunFolder as RunFolder
 from mappa_core.store.folder import is_run_folder as is_run_folder
 from mappa_core.store.folder import list_run_folders as list_run_folders
 from mappa_core.store.folder import new_run_name as new_run_name
-from mappa_core.store.folder import record_files as record_files
 from mappa_core.store.iteration_report import CoachFigures as CoachFigures
 from mappa_core.store.iteration_report import IterationReport as IterationReport
 from mappa_core.store.iteration_report import VerdictCount as VerdictCount

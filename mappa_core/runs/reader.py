@@ -16,15 +16,14 @@ from mappa_core.config.yaml_io import parse_yaml
 from mappa_core.errors import RunError
 from mappa_core.records import Step, Task, Trajectory, Verdict
 from mappa_core.runs import search
-from mappa_core.runs.health_warnings import RaisedWarning, find_warnings
-from mappa_core.runs.rows import EvaluationRow, StepRow, TrajectoryRow, TrajectoryStatus, VerdictRow
+from mappa_core.runs.rows import EvaluationRow, RaisedWarning, StepRow, TrajectoryRow, TrajectoryStatus, VerdictRow
 from mappa_core.runs.search import FilterChoices, TrajectoryFacets, TrajectoryFilter
 from mappa_core.runs.table import RolloutTable, Table
 from mappa_core.session.eval_split import EvalPart, in_selection_split
 from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.store.counterfactuals import COUNTERFACTUAL, load_counterfactuals
 from mappa_core.store.folder import CHECKPOINTS, CONFIG, FILES, list_run_folders
-from mappa_core.store.iteration_report import IterationReport
+from mappa_core.store.iteration_report import HealthWarning, IterationReport
 from mappa_core.store.iterations import load_iterations, load_latest_iteration
 from mappa_core.store.queries import (
     Event,
@@ -239,16 +238,10 @@ class RunReader:
             raise RunError(f"{self._database.path} was recorded by a version of Mappa that kept no index to find by")
 
     def _row(self, row: Sequence[Any]) -> TrajectoryRow:
-        identity, split, iteration, sample, task, stratum, status, steps, outcome, error, seconds = row
+        *values, outcome, error, seconds = row
+        names = ("id", "split", "iteration", "sample", "task", "stratum", "status", "steps")
         return TrajectoryRow(
-            id=identity,
-            split=split,
-            iteration=iteration,
-            sample=sample,
-            task=task,
-            stratum=stratum,
-            status=status,
-            steps=steps,
+            **dict(zip(names, values, strict=True)),
             outcome=load_outcome(self._database, outcome),
             error=load_error(self._database, error),
             seconds=seconds,
@@ -312,7 +305,12 @@ class RunReader:
     @property
     def warnings(self) -> tuple[RaisedWarning, ...]:
         """Warnings of the policies' health, in order; those of an iteration that a resume repeated appear once."""
-        return find_warnings(self.events("health"))
+        found = {}
+        for event in self.events("health"):
+            for one in msgspec.convert(event.body["warnings"], tuple[HealthWarning, ...]):
+                key = (event.body["iteration"], one.rule, one.policy)
+                found[key] = RaisedWarning(iteration=key[0], rule=one.rule, policy=one.policy, text=str(one))
+        return tuple(found[key] for key in sorted(found))
 
     def close(self) -> None:
         self._database.close()

@@ -62,9 +62,8 @@ class StepRow(_ActionRow):
         return _flat(
             {
                 **place, "step": step.id, "position": step.position, "turn": step.turn, "agent": step.agent,
-                "policy": step.policy, "score": None if verdict is None else verdict.score,
-                "blame": None if verdict is None else verdict.blame,
-                "verdict": None if verdict is None else verdict.status,
+                "policy": step.policy, "score": verdict and verdict.score, "blame": verdict and verdict.blame,
+                "verdict": verdict and verdict.status,
                 "prompt_tokens": _count(completion.prompt_tokens, None if usage is None else usage.prompt_tokens),
                 "completion_tokens": _count(completion.tokens, None if usage is None else usage.completion_tokens),
                 "finish": completion.finish, "seconds": completion.seconds, "tool_calls": len(step.results),
@@ -113,6 +112,16 @@ class EvaluationRow:
         bounds = {name: self.interval and getattr(self.interval, name) for name in ("mean", "low", "high")}
         figures = {name: one and one.mean for name, one in self.figures.items()}
         return {"iteration": self.iteration, "part": self.part, "metric": self.metric, **bounds, **figures}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaisedWarning:
+    """A warning of a policy's health, raised after `iteration`."""
+
+    iteration: int
+    rule: str
+    policy: str
+    text: str
 
 
 def _flat(columns: Mapping[str, Any]) -> dict[str, Any]:

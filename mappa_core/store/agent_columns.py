@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,7 @@ from mappa_core.records import Step, Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AgentActions:
-    """Actions of one agent in an iteration: its steps, the points of its live verdicts, and the number of rollouts in
-    which it acted."""
+    """Actions of an agent in an iteration, the points of its live verdicts, and the rollouts in which it acted."""
 
     steps: Sequence[Step]
     points: Sequence[float]
@@ -68,18 +68,13 @@ class AgentColumn:
 
     def cell(self, figures: AgentSummary) -> str:
         """The value as text, `-` if it is unknown."""
-        value = self.value(figures)
-        if value is None:
+        if (value := self.value(figures)) is None:
             return "-"
         return f"{100 * value:{self.spec[:-1]}f} %" if self.spec.endswith("%") else format(value, self.spec)
 
 
-def _value_of(name: str) -> Callable[[AgentSummary], float | None]:
-    return lambda figures: getattr(figures, name)
-
-
 AGENT_COLUMNS = tuple(
-    AgentColumn(name=one.name, title=one.metadata["title"], spec=one.metadata["spec"], value=_value_of(one.name))
+    AgentColumn(name=one.name, title=one.metadata["title"], spec=one.metadata["spec"], value=attrgetter(one.name))
     for one in fields(AgentSummary)
 )
 """Columns of every table of agents, in order."""
@@ -99,11 +94,8 @@ def summarize_agents(agents: Sequence[str], trajectories: Sequence[Trajectory]) 
         for verdict in trajectory.verdicts:
             if verdict.phase == "live" and verdict.score is not None:
                 points[agent_of[verdict.step]].append(verdict.score)
-    return {
-        agent: _measure(AgentActions(steps=steps[agent], points=points[agent], rollouts=rollouts[agent]))
-        for agent in agents
-    }
-
-
-def _measure(acted: AgentActions) -> AgentSummary:
-    return AgentSummary(**{one.name: one.metadata["measure"](acted) for one in fields(AgentSummary)})
+    measured = {}
+    for agent in agents:
+        acted = AgentActions(steps=steps[agent], points=points[agent], rollouts=rollouts[agent])
+        measured[agent] = AgentSummary(**{one.name: one.metadata["measure"](acted) for one in fields(AgentSummary)})
+    return measured

@@ -1,10 +1,8 @@
-"""Cassette: verdicts by hash of the request, so that no request is paid twice. One SQLite database, schema 1.
+"""Cassette: verdicts (as JSON, see `codec`) by hash of the request, so that no request is paid twice.
 
-    verdicts       address, verdict                the verdict as JSON (see `codec`)
-
-`put` commits the verdict, so a kill loses none. Several processes may share a file; if two put a verdict at the same
-address, the later one stays. When the last of them closes it, a single file is left, which can be copied, also to
-read-only places, and replayed there.
+It is one SQLite database. `put` commits the verdict, so a kill loses none. Several processes may share a file; if two
+put a verdict at the same address, the later one stays. When the last of them closes it, a single file is left, which
+can be copied, also to read-only places, and replayed there.
 """
 
 from __future__ import annotations
@@ -33,9 +31,8 @@ def open_cassette(mode: CassetteMode, path: Path) -> CassetteFile | None:
     record: every verdict is requested and stored. replay: no verdict is requested. auto: missing verdicts are requested
     and stored.
 
-    Raises:
-        RunError: `path` cannot be written to, is not a cassette, is damaged or of a newer schema; with `replay` also if
-            it does not exist.
+    Raises RunError if `path` cannot be written to, is not a cassette, is damaged or of a newer schema; with `replay`
+    also if it does not exist.
     """
     if mode == "off":
         return None
@@ -71,10 +68,9 @@ class CassetteFile:
         if self._always_asks:
             return None
         with database_errors(self.path):
-            query = "SELECT verdict FROM verdicts WHERE address = ?"
-            row = self._connection.execute(query, (address,)).fetchone()
-        if row is not None:
-            return self._read(row[0])
+            rows = self._connection.execute("SELECT verdict FROM verdicts WHERE address = ?", (address,)).fetchall()
+        if rows:
+            return self._read(rows[0][0])
         if self._replays_only:
             raise CoachError(
                 f"{self.path} holds no verdict on this: the evidence, the rubric, the model or an option of the coach "
@@ -120,7 +116,7 @@ def _check_file(path: Path, *, needed: bool) -> None:
 
 
 def _create_tables(connection: sqlite3.Connection) -> None:
-    """Create the tables of a cassette in an empty database; leave any other as it is."""
+    # A database that is not empty stays as it is.
     connection.execute("BEGIN IMMEDIATE")
     if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
         connection.execute("CREATE TABLE verdicts (address TEXT PRIMARY KEY, verdict TEXT NOT NULL)")
@@ -131,9 +127,9 @@ def _create_tables(connection: sqlite3.Connection) -> None:
 
 def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
     ((kind,),) = connection.execute("PRAGMA application_id")
-    ((version,),) = connection.execute("PRAGMA user_version")
     if kind != _APPLICATION_ID:
         raise RunError(f"{path} is a database, but no cassette")
+    ((version,),) = connection.execute("PRAGMA user_version")
     if version > CASSETTE_SCHEMA:
         raise RunError(
             f"{path} has schema {version}, newer than {CASSETTE_SCHEMA}, the newest that this version of Mappa knows: "

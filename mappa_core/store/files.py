@@ -42,10 +42,8 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: str | bytes) -> None:
-    """Write a whole file atomically: readers see the old content or the new, also after a kill or a power cut.
-
-    Raises RunError if the storage fails; the old content then remains.
-    """
+    """Write a whole file atomically: readers see the old content or the new, also after a kill or a power cut. Raises
+    RunError if the storage fails; the old content then remains."""
     aside = path.with_name(f".{path.name}.{token_hex(4)}")
     with storage_errors(path):
         try:
@@ -60,10 +58,8 @@ def write_atomic(path: Path, data: str | bytes) -> None:
 
 
 def read_versioned(path: Path, newest: int, decode: Callable[[bytes], T]) -> T:
-    """Read a JSON file with a field `schema` and decode it by `decode`.
-
-    Raises RunError if the file is missing, of a schema newer than `newest`, or rejected by `decode`.
-    """
+    """Read a JSON file with a field `schema` and decode it by `decode`. Raises RunError if the file is missing, of a
+    schema newer than `newest`, or rejected by `decode`."""
     try:
         text = path.read_bytes()
         schema = msgspec.json.decode(text, type=_Versioned).schema

@@ -29,7 +29,6 @@ from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.store.files import storage_errors, write_atomic
 from mappa_core.store.mirror import Mirror
 from mappa_core.store.schema import DATABASE_NAME
-from mappa_core.store.summary import SUMMARY_NAME
 from mappa_core.store.writer import Store
 
 CHECKPOINTS = "checkpoints"
@@ -83,10 +82,8 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path, *, scratch: Path | None = None, url: str | None = None) -> RunFolder:
-        """Open the folder of an earlier run, to resume it.
-
-        Raises RunError if it is not a run folder, is locked by another process, of a newer schema or not writable.
-        """
+        """Open the folder of an earlier run, to resume it. Raises RunError if it is not a run folder, is locked by
+        another process, of a newer schema or not writable."""
         _check_run_folder(path)
         mirror = checkpoint_mirror(path, url)
         with storage_errors(path):
@@ -102,12 +99,10 @@ class RunFolder:
 
     @property
     def files(self) -> Path:
-        """Folder of the files that agents wrote, by content hash."""
         return self.path / FILES
 
     @property
     def config(self) -> str:
-        """The text of `config.yaml`."""
         return (self.path / CONFIG).read_text(encoding="utf-8")
 
     def write_config(self, text: str) -> None:
@@ -145,11 +140,6 @@ def open_checkpoints(run: Path, url: str | None) -> Checkpoints:
 def is_run_folder(path: Path) -> bool:
     """Whether a folder holds a run."""
     return (path / DATABASE_NAME).is_file()
-
-
-def record_files(run: Path) -> tuple[Path, ...]:
-    """The files that change when a run records something; not all of them always exist."""
-    return tuple(run / name for name in (DATABASE_NAME, f"{DATABASE_NAME}-wal", SUMMARY_NAME))
 
 
 def list_run_folders(root: Path) -> tuple[Path, ...]:

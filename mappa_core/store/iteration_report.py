@@ -1,5 +1,4 @@
-"""`IterationReport`: all figures of one iteration, as the loop measures them, the store keeps them and readers get
-them."""
+"""`IterationReport`: all figures of one iteration."""
 
 from __future__ import annotations
 
@@ -10,6 +9,8 @@ from mappa_core.errors import ToolError
 from mappa_core.records import Usage
 from mappa_core.store.agent_columns import AgentSummary
 from mappa_core.store.drift_report import DriftReport
+
+USAGE_COUNTS = ("calls", "prompt_tokens", "completion_tokens", "cached_tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +39,10 @@ class VerdictCount:
         return 0.0 if self.usage is None else self.usage.usd
 
     def metrics(self) -> dict[str, float | None]:
-        """Metrics by name; usage only if a provider was called."""
         counted = {"verdicts": self.verdicts, "abstained": self.abstained, "failed": self.failed, "usd": self.usd}
         if self.usage is None:
             return counted
-        names = ("calls", "prompt_tokens", "completion_tokens", "cached_tokens")
-        return {**counted, "replayed": self.replayed, **{name: getattr(self.usage, name) for name in names}}
+        return counted | {"replayed": self.replayed} | {name: getattr(self.usage, name) for name in USAGE_COUNTS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +63,6 @@ class OutcomeFigures:
     figures: Mapping[str, float | None] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float | None]:
-        """Metrics by name."""
         return {"accuracy": self.accuracy, **_prefixed("figure", self.figures)}
 
 
@@ -86,7 +84,6 @@ class CounterfactualFigures:
     missing: Mapping[str, int] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float | None]:
-        """Metrics by name."""
         counts = {"rollouts": self.rollouts, "lost": self.lost, "settled": self.settled}
         return {**counts, **_prefixed("missing", self.missing)}
 

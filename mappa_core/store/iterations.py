@@ -12,6 +12,7 @@ from mappa_core.records import Usage
 from mappa_core.store.agent_columns import AgentSummary
 from mappa_core.store.drift_report import Alarm, Correlation, DriftReport, Gap
 from mappa_core.store.iteration_report import (
+    USAGE_COUNTS,
     CoachFigures,
     CounterfactualFigures,
     HealthWarning,
@@ -26,7 +27,6 @@ from mappa_core.store.summary import Interval
 
 Flat = Mapping[str, float]
 """Metrics by the names that 0.1.0 stored."""
-_USAGE = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
 
 def load_iterations(database: Database) -> list[IterationReport]:
@@ -72,12 +72,9 @@ def _load_flat(database: Database) -> list[IterationReport]:
         warnings[event.body["iteration"]] = msgspec.convert(event.body["warnings"], tuple[HealthWarning, ...])
     for event in load_events(database, "drift"):
         alarms[event.body["iteration"]] = msgspec.convert(event.body["alarms"], tuple[Alarm, ...])
-    return [
-        report_of_flat(
-            number, database.unpack(dict[str, float], text), warnings.get(number, ()), alarms.get(number, ())
-        )
-        for number, text in database.rows("SELECT number, metrics FROM iterations ORDER BY number")
-    ]
+    rows = database.rows("SELECT number, metrics FROM iterations ORDER BY number")
+    flat = {number: database.unpack(dict[str, float], text) for number, text in rows}
+    return [report_of_flat(number, flat[number], warnings.get(number, ()), alarms.get(number, ())) for number in flat]
 
 
 def report_of_flat(
@@ -85,18 +82,18 @@ def report_of_flat(
 ) -> IterationReport:
     """Convert the flat metrics of an iteration of 0.1.0. Reasons of missing scores and kinds of errors other than those
     of tools were not recorded."""
-    lost, failed = int(flat["tools/lost"]), int(flat["rollouts/failed"])
-    kinds = {ToolError.__name__: lost, "unknown": failed - lost}
+    lost = int(flat["tools/lost"])
+    kinds = {ToolError.__name__: lost, "unknown": int(flat["rollouts/failed"]) - lost}
+    stale = Staleness(mean=flat["staleness_mean"], max=flat["staleness_max"]) if "staleness_mean" in flat else None
+    strata = sorted({name.partition("/figure/")[0].removesuffix("/accuracy") for name in _under("stratum/", flat)})
     return IterationReport(
         iteration=number,
-        outcomes=OutcomeFigures(accuracy=flat.get("accuracy"), figures=_under("figure/", flat)),
-        strata=_strata(_under("stratum/", flat)),
+        outcomes=_outcomes(flat),
+        strata={stratum: _outcomes(_under(f"stratum/{stratum}/", flat)) for stratum in strata},
         rollouts=int(flat["rollouts"]),
         late=int(flat["rollouts/late"]),
         joined=int(flat["rollouts/joined"]),
-        staleness=Staleness(mean=flat["staleness_mean"], max=flat["staleness_max"])
-        if "staleness_mean" in flat
-        else None,
+        staleness=stale,
         failed_rollouts={kind: count for kind, count in kinds.items() if count},
         retried_calls=int(flat["tools/attempts_again"]),
         tokens=int(flat["tokens"]),
@@ -128,19 +125,8 @@ def _by_owner(flat: Flat) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _strata(flat: Flat) -> dict[str, OutcomeFigures]:
-    accuracy: dict[str, float] = {}
-    figures: dict[str, dict[str, float]] = {}
-    for name, value in flat.items():
-        stratum, of_figure, figure = name.partition("/figure/")
-        if of_figure:
-            figures.setdefault(stratum, {})[figure] = value
-        else:
-            accuracy[name.removesuffix("/accuracy")] = value
-    return {
-        name: OutcomeFigures(accuracy=accuracy.get(name), figures=figures.get(name, {}))
-        for name in sorted({*accuracy, *figures})
-    }
+def _outcomes(flat: Flat) -> OutcomeFigures:
+    return OutcomeFigures(accuracy=flat.get("accuracy"), figures=_under("figure/", flat))
 
 
 def _verdict_counts(flat: Flat) -> dict[str, VerdictCount]:
@@ -148,16 +134,13 @@ def _verdict_counts(flat: Flat) -> dict[str, VerdictCount]:
 
 
 def _verdict_count(flat: Flat) -> VerdictCount:
-    usage = None
-    if "calls" in flat:
-        tokens = {name: int(flat[name]) for name in _USAGE if name in flat}
-        usage = Usage(calls=int(flat["calls"]), usd=flat.get("usd"), **tokens)
+    counts = {name: int(flat[name]) for name in USAGE_COUNTS if name in flat}
     return VerdictCount(
         scored=int(flat["verdicts"] - flat["abstained"] - flat["failed"]),
         abstained=int(flat["abstained"]),
         failed=int(flat["failed"]),
         replayed=int(flat["replayed"]) if "replayed" in flat else 0,
-        usage=usage,
+        usage=Usage(**counts, usd=flat.get("usd")) if "calls" in counts else None,
     )
 
 
@@ -169,19 +152,10 @@ def _drift(flat: Flat, alarms: tuple[Alarm, ...]) -> DriftReport:
         if "correlation" in figures:
             correlations.append(Correlation(phase=phase, agent=rest, r=figures["correlation"]))  # type: ignore[arg-type]
         if "gap" in figures:
-            agent, stratifier, stratum = rest.split("/", 2)
+            names: dict[str, Any] = dict(zip(("agent", "stratifier", "stratum"), rest.split("/", 2), strict=True))
             points = Interval(mean=figures["gap"], low=figures.get("gap_low"), high=figures.get("gap_high"))
             growth = Interval(mean=figures["growth"]) if "growth" in figures else None
-            gaps.append(
-                Gap(
-                    phase=phase,  # type: ignore[arg-type]
-                    agent=agent,
-                    stratifier=stratifier,
-                    stratum=stratum,
-                    points=points,
-                    growth=growth,
-                )
-            )
+            gaps.append(Gap(phase=phase, **names, points=points, growth=growth))  # type: ignore[arg-type]
     return DriftReport(gaps=tuple(gaps), correlations=tuple(correlations), alarms=alarms)
 
 
@@ -189,6 +163,5 @@ def _counterfactuals(flat: Flat) -> CounterfactualFigures | None:
     if not flat:
         return None
     missing = {why: int(count) for why, count in _under("missing/", flat).items()}
-    counts = (int(flat[name]) for name in ("rollouts", "lost", "settled"))
-    rollouts, lost, settled = counts
-    return CounterfactualFigures(rollouts=rollouts, lost=lost, settled=settled, missing=missing)
+    counts = {name: int(flat[name]) for name in ("rollouts", "lost", "settled")}
+    return CounterfactualFigures(**counts, missing=missing)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import fsspec
 import structlog
@@ -37,14 +38,12 @@ class Mirror:
         self.url = url.rstrip("/")
         self._pauses = pauses
         try:
-            files, root = fsspec.core.url_to_fs(self.url)
+            self._files, root = fsspec.core.url_to_fs(self.url)
         except (ImportError, ValueError) as error:
             raise ConfigError(f"{url}: this place cannot be reached: {error}") from error
-        self._files: Any = files
         self._root: str = root.rstrip("/")
 
     def subfolder(self, name: str) -> Mirror:
-        """The folder `name` in this one."""
         return Mirror(f"{self.url}/{name}", pauses=self._pauses)
 
     def checkpoints(self, manifest: str) -> tuple[int, ...]:
@@ -68,8 +67,8 @@ class Mirror:
 
     def remove(self, name: str, *, first: str) -> None:
         """Remove a folder, beginning with the file `first` in it."""
-        self._retry(lambda: self._remove(f"{name}/{first}"))
-        self._retry(lambda: self._remove(name))
+        for path in (f"{name}/{first}", name):
+            self._retry(partial(self._remove, path))
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file in one operation."""
@@ -78,18 +77,16 @@ class Mirror:
     def read(self, name: str) -> bytes | None:
         """Read a small file; None if there is none."""
         try:
-            data: bytes = self._retry(lambda: self._files.cat_file(self._path(name)))
+            return bytes(self._retry(lambda: self._files.cat_file(self._path(name))))
         except FileNotFoundError:
             return None
-        return data
 
     def _list_files(self) -> list[str]:
         self._files.invalidate_cache()
         try:
-            paths: list[str] = self._files.find(self._root)
+            return [f"/{path}" for path in self._files.find(self._root)]
         except FileNotFoundError:
             return []
-        return [f"/{path}" for path in paths]
 
     def _put(self, file: Path, name: str) -> None:
         self._files.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
@@ -100,10 +97,8 @@ class Mirror:
         self._files.pipe_file(self._path(name), data)
 
     def _remove(self, name: str) -> None:
-        try:
+        with suppress(FileNotFoundError):
             self._files.rm(self._path(name), recursive=True)
-        except FileNotFoundError:
-            return
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"

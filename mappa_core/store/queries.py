@@ -20,14 +20,12 @@ class Event:
 
 
 def load_events(database: Database, kind: str | None) -> list[Event]:
-    """Events in order; `kind` None means all kinds."""
     where, values = where_equal(kind=kind)
     rows = database.rows(f"SELECT time, kind, body FROM events {where} ORDER BY number", *values)
     return [Event(time=time, kind=kind, body=database.unpack(dict[str, Any], body)) for time, kind, body in rows]
 
 
 def load_steps(database: Database, trajectory: str) -> tuple[Step, ...]:
-    """Load the recorded steps of a trajectory, in order."""
     rows = database.rows("SELECT body FROM steps WHERE trajectory = ? ORDER BY position", trajectory)
     return tuple(database.unpack(Step, body) for (body,) in rows)
 

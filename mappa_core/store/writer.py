@@ -1,13 +1,11 @@
-"""Writer of `run.db`: every finished step, verdict and trajectory is committed at once, so that a kill loses none.
-
-A kill (`kill -9`) of the process loses nothing that a method returned from. A power cut may lose what was written after
-the last `flush`, which every checkpoint calls.
-"""
+"""Writer of `run.db`. A kill (`kill -9`) loses nothing that a method returned from; a power cut may lose what was
+written after the last `flush`, which every checkpoint calls."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +31,7 @@ WHERE json_extract(body, '$.completion.usage') IS NOT NULL
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RecordedTrajectory:
-    """What the store holds of a trajectory that an earlier process began. Unless it is `finished`, `outcome` is empty
-    and `seconds` is 0."""
+    """A trajectory that an earlier process began. Unless it is `finished`, `outcome` is empty and `seconds` is 0."""
 
     steps: tuple[Step, ...]
     verdicts: tuple[Verdict, ...]
@@ -94,20 +91,10 @@ class Store:
         tokens = step.completion.tokens
         with self._database.transaction() as connection:
             body = self._database.pack(step)
-            added = connection.execute(
-                "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
-                (
-                    step.id,
-                    trajectory_id,
-                    step.position,
-                    step.agent,
-                    step.turn,
-                    step.policy,
-                    None if tokens is None else len(tokens),
-                    step.completion.finish,
-                    body,
-                ),
-            )
+            place = (step.id, trajectory_id, step.position, step.agent, step.turn, step.policy)
+            sampled = (None if tokens is None else len(tokens), step.completion.finish, body)
+            query = "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
+            added = connection.execute(query, place + sampled)
             if not added.rowcount:
                 query = "SELECT trajectory, body FROM steps WHERE id = ?"
                 self._refuse_other(f"step {step.id}", query, (step.id,), (trajectory_id, body))
@@ -155,7 +142,6 @@ class Store:
             connection.execute("INSERT OR REPLACE INTO iterations VALUES (?, ?)", row)
 
     def iterations(self) -> list[IterationReport]:
-        """Reports of every recorded iteration, in order."""
         return load_iterations(self._database)
 
     def record_event(self, kind: str, **body: Any) -> None:
@@ -165,7 +151,6 @@ class Store:
             connection.execute("INSERT INTO events (time, kind, body) VALUES (?, ?, ?)", row)
 
     def events(self, kind: str) -> list[Event]:
-        """The events of a kind, in order."""
         return load_events(self._database, kind)
 
     def load_recorded(self, split: str, iteration: int) -> dict[str, RecordedTrajectory]:
@@ -215,8 +200,7 @@ def _open_live(path: Path, scratch: Path | None) -> Database:
         database = Database.open(path, write=True)
         _increment_generation(database)
         return database
-    copy = Database.open(path, write=False)
-    try:
+    with closing(Database.open(path, write=False)) as copy:
         with storage_errors(scratch):
             scratch.mkdir(parents=True, exist_ok=True)
         live = scratch / f"{copy.meta('run')}.db"
@@ -224,19 +208,14 @@ def _open_live(path: Path, scratch: Path | None) -> Database:
             for leftover in (live, live.with_name(f"{live.name}-wal"), live.with_name(f"{live.name}-shm")):
                 leftover.unlink(missing_ok=True)
             copy.copy(live)
-    finally:
-        copy.close()
     return Database.open(live, write=True)
 
 
 def _is_current(live: Path, generation: int) -> bool:
     if not live.exists():
         return False
-    database = Database.open(live, write=False)
-    try:
+    with closing(Database.open(live, write=False)) as database:
         return bool(database.meta("generation") >= generation)
-    finally:
-        database.close()
 
 
 def _increment_generation(database: Database) -> None:

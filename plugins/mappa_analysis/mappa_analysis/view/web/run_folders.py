@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mappa_core import ConfigError
-from mappa_core.runs import is_run_folder, list_run_folders, record_files
+from mappa_core.runs import is_run_folder, list_run_folders
 
 MAX_RUNS = 200
 """Maximum number of runs shown from one folder, the newest."""
+RECORD_FILES = ("run.db", "run.db-wal", "summary.json")
+"""Files that change when a run records something; not all of them always exist."""
 
 
 class RunFolders:
@@ -51,9 +53,9 @@ def last_written(run: Path) -> float:
 
 def _record_stats(run: Path) -> list[tuple[int, int]]:
     found = []
-    for file in record_files(run):
+    for name in RECORD_FILES:
         try:
-            status = file.stat()
+            status = (run / name).stat()
         except FileNotFoundError:
             continue
         found.append((status.st_mtime_ns, status.st_size))
