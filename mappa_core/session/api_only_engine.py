@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +22,7 @@ class ApiOnlyEngine(Engine):
         raise ConfigError(f"{policy} is behind an API: there are no weights here")
 
     async def score(self, experience: Experience) -> Experience:
-        """Fill in the columns of an experience without rows."""
-        none = experience.logprobs
+        none = experience.logprobs  # there are no rows
         return replace(experience, old_logprobs=none, ref_logprobs=none, values=none)
 
     async def update(
@@ -34,7 +34,7 @@ class ApiOnlyEngine(Engine):
         return {}
 
     async def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
 
     async def load(self, folder: Path) -> None: ...
 

@@ -32,8 +32,12 @@ from mappa_core.records import Sampling, Sandbox, Task
 from mappa_core.rollout.team import Team
 from mappa_core.session.api_only_engine import ApiOnlyEngine
 from mappa_core.session.coaches import RunCoaches, build_coaches
-from mappa_core.session.credit import build_estimator, build_experience_builder
-from mappa_core.session.default_actions import check_difference_shaper, resolve_default_actions
+from mappa_core.session.credit import (
+    build_estimator,
+    build_experience_builder,
+    check_difference_shaper,
+    resolve_default_actions,
+)
 from mappa_core.session.eval_split import HeldOutTasks, split_held_out
 from mappa_core.session.policies import (
     assign_policies,
@@ -54,26 +58,20 @@ class Session:
     config: RunConfig
     workflow: Workflow
     source: TaskSource
-    engine: Engine
-    """The engine with `policies` loaded."""
+    engine: Engine  # with `policies` loaded
     team: Team
-    sandboxes: Mapping[str, Sandbox]
-    """Sandboxes of the tools that run programs, by tool name."""
+    sandboxes: Mapping[str, Sandbox]  # of the tools that run programs, by tool name
     policies: tuple[PolicySpec, ...]
-    coaches: tuple[BiasCorrectedCoach, ...]
-    """Every coach once, in the order of the config."""
+    coaches: tuple[BiasCorrectedCoach, ...]  # each once, in the order of the config
     experience_builder: ExperienceBuilder
-    default_actions: Mapping[str, str]
-    """Default action per agent, for counterfactual rollouts that replace actions by it."""
+    default_actions: Mapping[str, str]  # per agent, for counterfactual rollouts that replace actions by them
     estimator: Estimator
-    loss: Loss | None
-    """None if nothing is learned, or every policy is behind an API."""
-    trackers: tuple[tuple[str, Tracker], ...]
-    """Trackers with the names of their offers."""
+    loss: Loss | None  # None if nothing is learned, or every policy is behind an API
+    trackers: tuple[tuple[str, Tracker], ...]  # with the names of their offers
 
     @property
     def deterministic(self) -> bool:
-        """Whether sampling is reproducible bit for bit: the engine guarantees it, and no policy is behind an API."""
+        """Whether sampling is reproducible bit for bit."""
         return self.engine.deterministic and not self.team.api_policies
 
     @property
@@ -83,37 +81,27 @@ class Session:
 
     @property
     def trained_policies(self) -> frozenset[str]:
-        """Names of the trained policies."""
         return frozenset(spec.name for spec in self.policies if spec.trained)
 
     def tasks(self, split: Split, min_count: int = 1) -> tuple[Task, ...]:
-        """Load the tasks of a split.
-
-        Raises:
-            TaskError: fewer than `min_count` tasks, two with the same id, or one with a file that cannot be used.
-        """
-        tasks = tuple(self.source.load(split))
+        """Load the tasks of a split. Raises TaskError if there are fewer than `min_count`, two with the same id, or one
+        with a file that cannot be used."""
+        tasks, where = tuple(self.source.load(split)), f"tasks.use={self.config.tasks.use}"
         if len(tasks) < min_count:
-            raise TaskError(
-                f"tasks.use={self.config.tasks.use}: {len(tasks)} {split} tasks, at least {min_count} needed"
-            )
+            raise TaskError(f"{where}: {len(tasks)} {split} tasks, at least {min_count} needed")
         seen: set[str] = set()
         for task in tasks:
             if task.id in seen:
-                raise TaskError(
-                    f"tasks.use={self.config.tasks.use}: the id {task.id!r} occurs twice among {split} tasks"
-                )
+                raise TaskError(f"{where}: the id {task.id!r} occurs twice among {split} tasks")
             seen.add(task.id)
-            _check_files(self.config.tasks.use, task)
+            try:
+                task_files.resolve_task_files(task.files)
+            except TaskError as error:
+                raise TaskError(f"{where}: the task {task.id!r}: {error}") from error
         return tasks
 
     def held_out(self) -> HeldOutTasks:
-        """Tasks of evaluations, the same every time: those for the report and those for choosing the best checkpoint.
-
-        Raises:
-            TaskError: see `tasks`.
-            ConfigError: see `split_held_out`.
-        """
+        """Tasks of evaluations, the same every time. Raises as `tasks` and `split_held_out`."""
         split: Any = self.config.eval.split
         return split_held_out(self.tasks(split)[: self.config.eval.problems], self.config)
 
@@ -125,9 +113,8 @@ class Session:
             agent: replace(chosen, temperature=self.config.eval.temperature)
             for agent, chosen in self.team.sampling.items()
         }
-        if self.config.eval.coach:
-            return replace(self.team, sampling=sampling)
-        return replace(self.team, sampling=sampling, coach_of={}, hindsight=None)
+        team = replace(self.team, sampling=sampling)
+        return team if self.config.eval.coach else replace(team, coach_of={}, hindsight=None)
 
 
 @asynccontextmanager
@@ -141,13 +128,11 @@ async def open_session(
         coach: whether to build coaches; False for an evaluation without one, which needs no keys.
         fresh: whether policies start from `policies.*.from`; False if a checkpoint of the run will be loaded.
 
-    Raises:
-        ConfigError, PluginError, ModelError: before anything is written.
+    Raises ConfigError, PluginError or ModelError before anything is written.
     """
     async with AsyncExitStack() as stack:
-        yield await _SessionBuilder(composed.config, registry, stack, fresh=fresh).session(
-            learning=learning, coach=coach
-        )
+        builder = _SessionBuilder(composed.config, registry, stack, fresh=fresh)
+        yield await builder.session(learning=learning, coach=coach)
 
 
 class _SessionBuilder:
@@ -173,8 +158,7 @@ class _SessionBuilder:
         experience_builder = build_experience_builder(config, registry, workflow)
         check_difference_shaper(config, experience_builder.shapers)
         default_actions = resolve_default_actions(config, workflow)
-        trackers = self._trackers()
-        estimator = build_estimator(config, registry)
+        trackers, estimator = self._trackers(), build_estimator(config, registry)
         has_loss = learning and policies_with_weights(config, tuple(workflow.agents))
         loss = registry.build("losses", config.loss.use, config.loss.options) if has_loss else None
         toolset = await open_tools(config, registry, self._stack)
@@ -224,8 +208,7 @@ class _SessionBuilder:
         return team, engine, specs
 
     def _trackers(self) -> tuple[tuple[str, Tracker], ...]:
-        """Build the trackers of the recipe, and those that every run has; the caller of the session starts and closes
-        them."""
+        """Build the recipe's trackers and those of every run; the caller of the session starts and closes them."""
         registry = self._registry
         choices = [(one.use, one.options) for one in self._config.trackers]
         named = {name for name, _ in choices}
@@ -292,13 +275,6 @@ def _check_staleness(engine: Engine) -> None:
             f"engine.options.max_staleness={staleness}: which weights sample an action then depends on how long "
             "everything takes, and engine.options.deterministic=true promises equal results; choose one of the two"
         )
-
-
-def _check_files(source: str, task: Task) -> None:
-    try:
-        task_files.resolve_task_files(task.files)
-    except TaskError as error:
-        raise TaskError(f"tasks.use={source}: the task {task.id!r}: {error}") from error
 
 
 def check_prices(config: RunConfig, providers: Iterable[Provider]) -> None:

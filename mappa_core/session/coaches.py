@@ -9,14 +9,13 @@ from mappa_core.coaching.bias import BiasCorrectedCoach
 from mappa_core.config.schema import CoachSection, RunConfig, Use
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import Registry
-from mappa_core.protocols import Coach, Workflow
+from mappa_core.protocols import Workflow
 from mappa_core.rollout.team import NamedCoach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunCoaches:
-    """All coaches of a run. `coach_of` maps an agent to the coach of its live verdicts; `coaches` holds each coach
-    once, in the order of the config."""
+    """Coaches of a run: by agent for live verdicts, for hindsight, and each once, in the order of the config."""
 
     coach_of: Mapping[str, NamedCoach] = field(default_factory=dict)
     hindsight: NamedCoach | None = None
@@ -25,11 +24,7 @@ class RunCoaches:
 
 def build_coaches(config: RunConfig, registry: Registry, workflow: Workflow) -> RunCoaches:
     """Build the coaches that `coach` names. A phase without weight in `coach.reward` gets no coach: its verdicts would
-    cost money and change nothing.
-
-    Raises:
-        ConfigError: `coach.reward` gives weight to hindsight without `coach.hindsight`, or to `again`.
-    """
+    cost money and change nothing. Raises ConfigError for a weight of hindsight without a coach of it, or of `again`."""
     section = config.coach
     _check_reward(section)
     builder = _CoachBuilder(section, registry, workflow.metric)
@@ -63,13 +58,11 @@ class _CoachBuilder:
         for other, judge in self._built:
             if (other.use, other.options) == (chosen.use, chosen.options):
                 return judge
-        coach = self._with_bias_correction(self._registry.build("coaches", chosen.use, chosen.options))
+        bias, strata = self._section.bias, self._section.strata
+        plain = self._registry.build("coaches", chosen.use, chosen.options)
+        # The bias is estimated from the start, even if it is only corrected later.
+        coach = BiasCorrectedCoach(plain, bias, strata=strata, metric=self._metric, active=bias.correct)
         judge = NamedCoach(name=chosen.use, coach=coach)
         self.coaches.append(coach)
         self._built.append((chosen, judge))
         return judge
-
-    def _with_bias_correction(self, coach: Coach) -> BiasCorrectedCoach:
-        """Wrap `coach` so that its bias is estimated from the start, even if it is only corrected later."""
-        bias, strata = self._section.bias, self._section.strata
-        return BiasCorrectedCoach(coach, bias, strata=strata, metric=self._metric, active=bias.correct)

@@ -1,12 +1,16 @@
-"""Credit of a run: what turns verdicts into experience, and the estimator of its advantages."""
+"""Credit of a run: what turns verdicts into experience, the estimator of its advantages, and default actions."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 
 from mappa_core.config.schema import RunConfig
 from mappa_core.credit.build_experience import ExperienceBuilder
 from mappa_core.credit.by_agent import combine_estimators
+from mappa_core.credit.shapers import DifferenceShaper
+from mappa_core.errors import ConfigError
 from mappa_core.plugins import Registry
-from mappa_core.protocols import Estimator, Workflow
+from mappa_core.protocols import Estimator, Shaper, Workflow
 from mappa_core.session.policies import assign_policies, trained_policies
 
 
@@ -30,3 +34,27 @@ def build_estimator(config: RunConfig, registry: Registry) -> Estimator:
         for agent, chosen in config.estimator.by_agent.items()
     }
     return combine_estimators(default, by_agent)
+
+
+def resolve_default_actions(config: RunConfig, workflow: Workflow) -> Mapping[str, str]:
+    """Default action per agent; those of the config override those of the workflow. Raises ConfigError if
+    `credit.counterfactual.use` is `default`, and an agent whose actions are replaced has none."""
+    section = config.credit.counterfactual
+    default_actions = {**workflow.default_actions, **section.default_actions}
+    missing = [agent for agent in section.agents or workflow.agents if agent not in default_actions]
+    if section.use == "default" and missing:
+        raise ConfigError(
+            f"credit.counterfactual.use=default: the workflow {config.workflow.use} has no default action of "
+            f"{', '.join(missing)}. Set credit.counterfactual.default_actions.{missing[0]}, or name in "
+            "credit.counterfactual.agents only those that have one."
+        )
+    return default_actions
+
+
+def check_difference_shaper(config: RunConfig, shapers: Iterable[Shaper]) -> None:
+    """Raise ConfigError if the difference shaper is used without counterfactual rollouts."""
+    if config.credit.counterfactual.use == "none" and any(isinstance(shaper, DifferenceShaper) for shaper in shapers):
+        raise ConfigError(
+            "shapers: difference needs counterfactual rollouts, and credit.counterfactual.use is none: set it to "
+            "sibling, resample or default"
+        )

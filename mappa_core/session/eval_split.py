@@ -1,8 +1,5 @@
-"""Splits held-out tasks into two parts: one to choose the best checkpoint on, and one to report.
-
-The best of many evaluations is biased upwards by chance. So the metric of a checkpoint that was chosen as the best is
-measured on tasks that were not used for the choice.
-"""
+"""Splits held-out tasks: the best of many evaluations is biased upwards by chance, so the metric of a checkpoint chosen
+as the best is measured on tasks that were not used for the choice."""
 
 from __future__ import annotations
 
@@ -21,15 +18,13 @@ EvalPart = Literal["all", "selection", "report"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutTasks:
-    """Tasks to report, and tasks to choose the best checkpoint on; the latter are empty if no checkpoint is chosen, or
-    if it is chosen on the reported tasks."""
+    """Tasks to report, and tasks to choose the best checkpoint on, if those are others."""
 
     report: tuple[Task, ...]
     selection: tuple[Task, ...] = ()
 
     @property
     def part(self) -> EvalPart:
-        """The part that the reported tasks are."""
         return "report" if self.selection else "all"
 
 
@@ -37,18 +32,15 @@ def split_held_out(tasks: Sequence[Task], config: RunConfig) -> HeldOutTasks:
     """Split held-out tasks as `checkpoint.best` and `eval.selection` say.
 
     A task is assigned by the hash of its cluster, or of its id if it has no cluster. So tasks of one cluster stay
-    together, and the assignment depends neither on the other tasks nor on the seed or the run.
-
-    Raises:
-        ConfigError: one of the two parts is empty.
+    together, and the assignment depends neither on the other tasks nor on the seed or the run. Raises ConfigError if
+    one of the two parts is empty.
     """
     share = config.eval.selection
     if not config.checkpoint.best or share is None:
         return HeldOutTasks(report=tuple(tasks))
-    chosen = [in_selection_split(task, share) for task in tasks]
     parts = HeldOutTasks(
-        report=tuple(task for task, is_chosen in zip(tasks, chosen, strict=True) if not is_chosen),
-        selection=tuple(task for task, is_chosen in zip(tasks, chosen, strict=True) if is_chosen),
+        report=tuple(task for task in tasks if not in_selection_split(task, share)),
+        selection=tuple(task for task in tasks if in_selection_split(task, share)),
     )
     if not parts.report or not parts.selection:
         empty = "to report on" if not parts.report else "to choose the best checkpoint on"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,6 @@ from mappa_core.protocols import Lora, PolicySpec
 from mappa_core.session.warm_start import find_start_folder
 
 _TRAINED = ("full", "lora")
-"""Kinds of trained policies."""
 
 
 def assign_policies(config: RunConfig, agents: Sequence[str]) -> dict[str, str]:
@@ -24,7 +23,7 @@ def assign_policies(config: RunConfig, agents: Sequence[str]) -> dict[str, str]:
 
 
 def trained_policies(config: RunConfig, names: Iterable[str]) -> frozenset[str]:
-    """Names of the trained policies among `names`."""
+    """The trained policies among `names`."""
     return frozenset(name for name in names if _section(name, config).kind in _TRAINED)
 
 
@@ -34,17 +33,9 @@ def policies_with_weights(config: RunConfig, agents: Sequence[str]) -> tuple[str
     return tuple(name for name in names if _section(name, config).kind != "api")
 
 
-def template_kwargs(config: RunConfig, name: str) -> Mapping[str, Any]:
-    """Extra arguments of a policy's chat template; empty for a policy behind an API."""
-    section = _section(name, config)
-    return {} if section.kind == "api" else section.template_kwargs
-
-
 def build_policy_specs(config: RunConfig, names: Iterable[str], *, fresh: bool = False) -> tuple[PolicySpec, ...]:
-    """Build the specs of the policies that an engine has to load, each once.
-
-    `fresh`: no checkpoint of this run will be loaded over them, so policies start from `policies.*.from`.
-    """
+    """Build the specs of the policies that an engine has to load, each once. If `fresh`, no checkpoint of this run will
+    be loaded over them, and they start from `policies.*.from`."""
     return tuple(_spec(name, config, fresh=fresh) for name in dict.fromkeys(names))
 
 
@@ -64,8 +55,7 @@ def check_value_heads(config: RunConfig, registry: Registry, agents: Sequence[st
 
 
 def build_api_policies(config: RunConfig, registry: Registry, names: Iterable[str]) -> dict[str, ApiPolicy]:
-    """Build the policies behind an API, by name. Policies with equal sections are one object, so that they share its
-    client and its limits."""
+    """Build the policies behind an API, by name. Equal sections share one object, so its client and limits."""
     built: list[tuple[PolicySection, ApiPolicy]] = []
     api_policies: dict[str, ApiPolicy] = {}
     for name in dict.fromkeys(names):

@@ -14,7 +14,7 @@ from mappa_core.records import Scene, Trajectory
 from mappa_core.rollout.scenes import hindsight_scenes, live_scenes, with_truth
 from mappa_core.rollout.team import NamedCoach
 from mappa_core.session.builder import check_prices
-from mappa_core.session.cassette import attach_cassette
+from mappa_core.session.runtime import attach_cassette
 from mappa_core.tools.parse_calls import PYTHON
 from mappa_core.tools.scratch import ScratchRunner
 from mappa_core.tools.tool_limits import to_tool_limits
@@ -49,11 +49,7 @@ class StoredScenes:
 @asynccontextmanager
 async def open_stored_scenes(config: RunConfig, registry: Registry, files: Path) -> AsyncIterator[StoredScenes]:
     """Build the workflow of a run, and a runner of programs on its `files` with the run's own tool `python`, which
-    starts with the first program.
-
-    Raises:
-        ConfigError, PluginError: the workflow or the tool cannot be built.
-    """
+    starts with the first program. Raises ConfigError or PluginError if one cannot be built."""
     workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
     chosen = {name: section for name, section in config.tools.items() if name == PYTHON}
     tools = {name: registry.build("tools", section.use, section.options) for name, section in chosen.items()}
@@ -72,9 +68,8 @@ async def open_stored_scenes(config: RunConfig, registry: Registry, files: Path)
 async def open_coach(config: RunConfig, registry: Registry, folder: Path, bench: Bench) -> AsyncIterator[NamedCoach]:
     """Build the coach that the section `coach` names, for a run in `folder`, on the cassette that it names.
 
-    Raises:
-        ConfigError, PluginError: the coach cannot be built, or its price is unknown and `coach.spend_usd` set.
-        RunError: see `attach_cassette`.
+    Raises ConfigError or PluginError if it cannot be built, or its price is unknown and `coach.spend_usd` set, and
+    RunError as `attach_cassette`.
     """
     coach: Coach = registry.build("coaches", config.coach.use, config.coach.options)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mappa_core.config.schema import RunConfig, ToolSection
 from mappa_core.errors import ConfigError
@@ -15,8 +15,7 @@ from mappa_core.records import Sandbox
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Toolset:
-    """Tools, their sections of the config, and the sandboxes of those that run programs, all by tool name; `toolboxes`
-    lists the tools of a section that provides several."""
+    """Tools, their sections and sandboxes, by tool name; `toolboxes` lists the tools of a section with several."""
 
     tools: Mapping[str, Tool]
     sections: Mapping[str, ToolSection]
@@ -26,10 +25,7 @@ class Toolset:
 
 async def build_tools(config: RunConfig, registry: Registry, stack: AsyncExitStack) -> Toolset:
     """Build the tools of a config, connect toolboxes, and register all on `stack` for closing. No sandbox is opened.
-
-    Raises:
-        ConfigError, PluginError: a tool cannot be built, or two tools have the same name.
-    """
+    Raises ConfigError or PluginError if a tool cannot be built, or two have the same name."""
     tools: dict[str, Tool] = {}
     sections: dict[str, ToolSection] = {}
     toolboxes: dict[str, tuple[str, ...]] = {}
@@ -61,4 +57,4 @@ async def open_tools(config: RunConfig, registry: Registry, stack: AsyncExitStac
         if isinstance(tool, Sandboxed)
     }
     sandboxes = {name: opened[id(tool)] for name, tool in toolset.tools.items() if id(tool) in opened}
-    return Toolset(tools=toolset.tools, sections=toolset.sections, toolboxes=toolset.toolboxes, sandboxes=sandboxes)
+    return replace(toolset, sandboxes=sandboxes)

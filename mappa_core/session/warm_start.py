@@ -16,8 +16,7 @@ from mappa_core.store.checkpoint_ref import ResolvedCheckpoint, resolve_checkpoi
 
 
 def resolve_starts(composed: ComposedConfig) -> ComposedConfig:
-    """Replace `@best` and `@last` in every `policies.*.from` by the iterations that they name now, so that a resumed
-    run starts from the same weights."""
+    """Replace `@best` and `@last` in `policies.*.from` by iterations, so that a resumed run starts from the same."""
     starts = {name: one.start for name, one in composed.config.policies.items() if one.start is not None}
     if not starts:
         return composed
@@ -31,10 +30,7 @@ def resolve_starts(composed: ComposedConfig) -> ComposedConfig:
 
 
 def find_start_folder(spec: PolicySpec, start: str, config: RunConfig) -> Path:
-    """The folder of the policy that `spec` starts from, checked against `spec`.
-
-    Raises ConfigError, naming the setting, if there is none or it is of another kind.
-    """
+    """Folder of the policy that `spec` starts from. Raises ConfigError if there is none or it is of another kind."""
     named = _find_start(spec.name, start, config)
     policy = named.policy or spec.name
     known = named.checkpoint.manifest.policies
@@ -68,7 +64,7 @@ def _check_kind(spec: PolicySpec, entry: PolicyEntry, where: str) -> None:
 
 
 def _replace_text(tree: SettingsNode, path: tuple[str, ...], value: str) -> SettingsNode:
-    """Copy `tree` with the text at `path` replaced; origins are kept."""
+    """Replace the text at `path`; origins are kept."""
     if not path:
         return SettingsNode(value, tree.origin)
     first, *rest = path

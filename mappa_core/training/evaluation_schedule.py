@@ -1,8 +1,8 @@
 """Evaluation schedule of a run: when evaluations are due, on which tasks, and what is recorded of them.
 
-Without a best checkpoint all held-out tasks are evaluated before training, every `eval.every` iterations and at the
-end. With one (`checkpoint.best`) those evaluations use the selection tasks alone. The report tasks are evaluated twice:
-before training, and at the end with the chosen weights. So no reported metric was used for the choice.
+All held-out tasks are evaluated before training, every `eval.every` iterations and at the end. With `checkpoint.best`
+those evaluations use the selection tasks alone, and the report tasks are evaluated before training and at the end with
+the chosen weights, so that no reported metric was used for the choice.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ class EvaluationSchedule:
         self._folder = folder
         self._listener = listener
         self._tracking = tracking
-        self._counted = {
-            (event_part(event.body), event.body["iteration"]) for event in folder.store.events("evaluation")
-        }
+        recorded = [event.body for event in folder.store.events("evaluation")]
+        self._counted = {(event_part(body), body["iteration"]) for body in recorded}
 
     @property
     def selection_evaluations(self) -> Sequence[Evaluation]:
@@ -51,11 +50,7 @@ class EvaluationSchedule:
         return ("report", "selection") if done == 0 else ("selection",)
 
     async def evaluate(self, part: EvalPart, done: int) -> None:
-        """Evaluate a part with the weights after `done` iterations.
-
-        Raises:
-            GuardStop: tools lost too many trajectories.
-        """
+        """Evaluate a part with the weights after `done` iterations. Raises GuardStop if tools lost too many."""
         config, store = self._session.config, self._folder.store
         self._listener.on_rollouts_start("eval", done, len(self._tasks[part]) * config.eval.samples)
         evaluation = await evaluate(

@@ -1,16 +1,20 @@
-"""Computes the figures of an iteration's trajectories."""
+"""Computes the figures of an iteration's trajectories and experience."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import add
+from typing import TypeVar
 
 import numpy as np
 
+from mappa_core.experience import Experience
 from mappa_core.records import Trajectory, Verdict
-from mappa_core.store.iteration_report import CoachFigures, OutcomeFigures, VerdictCount
+from mappa_core.store.iteration_report import CoachFigures, OutcomeFigures, Staleness, VerdictCount
+
+T = TypeVar("T")
 
 
 def measure_outcomes(trajectories: Sequence[Trajectory], metric: str, figures: Sequence[str]) -> OutcomeFigures:
@@ -26,10 +30,8 @@ def measure_strata(
     trajectories: Sequence[Trajectory], metric: str, figures: Sequence[str]
 ) -> dict[str, OutcomeFigures]:
     """Outcome figures within each stratum of tasks."""
-    parts: dict[str, list[Trajectory]] = {}
-    for one in trajectories:
-        parts.setdefault(one.task.stratum, []).append(one)
-    return {stratum: measure_outcomes(parts[stratum], metric, figures) for stratum in sorted(parts)}
+    parts = _group(trajectories, lambda one: one.task.stratum)
+    return {stratum: measure_outcomes(part, metric, figures) for stratum, part in parts.items()}
 
 
 def count_retried_calls(trajectories: Sequence[Trajectory]) -> int:
@@ -45,17 +47,35 @@ def count_verdicts(trajectories: Sequence[Trajectory]) -> CoachFigures:
     missing = [verdict for verdict in verdicts if verdict.score is None]
     return CoachFigures(
         total=_count(verdicts),
-        by_agent=_counts(verdicts, lambda verdict: agent_of[verdict.step]),
-        by_coach=_counts(verdicts, lambda verdict: verdict.coach),
+        by_agent={name: _count(part) for name, part in _group(verdicts, lambda one: agent_of[one.step]).items()},
+        by_coach={name: _count(part) for name, part in _group(verdicts, lambda one: one.coach).items()},
         reasons=Counter(f"{verdict.status}: {verdict.error or verdict.reasoning}" for verdict in missing),
     )
 
 
-def _counts(verdicts: Sequence[Verdict], key: Callable[[Verdict], str]) -> dict[str, VerdictCount]:
-    parts: dict[str, list[Verdict]] = {}
-    for verdict in verdicts:
-        parts.setdefault(key(verdict), []).append(verdict)
-    return {name: _count(part) for name, part in sorted(parts.items())}
+def measure_staleness(experience: Experience, iteration: int, *, max_staleness: int) -> Staleness | None:
+    """Mean and maximum staleness over tokens, in updates behind the learners' version `iteration`; None without tokens.
+
+    Raises RuntimeError if a version is older than `max_staleness` updates or of the future: a bug of loop or engine.
+    """
+    if not len(experience.tokens):
+        return None
+    age = iteration - experience.version.astype(np.int64)
+    wrong = np.flatnonzero((age < 0) | (age > max_staleness))
+    if len(wrong):
+        step = experience.steps[experience.row_of_token[wrong[0]]]
+        raise RuntimeError(
+            f"step {step} was sampled by version {experience.version[wrong[0]]} of its weights, and learners of "
+            f"version {iteration} may learn from those of {max(0, iteration - max_staleness)} to {iteration}"
+        )
+    return Staleness(mean=float(age.mean()), max=float(age.max()))
+
+
+def _group(members: Iterable[T], key: Callable[[T], str]) -> dict[str, list[T]]:
+    parts: dict[str, list[T]] = {}
+    for one in members:
+        parts.setdefault(key(one), []).append(one)
+    return dict(sorted(parts.items()))
 
 
 def _count(verdicts: Sequence[Verdict]) -> VerdictCount:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.protocols import Provider, Split
@@ -12,24 +11,20 @@ from mappa_core.rollout.counterfactual import CounterfactualBound
 from mappa_core.store.iteration_report import IterationReport
 
 
-class Listener(Protocol):
-    """Callbacks of a running training (progress output)."""
+class Listener:
+    """Callbacks of a running training (progress output). All do nothing unless overridden."""
 
     def on_providers(self, providers: Sequence[Provider]) -> None:
         """The run is about to start; it will send what agents see and write to `providers`."""
-        ...
 
     def on_sandboxes(self, sandboxes: Mapping[str, Sandbox]) -> None:
         """The run is about to start; programs run in `sandboxes`, by tool name."""
-        ...
 
     def on_counterfactuals(self, extra: CounterfactualBound) -> None:
         """The run is about to start; `extra` bounds the counterfactual rollouts of every iteration."""
-        ...
 
     def on_rollouts_start(self, split: Split, done: int, rollouts: int) -> None:
         """The run waits for `rollouts` rollouts, after `done` iterations. Some may already have begun or finished."""
-        ...
 
     def on_rollout_end(self, trajectory: Trajectory) -> None: ...
 
@@ -38,26 +33,5 @@ class Listener(Protocol):
     def on_iteration_end(self, report: IterationReport) -> None: ...
 
 
-class NullListener:
+class NullListener(Listener):
     """A listener that does nothing."""
-
-    def on_providers(self, providers: Sequence[Provider]) -> None:
-        pass
-
-    def on_sandboxes(self, sandboxes: Mapping[str, Sandbox]) -> None:
-        pass
-
-    def on_counterfactuals(self, extra: CounterfactualBound) -> None:
-        pass
-
-    def on_rollouts_start(self, split: Split, done: int, rollouts: int) -> None:
-        pass
-
-    def on_rollout_end(self, trajectory: Trajectory) -> None:
-        pass
-
-    def on_evaluation_end(self, evaluation: Evaluation) -> None:
-        pass
-
-    def on_iteration_end(self, report: IterationReport) -> None:
-        pass

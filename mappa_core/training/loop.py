@@ -7,14 +7,18 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from structlog.contextvars import bound_contextvars
 
 from mappa_core.coaching.drift import DriftMonitor
+from mappa_core.credit.demonstrations import collect_demonstrations
 from mappa_core.errors import GuardStop
+from mappa_core.experience import Experience
 from mappa_core.records import Process, Trajectory
 from mappa_core.rollout.collector import raise_if_all_failed
+from mappa_core.rollout.counterfactual import CounterfactualCollector
 from mappa_core.rollout.tool_failures import guard_tool_failures
 from mappa_core.session import Session
 from mappa_core.store.agent_columns import summarize_agents
@@ -22,27 +26,18 @@ from mappa_core.store.checkpoint import POLICIES, BestCheckpoint, PolicyEntry
 from mappa_core.store.drift_report import AlarmKind, DriftReport
 from mappa_core.store.folder import RunFolder
 from mappa_core.store.iteration_report import CoachFigures, CounterfactualFigures, IterationReport
-from mappa_core.training.attach_demonstrations import attach_demonstrations
-from mappa_core.training.counterfactual_setup import build_counterfactual_collector
+from mappa_core.training import iteration_figures as figures
 from mappa_core.training.evaluation_schedule import EvaluationSchedule
 from mappa_core.training.guards import guard_spending, guard_verdicts
 from mappa_core.training.health import HealthMonitor, merge_policy_metrics, reward_spread
-from mappa_core.training.iteration_figures import (
-    count_retried_calls,
-    count_verdicts,
-    measure_outcomes,
-    measure_strata,
-)
 from mappa_core.training.listener import Listener
 from mappa_core.training.rollout_scheduler import RolloutScheduler
 from mappa_core.training.skipped_steps import SkippedSteps
-from mappa_core.training.staleness import measure_staleness
 from mappa_core.training.tracker_threads import TrackerThreads
 
 
 class TrainingLoop:
-    """Trains `session` from the last checkpoint in `folder`, or from the start. `evaluations` holds the evaluations so
-    far; `tracking` must have been started."""
+    """Trains `session` from the last checkpoint in `folder`, or from the start; `tracking` must have been started."""
 
     def __init__(self, session: Session, *, folder: RunFolder, listener: Listener, tracking: TrackerThreads) -> None:
         self.evaluations = EvaluationSchedule(session, folder=folder, listener=listener, tracking=tracking)
@@ -51,22 +46,18 @@ class TrainingLoop:
         self._store = folder.store
         self._estimator_state: Mapping[str, Any] = {}
         self._processes: tuple[Process, ...] = ()
-        self._drift = DriftMonitor(
-            session.config.coach.drift, strata=session.config.coach.strata, metric=session.workflow.metric
-        )
+        coach = session.config.coach
+        self._drift = DriftMonitor(coach.drift, strata=coach.strata, metric=session.workflow.metric)
         self._listener = listener
         self._tracking = tracking
         self._rollouts = RolloutScheduler(session, folder=folder, listener=listener, tracking=tracking)
         self._skipped_steps = SkippedSteps(folder, max_skipped=session.config.train.max_skipped)
         self._health_monitor = HealthMonitor(session.config.train.health)
-        self._counterfactuals = build_counterfactual_collector(session, folder, tracking)
+        self._counterfactuals = self._counterfactual_collector()
 
     async def run(self) -> None:
-        """Evaluate, train to the last iteration, evaluate again.
-
-        Raises:
-            GuardStop: a limit on missing verdicts, lost rollouts or cost was reached; a checkpoint was written.
-        """
+        """Evaluate, train to the last iteration, evaluate again. Raises GuardStop, after a checkpoint, if a limit on
+        missing verdicts, lost rollouts or cost is reached."""
         start = await self._restore()
         self._record_processes()
         for done in range(start + 1):
@@ -80,11 +71,29 @@ class TrainingLoop:
             await self._rollouts.close()
         await self._report_best()
 
+    def _counterfactual_collector(self) -> CounterfactualCollector | None:
+        """Build the collector of counterfactual rollouts; None if they are off."""
+        session, config = self._session, self._session.config
+        if config.credit.counterfactual.use == "none":
+            return None
+        return CounterfactualCollector(
+            session.team_for("train"),
+            config.credit.counterfactual,
+            default_actions=session.default_actions,
+            store=self._store,
+            recorder=self._tracking.recorder(self._store),
+            archive=self._folder.files,
+            concurrency=config.sampling.concurrency,
+            waves=session.deterministic,
+        )
+
     async def _finish(self, report: IterationReport) -> None:
         """Record an iteration, then guard, checkpoint and evaluate as due. The samplers keep its weights meanwhile, so
         an evaluation sees one version whatever is collected ahead."""
         config, done = self._session.config, report.iteration
-        self._record_iteration(report)
+        self._store.record_iteration(report)
+        self._tracking.log(report.iteration, report.metrics())
+        self._listener.on_iteration_end(report)
         if report.warnings:
             self._store.record_event("health", iteration=done, warnings=report.warnings)
         self._record_processes()
@@ -98,7 +107,6 @@ class TrainingLoop:
         await self._keep_best(done)
 
     def _record_processes(self) -> None:
-        """Record the processes of samplers and learners whenever they change."""
         processes = tuple(self._session.engine.processes)
         if processes != self._processes:
             self._processes = processes
@@ -134,7 +142,7 @@ class TrainingLoop:
             batch = await self._rollouts.take(iteration)
         trajectories = batch.trajectories
         raise_if_all_failed(trajectories)
-        coach = count_verdicts(trajectories)
+        coach = figures.count_verdicts(trajectories)
         async with self._checkpoint_on_stop(iteration):
             self._guard(iteration, trajectories, coach)
             trajectories, weighed = await self._with_counterfactuals(iteration, trajectories, clock)
@@ -143,8 +151,8 @@ class TrainingLoop:
                 one.learn(trajectories)
             drift = self._drift.observe(trajectories)
             experience = session.experience_builder.build(trajectories)
-            experience, corrected = attach_demonstrations(session, experience, trajectories)
-        stale = measure_staleness(experience, iteration, max_staleness=session.engine.max_staleness)
+            experience, corrected = self._with_demonstrations(experience, trajectories)
+        stale = figures.measure_staleness(experience, iteration, max_staleness=session.engine.max_staleness)
         with clock.phase("score"):
             experience = await session.engine.score(experience)
         with clock.phase("credit"):
@@ -163,14 +171,14 @@ class TrainingLoop:
         measures = session.workflow.metric, session.workflow.figures
         return IterationReport(
             iteration=iteration + 1,
-            outcomes=measure_outcomes(trajectories, *measures),
-            strata=measure_strata(trajectories, *measures),
+            outcomes=figures.measure_outcomes(trajectories, *measures),
+            strata=figures.measure_strata(trajectories, *measures),
             rollouts=len(trajectories),
             late=batch.late,
             joined=batch.joined,
             staleness=stale,
             failed_rollouts=Counter(one.error.kind for one in trajectories if one.error is not None),
-            retried_calls=count_retried_calls(trajectories),
+            retried_calls=figures.count_retried_calls(trajectories),
             tokens=len(experience.tokens),
             agents=summarize_agents(tuple(session.workflow.agents), trajectories),
             coach=coach,
@@ -183,7 +191,6 @@ class TrainingLoop:
         )
 
     def _guard(self, iteration: int, trajectories: Sequence[Trajectory], coach: CoachFigures) -> None:
-        """Raise GuardStop if the spending cap or the limit on lost rollouts or missing verdicts is reached."""
         config, what = self._session.config, f"iteration {iteration + 1}"
         guard_spending(self._session.team.ledger)
         guard_tool_failures(trajectories, what, max_share=config.train.max_tool_failure_share)
@@ -192,22 +199,39 @@ class TrainingLoop:
     async def _with_counterfactuals(
         self, iteration: int, trajectories: tuple[Trajectory, ...], clock: PhaseTimer
     ) -> tuple[tuple[Trajectory, ...], CounterfactualFigures | None]:
-        """Attach counterfactuals to the trajectories, if they are on; return the trajectories and figures."""
+        """Attach counterfactuals to the trajectories, if they are on."""
         if self._counterfactuals is None:
             return trajectories, None
         with clock.phase("counterfactuals"):
             weighed = await self._counterfactuals.collect(iteration, trajectories)
         raise_if_all_failed(weighed.rollouts)
-        guard_tool_failures(
-            weighed.rollouts,
+        what, max_share = (
             f"the counterfactuals of iteration {iteration + 1}",
-            max_share=self._session.config.train.max_tool_failure_share,
+            self._session.config.train.max_tool_failure_share,
         )
+        guard_tool_failures(weighed.rollouts, what, max_share=max_share)
         return weighed.trajectories, weighed.figures
+
+    def _with_demonstrations(
+        self, experience: Experience, trajectories: Sequence[Trajectory]
+    ) -> tuple[Experience, Mapping[str, int]]:
+        """Attach the coaches' corrections for the supervised term, if it is on; count corrections by fate."""
+        config, team = self._session.config, self._session.team
+        if not config.train.supervised.weight:
+            return experience, {}
+        demonstrations = collect_demonstrations(
+            experience,
+            trajectories,
+            config.coach.reward,
+            config.train.supervised,
+            encode=lambda policy, text: team.samplers[policy].encode(text),
+            max_tokens={agent: sampling.max_tokens for agent, sampling in team.sampling.items()},
+            saw_truth=team.reference_for,
+        )
+        return replace(experience, demonstrations=demonstrations.demonstrations), demonstrations.counts
 
     @asynccontextmanager
     async def _checkpoint_on_stop(self, done: int) -> AsyncIterator[None]:
-        """Write a checkpoint of `done` iterations before a GuardStop propagates."""
         try:
             yield
         except GuardStop as why:
@@ -230,22 +254,14 @@ class TrainingLoop:
                 )
 
     def _correct_if_configured(self, kinds: Collection[AlarmKind]) -> None:
-        """Activate the coaches' bias correction, if the config says so for an alarm of one of `kinds`."""
+        """Activate the coaches' bias correction, if `coach.drift` says so for one of `kinds`."""
         if "correct" in {getattr(self._session.config.coach.drift, kind) for kind in kinds}:
             for coach in self._session.coaches:
                 coach.activate()
 
-    def _record_iteration(self, report: IterationReport) -> None:
-        self._store.record_iteration(report)
-        self._tracking.log(report.iteration, report.metrics())
-        self._listener.on_iteration_end(report)
-
     async def _checkpoint(self, done: int) -> None:
-        coach = {
-            "coaches": [coach.state_dict() for coach in self._session.coaches],
-            "drift": self._drift.state_dict(),
-        }
         checkpoints, session = self._folder.checkpoints, self._session
+        coach = {"coaches": [one.state_dict() for one in session.coaches], "drift": self._drift.state_dict()}
         with checkpoints.new_checkpoint(
             done,
             seed=session.config.seed,

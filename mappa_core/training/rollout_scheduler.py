@@ -18,8 +18,8 @@ from mappa_core.training.task_sampler import TaskSampler
 from mappa_core.training.tracker_threads import TrackerThreads
 
 GATHERED_EVENT = "gathered"
-"""Event that lists, if stragglers are allowed, the trajectories that an iteration left to a later one (`late`) and
-those that it took from earlier ones (`joined`). It is written before the iteration is learned from."""
+"""Event, written before an iteration is learned from if stragglers are allowed: the trajectories that it left to a
+later one (`late`) and those that it took from earlier ones (`joined`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,8 +39,8 @@ class SampleGroup:
         self.jobs = jobs
         self.iteration = jobs[0].iteration
         self.finished: dict[str, Trajectory] = {}
+        # Oldest version of the weights that may have sampled for the group; None before it has begun.
         self.oldest_version: int | None = None
-        """Oldest version of the weights that may have sampled any of them; None before one has begun."""
 
     @property
     def is_complete(self) -> bool:
@@ -52,11 +52,9 @@ class SampleGroup:
 
     @property
     def trajectories(self) -> list[Trajectory]:
-        """Finished trajectories, in the order of their jobs."""
         return [self.finished[name] for name in self.trajectory_ids if name in self.finished]
 
     def add_version(self, version: int) -> None:
-        """Note that weights of this version sample for the group."""
         self.oldest_version = version if self.oldest_version is None else min(self.oldest_version, version)
 
 
@@ -64,12 +62,11 @@ class RolloutScheduler:
     """Collects the trajectories of a run's iterations, at most `max_staleness` iterations ahead.
 
     `take(k)` is called when the samplers have version k of the weights (k updates), and starts iterations k to
-    k + `max_staleness`. Iteration i therefore begins with version i - `max_staleness` or later, which is the oldest
-    that its update may learn from. Without staleness every iteration starts when it is taken.
+    k + `max_staleness`. So iteration i begins with version i - `max_staleness`, the oldest that its update may learn
+    from, or later.
 
     With `straggler_share` an iteration leaves unfinished tasks to the next one, as long as their trajectories are at
-    most that share of its own and stay within the staleness bound there. The samples of a task stay together, so one
-    unfinished trajectory holds back all of its task.
+    most that share of its own and stay within the staleness bound there. The samples of a task stay together.
     """
 
     def __init__(self, session: Session, *, folder: RunFolder, listener: Listener, tracking: TrackerThreads) -> None:
@@ -104,11 +101,8 @@ class RolloutScheduler:
         self._changed = asyncio.Event()
 
     async def take(self, iteration: int) -> IterationBatch:
-        """Wait for the trajectories that `iteration` learns from. Iterations are taken in order, beginning with the
-        first one after a start or resume.
-
-        Raises:
-            MappaError: the run itself is at fault, in this iteration or one that is collected ahead.
+        """Wait for the trajectories that `iteration` learns from. Iterations are taken in order, from the first one
+        after a start or resume. Raises MappaError if the run itself is at fault, also in one that is collected ahead.
         """
         self._version = iteration
         self._start_allowed(iteration)
@@ -177,7 +171,6 @@ class RolloutScheduler:
         self._changed.set()
 
     def _announce(self, iteration: int) -> None:
-        """Report to the listener how many rollouts are due, and those that are already finished."""
         due = [one for one in self._waiting if one.iteration <= iteration]
         self._listener.on_rollouts_start("train", iteration, sum(len(one.jobs) for one in due))
         for one in due:
@@ -208,7 +201,7 @@ class RolloutScheduler:
         return following < self._iterations and following - oldest_version <= self._staleness
 
     async def _wait_for(self, choose: Callable[[], set[SampleGroup] | None]) -> set[SampleGroup]:
-        """Wait until `choose` returns groups. Errors of collecting tasks are raised here."""
+        """Wait until `choose` returns groups, or raise an error of a collecting task."""
         while True:
             self._changed.clear()
             for task in self._tasks:
@@ -221,7 +214,6 @@ class RolloutScheduler:
 
 
 def _weight_versions(steps: Sequence[Step], trained: Collection[str]) -> Iterator[int]:
-    """Versions of the trained policies' weights that sampled `steps`."""
     for step in steps:
         if step.policy in trained:
             yield from (span.version for span in step.completion.versions)

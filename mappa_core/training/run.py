@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
 from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from platform import python_version
 from typing import Any, TypeVar
@@ -22,11 +23,11 @@ from mappa_core.errors import EngineLost, GuardStop, RunError
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.plugins import Registry, load_plugins
 from mappa_core.protocols import Ending, TrackedRun
+from mappa_core.rollout.counterfactual import CounterfactualBound, bound_counterfactuals
 from mappa_core.session import Session, attach_coaches, open_session, record_session_events
 from mappa_core.session.warm_start import resolve_starts
 from mappa_core.store.folder import CONFIG, RunFolder, open_checkpoints
 from mappa_core.store.summary import Seconds, Summary, write_summary
-from mappa_core.training.counterfactual_setup import counterfactual_bound
 from mappa_core.training.listener import Listener, NullListener
 from mappa_core.training.loop import TrainingLoop
 from mappa_core.training.summary import build_summary
@@ -67,23 +68,16 @@ class Run:
         config: Sequence[Path] = (),
         registry: Registry | None = None,
     ) -> Run:
-        """Compose a run of `plugin/recipe`, overridden by `config` files and `key=value` settings.
-
-        Raises:
-            ConfigError, PluginError: a name or value is unknown, of the wrong type, or not installed.
-        """
+        """Compose a run of `plugin/recipe`, overridden by `config` files and `key=value` settings. Raises ConfigError
+        or PluginError if a name or value is unknown, of the wrong type, or not installed."""
         registry = registry or load_plugins()
-        words = (*settings, *(() if seed is None else (f"seed={seed}",)))
-        composed = compose(registry, recipe=recipe, config_files=config, overrides=words)
-        return cls(composed, registry)
+        words = settings if seed is None else (*settings, f"seed={seed}")
+        return cls(compose(registry, recipe=recipe, config_files=config, overrides=words), registry)
 
     @classmethod
     def resume(cls, folder: Path, *settings: str, registry: Registry | None = None) -> Run:
-        """Resume the run in `folder` from its last checkpoint, replaying what was recorded after it.
-
-        Raises:
-            ConfigError: a setting would change finished work; the difference is shown.
-        """
+        """Resume the run in `folder` from its last checkpoint, replaying what was recorded after it. Raises
+        ConfigError, with the difference, if a setting would change finished work."""
         registry = registry or load_plugins()
         stored = restore(registry, folder / CONFIG)
         composed = restore(registry, folder / CONFIG, settings)
@@ -96,18 +90,14 @@ class Run:
         Raises:
             InputError: before anything is written.
             GuardStop: a guard stopped the run, or its engine was lost too often; the run can be resumed.
-            RunError: the storage failed, for example on a full disk; earlier records are kept, and the run can be
-                resumed.
+            RunError: the storage failed, as on a full disk; what was recorded is kept, and the run can be resumed.
         """
         self.composed.require_installed()
         return run_to_end(self._train(listener or NullListener()))
 
     def check(self) -> str:
-        """Build everything and load models and tasks, as `train` would; describe the result in one sentence.
-
-        Raises:
-            InputError: any that `train` would raise before its first rollout.
-        """
+        """Build everything and load models and tasks; describe the result in one sentence. Raises any InputError that
+        `train` would raise before its first rollout."""
         self.composed.require_installed()
         return run_to_end(self._check())
 
@@ -119,12 +109,9 @@ class Run:
             return f"ready: {agents}; {len(train)} training and {len(held_out)} held-out tasks{cages}"
 
     async def _train(self, listener: Listener) -> TrainResult:
-        """Train to the end. When a process of the engine is lost, close everything and resume the run from its last
-        checkpoint and its records."""
+        """Train to the end. When a process of the engine is lost, close everything and resume the run."""
         clock, max_restarts = Stopwatch(), self.composed.config.train.max_restarts
-        number = 0
-        while True:
-            number += 1
+        for number in count(1):
             try:
                 return await self._attempt(listener, clock)
             except EngineLost as lost:
@@ -138,6 +125,7 @@ class Run:
                         f"{lost}\nWhat was recorded is there: {self.folder}"
                     ) from lost
                 log.warning("run.restarts", number=number, max_restarts=max_restarts, error=str(lost))
+        raise AssertionError("count does not end")
 
     async def _attempt(self, listener: Listener, clock: Stopwatch) -> TrainResult:
         async with AsyncExitStack() as opened:
@@ -153,8 +141,8 @@ class Run:
                 folder.store.record_event("versions", packages={"python": python_version(), **self._registry.versions})
                 listener.on_providers(session.providers)
                 listener.on_sandboxes(session.sandboxes)
-                if (extra := counterfactual_bound(session)) is not None:
-                    listener.on_counterfactuals(extra)
+                if session.config.credit.counterfactual.use != "none":
+                    listener.on_counterfactuals(_bound_counterfactuals(session))
                 tracking = TrackerThreads(session.trackers)
                 loop = TrainingLoop(session, folder=folder, listener=listener, tracking=tracking)
                 status: Ending = "failed"
@@ -166,18 +154,15 @@ class Run:
                     status = "stopped"
                     raise
                 except RunError as error:
-                    there = f"What was recorded before is there: go on by --resume {folder.path}"
-                    raise RunError(f"{error}\n{there}") from error
+                    raise RunError(
+                        f"{error}\nWhat was recorded before is there: go on by --resume {folder.path}"
+                    ) from error
                 finally:
                     # Close the session before reading the clock: CPU time of children counts only once they have ended.
                     await opened.aclose()
                     summary = replace(self._blank_summary(), status=status, seconds=clock.seconds())
-                    summary = build_summary(
-                        summary,
-                        folder.store,
-                        loop.evaluations.report_evaluations,
-                        loop.evaluations.selection_evaluations,
-                    )
+                    reported, selections = loop.evaluations.report_evaluations, loop.evaluations.selection_evaluations
+                    summary = build_summary(summary, folder.store, reported, selections)
                     with nullcontext() if status == "done" else suppress(RunError):  # keep the first error
                         try:
                             folder.store.flush()
@@ -185,9 +170,7 @@ class Run:
                         finally:
                             for trouble in tracking.close(status):
                                 folder.store.record_event("tracker", trouble=trouble)
-                return TrainResult(
-                    folder=folder.path, summary=summary, evaluations=tuple(loop.evaluations.report_evaluations)
-                )
+                return TrainResult(folder=folder.path, summary=summary, evaluations=tuple(reported))
 
     def _session(self) -> AbstractAsyncContextManager[Session]:
         """Open the session of this run; policies start from `policies.*.from` as long as it has no checkpoint."""
@@ -236,25 +219,20 @@ class Run:
         )
 
 
+def _bound_counterfactuals(session: Session) -> CounterfactualBound:
+    """Upper bound of what counterfactual rollouts add to every iteration."""
+    config, turns = session.config, session.workflow.max_turns
+    max_tokens = {agent: sampling.max_tokens for agent, sampling in session.team.sampling.items()}
+    return bound_counterfactuals(
+        config.credit.counterfactual, turns, max_tokens, config.train.prompts * config.train.samples
+    )
+
+
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end; use a new thread if this one has a running event loop (a notebook)."""
     if not _inside_event_loop():
         return asyncio.run(work)
-    outcome: list[T] = []
-    failure: list[BaseException] = []
-
-    def work_in_thread() -> None:
-        try:
-            outcome.append(asyncio.run(work))
-        except BaseException as error:  # noqa: BLE001 - handed over to the caller's thread
-            failure.append(error)
-
-    thread = threading.Thread(target=work_in_thread, name="mappa-run")
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return outcome[0]
+    return ThreadPoolExecutor(1, thread_name_prefix="mappa-run").submit(asyncio.run, work).result()
 
 
 def _inside_event_loop() -> bool:

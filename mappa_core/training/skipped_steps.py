@@ -22,35 +22,24 @@ SKIPPED = "skipped"
 
 DEMONSTRATIONS = "demonstrations"
 PolicyMetrics = Mapping[str, Mapping[str, float]]
-"""Metrics by policy of one iteration."""
 
 log = structlog.get_logger()
 
 
 class SkippedSteps:
-    """Saves the rows of skipped steps, and stops a run after `max_skipped` skipped steps of a policy in a row.
-
-    An engine reports how many steps of an iteration it took and skipped, not their order: the skipped ones count as the
-    last.
-    """
+    """Saves the rows of skipped steps, and stops a run after `max_skipped` skipped steps of a policy in a row. Engines
+    do not report the order of an iteration's steps: the skipped ones count as the last."""
 
     def __init__(self, folder: RunFolder, *, max_skipped: int) -> None:
         self._path = folder.path / SKIPPED
         self._store = folder.store
         self._max_skipped = max_skipped
 
-    def save(
-        self,
-        iteration: int,
-        policies: PolicyMetrics,
-        experience: Experience,
-        advantages: Advantages,
-    ) -> None:
+    def save(self, iteration: int, policies: PolicyMetrics, experience: Experience, advantages: Advantages) -> None:
         """Write the rows of each policy that skipped steps of `iteration`, from 1, to `skipped/000012-POLICY.npz`.
 
-        The file holds every column of its Experience, those of its demonstrations as `demonstrations.row` and so on,
-        and `advantages` and `value_targets`, under their names.
-        Raises RunError if the storage fails.
+        The file holds every column of its Experience by name, those of its demonstrations as `demonstrations.row` and
+        so on, `advantages` and `value_targets`. Raises RunError if the storage fails.
         """
         for policy, steps in _skipped(policies).items():
             file = self._path / f"{iteration:06d}-{policy}.npz"
@@ -58,10 +47,9 @@ class SkippedSteps:
             with storage_errors(file):
                 self._path.mkdir(exist_ok=True)
             write_atomic(file, _archive(experience, advantages, rows))
-            self._store.record_event(
-                SKIPPED, iteration=iteration, policy=policy, steps=steps, file=f"{SKIPPED}/{file.name}"
-            )
-            log.warning("update.skipped", iteration=iteration, policy=policy, steps=steps, kept=str(file))
+            skipped = {"iteration": iteration, "policy": policy, "steps": steps}
+            self._store.record_event(SKIPPED, **skipped, file=f"{SKIPPED}/{file.name}")
+            log.warning("update.skipped", **skipped, kept=str(file))
 
     def guard(self, iteration: int, policies: PolicyMetrics) -> None:
         """Raise GuardStop if a policy reached the limit in `iteration`, whose metrics are in the store."""
@@ -89,18 +77,15 @@ def count_consecutive_skips(iterations: Sequence[PolicyMetrics], policy: str) ->
 
 
 def _skipped(policies: PolicyMetrics) -> dict[str, int]:
-    """Number of skipped steps of each policy that skipped any."""
+    """Skipped steps of each policy that skipped any."""
     return {policy: int(count) for policy, metrics in policies.items() if (count := metrics.get("skipped"))}
 
 
 def _archive(experience: Experience, advantages: Advantages, rows: Any) -> bytes:
     """Rows of an experience as an .npz file; strings are text arrays, so that it loads without pickle."""
     part = select_rows(experience, rows)
-    columns = {
-        column.name: getattr(part, column.name) for column in fields(Experience) if column.name != DEMONSTRATIONS
-    }
-    if part.demonstrations is not None:
-        given = part.demonstrations
+    columns = {one.name: getattr(part, one.name) for one in fields(part) if one.name != DEMONSTRATIONS}
+    if (given := part.demonstrations) is not None:
         columns |= {f"{DEMONSTRATIONS}.{one.name}": getattr(given, one.name) for one in fields(given)}
     tokens = element_indices(experience.offsets, rows)
     columns["advantages"] = advantages.advantages[tokens]

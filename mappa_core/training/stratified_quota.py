@@ -8,12 +8,11 @@ from collections.abc import Sequence
 class StratifiedQuota:
     """Quotas for draws of `draw` members from strata of `sizes`.
 
-    A stratum's share of a draw is `draw * size / sum(sizes)`. Every draw takes the share rounded down or up, and so do
-    all draws so far together, of their sum. Hence after as many members as there are, each stratum was taken exactly.
+    A stratum's share of a draw is `draw * size / sum(sizes)`. Every draw takes it rounded down or up, and all draws so
+    far their sum likewise. Hence after as many members as there are, each stratum was taken exactly.
 
-    This is Pfair scheduling: strata are tasks whose weight is the fraction of their share, members beyond the whole
-    part are quanta, draws are slots. PD2 (Anderson and Srinivasan 2004) computes such a schedule draw by draw, without
-    lookahead.
+    This is Pfair scheduling by PD2 (Anderson and Srinivasan 2004), draw by draw without lookahead: strata are tasks
+    whose weight is the fraction of their share, members beyond the whole part are quanta, draws are slots.
     """
 
     def __init__(self, sizes: Sequence[int], draw: int) -> None:
@@ -23,7 +22,7 @@ class StratifiedQuota:
         self._quanta = [(0,) * len(sizes)]
 
     def taken_before(self, draw: int) -> tuple[int, ...]:
-        """Number of members of each stratum taken before draw number `draw`, counted from 0."""
+        """Members of each stratum taken before draw number `draw`, counted from 0."""
         while len(self._quanta) <= draw:
             self._quanta.append(self._next(len(self._quanta) - 1))
         return tuple(draw * whole + quanta for whole, quanta in zip(self._whole, self._quanta[draw], strict=True))
@@ -39,9 +38,8 @@ class StratifiedQuota:
         return tuple(quanta + (stratum in chosen) for stratum, quanta in enumerate(had))
 
     def _urgency(self, fraction: int, had: int, slot: int) -> tuple[int, int, int] | None:
-        """Sort key of a stratum that had `had` quanta, the most urgent first: the deadline of the next quantum, whether
-        its window overlaps the following one, and the group deadline of heavy strata. None if its window has not
-        begun."""
+        """Sort key, most urgent first: deadline of the next quantum after `had`, whether its window overlaps the
+        following one, group deadline of heavy strata. None if its window has not begun."""
         total = self._total
         if had * total // fraction > slot:
             return None
@@ -53,5 +51,4 @@ class StratifiedQuota:
 
 
 def _ceil_div(number: int, by: int) -> int:
-    """The quotient, rounded up."""
     return -(-number // by)

@@ -22,8 +22,8 @@ from mappa_core.store.writer import Store
 def build_summary(
     summary: Summary, store: Store, evaluations: Sequence[Evaluation], selections: Sequence[Evaluation] = ()
 ) -> Summary:
-    """Complete `summary` with the metrics of all recorded iterations and of the first and last of `evaluations`.
-    `selections` are evaluations on the tasks that chose the best checkpoint."""
+    """Complete `summary` from the records and the first and last of `evaluations`; `selections` chose the best
+    checkpoint."""
     iterations = store.iterations()
     return replace(
         summary,
@@ -77,7 +77,6 @@ def _stratum_summary(before: Evaluation, after: Evaluation | None) -> StratumSum
 
 
 def _metric_and_figures(before: Evaluation, after: Evaluation | None) -> tuple[FigureSummary, dict[str, FigureSummary]]:
-    """Summaries of the metric, and of the further figures by name."""
     by_name = {
         name: _figure_summary(before.with_metric(name), after.with_metric(name) if after else None)
         for name in before.measures
@@ -87,9 +86,7 @@ def _metric_and_figures(before: Evaluation, after: Evaluation | None) -> tuple[F
 
 def _figure_summary(before: Evaluation, after: Evaluation | None) -> FigureSummary:
     return FigureSummary(
-        before=before.interval,
-        after=after.interval if after else None,
-        gain=after.gain_over(before) if after else None,
+        before=before.interval, after=after.interval if after else None, gain=after.gain_over(before) if after else None
     )
 
 

@@ -14,8 +14,7 @@ from mappa_core.training.stratified_quota import StratifiedQuota
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """All tasks, by number: the `order` in which those of each stratum are taken, and the `rank` of each within an
-    iteration."""
+    """All tasks, by number: the `order` within each stratum, and the `rank` of each within an iteration."""
 
     order: Sequence[Sequence[int]]
     rank: Mapping[int, int]
@@ -23,10 +22,8 @@ class Epoch:
 
 class TaskSampler:
     """Samples tasks in epochs of random order, every task once per epoch. An iteration that an epoch does not fill
-    continues with the next epoch, which begins with other tasks, so that no iteration holds a task twice.
-
-    `stratified`: every iteration holds its share of every stratum, rounded down or up.
-    """
+    continues with the next, which begins with other tasks, so that no iteration holds a task twice. If `stratified`,
+    every iteration holds its share of every stratum, rounded down or up."""
 
     def __init__(self, tasks: Sequence[Task], *, prompts: int, seed: int, stratified: bool = False) -> None:
         if len(tasks) < prompts:

@@ -17,10 +17,8 @@ from mappa_core.rollout.team import Recorder
 
 log = structlog.get_logger()
 
-MAX_QUEUED = 10_000
-"""Maximum queue of actions, verdicts and rollouts per tracker; later ones are dropped. Metrics never are."""
-CLOSE_TIMEOUT_S = 60.0
-"""Seconds that all trackers together have to empty their queues when the run ends."""
+MAX_QUEUED = 10_000  # actions, verdicts and rollouts per tracker; later ones are dropped. Metrics never are.
+CLOSE_TIMEOUT_S = 60.0  # for all trackers together to empty their queues when the run ends
 _START, _LOG, _CLOSE = "start", "log", "close"
 
 
@@ -50,13 +48,11 @@ class TrackerThreads:
         self._listeners = [_TrackerThread(name, tracker, max_queued) for name, tracker in trackers]
 
     def start(self, run: TrackedRun) -> None:
-        """Start the threads: the run begins or resumes."""
         for one in self._listeners:
             one.thread.start()
             one.send(_START, run)
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Send the metrics after `iteration` iterations."""
         for one in self._listeners:
             one.send(_LOG, iteration, metrics)
 
@@ -65,7 +61,7 @@ class TrackerThreads:
         return _TrackedRecorder(store, self) if any(one.reads_records for one in self._listeners) else store
 
     def send_record(self, call: str, *what: Any) -> None:
-        """Send something just recorded; `call` is the tracker's method for it."""
+        """Send a record; `call` is the tracker's method for it."""
         ended = time.time()
         for one in self._listeners:
             if one.reads_records:
@@ -100,10 +96,8 @@ class _TrackerThread:
     @property
     def reads_records(self) -> bool:
         """Whether the tracker reads actions, verdicts or rollouts, and not only metrics."""
-        return any(
-            getattr(getattr(self._tracker, call), "__func__", None) is not getattr(Tracker, call)
-            for call in ("action", "verdict", "rollout")
-        )
+        methods = {call: getattr(self._tracker, call) for call in ("action", "verdict", "rollout")}
+        return any(getattr(one, "__func__", None) is not getattr(Tracker, call) for call, one in methods.items())
 
     def send(self, call: str, *what: Any) -> None:
         self._calls.put((call, what))
@@ -115,16 +109,11 @@ class _TrackerThread:
             self._dropped += 1
 
     def problem(self) -> TrackerProblem | None:
-        """What the tracker missed; None if nothing."""
         busy = self.thread.is_alive()
         if not (self._failures or self._dropped or busy):
             return None
         return TrackerProblem(
-            tracker=self._name,
-            failures=self._failures,
-            error=self._error,
-            dropped=self._dropped,
-            left_busy=busy,
+            tracker=self._name, failures=self._failures, error=self._error, dropped=self._dropped, left_busy=busy
         )
 
     def _work(self) -> None:
@@ -137,7 +126,7 @@ class _TrackerThread:
             started = started and (works or call != _START)
 
     def _call(self, call: str, what: tuple[Any, ...]) -> bool:
-        """Call a method of the tracker; return whether it succeeded. No exception of a tracker gets past this point."""
+        """Call a method of the tracker; return whether it succeeded. No exception gets past this point."""
         try:
             getattr(self._tracker, call)(*what)
         # Also SystemExit and KeyboardInterrupt: the thread belongs to the tracker alone.

@@ -113,7 +113,7 @@ def test_too_many_skipped_steps_in_a_row_stop_the_run_with_a_checkpoint(start, t
 
 def test_a_step_that_was_taken_ends_a_row_and_an_iteration_without_rows_does_not():
     def iteration(taken, skipped):
-        return {"policy/a/steps": taken, "policy/a/skipped": skipped}
+        return {"a": {"steps": taken, "skipped": skipped}}
 
     assert count_consecutive_skips([iteration(0, 2), iteration(0, 1)], "a") == 3
     assert count_consecutive_skips([iteration(0, 2), iteration(1, 1)], "a") == 1
