@@ -21,13 +21,11 @@ USED = "used"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CollectedDemonstrations:
-    """Demonstrations of an iteration. `counts` holds the number of corrections that were `used`, or skipped by reason.
-
-    Reasons: `no_row` (the policy is not trained), `no_reward` (the row has weight 0), `score` (above `max_score`),
+    """Demonstrations of an iteration, with `counts` of the corrections that were `used`, or skipped by reason:
+    `no_row` (the policy is not trained), `no_reward` (the row has weight 0), `score` (above `max_score`),
     `truth` (the coach saw the ground truth, which the settings exclude), `same` (identical to the action), `thinking`
     (the agent thinks before it acts, a correction does not), `unwritable` (the policy cannot reproduce the text
-    exactly), `too_long` (for the agent).
-    """
+    exactly), `too_long` (for the agent)."""
 
     demonstrations: Demonstrations
     counts: Mapping[str, int]

@@ -118,13 +118,10 @@ class DifferenceShaper:
         self._options = options
 
     def __call__(self, trajectory: Trajectory, rewards: Rewards) -> Rewards:
-        pairs = zip(trajectory.steps, rewards, strict=True)
-        return tuple(self._reward(trajectory, step, reward) for step, reward in pairs)
-
-    def _reward(self, trajectory: Trajectory, step: Step, reward: float | None) -> float | None:
-        o, credit = self._options, counterfactual_credit(trajectory, step.position, self._options.metric).value
-        own = 0.0 if o.process_weight == 0 else reward
-        return None if credit is None or own is None else o.weight * credit + o.process_weight * own
+        o = self._options
+        values = [counterfactual_credit(trajectory, step.position, o.metric).value for step in trajectory.steps]
+        pairs = zip(values, (0.0,) * len(rewards) if o.process_weight == 0 else rewards, strict=True)
+        return tuple(None if c is None or r is None else o.weight * c + o.process_weight * r for c, r in pairs)
 
 
 @dataclass

@@ -25,22 +25,18 @@ from mappa_core.store.summary import Interval
 class Evaluation:
     """Results on tasks after `iteration` updates.
 
-    `values` (n problems, samples) holds the workflow's metric. A trajectory that the team did not finish (a prompt
-    that does not fit, a workflow that raised) counts 0, as an unsolved problem; a trajectory that was lost to a tool
-    failure, or not played, is NaN and left out. `failures` counts both by kind.
-
-    `finished` (n, samples) says which trajectories the team finished, and `answers` holds their final answers in the
-    same order: None for one without a comparable answer.
-
-    `figures` holds the workflow's further metrics in the same way, NaN also if a metric is undefined for the problem.
-    `clusters` groups dependent problems (by data set); None: every problem is its own cluster.
+    `values` holds the workflow's metric. A trajectory that the team did not finish (a prompt that does not fit, a
+    workflow that raised) counts 0, as an unsolved problem; one that was lost to a tool failure, or not played, is NaN
+    and left out. `failures` counts both by kind. `answers` holds the final answers, None if not comparable. `figures`
+    holds the workflow's further metrics like `values`, NaN also if a metric is undefined for the problem. `clusters`
+    groups dependent problems (by data set); None: every problem is its own cluster.
     """
 
     iteration: int
     metric: str
     problems: tuple[str, ...]
     strata: tuple[str, ...]  # (n,)
-    values: Float64
+    values: Float64  # (n, samples)
     failures: Mapping[str, int]
     figures: Mapping[str, Float64] = field(default_factory=dict)
     clusters: tuple[str, ...] | None = None  # (n,)
@@ -51,16 +47,13 @@ class Evaluation:
     @property
     def raw(self) -> Evaluation:
         """The evaluation over finished trajectories only."""
-        if self.finished is None:
-            return self
-        return replace(self, values=np.where(self.finished, self.values, np.nan))
+        return self if self.finished is None else replace(self, values=np.where(self.finished, self.values, np.nan))
 
     @property
     def by_problem(self) -> Float64:
         """Mean of each problem's samples, (n,); NaN if all were lost."""
         known = np.isfinite(self.values)
-        count = known.sum(axis=1)
-        total = np.where(known, self.values, 0.0).sum(axis=1)
+        count, total = known.sum(axis=1), np.where(known, self.values, 0.0).sum(axis=1)
         means: Float64 = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
         return means
 
@@ -73,7 +66,7 @@ class Evaluation:
 
     @property
     def cluster_count(self) -> int | None:
-        """Number of clusters of problems; None if every problem is its own cluster."""
+        """Number of clusters, None if every problem is its own."""
         return None if self.clusters is None else len(set(self.clusters))
 
     @property
@@ -125,8 +118,8 @@ class Evaluation:
         return {f"{split}/{name}": float(value) for name, value in metrics.items()}
 
     def gain_over(self, before: Evaluation) -> Interval | None:
-        """Return the mean difference to `before` on the same problems, with its 95 % interval by cluster; None if no
-        problem has values in both."""
+        """Return the mean difference to `before`, with its 95 % interval by cluster; None if no problem has values in
+        both."""
         if self.problems != before.problems:
             raise ValueError("a gain is paired: both evaluations must be of the same problems")
         now, then = self.by_problem, before.by_problem
@@ -134,53 +127,37 @@ class Evaluation:
         return paired_gain(then[both], now[both], self._clusters_of(both)) if both.any() else None
 
     def _clusters_of(self, chosen: Bool) -> list[str] | None:
-        """Return the clusters of the problems of a mask `chosen` (n,)."""
-        if self.clusters is None:
-            return None
-        return [name for name, is_chosen in zip(self.clusters, chosen, strict=True) if is_chosen]
+        return None if self.clusters is None else [self.clusters[row] for row in np.flatnonzero(chosen)]
 
     def pass_at(self, k: int) -> float:
-        """Return pass@k: the chance that at least one of k samples is right, unbiased (Chen et al. 2021).
-
-        Raises:
-            ValueError: no problem has k samples.
-        """
-        chances = []
-        for row in self._problems_with(k):
-            right = self.values[row, self._valued_samples(row)] > 0.5
-            chances.append(pass_at_k(len(right), int(right.sum()), k))
-        return float(np.mean(chances))
+        """Return pass@k: the chance that at least one of k samples is right, unbiased (Chen et al. 2021). Raises
+        ValueError if no problem has k samples."""
+        return self._mean_at(k, lambda row, own: pass_at_k(len(own), int((self.values[row, own] > 0.5).sum()), k))
 
     def avg_at(self, k: int) -> float:
         """Return avg@k: the mean of k samples over the problems that have as many, estimated from all their samples.
         Raises like `pass_at`."""
-        return float(np.mean([self.values[row, self._valued_samples(row)].mean() for row in self._problems_with(k)]))
+        return self._mean_at(k, lambda row, own: float(self.values[row, own].mean()))
 
     def majority_at(self, k: int) -> float | None:
         """Return majority@k: the chance that the most frequent final answer of k samples is right, from all samples
         (see `majority_at_k`); None if the workflow has no comparable answers. Raises like `pass_at`."""
-        if self.answers is None:
+        if (answers := self.answers) is None:
             return None
-        chances = []
-        for row in self._problems_with(k):
-            own = self._valued_samples(row)
-            chances.append(majority_at_k([self.answers[row][at] for at in own], self.values[row, own].tolist(), k))
-        return float(np.mean(chances))
+        return self._mean_at(
+            k, lambda row, own: majority_at_k([answers[row][at] for at in own], self.values[row, own].tolist(), k)
+        )
 
-    def _valued_samples(self, row: int) -> Int64:
-        """Return the samples of a problem that have a value."""
-        return np.flatnonzero(np.isfinite(self.values[row]))
-
-    def _problems_with(self, k: int) -> list[int]:
-        """Return the problems with at least k samples."""
-        rows = [row for row in range(len(self.problems)) if len(self._valued_samples(row)) >= k]
-        if not rows:
+    def _mean_at(self, k: int, chance: Callable[[int, Int64], float]) -> float:
+        """Return the mean of `chance(problem, samples with a value)` over the problems with at least k such samples."""
+        samples = [np.flatnonzero(np.isfinite(values)) for values in self.values]
+        chances = [chance(row, own) for row, own in enumerate(samples) if len(own) >= k]
+        if not chances:
             raise ValueError(f"@{k} needs at least {k} samples of a problem")
-        return rows
+        return float(np.mean(chances))
 
 
 def _bounded(name: str, interval: Interval | None) -> dict[str, float]:
-    """Return a mean and its known bounds by name."""
     if interval is None:
         return {}
     found = {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
@@ -200,14 +177,8 @@ async def evaluate(
     on_trajectory: Callable[[Trajectory], None] | None = None,
 ) -> Evaluation:
     """Play every task `eval.samples` times with the current weights. Trajectories that a resumed run completed are
-    reused, and unfinished ones replayed; if all are complete, nothing is played.
-
-    Args:
-        on_trajectory: called with every finished trajectory.
-
-    Raises:
-        GuardStop: tool failures lost more than the share `max_lost` of the trajectories, or all of them.
-    """
+    reused, and unfinished ones replayed. Raises GuardStop if tool failures lost more than the share `max_lost` of the
+    trajectories, or all of them."""
     split: Split = "eval"
     collector = RolloutCollector(
         session.team_for(split),
@@ -217,10 +188,8 @@ async def evaluate(
         waves=session.deterministic,
         on_finish=on_trajectory,
     )
-    samples = session.config.eval.samples
-    jobs = [
-        Job(task=task, split=split, iteration=iteration, sample=sample) for task in tasks for sample in range(samples)
-    ]
+    samples = range(session.config.eval.samples)
+    jobs = [Job(task=task, split=split, iteration=iteration, sample=sample) for task in tasks for sample in samples]
     done = [trajectory for job in jobs if (trajectory := resumed.trajectory(job)) is not None]
     trajectories: Sequence[Trajectory] = done
     if len(done) < len(jobs):
@@ -251,28 +220,21 @@ def build_evaluation(
     samples: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         samples.setdefault(trajectory.task.id, []).append(trajectory)
-    tasks = [one[0].task for one in samples.values()]
-    for trajectory in trajectories:
         if require_metric and trajectory.error is None and metric not in trajectory.outcome:
             raise KeyError(f"the workflow finished {trajectory.id} without recording {metric!r}")
+    rows = list(samples.values())
+    tasks, width = [row[0].task for row in rows], max(map(len, rows))
     return Evaluation(
         iteration=iteration,
         metric=metric,
         problems=tuple(task.id for task in tasks),
         strata=tuple(task.stratum for task in tasks),
-        values=_values(samples, metric),
+        values=_values(rows, metric),
         failures=Counter(trajectory.error.kind for trajectory in trajectories if trajectory.error is not None),
-        figures={name: _values(samples, name) for name in figures},
+        figures={name: _values(rows, name) for name in figures},
         clusters=_clusters(tasks),
-        finished=_finished(samples),
+        finished=np.array([[one.error is None for one in row] + [False] * (width - len(row)) for row in rows]),
     )
-
-
-def _finished(samples: Mapping[str, Sequence[Trajectory]]) -> Bool:
-    finished = np.zeros((len(samples), max(map(len, samples.values()))), dtype=np.bool_)
-    for row, trajectories in enumerate(samples.values()):
-        finished[row, : len(trajectories)] = [one.error is None for one in trajectories]
-    return finished
 
 
 def _answers(
@@ -288,9 +250,9 @@ def _answers(
     return tuple((*row, *[None] * (width - len(row))) for row in answers.values())
 
 
-def _values(samples: Mapping[str, Sequence[Trajectory]], measure: str) -> Float64:
-    values = np.full((len(samples), max(map(len, samples.values()))), np.nan)
-    for row, trajectories in enumerate(samples.values()):
+def _values(samples: Sequence[Sequence[Trajectory]], measure: str) -> Float64:
+    values = np.full((len(samples), max(map(len, samples))), np.nan)
+    for row, trajectories in enumerate(samples):
         # A figure that finished trajectories of a task lack is undefined for it, so unfinished ones do not count 0.
         undefined = any(one.error is None and measure not in one.outcome for one in trajectories)
         for column, one in enumerate(trajectories):

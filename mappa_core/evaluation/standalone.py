@@ -37,19 +37,13 @@ async def evaluate_standalone(
     on_providers: Callable[[Sequence[Provider]], None] | None = None,
     on_sandboxes: Callable[[Mapping[str, Sandbox]], None] | None = None,
 ) -> StandaloneEvaluation:
-    """Play and grade the tasks of `eval.split`, in a run folder of its own. Tasks on which `checkpoint.best` selects
-    the best checkpoint are left out, as in the run.
+    """Play and grade the tasks of `eval.split` with the weights of `checkpoint` (None: the start models of the recipe),
+    in a run folder of its own, named with the suffix `purpose`. Tasks on which `checkpoint.best` selects the best
+    checkpoint are left out, as in the run.
 
-    Args:
-        purpose: suffix of the folder name.
-        checkpoint: weights to load; None: the start models of the recipe.
-        on_trajectory: called with every finished trajectory.
-        on_start: called with the number of trajectories, before the first.
-        on_providers: called with all providers that data will be sent to, before the first trajectory.
-        on_sandboxes: called with the sandboxes of the tools, before the first trajectory.
-
-    Raises:
-        GuardStop: every trajectory was lost to tool failures; the folder holds them.
+    Before the first trajectory `on_start` is called with the number of trajectories, `on_providers` with all providers
+    that data will be sent to, and `on_sandboxes` with the sandboxes of the tools. Raises GuardStop if every trajectory
+    was lost to tool failures; the folder holds them.
     """
     composed.require_installed()
     config = composed.config
@@ -57,7 +51,6 @@ async def evaluate_standalone(
         composed, registry, learning=False, coach=config.eval.coach, fresh=checkpoint is None
     ) as session:
         parts = session.held_out()
-        tasks, part = parts.report, parts.part
         if on_providers is not None:
             on_providers(session.providers)
         if on_sandboxes is not None:
@@ -67,25 +60,21 @@ async def evaluate_standalone(
             await session.engine.load(checkpoint.path / POLICIES)
             iteration = checkpoint.manifest.iteration
         if on_start is not None:
-            on_start(len(tasks) * config.eval.samples)
-        with _folder(composed, purpose) as folder, attach_coaches(folder, session):
+            on_start(len(parts.report) * config.eval.samples)
+        run, recipe, text = config.run, f"{composed.recipe}-{purpose}", composed.to_yaml()
+        folder = RunFolder.create(Path(run.root), run.name, plugin=composed.plugin, recipe=recipe, config=text)
+        with folder, attach_coaches(folder, session):
             record_session_events(session, folder.store)
             evaluation = await evaluate(
                 session,
                 recorder=folder.store,
                 archive=folder.files,
                 iteration=iteration,
-                tasks=tasks,
+                tasks=parts.report,
                 resumed=ResumedIteration(),
                 max_lost=1.0,
-                part=part,
+                part=parts.part,
                 on_trajectory=on_trajectory,
             )
             folder.store.record_event("evaluation", **evaluation.to_event())
         return StandaloneEvaluation(folder=folder.path, evaluation=evaluation, roles=session.workflow.agents)
-
-
-def _folder(composed: ComposedConfig, purpose: str) -> RunFolder:
-    run = composed.config.run
-    recipe = f"{composed.recipe}-{purpose}"
-    return RunFolder.create(Path(run.root), run.name, plugin=composed.plugin, recipe=recipe, config=composed.to_yaml())

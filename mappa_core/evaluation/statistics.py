@@ -26,18 +26,11 @@ BOOTSTRAP_CLUSTERS = range(30, 3001)
 """Numbers of clusters for which the interval of a share is bootstrapped: fewer are too few to draw from, with more the
 mean is practically normal."""
 BOOTSTRAP_DRAWS = 1000
-BOOTSTRAP_SEED = 0
-"""Fixed, so that equal values give equal intervals."""
 
 
 def proportion_interval(values: ArrayLike) -> Interval:
-    """Return the share of ones among values of 0 and 1, one per problem, with Wilson's score interval (Wilson 1927).
-
-    It lies within 0 and 1 and has a positive width even if all values are equal.
-
-    Raises:
-        ValueError: a value is neither 0 nor 1.
-    """
+    """Return the share of ones among values of 0 and 1, one per problem, with Wilson's score interval (Wilson 1927). It
+    lies within 0 and 1 and has a positive width even if all values are equal. Raises ValueError for another value."""
     shares = _finite_values(values)
     if not _binary(shares):
         raise ValueError("a proportion is of values that are 0 or 1; use mean_interval for others")
@@ -101,11 +94,8 @@ def mean_interval(values: ArrayLike, clusters: Sequence[Hashable] | None = None)
 
 def paired_gain(before: ArrayLike, after: ArrayLike, clusters: Sequence[Hashable] | None = None) -> Interval:
     """Return the mean of `after - before` (n,) over problems, both shares from 0 to 1 in the same order of problems,
-    with the interval of `gain_half_widths`. `clusters` are as in `mean_interval`.
-
-    Raises:
-        ValueError: the two have different numbers of problems.
-    """
+    with the interval of `gain_half_widths`. `clusters` are as in `mean_interval`. Raises ValueError if the two have
+    different numbers of problems."""
     then, now = _finite_values(before), _finite_values(after)
     if len(then) != len(now):
         raise ValueError(f"a gain is paired: {len(then)} problems before, {len(now)} after")
@@ -135,31 +125,23 @@ def gain_half_widths(
     if count >= BOOTSTRAP_CLUSTERS.start:
         half_width = t_quantile(effective_clusters(cluster_ids) - 1, alpha) * error
         return half_width, half_width
-    (then_low, then_high), (now_low, now_high) = (
-        _few_cluster_bounds(shares, cluster_ids, alpha) for shares in (before, after)
-    )
+    then_low, then_high = _few_cluster_bounds(before, cluster_ids, alpha)
+    now_low, now_high = _few_cluster_bounds(after, cluster_ids, alpha)
     then, now = float(before.mean()), float(after.mean())
     errors = cluster_robust_error(before, cluster_ids), cluster_robust_error(after, cluster_ids)
     together = sum(one**2 for one in errors) - error**2
     is_estimable = min(errors) >= TINY and count > 2
     r = min(1.0, max(-1.0, together / (2 * math.prod(errors)))) if is_estimable else 0.0
-    return _difference_margin(now - now_low, then_high - then, r), _difference_margin(
-        now_high - now, then - then_low, r
-    )
 
+    def combine(x: float, y: float) -> float:
+        return math.sqrt(max(0.0, x**2 - 2 * r * x * y + y**2))
 
-def _difference_margin(one: float, other: float, r: float) -> float:
-    """Combine two distances with correlation `r` into that of a difference."""
-    return math.sqrt(max(0.0, one**2 - 2 * r * one * other + other**2))
+    return combine(now - now_low, then_high - then), combine(now_high - now, then - then_low)
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
     """Return the chance that at least one of k samples is right, given that c of n were: `1 - C(n-c, k) / C(n, k)`, the
-    unbiased estimator of Chen et al. 2021.
-
-    Raises:
-        ValueError: k is not between 1 and n, or c not between 0 and n.
-    """
+    unbiased estimator of Chen et al. 2021. Raises ValueError if k is not between 1 and n, or c not between 0 and n."""
     if not (1 <= k <= n and 0 <= c <= n):
         raise ValueError(f"pass@{k} cannot be told from {c} right of {n} samples")
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
@@ -168,11 +150,8 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 def majority_at_k(answers: Sequence[str | None], values: Sequence[float], k: int) -> float:
     """Return the chance that the most frequent answer of k samples is right, over all draws of k of the n samples; ties
     are broken at random (Wang et al. 2023). `values` (n,) are the samples' grades, 0 to 1, averaged per answer. A
-    sample without an answer (None) has no vote; k samples without any are wrong.
-
-    Raises:
-        ValueError: k is not between 1 and n, or there are not as many answers as values.
-    """
+    sample without an answer (None) has no vote; k samples without any are wrong. Raises ValueError if k is not between
+    1 and n, or there are not as many answers as values."""
     n = len(values)
     if len(answers) != n or not 1 <= k <= n:
         raise ValueError(f"majority@{k} cannot be told from {len(answers)} answers and {n} grades")
@@ -185,10 +164,8 @@ def majority_at_k(answers: Sequence[str | None], values: Sequence[float], k: int
     for answer, own in votes.items():
         others = [len(found) for name, found in votes.items() if name != answer]
         for winner_votes in range(1, min(len(own), k) + 1):
-            wins = sum(
-                ways / (ties + 1)
-                for ties, ways in _tie_counts(others, unanswered, k - winner_votes, winner_votes).items()
-            )
+            ways = _tie_counts(others, unanswered, k - winner_votes, winner_votes)
+            wins = sum(number / (ties + 1) for ties, number in ways.items())
             right += sum(own) / len(own) * math.comb(len(own), winner_votes) * wins
     return right / math.comb(n, k)
 
@@ -219,7 +196,7 @@ def t_quantile(degrees_of_freedom: float, alpha: float = 1 - CONFIDENCE_LEVEL) -
 def cluster_draws(count: int, block: int = BOOTSTRAP_DRAWS) -> Iterator[Float64]:
     """Draw the BOOTSTRAP_DRAWS samples of `count` clusters, the same every time; yield how often each cluster occurs,
     (draws, count), in blocks of at most `block` draws."""
-    random = np.random.default_rng(BOOTSTRAP_SEED)
+    random = np.random.default_rng(0)  # Fixed, so that equal values give equal intervals.
     for done in range(0, BOOTSTRAP_DRAWS, block):
         draws = min(block, BOOTSTRAP_DRAWS - done)
         drawn = random.integers(count, size=(draws, count)) + count * np.arange(draws)[:, None]
@@ -250,8 +227,7 @@ def _bootstrap_t_quantiles(values: Float64, cluster_ids: Int64, error: float) ->
 
 
 def wilson_interval(p: float, n: float, z: float = Z) -> Interval:
-    """Return Wilson's interval of a share `p` of `n` independent values; `n` need not be an integer, `z` is the normal
-    quantile."""
+    """Return Wilson's interval of a share `p` of `n` (any number above 0) values, with the normal quantile `z`."""
     low, high = _wilson_bounds(p, n, z)
     return Interval(mean=p, low=low, high=high)
 

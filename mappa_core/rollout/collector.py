@@ -48,8 +48,8 @@ class RolloutCollector:
         self._concurrency = concurrency
         self._slots = asyncio.Semaphore(concurrency)
         self._waves = waves
-        self._on_start = on_start
-        self._on_finish = on_finish
+        self._on_start = on_start or (lambda job: None)
+        self._on_finish = on_finish or (lambda trajectory: None)
 
     async def collect(
         self, jobs: Sequence[Job], recorded: Mapping[str, Replay] | None = None, *, resample: bool = True
@@ -99,15 +99,13 @@ class RolloutCollector:
             admitted = [first]
             while admitted:
                 job, started = admitted[0], time.perf_counter()
-                if self._on_start is not None:
-                    self._on_start(job)
+                self._on_start(job)
                 stage = stage_of(job)
                 failure = await self._play(job, stage)
                 admitted = _admit_jobs(queue, scheduler, 1)
                 scheduler.remove_trajectory(job.id)
                 results[job.id] = trajectory = await stage.finish(failure, time.perf_counter() - started)
-                if self._on_finish is not None:
-                    self._on_finish(trajectory)
+                self._on_finish(trajectory)
 
     async def _play(self, job: Job, stage: LiveStage) -> Failure | None:
         """Run the workflow and return its failure, if any. An error of the run itself propagates (its folder, its

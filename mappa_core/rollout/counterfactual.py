@@ -1,9 +1,8 @@
 """Counterfactual rollouts: replay a finished trajectory up to one action, replace that action, and continue live.
 
-Everything before the action is replayed, files included, without any model call. Everything after it is sampled with
-the seeds of the original (common random numbers; Glasserman and Yao 1992): a replacement with the same text has the
-same outcome, and because the seeds do not depend on the action, the credit stays unbiased. These rollouts are stored
-under a split of their own; no coach judges them, and no policy learns from them.
+What precedes the action is replayed, files included; what follows is sampled with the seeds of the original (common
+random numbers; Glasserman and Yao 1992): the same text has the same outcome, and as the seeds do not depend on the
+action, the credit stays unbiased. No coach judges these rollouts, and no policy learns from them.
 """
 
 from __future__ import annotations
@@ -93,10 +92,8 @@ class CounterfactualCollector:
         grouped: dict[str, list[Counterfactual]] = defaultdict(list)
         for job, one in zip(jobs, rollouts, strict=True):
             if (of := job.replacement) is not None:
-                counterfactual = Counterfactual(
-                    position=of.position, number=of.number, outcome=one.outcome, error=one.error
-                )
-                grouped[job.origin].append(counterfactual)
+                result = Counterfactual(position=of.position, number=of.number, outcome=one.outcome, error=one.error)
+                grouped[job.origin].append(result)
         attached = tuple(replace(one, counterfactuals=tuple(grouped[one.id])) for one in trajectories)
         settled, missing = self._count_settled(attached, selected)
         return CounterfactualResult(trajectories=attached, rollouts=tuple(rollouts), settled=settled, missing=missing)
@@ -116,9 +113,7 @@ class CounterfactualCollector:
                 replay = Replay(steps=before, fork_position=step.position, replacement=action)
                 yield replace(job, replacement=replacement), replay
 
-    def _replacements(
-        self, trajectory: Trajectory, step: Step, siblings: SiblingActions
-    ) -> Sequence[Completion | None]:
+    def _replacements(self, trajectory: Trajectory, step: Step, siblings: SiblingActions) -> list[Completion | None]:
         """Replacements of an action; None is one that is still to be sampled."""
         if self._section.use == "resample":
             return [None] * self._section.samples
@@ -133,9 +128,7 @@ class CounterfactualCollector:
         chosen = Random(self._team.seed_of(COUNTERFACTUAL, step.id)).sample(others, k=len(others))
         return [replace(other.completion, usage=None, seconds=0.0) for other in chosen[: self._section.samples]]
 
-    def _count_settled(
-        self, trajectories: Sequence[Trajectory], selected: frozenset[str]
-    ) -> tuple[int, Mapping[str, int]]:
+    def _count_settled(self, trajectories: Sequence[Trajectory], selected: frozenset[str]) -> tuple[int, Counter[str]]:
         settled, missing = 0, Counter[str]()
         for trajectory in trajectories:
             for step in (step for step in trajectory.steps if step.agent in self._agents):

@@ -1,8 +1,7 @@
 """Resumes recorded trajectories of an iteration.
 
-Iterations that were learned from, or counted, are replayed as they were. In an interrupted iteration, trajectories that
-were lost to tool failures continue from where they failed. Their actions then fall into other waves than before, so the
-recorded steps of such an iteration are not sampled again for comparison, in this resume or a later one.
+In an interrupted iteration, trajectories lost to tool failures continue where they failed. Their actions then fall into
+other waves, so its recorded steps are not sampled again for comparison, in this resume or a later one.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from mappa_core.rollout.team import Job
 from mappa_core.rollout.tool_failures import is_tool_failure
 from mappa_core.store.writer import RecordedTrajectory, Store
 
-CONTINUED_EVENT = "played_on"
-"""Event that lists the lost trajectories of an iteration that are continued."""
+CONTINUED_EVENT = "played_on"  # Lists the lost trajectories of an iteration that are continued.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,17 +53,12 @@ def resume_iteration(store: Store, split: str, iteration: int, *, is_consumed: b
     if lost and not is_consumed:
         store.record_event(CONTINUED_EVENT, split=split, iteration=iteration, trajectories=lost)
     events = [event.body for event in store.events(CONTINUED_EVENT)]
+    replays = {
+        name: Replay(steps=one.steps, verdicts=one.verdicts, lost=one.error if is_consumed and name in lost else None)
+        for name, one in recorded.items()
+    }
     return ResumedIteration(
-        replays={name: _replay(one, is_consumed) for name, one in recorded.items()},
-        finished={
-            name: one
-            for name, one in recorded.items()
-            if one.finished and (is_consumed or not is_tool_failure(one.error))
-        },
+        replays=replays,
+        finished={name: one for name, one in recorded.items() if one.finished and (is_consumed or name not in lost)},
         resample=not any((body["split"], body["iteration"]) == (split, iteration) for body in events),
     )
-
-
-def _replay(recorded: RecordedTrajectory, is_consumed: bool) -> Replay:
-    lost = recorded.error if is_consumed and is_tool_failure(recorded.error) else None
-    return Replay(steps=recorded.steps, verdicts=recorded.verdicts, lost=lost)

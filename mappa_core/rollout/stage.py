@@ -104,13 +104,12 @@ class LiveStage:
         role = self._check_request(request)
         position, turn = self._next_position, self._turns[agent]
         self._next_position, self._turns[agent] = position + 1, turn + 1
-        recorded = self._recorded.step(position)
-        if recorded is None and self._recorded.lost is not None and self._recorded.ended_before(position):
-            await self._resample_step(request, position)
-            raise ToolError(self._recorded.lost.message)
-        if recorded is not None:
+        if (recorded := self._recorded.step(position)) is not None:
             step = await self._replay_step(recorded, request)
         else:
+            if self._recorded.lost is not None and self._recorded.ended_before(position):
+                await self._resample_step(request, position)
+                raise ToolError(self._recorded.lost.message)
             step = await self._sample_step(role, request, position, turn, turns_left)
             self._recorder.record_step(self._job.id, step)
         self._steps[position] = step
@@ -123,25 +122,21 @@ class LiveStage:
 
     def _check_request(self, request: ActionRequest) -> Role:
         roles = self._team.workflow.agents
-        if request.agent not in roles:
-            raise WorkflowError(
-                f"the workflow lets {request.agent!r} act, but declares only {', '.join(sorted(roles))}"
-            )
+        agent = request.agent
+        if agent not in roles:
+            raise WorkflowError(f"the workflow lets {agent!r} act, but declares only {', '.join(sorted(roles))}")
         for tool in request.tools:
             if tool not in self._team.tools:
                 configured = ", ".join(sorted({*self._team.tools, *self._team.toolboxes})) or "none"
-                raise WorkflowError(f"{request.agent} is offered the tool {tool!r}, but the run has: {configured}")
-        for spec in request.own_tools:
-            if spec.name in request.tools:
-                raise WorkflowError(
-                    f"{request.agent} is offered {spec.name!r} as a tool of the run and of the workflow"
-                )
-        return roles[request.agent]
+                raise WorkflowError(f"{agent} is offered the tool {tool!r}, but the run has: {configured}")
+        for name in (spec.name for spec in request.own_tools):
+            if name in request.tools:
+                raise WorkflowError(f"{agent} is offered {name!r} as a tool of the run and of the workflow")
+        return roles[agent]
 
     async def _replay_step(self, recorded: Step, request: ActionRequest) -> Step:
         check_same_request(recorded, request)
-        again = await self._resample_step(request, recorded.position)
-        if again is not None:
+        if (again := await self._resample_step(request, recorded.position)) is not None:
             check_same_sample(recorded, again)
         self._tool_calls.add_recorded(recorded)
         return recorded
@@ -191,16 +186,13 @@ class LiveStage:
 
     async def _inspect(self, step: Step, role: Role, after: Sequence[str], *, last: bool) -> Step:
         """Add to `step` the inspection of its files, the breaches of its contract, and its strata."""
-        workflow, earlier = self._team.workflow, self._before(step.position)
-        seen = live_scene(step, earlier, self._task, workflow.agents)
+        workflow = self._team.workflow
+        seen = live_scene(step, self._before(step.position), self._task, workflow.agents)
         inspection = await workflow.inspect(seen, self._bench, last=last)
         due = last or (inspection is not None and inspection.over)
         broken = () if inspection is None else inspection.breaches
-        step = replace(
-            step,
-            inspection=inspection,
-            breaches=(*find_breaches(step.agent, role, step.files, after if due else None), *broken),
-        )
+        breaches = (*find_breaches(step.agent, role, step.files, after if due else None), *broken)
+        step = replace(step, inspection=inspection, breaches=breaches)
         return replace(step, strata={"task": self._task.stratum, **workflow.strata(replace(seen, step=step))})
 
     async def finish(self, error: Failure | None, seconds: float) -> Trajectory:
@@ -228,6 +220,5 @@ def _calls_of_run_tools(calls: Sequence[ToolCall], request: ActionRequest) -> tu
 
 
 def _without_text(verdict: Verdict) -> Verdict:
-    """Strip all text from the verdict of a coach that was shown the truth: its words could reveal the truth to the
-    workflow and its agents."""
+    """Strip all text from the verdict of a coach that was shown the truth: it could reveal the truth to the agents."""
     return replace(verdict, reasoning="", correction=None, error=None, members=(), raw_reply=None)

@@ -36,11 +36,7 @@ class NamedCoach:
     ) -> list[Verdict]:
         """Judge scenes of one trajectory, in one request (`review`) or one by one. Any exception of the coach, a
         reached spending cap and a timeout become `failed` verdicts, which carry no gradient and count against
-        `coach.max_missing`.
-
-        Args:
-            show: adds to a scene what its coach may see, within the timeout.
-        """
+        `coach.max_missing`. `show` adds to a scene what its coach may see, within the timeout."""
         started = time.perf_counter()
         try:
             ledger.check()
@@ -68,12 +64,11 @@ class Team:
     """A workflow with the policies, tools and coaches of its agents.
 
     Keys of `policy_of`, `sampling` and `coach_of` are agents, of `samplers` policies, of `tools`, `limits` and
-    `retries` tools; `toolboxes` lists the tools of each toolbox.
-    `retries` is how often a call is retried when a tool's machinery fails: the first time after `retry_after_s`
-    seconds, with the delay doubling each time. `coach_of` lacks agents whose actions are not judged (evaluation without
-    a coach); `hindsight` judges all actions of a finished trajectory. `unjudged` lists agents whose actions are judged
-    in training but not here: a workflow that requests such a verdict gets an error. `api_policies` holds the policies
-    behind an API; `ledger` counts the cost of them and of the coaches.
+    `retries` tools. When a tool's machinery fails, a call is retried at most `retries` times, first after
+    `retry_after_s` seconds, with the delay doubling each time. `coach_of` lacks agents whose actions are not judged;
+    `hindsight` judges all actions of a finished trajectory. `unjudged` lists agents that are judged in training but not
+    here: a workflow that requests such a verdict gets an error. `ledger` counts the cost of policies behind an API and
+    of coaches.
     """
 
     workflow: Workflow

@@ -19,13 +19,9 @@ from mappa_core.tools.workspace import FolderWorkspace, archived_path
 class ToolCallRunner:
     """Runs the tool calls of one trajectory, one action at a time.
 
-    The workspace is a folder that is created at the first call. It is created anew, with the files of the actions so
-    far, after calls that were aborted: by a fault of the machinery, or by cancellation. So failed calls leave no trace,
-    and an action that is only replayed costs no folder.
-
-    Args:
-        folder: path of the workspace; later workspaces of the trajectory lie beside it.
-        archive: folder that keeps file contents by hash.
+    The workspace is created beside `folder` at the first call, and created anew, with the files of the actions so far,
+    after calls that were aborted: by a fault of the machinery, or by cancellation. So failed calls leave no trace, and
+    an action that is only replayed costs no folder. `archive` keeps file contents by hash.
     """
 
     def __init__(self, team: Team, job: Job, *, folder: Path, archive: Path) -> None:
@@ -47,8 +43,8 @@ class ToolCallRunner:
         return tuple(sorted(there - gone))
 
     def content(self, path: str) -> Path | None:
-        """Path to the current content of a file, or None if the file does not exist. A file of the task that no action
-        touched is read from the task's own path."""
+        """Path to the current content of a file, the task's own path if no action touched it; None if it does not
+        exist."""
         change = self._changes.get(path)
         if change is None:
             return task_files.resolve_task_files(self._job.task.files).get(path)
@@ -60,12 +56,8 @@ class ToolCallRunner:
 
     async def run(self, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
         """Run the calls of one action, in order. When the machinery of a tool fails, all of them are retried in the
-        workspace as it was before, up to the smallest `retries` of the tools called.
-
-        Raises:
-            ToolError: the machinery failed in every attempt.
-            TaskError: a file of the task cannot be used.
-        """
+        workspace as it was before, up to the smallest `retries` of the tools called; then ToolError is raised. Raises
+        TaskError if a file of the task cannot be used."""
         if not calls:
             return ()
         retries = min((self._team.retries[one.name] for one in calls if one.name in self._team.tools), default=0)

@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from mappa_core.errors import GuardStop, ToolError
 from mappa_core.records import Failure, Trajectory
 
-MAX_REASONS = 10
-"""Number of reasons that a message lists."""
-
 
 def is_tool_failure(error: Failure | None) -> bool:
     """Whether a trajectory that ended with `error` was lost to a tool failure."""
@@ -33,5 +30,5 @@ def guard_tool_failures(trajectories: Sequence[Trajectory], what: str, *, max_sh
 
 
 def format_reasons(reasons: Counter[str]) -> str:
-    """Format one line per reason with its count, the most frequent first."""
-    return "\n".join(f"  {count:5d} x {reason}" for reason, count in reasons.most_common(MAX_REASONS))
+    """Format one line per reason with its count, the ten most frequent first."""
+    return "\n".join(f"  {count:5d} x {reason}" for reason, count in reasons.most_common(10))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import Bench
@@ -27,7 +28,7 @@ class VerdictCollector:
         self._recorder = recorder
         self._background = background
         self._recorded = recorded
-        self._live: dict[str, asyncio.Task[Verdict]] = {}
+        self._live: dict[str, asyncio.Task[list[Verdict]]] = {}
         self._waiting: list[Scene] = []
 
     def start(self, scene: Scene) -> None:
@@ -38,13 +39,14 @@ class VerdictCollector:
         if judge.coach.by_trajectory:
             self._waiting.append(scene)
         else:
-            self._live[scene.step.id] = self._background.create_task(self._judge_step(judge, scene))
+            judging = self._judge("live", judge, [scene], review=False)
+            self._live[scene.step.id] = self._background.create_task(judging)
 
     async def live_verdict(self, step: Step) -> Verdict | None:
         """Wait for the live verdict of a step; None if no coach judges its agent. Raises ConfigError if its coach
         judges whole trajectories."""
         if step.id in self._live:
-            return await asyncio.shield(self._live[step.id])
+            return (await asyncio.shield(self._live[step.id]))[0]
         if step.agent in self._team.coach_of:
             raise ConfigError(
                 f"the workflow asks for the verdict of {step.agent} while it plays, and its coach judges whole "
@@ -55,13 +57,13 @@ class VerdictCollector:
     async def finish(self, trajectory: Trajectory) -> tuple[Verdict, ...]:
         """All verdicts of a trajectory that has ended; without an outcome, a failed one gets none in hindsight."""
         live = await asyncio.gather(*self._live.values())
-        late = [self._judge_batch("live", self._team.coach_of[group[0].step.agent], group) for group in self._batches()]
+        late = [self._judge("live", self._team.coach_of[group[0].step.agent], group) for group in self._batches()]
         hindsight = self._team.hindsight
         if hindsight is not None and trajectory.error is None:
             roles, shown = self._team.workflow.agents, self._team.reference_for
             groups = _split_by_truth(hindsight_scenes(trajectory, roles, reference_for=shown))
-            late += [self._judge_batch("after", hindsight, group) for group in groups]
-        return (*live, *(verdict for verdicts in await asyncio.gather(*late) for verdict in verdicts))
+            late += [self._judge("after", hindsight, group) for group in groups]
+        return tuple(chain.from_iterable([*live, *await asyncio.gather(*late)]))
 
     def _batches(self) -> list[list[Scene]]:
         """Actions that are judged when the trajectory has ended, grouped by coach and by access to the truth."""
@@ -70,30 +72,23 @@ class VerdictCollector:
             by_coach.setdefault(id(self._team.coach_of[scene.step.agent].coach), []).append(scene)
         return [group for scenes in by_coach.values() for group in _split_by_truth(scenes)]
 
-    async def _judge_step(self, judge: NamedCoach, scene: Scene) -> Verdict:
-        given = self._recorded.verdicts_on(scene.step, "live")
-        if _is_settled(given):
-            return given[-1]
-        (verdict,) = await self._request_verdicts(judge, [scene], review=False)
-        return self._record(verdict, "live", len(given))
-
-    async def _judge_batch(self, phase: Phase, judge: NamedCoach, scenes: Sequence[Scene]) -> list[Verdict]:
-        given = [self._recorded.verdicts_on(scene.step, phase) for scene in scenes]
+    async def _judge(
+        self, phase: Phase, judge: NamedCoach, scenes: Sequence[Scene], *, review: bool = True
+    ) -> list[Verdict]:
+        team, given = self._team, [self._recorded.verdicts_on(scene.step, phase) for scene in scenes]
         if all(_is_settled(verdicts) for verdicts in given):
             return [verdicts[-1] for verdicts in given]
-        verdicts = await self._request_verdicts(judge, scenes, review=True)
-        return [
-            before[-1] if _is_settled(before) else self._record(verdict, phase, len(before))
-            for before, verdict in zip(given, verdicts, strict=True)
-        ]
-
-    async def _request_verdicts(self, judge: NamedCoach, scenes: Sequence[Scene], *, review: bool) -> list[Verdict]:
-        team = self._team
 
         async def show(scene: Scene) -> Scene:
             return await with_truth(scene, team.workflow, self._bench)
 
-        return await judge.judge(scenes, review=review, ledger=team.ledger, timeout_s=team.coach_timeout_s, show=show)
+        verdicts = await judge.judge(
+            scenes, review=review, ledger=team.ledger, timeout_s=team.coach_timeout_s, show=show
+        )
+        return [
+            before[-1] if _is_settled(before) else self._record(verdict, phase, len(before))
+            for before, verdict in zip(given, verdicts, strict=True)
+        ]
 
     def _record(self, verdict: Verdict, phase: Phase, number: int) -> Verdict:
         verdict = replace(verdict, id=f"{verdict.step}/{verdict.coach}/{phase}/{number}", phase=phase)

@@ -1,10 +1,9 @@
 """Advantage estimators: compute an advantage per sampled token from the rewards of an iteration's rows.
 
-They use only rows of weight above 0: a row of weight 0 enters no return, baseline or normaliser, is not a time step,
-and has advantage 0. A weight above 0 scales a row's gradient later; in the statistics here every such row counts once.
-Actions that reached their token limit (`truncated`) are treated like any other. Estimators compute in float64 and keep
-no state. If `kl_coef` is not 0, it times `old_logprobs - ref_logprobs` (k1, nats) is subtracted from the rewards, which
-penalises divergence from the reference policy.
+A row of weight 0 enters no return, baseline or normaliser, is not a time step, and has advantage 0; every other row
+counts once, whatever its weight, which scales its gradient later. Actions that reached their token limit (`truncated`)
+are treated like any other. Estimators compute in float64 and keep no state. `kl_coef` times `old_logprobs -
+ref_logprobs` (k1, nats) is subtracted from the rewards, which penalises divergence from the reference policy.
 
 The estimated objective, R being the reward of an action:
 

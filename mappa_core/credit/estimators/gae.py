@@ -53,7 +53,6 @@ class Gae:
       advantage 0 and no value target and is excluded from the whitening; the action before bootstraps from its first
       value. (With gamma 0 there is no bootstrapping, and the last action is treated like any other.)
     - An action without a reward is not a time step: the one before bootstraps from the next one with a reward.
-    - An action that reached its token limit is treated like any other: the next prompt continues from it.
 
     With lam 1 the expectation is the gradient of the sum of the agent's own rewards from the action on, for any values
     that depend only on the preceding context; the same holds for any lam with the true values. Otherwise lam trades

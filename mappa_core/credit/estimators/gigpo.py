@@ -68,9 +68,8 @@ class Gigpo:
         totals = np.add.reduceat(reward, turns.offsets[:-1]) if len(reward) else reward
         firsts = rows.index[turns.order[turns.offsets[:-1]]]
         agent_task = experience.task[firsts].astype(np.int64) * len(experience.agents) + experience.agent[firsts]
-        episodes = self._relative_to_group(
-            totals, np.unique(agent_task, return_inverse=True)[1], experience.trajectory[firsts]
-        )
+        episode_group = np.unique(agent_task, return_inverse=True)[1]
+        episodes = self._relative_to_group(totals, episode_group, experience.trajectory[firsts])
         returns = np.empty_like(reward)
         returns[turns.order] = returns_to_go(reward, turns.offsets, options.gamma)
         group = assign_groups(experience, rows, options.groups)

@@ -15,20 +15,17 @@ from mappa_core.records import Bool, Float64, Int32, Int64
 GroupBy = Literal["turn", "state", "episode"]
 """How an agent's actions on a task, in all its trajectories, are grouped for comparison.
 
-`turn`: actions of the same turn (AT-GRPO's agent-and-turn-wise groups, Zhao et al. 2025, arXiv:2510.11062). At most one
-per trajectory, so that a group consists of independent samples given the task; later turns may answer different
-prompts, which costs variance, not bias.
+- `turn`: actions of the same turn (AT-GRPO, Zhao et al. 2025, arXiv:2510.11062), at most one per trajectory: samples
+  are independent given the task. Later turns may answer different prompts, which costs variance, not bias.
+- `state`: actions that answer the same prompt, token for token (the anchor states of GiGPO, Feng et al. 2025,
+  arXiv:2505.10978): the most precise comparison, but the smallest groups.
+- `episode`: all actions. Turns with different reward levels share one mean, which costs variance.
 
-`state`: actions that answer the same prompt, token for token (the anchor states of GiGPO, Feng et al. 2025,
-arXiv:2505.10978). The comparison is the most precise, but groups are the smallest: many have one action.
-
-`episode`: all actions. Turns with different reward levels share one mean, which costs variance.
-
-`state` and `episode` groups may contain several actions of one trajectory. The effect of an action is part of the
-rewards of the agent's later actions, so these are no valid baseline: subtracting them removes part of its effect.
-`rloo` leaves out the whole own trajectory and has no bias for any grouping. The means of the others include the row and
-its trajectory's other actions: in `turn` groups of n that scales the expectation by (n - 1)/n, in the others it also
-biases it by how much the agent's later rewards depend on the action.
+`state` and `episode` groups may contain several actions of one trajectory. Later ones are no valid baseline for an
+earlier one, since their rewards are part of its effect. `rloo` leaves out the whole own trajectory and has no bias for
+any grouping. The means of the others include the row and its trajectory's other actions: in `turn` groups of n that
+scales the expectation by (n - 1)/n, in the others it also biases it by how much the agent's later rewards depend on the
+action.
 """
 
 

@@ -13,6 +13,33 @@ from mappa_core.experience import Advantages, Experience
 from mappa_core.records import Float64, Int64
 
 
+@dataclass
+class RlooOptions:
+    """RLOO: reward minus the mean reward of the siblings."""
+
+    groups: GroupBy = "turn"
+    """Groups within one agent and task: `turn` (same turn), `state` (same prompt), `episode` (all actions)."""
+    kl_coef: float = 0.0
+    """KL penalty per nat of the row's summed k1 against the reference policy; 0: no reference policy."""
+
+
+@dataclass
+class GrpoOptions:
+    """GRPO: reward normalised by the mean and standard deviation of its group."""
+
+    eps: float = 1e-6
+    """Added to the standard deviation."""
+    groups: GroupBy = "turn"
+    """Groups within one agent and task: `turn` (same turn), `state` (same prompt), `episode` (all actions)."""
+    kl_coef: float = 0.0
+    """KL penalty per nat of the row's summed k1 against the reference policy; 0: no reference policy."""
+
+
+@dataclass
+class DrGrpoOptions(RlooOptions):
+    """Dr. GRPO: reward minus the mean of its group."""
+
+
 class _GroupRelative:
     """Base of the estimators: an advantage per row, relative to the row's group, on every token of the row."""
 
@@ -30,16 +57,6 @@ class _GroupRelative:
         raise NotImplementedError
 
 
-@dataclass
-class RlooOptions:
-    """RLOO: reward minus the mean reward of the siblings."""
-
-    groups: GroupBy = "turn"
-    """Groups within one agent and task: `turn` (same turn), `state` (same prompt), `episode` (all actions)."""
-    kl_coef: float = 0.0
-    """KL penalty per nat of the row's summed k1 against the reference policy; 0: no reference policy."""
-
-
 class Rloo(_GroupRelative):
     """REINFORCE leave-one-out (Ahmadian et al. 2024, arXiv:2402.14740): `A_i = R_i - mean of the group's other R` on
     every token of the row. The others are rows of other trajectories, which in `turn` groups of n are all except the
@@ -52,18 +69,6 @@ class Rloo(_GroupRelative):
 
     def _advantages(self, baseline: GroupBaseline, group: Int64) -> Float64:
         return baseline.leave_one_out
-
-
-@dataclass
-class GrpoOptions:
-    """GRPO: reward normalised by the mean and standard deviation of its group."""
-
-    eps: float = 1e-6
-    """Added to the standard deviation."""
-    groups: GroupBy = "turn"
-    """Groups within one agent and task: `turn` (same turn), `state` (same prompt), `episode` (all actions)."""
-    kl_coef: float = 0.0
-    """KL penalty per nat of the row's summed k1 against the reference policy; 0: no reference policy."""
 
 
 class Grpo(_GroupRelative):
@@ -82,11 +87,6 @@ class Grpo(_GroupRelative):
 
     def _advantages(self, baseline: GroupBaseline, group: Int64) -> Float64:
         return baseline.normalize(group, self._eps)
-
-
-@dataclass
-class DrGrpoOptions(RlooOptions):
-    """Dr. GRPO: reward minus the mean of its group."""
 
 
 class DrGrpo(_GroupRelative):
