@@ -28,7 +28,9 @@ def here(module_site, tmp_path_factory):
     for name, words in (("strict", ()), ("moody", ("coach.use=moody",))):
         for seed in (0, 1):
             place = (f"run.root={folder / 'runs'}", f"run.name={name}{seed}", f"seed={seed}", "train.iterations=1")
-            Run.from_recipe("doubles/tiny", *place, *words, registry=load_plugins(only=("doubles",))).train()
+            Run.from_recipe(
+                "doubles/tiny", *place, *words, registry=load_plugins(only=("analysis", "doubles", "engine", "sandbox"))
+            ).train()
     return folder
 
 

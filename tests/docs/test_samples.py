@@ -34,7 +34,13 @@ def short(tmp_path_factory) -> Path:
     """A run as short as can be, for pages that look at one."""
     folder = tmp_path_factory.mktemp("short")
     settings = (*samples.SHORT, "coach.options.correction=true", f"run.root={folder}", "run.name=NAME")
-    return Run.from_recipe("mathchat/tiny", *settings, registry=load_plugins(only=("mathchat",))).train().folder
+    return (
+        Run.from_recipe(
+            "mathchat/tiny", *settings, registry=load_plugins(only=("analysis", "engine", "mathchat", "sandbox"))
+        )
+        .train()
+        .folder
+    )
 
 
 @pytest.fixture

@@ -336,7 +336,8 @@ from mappa_core.plugins import load_plugins
 from mappa_core.training import Run
 
 conftest, recipe, root = map(Path, sys.argv[1:4])
-registry = load_plugins(only=("engine", "sandbox"), modules={"doubles": runpy.run_path(str(conftest))["Plugin"](recipe)})
+doubles = runpy.run_path(str(conftest))["Plugin"](recipe)
+registry = load_plugins(only=("engine", "sandbox"), modules={"doubles": doubles})
 folder = root / "run"
 run = Run.resume(folder, registry=registry) if folder.exists() else Run.from_recipe(
     "doubles/tiny", f"run.root={root}", "run.name=run", "engine.use=paced", *sys.argv[4:], registry=registry)

@@ -133,7 +133,8 @@ from mappa_core.cli import main
 from mappa_core.plugins import load_plugins
 
 conftest, recipe, limit = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-registry = load_plugins(only=("engine", "sandbox"), modules={"doubles": runpy.run_path(str(conftest))["Plugin"](recipe)})
+doubles = runpy.run_path(str(conftest))["Plugin"](recipe)
+registry = load_plugins(only=("engine", "sandbox"), modules={"doubles": doubles})
 train.load_registry = lambda: registry
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 sys.exit(main(sys.argv[4:]))

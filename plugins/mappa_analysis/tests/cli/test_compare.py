@@ -19,7 +19,7 @@ def runs(module_site, tmp_path_factory) -> Path:
     """Runs of two coaches, two seeds each, and some that are not like them."""
     module_site.install("acme_doubles")
     root = tmp_path_factory.mktemp("runs")
-    registry = load_plugins(only=("doubles",))
+    registry = load_plugins(only=("analysis", "doubles", "engine", "sandbox"))
 
     def train(name, *settings):
         words = (f"run.root={root}", f"run.name={name}", "train.iterations=1", "eval.problems=4", *settings)
