@@ -230,7 +230,6 @@ def exit_page() -> str:
     """Exit codes, and the errors behind them."""
     rows = re.findall(r"^([\d, ]+?)  +(.+)$", inspect.getdoc(front) or "", re.MULTILINE)
     table = ["| code | means |", "|---|---|", *(f"| {code} | {means} |" for code, means in rows)]
-    tree = (inspect.getdoc(errors) or "").partition("\n\n")[2].partition("\n\nPlugin authors")[0]
     faults = field_docs(errors)["CallFault"].partition("\n\n")[2]
     return "\n\n".join(
         (
@@ -240,11 +239,23 @@ def exit_page() -> str:
             "## Errors",
             "What Mappa raises on purpose, most of it importable from `mappa_core`. Any other exception is a bug, and "
             "keeps its traceback; one in a plugin's own code is named by the part of the run that it came from.",
-            f"```text\n{textwrap.dedent(tree)}\n```",
+            "\n".join(_error_tree(errors.MappaError)),
             "## Why a provider call failed",
             "`CallError.kind` is one of these. " + faults,
         )
     )
+
+
+def _error_tree(error: type[errors.MappaError], depth: int = 0) -> Iterator[str]:
+    """A nested list of `error` and the errors of core that derive from it."""
+    yield f"{'    ' * depth}- `{error.__name__}`: {_line(inspect.getdoc(error) or '')}"
+    for derived in error.__subclasses__():
+        if derived.__module__ == errors.__name__:
+            yield from _error_tree(derived, depth + 1)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def store_page() -> str:

@@ -65,9 +65,7 @@ def command(
         checkpoints = open_checkpoints(run, composed.config.checkpoint.url)
         loaded = checkpoints.load_latest() if checkpoint is None else checkpoints.load(checkpoint)
     sizes_by_metric = {"pass": pass_at, "avg": avg_at, "majority": majority_at}
-    for what, sizes in sizes_by_metric.items():
-        if not all(1 <= k <= composed.config.eval.samples for k in sizes):
-            raise ConfigError(f"--{what}-at {max(sizes)} needs eval.samples={max(sizes)} or more, and to be 1 or more")
+    _check_sizes(sizes_by_metric, composed.config.eval.samples)
     errors = Console(stderr=True)
     with rollout_bar(errors, quiet=quiet or as_json) as progress:
         evaluated = asyncio.run(
@@ -90,6 +88,12 @@ def command(
         for k in sizes:
             console.print(_samples_line(evaluated.evaluation, what, k), highlight=False)
     console.print(f"trajectories: mappa runs show {evaluated.folder}", soft_wrap=True, highlight=False)
+
+
+def _check_sizes(sizes_by_metric: Mapping[str, Sequence[int]], samples: int) -> None:
+    for what, sizes in sizes_by_metric.items():
+        if not all(1 <= k <= samples for k in sizes):
+            raise ConfigError(f"--{what}-at {max(sizes)} needs eval.samples={max(sizes)} or more, and to be 1 or more")
 
 
 def _samples_line(evaluation: Evaluation, what: str, k: int) -> str:

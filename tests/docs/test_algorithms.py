@@ -12,7 +12,9 @@ from mappa_core.config.yaml_io import parse_yaml
 from mappa_core.plugins import load_plugins
 from mappa_engine.options import CISPOOptions, GSPOOptions, PPOOptions
 
-PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "algorithms.md").read_text()
+CONFORMANCE = ROOT / "plugins/mappa_analysis/tests/conformance"
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -33,9 +35,9 @@ def test_a_block_can_be_laid_over_a_recipe_and_built(block, write):
 
 
 def test_everything_offered_is_listed():
-    offers = load_plugins(only=()).plugins["core"].offers
-    assert table("`estimator.use`") == list(offers["estimators"])
-    assert table("`loss.use`") == list(offers["losses"])
+    plugins = load_plugins(only=("engine",)).plugins
+    assert table("`estimator.use`") == list(plugins["core"].offers["estimators"])
+    assert table("`loss.use`") == list(plugins["engine"].offers["losses"])
     assert table("`train.mean`") == ["token", "sequence", "fixed"]
     assert table("limit") == list(asdict(HealthSection()))
 
@@ -51,7 +53,7 @@ def test_the_values_said_are_the_defaults():
 def test_the_sample_that_proves_an_estimator_is_one_that_is_run():
     sample = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert sample is not None
-    run = (Path(__file__).parents[1] / "testing" / "test_prove_your_estimator.py").read_text()
+    run = CONFORMANCE.joinpath("test_prove_your_estimator.py").read_text()
     assert run.endswith(sample[1])
 
 
