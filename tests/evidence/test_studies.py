@@ -59,7 +59,7 @@ def started(trained, monkeypatch):
         log.touch()
         return 0
 
-    monkeypatch.setattr(study, "here", launch)
+    monkeypatch.setattr(study, "launch_locally", launch)
     return started
 
 
@@ -157,7 +157,7 @@ def test_what_is_done_is_not_trained_again_and_other_settings_lie_elsewhere(star
 
 
 def test_a_run_that_fails_is_told_and_can_be_tried_again(started, tmp_path, monkeypatch):
-    good = study.here
+    good = study.launch_locally
 
     async def bad(arguments, log):
         log.write_text("Error: no room\n")

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 FILENAME = "<python>"
-_PACKAGE = __name__.partition(".")[0]
+_OWN_PACKAGES = ("mappa_core", "mappa_sandbox", "lazy_loader")
 _own_modules: list[str] = []
 
 
@@ -33,7 +33,7 @@ def run_program(source: str, arguments: Sequence[str] = ()) -> int:
 def record_own_modules() -> None:
     """Record the fork server's own modules, before it forks. Searching for them in a fork would touch the names of all
     modules, and so copy their memory pages."""
-    _own_modules[:] = [name for name in sys.modules if name.partition(".")[0] == _PACKAGE]
+    _own_modules[:] = [name for name in sys.modules if name.partition(".")[0] in _OWN_PACKAGES]
 
 
 def reset_inherited_state() -> None:
