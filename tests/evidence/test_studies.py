@@ -164,10 +164,10 @@ def test_a_run_that_fails_is_told_and_can_be_tried_again(started, tmp_path, monk
         return 2
 
     one = study.Study(name="one", asked=asked(tmp_path))
-    monkeypatch.setattr(study, "here", bad)
+    monkeypatch.setattr(study, "launch_locally", bad)
     with pytest.raises(study.Failed, match=r"1 of 1 runs did not come to their end:\n.*: Error: no room"):
         one.train({"a": ()}, (0,))
-    monkeypatch.setattr(study, "here", good)
+    monkeypatch.setattr(study, "launch_locally", good)
     one.train({"b": ("train.samples=1",)}, (0,))
     assert [arm[0] for arm, _ in started] == ["b"]  # what failed was not asked for
     assert one.train({"a": ()}, (0,))["a"][0].is_dir()
