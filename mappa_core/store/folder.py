@@ -147,7 +147,13 @@ def list_run_folders(root: Path) -> tuple[Path, ...]:
     if not root.is_dir():
         return ()
     folders = [path for path in root.iterdir() if not path.name.startswith(".") and is_run_folder(path)]
-    return tuple(sorted(folders, key=lambda path: ((path / CONFIG).stat().st_mtime_ns, path.name)))
+    return tuple(sorted(folders, key=lambda path: (_creation_time_ns(path), path.name)))
+
+
+def _creation_time_ns(path: Path) -> int:
+    """The config is written once; a damaged run may have lost it, and is listed all the same."""
+    config = path / CONFIG
+    return (config if config.is_file() else path / DATABASE_NAME).stat().st_mtime_ns
 
 
 def new_run_name(plugin: str, recipe: str) -> str:

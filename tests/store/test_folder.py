@@ -155,3 +155,9 @@ def test_runs_are_listed_from_the_oldest_and_nothing_else_is(tmp_path: Path) -> 
     (tmp_path / "file").write_text("")
     assert [path.name for path in list_run_folders(tmp_path)] == ["b", "a"]
     assert list_run_folders(tmp_path / "nowhere") == ()
+
+
+def test_a_run_that_lost_its_config_is_listed_too(tmp_path):
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "run.db").touch()
+    assert list_run_folders(tmp_path) == (tmp_path / "damaged",)
