@@ -49,6 +49,7 @@ from mappa_core.session.credit import build_experience_builder as build_experien
 from mappa_core.session.policies import assign_policies as assign_policies
 from mappa_core.session.policies import build_policy_specs as build_policy_specs
 from mappa_core.session.policies import trained_policies as trained_policies
+from mappa_core.session.runtime import attach_cassette as attach_cassette
 from mappa_core.session.stored_runs import StoredScenes as StoredScenes
 from mappa_core.session.stored_runs import open_coach as open_coach
 from mappa_core.session.stored_runs import open_stored_scenes as open_stored_scenes

@@ -258,6 +258,20 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """What a `labeller` says of a trajectory; no agent and no coach sees it. `guilt`: the `agent` at fault and its
+    decisive `step`; `quality`: the `value` (1 right, 0 neither, -1 wrong) of a step or, without one, of the whole."""
+
+    kind: Literal["guilt", "quality"]
+    trajectory: str
+    step: str | None = None
+    agent: str | None = None
+    value: float | None = None
+    reason: str = ""
+    labeller: str = "people"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Why a trajectory ended early: the error type, its message and the step at which it occurred."""
 

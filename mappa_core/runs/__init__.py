@@ -8,6 +8,7 @@ from mappa_core.credit.counterfactual import Credit as Credit
 from mappa_core.credit.counterfactual import counterfactual_credit as counterfactual_credit
 from mappa_core.evaluation.heldout import Evaluation as Evaluation
 from mappa_core.evaluation.heldout import build_evaluation as build_evaluation
+from mappa_core.records import Label as Label
 from mappa_core.records import Phase as Phase
 from mappa_core.runs.reader import FoundTrajectory as FoundTrajectory
 from mappa_core.runs.reader import RunReader as RunReader

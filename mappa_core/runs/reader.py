@@ -14,7 +14,7 @@ import msgspec
 from mappa_core.config.layers import iter_leaves
 from mappa_core.config.yaml_io import parse_yaml
 from mappa_core.errors import RunError
-from mappa_core.records import Step, Task, Trajectory, Verdict
+from mappa_core.records import Label, Step, Task, Trajectory, Verdict
 from mappa_core.runs import search
 from mappa_core.runs.rows import EvaluationRow, RaisedWarning, StepRow, TrajectoryRow, TrajectoryStatus, VerdictRow
 from mappa_core.runs.search import FilterChoices, TrajectoryFacets, TrajectoryFilter
@@ -29,6 +29,7 @@ from mappa_core.store.queries import (
     Event,
     load_error,
     load_events,
+    load_labels,
     load_outcome,
     load_steps,
     load_verdicts,
@@ -293,6 +294,10 @@ class RunReader:
         """Count trajectories by status; a status without any is left out. None means any, as in a table."""
         where, values = _rollout_filter(split, iteration)
         return dict(self._database.rows(f"SELECT {_STATUS}, count(*) FROM trajectories {where} GROUP BY 1", *values))
+
+    def labels(self, trajectory: str | None = None) -> list[Label]:
+        """Labels of all trajectories, or of one, in the order in which they were recorded."""
+        return load_labels(self._database, trajectory)
 
     def latest_iteration(self) -> IterationReport | None:
         """Figures of the last iteration; None before the first is done."""

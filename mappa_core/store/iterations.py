@@ -1,8 +1,9 @@
-"""Table `iterations`: reports of finished iterations, and their conversion from runs of mappa-core 0.1.0."""
+"""Table `iterations`: reports of finished iterations; the upgrade of databases of earlier schemas."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -50,16 +51,18 @@ def _decode(database: Database, text: str) -> IterationReport:
     return msgspec.json.decode(text, type=IterationReport) if plain else database.unpack(IterationReport, text)
 
 
-def upgrade_iterations(database: Database) -> None:
-    """Rewrite the iterations of a database of schema 1, so that a resumed run has one form of them."""
+def upgrade_database(database: Database) -> None:
+    """Bring a database of an earlier schema to the one of today, so that a resumed run has one form of its records."""
     if database.schema == DATABASE_SCHEMA:
         return
-    reports = _load_flat(database)
+    reports = _load_flat(database) if database.schema == 1 else None
     with database.transaction() as connection:
-        connection.execute("DROP TABLE iterations")
-        connection.execute("CREATE TABLE iterations (number INTEGER PRIMARY KEY, report TEXT NOT NULL)")
-        rows = [(report.iteration, database.pack(report)) for report in reports]
-        connection.executemany("INSERT INTO iterations VALUES (?, ?)", rows)
+        if reports is not None:
+            connection.execute("DROP TABLE iterations")
+            connection.execute("CREATE TABLE iterations (number INTEGER PRIMARY KEY, report TEXT NOT NULL)")
+            rows = [(report.iteration, database.pack(report)) for report in reports]
+            connection.executemany("INSERT INTO iterations VALUES (?, ?)", rows)
+        connection.execute(files(__package__).joinpath("labels.sql").read_text("utf-8"))
         connection.execute(f"PRAGMA user_version = {DATABASE_SCHEMA}")
     database.schema = DATABASE_SCHEMA
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mappa_core.records import Failure, Step, Verdict
-from mappa_core.store.schema import Database
+from mappa_core.records import Failure, Label, Step, Verdict
+from mappa_core.store.schema import LABELS_SCHEMA, Database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,13 @@ def load_verdicts(database: Database, trajectory: str) -> tuple[Verdict, ...]:
         trajectory,
     )
     return tuple(database.unpack(Verdict, body) for (body,) in rows)
+
+
+def load_labels(database: Database, trajectory: str | None) -> list[Label]:
+    where, values = where_equal(trajectory=trajectory)
+    query = f"SELECT body FROM labels {where} ORDER BY rowid"
+    rows = database.rows(query, *values) if database.schema >= LABELS_SCHEMA else []
+    return [database.unpack(Label, body) for (body,) in rows]
 
 
 def load_outcome(database: Database, text: str | None) -> dict[str, float]:

@@ -17,7 +17,8 @@ from mappa_core.store.files import fsync_path, storage_errors
 T = TypeVar("T")
 
 DATABASE_NAME = "run.db"
-DATABASE_SCHEMA = 2
+DATABASE_SCHEMA = 3
+LABELS_SCHEMA = 3  # The first with labels.
 JOURNAL_PAGES = 8000
 """Pages (of 4 KiB) that the journal may hold before a checkpoint: frequent ones cost more than the writes."""
 _KNOWN_BLOBS = 100_000
@@ -75,7 +76,7 @@ class Database:
 
     def _tables(self) -> str:
         has_fts5 = self.rows("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'")
-        names = ("schema.sql", "texts.sql") if has_fts5 else ("schema.sql",)
+        names = ("schema.sql", "labels.sql", *(["texts.sql"] if has_fts5 else []))
         return "".join(files(__package__).joinpath(name).read_text("utf-8") for name in names)
 
     @classmethod

@@ -1,10 +1,11 @@
--- Schema of `run.db`: one SQLite database per run, schema 2 (`PRAGMA user_version`).
+-- Schema of `run.db`: one SQLite database per run, schema 3 (`PRAGMA user_version`).
 --
 --     meta           name, value                     `run` (an id), `generation` (see `Store`)
 --     blobs          address, data                   long strings and arrays, once by content (see `codec`)
 --     trajectories   number, id, split, iteration, sample, task_id, stratum, task, finished, outcome, error, seconds
 --     steps          id, trajectory, position, agent, turn, policy, tokens, finish, body
 --     verdicts       step, id, number, coach, phase, status, score, blame, body
+--     labels         trajectory, step, kind, labeller, body   (see `labels.sql`)
 --     iterations     number, report
 --     events         number, time, kind, body
 --     facets         trajectory, name, value         values by which trajectories can be filtered
@@ -30,7 +31,7 @@
 --
 -- A row of `texts` belongs to the trajectory `rowid / 16`: one that was lost continues after a resume and ends again.
 --
--- Schema 1, of mappa-core 0.1.0, held flat `metrics` of an iteration (see `iterations`).
+-- Schema 1, of mappa-core 0.1.0, held flat `metrics` of an iteration (see `iterations`); schema 2 had no labels.
 
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE blobs (address TEXT PRIMARY KEY, data BLOB NOT NULL);

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from mappa_core.errors import ReplayError
-from mappa_core.records import Failure, Step, Task, Trajectory, Usage, Verdict
+from mappa_core.records import Failure, Label, Step, Task, Trajectory, Usage, Verdict
 from mappa_core.store.files import fsync_path, storage_errors
 from mappa_core.store.iteration_report import IterationReport
-from mappa_core.store.iterations import load_iterations, upgrade_iterations
+from mappa_core.store.iterations import load_iterations, upgrade_database
 from mappa_core.store.queries import Event, load_error, load_events, load_outcome, load_steps, load_verdicts
 from mappa_core.store.schema import Database, fold_journal
 from mappa_core.store.search_index import SearchIndex
@@ -42,7 +42,7 @@ class RecordedTrajectory:
 
 
 class Store:
-    """The only writer of a run's database; all methods must be called from one thread.
+    """The only writer of a run's database; all methods but `flush` must be called from one thread.
 
     A run that resumes from a checkpoint repeats what was recorded after it: writing the same step or verdict again is a
     no-op, a different one under the same id raises ReplayError. Storage faults raise RunError.
@@ -55,7 +55,7 @@ class Store:
     def __init__(self, path: Path, *, scratch: Path | None = None) -> None:
         self.path = path
         self._database = _open_live(path, scratch)
-        upgrade_iterations(self._database)
+        upgrade_database(self._database)
         self._index = SearchIndex(self._database.connection)
 
     @staticmethod
@@ -114,6 +114,15 @@ class Store:
                 query = "SELECT coach, phase, status, score, blame FROM verdicts WHERE step = ? AND id = ?"
                 self._refuse_other(f"verdict {verdict.id}", query, (verdict.step, verdict.id), judgement)
             self._index.add_verdict(verdict)
+
+    def record_label(self, label: Label) -> None:
+        """Record a label of a recorded trajectory; a labeller says one thing of each kind about a step."""
+        key = (label.trajectory, label.step or "", label.kind, label.labeller)
+        with self._database.transaction() as connection:
+            body = self._database.pack(label)
+            if not connection.execute("INSERT OR IGNORE INTO labels VALUES (?, ?, ?, ?, ?)", (*key, body)).rowcount:
+                query = "SELECT body FROM labels WHERE (trajectory, step, kind, labeller) = (?, ?, ?, ?)"
+                self._refuse_other(f"label of {label.step or label.trajectory}", query, key, (body,))
 
     def _refuse_other(self, what: str, query: str, key: tuple[str, ...], row: tuple[Any, ...]) -> None:
         if self._database.rows(query, *key) != [row]:
@@ -178,10 +187,11 @@ class Store:
         return [Usage(calls=calls, usd=usd) for calls, usd in self._database.rows(_PAID_USAGE)]
 
     def flush(self) -> None:
-        """Sync all writes to disk, and renew the copy at `path` of a database in `scratch`."""
+        """Sync all writes to disk, and renew the copy at `path` of a database in `scratch`. Any thread may call it."""
         if self._database.path != self.path:
-            _increment_generation(self._database)
-            self._database.copy(self.path)
+            with closing(Database.open(self._database.path, write=True)) as live:
+                _increment_generation(live)
+                live.copy(self.path)
         else:
             with storage_errors(self.path):
                 fsync_path(self.path.with_name(f"{self.path.name}-wal"))

@@ -195,13 +195,13 @@ def test_events_keep_their_order_and_body(run: RunFolder) -> None:
     assert evaluation.time > 1.7e9
 
 
-@pytest.mark.parametrize("version", [3, 99])
+@pytest.mark.parametrize("version", [4, 99])
 def test_a_newer_schema_is_refused_by_writer_and_reader(run: RunFolder, version: int) -> None:
     run.close()
     with sqlite3.connect(run.path / "run.db") as connection:
         connection.execute(f"PRAGMA user_version = {version}")
     for opened in (RunFolder.open, RunReader):
-        with pytest.raises(RunError, match=f"run.db has schema {version}, newer than 2"):
+        with pytest.raises(RunError, match=f"run.db has schema {version}, newer than 3"):
             opened(run.path)
 
 
