@@ -255,6 +255,23 @@ async def test_an_engine_that_does_not_finish_an_action_in_time_is_started_again
     assert (await task).tokens.tolist() == [1]
 
 
+async def test_a_driver_that_stalls_blames_no_engine_for_actions_that_are_finished(opened, monkeypatch):
+    """Of two actions one is delivered first; the driver then stalls, and takes the other with the next poll."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(
+        "mappa_engine.cluster.samplers.remote_engine.time", SimpleNamespace(monotonic=lambda: clock.now)
+    )
+    pool, ray_actors, _ = await opened(1, call_s=100.0)
+    tasks = sample(pool, 2)
+    server = await submitted(ray_actors, "sampler-p-0")
+    clock.now += 3600.0
+    server.answer(1)
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    server.answer()
+    assert [one.tokens.tolist() for one in await asyncio.gather(*tasks)] == [[0], [0]]
+    assert pool.restarts == 0
+
+
 async def test_an_engine_that_cannot_be_started_again_is_given_up_and_everyone_told(opened):
     pool, ray_actors, _ = await opened(1)
     tasks = sample(pool, 2)

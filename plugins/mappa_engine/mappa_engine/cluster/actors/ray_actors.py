@@ -224,9 +224,11 @@ class RayActors:
         try:
             await wait_all([call.future for call in several], deadline_s)
         except TimeoutError:
-            late = next(call for call in several if not call.future.done())
-            message = f"{late.actor} did not {what} within {deadline_s:g} s"
-            raise ActorTimeout(message, actor=late.actor.name) from None
+            # The answer may have come since, from another thread.
+            late = next((call for call in several if not call.future.done()), None)
+            if late is not None:
+                message = f"{late.actor} did not {what} within {deadline_s:g} s"
+                raise ActorTimeout(message, actor=late.actor.name) from None
         for call in several:
             if call.future.done():
                 call.future.result()  # raises where the call failed; others may not be done

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mappa_core.engine import EngineError, EngineLost
@@ -59,7 +59,8 @@ class PendingRequest:
     request: GenerationRequest
     answer: asyncio.Future[Generation]
     wave: int = 0
-    started_at: float = field(default_factory=time.monotonic)
+    started_at: float = 0.0
+    """Reading of the engine's `polled_s` since which its deadline counts."""
 
     @property
     def cost(self) -> int:
@@ -81,6 +82,8 @@ class RemoteEngine:
         self.paused = False
         self.load = 0
         self.versions: dict[str, int] = {}
+        self.polled_s = 0.0
+        """Seconds in which the driver took results: a driver that stalls takes none, however many are there."""
         self._ray_actors = ray_actors
         self._config = config
         self._resources = resources
@@ -134,7 +137,7 @@ class RemoteEngine:
         """Submit requests as one wave; their futures get the results."""
         self._waves += 1
         for one in pending:
-            one.wave = self._waves
+            one.wave, one.started_at = self._waves, self.polled_s
             self._pending[one.request.id] = one
             self.load += one.cost
         if self.lost is None:
@@ -151,7 +154,9 @@ class RemoteEngine:
     async def poll(self) -> list[PendingRequest]:
         """Wait up to `POLL_S` for results, deliver them and return their requests. Raises EngineLost where the engine
         is lost, or an action exceeds its deadline."""
-        answers = await self._call("take_results", POLL_S, what="answer", deadline_s=POLL_S + HANG_S)
+        begun, patience_s = time.monotonic(), POLL_S + HANG_S
+        answers = await self._call("take_results", POLL_S, what="answer", deadline_s=patience_s)
+        self.polled_s += min(time.monotonic() - begun, patience_s)
         settled = [one for one in map(self._resolve, answers) if one is not None]
         self._check_deadlines()
         return settled
@@ -242,14 +247,14 @@ class RemoteEngine:
     def _check_deadlines(self) -> None:
         limit = self._deadlines.call_s
         oldest = min((one.started_at for one in self._pending.values()), default=math.inf)
-        if not self.paused and time.monotonic() - oldest > limit:
+        if not self.paused and self.polled_s - oldest > limit:
             message = f"{self.actor} did not finish an action within {limit:g} s (engine.options.call_s)"
             self.lost = ActorTimeout(message, actor=self.name)
             raise self.lost
 
     def _reset_deadlines(self) -> None:
         for one in self._pending.values():
-            one.started_at = time.monotonic()
+            one.started_at = self.polled_s
 
 
 def vllm_environment(device: str) -> dict[str, str]:

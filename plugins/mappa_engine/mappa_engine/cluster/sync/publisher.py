@@ -13,6 +13,7 @@ import structlog
 
 from mappa_core.engine import EngineError, Experience, Receipt
 from mappa_engine.arrays import Float32, Int32
+from mappa_engine.cluster.actors.deadlines import run_by_deadline
 from mappa_engine.cluster.errors import SyncError
 from mappa_engine.cluster.sync import probe
 from mappa_engine.cluster.sync.interfaces import EnginePool, SamplerEngine, WeightProvider
@@ -101,12 +102,16 @@ class Publisher:
         groups: dict[int, list[tuple[WeightRoute, Sequence[SamplerEngine]]]] = {}
         for delivery in deliveries:
             groups.setdefault(id(delivery[0].learners), []).append(delivery)
+
+        async def all_groups() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                for group in groups.values():
+                    tasks.create_task(one_group(group))
+
         async with self._lock:
             self._waiting_for.clear()
             try:
-                async with asyncio.timeout(self._deadline_s), asyncio.TaskGroup() as tasks:
-                    for group in groups.values():
-                        tasks.create_task(one_group(group))
+                await run_by_deadline(all_groups(), self._deadline_s)
             except TimeoutError as late:
                 raise SyncError(
                     f"new weights were not handed over within {self._deadline_s:g} s (engine.options.sync_s); "
