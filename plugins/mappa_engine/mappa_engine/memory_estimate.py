@@ -24,7 +24,9 @@ FLOAT32_BYTES = 4
 ADAM_MOMENT_BYTES = 2 * FLOAT32_BYTES
 """Bytes of AdamW's two moments per parameter."""
 MAX_LOGITS = 1 << 25
-"""Largest number of logits computed at once: 128 MiB in float32. More tokens go through the head in chunks."""
+"""Logits that are computed at once, in chunks: 128 MiB in float32, or those of `HEAD_ROWS` where these are more."""
+HEAD_ROWS = 1024
+"""Tokens that go through the head at once, whatever the vocabulary: every chunk reads all of the head's weights."""
 _LOGIT_COPIES = 3
 """Copies held at once: logits, their softmax and their gradient."""
 
@@ -77,8 +79,13 @@ def activation_bytes(
     layer = tokens * (10 * shape.hidden + attention + 4 * shape.intermediate) * width
     inputs = tokens * shape.hidden * width
     saved_bytes = {"all": shape.layers * layer, "inputs": shape.layers * inputs + layer, "nothing": layer}[saved]
-    logits = _LOGIT_COPIES * FLOAT32_BYTES * min(tokens * shape.vocabulary, max(MAX_LOGITS, shape.vocabulary))
+    logits = _LOGIT_COPIES * FLOAT32_BYTES * min(tokens, head_rows(shape.vocabulary)) * shape.vocabulary
     return saved_bytes + logits + (tokens * tokens * width if mask else 0)
+
+
+def head_rows(vocabulary: int) -> int:
+    """Return how many tokens go through an output head of this vocabulary at once."""
+    return max(HEAD_ROWS, MAX_LOGITS // vocabulary)
 
 
 def total_bytes(parts: Mapping[MemoryPart, int]) -> int:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from mappa_core.errors import ModelError
+from mappa_engine.learning import output_head
 from mappa_engine.learning.batching import BatchLayout, build_batches, split_over_ranks
 from mappa_engine.learning.logprob_model import LogprobModel
 from mappa_engine.learning.model_checks import check_model
@@ -119,6 +120,25 @@ def test_any_layout_gives_what_single_sequences_give(model, kit, layout):
     scale = max(one.abs().max().item() for one in expected[2].values())
     for name, one in expected[2].items():
         np.testing.assert_allclose(found[2][name], one, rtol=0, atol=3e-6 * scale, err_msg=name)
+
+
+@pytest.mark.parametrize("entropy", [False, True])
+def test_modules_are_called_equally_often_whatever_a_batch_holds(model, kit, monkeypatch, entropy):
+    """Learners of sharded weights gather a module's at each of its calls, all ranks together: a call more on one of
+    them, forward or backward, would wait for ever."""
+    monkeypatch.setattr(output_head, "head_rows", lambda vocabulary: 4)
+    module, calls = scorer(model), []
+    for name, one in module.named_modules():
+        one.register_forward_pre_hook(lambda *_, name=name: calls.append(name))
+    seen = []
+    for lengths in ([40], [1], [3, 4, 5, 6]):
+        rows = [kit.Row([3, 4, 5], [7] * length, trajectory=number) for number, length in enumerate(lengths)]
+        (batch,) = build_batches(kit.experience(rows), np.arange(len(rows)), BatchLayout("packed", 100), device=CPU)
+        predictions = module(batch, entropy=entropy)
+        torch.stack([one.sum() for one in predictions if one is not None]).sum().backward()
+        seen.append(calls.copy())
+        calls.clear()
+    assert seen[0] == seen[1] == seen[2]
 
 
 @pytest.mark.parametrize(

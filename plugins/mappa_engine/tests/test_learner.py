@@ -14,7 +14,7 @@ from mappa_core.config.schema import CorrectionSection, TrainSection
 from mappa_core.errors import EngineError
 from mappa_core.experience import Advantages
 from mappa_core.protocols import PolicySpec
-from mappa_engine.learning import logprob_model
+from mappa_engine.learning import output_head
 from mappa_engine.losses import PPOLoss
 from mappa_engine.options import PPOOptions
 
@@ -134,10 +134,10 @@ async def test_the_gradient_of_the_entropy_bonus_is_that_written_out(model, open
     (-0.2 * torch.cat([plain_entropy(plain, experience, row) for row in range(4)]).mean()).backward()
     expected = {name: one.grad.numpy() for name, one in plain.named_parameters()}
     train = replace(TRAIN, entropy_coef=0.2)
-    for logits in (logprob_model.MAX_LOGITS, 7 * 259):
-        monkeypatch.setattr(logprob_model, "MAX_LOGITS", logits)
+    for rows in (1024, 7):
+        monkeypatch.setattr(output_head, "head_rows", lambda vocabulary, rows=rows: rows)
         engine = await opened(model, train=train)
-        found = await gradient(engine, experience, tmp_path / str(logits), nothing)
+        found = await gradient(engine, experience, tmp_path / str(rows), nothing)
         assert_same_gradient(found, expected, 1e-5)
 
 
@@ -180,7 +180,7 @@ async def test_joined_rows_do_not_change_the_gradient(qwen3, opened, kit, tmp_pa
 async def test_a_head_in_chunks_does_not_change_the_gradient(model, opened, kit, tmp_path, monkeypatch):
     experience = kit.experience(kit.rows(6, temperature=0.8))
     whole = await gradient(await opened(model, train=TRAIN), experience, tmp_path / "whole")
-    monkeypatch.setattr(logprob_model, "MAX_LOGITS", 7 * 259)
+    monkeypatch.setattr(output_head, "head_rows", lambda vocabulary: 7)
     chunked = await gradient(await opened(model, train=TRAIN), experience, tmp_path / "chunked")
     assert_same_gradient(chunked, whole)
 

@@ -218,9 +218,10 @@ def test_colocated_actors_leave_the_gpu_to_each_other():
 
 
 def test_logits_of_a_chunk_are_those_of_the_learner():
-    from mappa_engine.learning import logprob_model
+    from mappa_engine.learning import output_head
 
-    assert logprob_model.MAX_LOGITS == memory_estimate.MAX_LOGITS
+    assert output_head.head_rows is memory_estimate.head_rows
+    assert [memory_estimate.head_rows(size) for size in (259, 151_936)] == [memory_estimate.MAX_LOGITS // 259, 1024]
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

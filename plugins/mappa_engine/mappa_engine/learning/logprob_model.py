@@ -6,11 +6,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
-from torch.utils.checkpoint import checkpoint
 
 from mappa_engine.learning.batching import MicroBatch
-from mappa_engine.memory_estimate import MAX_LOGITS
+from mappa_engine.learning.output_head import OutputHead
 
 
 class Predictions(NamedTuple):
@@ -27,12 +25,13 @@ class Predictions(NamedTuple):
 class LogprobModel(torch.nn.Module):
     """A causal language model with an optional value head, which computes log-probabilities of sampled tokens.
 
-    Sizes come from the config: with weights sharded over ranks, a module's tensors are empty between passes.
+    Every module is called equally often whatever the batch: with weights sharded over ranks each call is a collective.
     """
 
     def __init__(self, model: Any, value_head: torch.nn.Linear | None = None) -> None:
         super().__init__()
         self.model = model
+        self.output_head = OutputHead(model.get_output_embeddings())
         self.value_head = value_head
 
     def weights(self) -> dict[str, torch.nn.Parameter]:
@@ -55,32 +54,5 @@ class LogprobModel(torch.nn.Module):
         values = None
         if self.value_head is not None:
             values = self.value_head(hidden.to(self.value_head.weight.dtype))[:, 0].float()
-        logprobs, entropies = self._head(hidden, batch, entropy)
+        logprobs, entropies = self.output_head(hidden, batch.targets, batch.temperature, entropy)
         return Predictions(logprobs, values, entropies)
-
-    def _head(self, hidden: Tensor, batch: MicroBatch, entropy: bool) -> tuple[Tensor, Tensor | None]:
-        head = self.model.get_output_embeddings()
-        size = max(1, MAX_LOGITS // self.model.config.get_text_config(decoder=True).vocab_size)
-        if len(hidden) <= size:
-            return _head_pass(head, hidden, batch.targets, batch.temperature, entropy)
-        chunks = []
-        for start in range(0, len(hidden), size):
-            part = slice(start, start + size)
-            given = (hidden[part], batch.targets[part], None if batch.temperature is None else batch.temperature[part])
-            # The logits of a chunk are recomputed in the backward pass to save memory.
-            chunks.append(checkpoint(_head_pass, head, *given, entropy, use_reentrant=False))
-        logprobs, entropies = zip(*chunks, strict=True)
-        return torch.cat(logprobs), torch.cat(entropies) if entropy else None
-
-
-def _head_pass(
-    head: torch.nn.Module, hidden: Tensor, targets: Tensor, temperature: Tensor | None, entropy: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Compute log-probabilities of the targets and, if requested, H = logsumexp(z) - sum(softmax(z) z) of logits z."""
-    logits = head(hidden).float()
-    if temperature is not None:
-        logits = logits / temperature
-    logprobs = -cross_entropy(logits, targets, reduction="none")
-    if not entropy:
-        return logprobs, None
-    return logprobs, torch.logsumexp(logits, -1) - (torch.softmax(logits, -1) * logits).sum(-1)
