@@ -43,7 +43,7 @@ from mappa_engine.cluster.samplers.server import SamplerServer
 from mappa_engine.cluster.sync.buckets import Bucket, ReceivedBucket, ReceivedTensors
 from mappa_engine.cluster.sync.probe import ProbeLimit
 from mappa_engine.cluster.sync.publisher import Publisher, WeightRoute
-from mappa_engine.model_info import tensor_names
+from mappa_engine.model_info import read_model_info, read_weight_names
 from mappa_engine.options import ClusterOptions
 
 WINDOW = 512
@@ -134,7 +134,7 @@ async def compare(ray_actors: RayActors, model: str, rounds: int) -> np.ndarray:
         policy="policy",
         learners=group,
         samplers=pool,
-        tensors=tensor_names(model),
+        tensors=read_weight_names(read_model_info(model)).names,
         tied=TIED,
         probe_limit=ProbeLimit.of("float32", None),
         vocabulary=setup.window,

@@ -27,7 +27,7 @@ from mappa_engine.cluster.sync.buckets import bucket_tensors
 from mappa_engine.learning.scoring import merge_scores
 from mappa_engine.local import LocalEngine
 from mappa_engine.losses import PPOLoss
-from mappa_engine.model_info import tensor_names
+from mappa_engine.model_info import read_model_info, read_weight_names
 from mappa_engine.options import ClusterOptions, LocalOptions, PPOOptions
 
 POLICIES = ("solver", "coder")
@@ -341,7 +341,9 @@ async def test_weights_are_handed_on_whole_and_a_probe_is_answered(group, qwen3,
         sent |= {f"{name}/{key}": one for key, one in found.items()}
     kept = {name: one for name, one in held(tmp_path / "kept").items() if "value_head" not in name}
     assert apart(sent, kept) == 0.0
-    assert {name.removeprefix("solver/") for name in sent if name.startswith("solver/")} == tensor_names(qwen3)
+    assert {name.removeprefix("solver/") for name in sent if name.startswith("solver/")} == read_weight_names(
+        read_model_info(qwen3)
+    ).names
     model = AutoModelForCausalLM.from_pretrained(qwen3, dtype=torch.float32).eval()
     model.load_state_dict(
         {k.removeprefix("solver/"): torch.from_numpy(v) for k, v in sent.items() if k[:6] == "solver"}, strict=False

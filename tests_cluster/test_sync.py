@@ -29,7 +29,7 @@ from mappa_engine.cluster.sync.publisher import Publisher, WeightRoute
 from mappa_engine.cluster.sync.transfer_records import ReceivedWeights
 from mappa_engine.learning.scoring import merge_scores
 from mappa_engine.losses import PPOLoss
-from mappa_engine.model_info import tensor_names
+from mappa_engine.model_info import read_model_info, read_weight_names
 from mappa_engine.options import ClusterOptions, PPOOptions
 
 from .conftest import WINDOW, write_model
@@ -142,7 +142,7 @@ async def open_both(
             policy=spec.name,
             learners=both.group,
             samplers=pool,
-            tensors=_adapter_names(model) if lora else tensor_names(model),
+            tensors=_adapter_names(model) if lora else read_weight_names(read_model_info(model)).names,
             tied={} if lora else TIED,
             adapter=adapter_config(LORA, TARGETS, base=model) if lora else None,
             probe_limit=ProbeLimit.of(dtype, None),
@@ -154,7 +154,11 @@ async def open_both(
 
 
 def _adapter_names(model: str) -> frozenset[str]:
-    layers = [name.removesuffix(".weight") for name in tensor_names(model) if name.split(".")[-2] in TARGETS]
+    layers = [
+        name.removesuffix(".weight")
+        for name in read_weight_names(read_model_info(model)).names
+        if name.split(".")[-2] in TARGETS
+    ]
     return frozenset(f"{PEFT_PREFIX}{layer}.{side}.weight" for layer in layers for side in LORA_MATRICES)
 
 

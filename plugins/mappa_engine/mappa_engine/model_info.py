@@ -1,9 +1,9 @@
-"""Model information read before any weight is loaded: path, chat template, stop tokens, window, tensor names."""
+"""Model information read before any weight is loaded: path, chat template, stop tokens, window, names of weights."""
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,13 @@ from typing import Any
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("DO_NOT_TRACK", "1")
 
-from safetensors import safe_open
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig
-from transformers.utils import cached_file
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
 from mappa_core.engine import ModelError
 from mappa_engine.chat import Chat
 from mappa_engine.model_path import resolve_model_path
-
-_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,6 +34,15 @@ class ModelInfo:
     window: int
     """Maximum context length, in tokens."""
     config: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightNames:
+    """Names of a model's weights, tied ones once."""
+
+    names: frozenset[str]
+    tied: Mapping[str, str]
+    """Second name of every tied weight, by the one in `names`."""
 
 
 def read_model_info(spec: str) -> ModelInfo:
@@ -73,35 +79,24 @@ def load_pretrained(loader: Any, model_path: str, spec: str, what: str, **kwargs
         raise ModelError(f"{spec}: its {what} cannot be loaded. {advice} ({error})") from error
 
 
-def tensor_names(model_path: str) -> frozenset[str]:
-    """Return the names of all tensors in the weights of a folder or Hugging Face id, without loading them.
+def read_weight_names(model_info: ModelInfo) -> WeightNames:
+    """Return the names of a model's weights as its class has them, without loading any.
 
-    Tied weights are stored, and named, once. Raises ModelError if there are no weights.
+    A model's files may name others: some store a tied output head a second time. Raises ModelError if the model is no
+    causal language model.
     """
-    single = _part(model_path, _FILE)
-    if single is not None:
-        with safe_open(single, framework="np") as file:
-            return frozenset(file.keys())
-    index = _part(model_path, _INDEX)
-    if index is not None:
-        return frozenset(json.loads(index.read_text())["weight_map"])
-    raise ModelError(
-        f"{model_path}: there is neither {_FILE} nor {_INDEX}. Save the model with safetensors, or check name and "
-        "network."
-    )
-
-
-def ties_embeddings(config: Any) -> bool:
-    """Return whether the output head is tied to the embedding, so that weights hold only the embedding."""
-    return bool(config.get_text_config(decoder=True).tie_word_embeddings)
-
-
-def _part(model_path: str, name: str) -> Path | None:
-    """Return the path of a model's file, downloaded to the hub's cache if needed; None: there is no such file."""
     try:
-        return Path(cached_file(model_path, name))
-    except OSError:
-        return None
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(model_info.config, trust_remote_code=False)
+    except ValueError as error:
+        raise ModelError(f"{model_info.model_name}: this is no causal language model ({error})") from error
+    first: dict[int, str] = {}
+    tied: dict[str, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        known = first.setdefault(id(parameter), name)
+        if known != name:
+            tied[known] = name
+    return WeightNames(names=frozenset(first.values()), tied=tied)
 
 
 def _generation(model_path: str, config: Any) -> Any:

@@ -1,5 +1,6 @@
 """Model folders: found wherever they are named, refused with a reason where they cannot be used."""
 
+import dataclasses
 import shutil
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     CohereConfig,
@@ -15,13 +17,15 @@ from transformers import (
     MistralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    ViTConfig,
 )
 
 from mappa_core.errors import ConfigError, ModelError
 from mappa_engine.local import LocalEngine
 from mappa_engine.local.models import load_model
-from mappa_engine.model_info import read_model_info, tensor_names, ties_embeddings
+from mappa_engine.model_info import read_model_info, read_weight_names
 from mappa_engine.model_path import resolve_model_path
+from mappa_engine.model_shape import read_shape
 from mappa_engine.options import LocalOptions
 
 SHAPE = {
@@ -150,22 +154,38 @@ def test_settings_for_sampling_that_no_file_holds_are_those_of_the_config(copied
     assert read_model_info(str(copied)).stops == load(copied).stops == {2, 5, 8}
 
 
-def test_tensors_are_named_as_they_are_stored(model):
-    named = dict(AutoModelForCausalLM.from_pretrained(model).named_parameters())
-    assert tensor_names(model) == named.keys()
-    assert ties_embeddings(read_model_info(model).config) == ("lm_head.weight" not in named)
+def test_weights_are_named_as_the_model_has_them(model):
+    loaded = AutoModelForCausalLM.from_pretrained(model)
+    found = read_weight_names(read_model_info(model))
+    assert found.names == dict(loaded.named_parameters()).keys()
+    tied = {"model.embed_tokens.weight": "lm_head.weight"}
+    assert found.tied == (tied if loaded.config.tie_word_embeddings else {})
 
 
-def test_tensors_of_sharded_weights_are_named_by_their_index(qwen3, tmp_path):
-    AutoModelForCausalLM.from_pretrained(qwen3).save_pretrained(tmp_path, max_shard_size="20KB")
-    assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    assert tensor_names(str(tmp_path)) == tensor_names(qwen3)
+def store_head(folder: Path, *, factor: float) -> None:
+    """Add `factor` times the embedding of a model's folder to its file as the output head."""
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"] = factor * weights["model.embed_tokens.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def test_tensors_of_a_name_that_the_hub_does_not_give(monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelError, match=r"there is neither model\.safetensors nor"):
-        tensor_names("no-such-owner/no-such-model")
+def test_a_tied_head_that_is_stored_too_is_no_further_weight(copied, qwen3):
+    store_head(copied, factor=1.0)
+    assert read_weight_names(read_model_info(str(copied))) == read_weight_names(read_model_info(qwen3))
+    assert read_shape(str(copied)).parameters == read_shape(qwen3).parameters
+    assert "lm_head.weight" not in dict(load(copied).model.named_parameters())
+
+
+def test_a_head_that_is_stored_but_differs_from_the_embedding_it_is_tied_to_is_refused(copied):
+    store_head(copied, factor=2.0)
+    with pytest.raises(ModelError, match="ties the output head to the embedding, and its files hold two"):
+        load(copied)
+
+
+def test_what_is_no_language_model_has_no_names_of_weights(qwen3):
+    reading = dataclasses.replace(read_model_info(qwen3), config=ViTConfig())
+    with pytest.raises(ModelError, match="no causal language model"):
+        read_weight_names(reading)
 
 
 @pytest.mark.parametrize("wrong", [{"device": "tpu"}, {"dtype": "float16"}, {"threads": 0}, {"max_batch": 0}])

@@ -19,10 +19,8 @@ from mappa_engine.cluster.sync.gpu_transfer import GpuTransfer
 from mappa_engine.cluster.sync.interfaces import WeightProvider
 from mappa_engine.cluster.sync.probe import ProbeLimit
 from mappa_engine.cluster.sync.publisher import WeightRoute
-from mappa_engine.model_info import ModelInfo, tensor_names, ties_embeddings
+from mappa_engine.model_info import ModelInfo, WeightNames
 from mappa_engine.options import ClusterOptions
-
-_EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,6 +31,7 @@ class ClusterSetup:
     readings: Mapping[str, ModelInfo]
     """Model infos by model."""
     shapes: Mapping[str, ModelShape]
+    weight_names: Mapping[str, WeightNames]
     placement: Placement
     options: ClusterOptions
     train: TrainSection | None
@@ -61,13 +60,9 @@ class ClusterSetup:
         """Return the context window of a sampler: maximum tokens of prompt plus action."""
         return self.options.max_model_len or self.readings[model].window
 
-    def tied_names(self, model: str) -> dict[str, str]:
-        """Map the embedding's tensor name to the output head's where both share weights. Between GPUs it is sent once,
-        and the map is empty."""
-        reading = self.readings[model]
-        if self.transport != "store" or not ties_embeddings(reading.config):
-            return {}
-        return {name: _HEAD for name in tensor_names(reading.model_path) if name.endswith(_EMBEDDING)}
+    def tied_names(self, model: str) -> Mapping[str, str]:
+        """Map the name of every tied weight to its second one. Between GPUs it is sent once, and the map is empty."""
+        return self.weight_names[model].tied if self.transport == "store" else {}
 
     def slot_fraction(self, slot: int) -> float:
         """Return the fraction of a slot that each of its actors gets."""
@@ -152,8 +147,7 @@ def build_route(
 ) -> WeightRoute:
     """Build the route of a policy's weights from learners to the engines that serve it."""
     spec, dtype = setup.specs[policy], setup.placement.dtype
-    reading, shape = setup.readings[spec.model], setup.shapes[spec.model]
-    names = tensor_names(reading.model_path)
+    shape, names = setup.shapes[spec.model], setup.weight_names[spec.model].names
     kind: dict[str, Any] = {"tied": setup.tied_names(spec.model), "colocated": setup.colocated}
     if spec.lora is not None:
         layers = _adapted_layers(spec.lora, names, shape)

@@ -23,7 +23,7 @@ from mappa_engine.cluster.samplers.sampler import ClusterSampler
 from mappa_engine.cluster.sync.from_checkpoint import CheckpointWeights, checkpoint_version
 from mappa_engine.cluster.sync.publisher import Publisher
 from mappa_engine.learning.scoring import merge_scores
-from mappa_engine.model_info import read_model_info
+from mappa_engine.model_info import read_model_info, read_weight_names
 from mappa_engine.options import ClusterOptions
 
 log = structlog.get_logger()
@@ -88,6 +88,7 @@ class RunningCluster:
             specs={spec.name: spec for spec in policies},
             readings=readings,
             shapes=shapes,
+            weight_names={model: read_weight_names(reading) for model, reading in readings.items()},
             placement=placement,
             options=options,
             train=train,
