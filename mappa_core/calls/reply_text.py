@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
+
+from mappa_core.safe_json import parse_untrusted_json
 
 _TAG = "(?:think|thinking|thought|reasoning)"
 # Possessive `*+`: a reply of white space alone would otherwise be searched once for every space of it.
@@ -28,7 +29,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found if len(found) == len(pairs) else AmbiguousObject(found)
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)
 _FENCE = re.compile(r"(`{3,})(?:json)?[ \t\r]*\n(.*)\n\1", re.DOTALL | re.IGNORECASE)
 
 
@@ -49,10 +49,4 @@ def _decode(text: str) -> Any:
     text = fenced[2] if fenced else text
     if not text.strip():
         raise ValueError("it is empty")
-    try:
-        return _DECODER.decode(text)
-    except json.JSONDecodeError as error:
-        what = error.msg.removesuffix(" at")
-        raise ValueError(f"it is no JSON: {what} at line {error.lineno}, column {error.colno}") from error
-    except (ValueError, RecursionError) as error:
-        raise ValueError("it holds a number that is too long or lists that are nested too deep") from error
+    return parse_untrusted_json(text, _object)

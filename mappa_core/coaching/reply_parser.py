@@ -71,13 +71,13 @@ class ReplySchema:
 
     def _parse_verdict(self, entry: Any, extra_keys: tuple[str, ...]) -> Verdict:
         _check_object(entry, (*extra_keys, *_keys(self.correction)))
-        if not _is_text(entry["reasoning"]) or not entry["reasoning"].strip():
+        if not isinstance(entry["reasoning"], str) or not entry["reasoning"].strip():
             raise BadReply("`reasoning` must be text that is not empty")
         to_blame = (*self.agents, NOBODY)
         if entry["blame"] is not None and entry["blame"] not in to_blame:
             raise BadReply(f"`blame` must be {', '.join(to_blame)} or null")
         correction = entry["correction"] if self.correction else None
-        if correction is not None and not _is_text(correction):
+        if correction is not None and not isinstance(correction, str):
             raise BadReply("`correction` must be text, or null where there is none")
         score = _score(entry["score"])
         return Verdict(
@@ -131,15 +131,10 @@ def _check_object(value: Any, keys: tuple[str, ...]) -> None:
         raise BadReply(f"there is a key that was not asked for; the keys are {', '.join(keys)}")
 
 
-def _is_text(value: Any) -> bool:
-    """Whether `value` is a string that can be encoded: JSON may hold unpaired surrogates."""
-    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
-
-
 def _score(value: Any) -> float | None:
     if value is None:
         return None
-    # By exact type, as True is an int; NaN, which Python parses, is in no interval.
+    # By exact type, as True is an int.
     if type(value) not in (int, float) or not 0 <= value <= MAX_SCORE:
         raise BadReply(f"`score` must be a number from 0 to {MAX_SCORE:g}, or null where the action cannot be judged")
     return float(value)

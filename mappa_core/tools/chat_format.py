@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 from mappa_core.records import Message, ToolCall, ToolSpec
+from mappa_core.safe_json import parse_untrusted_json
 
 _CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
 
@@ -21,9 +21,9 @@ def _parse_call(body: str, *, closed: bool) -> ToolCall:
     if not closed:
         return ToolCall(name="", error="the call is cut off: <tool_call> is not closed")
     try:
-        call = json.loads(body)
-    except json.JSONDecodeError as error:
-        return ToolCall(name="", error=f"the call is not JSON: {error}")
+        call = parse_untrusted_json(body)
+    except ValueError as error:
+        return ToolCall(name="", error=f"the call is not valid: {error}")
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return ToolCall(name="", error='the call is not of the form {"name": …, "arguments": {…}}')
     if not isinstance(call.get("arguments"), dict):

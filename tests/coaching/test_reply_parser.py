@@ -73,7 +73,8 @@ FITS = {
 
 EMPTY = "it is empty"
 NO_JSON = "it is no JSON: "
-TOO_LONG = "it holds a number that is too long or lists that are nested too deep"
+TOO_LARGE = "it holds a number that is not finite, or too large or too long"
+HALF = "it holds half a character (an unpaired surrogate)"
 NO_OBJECT = "there must be a JSON object with the keys reasoning, blame, score"
 TWICE = "a key occurs twice"
 FURTHER = "there is a key that was not asked for; the keys are reasoning, blame, score"
@@ -135,23 +136,23 @@ FAILS = {
     "above": (reply("10.000001"), SCORE),
     "far above": (reply("85"), SCORE),
     "below": (reply("-0.5"), SCORE),
-    "NaN": (reply("NaN"), SCORE),
-    "Infinity": (reply("Infinity"), SCORE),
-    "-Infinity": (reply("-Infinity"), SCORE),
-    "too large for a float": (reply("1e400"), SCORE),
-    "an integer too large for a float": (reply("1" * 400), SCORE),
-    "an integer too large to read": (reply("1" * 5000), TOO_LONG),
+    "NaN": (reply("NaN"), TOO_LARGE),
+    "Infinity": (reply("Infinity"), TOO_LARGE),
+    "-Infinity": (reply("-Infinity"), TOO_LARGE),
+    "too large for a float": (reply("1e400"), TOO_LARGE),
+    "an integer too large for a float": (reply("1" * 400), TOO_LARGE),
+    "an integer too large to read": (reply("1" * 5000), TOO_LARGE),
     "arabic digits": (reply("٧"), NO_JSON + "Expecting value at line 1, column 51"),
     "full-width digits": (reply("７"), NO_JSON + "Expecting value at line 1, column 51"),
     "leading zero": (reply("07"), NO_JSON + "Expecting ',' delimiter at line 1, column 52"),
     "plus sign": (reply("+7"), NO_JSON + "Expecting value at line 1, column 51"),
     "hexadecimal": (reply("0x7"), NO_JSON + "Expecting ',' delimiter at line 1, column 52"),
-    "nested too deep": ("[" * 200_000, TOO_LONG),
+    "nested too deep": ("[" * 200_000, "it is nested deeper than 64 levels"),
     "reasoning empty": (reply(reasoning='""'), REASONING),
     "reasoning blank": (reply(reasoning='" \\n"'), REASONING),
     "reasoning null": (reply(reasoning="null"), REASONING),
     "reasoning as list": (reply(reasoning='["a"]'), REASONING),
-    "reasoning with half a character": (reply(reasoning='"a\\ud83d"'), REASONING),
+    "reasoning with half a character": (reply(reasoning='"a\\ud83d"'), HALF),
     "blames a stranger": (reply(blame='"coder"'), BLAME),
     "blames nobody with a capital": (reply(blame='"Nobody"'), BLAME),
     "blames two": (reply(blame='["solver", "verifier"]'), BLAME),
@@ -181,7 +182,7 @@ def test_a_correction_is_kept_where_there_is_one(correction: str, kept: str | No
     assert verdict.correction == kept
 
 
-@pytest.mark.parametrize("correction", ["3", "[]", "false", '"\\udc00"'])
+@pytest.mark.parametrize("correction", ["3", "[]", "false"])
 def test_a_correction_is_text(correction: str) -> None:
     with pytest.raises(BadReply, match="`correction` must be text, or null where there is none"):
         CORRECTED.parse(reply(more=f', "correction": {correction}'))
@@ -220,7 +221,6 @@ SOME_FIT = {
         actions(entry(1), entry(2), entry(3)).replace('{"action": 3', '{"score": 9, "action": 3'),
         [5, 5, f"action 3: {TWICE}"],
     ),
-    "NaN": (actions(entry(1, float("nan")), entry(2), entry(3)), [f"action 1: {SCORE}", 5, 5]),
 }
 
 
@@ -244,6 +244,7 @@ WHOLE = {
     "a key beside": ('{"actions": [], "overall": 9}', "there is a key that was not asked for; the keys are actions"),
     "two lists": ('{"actions": [], "actions": []}', TWICE),
     "one judgement for all": (GOOD, "the key `actions` is missing"),
+    "NaN": (actions(entry(1, float("nan")), entry(2), entry(3)), TOO_LARGE),
 }
 
 

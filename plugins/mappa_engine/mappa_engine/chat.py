@@ -148,9 +148,9 @@ def split_think(text: str, tags: tuple[str, str], *, opened: bool) -> tuple[str,
 
 
 def _map_text(value: Any, change: Callable[[str], str]) -> Any:
-    """Apply `change` to every string in the JSON value except the names of fields."""
+    """Apply `change` to every string in the JSON value, keys included: an agent writes those of its arguments, too."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {key: _map_text(one, change) for key, one in value.items()}
+        return {change(key): _map_text(one, change) for key, one in value.items()}
     return [_map_text(one, change) for one in value] if isinstance(value, list) else value

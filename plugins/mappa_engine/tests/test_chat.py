@@ -143,7 +143,7 @@ def test_native_calls_are_parsed_in_order():
 @pytest.mark.parametrize(
     ("body", "name", "error"),
     [
-        ("<tool_call>{'name'}</tool_call>", "", "not JSON"),
+        ("<tool_call>{'name'}</tool_call>", "", "no JSON"),
         ('<tool_call>["add"]</tool_call>', "", "not of the form"),
         ('<tool_call>{"name": "add", "arguments": 3}</tool_call>', "add", "not a JSON object"),
         ('<tool_call>{"name": "add", "argu', "", "not closed"),

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 FaultCode = Literal[
     "invalid_api_key", "session_ended", "model_not_found", "unknown_url", "invalid_request", "unsupported",
-    "context_length_exceeded", "action_failed",
+    "context_length_exceeded", "too_large", "action_failed",
 ]  # fmt: skip
 
 _STATUS: dict[FaultCode, int] = {
@@ -17,6 +17,7 @@ _STATUS: dict[FaultCode, int] = {
     "invalid_request": 400,
     "unsupported": 400,
     "context_length_exceeded": 400,
+    "too_large": 413,
     "action_failed": 500,
 }
 # Otherwise clients would retry by themselves, as another action.

@@ -17,14 +17,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mappa_core.safe_json import MAX_CHARACTERS
 from mappa_gateway.errors import NO_RETRY_HEADERS, RequestFault
 from mappa_gateway.launchers import LOOPBACK
 from mappa_gateway.session import AgentSession
 from mappa_gateway.wire import chat_completions, responses
-from mappa_gateway.wire.request import CREATED_AT, AgentRequest, ignored_settings
+from mappa_gateway.wire.request import CREATED_AT, AgentRequest, ignored_settings, parse_body
 
 RETRY_COUNT_HEADER = "x-stainless-retry-count"
 """Header in which OpenAI's clients send the number of earlier attempts."""
+MAX_BODY_BYTES = MAX_CHARACTERS
 BACKLOG = 1024
 KEEP_ALIVE_S = 600
 SHUTDOWN_GRACE_S = 2
@@ -98,11 +100,12 @@ class GatewayServer:
             )
         return session
 
-    async def _act(self, parse: Callable[[bytes], AgentRequest], request: Request) -> Response:
+    async def _act(self, parse: Callable[[Any], AgentRequest], request: Request) -> Response:
         session = self._session_for(request)
-        body = await request.body()
-        parsed = parse(body)
-        self._warn_ignored(ignored_settings(body))
+        body = await _read_body(request)
+        fields = parse_body(body)
+        parsed = parse(fields)
+        self._warn_ignored(ignored_settings(fields))
         step = await session.act(
             session.agent_for(parsed.model),
             parsed.messages,
@@ -134,6 +137,16 @@ class _EmbeddedServer(uvicorn.Server):
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(json.dumps(value).encode(), status, headers, media_type="application/json")
+
+
+async def _read_body(request: Request) -> bytes:
+    """Read the body as far as the limit: no memory is spent on what is refused. Raises RequestFault beyond it."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY_BYTES:
+            raise RequestFault("too_large", f"the body has more than {MAX_BODY_BYTES} bytes")
+    return bytes(body)
 
 
 async def _refuse(request: Request, fault: RequestFault) -> Response:

@@ -101,3 +101,9 @@ async def theatre(tmp_path: Path) -> AsyncIterator[Theatre]:
 def native() -> type[NativeSampler]:
     """The sampler, for tests that stand in front of it."""
     return NativeSampler
+
+
+@pytest.fixture(scope="session")
+def theatre_type() -> type[Theatre]:
+    """For tests that open a theatre per generated example."""
+    return Theatre

@@ -15,10 +15,10 @@ from mappa_gateway.wire.request import (
     CREATED_AT,
     AgentRequest,
     ContentPart,
-    decode_body,
     join_text,
     parse_call,
     refuse_unsupported,
+    to_form,
     to_response,
     token_counts,
 )
@@ -95,13 +95,13 @@ class ChatRequest(msgspec.Struct):
     logit_bias: dict[str, float] | None = None
 
 
-def parse_chat_request(body: bytes) -> AgentRequest:
-    """Parse the body of a request.
+def parse_chat_request(body: Any) -> AgentRequest:
+    """Convert the JSON of a request.
 
     Raises:
         RequestFault: it cannot be read, or asks for something that the sampler does not support.
     """
-    request = decode_body(body, ChatRequest)
+    request = to_form(body, ChatRequest)
     if not request.messages:
         raise RequestFault("invalid_request", "a request has at least one message")
     refuse_unsupported(

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mappa_core import Message, Step, ToolCall, ToolSpec
+from mappa_core.safe_json import parse_untrusted_json
 from mappa_gateway.errors import RequestFault
 
 IGNORED_SAMPLING_SETTINGS = frozenset(
@@ -45,19 +46,25 @@ class ContentPart(msgspec.Struct):
     text: str | None = None
 
 
-def decode_body(body: bytes, form: type[_Body]) -> _Body:
-    """Decode `body` as a request of type `form`. Raises RequestFault if it cannot be read."""
+def parse_body(body: bytes) -> Any:
+    """Parse the JSON of a request. Raises RequestFault if it is none, or exceeds a limit of `mappa_core.safe_json`."""
     try:
-        return msgspec.json.decode(body, type=form)
-    except msgspec.DecodeError as error:
+        return parse_untrusted_json(body.decode())
+    except ValueError as error:
         raise RequestFault("invalid_request", f"the request cannot be read: {error}") from error
 
 
-def ignored_settings(body: bytes) -> frozenset[str]:
+def to_form(request: Any, form: type[_Body]) -> _Body:
+    """Convert parsed JSON to a request of type `form`. Raises RequestFault if it has another form."""
+    try:
+        return msgspec.convert(request, form)
+    except msgspec.ValidationError as error:
+        raise RequestFault("invalid_request", f"the request cannot be read: {error}") from error
+
+
+def ignored_settings(request: Mapping[str, Any]) -> frozenset[str]:
     """Sampling settings in a request, which are ignored."""
-    return IGNORED_SAMPLING_SETTINGS.intersection(
-        key for key, value in msgspec.json.decode(body).items() if value is not None
-    )
+    return IGNORED_SAMPLING_SETTINGS.intersection(key for key, value in request.items() if value is not None)
 
 
 def refuse_unsupported(wanted: Mapping[str, bool]) -> None:
@@ -83,9 +90,9 @@ def join_text(content: str | Sequence[ContentPart] | None, where: str) -> str:
 def parse_call(name: str, arguments: str, call_id: str | None, where: str) -> ToolCall:
     """Parse an earlier call; `arguments` is JSON text. Raises RequestFault if that is no JSON object."""
     try:
-        values = json.loads(arguments or "{}")
-    except json.JSONDecodeError as error:
-        raise RequestFault("invalid_request", f"{where}: arguments are no JSON: {error}") from error
+        values = parse_untrusted_json(arguments or "{}")
+    except ValueError as error:
+        raise RequestFault("invalid_request", f"{where}: arguments cannot be read: {error}") from error
     if not isinstance(values, Mapping):
         raise RequestFault("invalid_request", f"{where}: arguments are no JSON object")
     return ToolCall(name=name, arguments=values, id=call_id)

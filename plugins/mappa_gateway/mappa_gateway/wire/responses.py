@@ -21,10 +21,10 @@ from mappa_gateway.wire.request import (
     CREATED_AT,
     AgentRequest,
     ContentPart,
-    decode_body,
     join_text,
     parse_call,
     refuse_unsupported,
+    to_form,
     to_response,
     token_counts,
 )
@@ -86,13 +86,13 @@ class ResponseRequest(msgspec.Struct):
     prompt: dict[str, Any] | None = None
 
 
-def parse_responses_request(body: bytes) -> AgentRequest:
-    """Parse the body of a request.
+def parse_responses_request(body: Any) -> AgentRequest:
+    """Convert the JSON of a request.
 
     Raises:
         RequestFault: it cannot be read, or asks for something that the sampler or a stateless server does not support.
     """
-    request = decode_body(body, ResponseRequest)
+    request = to_form(body, ResponseRequest)
     form = request.text.format if request.text is not None else None
     refuse_unsupported(
         {

@@ -1,0 +1,158 @@
+"""What a model, or a program that passes its text on, can write into a request or a call: no fault of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mappa_core.safe_json import MAX_CHARACTERS, MAX_DEPTH
+
+answers: list[tuple[int, dict]] = []
+"""Status and body of what the agent of a test was answered; emptied before each."""
+bodies: list[bytes] = []
+"""What it posts."""
+PATHS = ("/chat/completions", "/responses")
+
+
+def post_all(assignment):
+    """Post `bodies` as they are to both paths, then ask once for an action as usual."""
+    url = urlsplit(assignment.base_url)
+    for body in [*bodies, b'{"model": "m", "messages": [{"role": "user", "content": "?"}]}']:
+        for path in PATHS:
+            connection = http.client.HTTPConnection(url.hostname, url.port, timeout=30)
+            connection.request("POST", url.path + path, body, {"Authorization": f"Bearer {assignment.api_key}"})
+            response = connection.getresponse()
+            answers.append((response.status, json.loads(response.read())))
+            connection.close()
+    return "4"
+
+
+async def posted(theatre, script=lambda prompt, sampling: "4"):
+    answers.clear()
+    trajectory = await theatre.one(theatre.workflow(post_all, max_actions=1_000), script)
+    assert trajectory.error is None, trajectory.error
+    return trajectory
+
+
+def request(**fields) -> bytes:
+    return json.dumps({"model": "m", "messages": [{"role": "user", "content": "?"}], **fields}).encode()
+
+
+def with_call(arguments: str) -> bytes:
+    call = {"id": "1", "function": {"name": "search", "arguments": arguments}}
+    return request(messages=[{"role": "user", "content": "?"}, {"role": "assistant", "tool_calls": [call]}])
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"[" * 100_000, 400, "invalid_request"),
+        (
+            b'{"model": "m", "messages": ' + b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1) + b"}",
+            400,
+            "invalid_request",
+        ),
+        (request(tools=json.loads('[{"a":' * 30 + "1" + "}]" * 30)), 400, "invalid_request"),
+        (b'{"model": "m", "messages": [], "temperature": ' + b"9" * 5_000 + b"}", 400, "invalid_request"),
+        (b'{"model": "\\ud800"}', 400, "invalid_request"),
+        (b"\xff\xfe", 400, "invalid_request"),
+        (b"7", 400, "invalid_request"),
+        (b" " * (MAX_CHARACTERS + 1), 413, "too_large"),
+        (with_call("[" * 2_000), 400, "invalid_request"),
+        (with_call("1" * 5_000), 400, "invalid_request"),
+        (with_call("7"), 400, "invalid_request"),
+    ],
+)
+async def test_a_request_beyond_the_limits_is_refused_and_the_trajectory_goes_on(theatre, body, status, code):
+    bodies[:] = [body]
+    trajectory = await posted(theatre)
+    refused, _, action, _ = answers
+    assert (refused[0], refused[1]["error"]["code"]) == (status, code)
+    assert action[0] == 200 and len(trajectory.steps) == 1
+
+
+CALLS = [
+    '<tool_call>{"name":"search","arguments":' + "[" * 1_024,
+    '<tool_call>{"name":"search","arguments":{"query":' + "[" * 1_500 + "]" * 1_500 + "}}</tool_call>",
+    '<tool_call>{"name":"search","arguments":{"query":' + "1" * 4_301 + "}}</tool_call>",
+    '<tool_call>{"name":"search","arguments":{"query":"\\ud800"}}</tool_call>',
+]
+
+
+@pytest.mark.parametrize("text", CALLS)
+async def test_a_call_beyond_the_limits_stays_in_the_text_of_its_action(theatre, text):
+    tool = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
+    bodies[:] = [request(tools=[tool])]
+    trajectory = await posted(theatre, lambda prompt, sampling: text)
+    status, reply = answers[0]
+    assert status == 200 and reply["choices"][0]["message"]["content"] == text
+    assert trajectory.steps[0].reply.tool_calls[0].error is not None
+
+
+_scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just("\ud800")
+_values = st.recursive(
+    _scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+_message = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "tool", "system", "stranger"]), "content": _values},
+    optional={"tool_calls": _values, "name": _values, "tool_call_id": _values, "reasoning_content": _values},
+)
+_item = st.fixed_dictionaries(
+    {"type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning", "image"])},
+    optional={
+        "role": _values,
+        "content": _values,
+        "call_id": _values,
+        "name": _values,
+        "arguments": _values,
+        "output": _values,
+    },
+)
+_request = st.fixed_dictionaries(
+    {"model": st.just("m") | _values},
+    optional={
+        "messages": st.lists(_message | _values, max_size=3), "input": st.lists(_item | _values, max_size=3) | _values,
+        "tools": _values, "tool_choice": _values, "stream": _values, "top_logprobs": _values, "text": _values,
+        "include": _values, "logprobs": _values, "stream_options": _values, "temperature": _values,
+    },
+)  # fmt: skip
+_bodies = (
+    st.binary(max_size=200)
+    | (_request | _values).map(lambda value: json.dumps(value).encode())
+    | st.tuples(st.sampled_from([b"[", b'{"a":', b'"', b"9"]), st.integers(1, 3_000)).map(lambda one: one[0] * one[1])
+)
+
+
+def check_requests(theatre_type, folder, generated: list[bytes]) -> None:
+    async def play() -> None:
+        theatre = theatre_type(folder)
+        try:
+            await posted(theatre)
+        finally:
+            for workflow in theatre.workflows:
+                await workflow.close()
+
+    bodies[:] = [body for body in generated if b'"stream": true' not in body]
+    asyncio.run(play())
+    assert {status for status, _ in answers} <= {200, 400, 404, 413}
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(_bodies, min_size=5, max_size=15))
+def test_no_request_is_a_fault_of_the_server(theatre_type, tmp_path, generated):
+    check_requests(theatre_type, tmp_path, generated)
+
+
+@pytest.mark.soak
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(_bodies, min_size=5, max_size=15))
+def test_no_request_of_thousands_is_a_fault_of_the_server(theatre_type, tmp_path, generated):
+    check_requests(theatre_type, tmp_path, generated)
