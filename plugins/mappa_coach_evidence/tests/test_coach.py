@@ -1,0 +1,126 @@
+"""The coach: whom it blames, how sure it is, and where it says nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mappa_coach_evidence.coach import EvidenceCoach
+from mappa_coach_evidence.options import EvidenceOptions
+from mappa_coach_evidence.rules import RULES
+from mappa_core import NOBODY
+from mappa_core.plugins import load_plugins
+from mappa_core.testing import CoachContract
+
+from .conversations import (
+    SOLVED,
+    conversation,
+    crashed,
+    printed,
+    program,
+    scenes_of_steps,
+    step,
+    with_result,
+)
+
+TASK = "How many seats does the theatre have?"
+FAILURE = (
+    ("manager", TASK),
+    ("coder", program("count()")),
+    ("terminal", crashed("NameError: name 'count' is not defined")),
+    ("coder", program("print(7)")),
+    ("terminal", printed("7")),
+    ("writer", "Hard to say."),
+)
+
+
+def judge(scenes, **options):
+    return asyncio.run(EvidenceCoach(EvidenceOptions(**options)).review(scenes))
+
+
+class TestContract(CoachContract):
+    scenes = conversation(*FAILURE)
+
+    def coach(self):
+        return EvidenceCoach(EvidenceOptions())
+
+
+def test_the_blamed_action_has_the_one_lowest_score_and_its_confidence():
+    verdicts = judge(conversation(*FAILURE))
+    assert [verdict.blame for verdict in verdicts] == [None, "coder", None, NOBODY, None, None]
+    assert [verdict.score for verdict in verdicts] == [None, 5.0, None, 8.0, None, None]
+    assert "NameError" in verdicts[1].reasoning
+    assert "confidence 50%" in verdicts[1].reasoning
+
+
+def test_what_cannot_be_checked_is_no_number():
+    verdicts = judge(conversation(("solver", "Perhaps."), ("writer", "Perhaps."), outcome=SOLVED))
+    assert [verdict.status for verdict in verdicts] == ["abstained", "abstained"]
+
+
+def test_a_success_excuses_what_only_explains_failures_but_no_failed_program():
+    unproved = (("solver", "Forty."), ("writer", "Forty."))
+    assert judge(conversation(*unproved))[0].blame == "solver"
+    assert judge(conversation(*unproved, outcome=SOLVED))[0].status == "abstained"
+    assert judge(conversation(*FAILURE, outcome=SOLVED))[1].blame == "coder"
+
+
+@pytest.mark.parametrize("presume_failure, status", [(True, "scored"), (False, "abstained")])
+def test_an_unknown_outcome_is_read_as_the_option_says(presume_failure, status):
+    scenes = conversation(("solver", "Forty."), outcome=None)
+    assert judge(scenes, presume_failure=presume_failure)[0].status == status
+
+
+def test_a_single_action_is_judged_by_what_came_before_it():
+    fails = with_result(step(0, "coder", "on it"), "KeyError", status="error")
+    scenes = scenes_of_steps([fails, step(1, "writer", "Fine.")], outcome=None)
+    verdict = asyncio.run(EvidenceCoach(EvidenceOptions()).score(scenes[1]))
+    assert verdict.status == "abstained"
+    assert asyncio.run(EvidenceCoach(EvidenceOptions()).score(scenes[0])).blame == "coder"
+
+
+def test_who_only_executes_is_never_blamed():
+    scenes = conversation(("terminal", printed("7")), ("terminal", crashed("E")), ("terminal", "TERMINATE"))
+    assert {verdict.status for verdict in judge(scenes)} == {"abstained"}
+
+
+def test_rules_have_names_of_their_own_and_probabilities():
+    assert len({rule.name for rule in RULES}) == len(RULES)
+    assert all(0 < rule.confidence < 1 for rule in RULES)
+
+
+texts = st.one_of(
+    st.text(max_size=60),
+    st.sampled_from([text for _, text in FAILURE]),
+    st.sampled_from(["1 + 1 = 3", "-", "$", "{" * 9, "4,,.", "\\boxed{1,}", "FINAL ANSWER: 3.", "I have checked 1."]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abc"), texts), min_size=1, max_size=7), texts)
+def test_any_conversation_gets_a_verdict_each_and_at_most_one_blame(said, task):
+    verdicts = judge(conversation(*said, task=task))
+    assert len(verdicts) == len(said)
+    blamed = [verdict for verdict in verdicts if verdict.blame not in (None, NOBODY)]
+    assert len(blamed) <= 1
+    scores = [verdict.score for verdict in verdicts if verdict.score is not None]
+    assert not blamed or scores.count(min(scores)) == 1
+    assert not blamed or blamed[0].score == min(scores)
+
+
+def test_the_plugin_offers_the_coach_and_loads_none_of_its_rules():
+    registry = load_plugins(only=["evidence"])
+    assert not registry.broken
+    assert registry.offer("coaches", "evidence").options is EvidenceOptions
+    code = (
+        "import sys, mappa_core.plugins as plugins\n"
+        "plugins.load_plugins(only=['evidence'])\n"
+        "print('mappa_coach_evidence.coach' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
