@@ -44,7 +44,7 @@ from mappa_engine.cluster.sync.buckets import Bucket, ReceivedBucket, ReceivedTe
 from mappa_engine.cluster.sync.probe import ProbeLimit
 from mappa_engine.cluster.sync.publisher import Publisher, WeightRoute
 from mappa_engine.model_info import read_model_info, read_weight_names
-from mappa_engine.options import ClusterOptions
+from mappa_engine.options import PlacedOptions
 
 WINDOW = 512
 TIED = {"model.embed_tokens.weight": "lm_head.weight"}
@@ -106,7 +106,7 @@ def write_model(folder: Path, hidden: int, layers: int, vocabulary: int) -> tupl
 
 async def compare(ray_actors: RayActors, model: str, rounds: int) -> np.ndarray:
     """Seconds of each round (rounds, 4): a publish with its probe, one without, a load, a copy."""
-    options = ClusterOptions(zero=2)
+    options = PlacedOptions(zero=2)
     task = LearnerConfig(
         specs=(PolicySpec(name="policy", model=model),),
         train=TrainSection(),

@@ -97,12 +97,13 @@ class PolicySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A machine of a cluster. `gpu_bytes` is the memory of each of its GPUs."""
+    """A machine of a cluster. `gpu_bytes` is the memory of each of its GPUs, `memory_bytes` its own; 0: not known."""
 
     host: str
     cpus: int
     gpus: int = 0
     gpu_bytes: int = 0
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +174,13 @@ class Engine(Protocol):
         """Send the new weights to the samplers and verify them: the next version of every trained policy, counted from
         the start of the run, loads included."""
 
-    async def save(self, folder: Path) -> None: ...
+    def checkpoint_bytes(self, dtype: str) -> int | None:
+        """Return the size of what `save` writes; None if it is known only from a checkpoint that was written."""
+        return None
+
+    async def save(self, folder: Path, *, dtype: str = "float32") -> None:
+        """Write what `load` needs; weights in `dtype` (`checkpoint.dtype`) if the engine can. Samplers may be called
+        meanwhile."""
 
     async def load(self, folder: Path) -> None: ...
 

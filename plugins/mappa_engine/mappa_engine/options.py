@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+AUTO = "auto"
+"""Value of an option that placement decides."""
+
 
 @dataclass
 class LocalOptions:
@@ -33,23 +36,27 @@ class ClusterOptions:
     """colocated (learners and samplers take turns on the same GPUs) | separate (each has its own)"""
     learner_ranks: int | None = None
     """Ranks of a group of learners; None: every GPU that learners get, 1 where there is none."""
-    zero: int = 2
-    """0 | 1 | 2 | 3: what DeepSpeed shards over the ranks: nothing, the optimiser, gradients too, weights too."""
+    zero: int | str = AUTO
+    """0 | 1 | 2 | 3: what DeepSpeed shards over the ranks: nothing, the optimiser, gradients too, weights too. auto: 2,
+    or 3 where weights do not fit otherwise."""
     dtype: str = "auto"
     """float32 | bfloat16 | auto (bfloat16 on GPUs). Learners keep float32 master weights in any case."""
-    gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass: less memory, about a third more time."""
+    gradient_checkpointing: bool | str = AUTO
+    """Compute activations again in the backward pass: less memory, about a third more time. auto: where they do not fit
+    otherwise."""
     offload_optimizer: bool = False
     """Keep optimiser states in the memory of the host."""
     packed_tokens: int = 4096
     """Tokens of one packed sequence, beside the budget `train.micro_tokens`: attention without a packed kernel takes
     memory in its square."""
-    samplers: int = 1
-    """Engines of vLLM per base model or fully trained policy."""
+    samplers: int | str = AUTO
+    """Engines of vLLM per base model or fully trained policy. auto: one of each on every GPU, or as many as fit; one on
+    CPUs."""
     tensor_parallel: int = 1
     """GPUs of one engine of vLLM."""
-    kv_cache_mb: int = 512
-    """Memory of one engine for keys and values."""
+    kv_cache_mb: int | str = AUTO
+    """Memory of one engine for keys and values. auto: what the GPU has left; on CPUs 512, or one request of full
+    length."""
     max_model_len: int | None = field(default=None, metadata={"former_key": "window"})
     """Longest prompt and action of a sampler, in tokens; None: the model's own."""
     max_batch: int = 256
@@ -77,6 +84,15 @@ class ClusterOptions:
     """Seconds that an update, or an action, may take."""
     sync_s: float = 300.0
     """Seconds that handing new weights to the samplers may take."""
+
+
+@dataclass
+class PlacedOptions(ClusterOptions):
+    """Options of the engine `cluster` as placement decided them: what learners and samplers read is never `auto`."""
+
+    zero: int = 2
+    gradient_checkpointing: bool = False
+    kv_cache_mb: int = 512
 
 
 @dataclass

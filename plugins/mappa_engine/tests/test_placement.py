@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -65,11 +66,11 @@ def choices(draw):
     return ClusterOptions(
         placement=draw(st.sampled_from(["colocated", "separate"])),
         learner_ranks=draw(st.sampled_from([None, 1, 2, 4])),
-        zero=draw(st.sampled_from([1, 2, 3])),
-        samplers=draw(st.integers(1, 3)),
+        zero=draw(st.sampled_from(["auto", 1, 2, 3])),
+        samplers=draw(st.sampled_from(["auto", 1, 2, 3])),
         tensor_parallel=draw(st.sampled_from([1, 2])),
         offload_optimizer=draw(st.booleans()),
-        **LONG,
+        **{**LONG, "kv_cache_mb": draw(st.sampled_from(["auto", 8192]))},
     )
 
 
@@ -89,7 +90,7 @@ def test_every_placement_keeps_its_promises(policies, options, gpus, nodes, micr
     for group in found.groups:
         assert len(set(group.slots)) == len(group.slots) == (options.learner_ranks or len(group.slots))
     for pool in found.pools:
-        assert len(pool.engines) == options.samplers
+        assert len(pool.engines) == options.samplers or (options.samplers == "auto" and pool.engines)
         for engine in pool.engines:
             assert len(set(engine)) == options.tensor_parallel
             assert len({found.slots[slot].host for slot in engine}) == 1
@@ -98,7 +99,8 @@ def test_every_placement_keeps_its_promises(policies, options, gpus, nodes, micr
     }
     assert used == set(range(len(found.slots)))
     for number, slot in enumerate(found.slots):
-        assert slot.size is None or all(found.bytes_at(number, phase) <= slot.size for phase in PHASES)
+        assert slot.size is None or all(found.bytes_at(number, phase) <= 0.92 * slot.size for phase in PHASES)
+    assert found.options.zero in (1, 2, 3) and found.options.kv_cache_mb >= 1
     if gpus and options.placement == "separate":
         sampling = {slot for pool in found.pools for engine in pool.engines for slot in engine}
         assert not sampling & {slot for group in found.groups for slot in group.slots}
@@ -130,11 +132,14 @@ def test_a_frozen_policy_of_other_weights_has_an_engine_of_its_own(tmp_path):
 
 
 def test_separate_learners_and_samplers_leave_no_gpu_idle():
-    found = placed(placement="separate")
+    found = placed(placement="separate", samplers=1)
     (group,) = found.groups
     assert group.slots == (0, 1, 2, 3, 4)
     assert [pool.engines for pool in found.pools] == [((5,),), ((6,),), ((7,),)]
     assert found.notes == ()
+    automatic = placed(placement="separate")
+    assert automatic.groups[0].slots == (0, 1, 2, 3)
+    assert [pool.engines for pool in automatic.pools] == [((4,), (5,), (6,), (7,))] * 3
 
 
 def test_with_ranks_given_each_policy_has_as_many_gpus_of_its_own_where_they_suffice():
@@ -152,6 +157,15 @@ def test_engines_are_dealt_out_and_gpus_that_do_not_sample_are_named():
     assert [pool.engines for pool in found.pools] == [((0,), (1,)), ((2,), (3,)), ((4,), (5,))]
     assert found.notes == ("2 of 8 GPUs learn and do not sample: more engine.options.samplers would use them",)
     assert found.groups[0].slots == tuple(range(8))
+
+
+def test_engines_of_full_weights_are_beside_learners_where_memory_is_shared():
+    """CUDA hands memory from process to process within one GPU alone."""
+    found = placed(learner_ranks=4, zero=3)
+    assert {slot for pool in found.pools for engine in pool.engines for slot in engine} == set(range(4))
+    assert found.notes == ("4 of 8 GPUs do nothing: engine.options.learner_ranks or samplers can use them",)
+    for apart in (placed(ADAPTERS, learner_ranks=4), placed(learner_ranks=4, zero=3, transport="store")):
+        assert {slot for pool in apart.pools for engine in pool.engines for slot in engine} == set(range(8))
 
 
 def test_without_gpus_learners_have_one_cpu_and_nothing_is_held_against_its_memory():
@@ -210,11 +224,47 @@ def test_three_adapters_take_little_more_than_one():
 
 def test_colocated_actors_leave_the_gpu_to_each_other():
     found = placed(zero=3)
-    learner, sampler = found.loads_on(0)
+    learner, sampler, *_ = found.loads_on(0)
     assert sampler.bytes_at("learning") < GB < sampler.bytes_at("sampling")
     assert learner.bytes_at("sampling") < GB < learner.bytes_at("learning")
     assert "kv cache" not in sampler.by_phase["syncing"] and "optimiser" not in learner.by_phase["syncing"]
     assert found.host_bytes["n0"] > 8 * 3 * memory_estimate.ADAM_MOMENT_BYTES * FOUR_B.parameters // 8
+
+
+def test_engines_of_adapters_stay_where_they_are_while_learners_compute():
+    """Nothing of theirs sleeps: the base never changes, and an adapter is a file."""
+    found = placed(ADAPTERS, cluster(1))
+    learner, sampler = found.loads_on(0)
+    assert sampler.bytes_at("learning") == sampler.bytes_at("syncing") == sampler.bytes_at("sampling")
+    weights, cache = memory_estimate.weight_bytes(FOUR_B, "bfloat16"), found.options.kv_cache_mb << 20
+    assert sampler.bytes_at("learning") > weights + cache
+    assert found.bytes_at(0, "learning") > 2 * weights + cache
+    assert learner.bytes_at("syncing") > weights > learner.bytes_at("sampling")
+
+
+def test_a_frozen_judge_beside_learners_is_not_counted_as_asleep():
+    judge = PolicySpec(name="judge", model="small", kind="frozen")
+    found = placed((*TEAM[:1], judge))
+    _, solver, other = found.loads_on(0)
+    assert other.actor.startswith("sampler judge") and solver.bytes_at("learning") < GB
+    assert other.bytes_at("learning") > memory_estimate.weight_bytes(SMALL, "bfloat16")
+
+
+def test_a_node_needs_memory_for_what_its_gpus_leave_to_it():
+    machine = Machine(host="n0", cpus=16, gpus=8, gpu_bytes=80 * GB, memory_bytes=512 * GB)
+    roomy = placed(resources=Resources(nodes=(machine,)))
+    # What waits there while agents sample, on each of eight ranks: weights in bfloat16, an eighth of 12 bytes a number.
+    waiting = 8 * (3 * 2 * FOUR_B.parameters) + 3 * 12 * FOUR_B.parameters
+    assert roomy.host_parts["n0"]["states while agents sample"] == pytest.approx(waiting, rel=1e-6)
+    assert roomy.host_parts["n0"]["references"] == 8 * 2 * FOUR_B.parameters
+    assert roomy.options.zero == 2
+    tight = placed(resources=Resources(nodes=(replace(machine, memory_bytes=300 * GB),)))
+    assert tight.options.zero == 3 and tight.host_bytes["n0"] <= 0.92 * 300 * GB
+    assert any(line.startswith("zero: 3; 2 takes ") and "of n0's 300.0 GB" in line for line in tight.reasons)
+    with pytest.raises(
+        ConfigError, match=r"n0 itself has 100\.0 GB of memory, of which 92\.0 GB can be used, and it would"
+    ):
+        placed(resources=Resources(nodes=(replace(machine, memory_bytes=100 * GB),)))
 
 
 def test_logits_of_a_chunk_are_those_of_the_learner():
@@ -231,7 +281,9 @@ def test_what_cannot_fit_is_refused_with_the_arithmetic_and_what_would_help():
     with pytest.raises(ConfigError) as refused:
         placed(resources=cluster(2), zero=1)
     text = str(refused.value)
-    assert text.startswith("the policies do not fit: n0 gpu0 has 80.0 GB, and while learning it would hold ")
+    assert text.startswith(
+        "the policies do not fit: n0 gpu0 has 80.0 GB, of which 73.6 GB can be used, and while learning it would hold "
+    )
     assert "optimiser 72.4 GB" in text  # three times 12 bytes of 4.02e9 parameters over two ranks
     assert "engine.options.zero=3: " in text and "engine.options.offload_optimizer=true: " in text
     assert "which fits" in text and "which is still too much" in text
@@ -285,6 +337,22 @@ def test_the_table_says_who_runs_where_and_what_it_takes():
     assert any(line.startswith("gpu0-5 of 80.0 GB") for line in lines)
     assert any(line.startswith("samplers sampling: weights 8.0 GB, kv cache 8.6 GB") for line in lines)
     assert lines[-1].startswith("2 of 8 GPUs learn")
+
+
+def test_the_plan_says_why_with_the_arithmetic():
+    found = placed(gradient_checkpointing="auto", kv_cache_mb="auto")
+    reasons = "\n".join(found.reasons)
+    assert "8% of every GPU are left free" in reasons
+    assert re.search(
+        r"gradient_checkpointing: true; without it takes [\d.]+ GB while learning, of the 73.6 GB", reasons
+    )
+    assert "samplers: an engine of every policy on every GPU that samples" in reasons
+    window = 8192 * 144 // 1024  # 144 KB a token
+    assert (
+        f"kv_cache_mb: {found.options.kv_cache_mb:,} = {found.options.kv_cache_mb / window:.1f} requests of 8,192"
+        in reasons
+    )
+    assert placed(**{"zero": 3, "samplers": 1}).reasons[1:] == ()
 
 
 def test_placement_imports_nothing_heavy():

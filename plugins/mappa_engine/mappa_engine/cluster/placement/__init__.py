@@ -5,10 +5,10 @@ Pure arithmetic: it starts nothing and imports no heavy library. Its GPU memory 
 
 from mappa_engine.cluster.placement.candidates import GroupPlacement as GroupPlacement
 from mappa_engine.cluster.placement.candidates import PoolPlacement as PoolPlacement
+from mappa_engine.cluster.placement.find import find_placement as find_placement
 from mappa_engine.cluster.placement.format import format_placement as format_placement
 from mappa_engine.cluster.placement.placement import Placement as Placement
 from mappa_engine.cluster.placement.resources import DeviceSlot as DeviceSlot
 from mappa_engine.cluster.placement.resources import Resources as Resources
-from mappa_engine.cluster.placement.search import find_placement as find_placement
 from mappa_engine.model_shape import ModelShape as ModelShape
 from mappa_engine.model_shape import read_shape as read_shape

@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from mappa_core.engine import PolicySpec
-from mappa_engine.cluster.placement.resources import DeviceSlot
+from mappa_engine.cluster.placement.resources import Device, DeviceSlot
 from mappa_engine.options import ClusterOptions
 
 
@@ -57,6 +57,11 @@ class CandidateLayout:
         )
 
     @property
+    def sampling_slots(self) -> int:
+        """Number of slots with an engine."""
+        return len({slot for pool in self.pools for engine in pool.engines for slot in engine})
+
+    @property
     def max_engines_per_slot(self) -> int:
         """Maximum number of engines on one slot."""
         return max(Counter(slot for pool in self.pools for engine in pool.engines for slot in engine).values())
@@ -69,6 +74,8 @@ class PolicyUnit:
     name: str
     model: str
     policies: tuple[str, ...]
+    full: bool
+    """Whether it is a policy with weights of its own."""
 
 
 def learner_units(policies: Sequence[PolicySpec]) -> tuple[PolicyUnit, ...]:
@@ -91,31 +98,43 @@ def _group_policies(policies: Sequence[PolicySpec], starts: dict[str, Path | Non
             name=together[0].name if len(together) == 1 else f"{together[0].name}+{len(together) - 1}",
             model=together[0].model,
             policies=tuple(one.name for one in together),
+            full=together[0].kind == "full",
         )
         for together in members.values()
     )
 
 
 def candidate_layouts(
-    slots: Sequence[DeviceSlot], units: Sequence[PolicyUnit], pools: Sequence[PolicyUnit], options: ClusterOptions
+    slots: Sequence[DeviceSlot],
+    units: Sequence[PolicyUnit],
+    pools: Sequence[PolicyUnit],
+    options: ClusterOptions,
+    *,
+    density: int = 1,
 ) -> Iterator[CandidateLayout]:
     """Yield candidate layouts, the best first; none where there are too few slots.
 
     All learners form one group, so that no GPU waits for the policy with the most data; layouts with separate GPUs for
-    each are tried where that does not fit into memory.
+    each are tried where that does not fit into memory. `density` is the number of engines on a GPU that samples, where
+    `options.samplers` is `auto`.
     """
     device = slots[0].device
     if not units:
         blocks = _blocks(range(len(slots)), slots, options)
-        yield from [CandidateLayout(groups=(), pools=_assign_engines(pools, blocks, options))] if blocks else ()
+        served = _assign_engines(pools, blocks, options, device, density) if blocks else ()
+        yield from [CandidateLayout(groups=(), pools=served)] if served else ()
     elif options.placement == "colocated" or device == "cpu":
-        yield from _colocated(slots, units, pools, options)
+        yield from _colocated(slots, units, pools, options, density)
     else:
-        yield from _separate(slots, units, pools, options)
+        yield from _separate(slots, units, pools, options, density)
 
 
 def _colocated(
-    slots: Sequence[DeviceSlot], units: Sequence[PolicyUnit], pools: Sequence[PolicyUnit], options: ClusterOptions
+    slots: Sequence[DeviceSlot],
+    units: Sequence[PolicyUnit],
+    pools: Sequence[PolicyUnit],
+    options: ClusterOptions,
+    density: int,
 ) -> Iterator[CandidateLayout]:
     """Yield a layout with learners on `learner_ranks` slots and samplers on all, or optionally on the other CPUs."""
     device = slots[0].device
@@ -123,31 +142,48 @@ def _colocated(
     if ranks > len(slots):
         return
     apart = options.placement == "separate" and ranks < len(slots)
-    blocks = _blocks(range(ranks if apart else 0, len(slots)), slots, options)
+    # CUDA shares memory within a GPU alone: weights that travel so reach only engines beside a learner.
+    shared = device == "gpu" and options.transport in ("auto", "ipc") and any(one.full for one in pools)
+    blocks = _blocks(range(ranks if apart else 0, ranks if shared else len(slots)), slots, options)
     if blocks:
         yield CandidateLayout(
-            groups=(_shared_group(units, range(ranks)),), pools=_assign_engines(pools, blocks, options)
+            groups=(_shared_group(units, range(ranks)),),
+            pools=_assign_engines(pools, blocks, options, device, density),
         )
 
 
 def _separate(
-    slots: Sequence[DeviceSlot], units: Sequence[PolicyUnit], pools: Sequence[PolicyUnit], options: ClusterOptions
+    slots: Sequence[DeviceSlot],
+    units: Sequence[PolicyUnit],
+    pools: Sequence[PolicyUnit],
+    options: ClusterOptions,
+    density: int,
 ) -> Iterator[CandidateLayout]:
-    """Yield layouts with learners on the first slots and samplers on the last: those with the fewest idle GPUs first,
-    then those with the fewest engines per GPU."""
+    """Yield layouts with learners on the first slots and samplers on the last: those with the fewest idle GPUs first.
+
+    Then, with a given number of engines, those with the fewest on one GPU; otherwise those with as many GPUs that learn
+    as sample.
+    """
     # A node is split into engines from its end, so that left-over slots lie next to the learners'.
     blocks = _blocks(range(len(slots)), slots, options, from_end=True)
+    most = options.samplers * len(pools) if isinstance(options.samplers, int) else len(blocks)
     candidates: list[CandidateLayout] = []
-    for count in range(1, min(options.samplers * len(pools), len(blocks)) + 1):
+    for count in range(1, min(most, len(blocks)) + 1):
         chosen = blocks[-count:]
         taken = {slot for block in chosen for slot in block}
         free = [slot for slot in range(len(slots)) if slot not in taken]
-        served = _assign_engines(pools, chosen, options)
+        served = _assign_engines(pools, chosen, options, "gpu", density)
         candidates += [
             CandidateLayout(groups=groups, pools=served) for groups in _groups(free, units, options.learner_ranks)
         ]
+    by_density = isinstance(options.samplers, int)
     yield from sorted(
-        candidates, key=lambda candidate: (-len(candidate.slots), candidate.max_engines_per_slot, len(candidate.groups))
+        candidates,
+        key=lambda one: (
+            -len(one.slots),
+            one.max_engines_per_slot if by_density else abs(len(one.slots) - 2 * one.sampling_slots),
+            len(one.groups),
+        ),
     )
 
 
@@ -188,16 +224,27 @@ def _blocks(
 
 
 def _assign_engines(
-    pools: Sequence[PolicyUnit], blocks: Sequence[tuple[int, ...]], options: ClusterOptions
+    pools: Sequence[PolicyUnit],
+    blocks: Sequence[tuple[int, ...]],
+    options: ClusterOptions,
+    device: Device,
+    density: int,
 ) -> tuple[PoolPlacement, ...]:
     """Assign engines to blocks round robin, those of one pool to different blocks while there are any."""
-    numbers = iter(range(len(pools) * options.samplers))
+    if isinstance(options.samplers, int):
+        counts = [options.samplers] * len(pools)
+    elif device == "cpu":
+        counts = [1] * len(pools)
+    else:
+        each, more = divmod(density * len(blocks), len(pools))
+        counts = [max(1, each + (place < more)) for place in range(len(pools))]
+    numbers = iter(range(sum(counts)))
     return tuple(
         PoolPlacement(
             name=one.name,
             model=one.model,
             policies=one.policies,
-            engines=tuple(blocks[next(numbers) % len(blocks)] for _ in range(options.samplers)),
+            engines=tuple(blocks[next(numbers) % len(blocks)] for _ in range(count)),
         )
-        for one in pools
+        for one, count in zip(pools, counts, strict=True)
     )

@@ -8,16 +8,21 @@ from mappa_core import ConfigError
 from mappa_engine.cluster.placement.candidates import PolicyUnit
 from mappa_engine.cluster.placement.memory import MemoryInputs
 from mappa_engine.memory_estimate import BYTES_PER_NUMBER
-from mappa_engine.options import ClusterOptions
+from mappa_engine.model_shape import ModelShape
+from mappa_engine.options import AUTO, ClusterOptions
 
 _CHOICES = {
     "placement": ("colocated", "separate"),
-    "zero": (0, 1, 2, 3),
-    "dtype": ("auto", *BYTES_PER_NUMBER),
-    "transport": ("auto", "store", "nccl", "ipc"),
+    "zero": (AUTO, 0, 1, 2, 3),
+    "gradient_checkpointing": (AUTO, False, True),
+    "dtype": (AUTO, *BYTES_PER_NUMBER),
+    "transport": (AUTO, "store", "nccl", "ipc"),
 }
 _COUNTS = ("learner_ranks", "samplers", "tensor_parallel", "kv_cache_mb", "packed_tokens", "max_model_len")
+_AUTOMATIC_COUNTS = ("samplers", "kv_cache_mb")
 MB = 1 << 20
+BLOCK_TOKENS = 128
+"""Tokens of vLLM's largest block of keys and values (the one of CPUs); a request takes whole blocks."""
 
 
 def check_options(options: ClusterOptions) -> None:
@@ -28,7 +33,11 @@ def check_options(options: ClusterOptions) -> None:
             raise ConfigError(f"engine.options.{name} is {getattr(options, name)!r}; it can be {listed}")
     for name in _COUNTS:
         value = getattr(options, name)
-        if value is not None and value < 1:
+        if value is None or (value == AUTO and name in _AUTOMATIC_COUNTS):
+            continue
+        if isinstance(value, str):
+            raise ConfigError(f"engine.options.{name} is {value!r}; it can be auto or a number")
+        if value < 1:
             raise ConfigError(f"engine.options.{name} is {value}; it is at least 1")
 
 
@@ -51,10 +60,27 @@ def check_windows(inputs: MemoryInputs, pools: Sequence[PolicyUnit]) -> None:
         per_token = BYTES_PER_NUMBER[inputs.dtype] * shape.kv_per_token
         held = options.kv_cache_mb * MB * min(pieces, shape.kv_heads) // per_token
         if held < window:
-            needed = -(-window * per_token // (MB * min(pieces, shape.kv_heads)))
             raise ConfigError(
                 f"engine.options.kv_cache_mb={options.kv_cache_mb} holds keys and values of {held:,} tokens of "
                 f"{pool.model} ({per_token:,} bytes each), and one request may have {window:,} (its window). Set "
-                f"engine.options.kv_cache_mb to {needed} or more, which is one such request at a time, or "
-                f"engine.options.max_model_len to {held} or less."
+                f"engine.options.kv_cache_mb to {_cache_mb(inputs, shape, window)} or more, which is one such request "
+                f"at a time, to auto, or engine.options.max_model_len to {held} or less."
             )
+
+
+def window_cache_mb(inputs: MemoryInputs, pools: Sequence[PolicyUnit]) -> int:
+    """Return the MB of keys and values that one request of full length takes, of the model that takes most."""
+    shapes = [inputs.shapes[pool.model] for pool in pools]
+    return max(_cache_mb(inputs, shape, inputs.window(shape)) for shape in shapes)
+
+
+def longest_cache_mb(inputs: MemoryInputs, pools: Sequence[PolicyUnit]) -> int:
+    """Return the MB of keys and values beyond which an engine has no use for more: all requests at full length."""
+    return inputs.options.max_batch * window_cache_mb(inputs, pools)
+
+
+def _cache_mb(inputs: MemoryInputs, shape: ModelShape, tokens: int) -> int:
+    """Return the MB that the keys and values of a request take on one GPU of an engine."""
+    blocks = -(-tokens // BLOCK_TOKENS)
+    size = blocks * BLOCK_TOKENS * BYTES_PER_NUMBER[inputs.dtype] * shape.kv_per_token
+    return -(-size // (MB * min(inputs.options.tensor_parallel, shape.kv_heads)))

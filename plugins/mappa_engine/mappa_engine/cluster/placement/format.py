@@ -1,4 +1,4 @@
-"""Formats a placement as text and JSON, and explains one that does not fit with its arithmetic."""
+"""Formats a placement as text and JSON."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 from mappa_core.engine import EnginePlan
 from mappa_engine.cluster.placement.memory import PHASES, ActorRole, MemoryLoad, Phase
 from mappa_engine.cluster.placement.placement import Placement
-from mappa_engine.memory_estimate import MemoryParts, format_bytes
+from mappa_engine.memory_estimate import format_bytes
 
 TableRow = tuple[str, ...]
 
+DECIDED = ("zero", "gradient_checkpointing", "kv_cache_mb")
+"""Options that placement decides where they are `auto`, beside the engines that its pools list."""
 WORK_PHASE: Mapping[ActorRole, Phase] = {"learner": "learning", "sampler": "sampling"}
 
 
@@ -22,6 +24,8 @@ def format_placement(placement: Placement) -> tuple[str, ...]:
         "",
         *_aligned(memory_rows(placement)),
         *memory_lines(placement),
+        *host_lines(placement),
+        *placement.reasons,
         *placement.notes,
     )
 
@@ -68,16 +72,24 @@ def memory_lines(placement: Placement) -> list[str]:
     for slots in _equal_slots(placement):
         for same in _corresponding_loads(placement, slots):
             phase = WORK_PHASE[same[0].role]
-            lines.append(f"{_common_name(same)} {phase}: {_sum(same[0].by_phase[phase], ', ')}")
+            lines.append(f"{_common_name(same)} {phase}: {sum_parts(same[0].by_phase[phase], ', ')}")
     return list(dict.fromkeys(lines))
+
+
+def host_lines(placement: Placement) -> list[str]:
+    """Describe the memory of every node itself, by purpose, and how much it has where that is known."""
+    lines = []
+    for host, parts in placement.host_parts.items():
+        has = f", of {format_bytes(placement.memory[host])}" if host in placement.memory else ""
+        lines.append(f"memory of {host} itself: {format_bytes(sum(parts.values()))} = {sum_parts(parts, ' + ')}{has}")
+    return lines
 
 
 def placement_plan(placement: Placement) -> EnginePlan:
     """Build the plan: what runs where, its memory by phase and part, and the memory of the machines themselves."""
-    hosts = (f"memory of {host} itself: {format_bytes(size)}" for host, size in placement.host_bytes.items())
     return EnginePlan(
         tables=(tuple(placement_rows(placement)), tuple(memory_rows(placement))),
-        lines=(*memory_lines(placement), *hosts),
+        lines=(*memory_lines(placement), *host_lines(placement), *placement.reasons),
         notes=placement.notes,
         details={"placement": placement_json(placement)},
     )
@@ -109,6 +121,8 @@ def placement_json(placement: Placement) -> dict[str, Any]:
             for number, slot in enumerate(placement.slots)
         },
         "host_bytes": dict(placement.host_bytes),
+        "options": {name: getattr(placement.options, name) for name in DECIDED},
+        "reasons": placement.reasons,
         "notes": placement.notes,
     }
 
@@ -119,29 +133,8 @@ def _aligned(cells: Sequence[TableRow]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
-def explain_misfit(nearest: Placement, helping: Mapping[str, Placement]) -> str:
-    """Explain why the nearest placement does not fit, and what each remedy would need."""
-    number = max(range(len(nearest.slots)), key=lambda one: nearest.peak(one)[0] - (nearest.slots[one].size or 0))
-    needed, phase = nearest.peak(number)
-    size = nearest.slots[number].size or 0
-    lines = [
-        f"the policies do not fit: {nearest.slots[number]} has {format_bytes(size)}, and while {phase} it would hold "
-        f"{format_bytes(needed)}:"
-    ]
-    for load in nearest.loads_on(number):
-        lines.append(f"  {load.actor}: {format_bytes(load.bytes_at(phase))} = {_sum(load.by_phase[phase], ' + ')}")
-    lines.append("What would help:")
-    for what, other in helping.items():
-        peak = max(other.peak(one)[0] for one in range(len(other.slots)))
-        lines.append(f"  {what}: {format_bytes(peak)}, which {'fits' if other.fits else 'is still too much'}")
-    lines.append(
-        "  also a smaller engine.options.max_model_len, packed_tokens or kv_cache_mb, fewer samplers, more GPUs, or "
-        "policies of kind lora, which share a model"
-    )
-    return "\n".join(lines)
-
-
-def _sum(parts: MemoryParts, between: str) -> str:
+def sum_parts(parts: Mapping[Any, int], between: str) -> str:
+    """Format memory by part, without empty ones."""
     return between.join(f"{name} {format_bytes(size)}" for name, size in parts.items() if size)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -12,7 +12,7 @@ from mappa_engine.cluster.placement.candidates import GroupPlacement, PoolPlacem
 from mappa_engine.cluster.placement.resources import Device
 from mappa_engine.memory_estimate import MemoryParts
 from mappa_engine.model_shape import ModelShape
-from mappa_engine.options import ClusterOptions
+from mappa_engine.options import PlacedOptions
 
 Phase = Literal["learning", "syncing", "sampling"]
 PHASES: tuple[Phase, ...] = ("learning", "syncing", "sampling")
@@ -28,6 +28,8 @@ MAX_LIVE_PARAMETERS = 1_000_000_000
 """Maximum number of parameters that DeepSpeed's stage 3 gathers at a time."""
 SYNC_BUCKET_BYTES = 1 << 30
 """Minimum buffer for weights in transfer to a sampler; a larger tensor needs more."""
+PROCESS_BYTES = 2_000_000_000
+"""Host memory of a process with torch and CUDA loaded; an estimate, not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +40,17 @@ class MemoryLoad:
     actor: str
     role: ActorRole
     by_phase: Mapping[Phase, MemoryParts]
-    host_bytes: int = 0
-    """States that are offloaded to host memory."""
+    host: Mapping[str, int] = field(default_factory=dict)
+    """Host memory by purpose, beside what a CPU computes with: in bytes."""
 
     def bytes_at(self, phase: Phase) -> int:
         """Sum all parts in a phase."""
         return memory_estimate.total_bytes(self.by_phase[phase])
+
+    @property
+    def host_bytes(self) -> int:
+        """Sum of the host memory."""
+        return sum(self.host.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +59,7 @@ class MemoryInputs:
 
     policies: Mapping[str, PolicySpec]
     shapes: Mapping[str, ModelShape]
-    options: ClusterOptions
+    options: PlacedOptions
     device: Device
     tokens: int | None
     dtype: str = field(init=False)
@@ -98,26 +105,35 @@ def _learner(group: GroupPlacement, inputs: MemoryInputs) -> MemoryLoad:
     shapes = [inputs.shapes[one.model] for one in policies]
     whole = [inputs.shapes[one.model] for one in policies if one.kind == "full"]
     bases = {one.model: inputs.shapes[one.model] for one in policies if one.kind == "lora"}
-    states = memory_estimate.add_parts(
-        *(memory_estimate.full_training_memory(shape, inputs.dtype, zero=options.zero, ranks=ranks) for shape in whole),
+    sharded = memory_estimate.add_parts(
+        *(memory_estimate.full_training_memory(shape, inputs.dtype, zero=options.zero, ranks=ranks) for shape in whole)
+    )
+    offloaded = sharded.pop("optimiser", 0) if options.offload_optimizer else 0
+    adapters = memory_estimate.add_parts(
+        {"weights": sum(memory_estimate.weight_bytes(shape, inputs.dtype) for shape in bases.values())},
         *(
             memory_estimate.adapter_memory(inputs.shapes[one.model].adapter(one.lora))
             for one in policies
             if one.lora is not None
         ),
-        {"weights": sum(memory_estimate.weight_bytes(shape, inputs.dtype) for shape in bases.values())},
     )
-    host = states.pop("optimiser") if options.offload_optimizer else 0
-    references = {shape.model: memory_estimate.weight_bytes(shape, inputs.dtype) for shape in whole}
-    work = _learner_peak(states, shapes, whole, sum(references.values()), inputs)
-    wire, context = _transfer_buffers(shapes, inputs), _cuda_context(inputs)
-    if inputs.device == "gpu":
-        host += sum(references.values())
-    if inputs.colocated:
-        host += memory_estimate.total_bytes(states) - states["gradients"]
-    sent = memory_estimate.add_parts({"weights": states["weights"]}, wire, context)
+    states = memory_estimate.add_parts(sharded, adapters)
+    references = sum({one.model: memory_estimate.weight_bytes(one, inputs.dtype) for one in whole}.values())
+    work = _learner_peak(states, shapes, whole, references, inputs)
+    wire, context = _transfer_buffers(whole, inputs), _cuda_context(inputs)
+    # Adapters are sent from where they are; of full weights all but the weights themselves is on the host by then.
+    sent = memory_estimate.add_parts(_only(sharded, "weights"), adapters, wire, context)
     by_phase = _by_phase(inputs, learning=work, syncing=sent, sampling=context, always=work, wire=wire)
-    return MemoryLoad(slot=0, actor=group.name, role="learner", by_phase=by_phase, host_bytes=host)
+    host = {"optimiser": offloaded}
+    if inputs.device == "gpu":
+        host |= {"references": references, "process": PROCESS_BYTES}
+    if inputs.colocated:
+        host["states while agents sample"] = memory_estimate.total_bytes(states) - states.get("gradients", 0)
+    return MemoryLoad(slot=0, actor=group.name, role="learner", by_phase=by_phase, host=host)
+
+
+def _only(parts: MemoryParts, name: memory_estimate.MemoryPart) -> MemoryParts:
+    return {name: parts[name]} if name in parts else {}
 
 
 def _learner_peak(
@@ -154,28 +170,25 @@ def _learner_peak(
 def _sampler(pool: PoolPlacement, inputs: MemoryInputs) -> MemoryLoad:
     """Compute the memory of one tensor-parallel part of an engine."""
     shape, pieces = inputs.shapes[pool.model], inputs.options.tensor_parallel
-    adapters = [one.lora for name in pool.policies if (one := inputs.policies[name]).lora is not None]
+    policies = [inputs.policies[name] for name in pool.policies]
     # Adapters of an old version stay until its last request is done.
-    numbers = sum(shape.adapter(one) for one in adapters if one is not None) * (2 + inputs.options.max_staleness)
+    versions = 2 + inputs.options.max_staleness
+    adapters = versions * sum(shape.adapter(one.lora) for one in policies if one.lora is not None)
     weights: MemoryParts = {
         "weights": memory_estimate.weight_bytes(shape, inputs.dtype, pieces=pieces)
-        + memory_estimate.BYTES_PER_NUMBER[inputs.dtype] * numbers
+        + memory_estimate.BYTES_PER_NUMBER[inputs.dtype] * adapters
     }
     work = memory_estimate.add_parts(weights, {"kv cache": inputs.options.kv_cache_mb << 20}, _cuda_context(inputs))
     if inputs.device == "gpu":
         work["workspace"] = WORKSPACE_BYTES
-    sent = memory_estimate.add_parts(weights, _transfer_buffers([shape], inputs), _cuda_context(inputs))
-    by_phase = _by_phase(
-        inputs,
-        learning=_cuda_context(inputs),
-        syncing=sent,
-        sampling=work,
-        always=work,
-        wire=_transfer_buffers([shape], inputs),
-    )
-    # A base that never changes is offloaded to host memory; weights that are sent again anyway are discarded.
-    waiting = weights["weights"] if inputs.colocated and adapters else 0
-    return MemoryLoad(slot=0, actor=f"sampler {pool.name}", role="sampler", by_phase=by_phase, host_bytes=waiting)
+    full = [shape] if any(one.kind == "full" for one in policies) else []
+    wire, context = _transfer_buffers(full, inputs), _cuda_context(inputs)
+    by_phase: Mapping[Phase, MemoryParts] = dict.fromkeys(PHASES, work)
+    if full:  # others hold a base that never changes, and stay where they are while learners compute
+        sent = memory_estimate.add_parts(weights, wire, context)
+        by_phase = _by_phase(inputs, learning=context, syncing=sent, sampling=work, always=work, wire=wire)
+    host = {"process": PROCESS_BYTES} if inputs.device == "gpu" else {}
+    return MemoryLoad(slot=0, actor=f"sampler {pool.name}", role="sampler", by_phase=by_phase, host=host)
 
 
 def _by_phase(
@@ -199,8 +212,10 @@ def _buffers(shape: ModelShape, inputs: MemoryInputs) -> int:
     return width * (2 * min(number, DEEPSPEED_BUCKET) + gathered)
 
 
-def _transfer_buffers(shapes: Iterable[ModelShape], inputs: MemoryInputs) -> MemoryParts:
-    """Return the buffers of weights in transfer between a learner and a sampler."""
+def _transfer_buffers(shapes: Sequence[ModelShape], inputs: MemoryInputs) -> MemoryParts:
+    """Return the buffers of full weights in transfer between a learner and a sampler; adapters go as files."""
+    if not shapes:
+        return {}
     largest = max(memory_estimate.BYTES_PER_NUMBER[inputs.dtype] * shape.largest for shape in shapes)
     return {"buffers": max(SYNC_BUCKET_BYTES, largest) if inputs.device == "gpu" else largest}
 

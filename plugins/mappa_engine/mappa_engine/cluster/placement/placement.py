@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mappa_engine.cluster.placement.candidates import GroupPlacement, PoolPlacement
 from mappa_engine.cluster.placement.memory import PHASES, MemoryLoad, Phase
-from mappa_engine.cluster.placement.resources import Device, DeviceSlot
+from mappa_engine.cluster.placement.resources import Device, DeviceSlot, usable_bytes
+from mappa_engine.options import PlacedOptions
 
 _PIN = 0.001
 """Fraction of Ray's `node:ADDRESS` resource that pins a bundle to the node."""
@@ -18,15 +20,20 @@ class Placement:
     """Learner groups and sampler pools on devices. They name their slots by index in `slots`, which are those in use;
     `loads` is the memory of each actor on each slot.
 
-    `notes` describe idle devices, and which options would use them.
+    `options` are the decided ones, and `reasons` say why. `notes` describe idle devices, and which options would use
+    them, and a node that has less memory than its CPUs would take.
     """
 
+    options: PlacedOptions
     device: Device
     dtype: str
     slots: tuple[DeviceSlot, ...]
     groups: tuple[GroupPlacement, ...]
     pools: tuple[PoolPlacement, ...]
     loads: tuple[MemoryLoad, ...]
+    memory: Mapping[str, int] = field(default_factory=dict)
+    """Memory of the nodes by host, in bytes, as far as it is known."""
+    reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def loads_on(self, slot: int) -> tuple[MemoryLoad, ...]:
@@ -39,8 +46,27 @@ class Placement:
 
     @property
     def fits(self) -> bool:
-        """Whether everything fits into GPU memory. The memory of CPUs is the machine's, and not checked."""
-        return all(slot.size is None or self.peak(number)[0] <= slot.size for number, slot in enumerate(self.slots))
+        """Whether everything fits into the GPUs and their nodes' memory, with some left free. What CPUs compute with is
+        not checked: it shares the memory of everything else on the machine."""
+        return not any(self.excess(number) > 0 for number in range(len(self.slots))) and not self.crowded_hosts
+
+    def excess(self, slot: int) -> int:
+        """Return the bytes by which the peak on a slot exceeds what is planned for; below zero: the bytes left."""
+        usable = self.slots[slot].usable
+        return -1 if usable is None else self.peak(slot)[0] - usable
+
+    @property
+    def crowded_hosts(self) -> tuple[str, ...]:
+        """GPU nodes whose own memory is too small."""
+        if self.device == "cpu":
+            return ()
+        known = ((host, taken) for host, taken in self.host_bytes.items() if host in self.memory)
+        return tuple(host for host, taken in known if taken > usable_bytes(self.memory[host]))
+
+    @property
+    def max_engines_per_slot(self) -> int:
+        """Maximum number of engines on one slot."""
+        return max(Counter(slot for pool in self.pools for engine in pool.engines for slot in engine).values())
 
     def peak(self, slot: int) -> tuple[int, Phase]:
         """Return the peak memory on a slot, and its phase."""
@@ -55,10 +81,17 @@ class Placement:
 
     @property
     def host_bytes(self) -> Mapping[str, int]:
-        """Host memory by node: states offloaded from GPUs, or everything that runs on its CPUs."""
-        sums = {slot.host: 0 for slot in self.slots}
+        """Host memory by node: what GPUs leave to it, or everything that runs on its CPUs."""
+        return {host: sum(parts.values()) for host, parts in self.host_parts.items()}
+
+    @property
+    def host_parts(self) -> Mapping[str, Mapping[str, int]]:
+        """The same by node and purpose."""
+        sums: dict[str, dict[str, int]] = {slot.host: {} for slot in self.slots}
         for number, slot in enumerate(self.slots):
-            sums[slot.host] += sum(load.host_bytes for load in self.loads_on(number))
-            if self.device == "cpu":
-                sums[slot.host] += self.peak(number)[0]
+            parts = sums[slot.host]
+            on_cpu = {"learners and samplers": self.peak(number)[0]} if self.device == "cpu" else {}
+            for purposes in (on_cpu, *(load.host for load in self.loads_on(number))):
+                for purpose, size in purposes.items():
+                    parts[purpose] = parts.get(purpose, 0) + size
         return sums

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +10,13 @@ from mappa_core import ConfigError
 from mappa_core.engine import Machine
 
 Device = Literal["gpu", "cpu"]
+KEPT_FREE = 0.08
+"""Share of a GPU, and of a node's memory, that is left free: activations and what CUDA takes are estimates."""
+
+
+def usable_bytes(size: int) -> int:
+    """Return how much of a memory of `size` bytes is planned for."""
+    return int(size * (1.0 - KEPT_FREE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +28,11 @@ class DeviceSlot:
     device: Device
     number: int
     size: int | None = None
+
+    @property
+    def usable(self) -> int | None:
+        """Bytes of its memory that are planned for; None for a CPU."""
+        return None if self.size is None else usable_bytes(self.size)
 
     def __str__(self) -> str:
         return f"{self.host} {self.device}{self.number}"
@@ -36,6 +48,11 @@ class Resources:
     def device(self) -> Device:
         """Device type of learners and samplers: GPUs if the cluster has any."""
         return "gpu" if any(node.gpus for node in self.nodes) else "cpu"
+
+    @property
+    def memory(self) -> Mapping[str, int]:
+        """Memory of each node by host, in bytes; without those whose memory is not known."""
+        return {node.host: node.memory_bytes for node in self.nodes if node.memory_bytes}
 
     @property
     def slots(self) -> tuple[DeviceSlot, ...]:
