@@ -52,9 +52,8 @@ class Judged:
         claim, pair = self.claim, self.pair
         where = "all" if claim.stratum is None else claim.stratum
         p = "-" if pair.p_adjusted is None else f"{pair.p_adjusted:.3f}"
-        found = "cannot be told" if pair.finding is None else pair.finding
         difference = format_share(pair.difference, sign=True)
-        return f"{claim.one} - {claim.other}", where, difference, p, found, claim.expected, self.standing
+        return f"{claim.one} - {claim.other}", where, difference, p, pair.finding, claim.expected, self.standing
 
 
 def results(runs: Mapping[str, Sequence[Path]]) -> dict[str, list[RunResult]]:
@@ -106,7 +105,7 @@ def _pair(claim: Claim, runs: Runs) -> PairComparison:
 def standing(claim: Claim, pair: PairComparison) -> Standing:
     """Whether a claim held: see the head of this module."""
     low, high = pair.difference.low, pair.difference.high
-    if pair.finding is None or low is None or high is None or not pair.over_seeds:
+    if pair.finding == "cannot be told" or low is None or high is None:
         return "open"
     if claim.expected != "no significant difference":
         return "held" if pair.finding == claim.expected else "not held"

@@ -113,18 +113,13 @@ def gain_half_widths(
     """Return the distances (below, above) of the bounds from the mean of `after - before` (n,), at level `1 - alpha`.
     Differences between problems do not widen the interval. `cluster_ids` (n,) are from `number_clusters`.
 
-    - Fewer than 30 clusters: `sqrt(x^2 - 2 r x y + y^2)`, below with x the lower distance of the interval of `after`
-      and y the upper distance of that of `before`, above vice versa (Newcombe 1998, method 10; Zou and Donner 2008).
-      The two intervals are Wilson's, as in `share_interval`; r is the cluster-robust correlation of the two means, 0
-      for two clusters, which cannot estimate it. Student's interval would be far too short if one of the two is near 0
-      or 1.
-    - 30 and more: Student's interval of the differences. Its width is 0 if all of them are equal: the sample then shows
-      no variation.
+    The distance below is `sqrt(x^2 - 2 r x y + y^2)`, with x the lower distance of the interval of `after` and y the
+    upper distance of that of `before`; above vice versa (Newcombe 1998, method 10; Zou and Donner 2008). The two
+    intervals are Wilson's, as in `share_interval` for few clusters. r is the cluster-robust correlation of the two
+    means, 0 for two clusters, which cannot estimate it. Student's interval of the differences is as wide in the middle,
+    and far too short if one of the two is near 0 or 1, at 64 problems as at 8.
     """
     error, count = cluster_robust_error(after - before, cluster_ids), int(cluster_ids.max()) + 1
-    if count >= BOOTSTRAP_CLUSTERS.start:
-        half_width = t_quantile(effective_clusters(cluster_ids) - 1, alpha) * error
-        return half_width, half_width
     then_low, then_high = _few_cluster_bounds(before, cluster_ids, alpha)
     now_low, now_high = _few_cluster_bounds(after, cluster_ids, alpha)
     then, now = float(before.mean()), float(after.mean())

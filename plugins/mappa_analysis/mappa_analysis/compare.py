@@ -21,7 +21,7 @@ from mappa_core.statistics import Interval
 
 SIGNIFICANCE_LEVEL = 0.05
 """An adjusted p-value below this is called significant."""
-PairFinding = Literal["better", "worse", "no significant difference"]
+PairFinding = Literal["better", "worse", "no significant difference", "cannot be told"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,8 @@ class PairComparison:
 
     `p` belongs to this test, `p_adjusted` accounts for all tests together (Holm); both are None if there are too few
     clusters. `h` is Cohen's effect size; `wins`, `losses` and `ties` count problems. If `over_seeds` is false, one of
-    the two arms has a single seed, and the figures generalize to other problems but not to other seeds.
+    the two arms has a single seed: the figures generalize to other problems but not to other seeds, so a difference
+    that is significant is one of these runs, and may be none of their settings.
     """
 
     one: str
@@ -58,10 +59,10 @@ class PairComparison:
     over_seeds: bool
 
     @property
-    def finding(self) -> PairFinding | None:
-        """How `one` compares with `other`; None if there are too few clusters to tell."""
-        if self.p_adjusted is None:
-            return None
+    def finding(self) -> PairFinding:
+        """How the setting `one` compares with `other`. It cannot be told from too few clusters, or from one seed."""
+        if self.p_adjusted is None or not self.over_seeds:
+            return "cannot be told"
         if self.p_adjusted >= SIGNIFICANCE_LEVEL:
             return "no significant difference"
         return "better" if self.difference.mean > 0 else "worse"

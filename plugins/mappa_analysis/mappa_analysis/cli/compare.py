@@ -9,11 +9,11 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from mappa_core import ConfigError
+from mappa_core.commands import Console, echo
 
 if TYPE_CHECKING:
     from mappa_analysis.compare import Comparison, PairComparison
@@ -67,7 +67,7 @@ def command(
         )
     compared = compare_arms(groups, measure=measure, against=against)
     if as_json:
-        click.echo(msgspec.json.encode(comparison_json(compared)).decode())
+        echo(msgspec.json.encode(comparison_json(compared)).decode())
     else:
         show_comparison(Console(), compared, comparison_notes(compared))
 
@@ -158,9 +158,14 @@ def _differences(compared: Comparison, labels: Mapping[str, str]) -> Table:
 
 def pair_sentence(pair: PairComparison, labels: Mapping[str, str]) -> str:
     """Describe the finding of one pair."""
+    from mappa_analysis.compare import SIGNIFICANCE_LEVEL
+
     one, other = labels[pair.one], labels[pair.other]
-    if pair.finding is None:
+    if pair.p_adjusted is None:
         return f"{one}, {other}: too few clusters of problems to tell"
+    if not pair.over_seeds:
+        runs = "differ" if pair.p_adjusted < SIGNIFICANCE_LEVEL else "do not differ significantly"
+        return f"{one}, {other}: the runs {runs}; of the settings this cannot be told from one seed of each"
     if pair.finding == "no significant difference":
         return f"{one}, {other}: no significant difference"
     return f"{one} is {pair.finding} than {other}"
@@ -171,7 +176,9 @@ def comparison_notes(compared: Comparison) -> list[str]:
     tests = len(compared.pairs)
     lines = [f"p of all tests: adjusted for {tests} comparisons (Holm); significant below 0.05."] if tests > 1 else []
     if not all(pair.over_seeds for pair in compared.pairs):
-        lines.append("Where an arm has one seed, figures speak of other problems, not of other seeds.")
+        lines.append(
+            "Where an arm has one seed, figures hold for other problems, not for other seeds: train two or more."
+        )
     lines += [f"pooled in one arm: {key} of {', '.join(values)}" for key, values in compared.pooled.items()]
     return lines
 

@@ -40,9 +40,9 @@ def test_a_sweep_ends_with_what_failed_shown_and_goes_on_with_that_alone(doubles
     captured = capsys.readouterr()
     assert code == 0, captured.err
     assert "arm2-s0 (coach.options.right=9.0, seed 0) done" in captured.err and "[2 of 2 done]" in captured.err
-    assert "coach.options.right=9.0, coach.options.right=10.0: no significant difference" in captured.out
+    assert "coach.options.right=9.0, coach.options.right=10.0: the runs do not differ significantly;" in captured.out
     assert "No setting is named the best" in captured.out
-    assert "figures speak of other problems, not of other seeds" in captured.out
+    assert "figures hold for other problems, not for other seeds" in captured.out
     assert (folder / "sweep.html").read_text().count("<svg") == 1
     assert read_summary(folder / "arm2-s0").seed == 0
     assert "right: 9.0" in (folder / "arm2-s0" / "config.yaml").read_text()
