@@ -22,13 +22,14 @@ from mappa_core.protocols import Lora, PolicySpec
 from mappa_engine.cluster.actors import RayActors
 from mappa_engine.cluster.errors import ActorLost
 from mappa_engine.cluster.learners import LearnerConfig, LearnerGroup
+from mappa_engine.cluster.learners.presence import Presence
 from mappa_engine.cluster.learners.rank import LearnerRank
 from mappa_engine.cluster.sync.buckets import bucket_tensors
 from mappa_engine.learning.scoring import merge_scores
 from mappa_engine.local import LocalEngine
 from mappa_engine.losses import PPOLoss
 from mappa_engine.model_info import read_model_info, read_weight_names
-from mappa_engine.options import ClusterOptions, LocalOptions, PPOOptions
+from mappa_engine.options import LocalOptions, PlacedOptions, PPOOptions
 
 POLICIES = ("solver", "coder")
 LOSS = PPOLoss(PPOOptions(kl="k3", kl_coef=0.1))
@@ -120,7 +121,7 @@ def specs(model: str) -> tuple[PolicySpec, ...]:
 
 
 def task(model: str, *, train: TrainSection = TRAIN, dtype: str = "float32", **options) -> LearnerConfig:
-    chosen = ClusterOptions(packed_tokens=48, call_s=120.0, start_s=240.0, sync_s=60.0, **options)
+    chosen = PlacedOptions(packed_tokens=48, call_s=120.0, start_s=240.0, sync_s=60.0, **options)
     return LearnerConfig(specs=specs(model), train=train, options=chosen, dtype=dtype, gpu=False, seed=3)
 
 
@@ -137,14 +138,20 @@ class Alone:
     async def update(self, *args):
         return self._rank.update(*args)
 
-    async def save(self, folder):
-        self._rank.save(folder, dict.fromkeys(POLICIES, 0))
+    async def save(self, folder, dtype="float32"):
+        self._rank.save(folder, dict.fromkeys(POLICIES, 0), dtype)
 
     async def load(self, folder):
         self.versions = self._rank.load(folder)
 
     async def logprobs(self, *args):
         return self._rank.logprobs(*args)
+
+    async def offload(self, *, keep_weights=False):
+        self._rank.move(Presence.WEIGHTS if keep_weights else Presence.NOTHING)
+
+    async def reload(self):
+        self._rank.move(Presence.ALL)
 
 
 def two_ranks(zero: int):
@@ -311,6 +318,45 @@ async def test_a_checkpoint_goes_on_on_other_ranks_under_other_sharding_and_in_t
         assert (folder / "solver" / "state.json").read_text().endswith('"steps": 10}')
     await embedded.load(tmp_path / "zero3")
     await embedded.close()
+
+
+@pytest.fixture
+def learners(request, qwen3: str, zero: int, dtype: str):
+    """Learners of that dtype under the stage of the test: two ranks, or one in this process."""
+    return request.getfixturevalue("group") if dtype == "float32" else Alone(task(qwen3, zero=zero, dtype=dtype))
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+async def test_what_is_read_of_a_learner_is_the_same_wherever_it_is(learners, start, tmp_path):
+    """Samplers have the GPUs while a checkpoint is written: learners are on the host then, by DeepSpeed's own means."""
+    await learners.load(start)
+    await iterate(learners, ITERATIONS[1], 1)
+    probe = [np.arange(3, 30, dtype=np.int32)]
+    await learners.save(tmp_path / "here")
+    answers = [await learners.logprobs(name, probe) for name in POLICIES]
+    for name, keep in (("weights", True), ("nothing", False)):
+        await learners.offload(keep_weights=keep)
+        await learners.save(tmp_path / name)
+        assert_same_checkpoint(tmp_path / "here", tmp_path / name)
+        np.testing.assert_array_equal([await learners.logprobs(name, probe) for name in POLICIES], answers)
+    # Steps that are taken while it is away, and after its checkpoint was loaded, are those of one that never left.
+    await iterate(learners, ITERATIONS[2], 2)
+    await learners.save(tmp_path / "stepped away")
+    await learners.load(tmp_path / "nothing")
+    await learners.reload()
+    await iterate(learners, ITERATIONS[2], 2)
+    await learners.save(tmp_path / "stepped here")
+    assert_same_checkpoint(tmp_path / "stepped away", tmp_path / "stepped here")
+    assert apart(held(tmp_path / "here"), held(tmp_path / "stepped here")) > 0.0
+
+
+def assert_same_checkpoint(one: Path, other: Path) -> None:
+    for file in ("weights", "optimiser"):
+        expected, found = held(one, file), held(other, file)
+        assert expected.keys() == found.keys() and any("exp_avg_sq" in key for key in held(one, "optimiser"))
+        for name, tensor in expected.items():
+            np.testing.assert_array_equal(found[name], tensor, err_msg=name)
 
 
 async def test_a_checkpoint_of_other_policies_is_refused(zero2, llama, start, tmp_path):

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import structlog
 
-from mappa_core import ConfigError, RunError
+from mappa_core import RunError
 from mappa_core.engine import Advantages, EngineError, Experience, Loss, PolicySpec, Process, Receipt, TrainSection
-from mappa_engine.checkpoint import WEIGHTS_FILE
+from mappa_engine.checkpoint import WEIGHTS_FILE, has_tensors
 from mappa_engine.cluster.actors import RayActors
 from mappa_engine.cluster.builder import ClusterSetup, EngineBuilder, build_route
 from mappa_engine.cluster.discovery import discover_resources
@@ -23,6 +23,7 @@ from mappa_engine.cluster.samplers.sampler import ClusterSampler
 from mappa_engine.cluster.sync.from_checkpoint import CheckpointWeights, checkpoint_version
 from mappa_engine.cluster.sync.publisher import Publisher
 from mappa_engine.learning.scoring import merge_scores
+from mappa_engine.memory_estimate import checkpoint_bytes
 from mappa_engine.model_info import read_model_info, read_weight_names
 from mappa_engine.options import ClusterOptions
 
@@ -90,15 +91,11 @@ class RunningCluster:
             shapes=shapes,
             weight_names={model: read_weight_names(reading) for model, reading in readings.items()},
             placement=placement,
-            options=options,
+            options=placement.options,
             train=train,
             seed=seed,
         )
-        if options.tensor_parallel > 1 and setup.transport == "store":
-            raise ConfigError(
-                f"engine.options.tensor_parallel={options.tensor_parallel}: weights reach the pieces of an engine from "
-                "GPU to GPU alone (engine.options.transport nccl or ipc)"
-            )
+        setup.check_transport()
         builder = EngineBuilder(
             setup, ray_actors, await ray_actors.reserve(placement.bundles, deadline_s=options.start_s)
         )
@@ -172,19 +169,25 @@ class RunningCluster:
         async with self._weights_lock:
             for group in self._learners:
                 group.advance_versions()
-            return await self._publisher.publish(self._versions)
+            return await self._publish_learners()
 
-    async def save(self, folder: Path) -> None:
+    async def save(self, folder: Path, dtype: str) -> None:
         """Write weights and optimiser of every trained policy to a subfolder of its name. The learners' machines must
         see the folder, too."""
         async with self._weights_lock:
-            await _gather(*(group.save(folder) for group in self._learners))
-        missing = [name for name in self._versions if not (folder / name / WEIGHTS_FILE).is_file()]
+            await _gather(*(group.save(folder, dtype) for group in self._learners))
+        missing = [name for name in self._versions if not has_tensors(folder / name / WEIGHTS_FILE)]
         if missing:
             raise RunError(
                 f"{folder}: learners on another machine wrote there, and nothing of {missing[0]!r} is seen here. Put "
                 "run.root on a file system that all machines share."
             )
+
+    def checkpoint_bytes(self, dtype: str) -> int:
+        """Compute the size of what `save` writes."""
+        setup = self._open_setup
+        trained = (spec for spec in setup.specs.values() if spec.trained)
+        return sum(checkpoint_bytes(setup.shapes[spec.model], spec.lora, dtype) for spec in trained)
 
     async def load(self, folder: Path) -> None:
         """Load what `save` of any engine wrote. Raises RunError where it is of other policies."""
@@ -209,10 +212,16 @@ class RunningCluster:
         self._folders.update({name: folder for name, folder in folders.items() if name not in held})
         async with self._weights_lock:
             if held:
-                await self._publisher.publish(held)
+                await self._publish_learners()
             if self._folders:
                 publisher, versions = self._checkpoint_publisher()
                 await publisher.publish(versions)
+
+    async def _publish_learners(self) -> dict[str, Receipt]:
+        """Publish the learners' weights. On GPUs that they share with engines, which wake for it, only these stay."""
+        if self._open_setup.colocated:
+            await _gather(*(group.offload(keep_weights=True) for group in self._groups))
+        return await self._publisher.publish(self._versions)
 
     async def _refresh(self, engine: str) -> None:
         """Publish the current weights to one restarted engine."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from mappa_core.engine import TrainSection
 from mappa_engine.checkpoint import VALUE_HEAD_PREFIX
 from mappa_engine.cluster.learners.frozen_model import FrozenModel
+from mappa_engine.cluster.learners.presence import Presence
 from mappa_engine.cluster.learners.process_group import all_reduce_sums
 from mappa_engine.learning.batching import MicroBatch
 from mappa_engine.learning.logprob_model import LogprobModel, Predictions
@@ -76,11 +77,8 @@ class AdapterLearner:
         """Load what `masters` and `moments` returned."""
         self._optimiser.restore(weights, moments)
 
-    def offload(self) -> None:
+    def move(self, presence: Presence) -> None:
         """Do nothing: an adapter is small, and the owner of its base moves that."""
-
-    def reload(self) -> None:
-        """Do nothing: see `offload`."""
 
     def _all_reduce_gradients(self) -> None:
         """Sum gradients over the ranks, in one message."""

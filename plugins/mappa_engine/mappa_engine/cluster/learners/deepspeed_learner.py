@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.utils import combine_grad_norm_groups
+from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum as State
 from deepspeed.utils import (
     safe_get_full_fp32_param,
     safe_get_full_optimizer_state,
@@ -22,6 +23,8 @@ from deepspeed.utils import (
 )
 from torch import Tensor
 
+from mappa_core.engine import EngineError
+from mappa_engine.cluster.learners.presence import Presence
 from mappa_engine.cluster.learners.process_group import all_reduce_sums
 from mappa_engine.cluster.sync.sender import order_for_sending
 from mappa_engine.learning.batching import MicroBatch
@@ -30,6 +33,13 @@ from mappa_engine.learning.logprob_model import LogprobModel, Predictions
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _GATHER_BYTES = 256 << 20
 """Bytes of weights that every rank gathers at a time while they are sent, under ZeRO-3."""
+_AWAY = {
+    Presence.NOTHING: frozenset(State),
+    Presence.WEIGHTS: frozenset(State) - {State.lp_params},
+    Presence.ALL: frozenset(),
+}
+"""What DeepSpeed moves to the host."""
+_MASTERS = frozenset({State.hp_params, State.optim_states})
 
 
 class DeepSpeedLearner:
@@ -39,9 +49,10 @@ class DeepSpeedLearner:
         self.name = name
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.steps = 0
-        self._offloaded = False
+        self._presence = Presence.ALL
         self._scorer = scorer
         self._stage: int = settings["zero_optimization"]["stage"]
+        self._optimiser_stays = "offload_optimizer" in settings["zero_optimization"]
         self._engine, self._optimiser, _, _ = deepspeed.initialize(
             model=scorer,
             model_parameters=[one for one in scorer.parameters() if one.requires_grad],
@@ -52,6 +63,7 @@ class DeepSpeedLearner:
 
     def forward(self, batch: MicroBatch, *, entropy: bool = False) -> Predictions:
         """Run the model on a micro-batch."""
+        self._require_weights()
         return Predictions(*self._engine(batch, entropy=entropy))
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
@@ -102,6 +114,7 @@ class DeepSpeedLearner:
 
         A tensor is valid until the next one is requested: sharded ones are gathered some at a time.
         """
+        self._require_weights()
         named = order_for_sending(self._scorer.weights().items(), lambda one: _full_bytes(one[1]))
         if self._stage != 3:
             yield from ((name, one.detach()) for name, one in named)
@@ -111,24 +124,24 @@ class DeepSpeedLearner:
                 yield from ((name, one.detach()) for name, one in part)
 
     def masters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the whole float32 master weights of the optimiser."""
+        """Yield the whole float32 master weights of the optimiser, wherever they are."""
         for name, one in self._scorer.weights().items():
-            yield name, one.detach() if self._stage == 0 else safe_get_full_fp32_param(one)
+            yield name, self._gather(one)
 
     def moments(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield AdamW's whole state as `moment.parameter`; empty before the first step."""
+        """Yield AdamW's whole state as `moment.parameter`, wherever it is; empty before the first step."""
         states = self._adam.state
         if not any("exp_avg" in state for state in states.values()):
             return
         count = torch.tensor(float(next(state["step"] for state in states.values() if "step" in state)))
         for name, one in self._scorer.weights().items():
             for moment in _MOMENTS:
-                whole = states[one][moment] if self._stage == 0 else safe_get_full_optimizer_state(one, moment)
-                yield f"{moment}.{name}", whole
+                yield f"{moment}.{name}", self._gather(one, moment)
             yield f"step.{name}", count
 
     def restore(self, weights: Mapping[str, Tensor], moments: Mapping[str, Tensor]) -> None:
-        """Load what `masters` and `moments` returned, from any number of ranks and any sharding."""
+        """Load what `masters` and `moments` returned, from any number of ranks and any sharding; with all of it on the
+        device."""
         self._init_moments()
         count = max((float(one) for name, one in moments.items() if name.startswith("step.")), default=0.0)
         for state in self._adam.state.values():
@@ -141,18 +154,79 @@ class DeepSpeedLearner:
                     given = moments.get(f"{moment}.{name}")
                     self._set(one, moment, torch.zeros_like(weights[name]) if given is None else given)
 
-    def offload(self) -> None:
-        """Move everything to the host, so that samplers can use the GPU. Untested; does nothing on a CPU."""
-        if self.device.type != "cpu" and not self._offloaded:
-            self._engine.offload_states()
+    def move(self, presence: Presence) -> None:
+        """Bring to the device what `presence` says, and the rest to the host."""
+        to_host, to_device = _AWAY[presence] - _AWAY[self._presence], _AWAY[self._presence] - _AWAY[presence]
+        if not to_host and not to_device:
+            return
+        by_hand = _MASTERS if self._stage == 3 else frozenset()
+        if to_host:
+            self._engine.offload_states(include=list(to_host - by_hand), pin_memory=self._on_gpu)
+        if to_device:
+            self._reload(to_device)
+        if self._stage != 3:
+            self._link_masters()
+        elif _MASTERS & (to_host | to_device) and not self._optimiser_stays:
+            self._move_masters(torch.device("cpu") if to_host else self.device)
+        if to_host and self._on_gpu:
             torch.cuda.empty_cache()
-            self._offloaded = True
+        self._presence = presence
 
-    def reload(self) -> None:
-        """Move everything back to the GPU. Untested."""
-        if self._offloaded:
+    def _reload(self, states: frozenset[State]) -> None:
+        """Bring back what DeepSpeed moved to the host of these states; it knows only how to bring back all."""
+        away: set[State] = self._optimiser.offloaded_states
+        others = away - states
+        away -= others
+        if away:
             self._engine.reload_states()
-            self._offloaded = False
+        away |= others
+
+    def _move_masters(self, device: torch.device) -> None:
+        """Move the shards of master weights and moments, which DeepSpeed does under ZeRO-3 for an optimiser alone that
+        it compiles itself."""
+        for shard in self._optimiser.fp32_partitioned_groups_flat:
+            shard.data = _moved(shard.data, device)
+        for state in self._adam.state.values():
+            for moment in _MOMENTS:
+                if moment in state:
+                    state[moment] = _moved(state[moment], device)
+
+    def _link_masters(self) -> None:
+        """Let every parameter know where its shards of master weight and moments are now. DeepSpeed forgets it when it
+        moves them, and of moments for good."""
+        self._optimiser._link_all_hp_params()
+        if any("exp_avg" in state for state in self._adam.state.values()):
+            self._optimiser._hp_optimizer_states_linked = False
+            self._optimiser._lazy_init_hp_params_optimizer_state()
+
+    def _gather(self, parameter: torch.nn.Parameter, moment: str | None = None) -> Tensor:
+        """Gather the whole float32 master weight of a parameter, or one of its moments, on the device."""
+        if self._stage == 0:
+            own: Tensor = parameter if moment is None else self._adam.state[parameter][moment]
+            return own.detach()
+        if self._stage == 3:
+            sharded: Tensor = (
+                safe_get_full_fp32_param(parameter)
+                if moment is None
+                else safe_get_full_optimizer_state(parameter, moment)
+            )
+            return sharded
+        # DeepSpeed's own gathers where the parameter is, and that may be the host, where ranks on GPUs cannot meet.
+        whole = torch.zeros(parameter.shape, dtype=torch.float32, device=self.device)
+        shard: Any = parameter._hp_mapping  # type: ignore[attr-defined]
+        if shard is not None:
+            place = shard.lp_fragment_address
+            whole.view(-1).narrow(0, place.start, place.numel).copy_(shard.get_hp_fragment(moment))
+        dist.all_reduce(whole, group=parameter._dp_group)  # type: ignore[attr-defined]
+        return whole
+
+    def _require_weights(self) -> None:
+        if self._presence is Presence.NOTHING:
+            raise EngineError(f"the weights of policy {self.name!r} are asked for while they are in the host's memory")
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.device.type == "cuda"
 
     def _take_step(self, learning_rate: float) -> None:
         for group in self._optimiser.param_groups:
@@ -220,6 +294,14 @@ class DeepSpeedLearner:
         size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
         padded = torch.nn.functional.pad(value.flatten(), (0, size * self.ranks - value.numel()))
         return padded.narrow(0, size * self.rank, size)
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on `device`; from a GPU it comes into pinned memory, which is fast."""
+    if device.type == tensor.device.type:
+        return tensor
+    pinned = device.type == "cpu"
+    return torch.empty_like(tensor, device=device, pin_memory=pinned).copy_(tensor)
 
 
 def _full_bytes(parameter: torch.nn.Parameter) -> int:

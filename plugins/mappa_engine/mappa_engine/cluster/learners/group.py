@@ -13,6 +13,7 @@ from mappa_core.engine import EngineLost, Loss, PolicySpec, Process
 from mappa_engine.arrays import Float32, Int32
 from mappa_engine.cluster.actors import Actor, ActorCall, RayActors, ReservedBundle
 from mappa_engine.cluster.learners.deepspeed_config import check_deepspeed_options
+from mappa_engine.cluster.learners.presence import Presence
 from mappa_engine.cluster.learners.rank import LearnerConfig, LearnerRank
 from mappa_engine.cluster.sync import vllm_transfer
 from mappa_engine.cluster.sync.transfer_records import SentWeights
@@ -168,23 +169,23 @@ class LearnerGroup:
         )
         return results[0]
 
-    async def save(self, folder: Path) -> None:
-        """Write weights, optimiser and version of every policy to a subfolder of its name."""
-        await self._call_all("save", _absolute(folder), self.versions, what="save its policies")
+    async def save(self, folder: Path, dtype: str = "float32") -> None:
+        """Write weights (in `dtype`), optimiser and version of every policy to a subfolder of its name."""
+        await self._call_all("save", _absolute(folder), self.versions, dtype, what="save its policies")
 
     async def load(self, folder: Path) -> None:
         """Load what any engine saved, on any number of ranks. Raises RunError where it is of other policies."""
         versions = await self._call_all("load", _absolute(folder), what="load a checkpoint")
         self.versions.update(versions[0])
 
-    async def offload(self) -> None:
-        """Free the GPUs for samplers. Requests for weights or log-probabilities bring a policy back; everything else
-        needs `reload`. Does nothing on CPUs."""
-        await self._call_all("offload", what="move to the host")
+    async def offload(self, *, keep_weights: bool = False) -> None:
+        """Free the GPUs for samplers, with `keep_weights` of all but the weights that learners compute with. What a
+        later call needs of a policy comes back for that call alone."""
+        await self._call_all("move", Presence.WEIGHTS if keep_weights else Presence.NOTHING, what="move to the host")
 
     async def reload(self) -> None:
         """Move everything back to the GPUs."""
-        await self._call_all("reload", what="move to the GPU")
+        await self._call_all("move", Presence.ALL, what="move to the GPU")
 
     async def close(self) -> None:
         """End all ranks."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from mappa_engine.cluster.learners import checkpoint_io
 from mappa_engine.cluster.learners.adapter_learner import AdapterLearner
 from mappa_engine.cluster.learners.deepspeed_config import deepspeed_config
 from mappa_engine.cluster.learners.frozen_model import FrozenModel, enable_activation_checkpointing, new_value_head
+from mappa_engine.cluster.learners.presence import Presence
 from mappa_engine.cluster.learners.process_group import (
     Rendezvous,
     destroy_process_group,
@@ -29,11 +30,12 @@ from mappa_engine.cluster.sync import vllm_transfer
 from mappa_engine.cluster.sync.buckets import Bucket
 from mappa_engine.cluster.sync.sender import BucketSender, order_for_sending
 from mappa_engine.cluster.sync.transfer_records import SentWeights
+from mappa_engine.float32 import forbid_tf32
 from mappa_engine.learning.batching import BatchLayout, MicroBatch, pad_right
 from mappa_engine.learning.logprob_model import LogprobModel
 from mappa_engine.learning.scoring import TokenScores, score_policy
 from mappa_engine.learning.update import PolicyUpdate
-from mappa_engine.options import ClusterOptions
+from mappa_engine.options import PlacedOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,7 @@ class LearnerConfig:
 
     specs: tuple[PolicySpec, ...]
     train: TrainSection
-    options: ClusterOptions
+    options: PlacedOptions
     dtype: str
     gpu: bool
     seed: int
@@ -62,6 +64,7 @@ class LearnerRank:
         self._bases: dict[str, FrozenModel] = {}
         self._specs = {spec.name: spec for spec in config.specs}
         self._learners: dict[str, Any] = {}
+        self._presence = Presence.ALL
         self._shapes: dict[str, Mapping[str, Any]] = {}
         self._sender: BucketSender | None = None
         self._gpu_senders: dict[str, vllm_transfer.GpuSender] = {}
@@ -73,6 +76,8 @@ class LearnerRank:
     def open(self, rendezvous: Rendezvous) -> None:
         """Join the other ranks at `rendezvous` and load every policy. Raises ModelError or RunError."""
         config = self._config
+        if config.dtype == "float32":
+            forbid_tf32()
         init_process_group(
             rendezvous, rank=self._rank, ranks=self._ranks, gpu=config.gpu, timeout_s=config.options.call_s
         )
@@ -125,9 +130,8 @@ class LearnerRank:
         return [self._score(name, experience) for name in experience.policies if name in self._learners]
 
     def _score(self, name: str, experience: Experience) -> TokenScores:
-        learner = self._learners[name]
         base = self._bases[self._specs[name].model]
-        with self._adapter_active(name), base.on_device():
+        with self._computing(name, Presence.WEIGHTS) as learner, base.on_device():
             return score_policy(
                 name,
                 learner.forward,
@@ -145,10 +149,8 @@ class LearnerRank:
         """Take the optimiser steps of one iteration; returns metrics by policy, over all ranks."""
         metrics = {}
         for name in (one for one in experience.policies if one in self._learners):
-            update = PolicyUpdate(
-                self._learners[name], experience, advantages, loss, self._config.train, layout=self._layout
-            )
-            with self._adapter_active(name):
+            with self._computing(name, Presence.ALL) as learner:
+                update = PolicyUpdate(learner, experience, advantages, loss, self._config.train, layout=self._layout)
                 metrics[name] = update.run(progress, seed=self._config.seed)
         return metrics
 
@@ -157,8 +159,7 @@ class LearnerRank:
         """Compute with the current weights, for each sequence (T,), the log-probabilities (T - 1,) of every token after
         the first, at temperature 1. Every rank returns all."""
         results: list[Float32] = []
-        learner = self._learner(policy)
-        with self._adapter_active(policy), self._bases[self._specs[policy].model].on_device():
+        with self._computing(policy, Presence.WEIGHTS) as learner:
             for group in self._probe_batches(sequences):
                 batch = _all_tokens_batch([sequences[one] for one in group], self._device)
                 logprobs = learner.forward(batch).logprobs.float().cpu().numpy()
@@ -176,6 +177,7 @@ class LearnerRank:
     def begin_send(self, policy: str, version: int) -> None:
         """Start to send a policy's weights: the caller then takes buckets from rank 0 until there is none, while the
         other ranks run `follow_send`."""
+        self._sender = None  # ends one that broke off
         self._sender = BucketSender(policy, version, self._weights(policy))
 
     def next_bucket(self) -> Bucket | None:
@@ -228,34 +230,39 @@ class LearnerRank:
         """Send a policy's weights to the connected engines. Untested."""
         return self._gpu_senders[policy].send(version)
 
-    def save(self, folder: Path, versions: Mapping[str, int]) -> None:
-        """Write every policy to a subfolder of its name; rank 0 writes, and all ranks must see the folder."""
+    def save(self, folder: Path, versions: Mapping[str, int], dtype: str = "float32") -> None:
+        """Write every policy to a subfolder of its name, wherever its states are; weights of full policies in `dtype`.
+        All ranks must see the folder: each writes its share."""
         for name, learner in self._learners.items():
-            checkpoint_io.save_policy(learner, folder / name, version=versions[name], writes=self._rank == 0)
+            checkpoint_io.save_policy(
+                learner,
+                folder / name,
+                version=versions[name],
+                rank=self._rank,
+                ranks=self._ranks,
+                dtype=torch.float32 if self._specs[name].lora is not None else getattr(torch, dtype),
+            )
 
     def load(self, folder: Path) -> dict[str, int]:
         """Load what any engine saved, on any number of ranks; returns the versions of policies."""
-        return {
-            name: checkpoint_io.load_policy(
-                learner, folder / name, self._shapes[name], policy=name, model_name=self._specs[name].model
-            ).version
-            for name, learner in self._learners.items()
-        }
+        versions = {}
+        for name, spec in self._specs.items():
+            with self._present(name, Presence.ALL) as learner:
+                versions[name] = checkpoint_io.load_policy(
+                    learner, folder / name, self._shapes[name], policy=name, model_name=spec.model
+                ).version
+        return versions
 
-    def offload(self) -> None:
-        """Move everything to the host, so that samplers can use the GPU. Does nothing on a CPU."""
+    def move(self, presence: Presence) -> None:
+        """Bring of all policies to the device what `presence` says, and the rest to the host."""
+        self._presence = presence
         for learner in self._learners.values():
-            learner.offload()
-        for base in self._bases.values():
-            base.move_to_host()
-
-    def reload(self) -> None:
-        """Move everything back to the GPU."""
-        for spec in self._specs.values():
-            if spec.lora is not None:
-                self._bases[spec.model].keep_on_device()
-        for learner in self._learners.values():
-            learner.reload()
+            learner.move(presence)
+        for model in {spec.model for spec in self._specs.values() if spec.lora is not None}:
+            if presence is Presence.NOTHING:
+                self._bases[model].move_to_host()
+            else:
+                self._bases[model].keep_on_device()
 
     def close(self) -> None:
         """Release all weights and leave the process group."""
@@ -263,20 +270,35 @@ class LearnerRank:
         self._bases.clear()
         destroy_process_group()
 
-    def _learner(self, policy: str) -> Any:
+    @contextmanager
+    def _present(self, policy: str, presence: Presence) -> Iterator[Any]:
+        """Yield the learner of a policy with at least that of it on the device. This is the one way to a learner: what
+        is away comes, and goes again, so nothing is read of weights that are elsewhere."""
         if policy not in self._learners:
             raise EngineError(f"the learners have no policy {policy!r}, only {sorted(self._learners)}")
         learner = self._learners[policy]
-        learner.reload()  # it may be offloaded for samplers
-        return learner
+        learner.move(max(presence, self._presence))
+        try:
+            yield learner
+        finally:
+            learner.move(self._presence)
 
-    def _adapter_active(self, policy: str) -> AbstractContextManager[None]:
-        """Activate a policy's adapter on its base; policies of full weights need nothing."""
-        spec = self._specs[policy]
-        return self._bases[spec.model].adapters.active(policy) if spec.lora is not None else nullcontext()
+    @contextmanager
+    def _computing(self, policy: str, presence: Presence) -> Iterator[Any]:
+        """Yield the present learner of a policy, ready for passes: an adapter is active, and its base on the device."""
+        with self._present(policy, presence) as learner:
+            spec = self._specs[policy]
+            if spec.lora is None:
+                yield learner
+                return
+            base = self._bases[spec.model]
+            with base.on_device(), base.adapters.active(policy):
+                yield learner
 
     def _weights(self, policy: str) -> Iterator[tuple[str, Tensor]]:
-        return (item for item in self._learner(policy).weights() if not item[0].startswith(VALUE_HEAD_PREFIX))
+        """Yield a policy's weights without its value head; the learner is present until the last."""
+        with self._present(policy, Presence.WEIGHTS) as learner:
+            yield from (item for item in learner.weights() if not item[0].startswith(VALUE_HEAD_PREFIX))
 
     def _current_sender(self) -> BucketSender:
         if self._sender is None:
