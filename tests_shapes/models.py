@@ -1,7 +1,7 @@
 """Models of published shapes with random weights: everything as published except width and depth.
 
-Vocabulary, head size, positions, ends of answers, the tied or untied head, and how all of it is stored are those of the
-published config.json, generation_config.json and index. Tokenizer and chat template are our own, of the same size and form.
+Vocabulary, size of heads, positions, ends of answers, the tied or untied output head, and how all is stored are as in the
+published files. Tokenizer and chat template are our own, of the same size and form.
 """
 
 from __future__ import annotations
@@ -159,7 +159,9 @@ DEEPSEEK_DISTILL_1_5B = PublishedShape(
     reduced={"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 2, "num_key_value_heads": 1},
     control_tokens=_DISTILLED_TOKENS,
     special={
-        "bos_token": "<｜begin▁of▁sentence｜>", "eos_token": "<｜end▁of▁sentence｜>", "pad_token": "<｜end▁of▁sentence｜>",
+        "bos_token": "<｜begin▁of▁sentence｜>",
+        "eos_token": "<｜end▁of▁sentence｜>",
+        "pad_token": "<｜end▁of▁sentence｜>",
     },
     template=_DISTILLED,
 )  # fmt: skip

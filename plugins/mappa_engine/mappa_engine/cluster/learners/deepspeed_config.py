@@ -6,7 +6,7 @@ from typing import Any
 
 from mappa_core import ConfigError
 from mappa_core.engine import TrainSection
-from mappa_engine.options import ClusterOptions
+from mappa_engine.options import PlacedOptions
 
 _STAGES = (0, 1, 2, 3)
 _DTYPES = ("float32", "bfloat16")
@@ -15,7 +15,7 @@ _BUCKET = 50_000_000
 _NEVER = 1_000_000_000
 
 
-def check_deepspeed_options(options: ClusterOptions, *, dtype: str, gpu: bool) -> None:
+def check_deepspeed_options(options: PlacedOptions, *, dtype: str, gpu: bool) -> None:
     """Raise ConfigError for options that DeepSpeed does not support, or would apply differently."""
     if options.zero not in _STAGES:
         raise ConfigError(f"engine.options.zero is {options.zero!r}; it can be {', '.join(map(str, _STAGES))}")
@@ -34,7 +34,7 @@ def check_deepspeed_options(options: ClusterOptions, *, dtype: str, gpu: bool) -
         )
 
 
-def deepspeed_config(train: TrainSection, options: ClusterOptions, *, dtype: str, gpu: bool) -> dict[str, Any]:
+def deepspeed_config(train: TrainSection, options: PlacedOptions, *, dtype: str, gpu: bool) -> dict[str, Any]:
     """Build the configuration of one learner's DeepSpeed engine.
 
     The learner counts micro-batches itself: DeepSpeed sees one per step, and the learner marks the last. Gradients
@@ -53,8 +53,9 @@ def deepspeed_config(train: TrainSection, options: ClusterOptions, *, dtype: str
                 "lr": train.learning_rate,
                 "betas": list(train.betas),
                 "weight_decay": train.weight_decay,
-                # DeepSpeed's own kernels are for GPUs; on a CPU they would compile for minutes.
-                **({} if gpu else {"torch_adam": True}),
+                # DeepSpeed's own would be compiled at the first step, which needs a compiler of CUDA.
+                "torch_adam": True,
+                "fused": True,
             },
         },
         "zero_optimization": _sharding(options, gpu),
@@ -65,7 +66,7 @@ def deepspeed_config(train: TrainSection, options: ClusterOptions, *, dtype: str
     return settings
 
 
-def _sharding(options: ClusterOptions, gpu: bool) -> dict[str, Any]:
+def _sharding(options: PlacedOptions, gpu: bool) -> dict[str, Any]:
     sharding: dict[str, Any] = {
         "stage": options.zero,
         "reduce_bucket_size": _BUCKET,
@@ -78,7 +79,7 @@ def _sharding(options: ClusterOptions, gpu: bool) -> dict[str, Any]:
     return sharding
 
 
-def resolve_dtype(options: ClusterOptions, *, gpu: bool) -> str:
+def resolve_dtype(options: PlacedOptions, *, gpu: bool) -> str:
     """Resolve the dtype of learners and samplers: float32 or bfloat16."""
     if options.dtype == "auto":
         return "bfloat16" if gpu else "float32"
