@@ -13,6 +13,7 @@ FORMER_KEY = "former_key"  # Metadata entry of a field with the key that it had 
 CassetteMode = Literal["off", "record", "replay", "auto"]
 AlarmResponse = Literal["warn", "correct", "pause"]
 Replacement = Literal["none", "sibling", "resample", "default"]
+CheckpointDtype = Literal["float32", "bfloat16"]
 
 
 @dataclass
@@ -321,6 +322,8 @@ class CheckpointSection:
     """Number of latest checkpoints to keep."""
     best: bool = False
     """Also keep the checkpoint of the best evaluation so far, for RUN@best (see `eval.selection`)."""
+    dtype: CheckpointDtype = "float32"
+    """Of weights: `float32` resumes exactly; `bfloat16` takes half the space, adapters and optimiser states excepted."""
     url: str | None = None
     """Remote folder (s3://…, gs://…, file://…) that every checkpoint is copied to, under the name of the run."""
 

@@ -33,7 +33,7 @@ class ApiOnlyEngine(Engine):
     async def publish(self) -> Mapping[str, Receipt]:
         return {}
 
-    async def save(self, folder: Path) -> None:
+    async def save(self, folder: Path, *, dtype: str = "float32") -> None:
         await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
 
     async def load(self, folder: Path) -> None: ...

@@ -5,6 +5,7 @@
     checkpoints/best.json               which of them has the best evaluation so far, if that is recorded
 
 A checkpoint is written into a hidden sibling folder and renamed when complete: one under its final name is complete.
+An engine that hashes FILE while it writes it leaves FILE.sha256 in the form of sha256sum; other files are read again.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ POLICIES = "policies"
 _MANIFEST = "manifest.json"
 _BEST = "best.json"
 _UNFINISHED = ".unfinished-"
+_HASH = ".sha256"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,10 +309,11 @@ def _sync_files(folder: Path) -> dict[str, FileEntry]:
     """Sync all files under a folder to disk and return their entries."""
     entries = {}
     for parent, _, names in os.walk(folder):
-        for name in names:
-            file = Path(parent, name)
+        for file in (Path(parent, name) for name in names if not name.endswith(_HASH)):
             fsync_path(file)
-            entries[file.relative_to(folder).as_posix()] = FileEntry(size=file.stat().st_size, sha256=_sha256(file))
+            written = file.with_name(f"{file.name}{_HASH}")
+            sha256 = written.read_text().split()[0] if written.exists() else _sha256(file)
+            entries[file.relative_to(folder).as_posix()] = FileEntry(size=file.stat().st_size, sha256=sha256)
         fsync_path(Path(parent))
     return dict(sorted(entries.items()))
 

@@ -98,7 +98,7 @@ class ScriptedEngine(Engine):
             sampler.version = self.updates
         return {name: Receipt(version=self.updates, checksum="") for name in self._samplers}
 
-    async def save(self, folder: Path) -> None:
+    async def save(self, folder: Path, *, dtype: str = "float32") -> None:
         self._write(folder / "updates")
 
     def _write(self, path: Path) -> None:

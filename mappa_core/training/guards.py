@@ -1,8 +1,10 @@
-"""Guards that stop a run: too many missing verdicts, or the spending cap."""
+"""Guards that stop a run: too many missing verdicts, the spending cap, or a disk too small for its checkpoints."""
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
+from pathlib import Path
 
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.errors import CallError, GuardStop
@@ -17,6 +19,18 @@ def guard_spending(ledger: Ledger) -> None:
     except CallError as reached:
         known = "" if ledger.total_usd is None else f" (${ledger.total_usd:.2f} are spent)"
         raise GuardStop(f"{reached}{known}. Nothing is lost: go on with a higher cap.") from reached
+
+
+def guard_disk(folder: Path, size: int | None, *, checkpoints: int) -> None:
+    """Raise GuardStop unless so many checkpoints of `size` bytes (None: not known) fit on the disk of `folder`."""
+    needed, free = checkpoints * (size or 0), shutil.disk_usage(folder).free
+    if needed > free:
+        gigabytes = (f"{one / 1e9:.2f} GB" for one in (needed / checkpoints, needed, free, needed - free))
+        raise GuardStop(
+            f"{folder}: checkpoints need {checkpoints} x {next(gigabytes)} = {next(gigabytes)}, and {next(gigabytes)} are "
+            f"free. Free {next(gigabytes)}, keep fewer (checkpoint.keep), write smaller ones (checkpoint.dtype=bfloat16) "
+            "or choose another folder with run.root."
+        )
 
 
 def guard_verdicts(coach: CoachFigures, what: str, *, max_missing: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ from mappa_core.store.folder import RunFolder
 from mappa_core.store.iteration_report import CoachFigures, CounterfactualFigures, IterationReport
 from mappa_core.training import iteration_figures as figures
 from mappa_core.training.evaluation_schedule import EvaluationSchedule
-from mappa_core.training.guards import guard_spending, guard_verdicts
+from mappa_core.training.guards import guard_disk, guard_spending, guard_verdicts
 from mappa_core.training.health import HealthMonitor, merge_policy_metrics, reward_spread
 from mappa_core.training.listener import Listener
 from mappa_core.training.rollout_scheduler import RolloutScheduler
@@ -46,6 +47,7 @@ class TrainingLoop:
         self._store = folder.store
         self._estimator_state: Mapping[str, Any] = {}
         self._processes: tuple[Process, ...] = ()
+        self._writing: asyncio.Task[None] | None = None
         coach = session.config.coach
         self._drift = DriftMonitor(coach.drift, strata=coach.strata, metric=session.workflow.metric)
         self._listener = listener
@@ -57,18 +59,24 @@ class TrainingLoop:
 
     async def run(self) -> None:
         """Evaluate, train to the last iteration, evaluate again. Raises GuardStop, after a checkpoint, if a limit on
-        missing verdicts, lost rollouts or cost is reached."""
-        start = await self._restore()
+        missing verdicts, lost rollouts or cost is reached; at once if the disk is too small for all checkpoints."""
+        start, config = await self._restore(), self._session.config
+        due = math.ceil(config.train.iterations / config.checkpoint.every) - start // config.checkpoint.every
+        kept = max(2, config.checkpoint.keep) + config.checkpoint.best - len(self._folder.checkpoints.iterations())
+        self._guard_disk(min(due, kept))
         self._record_processes()
         for done in range(start + 1):
             await self._evaluate(done)
         await self._keep_best(start)
         try:
-            for iteration in range(start, self._session.config.train.iterations):
+            for iteration in range(start, config.train.iterations):
                 with bound_contextvars(iteration=iteration + 1):
                     await self._finish(await self._iterate(iteration))
+            await self._checkpoint_written()
         finally:
             await self._rollouts.close()
+            if self._writing is not None:
+                await asyncio.wait([self._writing])
         await self._report_best()
 
     def _counterfactual_collector(self) -> CounterfactualCollector | None:
@@ -102,7 +110,6 @@ class TrainingLoop:
             self._skipped_steps.guard(done, report.policies)
         if done == config.train.iterations or done % config.checkpoint.every == 0:
             await self._checkpoint(done)
-            await self._prune()
         await self._evaluate(done)
         await self._keep_best(done)
 
@@ -116,7 +123,7 @@ class TrainingLoop:
         """Load the last checkpoint, if there is one; return the number of finished iterations."""
         if self._folder.checkpoints.latest_iteration() is None:
             return 0
-        checkpoint = self._folder.checkpoints.load_latest()
+        checkpoint = await asyncio.to_thread(self._folder.checkpoints.load_latest)
         manifest = checkpoint.manifest
         self._estimator_state = manifest.estimator
         for coach, state in zip(self._session.coaches, manifest.coach["coaches"], strict=True):
@@ -140,6 +147,7 @@ class TrainingLoop:
         clock = PhaseTimer()
         with clock.phase("collect"):
             batch = await self._rollouts.take(iteration)
+        await self._checkpoint_written()
         trajectories = batch.trajectories
         raise_if_all_failed(trajectories)
         coach = figures.count_verdicts(trajectories)
@@ -205,11 +213,8 @@ class TrainingLoop:
         with clock.phase("counterfactuals"):
             weighed = await self._counterfactuals.collect(iteration, trajectories)
         raise_if_all_failed(weighed.rollouts)
-        what, max_share = (
-            f"the counterfactuals of iteration {iteration + 1}",
-            self._session.config.train.max_tool_failure_share,
-        )
-        guard_tool_failures(weighed.rollouts, what, max_share=max_share)
+        what = f"the counterfactuals of iteration {iteration + 1}"
+        guard_tool_failures(weighed.rollouts, what, max_share=self._session.config.train.max_tool_failure_share)
         return weighed.trajectories, weighed.figures
 
     def _with_demonstrations(
@@ -236,6 +241,7 @@ class TrainingLoop:
             yield
         except GuardStop as why:
             await self._checkpoint(done)
+            await self._checkpoint_written()
             raise GuardStop(f"{why}\nA checkpoint was written.") from why
 
     async def _handle_drift(self, drift: DriftReport, done: int) -> None:
@@ -259,23 +265,45 @@ class TrainingLoop:
             for coach in self._session.coaches:
                 coach.activate()
 
+    def _guard_disk(self, checkpoints: int) -> None:
+        size = self._session.engine.checkpoint_bytes(self._session.config.checkpoint.dtype)
+        guard_disk(self._folder.path, size, checkpoints=checkpoints)
+
     async def _checkpoint(self, done: int) -> None:
-        checkpoints, session = self._folder.checkpoints, self._session
-        coach = {"coaches": [one.state_dict() for one in session.coaches], "drift": self._drift.state_dict()}
-        with checkpoints.new_checkpoint(
-            done,
-            seed=session.config.seed,
-            coach=coach,
-            estimator=self._estimator_state,
-            policies={spec.name: PolicyEntry.of(spec) for spec in session.policies if spec.trained},
-            agents=session.team.policy_of,
-        ) as folder:
-            await session.engine.save(folder / POLICIES)
+        """Begin to write a checkpoint. Evaluation and rollouts go on meanwhile: neither changes weights or states."""
+        await self._checkpoint_written()
+        coach = {"coaches": [one.state_dict() for one in self._session.coaches], "drift": self._drift.state_dict()}
+        self._writing = asyncio.create_task(self._write_checkpoint(done, coach))
+
+    async def _checkpoint_written(self) -> None:
+        if self._writing is not None:
+            await asyncio.shield(self._writing)
+
+    async def _write_checkpoint(self, done: int, coach: Mapping[str, Any]) -> None:
+        session, checkpoints, loop = self._session, self._folder.checkpoints, asyncio.get_running_loop()
+        config, estimator = session.config.checkpoint, self._estimator_state
+
+        def write() -> None:
+            try:
+                self._guard_disk(1)
+            except GuardStop:
+                checkpoints.prune(max(1, config.keep - 1))
+                self._guard_disk(1)
+            with checkpoints.new_checkpoint(
+                done,
+                seed=session.config.seed,
+                coach=coach,
+                estimator=estimator,
+                policies={spec.name: PolicyEntry.of(spec) for spec in session.policies if spec.trained},
+                agents=session.team.policy_of,
+            ) as folder:
+                saving = session.engine.save(folder / POLICIES, dtype=config.dtype)
+                asyncio.run_coroutine_threadsafe(saving, loop).result()
+
+        await asyncio.to_thread(write)
         self._store.record_event("checkpoint", iteration=done)
         await asyncio.to_thread(checkpoints.copy_to_mirror, done)
-
-    async def _prune(self) -> None:
-        await asyncio.to_thread(self._folder.checkpoints.prune, self._session.config.checkpoint.keep)
+        await asyncio.to_thread(checkpoints.prune, config.keep)
 
     async def _keep_best(self, done: int) -> None:
         """Keep a checkpoint of the current weights, if `checkpoint.best` is on and they are the best so far."""
@@ -285,12 +313,14 @@ class TrainingLoop:
         value, best = evaluation.interval.mean, checkpoints.best()
         if best is not None and value <= best.value:
             return
+        await self._checkpoint_written()
         if done not in checkpoints.iterations():
             await self._checkpoint(done)
+        await self._checkpoint_written()
         best = BestCheckpoint(iteration=done, metric=evaluation.metric, value=value)
         await asyncio.to_thread(checkpoints.keep_best, best)
         self._store.record_event("best", iteration=done, metric=best.metric, value=value)
-        await self._prune()
+        await asyncio.to_thread(checkpoints.prune, self._session.config.checkpoint.keep)
 
     async def _report_best(self) -> None:
         """Evaluate the best checkpoint on the report tasks, if other tasks were used to choose it."""

@@ -167,3 +167,16 @@ def test_no_space_for_a_checkpoint_is_a_message_and_leaves_nothing(tmp_path: Pat
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     assert "cannot be written: File too large" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_was_hashed_while_it_was_written_is_not_read_again(checkpoints: Checkpoints) -> None:
+    with checkpoints.new_checkpoint(1, seed=7, coach={}, estimator={}) as folder:
+        for name in ("hashed", "other"):
+            (folder / name).write_bytes(name.encode())
+        (folder / "hashed.sha256").write_text(f"{hashlib.sha256(b'another').hexdigest()}  hashed\n")
+    files = json.loads((checkpoints.path(1) / "manifest.json").read_text())["files"]
+    assert files.keys() == {"hashed", "other"}
+    assert files["hashed"] == {"size": 6, "sha256": hashlib.sha256(b"another").hexdigest()}
+    assert files["other"]["sha256"] == hashlib.sha256(b"other").hexdigest()
+    with pytest.raises(RunError, match="hashed is damaged"):
+        checkpoints.load(1)

@@ -8,13 +8,12 @@ from secrets import token_hex
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from mappa_core import RunError
 from mappa_core.engine import Lora
 from mappa_engine.adapters import Adapters, save_adapter
-from mappa_engine.checkpoint import VALUE_HEAD_PREFIX, WEIGHTS_FILE, load_start_weights
+from mappa_engine.checkpoint import VALUE_HEAD_PREFIX, WEIGHTS_FILE, StoredTensors, load_start_weights
 from mappa_engine.model_info import ModelInfo, load_pretrained, read_model_info
 from mappa_engine.model_path import resolve_model_path
 
@@ -36,7 +35,8 @@ def export(folder: Path, out: Path, *, model: str, lora: Lora | None, merged: bo
     aside = out.with_name(f".{out.name}.{token_hex(4)}")
     try:
         if lora is not None and not merged:
-            tensors = {name: one for name, one in load_file(folder / WEIGHTS_FILE).items() if not _of_value_head(name)}
+            with StoredTensors(folder / WEIGHTS_FILE) as stored:
+                tensors = {name: stored[name] for name in stored if not name.startswith(VALUE_HEAD_PREFIX)}
             save_adapter(tensors, lora, aside, base=resolve_model_path(model))
         else:
             model_info = read_model_info(model)
@@ -75,7 +75,3 @@ def _fill(parameters: dict[str, Any], folder: Path, model_name: str) -> None:
     shapes = {name: one.shape for name, one in parameters.items()}
     for name, one in load_start_weights(folder, shapes, model_name=model_name).items():
         parameters[name].copy_(one)
-
-
-def _of_value_head(name: str) -> bool:
-    return name.startswith(VALUE_HEAD_PREFIX)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from mappa_core.engine import Lora
 from mappa_engine.model_shape import ModelShape
 
 MemoryPart = Literal[
@@ -54,6 +55,14 @@ def adapter_memory(parameters: int) -> MemoryParts:
         "gradients": FLOAT32_BYTES * parameters,
         "optimiser": ADAM_MOMENT_BYTES * parameters,
     }
+
+
+def checkpoint_bytes(shape: ModelShape, lora: Lora | None, dtype: str) -> int:
+    """Compute the size of a trained policy in a checkpoint: its weights, those of an adapter always in float32, and
+    AdamW's moments."""
+    if lora is not None:
+        return shape.adapter(lora) * (FLOAT32_BYTES + ADAM_MOMENT_BYTES)
+    return shape.parameters * (BYTES_PER_NUMBER[dtype] + ADAM_MOMENT_BYTES)
 
 
 def weight_bytes(shape: ModelShape, dtype: str, *, pieces: int = 1) -> int:

@@ -1,11 +1,17 @@
 """Publishing, saving, loading, exporting."""
 
 import asyncio
+import hashlib
+import os
+import threading
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mappa_core.config.schema import TrainSection
@@ -13,7 +19,7 @@ from mappa_core.errors import EngineError, RunError
 from mappa_core.experience import Advantages
 from mappa_core.protocols import PolicySpec
 from mappa_core.records import Sampling
-from mappa_engine.checkpoint import write_tensors
+from mappa_engine.checkpoint import StoredTensors, write_tensors
 from mappa_engine.losses import PPOLoss
 from mappa_engine.options import PPOOptions
 
@@ -118,6 +124,118 @@ async def test_an_unknown_policy_is_named(qwen3, opened):
         engine.sampler("coder")
 
 
-def test_a_failing_storage_is_told_by_the_error_of_the_system(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"gone/weights\.safetensors"):
-        write_tensors({"a": torch.zeros(3)}, tmp_path / "gone" / "weights.safetensors")
+def test_a_failing_storage_is_told_by_the_error_of_the_system_once_all_ranks_are_through(tmp_path):
+    taken = []
+    tensors = ((name, torch.zeros(3)) for name in "abc" if taken.append(name) is None)
+    with pytest.raises(FileNotFoundError, match=r"gone/weights-00000\.safetensors"):
+        write_tensors(tensors, tmp_path / "gone" / "weights.safetensors", shard_bytes=12)
+    assert taken == ["a", "b", "c"], "other ranks wait for this one in the gather of every tensor"
+
+
+def random_tensors(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    sizes = {"a": (3, 5), "b": (40,), "c": (), "d": (2, 2, 2), "e": (11, 3), "f": (1,)}
+    return {name: torch.randn(size, generator=generator) for name, size in sizes.items()}
+
+
+def test_a_small_policy_is_one_file_as_safetensors_writes_it_with_its_hash_beside_it(tmp_path):
+    tensors = random_tensors()
+    write_tensors(tensors.items(), tmp_path / "weights.safetensors")
+    save_file(tensors, tmp_path / "theirs")
+    data = (tmp_path / "weights.safetensors").read_bytes()
+    assert data == (tmp_path / "theirs").read_bytes()
+    written = (tmp_path / "weights.safetensors.sha256").read_text()
+    assert written == f"{hashlib.sha256(data).hexdigest()}  weights.safetensors\n"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_ranks_write_a_large_policy_in_shards_of_which_each_tensor_is_in_one(tmp_path, ranks):
+    tensors, place = random_tensors(), tmp_path / "weights.safetensors"
+    written = []
+    for rank in range(ranks):
+        before = set(tmp_path.glob("*.safetensors"))
+        write_tensors(tensors.items(), place, rank=rank, ranks=ranks, shard_bytes=100)
+        written.append(set(tmp_path.glob("*.safetensors")) - before)
+    # 60 | 160 | 4 + 32 | 132 | 4 bytes: a shard ends before it would exceed 100.
+    contents = {path.name: sorted(load_file(path)) for path in tmp_path.glob("*.safetensors")}
+    shards = [["a"], ["b"], ["c", "d"], ["e"], ["f"]]
+    assert contents == {f"weights-{number:05d}.safetensors": names for number, names in enumerate(shards)}
+    assert [len(one) for one in written] == [len(shards[rank::ranks]) for rank in range(ranks)]
+    for path in tmp_path.glob("*.safetensors"):
+        digest = path.with_name(f"{path.name}.sha256").read_text().split()[0]
+        assert digest == hashlib.sha256(path.read_bytes()).hexdigest()
+    with StoredTensors(place) as stored:
+        assert stored.shapes == {name: tuple(one.shape) for name, one in tensors.items()}
+        assert all(torch.equal(stored[name], one) for name, one in tensors.items())
+
+
+async def test_a_policy_in_shards_resumes_bit_exactly_and_starts_another(qwen3, opened, kit, tmp_path, monkeypatch):
+    engine = await opened(qwen3, train=TRAIN, deterministic=True)
+    await learn(engine, kit, 0)
+    monkeypatch.setattr("mappa_engine.local.policy.write_tensors", partial(write_tensors, shard_bytes=10_000))
+    await engine.save(tmp_path / "policies")
+    folder = tmp_path / "policies" / "solver"
+    assert not (folder / "weights.safetensors").exists() and len(list(folder.glob("weights-*.safetensors"))) > 3
+    resumed = await opened(qwen3, train=TRAIN, deterministic=True)
+    await resumed.load(tmp_path / "policies")
+    started = await opened(qwen3, policies=[PolicySpec(name="solver", model=qwen3, start=folder)])
+    ask = Sampling(max_tokens=20, temperature=0.0)
+    sampled = [(await one.sampler("solver").sample(PROMPT, ask)).tokens.tolist() for one in (engine, resumed, started)]
+    assert sampled[0] == sampled[1] == sampled[2]
+    assert await learn(engine, kit, 1) == await learn(resumed, kit, 1)
+
+
+async def test_weights_are_stored_in_bfloat16_by_choice_and_their_size_is_known_before(qwen3, opened, kit, tmp_path):
+    engine = await opened(qwen3, train=TRAIN)
+    await learn(engine, kit, 0)
+    sizes = {}
+    for dtype in ("float32", "bfloat16"):
+        await engine.save(tmp_path / dtype, dtype=dtype)
+        sizes[dtype] = sum(path.stat().st_size for path in (tmp_path / dtype).rglob("*.safetensors"))
+        # Names and step counts take a little more.
+        assert sizes[dtype] == pytest.approx(engine.checkpoint_bytes(dtype), rel=0.1)
+    weights = engine.checkpoint_bytes("float32") // 12
+    assert sizes["float32"] - sizes["bfloat16"] == pytest.approx(2 * weights, rel=0.01)
+    exact, rounded = (load_file(tmp_path / dtype / "solver" / "weights.safetensors") for dtype in sizes)
+    assert all(torch.equal(one.bfloat16(), rounded[name]) for name, one in exact.items())
+    resumed = await opened(qwen3, train=TRAIN)
+    await resumed.load(tmp_path / "bfloat16")
+    await resumed.save(tmp_path / "again")
+    again = load_file(tmp_path / "again" / "solver" / "weights.safetensors")
+    assert all(torch.equal(one, rounded[name].float()) for name, one in again.items())
+    moments = (load_file(tmp_path / one / "solver" / "optimiser.safetensors") for one in ("float32", "again"))
+    first, second = moments
+    assert all(torch.equal(one, second[name]) for name, one in first.items())
+
+
+async def test_sampling_goes_on_while_a_checkpoint_is_written_and_an_update_waits(
+    qwen3, opened, kit, tmp_path, monkeypatch
+):
+    """The disk is away until an action was sampled: it would stay so for ever if sampling waited for it."""
+    engine = await opened(qwen3, train=TRAIN)
+    expected = await engine.sampler("solver").sample(PROMPT, Sampling(max_tokens=9, temperature=0.0))
+    there, fsync = threading.Event(), os.fsync
+
+    def slow_fsync(handle):
+        assert there.wait(60), "sampling waits for the checkpoint"
+        fsync(handle)
+
+    monkeypatch.setattr("mappa_engine.checkpoint.os.fsync", slow_fsync)
+    saving = asyncio.create_task(engine.save(tmp_path / "saved"))
+    await asyncio.sleep(0)
+    rows = [kit.Row(expected.prompt_tokens, expected.tokens, expected.logprobs, trajectory=0)]
+    scored = await engine.score(kit.experience(rows))
+    given = Advantages(advantages=np.ones(len(scored.tokens), dtype=np.float32))
+    updating = asyncio.create_task(engine.update(scored, given, PPOLoss(PPOOptions()), 0.0))
+    found = await engine.sampler("solver").sample(PROMPT, Sampling(max_tokens=9, temperature=0.0))
+    assert not saving.done() and not updating.done()
+    there.set()
+    await saving
+    await updating
+    assert found.tokens.tolist() == expected.tokens.tolist()
+    await engine.publish()
+    await engine.save(tmp_path / "updated")
+    first, second = (load_file(tmp_path / one / "solver" / "weights.safetensors") for one in ("saved", "updated"))
+    start = load_file(Path(qwen3) / "model.safetensors")
+    assert all(torch.equal(one, start[name]) for name, one in first.items()), "a checkpoint has one version"
+    assert any(not torch.equal(one, second[name]) for name, one in first.items())

@@ -21,9 +21,9 @@ from mappa_core.engine import (
     Sampler,
     TrainSection,
 )
-from mappa_engine.cluster.placement import Resources, find_placement, read_shape
+from mappa_engine.cluster.placement import read_shape
 from mappa_engine.cluster.placement.checks import check_options
-from mappa_engine.cluster.placement.format import placement_plan
+from mappa_engine.cluster.plan import plan_cluster
 from mappa_engine.cluster.requirements import check_installed
 from mappa_engine.options import ClusterOptions
 
@@ -66,14 +66,13 @@ class ClusterEngine(Engine):
     def plan(
         self, policies: Sequence[PolicySpec], train: TrainSection | None, *, rows: int, machines: Sequence[Machine]
     ) -> EnginePlan:
-        """Place the policies on the machines' GPUs, or on CPUs if there are none."""
+        """Place the policies on the machines' GPUs, or on CPUs if there are none; without machines on this one."""
         try:
             shapes = {model: read_shape(model) for model in dict.fromkeys(spec.model for spec in policies)}
         except ModelError as error:
-            return EnginePlan(unknown=str(error))
+            return EnginePlan(unknown=str(error), details={"problems": (str(error),)})
         micro_tokens = None if train is None else train.micro_tokens
-        resources = Resources(nodes=tuple(machines))
-        return placement_plan(find_placement(policies, shapes, resources, self._options, micro_tokens=micro_tokens))
+        return plan_cluster(policies, shapes, self._options, machines, micro_tokens=micro_tokens)
 
     def export(self, policy: PolicySpec, weights: Path, out: Path, *, merged: bool, dtype: str | None) -> None:
         """Write a policy of a checkpoint for Hugging Face's libraries, without its value head."""
@@ -112,10 +111,14 @@ class ClusterEngine(Engine):
         """Publish the new weights to the samplers, verified; each is paused until it has loaded them completely."""
         return await self._running.publish()
 
-    async def save(self, folder: Path) -> None:
-        """Write weights and optimiser of every trained policy to a subfolder of its name. The learners' machines must
-        see the folder, too."""
-        await self._running.save(folder)
+    def checkpoint_bytes(self, dtype: str) -> int | None:
+        """Compute the size of what `save` writes."""
+        return self._running.checkpoint_bytes(dtype)
+
+    async def save(self, folder: Path, *, dtype: str = "float32") -> None:
+        """Write weights and optimiser of every trained policy to a subfolder of its name, weights of full policies in
+        `dtype`. The learners' machines must see the folder, too."""
+        await self._running.save(folder, dtype)
 
     async def load(self, folder: Path) -> None:
         """Load what `save` of any engine wrote. Raises RunError where it is of other policies."""

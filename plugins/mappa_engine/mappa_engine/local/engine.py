@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import os
 from collections.abc import Mapping, Sequence
@@ -64,6 +65,8 @@ class LocalEngine(Engine):
         self._samplers: dict[str, LocalSampler] = {}
         self._train: TrainSection | None = None
         self._seed = 0
+        self._weights_lock = asyncio.Lock()
+        """Held while weights are updated, loaded or saved."""
 
     @property
     def deterministic(self) -> bool:
@@ -82,7 +85,7 @@ class LocalEngine(Engine):
         try:
             shapes = {model: read_shape(model) for model in dict.fromkeys(spec.model for spec in policies)}
         except ModelError as error:
-            return EnginePlan(unknown=str(error))
+            return EnginePlan(unknown=str(error), details={"problems": (str(error),)})
         micro_tokens = None if train is None else train.micro_tokens
         return memory_plan(estimate_local_memory(policies, shapes, self._options, micro_tokens=micro_tokens, rows=rows))
 
@@ -100,6 +103,7 @@ class LocalEngine(Engine):
     def _open(self, policies: Sequence[PolicySpec]) -> None:
         import torch
 
+        from mappa_engine.float32 import forbid_tf32
         from mappa_engine.local.continuous_batching import Decoder
         from mappa_engine.local.models import load_model
         from mappa_engine.local.policy import Policy
@@ -112,6 +116,8 @@ class LocalEngine(Engine):
             # Some operations have no deterministic form on a GPU: there it only warns.
             torch.use_deterministic_algorithms(True, warn_only=device.type != "cpu")
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        if options.dtype == "float32":
+            forbid_tf32()
         dtype: torch.dtype = getattr(torch, options.dtype)
         bases = {
             model: load_model(model, device=device, dtype=dtype)
@@ -178,7 +184,8 @@ class LocalEngine(Engine):
         sampler's log-probabilities with the learner's (`learning.correction`); `skipped` counts the steps whose loss or
         gradient was not finite: they update no weight.
         """
-        return await self._worker.run(self._update, experience, advantages, loss, progress)
+        async with self._weights_lock:
+            return await self._worker.run(self._update, experience, advantages, loss, progress)
 
     def _update(
         self, experience: Experience, advantages: Advantages, loss: Loss, progress: float
@@ -212,17 +219,28 @@ class LocalEngine(Engine):
         for name, decoder in self._decoders.items():
             decoder.version = self._policies[name].version
 
-    async def save(self, folder: Path) -> None:
-        """Write weights and optimiser of every trained policy to a subfolder of its name."""
-        await self._worker.run(self._save, folder)
+    def checkpoint_bytes(self, dtype: str) -> int | None:
+        """Compute the size of what `save` writes."""
+        import torch
 
-    def _save(self, folder: Path) -> None:
+        return sum(policy.checkpoint_bytes(getattr(torch, dtype)) for policy in self._policies.values())
+
+    async def save(self, folder: Path, *, dtype: str = "float32") -> None:
+        """Write weights and optimiser of every trained policy to a subfolder of its name, weights of full policies in
+        `dtype`. Sampling goes on meanwhile; an update waits."""
+        async with self._weights_lock:
+            await asyncio.to_thread(self._save, folder, dtype)
+
+    def _save(self, folder: Path, dtype: str) -> None:
+        import torch
+
         for name, policy in self._policies.items():
-            policy.save(folder / name)
+            policy.save(folder / name, getattr(torch, dtype))
 
     async def load(self, folder: Path) -> None:
         """Restore what `save` wrote. Raises RunError if it does not match the policies."""
-        await self._worker.run(self._load, folder)
+        async with self._weights_lock:
+            await self._worker.run(self._load, folder)
 
     def _load(self, folder: Path) -> None:
         for name, policy in self._policies.items():

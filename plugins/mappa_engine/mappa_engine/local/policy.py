@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from mappa_core import RunError
@@ -21,7 +20,9 @@ from mappa_engine.checkpoint import (
     STATE_FILE,
     VALUE_HEAD_PREFIX,
     WEIGHTS_FILE,
-    check_weights,
+    StoredTensors,
+    check_shapes,
+    has_tensors,
     load_start_weights,
     write_tensors,
 )
@@ -94,16 +95,26 @@ class Policy:
             digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return Receipt(version=self.version, checksum=digest.hexdigest())
 
-    def save(self, folder: Path) -> None:
-        """Write what `load` needs to resume training bit-exactly."""
+    def checkpoint_bytes(self, dtype: torch.dtype) -> int:
+        """Compute the size of what `save` writes, after a first step."""
+        weights = self._parameters() if self.trained else {}
+        moments = 2 * torch.float32.itemsize if self.optimiser is not None else 0
+        return sum(one.numel() for one in weights.values()) * (self._stored_dtype(dtype).itemsize + moments)
+
+    def _stored_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        return dtype if self.lora is None else torch.float32
+
+    def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+        """Write what `load` needs to resume training, with weights of float32 bit-exactly. An adapter is always
+        float32."""
         if not self.trained:
             return
         folder.mkdir(parents=True)
-        optimiser = self.optimiser
-        weights = self._parameters() if optimiser is None else optimiser.weights()
-        write_tensors({name: one.detach().contiguous() for name, one in weights.items()}, folder / WEIGHTS_FILE)
-        if optimiser is not None:
-            write_tensors(optimiser.moments(), folder / OPTIMISER_FILE)
+        weights = self._parameters() if self.optimiser is None else self.optimiser.weights()
+        stored = self._stored_dtype(dtype)
+        write_tensors(((name, weights[name].to(stored)) for name in sorted(weights)), folder / WEIGHTS_FILE)
+        if self.optimiser is not None:
+            write_tensors(sorted(self.optimiser.moments().items()), folder / OPTIMISER_FILE)
         (folder / STATE_FILE).write_text(json.dumps({"version": self.version, "steps": self.steps}))
 
     def load(self, folder: Path) -> None:
@@ -112,14 +123,14 @@ class Policy:
             return
         if not (folder / STATE_FILE).is_file():
             raise RunError(f"{folder}: the checkpoint has no policy {self.name!r}; were its policies others?")
-        weights = load_file(folder / WEIGHTS_FILE)
-        check_weights(weights, self._shapes(), folder, model_name=self.base.model_name)
-        if self.optimiser is not None:
-            if not (folder / OPTIMISER_FILE).is_file():
+        with StoredTensors(folder / WEIGHTS_FILE) as weights, StoredTensors(folder / OPTIMISER_FILE) as moments:
+            check_shapes(weights.shapes, self._shapes(), folder, model_name=self.base.model_name)
+            if self.optimiser is None:
+                self._copy_weights(weights)
+            elif has_tensors(folder / OPTIMISER_FILE):
+                self.optimiser.restore(weights, moments)
+            else:
                 raise RunError(f"{folder}: the checkpoint was written without a learner, so training cannot go on")
-            self.optimiser.restore(weights, load_file(folder / OPTIMISER_FILE))
-        else:
-            self._copy_weights(weights)
         state = json.loads((folder / STATE_FILE).read_text())
         self.version, self.steps = state["version"], state["steps"]
 

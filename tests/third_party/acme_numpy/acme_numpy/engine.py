@@ -135,7 +135,7 @@ class TableEngine(Engine):
         digests = {name: hashlib.sha256(table.logits.tobytes()).hexdigest() for name, table in self.tables.items()}
         return {name: Receipt(version=self.tables[name].version, checksum=digest) for name, digest in digests.items()}
 
-    async def save(self, folder: Path) -> None:
+    async def save(self, folder: Path, *, dtype: str = "float32") -> None:
         for name, table in self.tables.items():
             (folder / name).mkdir(parents=True)
             np.save(folder / name / "logits.npy", table.logits)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from safetensors import safe_open
+import torch
 from torch import Tensor
 
 from mappa_core import RunError
-from mappa_engine.checkpoint import OPTIMISER_FILE, STATE_FILE, WEIGHTS_FILE, check_weights, write_tensors
+from mappa_engine.checkpoint import (
+    OPTIMISER_FILE,
+    STATE_FILE,
+    WEIGHTS_FILE,
+    StoredTensors,
+    check_shapes,
+    has_tensors,
+    write_tensors,
+)
 
 
 class Checkpointable(Protocol):
@@ -36,18 +43,15 @@ class SavedCounts:
     steps: int
 
 
-def save_policy(learner: Checkpointable, folder: Path, *, version: int, writes: bool) -> None:
-    """Write one policy. All ranks take part in the gathers; the one with `writes` holds a whole copy on its host."""
-    if writes:
-        folder.mkdir(parents=True)
-    for file, tensors in ((WEIGHTS_FILE, learner.masters()), (OPTIMISER_FILE, learner.moments())):
-        held: dict[str, Tensor] = {}
-        for name, tensor in tensors:
-            if writes:
-                held[name] = tensor.detach().cpu().clone()
-        if writes:
-            write_tensors(held, folder / file)
-    if writes:
+def save_policy(
+    learner: Checkpointable, folder: Path, *, version: int, rank: int, ranks: int, dtype: torch.dtype
+) -> None:
+    """Write one policy, its weights in `dtype`. All ranks take part in the gathers, and each writes its shards."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = ((name, tensor.to(dtype)) for name, tensor in learner.masters())
+    write_tensors(weights, folder / WEIGHTS_FILE, rank=rank, ranks=ranks)
+    write_tensors(learner.moments(), folder / OPTIMISER_FILE, rank=rank, ranks=ranks)
+    if rank == 0:
         (folder / STATE_FILE).write_text(json.dumps({"version": version, "steps": learner.steps}))
 
 
@@ -57,32 +61,11 @@ def load_policy(
     """Load what any engine saved. Every rank reads the files. Raises RunError where they are of another policy."""
     if not (folder / STATE_FILE).is_file():
         raise RunError(f"{folder}: the checkpoint has no policy {policy!r}; were its policies others?")
-    if not (folder / OPTIMISER_FILE).is_file():
+    if not has_tensors(folder / OPTIMISER_FILE):
         raise RunError(f"{folder}: the checkpoint was written without a learner, so training cannot go on")
-    with ExitStack() as files:
-        weights, moments = _LazyTensors(folder / WEIGHTS_FILE, files), _LazyTensors(folder / OPTIMISER_FILE, files)
-        check_weights(weights, shapes, folder, model_name=model_name)
+    with StoredTensors(folder / WEIGHTS_FILE) as weights, StoredTensors(folder / OPTIMISER_FILE) as moments:
+        check_shapes(weights.shapes, shapes, folder, model_name=model_name)
         learner.restore(weights, moments)
     state = json.loads((folder / STATE_FILE).read_text())
     learner.steps = state["steps"]
     return SavedCounts(version=state["version"], steps=state["steps"])
-
-
-class _LazyTensors(Mapping[str, Tensor]):
-    """Tensors of a safetensors file, each read on access."""
-
-    def __init__(self, path: Path, files: ExitStack) -> None:
-        self._file = files.enter_context(safe_open(path, framework="pt"))
-        self._names = list(self._file.keys())
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self._names:
-            raise KeyError(name)
-        tensor: Tensor = self._file.get_tensor(name)
-        return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 
 from mappa_core import RunError
 from mappa_engine.arrays import Float32, Int32
-from mappa_engine.checkpoint import STATE_FILE, VALUE_HEAD_PREFIX, WEIGHTS_FILE
+from mappa_engine.checkpoint import STATE_FILE, VALUE_HEAD_PREFIX, WEIGHTS_FILE, StoredTensors
 from mappa_engine.cluster.sync.buckets import Bucket, NamedTensor
 from mappa_engine.cluster.sync.sender import BucketSender
 from mappa_engine.cluster.sync.transfer_records import SentWeights
@@ -50,11 +49,10 @@ class CheckpointWeights:
         """Do nothing: the weights are on no GPU."""
 
     def _tensors(self, policy: str) -> Iterator[NamedTensor]:
-        with safe_open(self._folders[policy] / WEIGHTS_FILE, framework="pt") as file:
-            for name in sorted(file.keys()):
+        with StoredTensors(self._folders[policy] / WEIGHTS_FILE) as stored:
+            for name in sorted(stored):
                 if not name.startswith(VALUE_HEAD_PREFIX):
-                    tensor = file.get_tensor(name)
-                    yield name, tensor if policy in self._adapters else tensor.to(self._dtype)
+                    yield name, stored[name] if policy in self._adapters else stored[name].to(self._dtype)
 
 
 def checkpoint_version(folder: Path) -> int:
