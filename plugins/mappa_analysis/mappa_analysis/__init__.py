@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mappa_analysis.coach_eval.recorded import RecordedCoach, RecordedOptions
 from mappa_analysis.importing.offers import ImportedCoach, ImportedOptions, ImportedWorkflow
 from mappa_analysis.report_tracker import ReportOptions, ReportTracker
 from mappa_core import Coach, Offer, Tracker, Workflow, hookimpl
@@ -17,6 +18,7 @@ def mappa_workflows() -> Iterable[Offer[Workflow]]:
 @hookimpl
 def mappa_coaches() -> Iterable[Offer[Coach]]:
     yield Offer("imported", ImportedCoach)
+    yield Offer("recorded", RecordedCoach, RecordedOptions)
 
 
 @hookimpl

@@ -11,7 +11,7 @@ pytest.importorskip("opentelemetry.sdk")
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from mappa_analysis.importing import LogMapping, import_file
+from mappa_analysis.importing import LogMapping, import_logs
 from mappa_core import ConfigError, Failure
 from mappa_core.plugins import load_plugins
 from mappa_core.runs import RunReader
@@ -161,8 +161,8 @@ def test_a_collector_that_refuses_is_reported_when_the_run_ends(run, trajectory,
 
 def test_what_was_written_can_be_imported(run, trajectory):
     spans(run, trajectory, content=True)
-    made = import_file(
-        load_plugins(only=("analysis",)), run.folder / "spans.jsonl", LogMapping(), root=run.folder.parent / "runs"
+    made = import_logs(
+        load_plugins(only=("analysis",)), [run.folder / "spans.jsonl"], LogMapping(), root=run.folder.parent / "runs"
     )
     with RunReader(made.folder) as reader:
         (row,) = reader.trajectories

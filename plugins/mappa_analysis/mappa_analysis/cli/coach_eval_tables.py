@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import msgspec
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -19,8 +18,23 @@ from mappa_analysis.coach_eval.metrics import (
     EnsembleMetrics,
     JudgingCost,
     NuisanceEffects,
+    VerdictCounts,
 )
-from mappa_core.commands import format_percent
+from mappa_core.commands import Console, format_percent
+
+
+class JudgedCoach(Protocol):
+    """What is counted of any coach."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def counts(self) -> VerdictCounts: ...
+
+    @property
+    def effort(self) -> JudgingCost: ...
+
 
 FINDINGS = {
     "better": "the ensemble beats its best member",
@@ -46,12 +60,12 @@ def show_coach_evaluation(console: Console, certificate: CoachEvaluation) -> Non
     if certificate.repeats > 1:
         _print(console, "noise", "the same action judged again", _noise(certificate))
     _print(console, "bias", "points, between actions of one agent with the same label", _effects(certificate))
-    _print(console, "missing verdicts", "left out above, never a number", _missing(certificate))
+    _print(console, "missing verdicts", "left out above, never a number", missing_table(certificate.coaches))
     for coach in certificate.coaches:
         if coach.counts.reasons:
             console.print(f"{escape(coach.name)}:", highlight=False)
             show_reasons(console, coach.counts)
-    _print(console, "time and cost", "until a verdict is there; US dollars", _effort(certificate))
+    _print(console, "time and cost", "until a verdict is there; US dollars", effort_table(certificate.coaches))
     if certificate.ensemble is not None:
         _print(console, "ensemble", "the mean of all coaches, where all scored", _ensemble(certificate.ensemble))
         console.print(FINDINGS[certificate.ensemble.finding], highlight=False)
@@ -122,9 +136,10 @@ def _labelled_effects(effects: NuisanceEffects) -> Iterator[tuple[str, Estimate 
             yield from ((f"{stratifier}: {one} against others", effect) for one, effect in strata.items())
 
 
-def _missing(certificate: CoachEvaluation) -> Table:
+def missing_table(coaches: Sequence[JudgedCoach]) -> Table:
+    """Build the table of missing verdicts by coach."""
     table = make_table("", "verdicts", "scored", "abstained", "failed")
-    for coach in certificate.coaches:
+    for coach in coaches:
         counts = coach.counts
         shares = (_share(count, counts.verdicts) for count in (counts.scored, counts.abstained, counts.failed))
         table.add_row(escape(coach.name), f"{counts.verdicts:,}", *shares)
@@ -135,9 +150,10 @@ def _share(count: int, whole: int) -> str:
     return f"{count:,} ({format_percent(count / whole)})" if count else "0"
 
 
-def _effort(certificate: CoachEvaluation) -> Table:
+def effort_table(coaches: Sequence[JudgedCoach]) -> Table:
+    """Build the table of time and cost by coach."""
     table = make_table("", "median", "95 % within", "1,000 actions")
-    for coach in certificate.coaches:
+    for coach in coaches:
         effort = coach.effort
         table.add_row(escape(coach.name), _seconds(effort.median_s), _seconds(effort.p95_s), _cost(effort))
     return table

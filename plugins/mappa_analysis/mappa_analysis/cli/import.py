@@ -8,19 +8,25 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
-from rich.console import Console
 
 from mappa_core import ConfigError
-from mappa_core.commands import load_registry
+from mappa_core.commands import Console, echo, load_registry
 
 if TYPE_CHECKING:
     from mappa_analysis.importing import Format, ImportResult
 
+FORMATS = ("messages", "spans", "who-and-when", "agent-process-bench")
+"""Names of the formats, as `mappa_analysis.importing.Format` has them: `--help` imports no part."""
+MAX_SHOWN = 8
+"""Maximum number of agents, and of things that were not understood, that are printed."""
+
 
 @click.command("import")
-@click.argument("file", metavar="FILE.jsonl", type=click.Path(path_type=Path))
-@click.option("--format", "file_format", type=click.Choice(["messages", "spans"]), help="Else by the first line.")
+@click.argument("files", metavar="FILE...", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option("--format", "file_format", type=click.Choice(FORMATS), help="Else it is found from the file.")
 @click.option("--agent", "agents", metavar="NAME[=BRIEF]", multiple=True, help="Who acts, and what for; repeatable.")
+@click.option("--agent-from", metavar="KEY", help="Who speaks: a key of a message; of spans an attribute.")
+@click.option("--person", "persons", metavar="NAME", multiple=True, help="Who is no agent though named; repeatable.")
 @click.option("--unnamed", metavar="NAME", default="assistant", show_default=True, help="Who acts where none is named.")
 @click.option("--messages", metavar="KEY", default="messages", show_default=True, help="The list of messages.")
 @click.option("--prompt", metavar="KEY", help="The text of the task; else the first message of a user.")
@@ -29,13 +35,18 @@ if TYPE_CHECKING:
 @click.option("--stratum", metavar="KEY", help="What groups tasks in reports.")
 @click.option("--cluster", metavar="KEY", help="What tasks have in common that are no independent evidence.")
 @click.option("--outcome", "outcomes", metavar="[NAME=]KEY", multiple=True, help="A number; `correct` unless named.")
+@click.option("--guilty-agent", metavar="KEY", help="A label: the name of the agent at fault.")
+@click.option("--guilty-step", metavar="KEY", help="A label: the number of the decisive message; the first is 0.")
+@click.option("--step-values", metavar="KEY", help="Labels: 1, 0 or -1 by number of message, or one for each action.")
 @click.option("--root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
 @click.option("--name", metavar="RUN", help="Name of the run folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(
-    file: Path,
+    files: Sequence[Path],
     file_format: Format | None,
     agents: Sequence[str],
+    agent_from: str | None,
+    persons: Sequence[str],
     unnamed: str,
     messages: str,
     prompt: str | None,
@@ -44,25 +55,32 @@ def command(
     stratum: str | None,
     cluster: str | None,
     outcomes: Sequence[str],
+    guilty_agent: str | None,
+    guilty_step: str | None,
+    step_values: str | None,
     root: Path,
     name: str | None,
     as_json: bool,
 ) -> None:
-    """Make a run of what other frameworks recorded: message logs as OpenAI's API writes them, or OpenTelemetry spans.
+    """Make a run of what other frameworks recorded, and people labelled.
 
-    The run can be observed, judged (recoach), used to certify a coach, viewed and reported. A line of messages is one
-    rollout, every message of an assistant an action; spans of one trace are a rollout. KEY is a key of the line (of
-    spans: an attribute of the root span); with dots it looks into objects:
+    The format is found from the file: messages as OpenAI's API writes them, OpenTelemetry spans, or a public set of
+    labelled failures. The run can be observed, judged (recoach), used to certify a coach, viewed and reported. A line
+    of messages is one rollout, every message of an agent an action; spans of one trace are a rollout. KEY is a key of
+    the line (of spans: an attribute of the root span); with dots it looks into objects:
 
     \b
       mappa import chats.jsonl --agent "planner=Splits the task." --outcome result.solved
       mappa recoach runs/x --coach gemini model=…
     """
-    from mappa_analysis.importing import LogMapping, import_file
+    from mappa_analysis.importing import LogMapping, import_logs
+    from mappa_analysis.importing.log_mapping import PERSONS
 
     mapping = LogMapping(
         agents=_pairs(agents, "--agent", value_may_lack=True),
         default_agent=unnamed,
+        persons=(*PERSONS, *(name.casefold() for name in persons)),
+        agent_from=agent_from,
         messages=messages,
         prompt=prompt,
         task_id=task_id,
@@ -70,10 +88,13 @@ def command(
         stratum=stratum,
         cluster=cluster,
         outcomes=_pairs([one if "=" in one else f"correct={one}" for one in outcomes], "--outcome"),
+        guilty_agent=guilty_agent,
+        guilty_step=guilty_step,
+        step_values=step_values,
     )
-    imported = import_file(load_registry(), file, mapping, root=root, name=name, file_format=file_format)
+    imported = import_logs(load_registry(), files, mapping, root=root, name=name, file_format=file_format)
     if as_json:
-        click.echo(msgspec.json.encode(msgspec.to_builtins(imported, enc_hook=str)).decode())
+        echo(msgspec.json.encode(msgspec.to_builtins(imported, enc_hook=str)).decode())
     else:
         show_import(Console(), imported)
 
@@ -92,23 +113,44 @@ def _pairs(words: Sequence[str], option: str, *, value_may_lack: bool = False) -
 
 
 def show_import(console: Console, imported: ImportResult) -> None:
-    """Print what was imported, and a next command."""
-    actions = ", ".join(f"{agent} {count}" for agent, count in imported.agents.items())
-    console.print(
-        f"{imported.trajectories} rollouts of {imported.tasks} tasks from {imported.format}; actions: {actions}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+    """Print what was imported, what was not and why, and a next command."""
+
+    def tell(line: str, style: str | None = None) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True, style=style)
+
+    counts, labels = imported.counts, imported.labels
+    tell(f"{imported.trajectories:,} rollouts of {imported.tasks:,} tasks from {imported.format}")
+    tell(
+        f"{counts.entries:,} {counts.unit}: {counts.actions:,} actions"
+        + "".join(f", {count:,} {why}" for why, count in counts.left_out.items())
     )
+    agents = [f"{agent} {count:,}" for agent, count in imported.agents.items()]
+    more = f" and {len(agents) - MAX_SHOWN:,} more" if len(agents) > MAX_SHOWN else ""
+    tell(f"actions: {', '.join(agents[:MAX_SHOWN])}{more}")
+    if labels.agents or labels.steps:
+        tell(f"labels: the guilty agent of {labels.agents:,} rollouts, the decisive step of {labels.steps:,}")
+    if labels.values:
+        values = ", ".join(f"{count:,} are {value}" for value, count in labels.values.items())
+        steps = sum(labels.values.values())
+        tell(f"labels: {steps:,} steps, of which {values}; the whole of {labels.wholes:,} rollouts")
+    for what, count in labels.odd.items():
+        tell(f"in {count:,} rollouts {what}", style="yellow")
+    if counts.without_text:
+        tell(
+            f"{counts.without_text:,} rollouts have labels and no text: only verdicts that were recorded elsewhere can "
+            "be held against them",
+            style="yellow",
+        )
+    for problem in imported.problems[:MAX_SHOWN]:
+        tell(problem, style="yellow")
+    if len(imported.problems) > MAX_SHOWN:
+        tell(f"{len(imported.problems) - MAX_SHOWN:,} more like these (--json has all)", style="yellow")
     if imported.measured < imported.trajectories:
-        console.print(
-            f"{imported.trajectories - imported.measured} rollouts have no outcome `correct`: name its key with "
+        tell(
+            f"{imported.trajectories - imported.measured:,} rollouts have no outcome `correct`: name its key with "
             "--outcome, or judge them by a coach alone",
             style="yellow",
-            highlight=False,
-            soft_wrap=True,
         )
-    console.print(f"run      {imported.folder}", markup=False, highlight=False, soft_wrap=True)
-    console.print(
-        f"next     mappa recoach {imported.folder} --coach OFFER", markup=False, highlight=False, soft_wrap=True
-    )
+    tell(f"run      {imported.folder}")
+    command = "coach eval --run" if labels.agents or labels.values else "recoach"
+    tell(f"next     mappa {command} {imported.folder} --coach OFFER")

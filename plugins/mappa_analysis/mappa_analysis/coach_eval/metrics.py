@@ -185,7 +185,7 @@ def compute_coach_metrics(
         noise=_noise(scores, actions) if len(scores) > 1 else None,
         effects=rows.effects(),
         counts=count_verdicts([verdict for repeat in verdicts for verdict in repeat]),
-        effort=_judging_cost([verdict for repeat in verdicts for verdict in repeat], providers),
+        effort=judging_cost([verdict for repeat in verdicts for verdict in repeat], providers),
     )
 
 
@@ -298,7 +298,8 @@ def _missing_reason(verdict: Verdict) -> str:
     return f"{verdict.status}: {re.sub(r'[0-9][0-9.,]*', '#', text)}"
 
 
-def _judging_cost(verdicts: Sequence[Verdict], providers: Sequence[Provider]) -> JudgingCost:
+def judging_cost(verdicts: Sequence[Verdict], providers: Sequence[Provider]) -> JudgingCost:
+    """Compute the time and cost of verdicts, at least one."""
     seconds = [verdict.seconds for verdict in verdicts]
     priced = [verdict.usage.usd for verdict in verdicts if verdict.usage is not None and verdict.usage.usd is not None]
     known = bool(priced) and all(provider.priced for provider in providers)

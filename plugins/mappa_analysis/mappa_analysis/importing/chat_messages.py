@@ -1,18 +1,22 @@
-"""Reads logs of messages as in OpenAI's chat API: one conversation per line; every assistant message is an action.
+"""Reads logs of messages as in OpenAI's chat API, one conversation per line.
 
     {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "name": "solver", "content": "4"}]}
 
-In addition to the API's keys, a message may have `reasoning` or `reasoning_content`, `model`, `finish_reason`, `usage`
-(as in the API) and `seconds`; a tool's answer may have `status: error` or `is_error`.
+A message of an assistant is an action, and so is every message with the name of an agent, whatever its role. Beside the
+API's keys a message may have `reasoning` or `reasoning_content`, `model`, `finish_reason`, `usage` (as in the API) and
+`seconds`; a tool's answer may have `status: error` or `is_error`.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from mappa_analysis.importing.labels import read_labels
 from mappa_analysis.importing.log_mapping import (
     LogFormatError,
     LoggedAction,
@@ -30,7 +34,17 @@ _ROLES: Mapping[str, MessageRole] = {
     **{role: role for role in get_args(MessageRole)},
     "developer": "system",
     "function": "tool",
+    "human": "user",
+    "ai": "assistant",
 }
+_MESSAGE_KEYS = {
+    "role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content", "model", "finish_reason",
+    "usage", "seconds", "status", "is_error",
+}  # fmt: skip
+_REMARK = re.compile(r"(?P<agent>.+?) \((?P<remark>.+)\)")
+"""A name with a remark, as in `Orchestrator (thought)`."""
+SYSTEM, ANSWER, UNNAMED = "system prompts", "answers of tools", "messages of a user"
+"""Why messages are no actions."""
 FINISH_REASONS: Mapping[str, Finish] = {
     "stop": "stop",
     "end_turn": "stop",
@@ -48,11 +62,15 @@ FINISH_REASONS: Mapping[str, Finish] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LoggedMessage:
-    """A message, the object that it was read from, and the object's place in the log."""
+    """A message, the object that it was read from, and the object's place in the log. It is an action of `agent`, or
+    none because of `why`; `remark` is what the log adds to the agent's name."""
 
     message: Message
     raw: Mapping[str, Any]
     place: str
+    agent: str | None = None
+    why: str = ""
+    remark: str = ""
 
 
 def read_conversation(line: Mapping[str, Any], mapping: LogMapping) -> LoggedTrajectory:
@@ -63,18 +81,18 @@ def read_conversation(line: Mapping[str, Any], mapping: LogMapping) -> LoggedTra
         raise LogFormatError(
             f"{mapping.messages}: no list of messages; here are {there}: name the right key with --messages"
         )
-    said = [_read_message(one, f"{mapping.messages}.{place}") for place, one in enumerate(raw)]
+    said = [_read_message(one, f"{mapping.messages}.{place}", mapping) for place, one in enumerate(raw)]
     answers = _tool_answers(said)
     before = tuple(one.message for one in said)
     acts = tuple(
-        _read_action(one, before[:place], answers, mapping)
-        for place, one in enumerate(said)
-        if _is_action(one.message, mapping)
+        replace(_read_action(one, one.agent, before[:number], answers), number=number)
+        for number, one in enumerate(said)
+        if one.agent is not None
     )
     if not acts:
         raise LogFormatError(
-            f"{mapping.messages}: no message is an action: none is of an assistant, and none carries a name that "
-            "--agent declares"
+            f"{mapping.messages}: no message is an action: none is of an assistant, and none carries the name of an "
+            "agent (name the key of it with --agent-from)"
         )
     question = next((one.message.content for one in said if one.message.role == "user"), None)
     return LoggedTrajectory(
@@ -82,7 +100,19 @@ def read_conversation(line: Mapping[str, Any], mapping: LogMapping) -> LoggedTra
         acts=acts,
         outcome=read_outcome(line, mapping.outcomes),
         seconds=sum(act.seconds for act in acts),
+        labels=read_labels(
+            line, mapping, messages=len(said), actions={act.number for act in acts if act.number is not None}
+        ),
+        entries=len(said),
+        left_out=Counter(one.why for one in said if one.agent is None),
+        unread=_unread_keys(said, mapping),
     )
+
+
+def _unread_keys(said: Sequence[_LoggedMessage], mapping: LogMapping) -> tuple[str, ...]:
+    read = _MESSAGE_KEYS if mapping.agent_from is None else {*_MESSAGE_KEYS, mapping.agent_from.partition(".")[0]}
+    unread = (key for one in said for key, value in one.raw.items() if key not in read and value not in (None, "", []))
+    return tuple(f"{mapping.messages}.{key}" for key in dict.fromkeys(unread))
 
 
 def read_text(content: Any, place: str) -> str:
@@ -123,27 +153,62 @@ def read_finish(value: Any, calls: Sequence[ToolCall], place: str) -> Finish:
     return FINISH_REASONS[value]
 
 
-def _is_action(message: Message, mapping: LogMapping) -> bool:
-    return message.role == "assistant" or message.name in mapping.agents
-
-
-def _read_message(raw: Any, place: str) -> _LoggedMessage:
+def _read_message(raw: Any, place: str, mapping: LogMapping) -> _LoggedMessage:
     if not isinstance(raw, Mapping):
         raise LogFormatError(f"{place}: not a message: {raw!r}")
-    role = raw.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise LogFormatError(f"{place}.role: {role!r} is none of {', '.join(_ROLES)}")
     if raw.get("function_call") is not None:
         raise LogFormatError(f"{place}.function_call: the API's old form; write it as a list of tool_calls")
+    role = _read_role(raw, place, mapping)
+    name, remark = _read_name(raw, place, mapping)
     message = Message(
-        role=_ROLES[role],
+        role=role,
         content=read_text(raw.get("content"), f"{place}.content"),
-        name=_optional_text(raw, "name", place),
+        name=name,
         tool_calls=tuple(_read_calls(raw.get("tool_calls"), f"{place}.tool_calls")),
         tool_call_id=_optional_text(raw, "tool_call_id", place),
         reasoning=_optional_text(raw, "reasoning", place) or _optional_text(raw, "reasoning_content", place),
     )
-    return _LoggedMessage(message=message, raw=raw, place=place)
+    agent, why = _find_agent(message, mapping)
+    return _LoggedMessage(message=message, raw=raw, place=place, agent=agent, why=why, remark=remark)
+
+
+def _read_role(raw: Mapping[str, Any], place: str, mapping: LogMapping) -> MessageRole:
+    """Read the role of a message. A role that the API lacks is the name of an agent where `agent_from` says so."""
+    role = raw.get("role")
+    if isinstance(role, str) and role in _ROLES:
+        return _ROLES[role]
+    if mapping.agent_from is not None and isinstance(lookup(raw, mapping.agent_from), str):
+        return "assistant"
+    raise LogFormatError(
+        f"{place}.role: {role!r} is none of {', '.join(_ROLES)}; if it is the name of an agent, say --agent-from role"
+    )
+
+
+def _read_name(raw: Mapping[str, Any], place: str, mapping: LogMapping) -> tuple[str | None, str]:
+    """Read who speaks, and the remark on it."""
+    if mapping.agent_from is None:
+        return _optional_text(raw, "name", place), ""
+    named = lookup(raw, mapping.agent_from)
+    if named is not None and not isinstance(named, str):
+        raise LogFormatError(f"{place}.{mapping.agent_from}: not a name: {named!r}")
+    if mapping.agent_from == "role" and named in get_args(MessageRole):
+        return _optional_text(raw, "name", place), ""
+    parts = _REMARK.fullmatch(named or "")
+    return (parts["agent"], parts["remark"]) if parts else (named, "")
+
+
+def _find_agent(message: Message, mapping: LogMapping) -> tuple[str | None, str]:
+    """The agent whose action a message is, or why it is none."""
+    name = message.name
+    if name in mapping.agents:
+        return name, ""
+    if message.role == "system":
+        return None, SYSTEM
+    if message.role == "tool":
+        return None, ANSWER
+    if name is None:
+        return (mapping.default_agent, "") if message.role == "assistant" else (None, UNNAMED)
+    return (None, f"messages of {name}, a person") if name.casefold() in mapping.persons else (name, "")
 
 
 def _optional_text(raw: Mapping[str, Any], key: str, place: str) -> str | None:
@@ -191,7 +256,7 @@ def _tool_answers(said: Sequence[_LoggedMessage]) -> dict[str, _LoggedMessage]:
 
 
 def _read_action(
-    one: _LoggedMessage, before: tuple[Message, ...], answers: Mapping[str, _LoggedMessage], mapping: LogMapping
+    one: _LoggedMessage, agent: str, before: tuple[Message, ...], answers: Mapping[str, _LoggedMessage]
 ) -> LoggedAction:
     message, raw = one.message, one.raw
     usage, seconds = raw.get("usage"), raw.get("seconds")
@@ -200,7 +265,7 @@ def _read_action(
     if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0):
         raise LogFormatError(f"{one.place}.seconds: no number of seconds: {seconds!r}")
     return LoggedAction(
-        agent=message.name or mapping.default_agent,
+        agent=agent,
         model=_optional_text(raw, "model", one.place),
         messages=before,
         reply=Message(
@@ -214,6 +279,7 @@ def _read_action(
         ),
         usage=None if usage is None else read_usage(usage, f"{one.place}.usage"),
         seconds=0.0 if seconds is None else float(seconds),
+        strata={"remark": one.remark} if one.remark else {},
     )
 
 

@@ -3,45 +3,57 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 
 import msgspec
 
-from mappa_analysis.importing.chat_messages import read_conversation
-from mappa_analysis.importing.log_mapping import (
-    IMPORT_METRIC,
-    Format,
-    LogFormatError,
-    LoggedAction,
-    LoggedTrajectory,
-    LogMapping,
-)
-from mappa_analysis.importing.spans import Span, looks_like_spans, read_spans
-from mappa_analysis.importing.traces import read_traces
-from mappa_core import Completion, Failure, InputError, Split, Step, Trajectory
+from mappa_analysis.importing.documents import read_documents
+from mappa_analysis.importing.formats import FORMATS, find_format
+from mappa_analysis.importing.log_mapping import IMPORT_METRIC, Format, LoggedTrajectory, LogMapping
+from mappa_analysis.importing.trajectories import IMPORT_SPLIT, ImportedTrajectory, build_trajectories
+from mappa_core import InputError, Trajectory
 from mappa_core.commands import Registry, format_yaml, restore, with_origin
-from mappa_core.data import read_rows
 from mappa_core.runs import RunFolder, Summary, new_run_name, summarize_agents, write_atomic, write_summary
 
 CORE = "core"
 """The plugin that an imported run names."""
 IMPORT_RECIPE = "imported"
 TASKS_FILE = "tasks.jsonl"
-IMPORT_SPLIT: Split = "train"
-FAILURE_KIND = "Imported"
-"""The failure kind of a trajectory that its log marks as failed."""
 UNKNOWN_MODEL = "unknown"
 """The model of an agent for which the log names none."""
-_TASK_ID_DIGITS = 12
-"""Hex digits in a task id that is derived from the prompt."""
+MISMATCH = "the guilty agent is another one than acted in the guilty step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportCounts:
+    """What went in and what came out: of the `entries` of a log (`unit`: messages or spans) `actions` are actions, and
+    the others are counted in `left_out`, by reason. `without_text` rollouts have labels alone."""
+
+    unit: str
+    entries: int
+    actions: int
+    left_out: Mapping[str, int]
+    without_text: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelCounts:
+    """Labels: rollouts with a guilty agent and with a guilty step, labelled steps by value, rollouts with a value of
+    the whole, and rollouts whose labels say something odd, by what it is."""
+
+    agents: int
+    steps: int
+    values: Mapping[str, int]
+    wholes: int
+    odd: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportResult:
-    """The result of an import. `measured` trajectories have the outcome `correct`, the metric of the run."""
+    """The result of an import. `measured` trajectories have the outcome `correct`, the metric of the run. `problems`
+    are what was not understood, with places: labels that were left out, and keys that mean nothing to the format."""
 
     folder: Path
     format: Format
@@ -50,38 +62,44 @@ class ImportResult:
     measured: int
     agents: dict[str, int]
     """Actions by agent."""
+    counts: ImportCounts
+    labels: LabelCounts
+    problems: tuple[str, ...]
 
 
-def import_file(
+def import_logs(
     registry: Registry,
-    path: Path,
+    paths: Sequence[Path],
     mapping: LogMapping,
     *,
     root: Path,
     name: str | None = None,
     file_format: Format | None = None,
 ) -> ImportResult:
-    """Import the log at `path` as a run in `root`. `file_format` None detects the format from the first line.
+    """Import the logs at `paths` (files, or folders of files) as one run in `root`. `file_format` None finds the format
+    from the first object.
 
     Raises:
-        InputError: the file cannot be read, or a line is invalid; the message names file, line and key. Nothing is
-            written then.
+        InputError: a file cannot be read, or an object in it is invalid; the message names file, line and key. Nothing
+            is written then.
         RunError: the run exists already, or the storage failed.
     """
-    logs, chosen = read_logs(path, mapping, file_format)
-    agents = Counter(act.agent for log in logs for act in log.acts)
-    trajectories = _build_trajectories(logs)
+    logs, chosen = read_logs(paths, mapping, file_format)
+    imported = build_trajectories(logs)
+    trajectories = [one.trajectory for one in imported]
+    agents = count_agents(logs)
     name = new_run_name(CORE, IMPORT_RECIPE) if name is None else name
     config = _build_config(
-        root / name, {**dict.fromkeys(agents, ""), **mapping.agents}, _models_by_agent(logs), source=path
+        root / name, {**dict.fromkeys(agents, ""), **mapping.agents}, _models_by_agent(logs), sources=paths
     )
     with RunFolder.create(root, name, plugin=CORE, recipe=IMPORT_RECIPE, config=config) as folder:
         composed = restore(registry, folder.path)
         folder.write_config(composed.to_yaml())
         write_atomic(folder.path / TASKS_FILE, _encode_tasks(trajectories))
-        for trajectory in trajectories:
-            _store_trajectory(folder, trajectory)
-        folder.store.record_event("imported", file=str(path), format=chosen, trajectories=len(trajectories))
+        for one in imported:
+            _store_trajectory(folder, one)
+        source = ", ".join(map(str, paths))
+        folder.store.record_event("imported", file=source, format=chosen, trajectories=len(trajectories))
         summary = Summary(
             plugin=CORE,
             recipe=IMPORT_RECIPE,
@@ -96,93 +114,81 @@ def import_file(
         trajectories=len(trajectories),
         tasks=len({one.task.id for one in trajectories}),
         measured=sum(IMPORT_METRIC in one.outcome for one in trajectories),
-        agents=dict(agents),
+        agents=agents,
+        counts=_count_entries(logs, FORMATS[chosen].entries),
+        labels=_count_labels(imported),
+        problems=tuple(_find_problems(logs)),
     )
 
 
-def read_logs(path: Path, mapping: LogMapping, file_format: Format | None) -> tuple[list[LoggedTrajectory], Format]:
-    """Read the trajectories of a log, in its order, and its format. Raises as `import_file` does."""
-    rows = read_rows(path)
-    chosen: Format = file_format or ("spans" if looks_like_spans(rows.rows[0]) else "messages")
-    logs: list[LoggedTrajectory] = []
-    spans: list[Span] = []
-    index = 0
-    try:
-        for index, row in enumerate(rows.rows):
-            if chosen == "messages":
-                logs.append(read_conversation(row, mapping))
-            else:
-                spans += read_spans(row, rows.place(index))
-    except LogFormatError as problem:
-        raise InputError(f"{rows.place(index)}: {problem}") from None
-    if chosen == "spans":
-        logs = read_traces(spans, mapping)
+def read_logs(
+    paths: Sequence[Path], mapping: LogMapping, file_format: Format | None
+) -> tuple[list[LoggedTrajectory], Format]:
+    """Read the rollouts of logs, in their order, and the format. Raises as `import_logs` does."""
+    documents = read_documents(paths)
+    chosen = file_format or find_format(documents)
+    logs = FORMATS[chosen].read(documents, mapping)
     if not logs:
-        raise InputError(f"{path}: no span in it is an action of a model (see --format)")
+        raise InputError(f"{', '.join(map(str, paths))}: no span in it is an action of a model (see --format)")
     return logs, chosen
 
 
-def _build_trajectories(logs: Sequence[LoggedTrajectory]) -> list[Trajectory]:
-    """Build the trajectories; those of one task are its samples, in order."""
-    samples: Counter[str] = Counter()
-    made = []
+def count_agents(logs: Sequence[LoggedTrajectory]) -> dict[str, int]:
+    """Actions by agent, in order of their first."""
+    return dict(Counter(act.agent for log in logs for act in log.acts))
+
+
+def _count_entries(logs: Sequence[LoggedTrajectory], unit: str) -> ImportCounts:
+    left_out: Counter[str] = Counter()
     for log in logs:
-        name = log.task.id or f"task-{sha256(log.task.prompt.encode(errors='replace')).hexdigest()[:_TASK_ID_DIGITS]}"
-        sample = samples[name]
-        identity = f"{IMPORT_SPLIT}-{0:06d}/{name}/{sample:03d}"
-        samples[name] += 1
-        made.append(
-            Trajectory(
-                id=identity,
-                task=replace(log.task, id=name),
-                sample=sample,
-                iteration=0,
-                steps=_build_steps(identity, log.acts),
-                outcome=log.outcome,
-                error=None if log.error is None else Failure(kind=FAILURE_KIND, message=log.error, where=identity),
-                seconds=log.seconds,
-            )
-        )
-    return made
+        left_out.update(log.left_out)
+    return ImportCounts(
+        unit=unit,
+        entries=sum(log.entries for log in logs),
+        actions=sum(len(log.acts) for log in logs),
+        left_out=dict(left_out.most_common()),
+        without_text=sum(not log.has_text for log in logs),
+    )
 
 
-def _build_steps(trajectory: str, acts: Sequence[LoggedAction]) -> tuple[Step, ...]:
-    turns: Counter[str] = Counter()
-    steps = []
-    for position, act in enumerate(acts):
-        steps.append(
-            Step(
-                id=f"{trajectory}/{position:03d}",
-                agent=act.agent,
-                turn=turns[act.agent],
-                position=position,
-                policy=act.agent,
-                messages=act.messages,
-                reply=act.reply,
-                completion=Completion(
-                    text=act.reply.content,
-                    prompt_tokens=None,
-                    tokens=None,
-                    logprobs=None,
-                    finish=act.finish,
-                    usage=act.usage,
-                    seconds=act.seconds,
-                ),
-                tools=tuple(dict.fromkeys(call.name for call in act.reply.tool_calls)),
-                calls=tuple(call for call, _ in act.results),
-                results=tuple(result for _, result in act.results),
-            )
-        )
-        turns[act.agent] += 1
-    return tuple(steps)
+def _count_labels(imported: Sequence[ImportedTrajectory]) -> LabelCounts:
+    labels = [label for one in imported for label in one.labels]
+    acted = {step.id: step.agent for one in imported for step in one.trajectory.steps}
+    guilt = [label for label in labels if label.kind == "guilt"]
+    values = Counter(
+        f"{label.value:+g}".replace("+0", "0") for label in labels if label.value is not None and label.step is not None
+    )
+    odd = sum(label.step is not None and acted[label.step] != label.agent for label in guilt)
+    return LabelCounts(
+        agents=len({label.trajectory for label in guilt if label.agent is not None}),
+        steps=len({label.trajectory for label in guilt if label.step is not None}),
+        values=dict(values.most_common()),
+        wholes=sum(label.kind == "quality" and label.step is None for label in labels),
+        odd={MISMATCH: odd} if odd else {},
+    )
 
 
-def _store_trajectory(folder: RunFolder, trajectory: Trajectory) -> None:
-    store = folder.store
+def _find_problems(logs: Sequence[LoggedTrajectory]) -> Iterator[str]:
+    """Labels that were left out, each with its place, and unread keys with their number and first place."""
+    for log in logs:
+        yield from (f"{log.place}: {problem}; this label is left out" for problem in log.labels.problems)
+    first: dict[str, str] = {}
+    for log in logs:
+        for key in log.unread:
+            first.setdefault(key, log.place)
+    times = Counter(key for log in logs for key in log.unread)
+    for key, count in times.items():
+        yield f"{first[key]}: {key}: not read" + (f" (and in {count - 1:,} more)" if count > 1 else "")
+
+
+def _store_trajectory(folder: RunFolder, imported: ImportedTrajectory) -> None:
+    store, trajectory = folder.store, imported.trajectory
     store.begin_trajectory(IMPORT_SPLIT, trajectory.id, trajectory.task, trajectory.sample, trajectory.iteration)
     for step in trajectory.steps:
         store.record_step(trajectory.id, step)
     store.end_trajectory(trajectory)
+    for label in imported.labels:
+        store.record_label(label)
 
 
 def _encode_tasks(trajectories: Sequence[Trajectory]) -> bytes:
@@ -200,7 +206,9 @@ def _models_by_agent(logs: Sequence[LoggedTrajectory]) -> dict[str, str]:
     return {act.agent: act.model for log in logs for act in log.acts if act.model is not None}
 
 
-def _build_config(folder: Path, briefs: Mapping[str, str], models: Mapping[str, str], *, source: Path) -> str:
+def _build_config(
+    folder: Path, briefs: Mapping[str, str], models: Mapping[str, str], *, sources: Sequence[Path]
+) -> str:
     """The config of a run that can be judged but not rolled out: its policies are frozen and have no weights."""
     tasks = {"path": str(folder / TASKS_FILE), "stratum": "stratum", "suffix": ""}
     settings = {
@@ -209,4 +217,5 @@ def _build_config(folder: Path, briefs: Mapping[str, str], models: Mapping[str, 
         "coach": {"use": IMPORT_RECIPE},
         "policies": {agent: {"kind": "frozen", "model": models.get(agent, UNKNOWN_MODEL)} for agent in briefs},
     }
-    return f"recipe: {CORE}/{IMPORT_RECIPE}\n" + format_yaml(with_origin(settings, f"mappa import {source}"))
+    origin = f"mappa import {' '.join(map(str, sources))}"
+    return f"recipe: {CORE}/{IMPORT_RECIPE}\n" + format_yaml(with_origin(settings, origin))

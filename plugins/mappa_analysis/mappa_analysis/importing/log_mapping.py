@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from mappa_core import Message, Task, ToolCall, ToolResult, Usage
 from mappa_core.engine import Finish
 
-Format = Literal["messages", "spans"]
+Format = Literal["messages", "spans", "who-and-when", "agent-process-bench"]
 IMPORT_METRIC = "correct"
 """The metric of an imported run."""
 DEFAULT_AGENT = "assistant"
+PERSONS = ("user", "human")
+"""Names of people, unless an option says that they are agents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogMapping:
     """Keys of a log by their meaning; a dotted key looks into objects. For spans, keys are attributes of the root span.
 
-    `agents` maps names of agents to their descriptions: a message with such a name is an action whatever its role.
-    `default_agent` acts in messages without a name. `outcomes` maps names of outcomes to the keys of numbers or
-    booleans.
+    `agents` maps names of agents to their descriptions. A message with a name is an action whatever its role, unless
+    the name is one of `persons`. `agent_from` is the key of that name in a message (of spans: an attribute).
+    `default_agent` acts in messages of an assistant without a name. `outcomes` maps names of outcomes to the keys of
+    numbers or booleans. Labels: `guilty_agent`, `guilty_step` (the number of a message, the first is 0) and
+    `guilt_reason`; `step_values` maps numbers of messages to 1, 0 or -1; `whole_value` is one of these for the rollout.
     """
 
     agents: Mapping[str, str] = field(default_factory=dict)
     default_agent: str = DEFAULT_AGENT
+    persons: tuple[str, ...] = PERSONS
+    agent_from: str | None = None
     messages: str = "messages"
     task_id: str | None = None
     prompt: str | None = None
@@ -34,11 +40,36 @@ class LogMapping:
     stratum: str | None = None
     cluster: str | None = None
     outcomes: Mapping[str, str] = field(default_factory=dict)
+    guilty_agent: str | None = None
+    guilty_step: str | None = None
+    guilt_reason: str | None = None
+    step_values: str | None = None
+    whole_value: str | None = None
+
+    def with_defaults(self, **defaults: Any) -> LogMapping:
+        """The mapping with other defaults in place of this class's; what was chosen stays."""
+        own = {one.name: getattr(self, one.name) for one in fields(self)}
+        plain = LogMapping()
+        return replace(self, **{name: new for name, new in defaults.items() if own[name] == getattr(plain, name)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedLabels:
+    """Labels of a rollout, with messages by their number in the log. `problems` are labels that were not understood,
+    each with its key."""
+
+    agent: str | None = None
+    step: int | None = None
+    reason: str = ""
+    values: Mapping[int, float] = field(default_factory=dict)
+    whole: float | None = None
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedAction:
-    """One action of a log. `results` are the tool calls that have a result, in order."""
+    """One action of a log. `results` are the tool calls that have a result, in order; `number` is that of its message
+    (or span) in the log of the rollout, from 0."""
 
     agent: str
     model: str | None
@@ -48,17 +79,28 @@ class LoggedAction:
     results: tuple[tuple[ToolCall, ToolResult], ...] = ()
     usage: Usage | None = None
     seconds: float = 0.0
+    number: int | None = None
+    strata: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedTrajectory:
-    """One trajectory of a log. `error` is the failure that the log reports."""
+    """One trajectory of a log, at `place`. `error` is the failure that the log reports, `run` its name in the log.
+    Of its `entries` (messages or spans) those that are no action are counted in `left_out`, by reason; `unread` are
+    keys that mean nothing to this format. Without `has_text` only the labels of its actions are known."""
 
     task: Task
     acts: tuple[LoggedAction, ...]
     outcome: Mapping[str, float]
     seconds: float = 0.0
     error: str | None = None
+    place: str = ""
+    run: str | None = None
+    labels: LoggedLabels = field(default_factory=LoggedLabels)
+    entries: int = 0
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+    has_text: bool = True
 
 
 class LogFormatError(Exception):

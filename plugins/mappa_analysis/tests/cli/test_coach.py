@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mappa_analysis.cli.coach import parse_coaches
+from mappa_analysis.cli.coach_choices import parse_coaches
 from mappa_core.cli import main
 from mappa_core.errors import ConfigError, PluginError
 from mappa_core.plugins import load_plugins
@@ -165,11 +165,11 @@ def test_a_trajectory_that_never_ended_has_no_label(copy, told):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--coach", "strict"], "name the labelled actions with --run RUN (one or more) or with --file FILE"),
-        (["--coach", "strict", "--run", "a", "--file", "b"], "name the labelled actions"),
+        (["--coach", "strict"], "name what is labelled: --run RUN (one or more), --on"),
+        (["--coach", "strict", "--run", "a", "--file", "b"], "name what is labelled"),
         (["--coach", "strict", "--run", "nowhere"], "nowhere is not a run folder"),
         (["--coach", "strict", "--file", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
-        (["--run", "nowhere"], "Missing option '--coach'"),
+        (["--run", "nowhere"], "name who is to be certified: --coach OFFER, or --judges FILE"),
         (["--coach", "strict", "--run", "nowhere", "--repeats", "0"], "Invalid value for '--repeats'"),
     ],
 )

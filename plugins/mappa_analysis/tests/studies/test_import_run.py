@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from mappa_analysis.coach_eval.labelled_actions import label_runs
-from mappa_analysis.importing import LogMapping, import_file
+from mappa_analysis.importing import LogMapping, import_logs
 from mappa_analysis.observe import observe_run
 from mappa_analysis.recoach import recoach
 from mappa_analysis.view.report import write_report
@@ -47,8 +47,8 @@ def write(path, *lines):
 def imported(tmp_path, *lines, name="run", file_format=None, **mapped):
     path = write(tmp_path / "log.jsonl", *lines)
     chosen = LogMapping(**mapped)
-    return import_file(
-        load_plugins(only=("analysis",)), path, chosen, root=tmp_path / "runs", name=name, file_format=file_format
+    return import_logs(
+        load_plugins(only=("analysis",)), [path], chosen, root=tmp_path / "runs", name=name, file_format=file_format
     )
 
 

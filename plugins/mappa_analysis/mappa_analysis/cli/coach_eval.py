@@ -1,0 +1,233 @@
+"""`mappa coach eval`: hold coaches against what is known of actions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from mappa_core import ConfigError
+from mappa_core.commands import Console, Registry, echo, load_registry
+
+if TYPE_CHECKING:
+    from mappa_analysis.cli.coach_choices import CoachChoice
+    from mappa_analysis.cli.verdict_tables import VerdictBar
+    from mappa_analysis.coach_eval.batch_judge import JudgingLimits
+    from mappa_analysis.coach_eval.blame import BlameEvaluation
+    from mappa_analysis.coach_eval.evaluate import CoachEvaluation
+    from mappa_analysis.coach_eval.evaluate_attribution import AttributionEvaluation
+    from mappa_analysis.coach_eval.labelled_actions import LabelledSet, LabelSource
+    from mappa_analysis.coach_eval.labelled_runs import Benchmark, LabelledRuns
+
+Against = Literal["outcome", "counterfactual", "labels"]
+POSITIVE_SECONDS = click.FloatRange(min=0.0, min_open=True)
+AT_LEAST_ONE = click.IntRange(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalRequest:
+    """The options of the command."""
+
+    coaches: Sequence[str]
+    judges: Path | None
+    runs: Sequence[Path]
+    file: Path | None
+    benchmark: Benchmark | None
+    data: Sequence[Path]
+    agents: Sequence[str]
+    against: Against | None
+    truth: Literal["hidden", "shown", "both"]
+    ask: Literal["together", "each"]
+    labeller: str | None
+    repeats: int
+    cassette: Path | None
+    limit: int | None
+    concurrency: int
+    timeout: float
+    save: Path | None
+    quiet: bool
+    as_json: bool
+    settings: Sequence[str]
+
+    def check(self) -> None:
+        """Raises ConfigError for options that do not go together."""
+        if sum(map(bool, (self.runs, self.file, self.benchmark))) != 1:
+            raise ConfigError(
+                "name what is labelled: --run RUN (one or more), --on who-and-when|agent-process-bench with --data "
+                "FILE, or --file FILE"
+            )
+        if bool(self.benchmark) != bool(self.data):
+            raise ConfigError("--on names a public set and --data its files: give both")
+        if not self.coaches and self.judges is None:
+            raise ConfigError("name who is to be certified: --coach OFFER, or --judges FILE with recorded verdicts")
+        if self.against == "counterfactual" and self.repeats > 1:
+            raise ConfigError("--against counterfactual compares one verdict of each action: leave --repeats out")
+
+
+@click.command("eval")
+@click.option("--coach", "coaches", metavar="[NAME=]OFFER", multiple=True, help="May be repeated.")
+@click.option("--judges", metavar="FILE", type=click.Path(path_type=Path), help="Recorded verdicts: each judge in it.")
+@click.option("--run", "runs", metavar="RUN", type=click.Path(path_type=Path), multiple=True, help="May be repeated.")
+@click.option("--on", "benchmark", type=click.Choice(["who-and-when", "agent-process-bench"]), help="A public set.")
+@click.option("--data", metavar="FILE", type=click.Path(path_type=Path), multiple=True, help="Its files; repeatable.")
+@click.option("--file", metavar="FILE", type=click.Path(path_type=Path), help="Labelled actions, one a line.")
+@click.option("--agent", "agents", metavar="AGENT", multiple=True, help="Only actions of this agent; may be repeated.")
+@click.option(
+    "--against",
+    type=click.Choice(["labels", "outcome", "counterfactual"]),
+    help="What is known of an action: what people said, the outcome of its trajectory, or its own counterfactual "
+    "credit. By default labels where the runs have some, else the outcome.",
+)
+@click.option(
+    "--truth",
+    type=click.Choice(["hidden", "shown", "both"]),
+    default="hidden",
+    show_default=True,
+    help="Whether coaches of labelled runs see the known answer.",
+)
+@click.option(
+    "--ask",
+    type=click.Choice(["together", "each"]),
+    default="together",
+    show_default=True,
+    help="Labelled runs: all actions of a run after its end, or each with what came before it.",
+)
+@click.option("--labeller", metavar="NAME", help="Whose labels, where several people labelled.")
+@click.option("--repeats", metavar="N", type=AT_LEAST_ONE, default=1, show_default=True, help="Times each is judged.")
+@click.option("--cassette", metavar="FILE", type=click.Path(path_type=Path), help="Keep verdicts; ask none twice.")
+@click.option("--limit", metavar="N", type=AT_LEAST_ONE, help="Trajectories at most, drawn at random.")
+@click.option("--concurrency", metavar="N", type=AT_LEAST_ONE, default=64, show_default=True, help="Asked at once.")
+@click.option(
+    "--timeout", metavar="S", type=POSITIVE_SECONDS, default=120.0, show_default=True, help="Seconds for a verdict."
+)
+@click.option("--save", metavar="FILE", type=click.Path(path_type=Path), help="Also write the labelled actions.")
+@click.option("--quiet", is_flag=True, help="Print only the result.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.argument("settings", nargs=-1, metavar="[NAME.KEY=VALUE]...")
+def eval_command(**options: Any) -> None:
+    """Hold coaches against actions of which something is known.
+
+    Actions are those of runs or of a public set of labelled failures, or those of a JSON Lines file: {"scene": …,
+    "label": 1.0, "trajectory": "…"}, as --save writes them; a label above 0.5 is a right action. A coach is named by
+    its offer, or NAME=OFFER where one is to be tried with several options:
+
+    \b
+      mappa coach eval --run runs/x --coach low=gemini --coach high=gemini low.model=… high.model=…
+      mappa coach eval --on who-and-when --data who_and_when.jsonl --coach gemini gemini.model=…
+
+    Where people labelled runs, coaches have to find the guilty agent, the decisive step, the first error and the value
+    of every step. Otherwise scores are held against the outcome of the run, or, where it was trained with
+    credit.counterfactual.use, against what another action would have changed (--against counterfactual).
+    """
+    from mappa_analysis.cli.coach_choices import parse_coaches, recorded_judges
+    from mappa_analysis.cli.verdict_tables import verdict_bar
+
+    asked = EvalRequest(**options)
+    asked.check()
+    registry = load_registry()
+    chosen = parse_coaches(registry, asked.coaches, asked.settings)
+    if asked.judges is not None:
+        chosen += recorded_judges(registry, asked.judges)
+    errors = Console(stderr=True)
+    with verdict_bar(errors, quiet=asked.quiet or asked.as_json) as bar:
+        evaluate = _evaluate_labels if _uses_labels(asked) else _evaluate_scores
+        document, show = asyncio.run(evaluate(registry, asked, chosen, errors, bar))
+    if asked.as_json:
+        echo(document)
+    else:
+        show(Console())
+
+
+def _uses_labels(asked: EvalRequest) -> bool:
+    """Whether coaches are held against labels of people."""
+    from mappa_analysis.coach_eval.labelled_runs import has_labels
+
+    if asked.against is not None:
+        return asked.against == "labels"
+    return asked.benchmark is not None or (bool(asked.runs) and all(has_labels(folder) for folder in asked.runs))
+
+
+def _limits(asked: EvalRequest) -> JudgingLimits:
+    from mappa_analysis.coach_eval.batch_judge import JudgingLimits
+
+    return JudgingLimits(concurrency=asked.concurrency, timeout_s=asked.timeout)
+
+
+async def _evaluate_labels(
+    registry: Registry, asked: EvalRequest, chosen: Sequence[CoachChoice], errors: Console, bar: VerdictBar
+) -> tuple[str, Callable[[Console], None]]:
+    """Evaluate on labelled runs, once or with the truth hidden and shown."""
+    from mappa_analysis.cli import attribution_tables
+    from mappa_analysis.cli.coach_choices import open_coaches
+    from mappa_analysis.coach_eval.evaluate_attribution import evaluate_attribution
+
+    if asked.file is not None or asked.agents or asked.save is not None:
+        raise ConfigError("--file, --agent and --save are of single actions: leave them out with labelled runs")
+    shown = {"hidden": [False], "shown": [True], "both": [False, True]}[asked.truth]
+    sets = [await _read_runs(registry, asked, truth=truth) for truth in shown]
+    bar.start(asked.repeats * len(chosen) * sum(len(run.scenes) for one in sets for run in one.runs))
+    found: list[AttributionEvaluation] = []
+    async with open_coaches(registry, chosen, errors, repeats=asked.repeats, cassette=asked.cassette) as judges:
+        for labelled in sets:
+            found.append(
+                await evaluate_attribution(
+                    judges, labelled, _limits(asked), benchmark=asked.benchmark, on_verdict=bar.advance
+                )
+            )
+    return attribution_tables.attribution_json(found), partial(attribution_tables.show_attribution, certificates=found)
+
+
+async def _read_runs(registry: Registry, asked: EvalRequest, *, truth: bool) -> LabelledRuns:
+    from mappa_analysis.coach_eval.labelled_runs import read_benchmark, read_labelled_runs
+
+    hindsight = asked.ask == "together"
+    if asked.benchmark is not None:
+        return read_benchmark(asked.benchmark, asked.data, truth=truth, hindsight=hindsight, limit=asked.limit)
+    return await read_labelled_runs(
+        registry, asked.runs, truth=truth, hindsight=hindsight, labeller=asked.labeller, limit=asked.limit
+    )
+
+
+async def _evaluate_scores(
+    registry: Registry, asked: EvalRequest, chosen: Sequence[CoachChoice], errors: Console, bar: VerdictBar
+) -> tuple[str, Callable[[Console], None]]:
+    """Evaluate against outcomes, or against counterfactual credit."""
+    from mappa_analysis.cli import blame_tables, coach_eval_tables
+    from mappa_analysis.cli.coach_choices import open_coaches
+    from mappa_analysis.coach_eval.blame import evaluate_blame
+    from mappa_analysis.coach_eval.evaluate import evaluate_coaches
+
+    if asked.truth != "hidden" or asked.labeller is not None or asked.cassette is not None:
+        raise ConfigError("--truth, --labeller and --cassette are for labelled runs; here coaches see what a run's did")
+    labels = await _read_labels(registry, asked)
+    bar.start(len(chosen) * asked.repeats * len(labels.actions))
+    async with open_coaches(registry, chosen, errors) as built:
+        judges = [one for (one,) in built]
+        if asked.against == "counterfactual":
+            blaming: BlameEvaluation = await evaluate_blame(judges, labels, _limits(asked), on_verdict=bar.advance)
+            return blame_tables.blame_json(blaming), partial(blame_tables.show_blame, certificate=blaming)
+        certified: CoachEvaluation = await evaluate_coaches(
+            judges, labels, _limits(asked), repeats=asked.repeats, on_verdict=bar.advance
+        )
+    document = coach_eval_tables.coach_evaluation_json(certified)
+    return document, partial(coach_eval_tables.show_coach_evaluation, certificate=certified)
+
+
+async def _read_labels(registry: Registry, asked: EvalRequest) -> LabelledSet:
+    from mappa_analysis.coach_eval.labelled_actions import label_runs, read_labels, write_labels
+
+    if asked.file is not None:
+        labels = read_labels(asked.file, asked.limit)
+    else:
+        source: LabelSource = "counterfactual" if asked.against == "counterfactual" else "outcome"
+        labels = await label_runs(registry, asked.runs, asked.limit, label_source=source)
+    if asked.agents:
+        labels = labels.for_agents(asked.agents)
+    if asked.save is not None:
+        write_labels(asked.save, labels)
+    return labels

@@ -1,0 +1,118 @@
+"""Reads files of logs as JSON objects, each with its place: JSON Lines, JSON, and folders of these, also compressed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mappa_core import InputError
+from mappa_core.data import read_rows
+
+_TABLES = (".csv", ".parquet")
+_LINES = (".jsonl", ".ndjson")
+_SUFFIXES = (".json", *_LINES)
+_ENVELOPE = {"data", "meta", "next_cursor"}
+"""Keys of an answer of a server that holds its objects in `data`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A JSON object of a log. `place` says where it stands: `log.jsonl, line 3`."""
+
+    row: Mapping[str, Any]
+    place: str
+    file: Path
+
+
+def read_documents(paths: Sequence[Path]) -> list[Document]:
+    """Read the objects of files, and of all JSON files in folders, in natural order of their names.
+
+    Raises:
+        InputError: a file cannot be read, or is empty or not JSON; the message names file and line.
+    """
+    return [document for path in paths for file in _files(path) for document in _read_file(file)]
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = [one for one in path.rglob("*") if one.is_file() and _plain_suffix(one) in _SUFFIXES]
+    if not found:
+        raise InputError(f"{path}: no file in this folder is called {', '.join(f'*{one}[.gz]' for one in _SUFFIXES)}")
+    return sorted(found, key=lambda one: [int(part) if part.isdigit() else part for part in _parts(one)])
+
+
+def _parts(path: Path) -> list[str]:
+    """The path in parts, of which every second one is a number, so that they compare."""
+    return re.split(r"(\d+)", str(path))
+
+
+def _plain_suffix(path: Path) -> str:
+    return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
+
+
+def _read_file(path: Path) -> Iterator[Document]:
+    if path.suffix.lower() in _TABLES:
+        rows = read_rows(path)
+        for index, row in enumerate(rows.rows):
+            yield Document(row=row, place=rows.place(index), file=path)
+        return
+    text = _read_text(path)
+    whole = None if _plain_suffix(path) in _LINES else _decode_whole(text)
+    if whole is None:
+        yield from _read_lines(path, text)
+    elif isinstance(whole, list):
+        for number, row in enumerate(whole, start=1):
+            yield _document(row, f"{path}, item {number}", path)
+    else:
+        yield _document(whole, str(path), path)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix.lower() == ".gz" else content
+        text = content.decode("utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+    if not text.strip():
+        raise InputError(f"{path}: the file is empty")
+    return text
+
+
+def _decode_whole(text: str) -> Any:
+    """Decode a text that is one JSON value; None if it is not, as with one object a line."""
+    try:
+        whole = json.loads(text)
+    except ValueError:
+        return None
+    if isinstance(whole, dict) and isinstance(whole.get("data"), list) and set(whole) <= _ENVELOPE:
+        return whole["data"]
+    return whole
+
+
+def _read_lines(path: Path, text: str) -> Iterator[Document]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{path}, line {number}: not JSON: {error}") from None
+        yield _document(row, f"{path}, line {number}", path)
+
+
+def _document(row: Any, place: str, path: Path) -> Document:
+    if not isinstance(row, dict):
+        raise InputError(f"{place}: not an object with keys: {str(row)[:80]!r}")
+    return Document(row=row, place=place, file=path)

@@ -1,0 +1,64 @@
+"""The formats of logs that can be imported, and which of them a file is of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mappa_analysis.importing.chat_messages import read_conversation
+from mappa_analysis.importing.documents import Document
+from mappa_analysis.importing.labelled_logs import (
+    looks_like_process_bench,
+    looks_like_who_and_when,
+    read_process_bench,
+    read_who_and_when,
+)
+from mappa_analysis.importing.log_mapping import Format, LogFormatError, LoggedTrajectory, LogMapping
+from mappa_analysis.importing.spans import looks_like_spans, read_spans
+from mappa_analysis.importing.traces import read_traces
+from mappa_core import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFormat:
+    """A format of logs: whether a file whose first object is given is of it, and how its objects become rollouts.
+    `entries` is what its rollouts consist of."""
+
+    recognizes: Callable[[Mapping[str, Any]], bool]
+    read: Callable[[Sequence[Document], LogMapping], list[LoggedTrajectory]]
+    entries: str = "messages"
+
+
+def _read_messages(documents: Sequence[Document], mapping: LogMapping) -> list[LoggedTrajectory]:
+    logs = []
+    for document in documents:
+        try:
+            logs.append(replace(read_conversation(document.row, mapping), place=document.place))
+        except LogFormatError as problem:
+            raise InputError(f"{document.place}: {problem}") from None
+    return logs
+
+
+def _read_spans(documents: Sequence[Document], mapping: LogMapping) -> list[LoggedTrajectory]:
+    spans = []
+    for document in documents:
+        try:
+            spans += read_spans(document.row, document.place)
+        except LogFormatError as problem:
+            raise InputError(f"{document.place}: {problem}") from None
+    return read_traces(spans, mapping)
+
+
+FORMATS: Mapping[Format, LogFormat] = {
+    "who-and-when": LogFormat(recognizes=looks_like_who_and_when, read=read_who_and_when),
+    "agent-process-bench": LogFormat(recognizes=looks_like_process_bench, read=read_process_bench),
+    "spans": LogFormat(recognizes=looks_like_spans, read=_read_spans, entries="spans"),
+    "messages": LogFormat(recognizes=lambda row: True, read=_read_messages),
+}
+"""Formats by name; the first that recognizes a file reads it."""
+
+
+def find_format(documents: Sequence[Document]) -> Format:
+    """The format of a log, found from its first object."""
+    return next(name for name, one in FORMATS.items() if one.recognizes(documents[0].row))
