@@ -21,6 +21,9 @@ from mappa_engine.cluster.actors import RayActors
 CPUS = 64
 """What the session's Ray hands out: more than the machine has, as actors of tests take turns."""
 
+GPUS = 4
+"""GPUs that it believes to have: actors learn which are theirs."""
+
 WINDOW = 256
 TEMPLATE = (
     "{%- for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
@@ -37,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def ray_actors() -> Iterator[RayActors]:
     """One Ray for all tests. A test ends the actors that it starts."""
     before = set(psutil.Process().children(recursive=True))
-    one = asyncio.run(RayActors.open(cpus=CPUS, gpus=0, store_mb=200, deadline_s=240))
+    one = asyncio.run(RayActors.open(cpus=CPUS, gpus=GPUS, store_mb=200, deadline_s=240))
     yield one
     asyncio.run(one.close())
     assert set(psutil.Process().children(recursive=True)) <= before

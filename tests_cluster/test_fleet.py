@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,8 @@ from structlog.contextvars import bound_contextvars, get_contextvars
 from mappa_core.errors import ConfigError, ModelError
 from mappa_engine.cluster.actors import Actor, RayActors
 from mappa_engine.cluster.errors import ActorLost, ActorTimeout
+from mappa_engine.cluster.learners.process_group import new_rendezvous
+from mappa_engine.cluster.samplers.server import SamplerServer
 
 CANARY = "canary-5d1f"
 KEYS = ("OPENAI_API_KEY", "GOOGLE_API_KEY", "HF_TOKEN", "VLLM_API_KEY", "ACME_PASSWORD", "MY_OWN_VARIABLE")
@@ -173,6 +176,52 @@ async def test_shares_are_reserved_and_what_cannot_fit_is_refused_with_the_numbe
         await ray_actors.reserve([{"CPU": 1}] * 64, deadline_s=1)
     await ray_actors.end(held)
     await ray_actors.free(slots)
+
+
+async def test_the_gpus_of_several_bundles_are_told_whatever_share_of_them_is_free(ray_actors, hire):
+    slots = await ray_actors.reserve([{"GPU": 1, "CPU": 1}] * 3, deadline_s=60)
+    held = await hire(slot=slots[1], gpus=0.5)
+    numbers = await ray_actors.gpu_numbers(slots[1:], share=0.5, deadline_s=120)
+    assert len(set(numbers)) == 2 and set(numbers) <= {"0", "1", "2", "3"}
+    assert numbers == await ray_actors.gpu_numbers(slots[1:], share=0.5, deadline_s=120)
+    seen = await ray_actors.wait_for(held.call("environment"), deadline_s=60, what="look")
+    assert seen["CUDA_VISIBLE_DEVICES"] == numbers[0]
+    await ray_actors.end(held)
+    await ray_actors.free(slots)
+
+
+class Wide(Clerk):
+    """An actor that shows itself all GPUs of its engine, as samplers do."""
+
+    def __init__(self, numbers: tuple[str, ...]) -> None:
+        super().__init__()
+        with suppress(Exception):  # there is no such device; it has to say so after it looked
+            SamplerServer(None, paused=True, gpu_numbers=numbers)
+
+
+async def test_an_engine_of_several_gpus_sees_them_all(ray_actors):
+    slots = await ray_actors.reserve([{"GPU": 1, "CPU": 1}] * 2, deadline_s=60)
+    numbers = await ray_actors.gpu_numbers(slots, share=0.5, deadline_s=120)
+    wide = await ray_actors.start(Wide, numbers, name="wide", role="clerk", deadline_s=120, slot=slots[0], gpus=0.5)
+    seen = await ray_actors.wait_for(wide.call("environment"), deadline_s=60, what="look")
+    assert seen["CUDA_VISIBLE_DEVICES"] == ",".join(numbers)
+    await ray_actors.end(wide)
+    await ray_actors.free(slots)
+
+
+class Named(Clerk):
+    """An actor on a machine whose name means an address that others cannot reach."""
+
+    def meet(self) -> tuple[str, str]:
+        socket.gethostbyname = lambda name: "127.0.1.1"
+        return new_rendezvous().host, ray.util.get_node_ip_address()
+
+
+async def test_ranks_meet_at_the_address_that_ray_knows(ray_actors):
+    named = await ray_actors.start(Named, name="named", role="clerk", deadline_s=120)
+    host, known = await ray_actors.wait_for(named.call("meet"), deadline_s=60, what="meet")
+    assert host == known != "127.0.1.1"
+    await ray_actors.end(named)
 
 
 async def test_an_actor_gets_its_own_variables(ray_actors, hire):

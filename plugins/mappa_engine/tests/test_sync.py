@@ -261,8 +261,8 @@ class Learners:
     async def transfer_to_all(self, policy, version):
         raise AssertionError("it reaches all engines or none")
 
-    async def offload(self):
-        self.left = True
+    async def offload(self, *, keep_weights=False):
+        self.left = not keep_weights
 
     async def logprobs(self, policy, sequences):
         return [np.full(len(one) - 1, sum(w.sum() for w in self.now.values()), np.float32) for one in sequences]
@@ -306,6 +306,9 @@ class Engine:
             self.held, self.version = loaded, self.label
         names, checksums = tuple(self.arrivals.names), tuple(self.arrivals.checksums)
         return ReceivedWeights(names=names, checksums=checksums, version=self.label, seconds=0.0)
+
+    async def sleep(self):
+        self._call("sleep")
 
     async def wake(self, tag):
         self._call(f"wake {tag}")
@@ -476,12 +479,133 @@ async def test_who_shares_a_gpu_takes_memory_in_turns():
     wake = engine.wake
 
     async def listen(tag):
-        assert (tag == "kv_cache") == hasattr(learners, "left"), "two at a time on one GPU"
+        assert (tag == "kv_cache") == learners.left, "two at a time on one GPU"
         await wake(tag)
 
     engine.wake = listen
     await publisher(learners, Pool(engine), colocated=True).publish({"solver": 1})
-    assert of(calls, "e0") == ["pause", "wake weights", *ORDER[1:4], "wake kv_cache", *ORDER[4:]]
+    asleep = ["pause", "sleep"]
+    assert of(calls, "e0") == [*asleep, "pause", "wake weights", *ORDER[1:4], "wake kv_cache", *ORDER[4:]]
+
+
+WEIGHTS, STATES, KEYS = 8, 48, 20  # GB
+
+
+class Gpu:
+    """A ledger of what is on a GPU; who takes more than there is ends the test."""
+
+    def __init__(self, size) -> None:
+        self.size, self.held = size, {}
+
+    def hold(self, who, size) -> None:
+        before = self.held.get(who, 0)
+        self.held[who] = size
+        assert size <= before or sum(self.held.values()) <= self.size, f"out of memory: {self.held}"
+
+
+class SharingLearners(Learners):
+    """Learners of two policies on a GPU: those of a policy that are asked for come, as ranks bring what is away."""
+
+    def __init__(self, gpu) -> None:
+        super().__init__()
+        self.gpu, self.here = gpu, 0
+        self._hold(WEIGHTS + STATES)
+
+    def _hold(self, each) -> None:
+        self.each = each
+        for policy in ("solver", "critic"):
+            self.gpu.hold(f"learner {policy}", each)
+
+    async def weights(self, policy, version):
+        self.gpu.hold(f"learner {policy}", max(self.each, WEIGHTS))
+        async for bucket in super().weights(policy, version):
+            yield bucket
+        self.gpu.hold(f"learner {policy}", self.each)
+
+    async def offload(self, *, keep_weights=False):
+        self._hold(WEIGHTS if keep_weights else 0)
+
+    async def logprobs(self, policy, sequences):
+        self.gpu.hold(f"learner {policy}", max(self.each, WEIGHTS))
+        found = await super().logprobs(policy, sequences)
+        self.gpu.hold(f"learner {policy}", self.each)
+        return found
+
+
+class SharingEngine(Engine):
+    """An engine on that GPU; it starts with all its memory."""
+
+    def __init__(self, name, calls, gpu, broken=()) -> None:
+        super().__init__(name, calls, broken)
+        self.gpu, self.parts = gpu, {"weights": 0, "kv_cache": 0}
+
+    def _hold(self, **parts) -> None:
+        self.parts |= parts
+        self.gpu.hold(self.name, sum(self.parts.values()))
+
+    def start(self) -> None:
+        self._hold(weights=WEIGHTS, kv_cache=KEYS)
+
+    async def sleep(self):
+        await super().sleep()
+        assert self.paused, "requests are under way"
+        self._hold(weights=0, kv_cache=0)
+
+    async def wake(self, tag):
+        await super().wake(tag)
+        self._hold(**{tag: WEIGHTS if tag == "weights" else KEYS})
+
+    async def finish_load(self):
+        assert self.parts["weights"], "nowhere to load to"
+        return await super().finish_load()
+
+    async def logprobs(self, policy, version, sequences):
+        assert all(self.parts.values())
+        return await super().logprobs(policy, version, sequences)
+
+
+class SharingPool(Pool):
+    async def restart_lost(self):
+        await super().restart_lost()
+        for engine in self.engines:
+            engine.start()
+
+
+def sharing(broken=()):
+    """Two policies that have just learned, on a GPU where from now on no more fits than while agents sample."""
+    gpu, calls = Gpu(2 * (WEIGHTS + STATES)), []
+    engines = [SharingEngine("e0", calls, gpu), SharingEngine("e1", calls, gpu, broken)]
+    learners = SharingLearners(gpu)
+    gpu.size = 2 * (WEIGHTS + KEYS)
+    return publisher(learners, *map(SharingPool, engines), colocated=True), gpu, calls, learners
+
+
+async def test_a_publish_on_a_shared_gpu_takes_no_more_than_sampling_does():
+    own, gpu, calls, _ = sharing()
+    receipts = await own.publish({"solver": 3, "critic": 4})
+    assert {policy: one.version for policy, one in receipts.items()} == {"solver": 3, "critic": 4}
+    assert gpu.held == {"learner solver": 0, "learner critic": 0, "e0": WEIGHTS + KEYS, "e1": WEIGHTS + KEYS}
+    # Keys and values come back only once every policy was sent.
+    assert calls.index(("e0", "wake kv_cache")) > calls.index(("e1", "finish"))
+
+
+@pytest.mark.parametrize("at", ["wake weights", "take", "finish", "wake kv_cache", "logprobs", "admit"])
+async def test_a_publish_on_a_shared_gpu_that_failed_makes_room_before_the_second_try(at):
+    own, gpu, _, _ = sharing(broken=[at])
+    receipts = await own.publish({"solver": 1, "critic": 1})
+    assert len(receipts) == 2
+    assert gpu.held["learner critic"] == 0 and gpu.held["e1"] == WEIGHTS + KEYS
+
+
+async def test_an_engine_that_starts_again_on_a_shared_gpu_gets_weights_while_all_sleep():
+    own, gpu, _, learners = sharing()
+    learners._hold(0)
+    for pool in {route.samplers for route in own._routes.values()}:
+        for engine in pool.engines:
+            engine.start()
+    receipts = await own.refresh("e1", {"solver": 2, "critic": 2})
+    assert set(receipts) == {"solver", "critic"}, "who slept forgot its weights"
+    assert gpu.held["e0"] == gpu.held["e1"] == WEIGHTS + KEYS
 
 
 async def test_a_direct_transfer_takes_the_place_of_buckets():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from mappa_core import ConfigError
 from mappa_core.engine import Lora, PolicySpec, TrainSection
 from mappa_engine.adapters import LORA_MATRICES, PEFT_PREFIX, adapter_config
 from mappa_engine.cluster import placement
@@ -20,7 +22,7 @@ from mappa_engine.cluster.sync.interfaces import WeightProvider
 from mappa_engine.cluster.sync.probe import ProbeLimit
 from mappa_engine.cluster.sync.publisher import WeightRoute
 from mappa_engine.model_info import ModelInfo, WeightNames
-from mappa_engine.options import ClusterOptions
+from mappa_engine.options import PlacedOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,7 +35,7 @@ class ClusterSetup:
     shapes: Mapping[str, ModelShape]
     weight_names: Mapping[str, WeightNames]
     placement: Placement
-    options: ClusterOptions
+    options: PlacedOptions
     train: TrainSection | None
     seed: int
 
@@ -56,6 +58,14 @@ class ClusterSetup:
             return "store"
         return "ipc" if self.options.placement == "colocated" else "nccl"
 
+    def check_transport(self) -> None:
+        """Raise ConfigError where full weights cannot reach an engine."""
+        if self.options.tensor_parallel > 1 and self.transport == "store":
+            raise ConfigError(
+                f"engine.options.tensor_parallel={self.options.tensor_parallel}: weights reach the pieces of an engine "
+                "from GPU to GPU alone (engine.options.transport nccl or ipc)"
+            )
+
     def window(self, model: str) -> int:
         """Return the context window of a sampler: maximum tokens of prompt plus action."""
         return self.options.max_model_len or self.readings[model].window
@@ -67,6 +77,17 @@ class ClusterSetup:
     def slot_fraction(self, slot: int) -> float:
         """Return the fraction of a slot that each of its actors gets."""
         return 1.0 / len(self.placement.loads_on(slot))
+
+    def memory_share(self, pool: placement.PoolPlacement, slot: int) -> float:
+        """Return the share of a GPU's memory that an engine of `pool` takes of it, beyond the CUDA context, which is
+        there when vLLM measures what is free; 1 on a CPU."""
+        size = self.placement.slots[slot].size
+        if size is None:
+            return 1.0
+        own = f"sampler {pool.name}"
+        load = next(one for one in self.placement.loads_on(slot) if f"{one.actor} ".startswith(f"{own} "))
+        parts = load.by_phase["sampling"].items()
+        return min(1.0, sum(part for what, part in parts if what != "context") / size)
 
 
 class EngineBuilder:
@@ -99,22 +120,36 @@ class EngineBuilder:
             gpus=share if setup.gpu else 0.0,
         )
 
-    def build_pool(self, placed: placement.PoolPlacement, refresh: Callable[[str], Awaitable[object]]) -> SamplerPool:
+    def build_pool(
+        self,
+        placed: placement.PoolPlacement,
+        refresh: Callable[[str], Awaitable[object]],
+        room: Callable[[], AbstractAsyncContextManager[object]],
+    ) -> SamplerPool:
         """Build the sampler pool of a model; its engines are not started."""
         setup, options = self._setup, self._setup.options
         return SamplerPool(
             self._ray_actors,
             self._sampler_config(placed),
-            [self._engine_resources(engine) for engine in placed.engines],
+            [self._engine_resources(placed, engine) for engine in placed.engines],
             name=placed.name,
             full=any(setup.specs[name].kind == "full" for name in placed.policies),
             deadlines=Deadlines(start_s=options.start_s, sync_s=options.sync_s, call_s=options.call_s),
             refresh=refresh,
+            room=room,
         )
 
-    def _engine_resources(self, slots: Sequence[int]) -> EngineResources:
-        share = min(self._setup.slot_fraction(slot) for slot in slots)
-        return EngineResources(slot=self._slots[slots[0]], cpus=share, gpus=share if self._setup.gpu else 0.0)
+    def _engine_resources(self, placed: placement.PoolPlacement, slots: Sequence[int]) -> EngineResources:
+        setup = self._setup
+        share = min(setup.slot_fraction(slot) for slot in slots)
+        first, *others = (self._slots[slot] for slot in slots)
+        return EngineResources(
+            slot=first,
+            cpus=share,
+            gpus=share if setup.gpu else 0.0,
+            other_slots=tuple(others),
+            memory_share=max(setup.memory_share(placed, slot) for slot in slots),
+        )
 
     def _sampler_config(self, placed: placement.PoolPlacement) -> SamplerConfig:
         setup, options = self._setup, self._setup.options
@@ -148,7 +183,7 @@ def build_route(
     """Build the route of a policy's weights from learners to the engines that serve it."""
     spec, dtype = setup.specs[policy], setup.placement.dtype
     shape, names = setup.shapes[spec.model], setup.weight_names[spec.model].names
-    kind: dict[str, Any] = {"tied": setup.tied_names(spec.model), "colocated": setup.colocated}
+    kind: dict[str, Any] = {"tied": setup.tied_names(spec.model), "colocated": setup.colocated and spec.kind == "full"}
     if spec.lora is not None:
         layers = _adapted_layers(spec.lora, names, shape)
         names = frozenset(f"{PEFT_PREFIX}{layer}.{side}.weight" for layer in layers for side in LORA_MATRICES)

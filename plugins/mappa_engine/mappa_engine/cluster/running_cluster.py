@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import structlog
 
 from mappa_core import RunError
-from mappa_core.engine import Advantages, EngineError, Experience, Loss, PolicySpec, Process, Receipt, TrainSection
+from mappa_core.engine import (
+    Advantages,
+    EngineError,
+    EngineLost,
+    Experience,
+    Loss,
+    PolicySpec,
+    Process,
+    Receipt,
+    TrainSection,
+)
 from mappa_engine.checkpoint import WEIGHTS_FILE, has_tensors
 from mappa_engine.cluster.actors import RayActors
 from mappa_engine.cluster.builder import ClusterSetup, EngineBuilder, build_route
@@ -114,7 +124,7 @@ class RunningCluster:
     async def _open_pools(self, builder: EngineBuilder) -> None:
         setup = self._open_setup
         for pool_placement in setup.placement.pools:
-            pool = builder.build_pool(pool_placement, self._refresh)
+            pool = builder.build_pool(pool_placement, self._refresh, self._room_for_samplers)
             self._stack.push_async_callback(pool.close)
             for name in pool_placement.policies:
                 spec = setup.specs[name]
@@ -160,6 +170,7 @@ class RunningCluster:
     ) -> Mapping[str, Mapping[str, float]]:
         """Take the optimiser steps of one iteration; returns metrics by policy, the same as the engine `local`."""
         async with self._weights_lock:
+            await self._give_gpus_to_learners()
             references = self._open_ray_actors.put(experience), self._open_ray_actors.put(advantages)
             results = await _gather(*(group.update(*references, loss, progress) for group in self._learners))
         return {name: metrics for metrics_of in results for name, metrics in metrics_of.items()}
@@ -169,7 +180,7 @@ class RunningCluster:
         async with self._weights_lock:
             for group in self._learners:
                 group.advance_versions()
-            return await self._publish_learners()
+            return await self._publisher.publish(self._versions)
 
     async def save(self, folder: Path, dtype: str) -> None:
         """Write weights and optimiser of every trained policy to a subfolder of its name. The learners' machines must
@@ -212,16 +223,10 @@ class RunningCluster:
         self._folders.update({name: folder for name, folder in folders.items() if name not in held})
         async with self._weights_lock:
             if held:
-                await self._publish_learners()
+                await self._publisher.publish(held)
             if self._folders:
                 publisher, versions = self._checkpoint_publisher()
                 await publisher.publish(versions)
-
-    async def _publish_learners(self) -> dict[str, Receipt]:
-        """Publish the learners' weights. On GPUs that they share with engines, which wake for it, only these stay."""
-        if self._open_setup.colocated:
-            await _gather(*(group.offload(keep_weights=True) for group in self._groups))
-        return await self._publisher.publish(self._versions)
 
     async def _refresh(self, engine: str) -> None:
         """Publish the current weights to one restarted engine."""
@@ -249,9 +254,22 @@ class RunningCluster:
         if self._open_setup.colocated:
             for pool in self._pools_to_offload:
                 for engine in pool.engines:
-                    await engine.pause()
-                    await engine.sleep()
+                    try:
+                        await engine.pause()
+                        await engine.sleep()
+                    except EngineLost:
+                        await engine.end()  # what it still held is free then
             await _gather(*(group.reload() for group in self._groups))
+
+    @asynccontextmanager
+    async def _room_for_samplers(self) -> AsyncIterator[None]:
+        """Keep learners off GPUs that they share with samplers."""
+        if not self._open_setup.colocated:
+            yield
+            return
+        async with self._weights_lock:
+            await _gather(*(group.offload() for group in self._groups))
+            yield
 
     @property
     def _pools_to_offload(self) -> list[SamplerPool]:

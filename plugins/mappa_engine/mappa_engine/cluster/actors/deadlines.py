@@ -1,7 +1,7 @@
 """Waits in an event loop with deadlines that count only time in which the loop ran.
 
-A driver that computes, or is suspended, takes no answers meanwhile: they may have come long ago. So a stall of the loop,
-however long, counts as at most `TICK_S`, and an answer that is there ends a wait whatever the time is.
+A driver that computes, or is suspended, takes no answers meanwhile: they may have come long ago. So a stall of the
+loop, however long, counts as at most `TICK_S`, and an answer that is there ends a wait whatever the time is.
 """
 
 from __future__ import annotations

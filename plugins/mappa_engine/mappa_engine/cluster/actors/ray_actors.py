@@ -39,6 +39,16 @@ class ReservedBundle:
     resources: Mapping[str, float]
 
 
+class _GpuLook:
+    """Actor that says which GPU it was given."""
+
+    def gpu_numbers(self) -> list[str]:
+        """Return the numbers of the GPUs of this actor."""
+        import ray
+
+        return [str(number) for number in ray.get_gpu_ids()]
+
+
 class RayActors:
     """The actors of one run, created by `await RayActors.open(…)`. It is not bound to an event loop."""
 
@@ -208,6 +218,16 @@ class RayActors:
             raise
         log.info("an actor started", actor=name, role=role, pid=one.process.pid, host=one.process.host)
         return one
+
+    async def gpu_numbers(self, slots: Sequence[ReservedBundle], *, share: float, deadline_s: float) -> tuple[str, ...]:
+        """Return the numbers, on their machine, of the GPUs of bundles that have one each and `share` of it free."""
+        numbers: list[str] = []
+        for slot in slots:
+            name = f"look-gpu-{slot.index}"
+            look = await self.start(_GpuLook, name=name, role="look", deadline_s=deadline_s, slot=slot, gpus=share)
+            numbers += await self.wait_for(look.call("gpu_numbers"), deadline_s=deadline_s, what="look at its GPU")
+            await self.end(look)
+        return tuple(numbers)
 
     @overload
     async def wait_for(self, calls: ActorCall, *, deadline_s: float, what: str) -> Any: ...

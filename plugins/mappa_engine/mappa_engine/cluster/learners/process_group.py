@@ -21,8 +21,11 @@ class Rendezvous:
 
 
 def new_rendezvous() -> Rendezvous:
-    """Find a free port on this machine, with the address by which other machines reach it."""
-    host = socket.gethostbyname(socket.gethostname())
+    """Find a free port on this machine, with the address by which other machines reach it: Ray's, as the machine's own
+    name often means 127.0.1.1."""
+    import ray
+
+    host = ray.util.get_node_ip_address()
     with socket.socket() as one:
         one.bind((host, 0))
         return Rendezvous(host=host, port=one.getsockname()[1])
@@ -35,6 +38,8 @@ def init_process_group(rendezvous: Rendezvous, *, rank: int, ranks: int, gpu: bo
     os.environ |= {"MASTER_ADDR": rendezvous.host, "MASTER_PORT": str(rendezvous.port)}
     if not gpu:
         os.environ["DS_ACCELERATOR"] = "cpu"
+        if (interface := _interface_of_this_node()) is not None:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     import deepspeed
     import deepspeed.ops
     from deepspeed.utils import logger
@@ -49,6 +54,18 @@ def init_process_group(rendezvous: Rendezvous, *, rank: int, ranks: int, gpu: bo
         rank=rank,
         world_size=ranks,
         timeout=timedelta(seconds=timeout_s),
+    )
+
+
+def _interface_of_this_node() -> str | None:
+    """Return the network interface of the address that Ray knows this machine by; None where several nodes are on one
+    machine. gloo by itself takes the one that the machine's name means."""
+    import psutil
+    import ray
+
+    address = ray.util.get_node_ip_address()
+    return next(
+        (name for name, own in psutil.net_if_addrs().items() if any(one.address == address for one in own)), None
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 import numpy as np
 import structlog
@@ -27,6 +28,7 @@ class SamplerPool:
     """All engines of one base model or one fully trained policy. Used on one event loop.
 
     `refresh` loads the current weights into the engine of the given name; a restarted engine stays paused until then.
+    Inside `room` there is memory for an engine that starts again.
     With `full`, publishes bring whole models and end that pause. With `config.isolate_waves` the requests of one turn
     of the event loop are one wave: its split over engines depends on the order of the requests alone, and the part of
     a lost engine is decoded again as a whole.
@@ -42,6 +44,7 @@ class SamplerPool:
         full: bool,
         deadlines: Deadlines,
         refresh: Callable[[str], Awaitable[object]],
+        room: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
     ) -> None:
         self.engines = tuple(
             RemoteEngine(f"sampler-{name}-{index}", ray_actors, config, one, deadlines)
@@ -50,6 +53,7 @@ class SamplerPool:
         self._config = config
         self._full = full
         self._refresh = refresh
+        self._room = room
         self._router = Router(len(resources), prefixes=config.prefix_caching and not config.isolate_waves)
         self._indices = {id(engine): index for index, engine in enumerate(self.engines)}
         self._numbers = itertools.count()
@@ -165,7 +169,8 @@ class SamplerPool:
 
     async def _recover(self, engine: RemoteEngine) -> None:
         if engine.lost is not None:
-            await self.restart_lost()
+            async with self._room():
+                await self.restart_lost()
         if engine.stale:
             await self._refresh(engine.name)
             if not self._full:

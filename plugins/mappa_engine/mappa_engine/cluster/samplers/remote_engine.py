@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mappa_core.engine import EngineError, EngineLost
@@ -25,6 +25,7 @@ from mappa_engine.cluster.samplers.messages import (
 )
 from mappa_engine.cluster.samplers.server import THREADS, SamplerServer
 from mappa_engine.cluster.sync.transfer_records import ReceivedWeights
+from mappa_engine.float32 import FLOAT32_VARIABLES
 
 POLL_S = 10.0
 """Seconds that a poll waits for results."""
@@ -41,6 +42,10 @@ class EngineResources:
     slot: ReservedBundle | None = None
     cpus: float = 0.0
     gpus: float = 0.0
+    other_slots: tuple[ReservedBundle, ...] = ()
+    """Bundles of the further GPUs of an engine that has several."""
+    memory_share: float = 1.0
+    """See `SamplerConfig.memory_share`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +94,8 @@ class RemoteEngine:
         self._resources = resources
         self._deadlines = deadlines
         self._actor: Actor | None = None
+        self._gpu_numbers: tuple[str, ...] = ()
+        self._asleep = False
         self._pending: dict[str, PendingRequest] = {}
         self._waves = 0
 
@@ -101,21 +108,27 @@ class RemoteEngine:
 
     async def start(self, *, paused: bool) -> None:
         """Start the actor and load the model in it."""
+        resources = self._resources
+        if resources.slot is not None and resources.other_slots and not self._gpu_numbers:
+            self._gpu_numbers = await self._ray_actors.gpu_numbers(
+                (resources.slot, *resources.other_slots), share=resources.gpus, deadline_s=self._deadlines.start_s
+            )
         self._actor = await self._ray_actors.start(
             SamplerServer,
-            self._config,
+            replace(self._config, memory_share=resources.memory_share),
             paused=paused,
+            gpu_numbers=self._gpu_numbers,
             name=self.name,
             role=ROLE,
             deadline_s=self._deadlines.start_s,
-            slot=self._resources.slot,
-            cpus=self._resources.cpus,
-            gpus=self._resources.gpus,
+            slot=resources.slot,
+            cpus=resources.cpus,
+            gpus=resources.gpus,
             threads=THREADS,
             libraries=_LIBRARIES,
-            environment=vllm_environment(self._config.device),
+            environment=vllm_environment(self._config.device, self._config.dtype),
         )
-        self.paused, self.lost = paused, None
+        self.paused, self.lost, self._asleep = paused, None, False
 
     async def restart(self) -> None:
         """Replace a lost actor by a new one. It is paused, with the weights of the model's folder, and gets the pending
@@ -207,11 +220,14 @@ class RemoteEngine:
             self._reset_deadlines()
 
     async def sleep(self) -> None:
-        """Free the GPU's memory, after `pause`; does nothing on a CPU."""
-        await self._call("sleep", what="give its memory away")
+        """Free the GPU's memory, after `pause`; does nothing on a CPU, or where it sleeps already."""
+        if not self._asleep:
+            await self._call("sleep", what="give its memory away")
+            self._asleep = True
 
     async def wake(self, tag: str) -> None:
         """Allocate GPU memory again for `tag`, weights or kv_cache; does nothing on a CPU."""
+        self._asleep = False
         await self._call("wake", tag, what="take its memory again")
 
     async def _call(self, method: str, *args: Any, what: str, deadline_s: float | None = None) -> Any:
@@ -257,10 +273,10 @@ class RemoteEngine:
             one.started_at = self.polled_s
 
 
-def vllm_environment(device: str) -> dict[str, str]:
+def vllm_environment(device: str, dtype: str) -> dict[str, str]:
     """Environment variables for vLLM: its engine core runs in the actor's process, and so dies with it."""
     common = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR"}
     if device == "cuda":
-        return common
+        return common | (FLOAT32_VARIABLES if dtype == "float32" else {})
     # Compilation takes seconds and gains nothing; engines that bind threads to cores would all bind to the first ones.
     return {**common, "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}

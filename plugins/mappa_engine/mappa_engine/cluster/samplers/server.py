@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 import threading
@@ -32,7 +33,11 @@ class SamplerServer:
     results of a model with a part of its weights look plausible.
     """
 
-    def __init__(self, config: SamplerConfig, *, paused: bool) -> None:
+    def __init__(self, config: SamplerConfig, *, paused: bool, gpu_numbers: Sequence[str] = ()) -> None:
+        """`gpu_numbers` are those of an engine that has several GPUs: Ray lets an actor see one of those that it
+        shares."""
+        if gpu_numbers:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_numbers)
         self._config = config
         self._is_complete = True
         self._queue: BucketQueue | None = None
@@ -102,6 +107,7 @@ class SamplerServer:
         """Run one of vLLM's calls of a transfer from GPU to GPU, while paused. Untested on a GPU."""
         if method == START_UPDATE:
             self._is_complete = False
+            self._step_loop.run(self._vllm.discard_partial_load)
         self._step_loop.run(self._gpu_receiver.handle_call, method, arguments)
 
     def finish_load(self) -> ReceivedWeights:

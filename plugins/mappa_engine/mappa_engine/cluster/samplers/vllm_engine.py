@@ -8,14 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from vllm import SamplingParams
 from vllm.config.weight_transfer import WeightTransferConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.inputs.engine import tokens_input
 from vllm.lora.request import LoRARequest
-from vllm.model_executor.model_loader.reload import layerwise
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
@@ -30,6 +28,7 @@ from mappa_engine.cluster.samplers.suspending_scheduler import SuspendingSchedul
 _LORA_LAYERS = ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]
 _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 _SCORE_PREFIX = "score/"
+_WORKER_EXTENSION = "mappa_engine.cluster.samplers.worker_extension.WorkerExtension"
 
 
 class VllmEngine:
@@ -46,7 +45,7 @@ class VllmEngine:
             ) from error
         self._scheduler: SuspendingScheduler = self._engine.engine_core.engine_core.scheduler
         self._vocabulary: int = self._engine.model_config.get_vocab_size()
-        self._untruncated = _use_untruncated_logprobs(self._engine)
+        self._untruncated = all(self._engine.collective_rpc("keep_untruncated_logprobs"))
         self._adapters: dict[str, _Adapter] = {}
         self._staged: dict[str, _Adapter] = {}
         self._retired: list[_Adapter] = []
@@ -173,8 +172,12 @@ class VllmEngine:
         try:
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
         except BaseException:
-            self._engine.apply_model(_discard_partial_reload)
+            self.discard_partial_load()
             raise
+
+    def discard_partial_load(self) -> None:
+        """Discard what a load, or a transfer from GPU to GPU, that broke off left in the workers."""
+        self._engine.collective_rpc("discard_weight_update")
 
     def stage_adapter(self, policy: str, version: int, folder: str) -> None:
         """Load the adapter in `folder`, which must stay until the version is dropped; it is not used for sampling yet.
@@ -234,41 +237,6 @@ class _Adapter:
         self.lora = lora
 
 
-class _UntruncatedLogprobs(nn.Module):
-    """Samples as vLLM does, but returns log-probabilities from before top_k and top_p truncation, as learners compute
-    them."""
-
-    def __init__(self, inner: Any) -> None:
-        super().__init__()
-        inner.logprobs_mode = "raw_logprobs"  # its own log-probabilities are not used
-        self.inner = inner
-
-    def forward(self, logits: Tensor, generators: Any, k: Any, p: Any) -> tuple[Tensor, Tensor]:
-        logprobs = logits.log_softmax(dim=-1, dtype=torch.float32)
-        tokens, _ = self.inner(logits, generators, k, p)
-        return tokens, logprobs
-
-
-def _use_untruncated_logprobs(engine: LLMEngine) -> bool:
-    """Install `_UntruncatedLogprobs` in the engine; returns whether that was possible."""
-    worker: Any = getattr(engine.model_executor, "driver_worker", None)
-    sampler: Any = getattr(getattr(worker, "model_runner", None), "sampler", None)
-    if not hasattr(sampler, "topk_topp_sampler"):
-        return False
-    sampler.topk_topp_sampler = _UntruncatedLogprobs(sampler.topk_topp_sampler)
-    return True
-
-
-def _discard_partial_reload(model: nn.Module) -> None:
-    """Discard what a failed load left in vLLM: the next load would count and load it."""
-    for layer in model.modules():
-        loading = layerwise.get_layerwise_info(layer)
-        if loading.can_load():
-            layerwise._place_kernel_tensors(layer, loading)
-            loading.reset()
-    layerwise.LOADING_LAYERS.clear()
-
-
 def _engine_args(config: SamplerConfig) -> EngineArgs:
     gpu = config.device == "cuda"
     adapters: dict[str, Any] = {}
@@ -304,7 +272,9 @@ def _engine_args(config: SamplerConfig) -> EngineArgs:
         async_scheduling=False,
         disable_log_stats=True,
         weight_transfer_config=WeightTransferConfig(backend=config.transport) if config.transport != "store" else None,
+        worker_extension_cls=_WORKER_EXTENSION,
         **adapters,
+        **({"gpu_memory_utilization": config.memory_share} if gpu else {}),
     )
 
 

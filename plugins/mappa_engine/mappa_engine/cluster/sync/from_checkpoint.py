@@ -45,7 +45,7 @@ class CheckpointWeights:
         """Not supported: routes from checkpoints have no probe."""
         raise NotImplementedError("weights in files compute nothing")
 
-    async def offload(self) -> None:
+    async def offload(self, *, keep_weights: bool = False) -> None:
         """Do nothing: the weights are on no GPU."""
 
     def _tensors(self, policy: str) -> Iterator[NamedTensor]:

@@ -20,8 +20,8 @@ class WeightProvider(Protocol):
     async def sent_record(self, policy: str) -> SentWeights:
         """Return the record of what the last `weights` of the policy sent, once it has ended."""
 
-    async def offload(self) -> None:
-        """Free the GPUs for samplers."""
+    async def offload(self, *, keep_weights: bool = False) -> None:
+        """Free the GPUs for samplers, with `keep_weights` of all but the weights themselves."""
 
     async def logprobs(self, policy: str, sequences: Sequence[Int32]) -> Sequence[Float32]:
         """Compute with the current weights, for each sequence (T,), the log-probabilities (T - 1,) of every token after
@@ -46,6 +46,9 @@ class SamplerEngine(Protocol):
     async def finish_load(self) -> ReceivedWeights:
         """Complete the load, from buckets or from GPU to GPU: drop cached results of older weights, and label tokens
         with the version."""
+
+    async def sleep(self) -> None:
+        """Free the GPU's memory, after `pause`; does nothing where it is free already."""
 
     async def wake(self, tag: str) -> None:
         """Allocate GPU memory again: `weights` before a load, `kv_cache` before any computation."""

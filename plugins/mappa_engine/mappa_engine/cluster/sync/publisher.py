@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
 import structlog
 
-from mappa_core.engine import EngineError, Experience, Receipt
+from mappa_core.engine import EngineError, EngineLost, Experience, Receipt
 from mappa_engine.arrays import Float32, Int32
 from mappa_engine.cluster.actors.deadlines import run_by_deadline
 from mappa_engine.cluster.errors import SyncError
@@ -40,11 +40,28 @@ class WeightRoute:
     transfer: Callable[[str, int], Awaitable[SentWeights]] | None = None
     """Sends a version of the policy from GPU to GPU, to all its engines at once (see `sync.gpu`); None: in buckets."""
     colocated: bool = False
-    """Whether learners and samplers share GPUs in turns: engines then sleep until the next publish."""
+    """Whether learners and samplers share GPUs in turns: engines sleep while learners compute."""
     probe_limit: probe.ProbeLimit | None
     """Limit of the probe; None without a probe, where the sender cannot compute."""
     vocabulary: int
     window: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Delivery:
+    """A version of a route's policy, and the engines that get it."""
+
+    route: WeightRoute
+    engines: Sequence[SamplerEngine]
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loaded:
+    """What was sent, and the learner's side of a probe; None without a probe."""
+
+    sent: SentWeights
+    expected: Sequence[Float32] | None
 
 
 class Publisher:
@@ -54,6 +71,10 @@ class Publisher:
     sent weights, tensor by tensor, and then the log-probabilities of some tokens. Only verified weights are used for
     sampling. A failure is retried once in full; a second one, or `deadline_s`, raises an error. Engines then stay
     paused, and learners may still be sending: neither can be used any more.
+
+    Where learners and samplers share GPUs, these hold the weights of both and nothing else while weights are sent: all
+    policies of a learner group are sent first, then the learners leave, and only then engines take memory for keys and
+    values.
     """
 
     def __init__(self, routes: Sequence[WeightRoute], *, seed: int, deadline_s: float) -> None:
@@ -78,30 +99,37 @@ class Publisher:
         Raises EngineError (SyncError, EngineLost) where weights could not be sent and verified.
         """
         routes = [self._routes[policy] for policy in versions]
-        return await self._publish_by_deadline([(route, route.samplers.engines) for route in routes], versions)
+        return await self._publish_by_deadline(
+            [_Delivery(route, route.samplers.engines, versions[route.policy]) for route in routes]
+        )
 
     async def refresh(self, engine: str, versions: Mapping[str, int]) -> dict[str, Receipt]:
-        """Publish to one restarted engine the weights of every policy of `versions` that it serves."""
-        served = []
+        """Publish to one restarted engine the weights of every policy of `versions` that it serves. On a GPU that
+        learners share there is room for theirs only while all engines sleep, which forget their own: all get them."""
+        served: list[_Delivery] = []
         for route in (self._routes[policy] for policy in versions):
             # Transfers between GPUs reach all engines or none.
             own = [one for one in route.samplers.engines if one.name == engine]
-            served += [(replace(route, transfer=None), own)] if own else []
-        return await self._publish_by_deadline(served, versions)
+            served += [_Delivery(replace(route, transfer=None), own, versions[route.policy])] if own else []
+        if any(one.route.colocated for one in served):
+            shared = [self._routes[policy] for policy in versions if self._routes[policy].colocated]
+            served = [_Delivery(route, route.samplers.engines, versions[route.policy]) for route in shared]
+        return await self._publish_by_deadline(served)
 
-    async def _publish_by_deadline(
-        self, deliveries: Sequence[tuple[WeightRoute, Sequence[SamplerEngine]]], versions: Mapping[str, int]
-    ) -> dict[str, Receipt]:
+    async def _publish_by_deadline(self, deliveries: Sequence[_Delivery]) -> dict[str, Receipt]:
         receipts: dict[str, Receipt] = {}
 
-        async def one_group(deliveries: Sequence[tuple[WeightRoute, Sequence[SamplerEngine]]]) -> None:
+        async def one_group(deliveries: Sequence[_Delivery]) -> None:
             # Policies of one learner group go one after the other: all its ranks must send the same policy at a time.
-            for route, engines in deliveries:
-                receipts[route.policy] = await self._send_with_retry(route, versions[route.policy], engines)
+            for one in deliveries:
+                if not one.route.colocated:
+                    receipts[one.route.policy] = await self._send_with_retry(one)
+            if shared := [one for one in deliveries if one.route.colocated]:
+                receipts.update(await self._take_turns_with_retry(shared))
 
-        groups: dict[int, list[tuple[WeightRoute, Sequence[SamplerEngine]]]] = {}
+        groups: dict[int, list[_Delivery]] = {}
         for delivery in deliveries:
-            groups.setdefault(id(delivery[0].learners), []).append(delivery)
+            groups.setdefault(id(delivery.route.learners), []).append(delivery)
 
         async def all_groups() -> None:
             async with asyncio.TaskGroup() as tasks:
@@ -122,35 +150,69 @@ class Publisher:
                 raise first from first.__cause__
         return receipts
 
-    async def _send_with_retry(self, route: WeightRoute, version: int, engines: Sequence[SamplerEngine]) -> Receipt:
+    async def _send_with_retry(self, one: _Delivery) -> Receipt:
         try:
-            return await self._send_and_verify(route, version, engines)
+            return await self._admit(one, await self._deliver(one))
         except EngineError as error:
-            _log.warning("weights are sent once more", policy=route.policy, version=version, reason=str(error))
-        with self._waiting(f"engines of policy {route.policy!r} to be started again"):
-            await route.samplers.restart_lost()
-        return await self._send_and_verify(route, version, engines)
+            _log.warning("weights are sent once more", policy=one.route.policy, version=one.version, reason=str(error))
+        with self._waiting(f"engines of policy {one.route.policy!r} to be started again"):
+            await one.route.samplers.restart_lost()
+        return await self._admit(one, await self._deliver(one))
 
-    async def _send_and_verify(self, route: WeightRoute, version: int, engines: Sequence[SamplerEngine]) -> Receipt:
-        policy, learners = route.policy, route.learners
+    async def _take_turns_with_retry(self, deliveries: Sequence[_Delivery]) -> dict[str, Receipt]:
+        try:
+            return await self._take_turns(deliveries)
+        except EngineError as error:
+            policies = [one.route.policy for one in deliveries]
+            _log.warning("weights are sent once more", policies=policies, reason=str(error))
+        with self._waiting("engines to be started again on their learners' GPUs"):
+            await self._sleep_all(deliveries)
+            await deliveries[0].route.learners.offload()
+            for one in deliveries:
+                await one.route.samplers.restart_lost()
+        return await self._take_turns(deliveries)
+
+    async def _take_turns(self, deliveries: Sequence[_Delivery]) -> dict[str, Receipt]:
+        """Publish policies whose learners, of one group, and engines share GPUs."""
+        learners = deliveries[0].route.learners
+        await self._sleep_all(deliveries)
+        await self._await("learners to leave but their weights on the GPUs", learners.offload(keep_weights=True))
+        loaded = [await self._deliver(one) for one in deliveries]
+        await self._await("learners to leave the GPUs", learners.offload())
+        receipts = {}
+        for one, own in zip(deliveries, loaded, strict=True):
+            await self._call_each(one, "take memory for keys and values", lambda engine: engine.wake("kv_cache"))
+            receipts[one.route.policy] = await self._admit(one, own)
+        return receipts
+
+    async def _sleep_all(self, deliveries: Sequence[_Delivery]) -> None:
+        """Let all engines sleep; lost ones hold nothing."""
+        for engine in dict.fromkeys(engine for one in deliveries for engine in one.engines):
+            with self._waiting(f"engine {engine.name!r} to sleep"), suppress(EngineLost):
+                await engine.pause()
+                await engine.sleep()
+
+    async def _deliver(self, one: _Delivery) -> _Loaded:
+        """Send the weights to the engines, which load them, and compute the learner's side of a probe meanwhile."""
+        route, policy = one.route, one.route.policy
         if route.transfer is None:
-            sent = await self._send(route, version, engines)
+            sent = await self._send(one)
         else:
-            await self._prepare_engines(route, version, engines)
-            sent = await self._await(f"learners of {policy!r} to send weights", route.transfer(policy, version))
+            await self._prepare_engines(one)
+            sent = await self._await(f"learners of {policy!r} to send weights", route.transfer(policy, one.version))
         check_sent(sent, route.tensors)
-        # The learner computes its side of the probe while the engines load.
         expected, received = await _gather_both(
-            self._expected(route), self._call_each(route, engines, "load", lambda one: one.finish_load())
+            self._expected(route), self._call_each(one, "load", lambda engine: engine.finish_load())
         )
-        for engine, one in zip(engines, received, strict=True):
-            check_received(sent, one, route.tied, engine=engine.name)
-        if route.colocated:
-            await self._await(f"learners of {policy!r} to leave the GPUs", learners.offload())
-            await self._call_each(route, engines, "take memory for keys and values", lambda one: one.wake("kv_cache"))
-        largest = await self._probe(route, version, engines, expected)
-        await self._call_each(route, engines, "go on", lambda one: one.activate(policy, version))
-        return Receipt(version=version, checksum=sent.checksum, probe=largest)
+        for engine, record in zip(one.engines, received, strict=True):
+            check_received(sent, record, route.tied, engine=engine.name)
+        return _Loaded(sent=sent, expected=expected)
+
+    async def _admit(self, one: _Delivery, loaded: _Loaded) -> Receipt:
+        """Verify what the engines loaded by a probe, and let them sample with it."""
+        largest = await self._probe(one, loaded.expected)
+        await self._call_each(one, "go on", lambda engine: engine.activate(one.route.policy, one.version))
+        return Receipt(version=one.version, checksum=loaded.sent.checksum, probe=largest)
 
     async def _expected(self, route: WeightRoute) -> Sequence[Float32] | None:
         """Compute the learner's side of a probe; None without a probe."""
@@ -160,46 +222,46 @@ class Publisher:
         what = f"learners of {route.policy!r} to answer a probe"
         return await self._await(what, route.learners.logprobs(route.policy, sequences))
 
-    async def _probe(
-        self, route: WeightRoute, version: int, engines: Sequence[SamplerEngine], expected: Sequence[Float32] | None
-    ) -> float | None:
+    async def _probe(self, one: _Delivery, expected: Sequence[Float32] | None) -> float | None:
         """Probe all engines; returns the maximum difference, None without a probe. Raises SyncError above the limit."""
+        route, policy, version = one.route, one.route.policy, one.version
         if route.probe_limit is None or expected is None:
             return None
-        policy, sequences = route.policy, self._sequences[route.policy]
+        sequences = self._sequences[policy]
         answers = await self._call_each(
-            route, engines, "answer a probe", lambda one: one.logprobs(policy, version, sequences)
+            one, "answer a probe", lambda engine: engine.logprobs(policy, version, sequences)
         )
-        probes = [probe.compare_logprobs(expected, one) for one in answers]
-        for engine, one in zip(engines, probes, strict=True):
-            probe.check_probe(one, route.probe_limit, policy=policy, version=version, engine=engine.name)
-        return max(one.max_diff for one in probes)
+        probes = [probe.compare_logprobs(expected, answer) for answer in answers]
+        for engine, found in zip(one.engines, probes, strict=True):
+            probe.check_probe(found, route.probe_limit, policy=policy, version=version, engine=engine.name)
+        return max(found.max_diff for found in probes)
 
-    async def _prepare_engines(self, route: WeightRoute, version: int, engines: Sequence[SamplerEngine]) -> None:
+    async def _prepare_engines(self, one: _Delivery) -> None:
         """Pause and wake the engines as needed, and start the load of this version."""
+        route = one.route
         if route.adapter is None:
-            await self._call_each(route, engines, "pause", lambda one: one.pause())
+            await self._call_each(one, "pause", lambda engine: engine.pause())
         if route.colocated:
-            await self._call_each(route, engines, "take memory for weights", lambda one: one.wake("weights"))
+            await self._call_each(one, "take memory for weights", lambda engine: engine.wake("weights"))
         if route.transfer is None:
             await self._call_each(
-                route, engines, "begin", lambda one: one.begin_load(route.policy, version, route.adapter)
+                one, "begin", lambda engine: engine.begin_load(route.policy, one.version, route.adapter)
             )
 
-    async def _send(self, route: WeightRoute, version: int, engines: Sequence[SamplerEngine]) -> SentWeights:
+    async def _send(self, one: _Delivery) -> SentWeights:
         """Send every tensor to every engine; the first bucket is filled while the engines prepare. The learners' stream
         is consumed to its end even when an engine fails: a rank that stops gathering would leave the others waiting."""
-        policy, learners = route.policy, route.learners
+        policy, learners = one.route.policy, one.route.learners
         waits = f"learners of {policy!r} to send weights"
         failure: EngineError | None = None
-        ready = asyncio.ensure_future(self._prepare_engines(route, version, engines))
+        ready = asyncio.ensure_future(self._prepare_engines(one))
         try:
-            buckets = aiter(learners.weights(policy, version))
+            buckets = aiter(learners.weights(policy, one.version))
             while (bucket := await self._await(waits, anext(buckets, None))) is not None:
                 if failure is None:
                     try:
                         await ready
-                        await self._call_each(route, engines, "take weights", partial(_load_bucket, bucket))
+                        await self._call_each(one, "take weights", partial(_load_bucket, bucket))
                     except EngineError as error:
                         failure = error
         finally:
@@ -208,22 +270,17 @@ class Publisher:
             raise failure
         return await self._await(f"learners of {policy!r} to say what they sent", learners.sent_record(policy))
 
-    async def _call_each(
-        self,
-        route: WeightRoute,
-        engines: Sequence[SamplerEngine],
-        what: str,
-        call: Callable[[SamplerEngine], Awaitable[_T]],
-    ) -> list[_T]:
+    async def _call_each(self, one: _Delivery, what: str, call: Callable[[SamplerEngine], Awaitable[_T]]) -> list[_T]:
         """Call all engines at once, wait for all, and raise the first failure as an EngineError."""
-        calls = [self._await(f"engine {one.name!r} to {what} (policy {route.policy!r})", call(one)) for one in engines]
+        policy = one.route.policy
+        calls = [self._await(f"engine {each.name!r} to {what} (policy {policy!r})", call(each)) for each in one.engines]
         results = await asyncio.gather(*calls, return_exceptions=True)
-        for engine, result in zip(engines, results, strict=True):
+        for engine, result in zip(one.engines, results, strict=True):
             if isinstance(result, EngineError):
                 raise result
             if isinstance(result, BaseException):
                 raise SyncError(
-                    f"policy {route.policy!r}, engine {engine.name!r}: it failed to {what}: {result!r}"
+                    f"policy {policy!r}, engine {engine.name!r}: it failed to {what}: {result!r}"
                 ) from result
         return [result for result in results if not isinstance(result, BaseException)]
 

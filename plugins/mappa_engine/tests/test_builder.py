@@ -1,0 +1,77 @@
+"""What a placement becomes: how weights travel, and how much of a GPU each engine asks for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mappa_core.engine import Machine, PolicySpec, TrainSection
+from mappa_core.errors import ConfigError
+from mappa_engine.cluster.builder import ClusterSetup
+from mappa_engine.cluster.placement import ModelShape, Resources, find_placement
+from mappa_engine.options import ClusterOptions
+
+GB = 10**9
+SHAPE = ModelShape(
+    model="1.5b", parameters=1_540_000_000, layers=28, hidden=1536, intermediate=8960, heads=12, kv_heads=2,
+    head_dim=128, vocabulary=151_936, window=32_768, tied=True, largest=151_936 * 1536, linears=(("q_proj", 3072),),
+)  # fmt: skip
+TEAM = tuple(PolicySpec(name=name, model="1.5b") for name in ("solver", "coder", "verifier"))
+ROOM = {"max_model_len": 8192, "kv_cache_mb": 4096, "gradient_checkpointing": True, "zero": 2, "samplers": 1}
+
+
+def setup(gpus: int, gb: int = 141, policies=TEAM, **options) -> ClusterSetup:
+    chosen = ClusterOptions(**{**ROOM, **options})
+    nodes = (Machine(host="n0", cpus=16, gpus=gpus, gpu_bytes=gb * GB if gpus else 0),)
+    placement = find_placement(policies, {"1.5b": SHAPE}, Resources(nodes=nodes), chosen, micro_tokens=4096)
+    return ClusterSetup(
+        specs={one.name: one for one in policies},
+        readings={},
+        weight_names={},
+        shapes={"1.5b": SHAPE},
+        placement=placement,
+        options=placement.options,
+        train=TrainSection(),
+        seed=0,
+    )
+
+
+def test_weights_take_the_shortest_way_that_there_is():
+    assert setup(0).transport == "store"
+    assert setup(8).transport == "ipc"
+    assert setup(8, placement="separate").transport == "nccl"
+
+
+def test_engines_that_get_weights_on_their_own_gpu_are_where_learners_are():
+    fewer = setup(8, learner_ranks=4, samplers=2)
+    (group,) = fewer.placement.groups
+    assert {slot for pool in fewer.placement.pools for engine in pool.engines for slot in engine} <= set(group.slots)
+
+
+def test_the_pieces_of_an_engine_need_a_way_from_gpu_to_gpu():
+    with pytest.raises(ConfigError, match=r"tensor_parallel=2: weights reach the pieces of an engine from GPU to GPU"):
+        setup(8, transport="store", tensor_parallel=2).check_transport()
+    setup(8, tensor_parallel=2).check_transport()
+
+
+def test_engines_of_one_gpu_ask_for_no_more_than_there_is():
+    one = setup(1)
+    shares = [one.memory_share(pool, 0) for pool in one.placement.pools]
+    assert len(shares) == 3
+    # Weights, keys and values, and the workspace, by hand; the context is taken before vLLM looks.
+    assert shares[0] == pytest.approx((2 * 1_540_000_000 + (4096 << 20) + 3 * GB) / (141 * GB))
+    assert sum(shares) < 1.0
+    assert setup(0).memory_share(setup(0).placement.pools[0], 0) == 1.0
+
+
+def test_pools_with_names_that_begin_alike_are_told_apart():
+    small = replace(SHAPE, parameters=500_000_000)
+    policies = (PolicySpec(name="solver", model="1.5b"), PolicySpec(name="solver2", model="small"))
+    options = ClusterOptions(**{**ROOM, "samplers": 2})
+    nodes = (Machine(host="n0", cpus=16, gpus=2, gpu_bytes=141 * GB),)
+    shapes = {"1.5b": SHAPE, "small": small}
+    placement = find_placement(policies, shapes, Resources(nodes=nodes), options, micro_tokens=4096)
+    both = replace(setup(1), placement=placement, shapes=shapes)
+    large, little = ({both.memory_share(pool, engine[0]) for engine in pool.engines} for pool in placement.pools)
+    assert len(large) == len(little) == 1 and min(large) > max(little)
