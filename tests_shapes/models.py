@@ -1,7 +1,7 @@
 """Models of published shapes with random weights: everything as published except width and depth.
 
-Vocabulary, size of heads, positions, ends of answers, the tied or untied output head, and how all is stored are as in the
-published files. Tokenizer and chat template are our own, of the same size and form.
+Vocabulary, size of heads, positions, ends of answers, the tied or untied output head and how all is stored are those of
+the published files. Tokenizer and chat template are our own, of the same size and form.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast, logging
+from transformers import AutoConfig, AutoModelForCausalLM, logging
 
 BYTE_PAIRS = 151_643
 """Tokens of the byte-level BPE of all four; control tokens follow."""
@@ -96,6 +96,7 @@ class PublishedShape:
     special: Mapping[str, str]
     """Tokens of special use: bos_token, eos_token, pad_token."""
     template: str
+    tokenizer_class: str = "Qwen2Tokenizer"
     head_is_stored: bool = False
     """Whether the file of a tied model holds its head as well."""
     files: int = 1
@@ -164,6 +165,7 @@ DEEPSEEK_DISTILL_1_5B = PublishedShape(
         "pad_token": "<｜end▁of▁sentence｜>",
     },
     template=_DISTILLED,
+    tokenizer_class="LlamaTokenizerFast",
 )  # fmt: skip
 SHAPES = (QWEN3_0_6B, QWEN2_5_1_5B, QWEN3_4B_THINKING, DEEPSEEK_DISTILL_1_5B)
 
@@ -181,7 +183,7 @@ def write_full_model(folder: Path, shape: PublishedShape, *, seed: int = 0) -> s
 def _write(folder: Path, shape: PublishedShape, sizes: Mapping[str, int], seed: int) -> str:
     logging.disable_progress_bar()
     folder.mkdir(parents=True)
-    _tokenizer(shape).save_pretrained(folder)
+    _write_tokenizer(folder, shape)
     config = {**shape.config, **sizes}
     _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", shape.generation)
@@ -217,8 +219,8 @@ def stored_names(folder: Path) -> set[str]:
     return {name for path in folder.glob("*.safetensors") for name in load_file(path)}
 
 
-def _tokenizer(shape: PublishedShape) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of the published number of tokens: every two bytes are a pair, then two and one."""
+def _write_tokenizer(folder: Path, shape: PublishedShape) -> None:
+    """Write a byte-level BPE of the published number of tokens: every two bytes are a pair, then two and one."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     pairs = chain(product(alphabet, alphabet), product(map("".join, product(alphabet, alphabet)), alphabet))
     merges = list(islice(pairs, BYTE_PAIRS - len(alphabet)))
@@ -232,12 +234,10 @@ def _tokenizer(shape: PublishedShape) -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     control = [one for one in shape.control_tokens if one.startswith(("<|", "<｜"))]
     tokenizer.add_tokens([AddedToken(one, special=one in control, normalized=False) for one in shape.control_tokens])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        chat_template=shape.template,
-        model_max_length=shape.config["max_position_embeddings"],
-        **shape.special,
-    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    window = shape.config["max_position_embeddings"]
+    settings = {"tokenizer_class": shape.tokenizer_class, "model_max_length": window, "chat_template": shape.template}
+    _write_json(folder / "tokenizer_config.json", settings | dict(shape.special))
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
