@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from mappa_engine.adapters import Adapters
 from mappa_engine.learning.batching import BatchLayout, MicroBatch
@@ -39,11 +38,12 @@ class FrozenModel:
         )
         # Dropout would make the learner's log-probabilities differ from the sampler's.
         self.model: Any = model.eval().requires_grad_(False)
-        check_model(model, layout, model_name=model_name)
         self.model_name = model_name
         self.device = device
-        self.adapters = Adapters(model, model_name=place)
         self._stays_on_device = False
+        with self.on_device():  # where it is going to compute: on the host it would take minutes
+            check_model(model, layout, model_name=model_name)
+        self.adapters = Adapters(model, model_name=place)
 
     def trainable_copy(self) -> Any:
         """Return a trainable copy for a policy, on the host."""
@@ -82,12 +82,3 @@ def new_value_head(model: Any) -> torch.nn.Linear:
     torch.nn.init.zeros_(head.weight)
     torch.nn.init.zeros_(head.bias)
     return head
-
-
-def enable_activation_checkpointing(model: Any) -> None:
-    """Recompute activations in the backward pass."""
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    for layer in model.modules():
-        # transformers does so in training mode only, and training mode of the model would turn dropout on.
-        if isinstance(layer, GradientCheckpointingLayer):
-            layer.training = True

@@ -18,7 +18,7 @@ from mappa_engine.checkpoint import VALUE_HEAD_PREFIX, load_start_weights
 from mappa_engine.cluster.learners import checkpoint_io
 from mappa_engine.cluster.learners.adapter_learner import AdapterLearner
 from mappa_engine.cluster.learners.deepspeed_config import deepspeed_config
-from mappa_engine.cluster.learners.frozen_model import FrozenModel, enable_activation_checkpointing, new_value_head
+from mappa_engine.cluster.learners.frozen_model import FrozenModel, new_value_head
 from mappa_engine.cluster.learners.presence import Presence
 from mappa_engine.cluster.learners.process_group import (
     Rendezvous,
@@ -31,6 +31,7 @@ from mappa_engine.cluster.sync.buckets import Bucket
 from mappa_engine.cluster.sync.sender import BucketSender, order_for_sending
 from mappa_engine.cluster.sync.transfer_records import SentWeights
 from mappa_engine.float32 import forbid_tf32
+from mappa_engine.learning.activation_checkpointing import enable_activation_checkpointing
 from mappa_engine.learning.batching import BatchLayout, MicroBatch, pad_right
 from mappa_engine.learning.logprob_model import LogprobModel
 from mappa_engine.learning.scoring import TokenScores, score_policy
