@@ -42,9 +42,6 @@ def read_who_and_when(documents: Sequence[Document], mapping: LogMapping) -> lis
     """Read a rollout from each line. Raises InputError, naming line and key."""
     mapping = mapping.with_defaults(
         messages="history",
-        prompt="question",
-        truth="ground_truth",
-        task_id="question_ID",
         guilty_agent="mistake_agent",
         guilty_step="mistake_step",
         guilt_reason="mistake_reason",
@@ -85,16 +82,20 @@ def _unique(logs: list[LoggedTrajectory]) -> list[LoggedTrajectory]:
 
 def _read_failure(document: Document, mapping: LogMapping) -> LoggedTrajectory:
     line = document.row
+    own = {"prompt": "question", "task_id": "question_ID"}
+    mapping = mapping.with_defaults(**{name: key for name, key in own.items() if line.get(key) not in (None, "")})
     history = lookup(line, mapping.messages)
     named = isinstance(history, list) and any(isinstance(one, Mapping) and "name" in one for one in history)
     log = read_conversation(line, mapping.with_defaults(agent_from="name" if named else "role"))
     run = line.get("source") or f"{document.file.parent.name}/{document.file.name}"
     run = str(run) if line.get("source") or document.place == str(document.file) else document.place
-    known = {"source", "system_prompt", "is_correct", "is_corrected", *_heads(mapping)}
+    known = {"source", "system_prompt", "ground_truth", "is_correct", "is_corrected", *_heads(mapping)}
+    stratum = log.task.stratum if mapping.stratum else run.rpartition("/")[0] or "all"
+    reference = log.task.reference if mapping.truth else _read_target(line.get("ground_truth"))
     return replace(
         log,
         run=run,
-        task=replace(log.task, stratum=log.task.stratum if mapping.stratum else run.rpartition("/")[0] or "all"),
+        task=replace(log.task, stratum=stratum, reference=reference),
         acts=tuple(_with_own_prompt(act, line.get("system_prompt")) for act in log.acts),
         outcome=log.outcome or ({"correct": 0.0} if line.get("is_correct", line.get("is_corrected")) is False else {}),
         unread=(*log.unread, *(key for key in line if key not in known)),
