@@ -7,6 +7,8 @@ from mappa_core.calls.options import Price as Price
 from mappa_core.calls.spend_ledger import Ledger as Ledger
 from mappa_core.cli.announce import announce_providers as announce_providers
 from mappa_core.cli.announce import announce_sandboxes as announce_sandboxes
+from mappa_core.cli.console import Console as Console
+from mappa_core.cli.console import echo as echo
 from mappa_core.cli.main import blocked_plugins as blocked_plugins
 from mappa_core.cli.options import ConfigArguments as ConfigArguments
 from mappa_core.cli.options import load_registry as load_registry
@@ -22,6 +24,8 @@ from mappa_core.cli.result_tables import selection_sentence as selection_sentenc
 from mappa_core.cli.result_tables import show_evaluation as show_evaluation
 from mappa_core.cli.result_tables import show_warnings as show_warnings
 from mappa_core.cli.runs import show_trajectory as show_trajectory
+from mappa_core.coaching.calibration import Calibration as Calibration
+from mappa_core.coaching.calibration import calibration_features as calibration_features
 from mappa_core.coaching.options import LLMCoachOptions as LLMCoachOptions
 from mappa_core.coaching.prompt import PromptBuilder as PromptBuilder
 from mappa_core.coaching.token_budget import estimate_tokens as estimate_tokens
@@ -41,9 +45,17 @@ from mappa_core.config.yaml_io import parse_yaml as parse_yaml
 from mappa_core.evaluation.standalone import evaluate_standalone as evaluate_standalone
 from mappa_core.plugins import Registry as Registry
 from mappa_core.plugins import did_you_mean as did_you_mean
+from mappa_core.rollout.collector import RolloutCollector as RolloutCollector
 from mappa_core.rollout.counterfactual import max_actions_after as max_actions_after
 from mappa_core.rollout.counterfactual import rollouts_per_action as rollouts_per_action
+from mappa_core.rollout.replay import Replay as Replay
+from mappa_core.rollout.team import Job as Job
 from mappa_core.rollout.team import NamedCoach as NamedCoach
+from mappa_core.rollout.team import Replacement as Replacement
+from mappa_core.session.builder import Session as Session
+from mappa_core.session.builder import find_problems as find_problems
+from mappa_core.session.builder import open_session as open_session
+from mappa_core.session.builder import overridden_settings as overridden_settings
 from mappa_core.session.credit import build_estimator as build_estimator
 from mappa_core.session.credit import build_experience_builder as build_experience_builder
 from mappa_core.session.policies import assign_policies as assign_policies

@@ -3,7 +3,6 @@ neither recursion nor arithmetic nor encoding. Standard library only."""
 
 import json
 import re
-from collections.abc import Callable
 from functools import partial
 from math import isfinite
 from typing import Any
@@ -15,13 +14,13 @@ MAX_DIGITS = 100
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def parse_untrusted_json(text: str, make_object: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """Parse `text`; `make_object` makes an object of its pairs. Raises ValueError, which quotes nothing, for text that
-    is no JSON, exceeds a limit, or holds half a character (an unpaired surrogate)."""
+def parse_untrusted_json(text: str) -> Any:
+    """Parse `text`. Raises ValueError, which quotes nothing, for what is no JSON, exceeds a limit, has a key twice in
+    one object, or holds half a character (an unpaired surrogate)."""
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"it is longer than {MAX_CHARACTERS} characters")
     whole, real = partial(_number, int), partial(_number, float)
-    decoder = json.JSONDecoder(object_pairs_hook=make_object, parse_int=whole, parse_float=real, parse_constant=real)
+    decoder = json.JSONDecoder(object_pairs_hook=_object, parse_int=whole, parse_float=real, parse_constant=real)
     try:
         value = decoder.decode(text)
     except json.JSONDecodeError as error:
@@ -38,6 +37,12 @@ def parse_untrusted_json(text: str, make_object: Callable[[list[tuple[str, Any]]
     if level:
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
     return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a key occurs twice in it")
+    return found
 
 
 def _number(kind: type[int | float], digits: str) -> int | float:

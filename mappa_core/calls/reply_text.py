@@ -20,15 +20,6 @@ def split_reasoning(text: str) -> tuple[str | None, str]:
     return (None, text) if reasoning is None else (reasoning[1].strip("\n"), text[reasoning.end() :])
 
 
-class AmbiguousObject(dict[str, Any]):
-    """A JSON object with a duplicate key."""
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    return found if len(found) == len(pairs) else AmbiguousObject(found)
-
-
 _FENCE = re.compile(r"(`{3,})(?:json)?[ \t\r]*\n(.*)\n\1", re.DOTALL | re.IGNORECASE)
 
 
@@ -49,4 +40,4 @@ def _decode(text: str) -> Any:
     text = fenced[2] if fenced else text
     if not text.strip():
         raise ValueError("it is empty")
-    return parse_untrusted_json(text, _object)
+    return parse_untrusted_json(text)

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from mappa_core.calls.errors import one_line
 from mappa_core.errors import ConfigError
+from mappa_core.redaction import keep_secret
 
 
 class Secret:
@@ -19,6 +20,7 @@ class Secret:
     def __init__(self, value: str, name: str) -> None:
         if not value:
             raise ValueError(f"{name} has no value")
+        keep_secret(name, value)
         self._value = value
         self._name = name
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from mappa_core.cli.console import Console
     from mappa_core.protocols import Provider
     from mappa_core.records import Sandbox
     from mappa_core.rollout.counterfactual import CounterfactualBound

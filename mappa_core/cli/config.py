@@ -32,8 +32,9 @@ def command(arguments: ConfigArguments, as_json: bool) -> None:
 
 
 def _show(text: str) -> None:
-    from rich.console import Console
     from rich.syntax import Syntax
+
+    from mappa_core.cli.console import Console
 
     console = Console()
     if console.is_terminal:

@@ -44,9 +44,8 @@ def command(
     Of K samples of a task: --pass-at, that any is right; --avg-at, their mean; --majority-at, that the most frequent
     answer is right. Fair counts a trajectory that the team did not finish as wrong, raw leaves it out.
     """
-    from rich.console import Console
-
     from mappa_core.cli.announce import announce_providers, announce_sandboxes
+    from mappa_core.cli.console import Console
     from mappa_core.cli.progress import rollout_bar
     from mappa_core.cli.result_tables import show_evaluation
     from mappa_core.evaluation.standalone import evaluate_standalone

@@ -13,8 +13,9 @@ import importlib
 import signal
 import sys
 import threading
+import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint
 from typing import Any, cast
@@ -22,8 +23,11 @@ from typing import Any, cast
 import click
 import structlog
 from click.shell_completion import CompletionItem
+from structlog.dev import ConsoleRenderer, plain_traceback
+from structlog.processors import format_exc_info
 
 from mappa_core.errors import GuardStop, InputError
+from mappa_core.redaction import clean, keep_environment, redact
 
 # In the order of `--help`; each is `command` in the module of that name. Those of other packages are entry points.
 CORE_COMMANDS = ("train", "eval", "runs", "config", "plugins", "new", "doctor", "completion")
@@ -77,7 +81,14 @@ def cli(block: Sequence[str]) -> None:
     """Train teams of LLM agents on a coach's verdict of every single action."""
     # Standard output is for results, which scripts may read; standard error is looked up anew for every line.
     warnings.showwarning = _print_warning
-    structlog.configure(logger_factory=lambda *names: structlog.PrintLogger(sys.stderr))
+    keep_environment()
+    sys.excepthook = lambda *error: sys.stderr.write(redact("".join(traceback.format_exception(*error))))
+    renderer = ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain_traceback)
+    structlog.reset_defaults()
+    structlog.configure(
+        processors=[*structlog.get_config()["processors"][:-1], format_exc_info, _clean_event, renderer],
+        logger_factory=lambda *names: structlog.PrintLogger(sys.stderr),
+    )
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -108,9 +119,15 @@ def _print_warning(message: Warning | str, category: type[Warning], *where: Any,
         sys.stderr.write(warnings.formatwarning(message, category, *where[:2]))
 
 
+def _clean_event(logger: Any, method: str, event: Mapping[str, Any]) -> Mapping[str, Any]:
+    shown = {key: one if isinstance(one, str) else repr(one) for key, one in event.items()}
+    return {key: event[key] if clean(text) == text else clean(text) for key, text in shown.items()}
+
+
 def _print_error(title: str, message: str) -> None:
-    from rich.console import Console
     from rich.text import Text
+
+    from mappa_core.cli.console import Console
 
     console = Console(stderr=True)
     text = Text.assemble((f"{title}: " if message else title, "bold red"), message)

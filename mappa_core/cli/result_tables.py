@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from mappa_core.cli.console import Console
 from mappa_core.cli.progress import columns_table, evaluation_line, format_share
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.runs.rows import RaisedWarning

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 
+from mappa_core.cli.console import Console
 from mappa_core.cli.progress import agents_table, describe_tool_faults, format_or_dash, format_problem_count
 from mappa_core.cli.result_tables import gains_table, selection_sentence, show_warnings
 from mappa_core.runs.reader import RunReader

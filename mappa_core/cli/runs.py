@@ -7,10 +7,10 @@ from itertools import islice
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from mappa_core.cli.console import Console
 from mappa_core.cli.progress import format_share
 from mappa_core.errors import RunError
 from mappa_core.records import NOBODY, Step, ToolResult, Trajectory, Verdict

@@ -20,9 +20,8 @@ from mappa_core.plugins import Registry
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end and nothing else.")
 def command(arguments: ConfigArguments, resume: Path | None, dry_run: bool, quiet: bool, as_json: bool) -> None:
     """Train a team of agents on a coach's verdict of every action."""
-    from rich.console import Console
-
     from mappa_core.cli import progress, run_result
+    from mappa_core.cli.console import Console
     from mappa_core.training.run import Run
 
     registry = load_registry()

@@ -9,6 +9,8 @@ import re
 import secrets
 from functools import lru_cache
 
+from mappa_core.redaction import UNSEEN
+
 LINE_PREFIX = "| "
 MAX_NAME_LENGTH = 200  # Longer names are cut in the middle.
 
@@ -24,9 +26,7 @@ _INVISIBLE = rf"(?:[^\w!-/:-@\[-`{{-~\n{_LEFTS}]|[\u115f\u1160\u3164\uffa0])"
 _BRACKET_RUN = re.compile(rf"[{_LEFTS}](?:{_INVISIBLE}*[{_LEFTS}])*")
 
 _LINE_END = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
-# Controls, unpaired surrogates, bidirectional controls, and invisible characters.
-_UNSEEN = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\U000e0000-\U000e0fff]")
-_UNUSUAL = re.compile("|".join((_LINE_END.pattern, _UNSEEN.pattern, f"[{_LEFTS[1:]}]")))
+_UNUSUAL = re.compile("|".join((_LINE_END.pattern, UNSEEN.pattern, f"[{_LEFTS[1:]}]")))
 _ASCII = bytes(range(128))
 _ASCII_CONTROLS = bytes({*range(32), 127} - {9, 10})
 _NOT_NAME = re.compile(r"[^\w ./+@=-]|[\r\n\t]")
@@ -42,7 +42,7 @@ def neutralize(text: str) -> str:
     become line feeds; control characters, unpaired surrogates and invisible ones become their Python escape (`\\x1b`);
     in a run of opening angle brackets, in any script, that counts three or more, each becomes as many round ones."""
     if not _is_plain(text):
-        text = _UNSEEN.sub(_escape, _LINE_END.sub("\n", text))
+        text = UNSEEN.sub(_escape, _LINE_END.sub("\n", text))
     elif text.count("<") < 3:
         return text
     return _BRACKET_RUN.sub(_make_round, text)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from mappa_core.calls.reply_text import AmbiguousObject, parse_json
+from mappa_core.calls.reply_text import parse_json
 from mappa_core.errors import CoachError
 from mappa_core.records import MAX_SCORE, NOBODY, Verdict
 
@@ -123,8 +123,6 @@ def _or_null(schema: Mapping[str, Any], description: str) -> dict[str, Any]:
 def _check_object(value: Any, keys: tuple[str, ...]) -> None:
     if not isinstance(value, dict):
         raise BadReply(f"there must be a JSON object with the keys {', '.join(keys)}")
-    if isinstance(value, AmbiguousObject):
-        raise BadReply("a key occurs twice")
     if missing := [key for key in keys if key not in value]:
         raise BadReply(f"the key `{missing[0]}` is missing")
     if len(value) > len(keys):

@@ -13,6 +13,7 @@ import structlog
 
 from mappa_core.errors import MappaError, RolloutError, WorkflowError
 from mappa_core.records import Failure, Trajectory
+from mappa_core.redaction import format_error, redact
 from mappa_core.rollout.replay import Replay
 from mappa_core.rollout.stage import LiveStage
 from mappa_core.rollout.team import Job, Recorder, Team
@@ -114,13 +115,13 @@ class RolloutCollector:
         try:
             await self._team.workflow.run(stage)
         except RolloutError as error:
-            return Failure(kind=type(error).__name__, message=str(error), where=job.id)
+            return Failure(kind=type(error).__name__, message=redact(str(error)), where=job.id)
         except MappaError:
             raise
-        except Exception as error:
-            log.exception("workflow.raised", trajectory=job.id)
+        except Exception as error:  # noqa: BLE001 - the boundary of workflows
+            log.error("workflow.raised", trajectory=job.id, exception=format_error(error))
             kind = f"{WorkflowError.__name__}:{type(error).__name__}"
-            return Failure(kind=kind, message=str(error), where=job.id)
+            return Failure(kind=kind, message=redact(str(error)), where=job.id)
         return None
 
 

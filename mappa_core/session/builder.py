@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,10 +11,11 @@ from typing import Any
 from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.coaching.bias import BiasCorrectedCoach
-from mappa_core.config.compose import ComposedConfig
-from mappa_core.config.schema import RunConfig
+from mappa_core.config.compose import ComposedConfig, iter_choices
+from mappa_core.config.layers import DEFAULT_ORIGIN
+from mappa_core.config.schema import AgentSection, RunConfig
 from mappa_core.credit.build_experience import ExperienceBuilder
-from mappa_core.errors import ConfigError, TaskError
+from mappa_core.errors import ConfigError, InputError, TaskError
 from mappa_core.plugins import Registry
 from mappa_core.protocols import (
     Coach,
@@ -29,6 +30,7 @@ from mappa_core.protocols import (
     Workflow,
 )
 from mappa_core.records import Sampling, Sandbox, Task
+from mappa_core.redaction import keep_environment
 from mappa_core.rollout.team import Team
 from mappa_core.session.api_only_engine import ApiOnlyEngine
 from mappa_core.session.coaches import RunCoaches, build_coaches
@@ -130,9 +132,29 @@ async def open_session(
 
     Raises ConfigError, PluginError or ModelError before anything is written.
     """
+    keep_environment()
     async with AsyncExitStack() as stack:
         builder = _SessionBuilder(composed.config, registry, stack, fresh=fresh)
         yield await builder.session(learning=learning, coach=coach)
+
+
+def find_problems(composed: ComposedConfig, registry: Registry) -> list[str]:
+    """Try every offer of a config, its tasks and its engine's plan apart; return each reason why no run can start."""
+    config, problems = composed.config, list[str]()
+    # A loss imports the libraries of its engine, and lacks nothing else.
+    for key, kind, choice in (one for one in iter_choices(config) if one[1] != "losses"):
+        try:
+            offer = registry.build(kind, str(choice.use), choice.options)
+            if kind == "tasks":
+                problems += [f"tasks: no {one} tasks" for one in ("train", config.eval.split) if not offer.load(one)]
+            elif kind == "engines" and hasattr(offer, "plan"):
+                agents = tuple(registry.build("workflows", config.workflow.use, config.workflow.options).agents)
+                if specs := build_policy_specs(config, policies_with_weights(config, agents)):
+                    plan = offer.plan(specs, config.train, rows=config.sampling.concurrency, machines=())
+                    problems += plan.details.get("problems", ())
+        except InputError as error:
+            problems.append(f"{key}: {error}")
+    return problems
 
 
 class _SessionBuilder:
@@ -164,20 +186,10 @@ class _SessionBuilder:
         toolset = await open_tools(config, registry, self._stack)
         team, engine, specs = await self._team(workflow, coaches, toolset, learning)
         return Session(
-            config=config,
-            workflow=workflow,
-            source=source,
-            engine=engine,
-            team=team,
-            sandboxes=toolset.sandboxes,
-            policies=specs,
-            coaches=coaches.coaches,
-            experience_builder=experience_builder,
-            default_actions=default_actions,
-            estimator=estimator,
-            loss=loss,
-            trackers=trackers,
-        )
+            config=config, workflow=workflow, source=source, engine=engine, team=team, sandboxes=toolset.sandboxes,
+            policies=specs, coaches=coaches.coaches, experience_builder=experience_builder,
+            default_actions=default_actions, estimator=estimator, loss=loss, trackers=trackers,
+        )  # fmt: skip
 
     async def _team(
         self, workflow: Workflow, coaches: RunCoaches, toolset: Toolset, learning: bool
@@ -259,6 +271,15 @@ def _check_agents(config: RunConfig, agents: Sequence[str]) -> None:
                 )
 
 
+def overridden_settings(composed: ComposedConfig, agents: Sequence[str]) -> Iterator[str]:
+    """Describe settings of the user, beyond the recipe's, that no agent follows because each has one of its own."""
+    for name in ("max_tokens", "temperature"):
+        given, own = (composed.origins.get(f"{key}.{name}", "") for key in ("sampling", f"agents.{agents[0]}"))
+        values = [getattr(composed.config.agents.get(agent), name, None) for agent in agents]
+        if not given.startswith((DEFAULT_ORIGIN, "recipe ")) and None not in values:
+            yield f"sampling.{name} ({given}) has no effect: every agent has an agents.AGENT.{name} of its own ({own})"
+
+
 def _check_staleness(engine: Engine) -> None:
     staleness, share = engine.max_staleness, engine.straggler_share
     if staleness < 0:
@@ -288,10 +309,7 @@ def check_prices(config: RunConfig, providers: Iterable[Provider]) -> None:
 
 
 def _sampling(config: RunConfig, agent: str) -> Sampling:
-    common, own = config.sampling, config.agents.get(agent)
-    temperature, max_tokens = common.temperature, common.max_tokens
-    if own is not None and own.temperature is not None:
-        temperature = own.temperature
-    if own is not None and own.max_tokens is not None:
-        max_tokens = own.max_tokens
+    common, own = config.sampling, config.agents.get(agent, AgentSection())
+    temperature = common.temperature if own.temperature is None else own.temperature
+    max_tokens = common.max_tokens if own.max_tokens is None else own.max_tokens
     return Sampling(temperature=temperature, top_p=common.top_p, top_k=common.top_k, max_tokens=max_tokens)

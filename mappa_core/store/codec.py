@@ -27,6 +27,8 @@ from typing import Any, TypeVar, get_args
 import msgspec
 import numpy as np
 
+from mappa_core.redaction import redact
+
 T = TypeVar("T")
 StoreBlob = Callable[[str, bytes], None]
 """Stores a blob at an address."""
@@ -54,6 +56,11 @@ def from_json(kind: type[T], data: bytes | str) -> T:
     return unpack(kind, data, _no_blobs)
 
 
+def redact_record(value: T) -> T:
+    """Return a record without keys, as it is stored."""
+    return from_json(type(value), to_json(value))
+
+
 def pack(value: Any, keep: StoreBlob) -> bytes:
     """Encode a record as a short JSON text; `keep` stores the blobs that the text refers to."""
     return msgspec.json.encode(_Packer(keep).tree(value))
@@ -73,6 +80,7 @@ class _Packer:
     def tree(self, value: Any) -> Any:
         kind = type(value)
         if kind is str:
+            value = redact(value)
             short = len(value) <= INLINE_TEXT and value.isascii()
             return value if short and value[:1] != "@" else self.text(value)
         if value is None or kind is int or kind is bool:

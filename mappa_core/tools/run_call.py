@@ -27,11 +27,13 @@ a fault of the tool, for which no agent is scored. A tool that writes into `work
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from mappa_core.errors import ToolError
 from mappa_core.protocols import Tool, Workspace
 from mappa_core.records import ToolCall, ToolLimits, ToolResult
+from mappa_core.redaction import redact
 from mappa_core.tools.truncate import cut_middle
 
 
@@ -51,10 +53,10 @@ async def run_call(
     except ToolError:
         raise
     except Exception as error:  # the boundary of tools
-        raise ToolError(f"the tool {call.name!r} raised {type(error).__name__}: {error}") from error
+        raise ToolError(redact(f"the tool {call.name!r} raised {type(error).__name__}: {error}")) from error
     if not isinstance(result, ToolResult):
         raise ToolError(f"the tool {call.name!r} returned {type(result).__name__}, not a ToolResult")
-    return result
+    return replace(result, stdout=redact(result.stdout), stderr=redact(result.stderr))
 
 
 def _problem(call: ToolCall, tools: Mapping[str, Tool]) -> str | None:

@@ -13,7 +13,9 @@ import structlog
 
 from mappa_core.protocols import Ending, TrackedRun, Tracker
 from mappa_core.records import Step, Task, Trajectory, Verdict
+from mappa_core.redaction import format_error, redact
 from mappa_core.rollout.team import Recorder
+from mappa_core.store.codec import redact_record
 
 log = structlog.get_logger()
 
@@ -128,13 +130,14 @@ class _TrackerThread:
     def _call(self, call: str, what: tuple[Any, ...]) -> bool:
         """Call a method of the tracker; return whether it succeeded. No exception gets past this point."""
         try:
-            getattr(self._tracker, call)(*what)
+            records = (redact_record(one) if isinstance(one, Step | Verdict | Trajectory) else one for one in what)
+            getattr(self._tracker, call)(*records)
         # Also SystemExit and KeyboardInterrupt: the thread belongs to the tracker alone.
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001
             self._failures += 1
             if self._error is None:
-                self._error = f"{call}: {type(error).__name__}: {error}"
-                log.exception("tracker.failed", tracker=self._name, call=call)
+                self._error = redact(f"{call}: {type(error).__name__}: {error}")
+                log.error("tracker.failed", tracker=self._name, call=call, exception=format_error(error))
             return False
         return True
 

@@ -76,7 +76,7 @@ NO_JSON = "it is no JSON: "
 TOO_LARGE = "it holds a number that is not finite, or too large or too long"
 HALF = "it holds half a character (an unpaired surrogate)"
 NO_OBJECT = "there must be a JSON object with the keys reasoning, blame, score"
-TWICE = "a key occurs twice"
+TWICE = "a key occurs twice in it"
 FURTHER = "there is a key that was not asked for; the keys are reasoning, blame, score"
 SCORE = "`score` must be a number from 0 to 10, or null where the action cannot be judged"
 REASONING = "`reasoning` must be text that is not empty"
@@ -217,10 +217,6 @@ SOME_FIT = {
         actions(entry(1, sure=True), entry(2), entry(3)),
         ["action 1: there is a key that was not asked for; the keys are action, reasoning, blame, score", 5, 5],
     ),
-    "a key twice": (
-        actions(entry(1), entry(2), entry(3)).replace('{"action": 3', '{"score": 9, "action": 3'),
-        [5, 5, f"action 3: {TWICE}"],
-    ),
 }
 
 
@@ -244,6 +240,10 @@ WHOLE = {
     "a key beside": ('{"actions": [], "overall": 9}', "there is a key that was not asked for; the keys are actions"),
     "two lists": ('{"actions": [], "actions": []}', TWICE),
     "one judgement for all": (GOOD, "the key `actions` is missing"),
+    "a key twice": (
+        actions(entry(1), entry(2), entry(3)).replace('{"action": 3', '{"score": 9, "action": 3'),
+        TWICE,
+    ),
     "NaN": (actions(entry(1, float("nan")), entry(2), entry(3)), TOO_LARGE),
 }
 

@@ -45,6 +45,7 @@ def test_what_json_can_hold_comes_back(value, ascii_only):
         (nested(100_000), f"it is nested deeper than {MAX_DEPTH} levels"),
         ("[" * 1_000_000, f"it is nested deeper than {MAX_DEPTH} levels"),
         ('{"a":' * 1_000_000, f"it is nested deeper than {MAX_DEPTH} levels"),
+        ('[{"a": 1, "a": 1}]', "a key occurs twice in it"),
         ('["\\ud800"]', "it holds half a character (an unpaired surrogate)"),
         ('{"\\udfff": 1}', "it holds half a character (an unpaired surrogate)"),
         ('"' + "x" * MAX_CHARACTERS + '"', f"it is longer than {MAX_CHARACTERS} characters"),

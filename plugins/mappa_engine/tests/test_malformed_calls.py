@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mappa_core import Message, Role, Stage, Task, ToolLimits, ToolSpec, Workflow
+from mappa_core import Message, Role, Stage, Task, ToolLimits, ToolResult, ToolSpec, Workflow
 from mappa_core.coaching.evidence import action_exhibits
 from mappa_core.protocols import Coach
 from mappa_core.records import Completion, Sampling, Scene, Verdict
@@ -19,7 +19,6 @@ from mappa_core.rollout.collector import RolloutCollector
 from mappa_core.rollout.team import Job, NamedCoach, Team
 from mappa_core.store.codec import from_json, to_json
 from mappa_core.testing import MemoryRecorder
-from mappa_core.tools.calculator import Calculator
 from mappa_engine.chat import Chat
 
 SHIPPED = sorted(Path(__file__).parents[2].glob("*/*/models/tiny/chat_template.jinja"))
@@ -60,6 +59,26 @@ class ScriptedChat:
         return self._chat.reply(completion)
 
 
+class StrictCalculator:
+    """A tool whose schema no malformed call fits."""
+
+    spec = ToolSpec(
+        name="calculator",
+        description="calculates",
+        schema={
+            "type": "object",
+            "properties": {"expression": {"type": "string"}},
+            "required": ["expression"],
+            "additionalProperties": False,
+        },
+    )
+
+    async def call(self, arguments, workspace, limits) -> ToolResult:
+        return ToolResult(tool="calculator", status="error", stderr="not an expression")
+
+    async def close(self) -> None: ...
+
+
 class Conversation(Workflow):
     """An agent that is told what its calls gave, and answers."""
 
@@ -87,7 +106,7 @@ async def play(chat: Chat, text: str, archive: Path):
         policy_of={"solver": "p"},
         samplers={"p": ScriptedChat(chat, [text, "done"])},
         sampling={"solver": Sampling()},
-        tools={"calculator": Calculator()},
+        tools={"calculator": StrictCalculator()},
         limits={"calculator": ToolLimits()},
         retries={"calculator": 0},
         coach_of={"solver": NamedCoach(name="reader", coach=Reader())},

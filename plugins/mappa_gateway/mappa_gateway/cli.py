@@ -23,9 +23,7 @@ def command(arguments: ConfigArguments, count: int) -> None:
     .command. Without --plugin and --recipe it starts from the recipe gateway/gateway, so that one --config file
     with tasks, agent, model and coach is enough. `mappa train --recipe gateway/gateway` with the same file trains it.
     """
-    from rich.console import Console
-
-    from mappa_core.commands import announce_providers, evaluate_standalone, show_evaluation, show_trajectory
+    from mappa_core.commands import Console, announce_providers, evaluate_standalone, show_evaluation, show_trajectory
 
     registry = load_registry()
     if arguments.plugin is None and arguments.recipe is None:

@@ -19,6 +19,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from mappa_core import ConfigError, Task, WorkflowError
+from mappa_core.redaction import redact
 from mappa_core.sandbox import cut_middle, to_json
 
 MAX_STDERR_CHARACTERS = 2000
@@ -94,9 +95,9 @@ def command_launcher(command: Sequence[str]) -> AgentLauncher:
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
         if process.returncode != 0:
-            tail = cut_middle(errors.decode(errors="replace").strip(), MAX_STDERR_CHARACTERS)
+            tail = cut_middle(redact(errors.decode(errors="replace").strip()), MAX_STDERR_CHARACTERS)
             raise WorkflowError(f"the agent's command ended with exit code {process.returncode}: {tail}")
-        return printed.decode(errors="replace").strip() or None
+        return redact(printed.decode(errors="replace").strip()) or None
 
     return start
 
@@ -130,7 +131,7 @@ async def _run_in_thread(work: Callable[[], Any], name: str) -> Any:
 
 def _check_answer(answer: Any) -> str | None:
     if answer is None or isinstance(answer, str):
-        return answer
+        return answer and redact(answer)
     raise TypeError(f"the agent returned {type(answer).__name__}, not text or None")
 
 

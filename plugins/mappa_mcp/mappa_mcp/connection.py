@@ -15,6 +15,7 @@ from mcp import Client, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from mappa_core import ConfigError, ToolError
+from mappa_core.redaction import keep_secret, redact
 from mappa_core.sandbox import cut_middle
 from mappa_mcp.options import McpOptions
 
@@ -118,9 +119,15 @@ def build_connection(options: McpOptions) -> Connection:
         raise ConfigError(
             f"the tool mcp: {', '.join(missing)} is not set, and the server {program!r} is to be given it"
         )
-    environment = {name: os.environ[name] for name in options.env}
+    environment = {name: _read_secret(name) for name in options.env}
     server = StdioServerParameters(command=program, args=list(options.command[1:]), env=environment)
     return Connection(lambda: _over_stdio(server), name=f"MCP server {program!r}", connect_s=options.connect_s)
+
+
+def _read_secret(name: str) -> str:
+    """Read an environment variable, whose value is masked from now on in all that is written."""
+    keep_secret(name, os.environ[name])
+    return os.environ[name]
 
 
 def describe_error(error: BaseException | None) -> str:
@@ -129,12 +136,12 @@ def describe_error(error: BaseException | None) -> str:
         error = error.exceptions[0]
     if error is None:
         return "it ended at once"
-    return cut_middle(" ".join(f"{type(error).__name__}: {error}".split()), STDERR_TAIL_CHARACTERS)
+    return cut_middle(redact(" ".join(f"{type(error).__name__}: {error}".split())), STDERR_TAIL_CHARACTERS)
 
 
 @asynccontextmanager
 async def _over_http(url: str, key_env: str | None) -> AsyncIterator[Client]:
-    headers = {} if key_env is None else {"Authorization": f"Bearer {os.environ[key_env]}"}
+    headers = {} if key_env is None else {"Authorization": f"Bearer {_read_secret(key_env)}"}
     timeout = httpx2.Timeout(30.0, read=READ_TIMEOUT_S)
     refused: list[int] = []
 
@@ -165,7 +172,7 @@ async def _over_stdio(server: StdioServerParameters) -> AsyncIterator[Client]:
 
 def _tail(errors: IO[Any]) -> str:
     errors.seek(0)
-    return cut_middle(str(errors.read()).strip(), STDERR_TAIL_CHARACTERS) or "(nothing)"
+    return cut_middle(redact(str(errors.read()).strip()), STDERR_TAIL_CHARACTERS) or "(nothing)"
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

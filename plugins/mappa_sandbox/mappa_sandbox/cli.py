@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mappa_core import ConfigError, InputError, ToolError
-from mappa_core.commands import ConfigArguments, Registry, did_you_mean, load_registry
+from mappa_core.commands import ConfigArguments, Registry, did_you_mean, echo, load_registry
 from mappa_core.sandbox import ToolSection
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def run_file(
     except ToolError as error:
         raise InputError(f"the program could not be run: {error}") from error
     if as_json:
-        click.echo(to_json(result).decode())
+        echo(to_json(result).decode())
     else:
         _show(sandbox, result)
 
@@ -104,13 +104,13 @@ async def _run(
 
 def _show(sandbox: Sandbox, result: ToolResult) -> None:
     """Print the program's output to the streams it was written to, and its result to standard error."""
-    click.echo(result.stdout, nl=False)
-    click.echo(result.stderr, nl=False, err=True)
+    echo(result.stdout, nl=False)
+    echo(result.stderr, nl=False, err=True)
     ending = result.status if result.exit_code is None else f"{result.status}, exit code {result.exit_code}"
     detail = f" ({sandbox.detail})" if sandbox.detail else ""
     click.secho(f"{ending}, {result.seconds:.2f} s in {sandbox.name}{detail}", err=True, bold=True)
     for change in result.files:
         size = "" if change.size is None else f" ({change.size} bytes)"
-        click.echo(f"{change.kind} {change.path}{size}", err=True)
+        echo(f"{change.kind} {change.path}{size}", err=True)
     for warning in sandbox.warnings:
         click.secho(warning, err=True, fg="yellow")

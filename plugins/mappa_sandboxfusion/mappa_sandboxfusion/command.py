@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mappa_core import ConfigError
+from mappa_core.commands import echo
 from mappa_sandboxfusion.options import Options
 
 if TYPE_CHECKING:
@@ -30,11 +31,11 @@ def check(url: str, as_json: bool) -> None:
         findings = asyncio.run(_inspect(options))
     except ServerFault as fault:
         if as_json:
-            click.echo(json.dumps({"works": False, "url": fault.url, "reason": fault.reason}, ensure_ascii=False))
+            echo(json.dumps({"works": False, "url": fault.url, "reason": fault.reason}, ensure_ascii=False))
         raise ConfigError(str(fault)) from fault
     if as_json:
         document = {"works": True, **asdict(findings), "warnings": findings.warnings}
-        click.echo(json.dumps(document, ensure_ascii=False))
+        echo(json.dumps(document, ensure_ascii=False))
     else:
         _print_findings(findings)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from mappa_analysis.cli.verdict_tables import format_estimate, make_table, show_reasons
 from mappa_analysis.coach_eval.blame import BlameEvaluation, BlameMetrics
+from mappa_core.commands import Console
 
 
 def blame_json(certificate: BlameEvaluation) -> str:

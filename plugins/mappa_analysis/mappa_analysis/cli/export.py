@@ -55,9 +55,7 @@ def command(
 
 
 def _export_models(run: str, out: Path, agents: Sequence[str], merged: bool, dtype: str | None) -> None:
-    from rich.console import Console
-
-    from mappa_core.commands import load_registry
+    from mappa_core.commands import Console, load_registry
     from mappa_core.engine import PolicySpec
     from mappa_core.runs import resolve_checkpoint
 

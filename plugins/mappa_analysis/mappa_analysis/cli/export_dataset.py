@@ -79,9 +79,8 @@ def dataset_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def write_dataset(run: str, out: Path, form: Any, agents: Sequence[str], arguments: DatasetArguments) -> None:
     """Write the data set, and print the number of examples and of actions left out."""
-    from rich.console import Console
-
     from mappa_analysis.dataset import ExportRequest, Filters, export_dataset
+    from mappa_core.commands import Console
 
     if "@" in run and not Path(run).is_dir():
         raise RunError(f"{run}: --to {form} takes actions of a whole run; name the run folder, and --iterations")

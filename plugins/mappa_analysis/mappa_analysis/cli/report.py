@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from mappa_core import RunError
+from mappa_core.commands import Console, echo
 
 if TYPE_CHECKING:
     from mappa_analysis.view.drift import DriftHistory, GapHistory
@@ -44,7 +44,7 @@ def command(runs: Sequence[Path], out: Path | None, audit: bool, as_json: bool) 
     for folder, drift, warnings, summary in reports:
         page = shared or write_report(folder, summary, audit=audit)
         if as_json:
-            click.echo(report_json(page, summary, drift, warnings))
+            echo(report_json(page, summary, drift, warnings))
         else:
             show_report(Console(), folder, page, summary, drift, warnings)
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 from mappa_core import ConfigError
-from mappa_core.commands import ConfigArguments, blocked_plugins, load_registry, recipe_options
+from mappa_core.commands import ConfigArguments, Console, blocked_plugins, echo, load_registry, recipe_options
 
 if TYPE_CHECKING:
     from mappa_analysis.sweep import Sweep, SweepResult, SweepRun
@@ -88,7 +87,7 @@ def command(
     results = collect_results(folder, done)
     page = write_sweep_page(folder, results, sweep_notes(results))
     if as_json:
-        click.echo(msgspec.json.encode(sweep_json(folder, results)).decode())
+        echo(msgspec.json.encode(sweep_json(folder, results)).decode())
     else:
         show_sweep(Console(), results, page)
     if done.runs_with_status("failed"):

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+
+from mappa_core.commands import Console
 
 if TYPE_CHECKING:
     from mappa_analysis.coach_eval.bootstrap import Estimate

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
+
+from mappa_core.commands import Console
 
 
 @click.command("view")

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table as Grid
 
 from mappa_core import RunError, Step
+from mappa_core.commands import Console
 from mappa_core.runs import RunReader
 from mappa_dsbench.roles import ROLES
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
 from mappa_core import RunError, Split, ToolError
+from mappa_core.commands import Console
 from mappa_core.runs import RunReader, TrajectoryRow
 from mappa_dsbench.grading.grade import completion_rate, relative_performance_gap
 from mappa_dsbench.outcome import REJECTED_PREFIX

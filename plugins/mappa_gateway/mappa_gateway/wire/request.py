@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mappa_core import Message, Step, ToolCall, ToolSpec
+from mappa_core.redaction import redact
 from mappa_core.safe_json import parse_untrusted_json
 from mappa_gateway.errors import RequestFault
 
@@ -49,7 +50,7 @@ class ContentPart(msgspec.Struct):
 def parse_body(body: bytes) -> Any:
     """Parse the JSON of a request. Raises RequestFault if it is none, or exceeds a limit of `mappa_core.safe_json`."""
     try:
-        return parse_untrusted_json(body.decode())
+        return parse_untrusted_json(redact(body.decode()))
     except ValueError as error:
         raise RequestFault("invalid_request", f"the request cannot be read: {error}") from error
 

@@ -1,0 +1,42 @@
+"""Keep keys out of all that is written (records, logs, the console), and show what strangers wrote without obeying it.
+A key is known by the name of its environment variable. Standard library only."""
+
+import json
+import os
+import re
+import traceback
+from urllib.parse import quote
+
+UNSEEN = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\U000e0000-\U000e0fff]")
+"""Controls, unpaired surrogates, bidirectional controls, and invisible characters; not line ends and tabs."""
+_KEY_NAME = re.compile("(^|_)((API)?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS)(_|$)", re.IGNORECASE)
+_masks: dict[str, str] = {}
+
+
+def keep_secret(name: str, value: str) -> None:
+    """Mask `value` as `[name]` from now on, unless it has fewer than eight characters: a placeholder such as `none`."""
+    if len(value) >= 8:
+        _masks.update(dict.fromkeys((value, quote(value, safe=""), repr(value)[1:-1]), f"[{name}]"))
+
+
+def keep_environment() -> None:
+    """Mask the values of all environment variables whose names are those of keys: a library may read any of them."""
+    for name in filter(_KEY_NAME.search, tuple(os.environ)):
+        keep_secret(name, os.environ[name].strip())
+
+
+def redact(text: str) -> str:
+    """Return `text` with every known key masked, also where it is percent-encoded or quoted."""
+    for form, mask in tuple(_masks.items()):
+        text = text.replace(form, mask)
+    return text
+
+
+def clean(text: str) -> str:
+    """Return `text` for a terminal: redacted, and what is unseen as its escape in JSON (`\\u001b`)."""
+    return UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1].replace("\x7f", "\\u007f"), redact(text))
+
+
+def format_error(error: BaseException) -> str:
+    """Return a short traceback, redacted: of the last five calls, without the values of their variables."""
+    return redact("".join(traceback.format_exception(error, limit=-5))[-4000:].rstrip())
