@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from mappa_core import ConfigError, Split
-from mappa_core.commands import ConfigArguments, announce_providers, announce_sandboxes, load_registry, recipe_options
+from mappa_core.commands import (
+    ConfigArguments,
+    Console,
+    announce_providers,
+    announce_sandboxes,
+    echo,
+    load_registry,
+    recipe_options,
+)
 
 if TYPE_CHECKING:
     from mappa_analysis.handoffs import Handoff
@@ -59,7 +66,7 @@ def command(
     else:
         diagnosis = _observe_run(arguments, Path(run), split, iteration, examples)
     if as_json:
-        click.echo(diagnosis_json(diagnosis))
+        echo(diagnosis_json(diagnosis))
     else:
         show_diagnosis(Console(), diagnosis)
 

@@ -10,13 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from mappa_analysis.cli.verdict_tables import format_estimate, make_table, show_reasons, verdict_bar
 from mappa_core import Split
-from mappa_core.commands import announce_providers, format_or_dash, format_percent, load_registry, restore
+from mappa_core.commands import (
+    Console,
+    announce_providers,
+    echo,
+    format_or_dash,
+    format_percent,
+    load_registry,
+    restore,
+)
 
 if TYPE_CHECKING:
     from mappa_analysis.advantage_comparison import ActionAdvantages, AdvantageComparison
@@ -70,7 +77,7 @@ def command(
             )
         )
     if as_json:
-        click.echo(recoach_json(recoached))
+        echo(recoach_json(recoached))
     else:
         show_recoach(Console(), recoached)
 
