@@ -14,7 +14,9 @@ from mappa_engine.cluster.errors import SyncError
 SEQUENCES, LENGTH = 4, 32
 """A wrong tensor affects every token, so few suffice; they are from several sequences, as a stale cache may affect only
 one."""
-_EXACT, _ROUNDED = 1e-4, 0.03
+_EXACT, _ROUNDED = 1e-4, 0.25
+"""Limits in nats. In bfloat16 two sound computations differ by a few hundredths in the mean, most where tokens are
+unlikely; a model that lacks a matrix differs by more than the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
