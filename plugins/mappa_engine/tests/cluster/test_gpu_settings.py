@@ -1,0 +1,56 @@
+"""The trainings that need a GPU are set up as the engine takes them, which shows without one."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from mappa_core.commands import build_policy_specs
+from mappa_core.protocols import Machine
+from mappa_core.training.run import Run
+from mappa_engine.cluster.learners.deepspeed_config import check_deepspeed_options
+from mappa_engine.cluster.placement import Resources, read_shape
+from mappa_engine.cluster.placement.find import find_placement
+
+SMOKE = Path(__file__).parents[4] / "tests_gpu" / "test_smoke.py"
+GPU_BYTES = 24_000_000_000
+AGENTS = ("problem_solver", "code_executor", "verifier")
+
+
+def load_smoke() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("smoke", SMOKE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+smoke = load_smoke()
+SETTINGS = [
+    pytest.param(gpus, words, id=f"{gpus} GPU {name}")
+    for gpus, several in ((1, smoke.ONE_GPU), (2, smoke.TWO_GPUS))
+    for name, words in several.items()
+]
+
+
+@pytest.mark.parametrize(("gpus", "words"), SETTINGS)
+def test_a_training_on_gpus_is_one_that_learners_and_placement_take(gpus, words):
+    config = Run.from_recipe("mathchat/tiny", *smoke.SMALL, *words).composed.config
+    specs = build_policy_specs(config, AGENTS)
+    machine = Machine(host="box", cpus=16, gpus=gpus, gpu_bytes=GPU_BYTES, memory_bytes=4 * GPU_BYTES)
+    placement = find_placement(
+        specs,
+        {spec.model: read_shape(spec.model) for spec in specs},
+        Resources(nodes=(machine,)),
+        config.engine.options,
+        micro_tokens=config.train.micro_tokens,
+    )
+    assert placement.device == "gpu" and placement.groups and placement.pools
+    check_deepspeed_options(placement.options, dtype=placement.dtype, gpu=True)
+
+
+@pytest.mark.parametrize("words", smoke.LOCAL.values(), ids=smoke.LOCAL)
+def test_a_training_of_the_local_engine_on_a_gpu_is_composed(words):
+    assert Run.from_recipe("mathchat/tiny", *smoke.SMALL, *words).composed.config.engine.options.device == "cuda"
