@@ -25,7 +25,6 @@ from mappa_core.cli.result_tables import show_evaluation as show_evaluation
 from mappa_core.cli.result_tables import show_warnings as show_warnings
 from mappa_core.cli.runs import show_trajectory as show_trajectory
 from mappa_core.coaching.calibration import Calibration as Calibration
-from mappa_core.coaching.calibration import calibration_features as calibration_features
 from mappa_core.coaching.options import LLMCoachOptions as LLMCoachOptions
 from mappa_core.coaching.prompt import PromptBuilder as PromptBuilder
 from mappa_core.coaching.token_budget import estimate_tokens as estimate_tokens

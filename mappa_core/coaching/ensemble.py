@@ -6,8 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean, median
 
+from mappa_core.coaching.calibration import Calibration
 from mappa_core.coaching.delegating_coach import DelegatingCoach
 from mappa_core.coaching.options import EnsembleOptions
 from mappa_core.config.schema import Use
@@ -16,16 +18,17 @@ from mappa_core.records import Scene, Verdict
 
 
 def build_ensemble(options: EnsembleOptions, build: Callable[[Use], Coach]) -> Ensemble:
-    """Build the ensemble of `options`, each coach by `build`."""
+    """Build the ensemble of `options`, each coach by `build`. Raises ConfigError if a calibration does not fit."""
+    fitted = Calibration.read(options.calibration, options.members) if options.calibration else None
     names, weights = _unique_names(options.members), options.weights or [1.0] * len(options.members)
-    named = zip(names, options.members, weights, strict=True)
-    escalation = options.escalate_to
+    named, dear = zip(names, options.members, weights, strict=True), options.escalate_to
     return Ensemble(
         [Member(name=name, coach=build(use), weight=weight) for name, use, weight in named],
         combine=options.combine,
         at_least=options.at_least,
         max_spread=options.max_spread,
-        escalate_to=None if escalation is None else Member(name=escalation.use, coach=build(escalation)),
+        escalate_to=None if dear is None else Member(name=dear.use, coach=build(dear)),
+        judge=partial(fitted.judge, sure=options.abstain_below) if fitted else None,
     )
 
 
@@ -39,7 +42,7 @@ class Member:
 
     async def score(self, scene: Scene) -> Verdict:
         """Return the coach's verdict under the member's name; its exception becomes a `failed` verdict."""
-        (verdict,) = await self._with_name(_score_one(self.coach, scene), 1)
+        (verdict,) = await self._with_name(Coach.review(self.coach, [scene]), 1)
         return verdict
 
     async def review(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
@@ -62,7 +65,8 @@ class Ensemble(DelegatingCoach):
     """Asks all members concurrently and combines their scores. A verdict takes the most frequent blame of the members
     that scored (none in a tie), the first correction, and as `usage` what was paid this time. If the highest and the
     lowest score are more than `max_spread` points apart, `escalate_to` is asked and decides alone; without it the
-    verdict is `abstained`. With fewer than `at_least` scores it is `failed`, or `abstained` if all members abstain."""
+    verdict is `abstained`. With fewer than `at_least` scores it is `failed`, or `abstained` if all members abstain.
+    With `judge`, of a calibration, the scores are combined by it, trajectory by trajectory."""
 
     def __init__(
         self,
@@ -72,6 +76,7 @@ class Ensemble(DelegatingCoach):
         at_least: int = 1,
         max_spread: float | None = None,
         escalate_to: Member | None = None,
+        judge: Callable[..., Sequence[Verdict]] | None = None,
     ) -> None:
         coaches = {f"members.{place}.{member.name}": member.coach for place, member in enumerate(members)}
         if escalate_to is not None:
@@ -82,21 +87,24 @@ class Ensemble(DelegatingCoach):
         self._at_least = at_least
         self._max_spread = max_spread
         self._escalate_to = escalate_to
+        self._judge = judge
 
     async def score(self, scene: Scene) -> Verdict:
-        return await self._verdict(scene, await asyncio.gather(*(member.score(scene) for member in self._members)))
+        verdicts = await asyncio.gather(*(member.score(scene) for member in self._members))
+        return await self._verdict(scene, verdicts, *(self._judge([scene], [verdicts]) if self._judge else [None]))
 
     async def review(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
         by_member = await asyncio.gather(*(member.review(scenes) for member in self._members))
-        by_scene = zip(scenes, zip(*by_member, strict=True), strict=True)
-        return await asyncio.gather(*(self._verdict(scene, verdicts) for scene, verdicts in by_scene))
+        by_scene = list(zip(*by_member, strict=True))
+        combined = self._judge(scenes, by_scene) if self._judge else [None] * len(scenes)
+        return await asyncio.gather(*map(self._verdict, scenes, by_scene, combined))
 
     @property
     def by_trajectory(self) -> bool:
-        """Whether any member judges by trajectory; the others are then asked after the trajectory as well."""
-        return any(member.coach.by_trajectory for member in self._members)
+        """Whether any member or a calibration judges by trajectory; all are then asked after it."""
+        return self._judge is not None or any(member.coach.by_trajectory for member in self._members)
 
-    async def _verdict(self, scene: Scene, verdicts: Sequence[Verdict]) -> Verdict:
+    async def _verdict(self, scene: Scene, verdicts: Sequence[Verdict], combined: Verdict | None) -> Verdict:
         pairs = zip(verdicts, self._members, strict=True)
         scored = [(one.score, member.weight) for one, member in pairs if one.score is not None]
         if len(scored) < self._at_least:
@@ -105,18 +113,19 @@ class Ensemble(DelegatingCoach):
         spread = max(scores) - min(scores)
         if self._max_spread is not None and spread > self._max_spread:
             return await self._resolve_dispute(scene, verdicts, spread)
-        verdict = Verdict.scored(
-            combine_scores(scores, self._combine, weights),
-            f"{self._combine} of {_summarize(verdicts)}\n{_reasons(verdicts)}",
-            blame=_majority_blame(verdicts),
-            correction=next((one.correction for one in verdicts if one.correction is not None), None),
+        combined = combined or Verdict.scored(combine_scores(scores, self._combine, weights), self._combine)
+        followed = verdicts if combined.score is not None else ()
+        verdict = replace(
+            combined,
+            reasoning=f"{combined.reasoning} of {_summarize(verdicts)}\n{_reasons(verdicts)}",
+            blame=_majority_blame(followed),
+            correction=next((one.correction for one in followed if one.correction is not None), None),
         )
         return _with_members(verdict, verdicts)
 
     def _too_few(self, verdicts: Sequence[Verdict], count: int) -> Verdict:
         scored = f"{count} of {len(verdicts)} members scored, {self._at_least} must"
-        abstain = all(one.status == "abstained" for one in verdicts)
-        make = Verdict.abstained if abstain else Verdict.failed
+        make = Verdict.abstained if all(one.status == "abstained" for one in verdicts) else Verdict.failed
         return make(f"{scored}: {_summarize(verdicts)}\n{_reasons(verdicts)}")
 
     async def _resolve_dispute(self, scene: Scene, verdicts: Sequence[Verdict], spread: float) -> Verdict:
@@ -175,10 +184,6 @@ def _with_members(verdict: Verdict, verdicts: Sequence[Verdict]) -> Verdict:
         usage=sum(usages[1:], usages[0]) if usages else None,
         replayed=bool(asked) and not paid,
     )
-
-
-async def _score_one(coach: Coach, scene: Scene) -> Sequence[Verdict]:
-    return (await coach.score(scene),)
 
 
 def _unique_names(members: Sequence[Use]) -> Iterator[str]:

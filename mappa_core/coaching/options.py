@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mappa_core.calls.options import CallLimits, Price
-from mappa_core.config.rules import at_least, check_fields
+from mappa_core.config.rules import at_least, check_fields, fraction
 from mappa_core.config.schema import Use
 from mappa_core.errors import ConfigError
 
-CombineMethod = Literal["mean", "median", "trimmed_mean", "min", "weighted"]
+CombineMethod = Literal["mean", "median", "trimmed_mean", "min", "weighted", "calibrated"]
 
 
 @dataclass
@@ -47,6 +47,10 @@ class EnsembleOptions:
     """`trimmed_mean`: without the highest and the lowest fifth, at least one each."""
     weights: list[float] = field(default_factory=list)
     """One per member, for `weighted`."""
+    calibration: str | None = None
+    """File that `mappa coach calibrate` wrote for these members, for `calibrated`."""
+    abstain_below: float = 0.0
+    """Probability of the likeliest label below which a calibrated verdict abstains."""
     at_least: int = 1
     """Minimum number of members with a score; with fewer the verdict has no score."""
     max_spread: float | None = None
@@ -61,15 +65,14 @@ class EnsembleOptions:
         for place, member in enumerate(self.members):
             if member in self.members[:place]:
                 same = f"{self.members.index(member)} and {place} are the same {member.use}, asked the same"
-                advice = "Give each a model, a rubric or a seed of its own"
-                raise ConfigError(f"members: {same}: on a cassette the second repeats the first. {advice}")
-        if (self.combine == "weighted") != bool(self.weights):
-            raise ConfigError("weights: go with combine=weighted, and it with weights")
+                raise ConfigError(f"members: {same}: give each a model, a rubric or a seed of its own")
+        for combine, key in (("weighted", "weights"), ("calibrated", "calibration")):
+            if (self.combine == combine) != bool(getattr(self, key)):
+                raise ConfigError(f"{key}: go with combine={combine}, and it with {key}")
         if self.weights and (len(self.weights) != count or not all(0 < weight < math.inf for weight in self.weights)):
             raise ConfigError(f"weights: must be a number above 0 for each of {count} members, not {self.weights}")
+        check_fields(self, fraction("abstain_below"), at_least(0, "max_spread"))
         if not 1 <= self.at_least <= count:
             raise ConfigError(f"at_least: must lie between 1 and the {count} members, not {self.at_least}")
-        if self.max_spread is not None and not 0.0 <= self.max_spread < math.inf:
-            raise ConfigError(f"max_spread: must be points from 0 on, or null, not {self.max_spread:g}")
         if self.escalate_to is not None and self.max_spread is None:
             raise ConfigError("escalate_to: is never asked without max_spread: set how far members may be apart")

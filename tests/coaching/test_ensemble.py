@@ -126,7 +126,7 @@ points = st.floats(0, 10)
 
 @given(
     pairs=st.lists(st.tuples(points, st.floats(1e-6, 1e6)), min_size=1, max_size=9),
-    combine=st.sampled_from(get_args(CombineMethod)),
+    combine=st.sampled_from([one for one in get_args(CombineMethod) if one != "calibrated"]),
 )
 def test_a_combined_score_lies_between_the_scores_and_does_not_depend_on_their_order(
     pairs: list[tuple[float, float]], combine: str
@@ -379,8 +379,8 @@ WRONG = {
     "a weight that is none": ({"combine": "weighted", "weights": [1.0, float("nan")]}, "a number above 0"),
     "none at least": ({"at_least": 0}, "at_least: must lie between 1 and the 2 members, not 0"),
     "more than there are": ({"at_least": 3}, "at_least: must lie between 1 and the 2 members, not 3"),
-    "a spread below zero": ({"max_spread": -1.0}, "max_spread: must be points from 0 on, or null, not -1"),
-    "a spread without end": ({"max_spread": float("inf")}, "max_spread: must be points from 0 on, or null, not inf"),
+    "a spread below zero": ({"max_spread": -1.0}, "max_spread: must be at least 0 and finite, not -1"),
+    "a spread without end": ({"max_spread": float("inf")}, "max_spread: must be at least 0 and finite, not inf"),
     "escalation that never is": ({"escalate_to": Use(use="fixed")}, "escalate_to: is never asked without max_spread"),
 }
 
