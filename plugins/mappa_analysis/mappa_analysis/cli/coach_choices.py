@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import Any
 
 from mappa_core import Coach, ConfigError
 from mappa_core.commands import (
+    Calibration,
     CoachSection,
     Console,
     NamedCoach,
@@ -71,6 +73,36 @@ def recorded_judges(registry: Registry, file: Path) -> list[CoachChoice]:
         options = replace(build_options(registry, "coaches", RECORDED, tree, "judge"), judge=judge or None)
         choices.append(CoachChoice(name=judge or file.name, offer=RECORDED, options=options))
     return choices
+
+
+def choose_members(
+    registry: Registry, coaches: Sequence[str], settings: Sequence[str], judges: Path | None, only: Sequence[str]
+) -> list[CoachChoice]:
+    """The coaches of `--coach` and the recorded `judges` of a file, or `only` those of these names.
+
+    Raises:
+        ConfigError: a name of `only` is nobody's, or fewer than two are left. What `parse_coaches` and
+            `recorded_judges` raise.
+    """
+    chosen = parse_coaches(registry, coaches, settings)
+    if judges is not None:
+        chosen += recorded_judges(registry, judges)
+    names = [choice.name for choice in chosen]
+    for name in only:
+        if name not in names:
+            raise ConfigError(f"--only {name}: no member is named so.{did_you_mean(name, names)}")
+    chosen = [choice for choice in chosen if not only or choice.name in only]
+    if len(chosen) < 2:
+        raise ConfigError(f"a jury has at least two members, here is {', '.join(names)}")
+    return chosen
+
+
+def calibrated_jury(registry: Registry, file: Path) -> CoachChoice:
+    """The ensemble of a calibration file, named `jury`. Raises ConfigError for a file that is none."""
+    members = json.dumps(Calibration.read(str(file)).members)
+    words = ["jury.combine=calibrated", f"jury.calibration={json.dumps(str(file))}", f"jury.members={members}"]
+    options = build_options(registry, "coaches", "ensemble", parse_overrides(words), "jury")
+    return CoachChoice(name="jury", offer="ensemble", options=options)
 
 
 @asynccontextmanager

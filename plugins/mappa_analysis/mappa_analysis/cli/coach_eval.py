@@ -35,6 +35,8 @@ class EvalRequest:
 
     coaches: Sequence[str]
     judges: Path | None
+    jury: Path | None
+    unseen: bool
     runs: Sequence[Path]
     file: Path | None
     benchmark: Benchmark | None
@@ -63,8 +65,8 @@ class EvalRequest:
             )
         if bool(self.benchmark) != bool(self.data):
             raise ConfigError("--on names a public set and --data its files: give both")
-        if not self.coaches and self.judges is None:
-            raise ConfigError("name who is to be certified: --coach OFFER, or --judges FILE with recorded verdicts")
+        if not self.coaches and self.judges is None and self.jury is None:
+            raise ConfigError("name who is to be certified: --coach OFFER, --judges FILE of verdicts, or --jury FILE")
         if self.against == "counterfactual" and self.repeats > 1:
             raise ConfigError("--against counterfactual compares one verdict of each action: leave --repeats out")
 
@@ -72,6 +74,8 @@ class EvalRequest:
 @click.command("eval")
 @click.option("--coach", "coaches", metavar="[NAME=]OFFER", multiple=True, help="May be repeated.")
 @click.option("--judges", metavar="FILE", type=click.Path(path_type=Path), help="Recorded verdicts: each judge in it.")
+@click.option("--jury", metavar="FILE", type=click.Path(path_type=Path), help="What mappa coach calibrate wrote.")
+@click.option("--unseen", is_flag=True, help="Leave out the questions that a jury was fitted on.")
 @click.option("--run", "runs", metavar="RUN", type=click.Path(path_type=Path), multiple=True, help="May be repeated.")
 @click.option("--on", "benchmark", type=click.Choice(["who-and-when", "agent-process-bench"]), help="A public set.")
 @click.option("--data", metavar="FILE", type=click.Path(path_type=Path), multiple=True, help="Its files; repeatable.")
@@ -124,7 +128,7 @@ def eval_command(**options: Any) -> None:
     of every step. Otherwise scores are held against the outcome of the run, or, where it was trained with
     credit.counterfactual.use, against what another action would have changed (--against counterfactual).
     """
-    from mappa_analysis.cli.coach_choices import parse_coaches, recorded_judges
+    from mappa_analysis.cli.coach_choices import calibrated_jury, parse_coaches, recorded_judges
     from mappa_analysis.cli.verdict_tables import verdict_bar
 
     asked = EvalRequest(**options)
@@ -133,6 +137,8 @@ def eval_command(**options: Any) -> None:
     chosen = parse_coaches(registry, asked.coaches, asked.settings)
     if asked.judges is not None:
         chosen += recorded_judges(registry, asked.judges)
+    if asked.jury is not None:
+        chosen.append(calibrated_jury(registry, asked.jury))
     errors = Console(stderr=True)
     with verdict_bar(errors, quiet=asked.quiet or asked.as_json) as bar:
         evaluate = _evaluate_labels if _uses_labels(asked) else _evaluate_scores
@@ -165,11 +171,15 @@ async def _evaluate_labels(
     from mappa_analysis.cli import attribution_tables
     from mappa_analysis.cli.coach_choices import open_coaches
     from mappa_analysis.coach_eval.evaluate_attribution import evaluate_attribution
+    from mappa_analysis.jury.certification import calibrations, leave_out_seen
 
     if asked.file is not None or asked.agents or asked.save is not None:
         raise ConfigError("--file, --agent and --save are of single actions: leave them out with labelled runs")
     shown = {"hidden": [False], "shown": [True], "both": [False, True]}[asked.truth]
-    sets = [await _read_runs(registry, asked, truth=truth) for truth in shown]
+    sets = [
+        leave_out_seen(await _read_runs(registry, asked, truth=truth), calibrations(chosen), allow=asked.unseen)
+        for truth in shown
+    ]
     bar.start(asked.repeats * len(chosen) * sum(len(run.scenes) for one in sets for run in one.runs))
     found: list[AttributionEvaluation] = []
     async with open_coaches(registry, chosen, errors, repeats=asked.repeats, cassette=asked.cassette) as judges:

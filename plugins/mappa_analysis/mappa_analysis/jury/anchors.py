@@ -1,0 +1,110 @@
+"""Labelled actions with what every member of a jury said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+
+import numpy as np
+
+from mappa_analysis.arrays import Bool, Float64, Int64
+from mappa_analysis.coach_eval.labelled_runs import LabelledRun
+from mappa_core import MAX_SCORE, ConfigError, Task, Verdict
+
+LABELS = (-1, 0, 1)
+"""Wrong, neither, right: what 0, 5 and 10 points stand for."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Anchors:
+    """The n actions of labelled runs, run after run in order, and the `points` (n, m) that m members gave, NaN where
+    missing. `labels` (n,) are -1, 0 or 1, NaN where nobody labelled the action. `run`, `question` and `stratum` (n,)
+    are indices; runs of one question are no independent evidence. `strata` are names by index, `questions` hashes."""
+
+    members: tuple[str, ...]
+    points: Float64
+    labels: Float64
+    run: Int64
+    question: Int64
+    stratum: Int64
+    strata: tuple[str, ...]
+    questions: tuple[str, ...]
+
+    @classmethod
+    def from_verdicts(cls, runs: Sequence[LabelledRun], verdicts: Mapping[str, Sequence[Sequence[Verdict]]]) -> Anchors:
+        """Collect the verdicts of each member on the actions of each run.
+
+        Raises:
+            ConfigError: no action is labelled as right or wrong, or a member gave no score at all.
+        """
+        points = np.array(
+            [
+                [np.nan if one.score is None else one.score for of_run in given for one in of_run]
+                for given in verdicts.values()
+            ],
+            dtype=np.float64,
+        ).T
+        for name, given in zip(verdicts, points.T, strict=True):
+            if np.isnan(given).all():
+                raise ConfigError(f"{name} gave no score on any of {len(given):,} actions: leave it out")
+        sizes = [len(one.scenes) for one in runs]
+        questions = [hash_question(one.task) for one in runs]
+        strata = [one.stratum for one in runs]
+        names, question = np.unique(questions, return_inverse=True)
+        levels, stratum = np.unique(strata, return_inverse=True)
+        anchors = cls(
+            members=tuple(verdicts),
+            points=points,
+            labels=np.array([one.qualities.get(place, np.nan) for one in runs for place in range(len(one.scenes))]),
+            run=np.repeat(np.arange(len(runs)), sizes),
+            question=np.repeat(question, sizes),
+            stratum=np.repeat(stratum, sizes),
+            strata=tuple(map(str, levels)),
+            questions=tuple(map(str, names)),
+        )
+        if len(np.unique(anchors.labels[anchors.labelled])) < 2:
+            raise ConfigError(
+                "a calibration is learned from actions that are labelled right and wrong: here is one kind"
+            )
+        return anchors
+
+    @cached_property
+    def labelled(self) -> Bool:
+        """Mask (n,) of labelled actions."""
+        return ~np.isnan(self.labels)
+
+    @cached_property
+    def said(self) -> Float64:
+        """The label (n, m) that each score stands for, NaN where missing: its third of the scale."""
+        return read_labels(self.points)
+
+    @property
+    def runs(self) -> int:
+        return int(self.run[-1]) + 1
+
+    def select_members(self, places: Sequence[int]) -> Anchors:
+        """The same actions with these members only."""
+        return Anchors(
+            members=tuple(self.members[place] for place in places),
+            points=self.points[:, list(places)],
+            labels=self.labels,
+            run=self.run,
+            question=self.question,
+            stratum=self.stratum,
+            strata=self.strata,
+            questions=self.questions,
+        )
+
+
+def hash_question(task: Task) -> str:
+    """Hash of the question of a task: a jury that has seen a label of it cannot be certified on it."""
+    question = task.id if task.cluster is None else task.cluster
+    return sha256(f"{task.stratum}\0{question}".encode()).hexdigest()[:32]
+
+
+def read_labels(points: Float64) -> Float64:
+    """The labels -1, 0 and 1 that points stand for, NaN for NaN: above two thirds right, below one third wrong."""
+    third = MAX_SCORE / 3
+    return np.where(np.isnan(points), np.nan, 1.0 * (points > 2 * third) - 1.0 * (points < third))

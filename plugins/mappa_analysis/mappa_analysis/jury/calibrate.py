@@ -1,0 +1,89 @@
+"""Making a jury: fit it, write its file, and estimate what it is worth on questions that it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from mappa_analysis.arrays import Bool
+from mappa_analysis.jury.anchors import Anchors
+from mappa_analysis.jury.fitting import Fit, fit_jury
+from mappa_analysis.jury.validation import Validation, best_members, learning_curve, validate_jury
+from mappa_core import ConfigError, Use
+from mappa_core.commands import Calibration, format_yaml, with_origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationResult:
+    """A jury as it was fitted: the weight of each member among those that may be the best, the ridge, how much it was
+    fitted on, how many questions were left for a certificate, and its validation, also on fewer runs."""
+
+    out: Path
+    recipe: Path
+    anchor: Mapping[str, float]
+    ridge: float
+    runs: int
+    questions: int
+    labels: int
+    left: int
+    strata: Mapping[str, int]
+    validation: Validation
+    curve: Sequence[Sequence[Validation]]
+
+
+def calibrate(
+    anchors: Anchors, members: Sequence[Use], out: Path, *, share: float, keep: int | None, draws: int
+) -> CalibrationResult:
+    """Fit a jury on a `share` of the questions and write it to `out`, and as the coach of a recipe to a YAML file
+    beside it. It is validated on all labels, `draws` times at each size of the curve; `keep` as in `validate_jury`.
+
+    Raises:
+        ConfigError: too few questions, or a file cannot be written.
+    """
+    validation = validate_jury(anchors, keep=keep)
+    curve = learning_curve(anchors, draws=draws, keep=keep) if draws else []
+    # Questions are sorted by hash, so the first ones are as good as drawn.
+    rows = anchors.question < max(1, round(share * len(anchors.questions)))
+    places = range(len(members)) if keep is None else best_members(anchors, rows, keep)
+    anchors, members = anchors.select_members(places), [members[place] for place in places]
+    fit = fit_jury(anchors, rows)
+    calibration = _build_calibration(fit, anchors, rows, members)
+    recipe = out.with_suffix(".yaml")
+    options = {"combine": "calibrated", "calibration": str(out), "members": calibration.members}
+    tree = with_origin({"coach": {"use": "ensemble", "options": options}}, "")
+    try:
+        out.write_bytes(msgspec.json.format(msgspec.json.encode(calibration), indent=1))
+        recipe.write_text(format_yaml(tree), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out {out}: cannot be written: {error.strerror}") from None
+    used = rows & anchors.labelled
+    return CalibrationResult(
+        out=out,
+        recipe=recipe,
+        anchor=dict(zip(anchors.members, fit.anchor.tolist(), strict=True)),
+        ridge=fit.ridge,
+        runs=len(np.unique(anchors.run[used])),
+        questions=len(calibration.fitted_on),
+        labels=int(used.sum()),
+        left=len(anchors.questions) - len(calibration.fitted_on),
+        strata={name: int((anchors.stratum[used] == place).sum()) for place, name in enumerate(anchors.strata)},
+        validation=validation,
+        curve=curve,
+    )
+
+
+def _build_calibration(fit: Fit, anchors: Anchors, rows: Bool, members: Sequence[Use]) -> Calibration:
+    """The calibration of `members`: of the strata and questions with labels among the actions `rows` (n,)."""
+    used = rows & anchors.labelled
+    weights = {name: fit.weights[place].tolist() for place, name in enumerate(anchors.strata)}
+    return Calibration(
+        members=[asdict(member) for member in members],
+        labels=fit.labels.tolist(),
+        anchor=fit.anchor.tolist(),
+        weights={anchors.strata[place]: weights[anchors.strata[place]] for place in np.unique(anchors.stratum[used])},
+        fitted_on=[anchors.questions[place] for place in np.unique(anchors.question[used])],
+    )
