@@ -116,12 +116,13 @@ def gain_half_widths(
     The distance below is `sqrt(x^2 - 2 r x y + y^2)`, with x the lower distance of the interval of `after` and y the
     upper distance of that of `before`; above vice versa (Newcombe 1998, method 10; Zou and Donner 2008). The two
     intervals are Wilson's, as in `share_interval` for few clusters. r is the cluster-robust correlation of the two
-    means, 0 for two clusters, which cannot estimate it. Student's interval of the differences is as wide in the middle,
-    and far too short if one of the two is near 0 or 1, at 64 problems as at 8.
+    means, 0 for two clusters, which cannot estimate it; Student's t has the degrees of freedom of `_error_freedom`.
+    Student's interval of the differences is as wide in the middle, and far too short if one of the two is near 0 or 1,
+    at 64 problems as at 8.
     """
     error, count = cluster_robust_error(after - before, cluster_ids), int(cluster_ids.max()) + 1
-    then_low, then_high = _few_cluster_bounds(before, cluster_ids, alpha)
-    now_low, now_high = _few_cluster_bounds(after, cluster_ids, alpha)
+    then_low, then_high = _few_cluster_bounds(before, cluster_ids, alpha, _error_freedom(before, cluster_ids))
+    now_low, now_high = _few_cluster_bounds(after, cluster_ids, alpha, _error_freedom(after, cluster_ids))
     then, now = float(before.mean()), float(after.mean())
     errors = cluster_robust_error(before, cluster_ids), cluster_robust_error(after, cluster_ids)
     together = sum(one**2 for one in errors) - error**2
@@ -235,16 +236,29 @@ def _wilson_bounds(p: float, n: float, z: float) -> tuple[float, float]:
 
 
 def _few_cluster_bounds(
-    shares: Float64, cluster_ids: Int64, alpha: float = 1 - CONFIDENCE_LEVEL
+    shares: Float64, cluster_ids: Int64, alpha: float = 1 - CONFIDENCE_LEVEL, freedom: float | None = None
 ) -> tuple[float, float]:
-    """Return the bounds of a mean of shares (n,) in few clusters, as in `share_interval`, at level `1 - alpha`."""
+    """Return the bounds of a mean of shares (n,) in few clusters, as in `share_interval`, at level `1 - alpha`.
+    `freedom`: degrees of freedom of Student's t; None: the effective number of clusters less one."""
     mean, effective = float(shares.mean()), effective_clusters(cluster_ids)
     error = cluster_robust_error(shares, cluster_ids)
     if error >= TINY:
-        return _wilson_bounds(mean, mean * (1 - mean) / error**2, t_quantile(effective - 1, alpha))
+        return _wilson_bounds(mean, mean * (1 - mean) / error**2, t_quantile(freedom or effective - 1, alpha))
     if mean in (0.0, 1.0):
         return _wilson_bounds(mean, effective, -NormalDist().inv_cdf(alpha / 2))
     return mean, mean
+
+
+def _error_freedom(values: Float64, cluster_ids: Int64) -> float:
+    """Return the degrees of freedom of the cluster-robust error: the effective number of clusters less one, and at most
+    `2 G / (k - 1)` for G clusters whose sums of residuals have the kurtosis k (Satterthwaite 1946). Near 0 and 1 a few
+    clusters make most of the error."""
+    equal = effective_clusters(cluster_ids) - 1
+    squares = np.bincount(cluster_ids, values - values.mean()) ** 2
+    if (total := float(squares.sum())) < TINY:
+        return equal
+    kurtosis = len(squares) * float(squares @ squares) / total**2
+    return min(equal, 2 * len(squares) / (kurtosis - 1)) if kurtosis > 1 + TINY else equal
 
 
 def number_clusters(clusters: Sequence[Hashable], n: int) -> Int64:
