@@ -10,8 +10,7 @@ from mappa_core.config.schema import Use
 from mappa_core.credit import estimators, shapers
 from mappa_core.defaults.task_sources import FileOptions, FileTasks, HuggingFaceOptions, HuggingFaceTasks
 from mappa_core.hookspecs import Offer, hookimpl
-from mappa_core.protocols import Coach, Estimator, Shaper, TaskSource, Tool, Toolbox, Transport
-from mappa_core.tools.calculator import Calculator
+from mappa_core.protocols import Coach, Estimator, Shaper, TaskSource, Transport
 
 if TYPE_CHECKING:
     from mappa_core.calls.api_policy import ApiPolicy
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
 def mappa_tasks() -> Iterable[Offer[TaskSource]]:
     yield Offer("file", FileTasks, FileOptions)
     yield Offer("huggingface", HuggingFaceTasks, HuggingFaceOptions)
-
-
-@hookimpl
-def mappa_tools() -> Iterable[Offer[Tool | Toolbox]]:
-    yield Offer("calculator", lambda options: Calculator())
 
 
 @hookimpl

@@ -4,9 +4,28 @@ import pytest
 
 from mappa_core.errors import ToolError
 from mappa_core.records import ToolCall, ToolLimits, ToolResult, ToolSpec
-from mappa_core.tools.calculator import Calculator
 from mappa_core.tools.run_call import run_call
 from mappa_core.tools.workspace import FolderWorkspace
+
+
+class Squares:
+    """An ordinary tool."""
+
+    spec = ToolSpec(
+        name="squares",
+        description="",
+        schema={
+            "type": "object",
+            "properties": {"number": {"type": "string"}},
+            "required": ["number"],
+            "additionalProperties": False,
+        },
+    )
+
+    async def call(self, arguments, workspace, limits):
+        return ToolResult(tool="squares", status="ok", stdout=f"{int(arguments['number']) ** 2}")
+
+    async def close(self): ...
 
 
 class Odd:
@@ -32,17 +51,17 @@ class Odd:
     async def close(self): ...
 
 
-TOOLS = {"calculator": Calculator(), "odd": Odd()}
-LIMITS = {"calculator": ToolLimits(), "odd": ToolLimits(wall_s=7.0)}
+TOOLS = {"squares": Squares(), "odd": Odd()}
+LIMITS = {"squares": ToolLimits(), "odd": ToolLimits(wall_s=7.0)}
 
 
-async def run(tmp_path, name="calculator", *, error=None, **arguments):
+async def run(tmp_path, name="squares", *, error=None, **arguments):
     call = ToolCall(name=name, arguments=arguments, error=error)
     return await run_call(call, TOOLS, FolderWorkspace(tmp_path), LIMITS)
 
 
 async def test_a_fitting_call_is_run_with_the_limits_of_its_tool(tmp_path):
-    assert (await run(tmp_path, expression="6 * 7")).stdout == "42"
+    assert (await run(tmp_path, number="7")).stdout == "49"
     assert (await run(tmp_path, "odd", how="limits")).stdout == "7.0"
 
 
@@ -54,15 +73,15 @@ async def test_a_call_with_an_error_is_answered_with_it(tmp_path):
 async def test_an_unknown_tool_is_answered_with_those_that_are_there(tmp_path):
     result = await run(tmp_path, "shell")
     assert (result.tool, result.status) == ("shell", "error")
-    assert result.stderr == "there is no tool 'shell' (there are: calculator, odd)"
+    assert result.stderr == "there is no tool 'shell' (there are: odd, squares)"
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({}, "do not fit its schema: 'expression' is a required property"),
-        ({"expression": 5}, "do not fit its schema at 'expression': 5 is not of type 'string'"),
-        ({"expression": "1", "x": 2}, "'x' was unexpected"),
+        ({}, "do not fit its schema: 'number' is a required property"),
+        ({"number": 5}, "do not fit its schema at 'number': 5 is not of type 'string'"),
+        ({"number": "1", "x": 2}, "'x' was unexpected"),
     ],
 )
 async def test_arguments_that_do_not_fit_are_explained(tmp_path, arguments, reason):

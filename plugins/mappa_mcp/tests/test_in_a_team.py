@@ -19,10 +19,10 @@ from mappa_core.rollout.collector import RolloutCollector
 from mappa_core.rollout.team import Job, Team
 from mappa_core.session.toolset import open_tools
 from mappa_core.testing import MemoryRecorder, ScriptedSampler
-from mappa_core.tools.calculator import Calculator
 from mappa_core.tools.chat_format import split_calls
 from mappa_core.tools.tool_limits import to_tool_limits
 from mappa_mcp.options import McpOptions
+from mappa_sandbox.calculator import Calculator
 
 PLAIN = [sys.executable, str(Path(__file__).parent / "plain_server.py")]
 
@@ -68,7 +68,7 @@ async def test_a_section_of_the_recipe_offers_every_tool_of_the_server(tmp_path)
     call = json.dumps({"name": "look_up", "arguments": {"title": "Emma"}})
     sampler = Native(lambda prompt, sampling: "done" if "<tool>" in prompt else f"<tool_call>{call}</tool_call>")
     async with AsyncExitStack() as stack:
-        kit = await open_tools(configured(), load_plugins(only=("mcp",)), stack)
+        kit = await open_tools(configured(), load_plugins(only=("mcp", "sandbox")), stack)
         team = Team(
             workflow=Reader(),
             policy_of={"reader": "scripted"},
@@ -95,4 +95,4 @@ async def test_two_tools_of_one_name_are_told_apart_by_a_prefix():
     config.tools["other"] = ToolSection(use="mcp", options=McpOptions(command=PLAIN, only=["look_up"]))
     async with AsyncExitStack() as stack:
         with pytest.raises(ConfigError, match=r"tools.other: there is a tool 'look_up' already; .*options.prefix"):
-            await open_tools(config, load_plugins(only=("mcp",)), stack)
+            await open_tools(config, load_plugins(only=("mcp", "sandbox")), stack)

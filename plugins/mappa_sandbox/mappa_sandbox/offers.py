@@ -1,16 +1,18 @@
-"""The tool `python`, and checks of the sandboxes."""
+"""The tools `python` and `calculator`, and checks of the sandboxes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from mappa_core import CheckArea, Offer, Tool, Toolbox, hookimpl
+from mappa_sandbox.calculator import Calculator
 from mappa_sandbox.options import PythonOptions
 
 
 @hookimpl
 def mappa_tools() -> Iterable[Offer[Tool | Toolbox]]:
     yield Offer("python", _build_python, PythonOptions)
+    yield Offer("calculator", lambda options: Calculator())
 
 
 @hookimpl

@@ -9,7 +9,7 @@ import pytest
 
 from mappa_core.protocols import Tool
 from mappa_core.testing import ToolContract
-from mappa_core.tools.calculator import Calculator
+from mappa_sandbox.calculator import Calculator
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.testing import ExecutorContract
 from mappa_sandbox.tool import PythonTool

@@ -1,4 +1,4 @@
-"""A calculator: an example of an ordinary tool with a JSON schema, without files or processes."""
+"""The tool `calculator`: arithmetic without a program, files or processes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from mappa_core.protocols import Workspace
-from mappa_core.records import ToolLimits, ToolResult, ToolSpec
+from mappa_core import ToolLimits, ToolResult, ToolSpec, Workspace
 
 MAX_EXPRESSION_CHARACTERS = 1000
 MAX_BITS = 10_000

@@ -3,8 +3,8 @@ import math
 import pytest
 
 from mappa_core.records import ToolLimits
-from mappa_core.tools.calculator import Calculator, CalculatorError, evaluate_expression, format_result
 from mappa_core.tools.workspace import FolderWorkspace
+from mappa_sandbox.calculator import Calculator, CalculatorError, evaluate_expression, format_result
 
 
 @pytest.mark.parametrize(
