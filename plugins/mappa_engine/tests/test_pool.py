@@ -11,7 +11,7 @@ import pytest
 
 from mappa_core.errors import ConfigError, EngineError
 from mappa_core.records import Sampling
-from mappa_engine.cluster.errors import ActorLost, ActorTimeout
+from mappa_engine.cluster.errors import ActorLost, ActorTimeout, NodeLost
 from mappa_engine.cluster.samplers.messages import Generation, RequestResult, SamplerConfig
 from mappa_engine.cluster.samplers.pool import MAX_ATTEMPTS, SamplerPool
 from mappa_engine.cluster.samplers.remote_engine import Deadlines, EngineResources
@@ -284,6 +284,15 @@ async def test_an_engine_that_cannot_be_started_again_is_given_up_and_everyone_t
         await sample(pool, 1)[0]
     assert len(ray_actors.servers["sampler-p-0"]) == 1
     assert MAX_ATTEMPTS >= 2
+
+
+async def test_an_engine_whose_node_is_gone_is_not_waited_for(opened):
+    pool, ray_actors, _ = await opened(2)
+    tasks = sample(pool, 2)
+    ray_actors.doomed = NodeLost("the node 10.0.0.2 is gone", actor="one")
+    (await submitted(ray_actors, "sampler-p-0")).fail(LOST)
+    for one in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(one, NodeLost)
 
 
 async def test_what_keeps_an_engine_from_starting_at_all_is_raised_as_it_is():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -23,11 +23,12 @@ from mappa_core.engine import (
     TrainSection,
 )
 from mappa_engine.checkpoint import WEIGHTS_FILE, has_tensors
-from mappa_engine.cluster.actors import RayActors
+from mappa_engine.cluster.actors import RayActors, ReservedBundle
 from mappa_engine.cluster.builder import ClusterSetup, EngineBuilder, build_route
 from mappa_engine.cluster.discovery import discover_resources
+from mappa_engine.cluster.errors import NodeLost
 from mappa_engine.cluster.learners import LearnerGroup
-from mappa_engine.cluster.placement import find_placement, format_placement, read_shape
+from mappa_engine.cluster.placement import Resources, find_placement, format_placement, read_shape
 from mappa_engine.cluster.samplers.pool import SamplerPool
 from mappa_engine.cluster.samplers.sampler import ClusterSampler
 from mappa_engine.cluster.sync.from_checkpoint import CheckpointWeights, checkpoint_version
@@ -87,28 +88,26 @@ class RunningCluster:
             options.address, deadline_s=options.start_s, logs=None if options.logs is None else Path(options.logs)
         )
         self._stack.push_async_callback(ray_actors.close)
-        placement = find_placement(
-            policies,
-            shapes,
-            await discover_resources(ray_actors, deadline_s=options.start_s),
-            options,
-            micro_tokens=None if train is None else train.micro_tokens,
-        )
-        log.info("\n".join(["who runs where", *format_placement(placement)]))
-        setup = self._setup = ClusterSetup(
-            specs={spec.name: spec for spec in policies},
-            readings=readings,
-            shapes=shapes,
-            weight_names={model: read_weight_names(reading) for model, reading in readings.items()},
-            placement=placement,
-            options=placement.options,
-            train=train,
-            seed=seed,
-        )
-        setup.check_transport()
-        builder = EngineBuilder(
-            setup, ray_actors, await ray_actors.reserve(placement.bundles, deadline_s=options.start_s)
-        )
+        weight_names = {model: read_weight_names(reading) for model, reading in readings.items()}
+
+        def place(resources: Resources) -> ClusterSetup:
+            micro_tokens = None if train is None else train.micro_tokens
+            placement = find_placement(policies, shapes, resources, options, micro_tokens=micro_tokens)
+            return ClusterSetup(
+                specs={spec.name: spec for spec in policies},
+                readings=readings,
+                shapes=shapes,
+                weight_names=weight_names,
+                placement=placement,
+                options=placement.options,
+                train=train,
+                seed=seed,
+            )
+
+        setup, slots = await self._reserve(ray_actors, place)
+        self._setup = setup
+        log.info("\n".join(["who runs where", *format_placement(setup.placement)]))
+        builder = EngineBuilder(setup, ray_actors, slots)
         if setup.colocated:
             await self._open_groups(builder)
             await _gather(*(group.offload() for group in self._groups))
@@ -117,6 +116,21 @@ class RunningCluster:
         else:
             await _gather(self._open_groups(builder), self._open_pools(builder))
         await self._publish_first()
+
+    async def _reserve(
+        self, ray_actors: RayActors, place: Callable[[Resources], ClusterSetup]
+    ) -> tuple[ClusterSetup, tuple[ReservedBundle, ...]]:
+        """Place everything and reserve its resources; once more where a node is gone, which Ray lists until it misses
+        it."""
+        while True:
+            try:
+                setup = place(await discover_resources(ray_actors, deadline_s=self._options.start_s))
+                setup.check_transport()
+                slots = await ray_actors.reserve(setup.placement.bundles, deadline_s=self._options.start_s)
+            except NodeLost as lost:
+                log.warning("everything is placed again", reason=str(lost))
+            else:
+                return setup, slots
 
     async def _open_groups(self, builder: EngineBuilder) -> None:
         self._groups = tuple(await _gather(*(builder.open_group(one) for one in self._open_setup.placement.groups)))

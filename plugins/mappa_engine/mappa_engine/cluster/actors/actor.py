@@ -15,7 +15,7 @@ import psutil
 import structlog
 
 from mappa_core.engine import EngineLost, Process
-from mappa_engine.cluster.errors import ActorLost, ActorTimeout
+from mappa_engine.cluster.errors import ActorLost, ActorTimeout, NodeLost
 
 log = structlog.get_logger()
 
@@ -29,8 +29,10 @@ MAX_STDERR_LINES = 20
 class Actor:
     """One actor process. `failure` is why it cannot be used any more, None while it is healthy."""
 
-    def __init__(self, name: str, handle: Any, logs: Path | None) -> None:
+    def __init__(self, name: str, handle: Any, logs: Path | None, *, node: str | None = None) -> None:
         self.name = name
+        self.node = node
+        """Address of the node that it is bound to; None where it may be anywhere."""
         self.handle = handle
         self.process: Process | None = None
         self.failure: EngineLost | None = None
@@ -66,8 +68,11 @@ class Actor:
     def check_heartbeat(self, max_missed: int) -> None:
         """Send a heartbeat request; the actor fails as late once `max_missed` further checks found it unanswered.
 
-        Checks are counted, not seconds: a driver that was suspended itself must not treat its actors as hung.
+        Checks are counted, not seconds: a driver that was suspended itself must not treat its actors as hung. A process
+        that has not answered yet may be waiting for its packages: its start has a deadline of its own.
         """
+        if self.process is None:
+            return
         if self._heartbeat is None or self._heartbeat.done():
             self._missed = 0
             self._heartbeat_asked_at = time.monotonic()
@@ -77,6 +82,10 @@ class Actor:
         if self._missed >= max_missed:
             silence = time.monotonic() - self._heartbeat_asked_at
             self._fail(ActorTimeout(f"{self} gave no sign of life for {silence:.0f} s: it hangs", actor=self.name))
+
+    def lose_node(self) -> None:
+        """Fail: its node is gone. Ray would wait for the node, to start the process there."""
+        self._fail(NodeLost(f"{self} is lost: its node {self.node} is gone", actor=self.name))
 
     def kill(self) -> None:
         """Kill the process without waiting for its exit."""

@@ -7,7 +7,8 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -19,12 +20,14 @@ from mappa_core.engine import EngineLost, Process
 from mappa_engine.cluster.actors.actor import WATCH_GROUP, Actor, ActorCall, death_reason
 from mappa_engine.cluster.actors.deadlines import wait_all
 from mappa_engine.cluster.actors.ray_connection import RayConnection, connect
-from mappa_engine.cluster.errors import ActorTimeout
+from mappa_engine.cluster.errors import ActorTimeout, NodeLost
 
 log = structlog.get_logger()
 
 HEARTBEAT_S = 5.0
 """Seconds between two heartbeat requests to an actor."""
+
+_NODE = "node:"
 
 KILL_TIMEOUT_S = 30.0
 """Seconds that a killed process may take to exit."""
@@ -37,6 +40,11 @@ class ReservedBundle:
     group: Any
     index: int
     resources: Mapping[str, float]
+
+    @property
+    def node(self) -> str | None:
+        """Address of the node that it is bound to; None where Ray chose one."""
+        return next(iter(_bound_nodes([self.resources])), None)
 
 
 class _GpuLook:
@@ -136,7 +144,8 @@ class RayActors:
         """Reserve resources on the cluster's machines, all bundles or none.
 
         Each of `bundles` is resources (CPU, GPU) on a single machine. Raises ConfigError, with the requested and the
-        available resources, where the cluster cannot provide them by the deadline.
+        available resources, where the cluster cannot provide them by the deadline; NodeLost where a bundle is bound to
+        a node (`node:ADDRESS`) that goes meanwhile.
         """
         import ray
         from ray.util import placement_group, remove_placement_group
@@ -146,7 +155,10 @@ class RayActors:
             raise ConfigError(f"placement does not fit: {lacking}. {_demand_and_supply(wanted, self.resources())}")
         group = placement_group(wanted, strategy=strategy)
         try:
-            await wait_all([group.ready().future()], deadline_s)
+            await self._wait_for_bundles(group, wanted, deadline_s)
+        except NodeLost:
+            remove_placement_group(group)
+            raise
         except TimeoutError:
             free = ray.available_resources()
             remove_placement_group(group)
@@ -156,6 +168,21 @@ class RayActors:
             ) from None
         self._groups.append(group)
         return tuple(ReservedBundle(group, index, bundle) for index, bundle in enumerate(wanted))
+
+    async def _wait_for_bundles(self, group: Any, wanted: Sequence[Mapping[str, float]], deadline_s: float) -> None:
+        """Wait until a placement group has its resources. Ray itself would wait for nodes that are gone."""
+        ready, left_s = group.ready().future(), deadline_s
+        while True:
+            with suppress(TimeoutError):
+                return await wait_all([ready], min(left_s, HEARTBEAT_S))
+            left_s -= HEARTBEAT_S
+            if gone := _bound_nodes(wanted) - self._addresses():
+                raise NodeLost(f"the node {min(gone)} is gone: nothing can be placed there", actor=None)
+            if left_s <= 0:
+                raise TimeoutError
+
+    def _addresses(self) -> set[str]:
+        return {node["NodeManagerAddress"] for node in self.nodes()}
 
     async def free(self, slots: Sequence[ReservedBundle]) -> None:
         """Release reserved bundles; Ray ends the actors in them."""
@@ -204,7 +231,7 @@ class RayActors:
             scheduling_strategy=strategy,
             runtime_env={"env_vars": {**self._connection.variables, **(environment or {})}},
         ).remote()
-        one = Actor(name, handle, self._connection.logs)
+        one = Actor(name, handle, self._connection.logs, node=None if slot is None else slot.node)
         self._actors.append(one)
         try:
             until = time.monotonic() + deadline_s
@@ -285,6 +312,17 @@ class RayActors:
         while not self._closing.wait(HEARTBEAT_S):
             for actor in self.members:
                 actor.check_heartbeat(math.ceil(self._max_silence_s / HEARTBEAT_S))
+            bound = [actor for actor in self.members if actor.node is not None]
+            there = self._addresses() if bound else set()
+            for actor in bound:
+                if actor.node not in there:
+                    actor.lose_node()
+
+
+def _bound_nodes(bundles: Iterable[Mapping[str, float]]) -> set[str]:
+    """Addresses of the nodes that bundles are bound to."""
+    names = (name for bundle in bundles for name in bundle)
+    return {name.removeprefix(_NODE) for name in names if name.startswith(_NODE)}
 
 
 def _shortage(wanted: Sequence[Mapping[str, float]], there: Mapping[str, float]) -> str:

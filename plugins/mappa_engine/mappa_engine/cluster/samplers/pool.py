@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 
@@ -12,8 +12,9 @@ import numpy as np
 import structlog
 
 from mappa_core.engine import EngineError, EngineLost, Sampling
-from mappa_engine.arrays import Int32
+from mappa_engine.arrays import Float64, Int32
 from mappa_engine.cluster.actors.ray_actors import RayActors
+from mappa_engine.cluster.errors import NodeLost
 from mappa_engine.cluster.samplers.messages import Generation, GenerationRequest, SamplerConfig
 from mappa_engine.cluster.samplers.remote_engine import Deadlines, EngineResources, PendingRequest, RemoteEngine
 from mappa_engine.cluster.samplers.router import Router
@@ -56,6 +57,8 @@ class SamplerPool:
         self._room = room
         self._router = Router(len(resources), prefixes=config.prefix_caching and not config.isolate_waves)
         self._indices = {id(engine): index for index, engine in enumerate(self.engines)}
+        self._engine_of: dict[str, RemoteEngine] = {}
+        """Engines by the ids of the requests that they owe."""
         self._numbers = itertools.count()
         self._wave: list[PendingRequest] = []
         self._restart_lock = asyncio.Lock()
@@ -119,28 +122,25 @@ class SamplerPool:
             for pending in wave:
                 pending.answer.set_exception(self._failure)
             return
-        parts: list[list[PendingRequest]] = [[] for _ in self.engines]
+        parts: dict[int, list[PendingRequest]] = defaultdict(list)
+        loads = self._loads()
+        keys = {policy: self._weights_key(policy) for policy in {one.request.policy for one in wave}}
         for number, pending in enumerate(wave):
-            if self._config.isolate_waves:
-                index = number % len(parts)
-            else:
-                index = self._choose_engine(pending, [sum(one.cost for one in part) for part in parts])
+            request, index = pending.request, number % len(self.engines)
+            if not self._config.isolate_waves:
+                index = self._router.choose(keys[request.policy], request.prompt, loads)
+                self._router.record_prefix(index, keys[request.policy], request.prompt)
             parts[index].append(pending)
-        for engine, part in zip(self.engines, parts, strict=True):
-            if part:
-                engine.submit(part)
+            loads[index] += pending.cost
+            self._engine_of[request.id] = self.engines[index]
+        for index in sorted(parts):
+            self.engines[index].submit(parts[index])
 
-    def _choose_engine(self, pending: PendingRequest, coming: Sequence[int]) -> int:
-        request = pending.request
-        away = [engine.lost is not None or engine.stale for engine in self.engines]
-        loads = [
-            math.inf if away[index] and not all(away) else engine.load + more
-            for index, (engine, more) in enumerate(zip(self.engines, coming, strict=True))
-        ]
-        weights = self._weights_key(request.policy)
-        index = self._router.choose(weights, request.prompt, loads)
-        self._router.record_prefix(index, weights, request.prompt)
-        return index
+    def _loads(self) -> Float64:
+        """Tokens that each engine has yet to compute, (engines,); infinite where it is away and others are not."""
+        loads = np.array([engine.load for engine in self.engines], dtype=np.float64)
+        away = np.array([engine.lost is not None or engine.stale for engine in self.engines])
+        return loads if away.all() else np.where(away, np.inf, loads)
 
     def _weights_key(self, policy: str) -> str:
         known = [engine.versions[policy] for engine in self.engines if policy in engine.versions]
@@ -148,7 +148,7 @@ class SamplerPool:
 
     def _abort(self, pending: PendingRequest) -> None:
         if not self._config.isolate_waves:  # the composition of its wave must not change
-            for engine in self.engines:
+            if (engine := self._engine_of.pop(pending.request.id, None)) is not None:
                 engine.abort(pending.request)
 
     async def _poll_engine(self, engine: RemoteEngine) -> None:
@@ -157,9 +157,13 @@ class SamplerPool:
         while self._failure is None:
             try:
                 await self._recover(engine)
-                for pending in await engine.poll():
+                settled = await engine.poll()
+                keys = {policy: self._weights_key(policy) for policy in {one.request.policy for one in settled}}
+                for pending in settled:
                     failed_attempts = 0
-                    self._record_result(engine, pending)
+                    self._record_result(engine, pending, keys[pending.request.policy])
+            except NodeLost as lost:  # its place is bound to the node: only a new engine can be elsewhere
+                return self._fail_pool(lost)
             except EngineLost as lost:
                 failed_attempts += 1
                 if failed_attempts > MAX_ATTEMPTS:
@@ -177,12 +181,13 @@ class SamplerPool:
                 await engine.resume()
             engine.stale = False
 
-    def _record_result(self, engine: RemoteEngine, pending: PendingRequest) -> None:
+    def _record_result(self, engine: RemoteEngine, pending: PendingRequest, weights: str) -> None:
+        self._engine_of.pop(pending.request.id, None)
         if pending.answer.cancelled() or pending.answer.exception() is not None:
             return
         request, index = pending.request, self._indices[id(engine)]
         tokens = np.concatenate([request.prompt, pending.answer.result().tokens])
-        self._router.record_prefix(index, self._weights_key(request.policy), tokens)
+        self._router.record_prefix(index, weights, tokens)
 
     def _fail_pool(self, error: Exception) -> None:
         self._failure = error

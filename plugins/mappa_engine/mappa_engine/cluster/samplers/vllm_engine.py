@@ -269,6 +269,8 @@ def _engine_args(config: SamplerConfig) -> EngineArgs:
         enable_sleep_mode=gpu and config.sleep_mode,
         logprobs_mode="processed_logprobs",
         scheduler_cls=SuspendingScheduler,
+        # With it a batch is under way between two steps, where weights are loaded: its tokens would be of the old ones,
+        # labelled with the new version.
         async_scheduling=False,
         disable_log_stats=True,
         weight_transfer_config=WeightTransferConfig(backend=config.transport) if config.transport != "store" else None,
