@@ -147,8 +147,8 @@ class Engine(Protocol):
         self, policies: Sequence[PolicySpec], train: Any | None, *, rows: int, machines: Sequence[Machine]
     ) -> EnginePlan:
         """Compute the memory of an engine that is not open, for `rows` concurrent trajectories. Raises ConfigError if
-        its options are inconsistent, or the policies do not fit the machines of a cluster; none: this one, of which
-        `problems` in `details` are what an engine lacks to start."""
+        its options are inconsistent, or the policies do not fit the machines of a cluster; without any it plans for
+        this one, and `problems` in `details` say what it lacks."""
         return EnginePlan(unknown="the engine makes no plan")
 
     def export(self, policy: PolicySpec, weights: Path, out: Path, *, merged: bool, dtype: str | None) -> None:

@@ -141,8 +141,8 @@ async def open_session(
 def find_problems(composed: ComposedConfig, registry: Registry) -> list[str]:
     """Try every offer of a config, its tasks and its engine's plan apart; return each reason why no run can start."""
     config, problems = composed.config, list[str]()
-    # A loss imports the libraries of its engine, and lacks nothing else.
-    for key, kind, choice in (one for one in iter_choices(config) if one[1] != "losses"):
+    # A tool is tried when it is opened; a loss imports the libraries of its engine.
+    for key, kind, choice in (one for one in iter_choices(config) if one[1] not in ("tools", "losses")):
         try:
             offer = registry.build(kind, str(choice.use), choice.options)
             if kind == "tasks":

@@ -19,12 +19,13 @@ from structlog.contextvars import bound_contextvars
 
 from mappa_core.config.compose import ComposedConfig, compose, restore
 from mappa_core.config.resume_diff import check_resume_changes
-from mappa_core.errors import EngineLost, GuardStop, RunError
+from mappa_core.errors import ConfigError, EngineLost, GuardStop, RunError
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.plugins import Registry, load_plugins
 from mappa_core.protocols import Ending, TrackedRun
 from mappa_core.rollout.counterfactual import CounterfactualBound, bound_counterfactuals
 from mappa_core.session import Session, attach_coaches, open_session, record_session_events
+from mappa_core.session.builder import find_problems, overridden_settings
 from mappa_core.session.warm_start import resolve_starts
 from mappa_core.store.folder import CONFIG, RunFolder, open_checkpoints
 from mappa_core.store.summary import Seconds, Summary, write_summary
@@ -97,8 +98,9 @@ class Run:
 
     def check(self) -> str:
         """Build everything and load models and tasks; describe the result in one sentence. Raises any InputError that
-        `train` would raise before its first rollout."""
-        self.composed.require_installed()
+        `train` would raise before its first rollout, those of all offers at once."""
+        if problems := find_problems(self.composed, self._registry):
+            raise ConfigError("\n".join(problems))
         return run_to_end(self._check())
 
     async def _check(self) -> str:
@@ -130,6 +132,8 @@ class Run:
     async def _attempt(self, listener: Listener, clock: Stopwatch) -> TrainResult:
         async with AsyncExitStack() as opened:
             session = await opened.enter_async_context(self._session())
+            for warning in overridden_settings(self.composed, tuple(session.workflow.agents)):
+                log.warning(warning)
             with self._open_folder() as folder:
                 opened.enter_context(bound_contextvars(run=folder.path.name))
                 folder.write_config(self.composed.to_yaml())
@@ -230,17 +234,13 @@ def _bound_counterfactuals(session: Session) -> CounterfactualBound:
 
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end; use a new thread if this one has a running event loop (a notebook)."""
-    if not _inside_event_loop():
-        return asyncio.run(work)
-    return ThreadPoolExecutor(1, thread_name_prefix="mappa-run").submit(asyncio.run, work).result()
-
-
-def _inside_event_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
+        pass
+    else:
+        return ThreadPoolExecutor(1, thread_name_prefix="mappa-run").submit(asyncio.run, work).result()
+    return asyncio.run(work)
 
 
 class Stopwatch:

@@ -24,7 +24,7 @@ def recipe(registry: Registry, name: str) -> ComposedConfig:
 
 def test_the_plugin_loads_whole(registry: Registry) -> None:
     plugin = registry.plugin("dsbench")
-    assert set(plugin.recipes) == {"tiny", "paper"}
+    assert set(plugin.recipes) == {"tiny", "small", "small-full", "paper"}
     assert {command.name for command in plugin.commands} == {"prepare", "score", "unlearned", "warm-start"}
     assert registry.offer("tasks", "dsbench-embedded") and registry.offer("tasks", "dsbench")
 

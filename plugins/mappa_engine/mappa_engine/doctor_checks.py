@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from mappa_core import CheckResult
 from mappa_engine.cluster.requirements import INSTALL_COMMAND, REQUIRED_RELEASES, library_problems
+from mappa_engine.memory_estimate import format_bytes
+from mappa_engine.node import SHARED_MEMORY_BYTES, Node, this_node
 from mappa_engine.process_info import installed_version
 
 if TYPE_CHECKING:
@@ -58,6 +60,29 @@ def check_cluster(registry: Registry) -> Mapping[str, CheckResult]:
         else CheckResult(True, str(installed_version(name)))
         for name in REQUIRED_RELEASES
     }
+
+
+def check_node(registry: Registry) -> Mapping[str, CheckResult]:
+    """Check this machine as a node of the engine `cluster`: driver, compilers, memory. `mappa plan` says how much a
+    recipe needs."""
+    node = this_node()
+    driver = node.driver_problem or (f"{node.gpus[0].driver}" if node.gpus else "no GPU is seen here")
+    kernels = "not found; libraries that compile kernels as they run (FlashInfer) look for it"
+    compiler = node.compiler_problem or f"{node.compiler} and Python's headers, with which Triton builds launchers"
+    roomy = node.shared_memory >= SHARED_MEMORY_BYTES
+    advice = "" if roomy else f", less than {format_bytes(SHARED_MEMORY_BYTES)}: start a container with --shm-size=8g"
+    return {
+        "driver": CheckResult(bool(node.gpus) and node.driver_problem is None, driver),
+        "bfloat16": CheckResult(bool(node.gpus) and node.dtype_problem is None, node.dtype_problem or _names(node)),
+        "compiler": CheckResult(node.compiler_problem is None, compiler),
+        "nvcc": CheckResult(node.nvcc is not None, node.nvcc or kernels),
+        "node memory": CheckResult(True, format_bytes(node.memory)),
+        "/dev/shm": CheckResult(roomy, f"{format_bytes(node.shared_memory)}{advice}"),
+    }
+
+
+def _names(node: Node) -> str:
+    return ", ".join(dict.fromkeys(gpu.name for gpu in node.gpus)) or "no GPU is seen here"
 
 
 def check_engines(registry: Registry) -> Mapping[str, CheckResult]:

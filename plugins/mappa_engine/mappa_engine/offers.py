@@ -22,6 +22,7 @@ def mappa_checks() -> Iterable[CheckArea]:
     yield CheckArea("libraries", doctor_checks.check_libraries)
     yield CheckArea("gpu", doctor_checks.check_gpus)
     yield CheckArea("cluster", doctor_checks.check_cluster)
+    yield CheckArea("node of a cluster", doctor_checks.check_node)
     yield CheckArea("engines", doctor_checks.check_engines)
 
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from mappa_core import ConfigError
-from mappa_core.commands import ConfigArguments, load_registry, recipe_options
+from mappa_core.commands import ConfigArguments, Console, echo, load_registry, recipe_options
 
 if TYPE_CHECKING:
     from mappa_analysis.plan import CoachAssignment, PlannedAmount, RunPlan, Workload
@@ -45,6 +44,7 @@ WORKLOAD_LABELS = {
 @recipe_options
 @click.option("--gpus", metavar="N", type=click.IntRange(1), help="GPUs of each node, for the engine `cluster`.")
 @click.option("--gpu-memory", metavar="GB", type=click.FloatRange(1.0), help="Memory of each of them, in 10^9 bytes.")
+@click.option("--memory", metavar="GB", type=click.FloatRange(1.0), help="Memory of each node itself.")
 @click.option("--nodes", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="How many nodes.")
 @click.option(
     "--from", "previous", metavar="RUN", type=click.Path(path_type=Path), help="Take what this run has measured."
@@ -54,34 +54,39 @@ def command(
     arguments: ConfigArguments,
     gpus: int | None,
     gpu_memory: float | None,
+    memory: float | None,
     nodes: int,
     previous: Path | None,
     as_json: bool,
 ) -> None:
     """Show what a recipe takes: memory, tokens, calls, money, time. Starts nothing.
 
-    It needs no key. Without --from RUN most figures are bounds by the recipe, and time is not known.
+    It needs no key. Without --gpus it plans for this machine, and names all that is missing here. Without --from RUN
+    most figures are bounds by the recipe, and time is not known.
     """
     from mappa_analysis.plan import plan_run
 
     registry = load_registry()
-    machines = _machines(gpus, gpu_memory, nodes)
+    machines = _machines(gpus, gpu_memory, memory, nodes)
     planned = asyncio.run(plan_run(arguments.compose(registry), registry, machines, previous=previous))
     if as_json:
-        click.echo(msgspec.json.encode(plan_json(planned)).decode())
+        echo(msgspec.json.encode(plan_json(planned)).decode())
     else:
         show_plan(Console(), planned)
 
 
-def _machines(gpus: int | None, gpu_memory: float | None, nodes: int) -> list[Machine]:
-    """Machines of the cluster; without GPUs they have as many CPUs as this machine."""
+def _machines(gpus: int | None, gpu_memory: float | None, memory: float | None, nodes: int) -> list[Machine]:
+    """Machines of the cluster, none for this one; several without GPUs have as many CPUs as this machine."""
     from mappa_core.engine import Machine
 
+    if gpus is None and gpu_memory is None and memory is None and nodes == 1:
+        return []
     if (gpus is None) != (gpu_memory is None):
         raise ConfigError("--gpus N and --gpu-memory GB go together: memory is planned for each GPU")
-    cpus, gpu_bytes = os.cpu_count() or 1, round((gpu_memory or 0.0) * GB)
+    cpus, gpu_bytes, own = os.cpu_count() or 1, round((gpu_memory or 0.0) * GB), round((memory or 0.0) * GB)
     return [
-        Machine(host=f"node{number}", cpus=cpus, gpus=gpus or 0, gpu_bytes=gpu_bytes) for number in range(1, nodes + 1)
+        Machine(host=f"node{number}", cpus=cpus, gpus=gpus or 0, gpu_bytes=gpu_bytes, memory_bytes=own)
+        for number in range(1, nodes + 1)
     ]
 
 
@@ -99,6 +104,10 @@ def show_plan(console: Console, planned: RunPlan) -> None:
     )
     for note in planned.notes:
         console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    if planned.problems:
+        console.print("before it can start here:", style="yellow")
+    for problem in planned.problems:
+        console.print(f"- {problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def _team(planned: RunPlan) -> Table:
@@ -128,10 +137,10 @@ def _show_memory(console: Console, planned: RunPlan) -> None:
         console.print(f"memory is not known: {memory.unknown}", style="yellow", highlight=False, soft_wrap=True)
     for table in memory.tables:
         console.print(_plain(table))
-    for line in memory.lines:
-        console.print(line, markup=False, highlight=False)
+    for line in (*memory.lines, *([] if planned.checkpoints is None else [planned.checkpoints.text])):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     for note in memory.notes:
-        console.print(note, style="yellow", highlight=False)
+        console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def _plain(rows: Sequence[Sequence[str]]) -> Table:
@@ -198,7 +207,9 @@ def plan_json(planned: RunPlan) -> dict[str, Any]:
         "evaluation": _figures(planned.evaluation),
         "run": _figures(planned.run),
         "hours": _figure(planned.hours),
+        "checkpoints": None if planned.checkpoints is None else asdict(planned.checkpoints),
         "notes": planned.notes,
+        "problems": planned.problems,
     }
 
 

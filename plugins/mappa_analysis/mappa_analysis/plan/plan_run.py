@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mappa_analysis.plan.checkpoint_space import CheckpointSpace, plan_checkpoints
 from mappa_analysis.plan.coach_calls import CoachAssignment, assign_coaches
 from mappa_analysis.plan.history import RunHistory, SplitHistory, read_history
 from mappa_analysis.plan.workload import PlannedAmount, Workload, multiply_amounts
 from mappa_analysis.plan.workload_estimator import WorkloadEstimator
-from mappa_core import ConfigError, Split, TaskError, TaskSource, Workflow
+from mappa_core import ConfigError, PluginError, Split, TaskError, TaskSource, Workflow
 from mappa_core.commands import (
     ComposedConfig,
     PolicySection,
@@ -19,6 +20,8 @@ from mappa_core.commands import (
     assign_policies,
     build_policy_specs,
     diff_configs,
+    find_problems,
+    overridden_settings,
     restore,
     trained_policies,
 )
@@ -45,7 +48,8 @@ class PlannedAgent:
 class RunPlan:
     """The expected work of a recipe. `iteration`, `evaluation` and `run` are the work of one iteration, one evaluation
     and the whole run; `counterfactual` is the part of an iteration spent on counterfactual rollouts. `hours` is wall
-    time, None if unknown. `notes` state what the figures are based on."""
+    time, None if unknown; so is `checkpoints`. `notes` state what the figures are based on, and `problems` why a run
+    could not start on this machine."""
 
     recipe: str
     agents: tuple[PlannedAgent, ...]
@@ -58,7 +62,9 @@ class RunPlan:
     evaluation: Workload
     run: Workload
     hours: PlannedAmount | None
+    checkpoints: CheckpointSpace | None
     notes: tuple[str, ...]
+    problems: tuple[str, ...]
 
 
 async def plan_run(
@@ -74,8 +80,10 @@ async def plan_run(
         ConfigError, PluginError: the recipe cannot be built, or does not fit the resources.
         RunError: `previous` is not a run, or is one of another team.
     """
-    composed.require_installed()
-    config = composed.config
+    config, elsewhere = composed.config, bool(machines) and not composed.missing_offers
+    problems = () if elsewhere else tuple(find_problems(composed, registry))
+    if composed.missing_offers:
+        raise PluginError("\n".join(problems))
     workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
     try:
         roles, max_turns = workflow.agents, workflow.max_turns
@@ -106,11 +114,13 @@ async def plan_run(
         "eval", multiply_amounts(tasks, float(config.eval.samples)), judged=config.eval.coach
     )
     hours, no_hours = _estimate_hours(estimator.history, differing, learned, replayed, evaluation, iterations, whole)
+    memory = await _plan_engine(config, registry, specs, machines, learning=bool(trained))
+    checkpoints = plan_checkpoints(config, memory)
     return RunPlan(
         recipe=composed.full_name,
         agents=tuple(_planned_agent(agent, policy_of[agent], section) for agent, section in sections.items()),
         coaches=tuple(estimator.coaches),
-        memory=await _plan_engine(config, registry, specs, machines, learning=bool(trained)),
+        memory=memory,
         iterations=iterations,
         evaluations=evaluations,
         iteration=iteration,
@@ -118,7 +128,13 @@ async def plan_run(
         evaluation=evaluation,
         run=iteration * iterations + evaluation * whole,
         hours=hours,
-        notes=_notes(previous, differing, no_tasks, no_hours),
+        checkpoints=checkpoints,
+        notes=(
+            *_notes(previous, differing, no_tasks, no_hours),
+            *overridden_settings(composed, tuple(roles)),
+            *([] if checkpoints is None or machines else checkpoints.problems),
+        ),
+        problems=problems,
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -61,7 +63,47 @@ def test_a_plan_by_a_run_knows_hours_and_no_bounds(run, capsys):
 def test_a_cluster_is_mapped(capsys):
     text = "\n".join(lines_of(capsys, *MATHCHAT, *EIGHT))
     assert "learners, 8 ranks" in text and "gpu0-7" in text
-    assert "5 of 8 GPUs learn and do not sample" in text
+    assert "samplers: an engine of every policy on every GPU that samples" in text
+    assert "5 of 8 GPUs learn and do not sample" in "\n".join(
+        lines_of(capsys, *MATHCHAT, *EIGHT, "engine.options.samplers=1")
+    )
+
+
+def test_the_disk_that_checkpoints_take_is_told_with_what_is_free(capsys, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=8_000_000))
+    text = "\n".join(lines_of(capsys, *MATHCHAT, *EIGHT))
+    # Three policies of 252,960 numbers and two moments each, float32; two are kept and one is being written.
+    assert re.search(r"checkpoints: [\d.]+ MB = 3 of [\d.]+ MB, 2 kept and one being written; 8.0 MB are free", text)
+    size = float(re.search(r"3 of ([\d.]+) MB", text)[1])
+    assert size == pytest.approx(3 * 12 * 240_192 / 1e6, rel=0.1)
+    here = "\n".join(lines_of(capsys, *MATHCHAT, "engine={use: cluster, options: {}}"))
+    assert "checkpoints do not fit the disk of runs" in here
+
+
+def test_a_node_with_too_little_memory_of_its_own_is_refused(capsys):
+    assert main([*MATHCHAT, *EIGHT, "--memory", "16"]) == 2
+    assert "node1 itself has 16.0 GB of memory, of which 14.7 GB can be used" in capsys.readouterr().err
+
+
+def test_all_that_is_missing_here_is_named_at_once(capsys, monkeypatch):
+    monkeypatch.delenv("GEMINI_API_KEY", raising=False)
+    text = "\n".join(
+        lines_of(
+            capsys, *MATHCHAT, "coach={use: gemini, options: {model: m}}", "engine={use: cluster, options: {}}",
+            "tasks={use: file, options: {path: nowhere.jsonl}}",
+        )
+    )  # fmt: skip
+    missing = text.partition("before it can start here:")[2]
+    assert "nowhere.jsonl: there is no such file" in missing and "GEMINI_API_KEY is not set" in missing
+    assert "no GPU is seen here; it fits 1 GPU of 24 GB" in text or "gpu0" in text
+
+
+def test_a_setting_that_every_agent_overrides_is_warned_of(capsys):
+    text = "\n".join(lines_of(capsys, *MATHCHAT, "sampling.max_tokens=1024"))
+    assert "sampling.max_tokens (command line) has no effect: every agent has an agents.AGENT.max_tokens" in text
+    assert "has no effect" not in "\n".join(lines_of(capsys, *MATHCHAT, "sampling.temperature=0.5"))
+    some = ("sampling.max_tokens=1024", "agents.verifier.max_tokens=null")
+    assert "has no effect" not in "\n".join(lines_of(capsys, *MATHCHAT, *some))
 
 
 def test_nodes_are_named_where_there_are_several(capsys):
@@ -79,7 +121,8 @@ def test_scripts_get_numbers_and_nulls(run, capsys):
     shown = json.loads(line)
     assert shown["iteration"]["prompt_tokens"] is None and shown["hours"] is None
     assert shown["memory"]["placement"]["slots"]["node1 gpu0"]["bytes"] == 80_000_000_000
-    assert shown["memory"]["placement"]["samplers"][0]["engines"] == [["node1 gpu0"]]
+    assert shown["memory"]["placement"]["samplers"][0]["engines"] == [[f"node1 gpu{number}"] for number in range(8)]
+    assert shown["memory"]["placement"]["options"]["zero"] == 2 and shown["checkpoints"]["kept"] == 2
 
 
 @pytest.mark.parametrize(
