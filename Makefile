@@ -12,7 +12,7 @@ PLUGINS := $(wildcard plugins/*/pyproject.toml)
 PARTS := $(patsubst %,plugins/mappa_%/pyproject.toml,engine sandbox analysis)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help train cluster test test-cluster test-trl test-trackers test-evidence dist test-dist docs gpu-smoke soak lint bench bubblewrap chromium clean
+.PHONY: help train cluster test test-cluster test-shapes test-trl test-trackers test-evidence dist test-dist docs gpu-smoke soak lint bench bubblewrap chromium clean
 
 help:
 	@echo "make train [PLUGIN=mathchat|dsbench] [SEED=0] [ARGS='key=value …']"
@@ -21,6 +21,7 @@ help:
 	@echo "                                           install, then train MathChat a little with Ray, DeepSpeed and vLLM"
 	@echo "make test                                  install, then run every check and test"
 	@echo "make test-cluster                          install, then run the tests of the cluster engine"
+	@echo "make test-shapes                           install, then train models of published shapes on the cluster engine"
 	@echo "make test-trl                              install, then train on exported data with TRL"
 	@echo "make test-trackers                         install, then try trackers and agents whose pins are not ours"
 	@echo "make test-evidence                         install, then make one figure of every study in docs/evidence anew"
@@ -87,6 +88,10 @@ test: .venv/.test lint | chromium
 
 test-cluster: .venv-cluster/.installed | bubblewrap
 	.venv-cluster/bin/pytest tests_cluster
+
+# Models of the vocabulary, heads, files and tokenizers that people have, in few layers of little width.
+test-shapes: .venv-cluster/.installed
+	.venv-cluster/bin/pytest tests_shapes
 
 # TRL has a word in which versions of datasets and accelerate there are.
 .venv-trl/.installed: requirements/trl.txt constraints.txt pyproject.toml plugins/mappa_mathchat/pyproject.toml | .venv/bin/pip

@@ -26,7 +26,7 @@ from mappa_engine.cluster.engine import ClusterEngine
 from mappa_engine.losses import PPOLoss
 from mappa_engine.options import ClusterOptions, PPOOptions
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 TRAIN = TrainSection(iterations=4, learning_rate=1e-4, micro_tokens=128, minibatch_rows=4)
 LOSS = PPOLoss(PPOOptions(kl="k3", kl_coef=0.1))

@@ -18,7 +18,7 @@ from mappa_engine.losses import PPOLoss
 from mappa_engine.memory_estimate import head_rows
 from mappa_engine.options import PlacedOptions, PPOOptions
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 POLICY = "writer"
 TRAIN = TrainSection(iterations=1, learning_rate=1e-3, grad_clip=1e9, micro_tokens=2048, entropy_coef=0.05)

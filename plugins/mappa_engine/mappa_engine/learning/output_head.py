@@ -18,13 +18,9 @@ class OutputHead(torch.nn.Module):
     parameters of the model's own head, so that they are gathered for this call.
     """
 
-    weight: torch.nn.Parameter
-    bias: torch.nn.Parameter | None
-
     def __init__(self, head: torch.nn.Linear) -> None:
         super().__init__()
-        self.register_parameter("weight", head.weight)
-        self.register_parameter("bias", head.bias)
+        self.weight, self.bias = head.weight, head.bias
         # Between passes a sharded weight is empty.
         self._vocabulary = head.weight.shape[0]
 

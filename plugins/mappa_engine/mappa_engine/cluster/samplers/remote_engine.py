@@ -262,7 +262,7 @@ class RemoteEngine:
 
     def _check_deadlines(self) -> None:
         limit = self._deadlines.call_s
-        oldest = min((one.started_at for one in self._pending.values()), default=math.inf)
+        oldest = next((one.started_at for one in self._pending.values()), math.inf)  # they are in order
         if not self.paused and self.polled_s - oldest > limit:
             message = f"{self.actor} did not finish an action within {limit:g} s (engine.options.call_s)"
             self.lost = ActorTimeout(message, actor=self.name)
@@ -277,6 +277,6 @@ def vllm_environment(device: str, dtype: str) -> dict[str, str]:
     """Environment variables for vLLM: its engine core runs in the actor's process, and so dies with it."""
     common = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR"}
     if device == "cuda":
-        return common | (FLOAT32_VARIABLES if dtype == "float32" else {})
+        return {**common, **(FLOAT32_VARIABLES if dtype == "float32" else {})}
     # Compilation takes seconds and gains nothing; engines that bind threads to cores would all bind to the first ones.
     return {**common, "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
