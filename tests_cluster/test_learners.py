@@ -438,6 +438,23 @@ async def test_optimiser_states_on_the_host_change_nothing(qwen3, start, tmp_pat
     assert apart(held(tmp_path / "here"), held(tmp_path / "away")) < 1e-6
 
 
+async def test_an_optimiser_on_the_host_steps_with_all_cores_of_its_rank(qwen3, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    seen: list[int] = []
+    real = torch.optim.AdamW.step
+
+    def step(optimiser, *args, **kwargs):
+        seen.append(torch.get_num_threads())
+        return real(optimiser, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    before = torch.get_num_threads()
+    for away, threads in ((False, before), (True, 3)):
+        await iterate(Alone(task(qwen3, zero=2, offload_optimizer=away)), ITERATIONS[0], 0)
+        assert max(seen) == threads and torch.get_num_threads() == before
+        seen.clear()
+
+
 async def test_ranks_are_processes_of_their_own_and_one_that_is_killed_is_named(zero2):
     # The last test: its group is of no use any more.
     processes = zero2.processes()

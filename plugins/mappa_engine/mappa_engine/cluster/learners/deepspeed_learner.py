@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import deepspeed
@@ -45,11 +46,15 @@ _MASTERS = frozenset({State.hp_params, State.optim_states})
 class DeepSpeedLearner:
     """One policy on one rank. All methods must be called on all ranks, in the same order."""
 
-    def __init__(self, name: str, scorer: LogprobModel, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: str, scorer: LogprobModel, settings: Mapping[str, Any], *, step_threads: int | None = None
+    ) -> None:
+        """`step_threads`: threads of a step, for an optimiser on the host; None: as many as elsewhere."""
         self.name = name
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.steps = 0
         self._presence = Presence.ALL
+        self._step_threads = step_threads
         self._scorer = scorer
         self._stage: int = settings["zero_optimization"]["stage"]
         self._optimiser_stays = "offload_optimizer" in settings["zero_optimization"]
@@ -231,7 +236,8 @@ class DeepSpeedLearner:
     def _take_step(self, learning_rate: float) -> None:
         for group in self._optimiser.param_groups:
             group["lr"] = learning_rate
-        self._engine.step()
+        with _threads(self._step_threads):
+            self._engine.step()
 
     @property
     def _adam(self) -> torch.optim.Optimizer:
@@ -294,6 +300,17 @@ class DeepSpeedLearner:
         size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
         padded = torch.nn.functional.pad(value.flatten(), (0, size * self.ranks - value.numel()))
         return padded.narrow(0, size * self.rank, size)
+
+
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    """Compute with so many threads inside the context; None: with as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _moved(tensor: Tensor, device: torch.device) -> Tensor:

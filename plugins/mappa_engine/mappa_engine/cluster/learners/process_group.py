@@ -69,6 +69,13 @@ def _interface_of_this_node() -> str | None:
     )
 
 
+def threads_per_rank() -> int:
+    """Return the number of this machine's cores for each rank of the group on it. All ranks take part."""
+    hosts = [""] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(hosts, socket.gethostname())
+    return max(1, len(os.sched_getaffinity(0)) // hosts.count(socket.gethostname()))
+
+
 def destroy_process_group() -> None:
     """Destroy the process group, if there is one."""
     if torch.distributed.is_initialized():

@@ -25,6 +25,7 @@ from mappa_engine.cluster.learners.process_group import (
     destroy_process_group,
     init_process_group,
     new_rendezvous,
+    threads_per_rank,
 )
 from mappa_engine.cluster.sync import vllm_transfer
 from mappa_engine.cluster.sync.buckets import Bucket
@@ -104,7 +105,8 @@ class LearnerRank:
         if config.options.gradient_checkpointing:
             enable_activation_checkpointing(model)
         settings = deepspeed_config(config.train, config.options, dtype=config.dtype, gpu=config.gpu)
-        return DeepSpeedLearner(spec.name, scorer, settings)
+        threads = threads_per_rank() if config.options.offload_optimizer else None
+        return DeepSpeedLearner(spec.name, scorer, settings, step_threads=threads)
 
     def _new_adapter_learner(self, spec: PolicySpec) -> AdapterLearner:
         base = self._bases[spec.model]
