@@ -74,7 +74,10 @@ class RunReader:
     @property
     def config(self) -> str:
         """The text of config.yaml: every setting with its origin."""
-        return (self.folder / CONFIG).read_text("utf-8")
+        try:
+            return (self.folder / CONFIG).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(f"{self.folder / CONFIG} cannot be read: {error}") from error
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mappa_core.store.counterfactuals import COUNTERFACTUAL
-from mappa_core.store.schema import Database
+from mappa_core.store.schema import Database, database_errors
 from mappa_core.store.search_index import MAX_ENDINGS, has_table
 
 Column = Literal["task", "said", "printed", "judged"]
@@ -75,7 +75,8 @@ class TrajectoryFacets:
 
 def is_indexed(database: Database) -> bool:
     """Whether the run was recorded with facets."""
-    return has_table(database.connection, "facets")
+    with database_errors(database.path):
+        return has_table(database.connection, "facets")
 
 
 def find_numbers(

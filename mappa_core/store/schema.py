@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,9 @@ _STORAGE = {
 }
 
 
+_DAMAGE = re.compile("^(Could not decode to UTF-8|malformed JSON|no such (table|column)|JSON path error)")
+
+
 @contextmanager
 def database_errors(path: Path) -> Iterator[None]:
     """Convert storage faults (space, permission, damage) to RunError; other errors of SQLite propagate."""
@@ -44,7 +48,9 @@ def database_errors(path: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         if "closed database" in str(error):
             raise RunError(f"{path} is closed: read it inside the `with` that opens it") from error
-        advice = _STORAGE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+        # What a damaged text or page leads to has no code of its own.
+        code = sqlite3.SQLITE_CORRUPT if _DAMAGE.search(str(error)) else getattr(error, "sqlite_errorcode", 0)
+        advice = _STORAGE.get(code & 0xFF)
         if advice is None:
             raise
         raise RunError(f"{path}: {error}: {advice}") from error
@@ -167,8 +173,11 @@ class Database:
         return text
 
     def unpack(self, kind: type[T], text: str) -> T:
-        """Decode a record. Raises RunError if one of its blobs is missing."""
-        return unpack(kind, text, self._blob)
+        """Decode a record. Raises RunError if it is damaged, or one of its blobs is missing."""
+        try:
+            return unpack(kind, text, self._blob)
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:  # msgspec's errors are ValueErrors
+            raise RunError(f"{self.path}: it is damaged: {error}") from error
 
     def _blob(self, where: str) -> bytes:
         rows = self.rows("SELECT data FROM blobs WHERE address = ?", where)

@@ -16,6 +16,8 @@ from mappa_core import MAX_SCORE
 from mappa_core.runs import COLUMNS, UNSCORED, FilterChoices, FoundTrajectory, RunReader, TrajectoryFilter
 
 PAGE_SIZE = 50
+MAX_NUMBER = 1e15
+"""Bound of the numbers of a URL: whole ones below are exact, and fit into the database's."""
 MAX_NEWER = 100
 """Maximum number of newer trajectories that are counted."""
 FILTER_PARAMETERS = (
@@ -116,8 +118,8 @@ def _read_number(given: Mapping[str, str], name: str) -> float | None:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number):
-        raise HTTPException(400, f"{name}: {text} is no number")
+    if not abs(number) <= MAX_NUMBER:
+        raise HTTPException(400, f"{name}: {text} is no number from -{MAX_NUMBER:g} to {MAX_NUMBER:g}")
     return number
 
 
