@@ -7,8 +7,10 @@ import re
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,8 +18,10 @@ from mappa_core.engine import Lora, Machine, PolicySpec
 from mappa_core.errors import ConfigError
 from mappa_engine.cluster.placement import ModelShape, Placement, Resources, find_placement
 from mappa_engine.cluster.placement.memory import PHASES
+from mappa_engine.cluster.placement.resources import usable_bytes
 from mappa_engine.options import ClusterOptions
 
+ROOT = Path(__file__).parents[3]
 GB = 10**9
 LORA = Lora(rank=16, alpha=32.0)
 ROLES = ("solver", "coder", "verifier")
@@ -167,6 +171,23 @@ def test_more_memory_never_takes_anything_away():
     for model, kind, gpus in product(MODELS, KINDS, GPUS):
         placed = [isinstance(outcome(model, kind, gpus, size), Placement) for size in SIZES]
         assert placed == sorted(placed), (model, kind, gpus)
+
+
+def test_the_worker_of_the_kubernetes_job_has_the_memory_that_the_plan_says():
+    (job,) = yaml.safe_load_all(Path(ROOT, "deploy/kubernetes/rayjob.yaml").read_text())
+    assert "--recipe paper" in job["spec"]["entrypoint"]
+    recipe = yaml.safe_load(Path(ROOT, "plugins/mappa_mathchat/mappa_mathchat/recipes/paper.yaml").read_text())
+    (group,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    pod = group["template"]["spec"]
+    limits = pod["containers"][0]["resources"]["limits"]
+    found = place("Qwen3-4B-Thinking-2507", "full", int(limits["nvidia.com/gpu"]), 80, **recipe["engine"]["options"])
+    shared = next(one["emptyDir"]["sizeLimit"] for one in pod["volumes"] if "emptyDir" in one)
+    assert found.host_bytes["n"] + gibibytes(shared) <= gibibytes(limits["memory"])
+    assert found.host_bytes["n"] <= usable_bytes(gibibytes(limits["memory"]))
+
+
+def gibibytes(size: str) -> int:
+    return int(size.removesuffix("Gi")) << 30
 
 
 def test_two_models_share_one_gpu_by_what_the_larger_needs():

@@ -70,7 +70,7 @@ def test_a_cluster_is_mapped(capsys):
 
 
 def test_the_disk_that_checkpoints_take_is_told_with_what_is_free(capsys, monkeypatch):
-    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=8_000_000))
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=8_000_000, total=9_000_000))
     text = "\n".join(lines_of(capsys, *MATHCHAT, *EIGHT))
     # Three policies of 252,960 numbers and two moments each, float32; two are kept and one is being written.
     assert re.search(r"checkpoints: [\d.]+ MB = 3 of [\d.]+ MB, 2 kept and one being written; 8.0 MB are free", text)
