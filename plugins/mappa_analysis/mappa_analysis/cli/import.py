@@ -15,7 +15,10 @@ from mappa_core.commands import Console, echo, load_registry
 if TYPE_CHECKING:
     from mappa_analysis.importing import Format, ImportResult
 
-FORMATS = ("messages", "spans", "who-and-when", "agent-process-bench")
+FORMATS = (
+    "who-and-when", "agent-process-bench", "spans", "openai-agents", "langfuse", "atif", "inspect", "autogen",
+    "autogen-events", "crewai", "langchain", "messages",
+)  # fmt: skip
 """Names of the formats, as `mappa_analysis.importing.Format` has them: `--help` imports no part."""
 MAX_SHOWN = 8
 """Maximum number of agents, and of things that were not understood, that are printed."""
@@ -141,6 +144,8 @@ def show_import(console: Console, imported: ImportResult) -> None:
             "be held against them",
             style="yellow",
         )
+    if counts.without_action:
+        tell(f"{counts.without_action:,} rollouts without an action are left out", style="yellow")
     for problem in imported.problems[:MAX_SHOWN]:
         tell(problem, style="yellow")
     if len(imported.problems) > MAX_SHOWN:

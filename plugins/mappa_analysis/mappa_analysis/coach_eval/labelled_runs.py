@@ -173,7 +173,7 @@ def read_benchmark(
     workflow = ImportedWorkflow(ImportedOptions(agents=dict.fromkeys(count_agents(logs), "")))
     runs: list[LabelledRun] = []
     left_out: Counter[str] = Counter()
-    for one in build_trajectories(logs):
+    for one in build_trajectories([log for log in logs if log.acts]):
         if why := _exclusion_reason(one.trajectory, one.labels):
             left_out[why] += 1
             continue

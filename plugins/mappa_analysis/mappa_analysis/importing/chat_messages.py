@@ -37,9 +37,11 @@ _ROLES: Mapping[str, MessageRole] = {
     "human": "user",
     "ai": "assistant",
 }
+NO_ACTION = "mappa.no_action"
+"""A key that a reader of another format adds to a message: why it is no action."""
 _MESSAGE_KEYS = {
     "role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content", "model", "finish_reason",
-    "usage", "seconds", "status", "is_error",
+    "usage", "seconds", "status", "is_error", NO_ACTION,
 }  # fmt: skip
 _REMARK = re.compile(r"(?P<agent>.+?) \((?P<remark>.+)\)")
 """A name with a remark, as in `Orchestrator (thought)`."""
@@ -73,8 +75,15 @@ class _LoggedMessage:
     remark: str = ""
 
 
-def read_conversation(line: Mapping[str, Any], mapping: LogMapping) -> LoggedTrajectory:
-    """Read the trajectory of a conversation. Raises LogFormatError, naming the key, for invalid values."""
+def read_conversation(line: Mapping[str, Any], mapping: LogMapping, *, needs_action: bool = True) -> LoggedTrajectory:
+    """Read the trajectory of a conversation.
+
+    Args:
+        needs_action: whether a conversation without an action is an error, or a trajectory without one.
+
+    Raises:
+        LogFormatError: a value is invalid; the message names its key.
+    """
     raw = lookup(line, mapping.messages)
     if not isinstance(raw, list) or not raw:
         there = ", ".join(sorted(line)) or "no keys"
@@ -89,7 +98,7 @@ def read_conversation(line: Mapping[str, Any], mapping: LogMapping) -> LoggedTra
         for number, one in enumerate(said)
         if one.agent is not None
     )
-    if not acts:
+    if not acts and needs_action:
         raise LogFormatError(
             f"{mapping.messages}: no message is an action: none is of an assistant, and none carries the name of an "
             "agent (name the key of it with --agent-from)"
@@ -168,7 +177,7 @@ def _read_message(raw: Any, place: str, mapping: LogMapping) -> _LoggedMessage:
         tool_call_id=_optional_text(raw, "tool_call_id", place),
         reasoning=_optional_text(raw, "reasoning", place) or _optional_text(raw, "reasoning_content", place),
     )
-    agent, why = _find_agent(message, mapping)
+    agent, why = (None, str(raw[NO_ACTION])) if NO_ACTION in raw else _find_agent(message, mapping)
     return _LoggedMessage(message=message, raw=raw, place=place, agent=agent, why=why, remark=remark)
 
 

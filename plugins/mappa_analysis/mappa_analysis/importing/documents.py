@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from mappa_core.data import read_rows
 _TABLES = (".csv", ".parquet")
 _LINES = (".jsonl", ".ndjson")
 _SUFFIXES = (".json", *_LINES)
+_ARCHIVE = ".eval"
+"""A log of inspect_ai: a zip file with a header and a file for each sample."""
 _ENVELOPE = {"data", "meta", "next_cursor"}
 """Keys of an answer of a server that holds its objects in `data`."""
 
@@ -42,7 +45,7 @@ def read_documents(paths: Sequence[Path]) -> list[Document]:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    found = [one for one in path.rglob("*") if one.is_file() and _plain_suffix(one) in _SUFFIXES]
+    found = [one for one in path.rglob("*") if one.is_file() and _plain_suffix(one) in (*_SUFFIXES, _ARCHIVE)]
     if not found:
         raise InputError(f"{path}: no file in this folder is called {', '.join(f'*{one}[.gz]' for one in _SUFFIXES)}")
     return sorted(found, key=lambda one: [int(part) if part.isdigit() else part for part in _parts(one)])
@@ -58,6 +61,9 @@ def _plain_suffix(path: Path) -> str:
 
 
 def _read_file(path: Path) -> Iterator[Document]:
+    if path.suffix.lower() == _ARCHIVE:
+        yield Document(row=_read_eval_archive(path), place=str(path), file=path)
+        return
     if path.suffix.lower() in _TABLES:
         rows = read_rows(path)
         for index, row in enumerate(rows.rows):
@@ -88,6 +94,20 @@ def _read_text(path: Path) -> str:
     if not text.strip():
         raise InputError(f"{path}: the file is empty")
     return text
+
+
+def _read_eval_archive(path: Path) -> dict[str, Any]:
+    """The header of an eval log and its samples, as in the log's JSON form."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            header = json.loads(archive.read("header.json"))
+            names = sorted(name for name in archive.namelist() if name.startswith("samples/"))
+            return {**header, "samples": [json.loads(archive.read(name)) for name in names]}
+    except (OSError, KeyError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{path}: no eval log of inspect_ai that can be read here: {error}; `inspect log convert --to json` makes "
+            "one that can"
+        ) from None
 
 
 def _decode_whole(text: str) -> Any:

@@ -8,6 +8,18 @@ from typing import Any
 
 from mappa_analysis.importing.chat_messages import read_conversation
 from mappa_analysis.importing.documents import Document
+from mappa_analysis.importing.frameworks import (
+    looks_like_atif,
+    looks_like_autogen,
+    looks_like_crewai,
+    looks_like_inspect,
+    looks_like_langchain,
+    read_atif,
+    read_autogen,
+    read_crewai,
+    read_inspect,
+    read_langchain,
+)
 from mappa_analysis.importing.labelled_logs import (
     looks_like_process_bench,
     looks_like_who_and_when,
@@ -15,7 +27,16 @@ from mappa_analysis.importing.labelled_logs import (
     read_who_and_when,
 )
 from mappa_analysis.importing.log_mapping import Format, LogFormatError, LoggedTrajectory, LogMapping
-from mappa_analysis.importing.spans import looks_like_spans, read_spans
+from mappa_analysis.importing.openinference import phoenix_row, translate
+from mappa_analysis.importing.sdk_traces import (
+    looks_like_agents_sdk,
+    looks_like_autogen_events,
+    looks_like_langfuse,
+    read_agents_sdk,
+    read_autogen_events,
+    read_langfuse,
+)
+from mappa_analysis.importing.spans import Span, looks_like_spans, read_spans
 from mappa_analysis.importing.traces import read_traces
 from mappa_core import InputError
 
@@ -41,10 +62,11 @@ def _read_messages(documents: Sequence[Document], mapping: LogMapping) -> list[L
 
 
 def _read_spans(documents: Sequence[Document], mapping: LogMapping) -> list[LoggedTrajectory]:
-    spans = []
+    spans: list[Span] = []
     for document in documents:
         try:
-            spans += read_spans(document.row, document.place)
+            row = phoenix_row(document.row) if "context.trace_id" in document.row else document.row
+            spans += map(translate, read_spans(row, document.place))
         except LogFormatError as problem:
             raise InputError(f"{document.place}: {problem}") from None
     return read_traces(spans, mapping)
@@ -54,6 +76,14 @@ FORMATS: Mapping[Format, LogFormat] = {
     "who-and-when": LogFormat(recognizes=looks_like_who_and_when, read=read_who_and_when),
     "agent-process-bench": LogFormat(recognizes=looks_like_process_bench, read=read_process_bench),
     "spans": LogFormat(recognizes=looks_like_spans, read=_read_spans, entries="spans"),
+    "openai-agents": LogFormat(recognizes=looks_like_agents_sdk, read=read_agents_sdk, entries="spans"),
+    "langfuse": LogFormat(recognizes=looks_like_langfuse, read=read_langfuse, entries="observations"),
+    "atif": LogFormat(recognizes=looks_like_atif, read=read_atif),
+    "inspect": LogFormat(recognizes=looks_like_inspect, read=read_inspect),
+    "autogen": LogFormat(recognizes=looks_like_autogen, read=read_autogen),
+    "autogen-events": LogFormat(recognizes=looks_like_autogen_events, read=read_autogen_events, entries="events"),
+    "crewai": LogFormat(recognizes=looks_like_crewai, read=read_crewai, entries="entries"),
+    "langchain": LogFormat(recognizes=looks_like_langchain, read=read_langchain),
     "messages": LogFormat(recognizes=lambda row: True, read=_read_messages),
 }
 """Formats by name; the first that recognizes a file reads it."""

@@ -29,13 +29,15 @@ MISMATCH = "the guilty agent is another one than acted in the guilty step"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportCounts:
     """What went in and what came out: of the `entries` of a log (`unit`: messages or spans) `actions` are actions, and
-    the others are counted in `left_out`, by reason. `without_text` rollouts have labels alone."""
+    the others are counted in `left_out`, by reason. `without_text` rollouts have labels alone; rollouts
+    `without_action` are not imported."""
 
     unit: str
     entries: int
     actions: int
     left_out: Mapping[str, int]
     without_text: int
+    without_action: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +87,7 @@ def import_logs(
         RunError: the run exists already, or the storage failed.
     """
     logs, chosen = read_logs(paths, mapping, file_format)
-    imported = build_trajectories(logs)
+    imported = build_trajectories([log for log in logs if log.acts])
     trajectories = [one.trajectory for one in imported]
     agents = count_agents(logs)
     name = new_run_name(CORE, IMPORT_RECIPE) if name is None else name
@@ -128,8 +130,13 @@ def read_logs(
     documents = read_documents(paths)
     chosen = file_format or find_format(documents)
     logs = FORMATS[chosen].read(documents, mapping)
-    if not logs:
-        raise InputError(f"{', '.join(map(str, paths))}: no span in it is an action of a model (see --format)")
+    if not any(log.acts for log in logs):
+        why = ", ".join(f"{count:,} {one}" for one, count in _count_entries(logs, "").left_out.items())
+        raise InputError(
+            f"{', '.join(map(str, paths))}: read as {chosen}, no entry in it is an action of a model"
+            + (f": {why}" if why else "")
+            + "; another format is chosen with --format"
+        )
     return logs, chosen
 
 
@@ -148,6 +155,7 @@ def _count_entries(logs: Sequence[LoggedTrajectory], unit: str) -> ImportCounts:
         actions=sum(len(log.acts) for log in logs),
         left_out=dict(left_out.most_common()),
         without_text=sum(not log.has_text for log in logs),
+        without_action=sum(not log.acts for log in logs),
     )
 
 

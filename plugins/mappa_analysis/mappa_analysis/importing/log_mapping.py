@@ -10,7 +10,10 @@ from typing import Any, Literal
 from mappa_core import Message, Task, ToolCall, ToolResult, Usage
 from mappa_core.engine import Finish
 
-Format = Literal["messages", "spans", "who-and-when", "agent-process-bench"]
+Format = Literal[
+    "who-and-when", "agent-process-bench", "spans", "openai-agents", "langfuse", "atif", "inspect", "autogen",
+    "autogen-events", "crewai", "langchain", "messages",
+]  # fmt: skip
 IMPORT_METRIC = "correct"
 """The metric of an imported run."""
 DEFAULT_AGENT = "assistant"

@@ -9,7 +9,10 @@ from typing import Any
 
 from mappa_analysis.importing.log_mapping import LogFormatError
 
+AROUND = "agents around what models wrote"
+"""Why the span of an agent is no action."""
 _NANOSECONDS = 1e9
+_MILLISECONDS = 1e3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,8 @@ class Span:
     attributes: Mapping[str, Any]
     failed: bool
     place: str
+    note: str = ""
+    """Why it is no action, where that takes more than its kind."""
 
     @property
     def operation(self) -> str | None:
@@ -40,7 +45,7 @@ class Span:
 
 def looks_like_spans(row: Mapping[str, Any]) -> bool:
     """Whether the first line of a file holds spans."""
-    return "resourceSpans" in row or ("context" in row and "attributes" in row)
+    return "resourceSpans" in row or "context.trace_id" in row or ("context" in row and "attributes" in row)
 
 
 def read_spans(row: Mapping[str, Any], place: str) -> list[Span]:
@@ -71,7 +76,7 @@ def _read_sdk_span(row: Mapping[str, Any], place: str) -> Span:
         start=_read_time(row.get("start_time"), "start_time"),
         end=_read_time(row.get("end_time"), "end_time"),
         attributes=attributes,
-        failed=isinstance(status, Mapping) and status.get("status_code") == "ERROR",
+        failed="ERROR" in (row.get("status_code"), status.get("status_code") if isinstance(status, Mapping) else None),
         place=place,
     )
 
@@ -136,6 +141,9 @@ def _read_id(value: Any, key: str) -> str:
 
 
 def _read_time(value: Any, key: str) -> float:
+    """Read a time: ISO 8601, or milliseconds since the epoch."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value / _MILLISECONDS
     try:
         return datetime.fromisoformat(value).timestamp()
     except (TypeError, ValueError):

@@ -10,8 +10,10 @@ Its agent is `gen_ai.agent.name` of the span or of its nearest ancestor that has
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from mappa_analysis.importing.chat_messages import make_tool_call, read_finish
@@ -23,7 +25,7 @@ from mappa_analysis.importing.log_mapping import (
     read_outcome,
     read_task,
 )
-from mappa_analysis.importing.spans import Span
+from mappa_analysis.importing.spans import AROUND, Span
 from mappa_core import InputError, Message, Task, ToolCall, ToolResult, Usage
 
 T = TypeVar("T")
@@ -49,7 +51,7 @@ _CAPTURE_HINT = (
 
 
 def read_traces(spans: Sequence[Span], mapping: LogMapping) -> list[LoggedTrajectory]:
-    """Read a trajectory from each trace that holds an action, in order of their start.
+    """Read a trajectory from each trace, in order of their start; one without an action has none and counts its spans.
 
     Raises:
         InputError: a span is invalid or does not record its output; the message names its line, name and key.
@@ -57,8 +59,7 @@ def read_traces(spans: Sequence[Span], mapping: LogMapping) -> list[LoggedTrajec
     traces: dict[str, list[Span]] = {}
     for span in sorted(spans, key=lambda span: (span.start, span.end)):
         traces.setdefault(span.trace, []).append(span)
-    trajectories = (_Trace(trace, mapping).read() for trace in traces.values())
-    return [log for log in trajectories if log is not None]
+    return [_Trace(trace, mapping).read() for trace in traces.values()]
 
 
 class _Trace:
@@ -67,17 +68,29 @@ class _Trace:
     def __init__(self, spans: Sequence[Span], mapping: LogMapping) -> None:
         self._spans = {span.id: span for span in spans}
         self._mapping = mapping
+        self._tools = [span for span in spans if span.operation == _TOOL_OPERATION]
+        self._claimed: set[str] = set()
+        """Spans of tools whose call is known."""
 
-    def read(self) -> LoggedTrajectory | None:
-        """Read the trajectory; None if the trace holds no action."""
-        writing = [span for span in self._spans.values() if span.operation in _ACTION_OPERATIONS]
+    def read(self) -> LoggedTrajectory:
+        """Read the trajectory."""
+        spans = list(self._spans.values())
+        writing = [span for span in spans if span.operation in _ACTION_OPERATIONS]
         parents = {parent.id for span in writing for parent in self._ancestors(span)}
-        acting = [span for span in writing if span.id not in parents]
+        acting = {span.id: number for number, span in enumerate(spans) if span in writing and span.id not in parents}
+        left_out = Counter(_why_no_action(span) for span in spans if span.id not in acting)
         if not acting:
-            return None
-        acts = tuple(_with_place(self._read_action, span) for span in acting)
-        root = next((span for span in self._spans.values() if span.parent not in self._spans), acting[0])
-        return _with_place(lambda span: self._build(span, acts), root)
+            return LoggedTrajectory(
+                task=Task(id="", prompt=""), acts=(), outcome={}, entries=len(spans), left_out=left_out,
+                place=spans[0].place,
+            )  # fmt: skip
+        acts = tuple(
+            replace(_with_place(self._read_action, self._spans[identity]), number=number)
+            for identity, number in acting.items()
+        )
+        root = next((span for span in spans if span.parent not in self._spans), self._spans[next(iter(acting))])
+        log = _with_place(lambda span: self._build(span, acts), root)
+        return replace(log, entries=len(spans), left_out=left_out, place=root.place, run=root.trace)
 
     def _build(self, root: Span, acts: tuple[LoggedAction, ...]) -> LoggedTrajectory:
         known, mapping = root.attributes, self._mapping
@@ -108,7 +121,9 @@ class _Trace:
             raise LogFormatError(f"{_OUTPUT}: is not there, so nobody knows what was written; {_CAPTURE_HINT}")
         reply = written[-1]
         system = [Message(role="system", content=_join_parts(known[_SYSTEM]))] if _SYSTEM in known else []
-        named = (one.text("gen_ai.agent.name") for one in (span, *self._ancestors(span)))
+        around = (span, *self._ancestors(span))
+        keys = [key for key in (self._mapping.agent_from, "gen_ai.agent.name") if key is not None]
+        named = (one.text(key) for key in keys for one in around)
         reasons = _decode_json(known.get("gen_ai.response.finish_reasons"))
         return LoggedAction(
             agent=next((name for name in named if name), self._mapping.default_agent),
@@ -128,26 +143,59 @@ class _Trace:
         )
 
     def _tool_results(self, action: Span, calls: Sequence[ToolCall]) -> Iterator[tuple[ToolCall, ToolResult]]:
-        """The tool calls of an action with their results."""
-        by_id = {call.id: call for call in calls if call.id is not None}
-        for span in self._spans.values():
-            if span.operation != _TOOL_OPERATION:
-                continue
-            identity, tool = span.text("gen_ai.tool.call.id"), span.text("gen_ai.tool.name") or span.name
-            call = by_id.get(identity) if identity is not None else None
-            if call is None and span.parent != action.id:
-                continue
-            result = _decode_json(span.attributes.get("gen_ai.tool.call.result"))
-            answer = result if isinstance(result, str) else "" if result is None else json.dumps(result)
-            yield (
-                call or make_tool_call(tool, span.attributes.get("gen_ai.tool.call.arguments"), identity),
-                ToolResult(
-                    tool=tool,
-                    status="error" if span.failed else "ok",
-                    stdout=answer,
-                    seconds=span.end - span.start,
-                ),
-            )
+        """The tool calls of an action with their results: from a span with the id of the call, from the next span of
+        that tool without an id, or from a later message that answers the call."""
+        for call in calls:
+            span = self._find_tool_span(action, call)
+            if span is not None:
+                self._claimed.add(span.id)
+                yield call, _read_tool_result(span)
+            elif call.id is not None and (answer := self._answers.get(call.id)) is not None:
+                yield call, ToolResult(tool=call.name, status="ok", stdout=answer)
+        for span in self._tools:
+            if span.parent == action.id and span.id not in self._claimed:
+                result, identity = _read_tool_result(span), span.text("gen_ai.tool.call.id")
+                yield make_tool_call(result.tool, span.attributes.get("gen_ai.tool.call.arguments"), identity), result
+
+    def _find_tool_span(self, action: Span, call: ToolCall) -> Span | None:
+        free = [span for span in self._tools if span.id not in self._claimed]
+        same_id = (span for span in free if call.id is not None and span.text("gen_ai.tool.call.id") == call.id)
+        after = (
+            span
+            for span in free
+            if span.text("gen_ai.tool.call.id") is None and span.start >= action.end and _tool_name(span) == call.name
+        )
+        return next(same_id, None) or next(after, None)
+
+    @cached_property
+    def _answers(self) -> Mapping[str, str]:
+        """Answers of tools by the id of their call, from the messages that were shown to models."""
+        shown = (
+            message
+            for span in self._spans.values()
+            if span.operation in _ACTION_OPERATIONS
+            for message in _read_messages(span, _INPUT)
+        )
+        return {one.tool_call_id: one.content for one in shown if one.role == "tool" and one.tool_call_id is not None}
+
+
+def _tool_name(span: Span) -> str:
+    return span.text("gen_ai.tool.name") or span.name
+
+
+def _read_tool_result(span: Span) -> ToolResult:
+    result = _decode_json(span.attributes.get("gen_ai.tool.call.result"))
+    answer = result if isinstance(result, str) else "" if result is None else json.dumps(result)
+    status: Literal["ok", "error"] = "error" if span.failed else "ok"
+    return ToolResult(tool=_tool_name(span), status=status, stdout=answer, seconds=span.end - span.start)
+
+
+def _why_no_action(span: Span) -> str:
+    if span.operation == _TOOL_OPERATION:
+        return "calls of tools"
+    if span.operation in _ACTION_OPERATIONS:
+        return AROUND
+    return span.note or "of no model and no tool"
 
 
 def _with_place(read: Callable[[Span], T], span: Span) -> T:

@@ -1,0 +1,299 @@
+"""Reads what frameworks write as lists of messages, by turning it into messages of OpenAI's API: LangChain and
+LangGraph, AutoGen's results, CrewAI's log, trajectories of Harbor (ATIF) and eval logs of inspect_ai."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from mappa_analysis.importing.chat_messages import NO_ACTION, read_conversation
+from mappa_analysis.importing.documents import Document
+from mappa_analysis.importing.log_mapping import LogFormatError, LoggedTrajectory, LogMapping, lookup
+from mappa_core import InputError
+
+Message = dict[str, Any]
+_LANGCHAIN = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant", "system": "system", "tool": "tool"}
+_AUTOGEN_TASK = "user"
+_AUTOGEN_ECHOES = ("ToolCallSummaryMessage", "ThoughtEvent", "MemoryQueryEvent", "SelectSpeakerEvent")
+"""Events that repeat a tool's answer, or accompany an action that has an event of its own."""
+_FINISH = {"stop", "length", "tool_calls", "content_filter"}
+
+
+def looks_like_langchain(row: Mapping[str, Any]) -> bool:
+    """Whether an object is a message of LangChain, or a state of LangGraph that holds some."""
+    messages = row.get("messages")
+    first = messages[0] if isinstance(messages, list) and messages else row
+    if not isinstance(first, Mapping) or "role" in first:
+        return False
+    return first.get("type") in _LANGCHAIN and ("data" in first or "content" in first)
+
+
+def looks_like_autogen(row: Mapping[str, Any]) -> bool:
+    """Whether an object is a result of an AutoGen team, or one of its messages."""
+    messages = row.get("messages")
+    first = messages[0] if isinstance(messages, list) and messages else row
+    return isinstance(first, Mapping) and {"source", "type", "content"} <= set(first) and "role" not in first
+
+
+def looks_like_crewai(row: Mapping[str, Any]) -> bool:
+    """Whether an object is a line of CrewAI's `output_log_file`."""
+    return {"timestamp", "task", "agent", "status"} <= set(row)
+
+
+def looks_like_atif(row: Mapping[str, Any]) -> bool:
+    """Whether an object is a trajectory of Harbor."""
+    return str(row.get("schema_version", "")).startswith("ATIF") and isinstance(row.get("steps"), list)
+
+
+def looks_like_inspect(row: Mapping[str, Any]) -> bool:
+    """Whether an object is an eval log of inspect_ai, as JSON."""
+    return isinstance(row.get("eval"), Mapping) and isinstance(row.get("samples"), list)
+
+
+def read_langchain(documents: Sequence[Document], mapping: LogMapping) -> list[LoggedTrajectory]:
+    """Read a rollout from each state, or from each file of messages. Raises InputError."""
+    return [_read(one, messages, mapping) for one, messages in _conversations(documents, _langchain_messages)]
+
+
+def read_autogen(documents: Sequence[Document], mapping: LogMapping) -> list[LoggedTrajectory]:
+    """Read a rollout from each result, or from each file of messages. Raises InputError."""
+    return [_read(one, messages, mapping) for one, messages in _conversations(documents, _autogen_messages)]
+
+
+def read_crewai(documents: Sequence[Document], mapping: LogMapping) -> list[LoggedTrajectory]:
+    """Read a rollout from each kickoff: the first task of a file begins one, and so does every repetition of it."""
+    logs = []
+    for _, group in groupby(documents, key=lambda one: one.file):
+        rows = list(group)
+        first = _task_of(rows[0])
+        begins = [
+            number for number, row in enumerate(rows) if _task_of(row) == first and row.row["status"] == "started"
+        ]
+        for start, end in zip(begins or [0], [*begins[1:], len(rows)], strict=True):
+            messages = [message for row in rows[start:end] for message in _crewai_messages(row)]
+            logs.append(_read(rows[start], messages, mapping))
+    return logs
+
+
+def read_atif(documents: Sequence[Document], mapping: LogMapping) -> list[LoggedTrajectory]:
+    """Read a rollout from each trajectory. Raises InputError."""
+    return [
+        replace(
+            _read(one, list(_guarded(one, _atif_messages)), mapping), run=str(one.row.get("session_id") or one.place)
+        )
+        for one in documents
+    ]
+
+
+def read_inspect(documents: Sequence[Document], mapping: LogMapping) -> list[LoggedTrajectory]:
+    """Read a rollout from each sample; scores that are numbers or C and I are its outcomes. Raises InputError."""
+    logs = []
+    for document in documents:
+        for number, sample in enumerate(document.row["samples"]):
+            place = f"{document.place}: samples.{number}"
+            inner = Document(row=_mapping(sample), place=place, file=document.file)
+            log = _read(inner, list(_guarded(inner, _inspect_messages)), mapping)
+            task = log.task
+            if mapping.task_id is None and sample.get("id") is not None:
+                task = replace(task, id=str(sample["id"]))
+            if mapping.truth is None and isinstance(sample.get("target"), str):
+                task = replace(task, reference=sample["target"] or None)
+            run = f"{sample.get('id')}/{sample.get('epoch', 1)}"
+            error = _mapping(sample.get("error")).get("message")
+            outcome = {**_inspect_scores(sample), **log.outcome}
+            logs.append(replace(log, task=task, outcome=outcome, error=error, run=run))
+    return logs
+
+
+# --- shared -----------------------------------------------------------------------------------------------------------
+
+
+def _conversations(
+    documents: Sequence[Document], convert: Callable[[Mapping[str, Any]], Iterator[Message]]
+) -> Iterator[tuple[Document, list[Message]]]:
+    """The messages of every object that holds some, or of every file whose objects are messages."""
+    for _, group in groupby(documents, key=lambda one: one.file):
+        rows = list(group)
+        if isinstance(rows[0].row.get("messages"), list):
+            for document in rows:
+                inner = [_mapping(one) for one in document.row.get("messages") or ()]
+                yield document, [message for one in inner for message in convert(one)]
+        else:
+            yield rows[0], [message for document in rows for message in convert(document.row)]
+
+
+def _read(document: Document, messages: list[Message], mapping: LogMapping) -> LoggedTrajectory:
+    """Read the conversation; other keys of the object (outcomes, strata) are as they were."""
+    try:
+        log = read_conversation(
+            {**document.row, "messages": messages}, replace(mapping, messages="messages"), needs_action=False
+        )
+    except LogFormatError as problem:
+        raise InputError(f"{document.place}: {problem}") from None
+    return replace(log, place=document.place)
+
+
+def _guarded(document: Document, convert: Callable[[Mapping[str, Any]], Iterator[Message]]) -> Iterator[Message]:
+    try:
+        yield from convert(document.row)
+    except LogFormatError as problem:
+        raise InputError(f"{document.place}: {problem}") from None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _call(identity: Any, name: Any, arguments: Any) -> Message:
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments if arguments is not None else {})
+    return {"id": identity, "type": "function", "function": {"name": name, "arguments": text}}
+
+
+def _usage(prompt: Any, completion: Any) -> Message | None:
+    return None if prompt is None and completion is None else {"prompt_tokens": prompt, "completion_tokens": completion}
+
+
+# --- LangChain --------------------------------------------------------------------------------------------------------
+
+
+def _langchain_messages(raw: Mapping[str, Any]) -> Iterator[Message]:
+    data = _mapping(raw.get("data")) or raw
+    kind = str(data.get("type") or raw.get("type"))
+    told, usage = _mapping(data.get("response_metadata")), _mapping(data.get("usage_metadata"))
+    reason = told.get("finish_reason")
+    yield {
+        "role": _LANGCHAIN.get(kind, kind),
+        "content": data.get("content"),
+        "name": data.get("name") if kind != "tool" else None,
+        "tool_calls": [_call(one.get("id"), one.get("name"), one.get("args")) for one in data.get("tool_calls") or ()],
+        "tool_call_id": data.get("tool_call_id"),
+        "status": data.get("status"),
+        "model": told.get("model_name"),
+        "finish_reason": reason if reason in _FINISH else None,
+        "usage": _usage(usage.get("input_tokens"), usage.get("output_tokens")),
+    }
+
+
+# --- AutoGen ----------------------------------------------------------------------------------------------------------
+
+
+def _autogen_messages(raw: Mapping[str, Any]) -> Iterator[Message]:
+    source, kind, content = raw.get("source"), str(raw.get("type")), raw.get("content")
+    usage = _mapping(raw.get("models_usage"))
+    said = {
+        "role": "assistant",
+        "name": source,
+        "usage": _usage(usage.get("prompt_tokens"), usage.get("completion_tokens")),
+    }
+    if kind == "ToolCallRequestEvent":
+        calls = [_mapping(one) for one in content or ()]
+        yield {**said, "tool_calls": [_call(one.get("id"), one.get("name"), one.get("arguments")) for one in calls]}
+    elif kind == "ToolCallExecutionEvent":
+        for one in map(_mapping, content or ()):
+            failed = one.get("is_error") is True
+            yield {
+                "role": "tool",
+                "tool_call_id": one.get("call_id"),
+                "content": one.get("content"),
+                "is_error": failed,
+            }
+    elif kind in _AUTOGEN_ECHOES:
+        yield {"role": "assistant", "name": source, "content": _autogen_text(content), NO_ACTION: f"{kind}s"}
+    else:
+        role = "user" if source == _AUTOGEN_TASK else "assistant"
+        yield {**said, "role": role, "content": _autogen_text(content)}
+
+
+def _autogen_text(content: Any) -> Any:
+    """Text, or parts: a list may hold texts and images."""
+    if isinstance(content, list):
+        return [one if isinstance(one, Mapping) else {"type": "text", "text": str(one)} for one in content]
+    return content if isinstance(content, str) or content is None else json.dumps(content)
+
+
+# --- CrewAI -----------------------------------------------------------------------------------------------------------
+
+
+def _task_of(document: Document) -> Any:
+    return document.row.get("task"), document.row.get("agent")
+
+
+def _crewai_messages(document: Document) -> Iterator[Message]:
+    row = document.row
+    if row["status"] == "completed":
+        yield {"role": "assistant", "name": row["agent"], "content": row.get("output")}
+    else:
+        yield {"role": "user", "content": row["task"], NO_ACTION: f"tasks that {row['status']}"}
+
+
+# --- Harbor -----------------------------------------------------------------------------------------------------------
+
+
+def _atif_messages(row: Mapping[str, Any]) -> Iterator[Message]:
+    agent = _mapping(row.get("agent"))
+    for number, raw in enumerate(row["steps"]):
+        step = _mapping(raw)
+        source = step.get("source")
+        if source not in ("user", "agent", "system"):
+            raise LogFormatError(f"steps.{number}.source: {source!r} is none of user, agent, system")
+        metrics = _mapping(step.get("metrics"))
+        message: Message = {
+            "role": "assistant" if source == "agent" else source,
+            "content": step.get("message"),
+            "reasoning": step.get("reasoning_content"),
+            "model": step.get("model_name") or agent.get("model_name"),
+        }
+        if source == "agent":
+            message |= {
+                "name": lookup(step, "extra.agent_name") or agent.get("name"),
+                "tool_calls": [
+                    _call(one.get("tool_call_id"), one.get("function_name"), one.get("arguments"))
+                    for one in map(_mapping, step.get("tool_calls") or ())
+                ],
+                "usage": _usage(metrics.get("prompt_tokens"), metrics.get("completion_tokens")),
+            }
+        yield message
+        for result in map(_mapping, _mapping(step.get("observation")).get("results") or ()):
+            yield {"role": "tool", "tool_call_id": result.get("source_call_id"), "content": result.get("content")}
+
+
+# --- inspect_ai -------------------------------------------------------------------------------------------------------
+
+
+def _inspect_messages(sample: Mapping[str, Any]) -> Iterator[Message]:
+    messages = sample.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise LogFormatError("messages: no list of messages; a log that keeps them is written with log_samples")
+    for raw in map(_mapping, messages):
+        content = raw.get("content")
+        thought = [one.get("reasoning") for one in map(_mapping, content if isinstance(content, list) else ())]
+        if isinstance(content, list):
+            content = [one for one in map(_mapping, content) if one.get("type") != "reasoning"]
+        yield {
+            "role": raw.get("role"),
+            "content": content,
+            "reasoning": "\n".join(one for one in thought if one) or None,
+            "name": lookup(raw, "metadata.agent"),
+            "model": raw.get("model"),
+            "tool_calls": [
+                _call(one.get("id"), one.get("function"), one.get("arguments"))
+                for one in map(_mapping, raw.get("tool_calls") or ())
+            ],
+            "tool_call_id": raw.get("tool_call_id"),
+            "is_error": raw.get("error") is not None,
+        }
+
+
+def _inspect_scores(sample: Mapping[str, Any]) -> dict[str, float]:
+    """Scores by name; the first one is `correct`, too."""
+    found: dict[str, float] = {}
+    for name, score in _mapping(sample.get("scores")).items():
+        value = _mapping(score).get("value")
+        number = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}.get(value) if isinstance(value, str) else value
+        if isinstance(number, int | float):
+            found[str(name)] = float(number)
+            found.setdefault("correct", float(number))
+    return found
