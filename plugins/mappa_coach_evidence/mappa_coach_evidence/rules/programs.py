@@ -52,14 +52,14 @@ def failed_programs(transcript: Transcript) -> Iterator[Finding]:
 def repeated_failures(transcript: Transcript) -> Iterator[Finding]:
     """The same program is run again after it failed."""
     failed = {entry.author for entry in transcript.outputs if entry.failed}
-    seen: dict[str, int] = {}
+    seen: set[str] = set()
     for entry in transcript.spoken:
         for _, program in CODE_FENCE.findall(entry.text):
             key = squeeze(program)
             if key in seen and entry.place is not None:
                 yield Finding(place=entry.place, reason="It runs a program again that had failed, unchanged.")
             if entry.place in failed:
-                seen[key] = entry.place
+                seen.add(key)
 
 
 def unchecked_programs(transcript: Transcript) -> Iterator[Finding]:

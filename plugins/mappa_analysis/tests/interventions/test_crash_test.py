@@ -1,0 +1,133 @@
+"""`mappa coach crash-test`: planted faults, whom the coach blames, and the figures."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mappa_analysis.crash_test import crash_test
+from mappa_analysis.crash_test.faults import Fault
+from mappa_analysis.crash_test.figures import PlantedPlay, compute_found_rate
+from mappa_analysis.interventions import find_blame
+from mappa_core import NOBODY, Verdict
+from mappa_core.cli import main
+from mappa_core.runs import RunReader
+from mappa_core.testing.fakes import fake_completion, fake_step
+
+MORE = Fault("one more", lambda site: str(int(site.text) + 1))
+NOWHERE = Fault("nowhere", lambda site: None)
+
+
+@pytest.fixture
+def crash(registry, tmp_path, capsys, monkeypatch):
+    """Crash-test a coach with faults that the script of the team can be played on with."""
+    monkeypatch.setattr(crash_test, "load_faults", lambda: (MORE, NOWHERE))
+
+    def run(coach, *words):
+        capsys.readouterr()
+        command = ["coach", "crash-test", "--plugin", "doubles", "--plays", "4", "--samples", "2"]
+        settings = [f"run.root={tmp_path}", f"run.name={coach}", f"coach.use={coach}", *words]
+        code = main([*command, *settings, "--quiet", "--json"])
+        printed = capsys.readouterr()
+        return code, json.loads(printed.out) if code == 0 else printed.err
+
+    return run
+
+
+def test_a_coach_that_computes_again_finds_every_fault_where_it_is(crash, tmp_path):
+    code, tested = crash("auditor")
+    figures = tested["figures"]
+    assert code == 0
+    assert (figures["plays"], figures["succeeded"], figures["faultless"]) == (4, 2, 2)
+    assert figures["blamed_faultless"] == []
+    assert figures["overall"]["plays"] == 4
+    assert figures["overall"]["agent"]["mean"] == figures["overall"]["step"]["mean"] == 1.0
+    assert figures["overall"]["agent_by_chance"] == figures["overall"]["step_by_chance"] == 0.5
+    assert {agent: rate["plays"] for agent, rate in figures["by_agent"].items()} == {"doubler": 2, "checker": 2}
+    assert figures["left_out"] == {f"no place for the fault: nowhere in {agent}": 1 for agent in ("doubler", "checker")}
+    assert len(tested["planted"]) == 4
+    with RunReader(tmp_path / "auditor") as reader:
+        # Two more show that the two successes are no luck.
+        assert len(list(reader.trajectories.where(split="counterfactual"))) == 6
+        planted = next(one for one in tested["planted"] if one["agent"] == "doubler")
+        first, second = (step.reply.content for step in reader.trajectory(planted["trajectory"]).steps[-2:])
+    assert first == second  # The checker was asked again, and repeats the wrong number.
+    assert int(first) % 2 == 1
+
+
+def test_a_coach_that_always_blames_one_agent_is_found_out(crash):
+    _, tested = crash("grump")
+    figures = tested["figures"]
+    assert len(figures["blamed_faultless"]) == 2
+    assert figures["by_agent"]["doubler"]["agent"]["mean"] == 0.0
+    assert figures["by_agent"]["checker"]["agent"]["mean"] == 1.0
+    assert figures["overall"]["agent"]["mean"] == 0.5
+
+
+def test_a_coach_that_blames_nobody_finds_nothing(crash):
+    _, tested = crash("mild")
+    assert tested["figures"]["overall"]["agent"]["mean"] == 0.0
+    assert {one["blamed_agent"] for one in tested["planted"]} == {None}
+
+
+def test_a_team_that_never_succeeds_is_an_error_that_says_what_helps(crash):
+    code, error = crash("auditor", "tasks.use=file", "tasks.options={path: /dev/null}")
+    assert code == 2
+    assert "Traceback" not in error
+
+
+def planted(**fields):
+    known = {"kind": "k", "agent": "a", "position": 1, "task": "t", "trajectory": "x", "broke": True, "changed": True}
+    known |= {"blamed_agent": "a", "blamed_position": 1, "agents": 2, "actions": 4}
+    return PlantedPlay(**known | fields)
+
+
+def test_rates_count_only_plays_that_broke():
+    rate = compute_found_rate(
+        [
+            planted(task="1"),
+            planted(task="2", blamed_position=0),
+            planted(task="3", blamed_agent="b", blamed_position=2, agents=4),
+            planted(task="4", blamed_agent=None, blamed_position=None),
+            planted(task="5", broke=False),
+            planted(task="6", broke=False, changed=False, blamed_agent="b"),
+        ]
+    )
+    assert rate.plays == 4
+    assert rate.agent.mean == 0.5
+    assert rate.step.mean == 0.25
+    assert rate.agent_by_chance == pytest.approx((0.5 + 0.5 + 0.25 + 0.5) / 4)
+    assert rate.step_by_chance == 0.25
+    assert (rate.absorbed, rate.unchanged, rate.noticed) == (1, 1, 1)
+
+
+def test_without_a_broken_play_there_is_no_rate():
+    rate = compute_found_rate([planted(broke=False)])
+    assert (rate.agent, rate.step, rate.agent_by_chance, rate.step_by_chance) == (None, None, None, None)
+
+
+STEPS = [
+    fake_step(f"t/{place}", agent, fake_completion("x", None), position=place)
+    for place, agent in enumerate(("a", "b", "a", "c"))
+]
+FINE = Verdict.scored(10, "", blame=NOBODY)
+
+
+@pytest.mark.parametrize(
+    "verdicts, blamed",
+    [
+        ([FINE, FINE, FINE, FINE], None),
+        ([FINE, Verdict.scored(4, "", blame="b"), Verdict.scored(2, "", blame="a"), FINE], ("a", 2)),
+        ([FINE, Verdict.scored(2, "", blame="b"), Verdict.scored(2, "", blame="a"), FINE], ("b", 1)),
+        ([FINE, FINE, FINE, Verdict.scored(3, "", blame="a")], ("a", 2)),
+        ([FINE, Verdict.scored(3, "", blame="c"), FINE, FINE], ("c", 1)),
+        (
+            [Verdict.scored(0, "", blame=NOBODY), Verdict.failed("x"), Verdict.abstained("y"), Verdict.scored(1, "")],
+            None,
+        ),
+    ],
+)
+def test_the_blame_is_that_of_the_lowest_verdict_that_blames(verdicts, blamed):
+    found = find_blame(STEPS, verdicts)
+    assert (None if found is None else (found.agent, found.position)) == blamed
