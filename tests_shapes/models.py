@@ -175,9 +175,9 @@ def write_model(folder: Path, shape: PublishedShape, *, layers: int = 2, seed: i
     return _write(folder, shape, {**shape.reduced, "num_hidden_layers": layers, "max_window_layers": layers}, seed)
 
 
-def write_full_model(folder: Path, shape: PublishedShape, *, seed: int = 0) -> str:
-    """Write a model of that shape in full width and depth to `folder`, and return the folder's path."""
-    return _write(folder, shape, {}, seed)
+def write_wide_model(folder: Path, shape: PublishedShape, *, layers: int, seed: int = 0) -> str:
+    """Write a model of that shape in full width to `folder`, and return the folder's path."""
+    return _write(folder, shape, {"num_hidden_layers": layers, "max_window_layers": layers}, seed)
 
 
 def _write(folder: Path, shape: PublishedShape, sizes: Mapping[str, int], seed: int) -> str:

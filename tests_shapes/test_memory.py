@@ -1,0 +1,88 @@
+"""A model of full width: the memory that each process takes in an iteration is what the plan says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from models import QWEN3_0_6B, write_model, write_wide_model
+
+from mappa_core.config.schema import TrainSection
+from mappa_core.credit.build_experience import build_experience
+from mappa_core.experience import Advantages
+from mappa_core.protocols import Machine, PolicySpec
+from mappa_core.records import Message, Sampling, Task, Trajectory
+from mappa_core.testing.fakes import fake_step
+from mappa_engine.cluster.engine import ClusterEngine
+from mappa_engine.cluster.placement import Resources, read_shape
+from mappa_engine.cluster.placement.find import find_placement
+from mappa_engine.cluster.placement.memory import PHASES
+from mappa_engine.losses import PPOLoss
+from mappa_engine.options import ClusterOptions, PPOOptions
+
+pytestmark = pytest.mark.timeout(3600)
+
+POLICY = "writer"
+TRAIN = TrainSection(iterations=1, learning_rate=1e-6, micro_tokens=256)
+OPTIONS = ClusterOptions(
+    dtype="bfloat16", zero=2, learner_ranks=1, packed_tokens=256, max_model_len=256, kv_cache_mb=128, samplers=1,
+    gradient_checkpointing=False,
+)  # fmt: skip
+SHARE = 0.15
+"""By how much of the plan a process may differ from it."""
+
+
+def planned(model: str) -> dict[str, int]:
+    """Bytes of learner and sampler in the phase in which they take most."""
+    machine = Machine(host="here", cpus=2)
+    specs = [PolicySpec(name=POLICY, model=model)]
+    placement = find_placement(
+        specs, {model: read_shape(model)}, Resources(nodes=(machine,)), OPTIONS, micro_tokens=TRAIN.micro_tokens
+    )
+    return {load.role: max(load.bytes_at(phase) for phase in PHASES) for load in placement.loads}
+
+
+async def measured(model: str) -> dict[str, int]:
+    """The most memory in bytes that learner and sampler had until the end of an iteration."""
+    engine = ClusterEngine(OPTIONS)
+    try:
+        await engine.open([PolicySpec(name=POLICY, model=model)], TRAIN, seed=0)
+        sampler = engine.sampler(POLICY)
+        prompt = sampler.render([Message(role="user", content="Count to a hundred.")])
+        sampling = [Sampling(max_tokens=200, seed=seed) for seed in range(4)]
+        completions = await asyncio.gather(*(sampler.sample(prompt, one) for one in sampling))
+        trajectories = []
+        for at, completion in enumerate(completions):
+            task = Task(id=f"t{at}", prompt="Count to a hundred.")
+            step = fake_step(f"{task.id}/0", POLICY, completion, policy=POLICY)
+            trajectories.append(Trajectory(id=task.id, task=task, sample=0, iteration=0, steps=(step,)))
+        rewards = [(float(at),) for at in range(len(trajectories))]
+        experience = await engine.score(build_experience(trajectories, rewards, {POLICY: POLICY}, {POLICY}, "correct"))
+        drawn = np.random.default_rng(0).normal(size=len(experience.tokens)).astype(np.float32)
+        metrics = await engine.update(experience, Advantages(advantages=drawn), PPOLoss(PPOOptions()), 0.0)
+        assert metrics[POLICY]["steps"] == 1
+        await engine.publish()
+        return {one.role: _peak(one.pid) for one in engine.processes}
+    finally:
+        await engine.close()
+
+
+def _peak(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    fields: Mapping[str, str] = dict(line.split(":", 1) for line in lines)
+    return int(fields["VmHWM"].split()[0]) * 1024
+
+
+@pytest.mark.parametrize("layers", [4, pytest.param(28, marks=pytest.mark.soak)])
+async def test_processes_take_what_the_plan_says(tmp_path, layers):
+    """What is compared is beyond a model of next to no size: of what libraries take the plan knows nothing."""
+    models = write_model(tmp_path / "small", QWEN3_0_6B), write_wide_model(tmp_path / "wide", QWEN3_0_6B, layers=layers)
+    (small, wide), (little, much) = [[await measured(one) for one in models], [planned(one) for one in models]]
+    for role in ("learner", "sampler"):
+        plan, found = much[role] - little[role], wide[role] - small[role]
+        print(f"{role}, {layers} layers: plan {plan / 1e9:.2f} GB, found {found / 1e9:.2f} GB, {found / plan - 1:+.0%}")
+    for role in ("learner", "sampler"):
+        assert abs(wide[role] - small[role] - (much[role] - little[role])) < SHARE * (much[role] - little[role])
