@@ -23,8 +23,9 @@ from mappa_core.engine import (
 )
 from mappa_engine.cluster.placement import read_shape
 from mappa_engine.cluster.placement.checks import check_options
-from mappa_engine.cluster.plan import plan_cluster
+from mappa_engine.cluster.plan import node_problems, plan_cluster
 from mappa_engine.cluster.requirements import check_installed
+from mappa_engine.node import this_node
 from mappa_engine.options import ClusterOptions
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ class ClusterEngine(Engine):
         try:
             shapes = {model: read_shape(model) for model in dict.fromkeys(spec.model for spec in policies)}
         except ModelError as error:
-            return EnginePlan(unknown=str(error), details={"problems": (str(error),)})
+            problems = (str(error), *node_problems(this_node(), self._options))
+            return EnginePlan(unknown=str(error), details={"problems": problems})
         micro_tokens = None if train is None else train.micro_tokens
         return plan_cluster(policies, shapes, self._options, machines, micro_tokens=micro_tokens)
 
