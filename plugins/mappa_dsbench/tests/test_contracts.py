@@ -9,6 +9,7 @@ import os
 import pickle
 import sys
 import warnings
+import zlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -540,6 +541,77 @@ async def test_a_model_that_does_more_than_hold_data_is_unreadable(
     facts = await modelled(cage, left, pens("mae"), harmful(tmp_path / "mark")[0])
     assert codes(facts) == {"unreadable": "model.pkl"} and "posix.system" in facts["faults"][0]["detail"]
     assert not (tmp_path / "mark").exists()
+
+
+def rebuilt(kind: str, name: str, state: Any) -> bytes:
+    """A file that makes an object without its constructor and gives it a state."""
+    made = f"ccopyreg\n_reconstructor\n(c{kind}\n{name}\ncbuiltins\nobject\nNtR".encode()
+    return made + pickle.dumps(state, protocol=0)[:-1] + b"b."
+
+
+def called(module: str, name: str, *arguments: Any) -> bytes:
+    """A file that calls a function by its name, and goes on with what it returns."""
+    given = pickle.dumps(arguments, protocol=0)[:-1]
+    return f"c{module}\n{name}\n".encode() + given + b"R."
+
+
+ENDS = f"import os, pathlib; pathlib.Path('found.json').write_text({FORGED!r}); os._exit(0)"
+"""What forges a report and ends before the true one is written."""
+SHAPES = "x, **k):\n  pass\n" + ENDS + "\ndef f(x"
+
+
+def red_team() -> dict[str, bytes]:
+    """Ways to write the report oneself that hold to names of installed libraries, and few of which name what is bad."""
+    squeezed = io.BytesIO()
+    joblib.dump(np.array([Call(exec, ENDS)], dtype=object), squeezed)
+    forged = np.frombuffer(FORGED.encode(), dtype=np.uint8)
+    target = Call(np.memmap, "found.json", np.dtype("u1"), "w+", 0, forged.shape)
+    return {
+        "a class of scipy that makes a function of a text": rebuilt(
+            "scipy.stats._distn_infrastructure", "rv_continuous", {"shapes": SHAPES, "_ctor_param": {}}
+        ),
+        "a maker of functions": called("scipy._lib.decorator", "FunctionMaker", None, "f", "x", None, None, None, ENDS),
+        "a wrapper of solvers": called("scipy.optimize._nonlin", "_nonlin_wrapper", "f", None),
+        "a runner of numpy's tests": called("numpy.testing._private.utils", "runstring", ENDS, {}),
+        "an evaluator of numpy's builder": called("numpy.f2py.capi_maps", "load_f2cmap_file", "found.json"),
+        "a table's file on a disk": called("pandas.io.pytables", "HDFStore", "found.json", "w"),
+        "an array that is a file": pickle.dumps(Call(np.add, forged, 0, target)),
+        "objects inside an array of joblib": squeezed.getvalue(),
+        "a template": called("jinja2.environment", "Template", "{{ cycler.__init__.__globals__.os._exit(0) }}"),
+        "an old format of joblib": b"ZF0x%015x" % 10 + zlib.compress(pickle.dumps(Call(exec, ENDS))),
+        "a fetcher of data sets": called("sklearn.datasets._base", "load_files", "."),
+        "a dotted name": b"\x80\x04\x8c\x07sklearn\x8c\x0futils.os.system\x93\x8c\x04true\x85R.",
+    }
+
+
+RED_TEAM = red_team()
+
+
+@pytest.mark.parametrize("way", RED_TEAM)
+async def test_no_file_writes_what_was_checked_by_machine(cage: Bench, left: Leave, pens: Pens, way: str) -> None:
+    facts = await modelled(cage, left, pens("mae"), RED_TEAM[way])
+    assert codes(facts) == {"unreadable": "model.pkl"} and facts.get("model") != "Perfect"
+    assert "more than data" in facts["faults"][0]["detail"] or "before 0.10" in facts["faults"][0]["detail"]
+
+
+async def test_the_list_of_names_is_closed_and_its_names_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing on it opens, imports or runs a thing by name."""
+    from mappa_dsbench.contracts.probes.allowed_names import ALLOWED_NAMES
+
+    names = {f"{module}.{name}" for module, group in ALLOWED_NAMES.items() for name in group}
+    assert not names & {
+        "builtins.eval",
+        "builtins.getattr",
+        "builtins.type",
+        "numpy.memmap",
+        "numpy.load",
+        "pandas.eval",
+    }
+    assert not [
+        name for name in names if name.startswith(("scipy.stats", "scipy.io", "sklearn.datasets", "os.", "posix"))
+    ]
+    for module in ("sklearn.ensemble._forest", "sklearn.linear_model._ridge", "numpy", "sklearn.metrics._regression"):
+        assert all(hasattr(sys.modules[module], name) for name in ALLOWED_NAMES[module]), module
 
 
 async def test_files_that_take_too_much_are_unreadable(cage: Bench, left: Leave, pens: Pens) -> None:
