@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mappa_core.statistics import Interval
 
 MAX_LISTED = 5
+TEMPERATURE = 0.2
 
 
 @click.command("crash-test")
@@ -49,12 +50,13 @@ def crash_test_command(arguments: ConfigArguments, plays: int, samples: int, qui
 
     A team plays held-out tasks. In plays that succeed, with no failing call and no broken contract, one action at a
     time is made faulty (a wrong number, a dropped file, a stale answer, …), the rest is played live, and the coach of
-    the config is asked who is to blame. A trained team is one word: policies.default.from=RUN@last.
+    the config is asked who is to blame. A trained team is one word: policies.default.from=RUN@last. It plays at a
+    temperature of 0.2 unless eval.temperature says otherwise, as slips of sampling are faults that nobody planted.
     """
     from mappa_analysis.crash_test.crash_test import CrashSize, run_crash_test
 
     registry = load_registry()
-    composed = arguments.compose(registry)
+    composed = arguments.compose(registry, f"eval.temperature={TEMPERATURE}")
     errors = Console(stderr=True)
     with rollout_bar(errors, quiet=quiet or as_json) as bar:
         bar.start(plays)
