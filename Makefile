@@ -135,10 +135,11 @@ dist: .venv-dist/.installed
 test-dist: dist | bubblewrap
 	.venv-dist/bin/python release/install.py
 
-# Needs a GPU; vLLM and torch as they are built for one.
+# Needs a GPU. All packages are pinned: vLLM and torch as they are built for CUDA 13.
 gpu-smoke:
 	test -x .venv-gpu/bin/pip || $(PYTHON) -m venv .venv-gpu
-	.venv-gpu/bin/pip install --quiet --editable . --editable 'plugins/mappa_engine[cluster]' $(foreach part,sandbox analysis mathchat,--editable plugins/mappa_$(part)) pytest pytest-asyncio pytest-timeout
+	.venv-gpu/bin/pip install --quiet --requirement requirements/cluster-gpu.txt
+	.venv-gpu/bin/pip install --quiet --no-deps --editable . $(foreach part,engine sandbox analysis mathchat,--editable plugins/mappa_$(part))
 	.venv-gpu/bin/pytest tests_gpu -s
 
 soak: .venv/.test .venv-cluster/.installed
