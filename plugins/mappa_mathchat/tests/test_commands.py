@@ -38,8 +38,11 @@ def test_train_as_json_prints_one_object_and_nothing_else(tmp_path, capsys):
 
 
 def test_quiet_prints_the_result_alone(tmp_path, capsys):
-    assert main(["train", "--plugin", "mathchat", "--quiet", *SMALL, f"run.root={tmp_path}"]) == 0
-    assert capsys.readouterr().out.startswith("held-out correct, 8 problems")
+    settings = (*SMALL, f"run.root={tmp_path}", "sampling.max_tokens=64")
+    assert main(["train", "--plugin", "mathchat", "--quiet", *settings]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("held-out correct, 8 problems")
+    assert "sampling.max_tokens (command line) has no effect: every agent has an agents.AGENT.max_tokens" in printed.err
 
 
 def test_a_dry_run_loads_everything_and_writes_nothing(tmp_path, capsys):
