@@ -171,14 +171,14 @@ async def _evaluate_labels(
     from mappa_analysis.cli import attribution_tables
     from mappa_analysis.cli.coach_choices import open_coaches
     from mappa_analysis.coach_eval.evaluate_attribution import evaluate_attribution
-    from mappa_analysis.jury.certification import calibrations, leave_out_seen
+    from mappa_analysis.jury.certification import find_calibrations, leave_out_seen
 
     if asked.file is not None or asked.agents or asked.save is not None:
         raise ConfigError("--file, --agent and --save are of single actions: leave them out with labelled runs")
     shown = {"hidden": [False], "shown": [True], "both": [False, True]}[asked.truth]
+    fitted = find_calibrations([choice.options for choice in chosen])
     sets = [
-        leave_out_seen(await _read_runs(registry, asked, truth=truth), calibrations(chosen), allow=asked.unseen)
-        for truth in shown
+        leave_out_seen(await _read_runs(registry, asked, truth=truth), fitted, allow=asked.unseen) for truth in shown
     ]
     bar.start(asked.repeats * len(chosen) * sum(len(run.scenes) for one in sets for run in one.runs))
     found: list[AttributionEvaluation] = []

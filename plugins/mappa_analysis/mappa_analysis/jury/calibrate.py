@@ -25,7 +25,7 @@ class CalibrationResult:
     out: Path
     recipe: Path
     anchor: Mapping[str, float]
-    ridge: float
+    ridge: float | None
     runs: int
     questions: int
     labels: int

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from mappa_analysis.cli.coach_choices import CoachChoice
 from mappa_analysis.coach_eval.labelled_runs import LabelledRuns
 from mappa_analysis.jury.anchors import hash_question
 from mappa_core import ConfigError
@@ -16,9 +15,9 @@ from mappa_core.commands import Calibration
 SEEN = "with a question that the jury was fitted on"
 
 
-def calibrations(chosen: Sequence[CoachChoice]) -> list[str]:
-    """Paths of the calibrations that coaches use, at any depth of their options."""
-    return list(dict.fromkeys(path for choice in chosen for path in _find_calibrations(choice.options)))
+def find_calibrations(options: Sequence[object]) -> list[str]:
+    """Paths of the calibrations in the options of coaches, at any depth."""
+    return list(dict.fromkeys(_find_calibrations(list(options))))
 
 
 def leave_out_seen(labelled: LabelledRuns, paths: Sequence[str], *, allow: bool) -> LabelledRuns:

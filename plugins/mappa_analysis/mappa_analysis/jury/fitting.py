@@ -9,12 +9,12 @@ The features are of three kinds, and the kind decides how strongly a weight is s
 
 So with few labels the jury repeats its best members, and with more it departs from them where that pays. One regression
 over all members is what accounts for their dependence: a member that repeats another gets nothing on top. The strength
-of the ridge is chosen by cross-validation over questions.
+of the ridge is chosen by cross-validation over questions, and where the anchor alone gets more of those labels right,
+it is taken at its word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,9 +25,9 @@ from mappa_analysis.arrays import Bool, Float64, Int64
 from mappa_analysis.jury.anchors import LABELS, Anchors
 from mappa_core.commands import Calibration
 
-RIDGES = (0.005, 0.015, 0.05)
+RIDGES = (0.003, 0.01, 0.03)
 """Inverse strengths of the ridge to choose from: variances of a weight, in squared log-odds."""
-ANCHOR_SCALE = 8.0
+ANCHOR_SCALE = 30.0
 STRATUM_SCALE = 0.5
 """How much less and more than a member's own vote the others are shrunk."""
 PRIOR_ACTIONS = 2.0
@@ -41,12 +41,12 @@ _AROUND = 5
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fit:
     """A fitted jury: log-odds `weights` (strata, f, k) of `labels` (k,) on `Calibration.features` for `anchor` (m,),
-    and the `ridge` that was chosen."""
+    and the `ridge` that was chosen, None for the anchor at its word."""
 
     labels: Int64
     anchor: Float64
     weights: Float64
-    ridge: float
+    ridge: float | None
 
     def probabilities(self, anchors: Anchors, rows: Bool) -> Float64:
         """Probability (rows, k) of each label on the actions of whole runs, a mask (n,)."""
@@ -73,8 +73,11 @@ def fit_jury(anchors: Anchors, rows: Bool) -> Fit:
     )
     ridge = training.choose_ridge()
     model = training.fit(np.ones(int(rows.sum()), dtype=np.bool_), ridge)
-    weights = np.stack([linear @ model.coef_.T for linear in maps])
-    weights[:, 0] += model.intercept_
+    odds, intercept = model.coef_.T, model.intercept_
+    if len(model.classes_) == 2:  # Then the model has the odds of the second label alone.
+        odds, intercept = np.append(-odds, odds, axis=1) / 2, np.append(-intercept, intercept) / 2
+    weights = np.stack([linear @ odds for linear in maps])
+    weights[:, 0] += intercept
     return Fit(
         labels=model.classes_, anchor=anchor, weights=_centre(weights, features[rows], anchors, rows), ridge=ridge
     )
@@ -114,25 +117,33 @@ class _Training:
     question: Int64
     prior: Float64
 
-    def fit(self, rows: Bool, ridge: float) -> LogisticRegression:
+    def fit(self, rows: Bool, ridge: float | None) -> LogisticRegression:
+        """Fit on `rows` (n,); without a ridge on the made-up actions alone, which takes the anchor at its word."""
         known = [label for label in LABELS if label in self.labels]
         prior = self.prior[np.searchsorted(LABELS, known)]
+        rows = rows & (ridge is not None)
         weight = np.append(np.ones(int(rows.sum())), np.full(len(known), PRIOR_ACTIONS))
-        model = LogisticRegression(C=ridge, solver="newton-cholesky", tol=1e-3)
+        model = LogisticRegression(C=ridge or RIDGES[-1], solver="newton-cholesky", tol=1e-3)
         return model.fit(np.append(self.design[rows], prior, axis=0), np.append(self.labels[rows], known), weight)
 
-    def choose_ridge(self) -> float:
-        """The ridge with the highest likelihood of labels of questions that were left out; the strongest if there are
-        too few questions to leave any out."""
+    def choose_ridge(self) -> float | None:
+        """The ridge with the highest likelihood of the labels of questions that were left out; None if it gets fewer of
+        them right than the anchor at its word, or if there are too few questions to leave any out."""
         if len(np.unique(self.question)) < INNER_FOLDS:
-            return RIDGES[0]
-        return max(RIDGES, key=lambda ridge: sum(self._likelihoods(ridge)))
+            return None
+        chances = {ridge: self._predict_left_out(ridge) for ridge in (*RIDGES, None)}
+        place = np.searchsorted(np.unique(self.labels), self.labels)
+        best = max(RIDGES, key=lambda ridge: float(chances[ridge][np.arange(len(place)), place].sum()))
+        right = {ridge: int((chances[ridge].argmax(axis=1) == place).sum()) for ridge in (best, None)}
+        return best if right[best] >= right[None] else None
 
-    def _likelihoods(self, ridge: float) -> Iterator[float]:
+    def _predict_left_out(self, ridge: float | None) -> Float64:
+        """Log-probability (n, k) of each label, by fits that left out its question."""
+        chances = np.empty((len(self.labels), len(np.unique(self.labels))))
         for train, test in GroupKFold(INNER_FOLDS).split(self.design, groups=self.question):
             model = self.fit(np.isin(np.arange(len(self.labels)), train), ridge)
-            chance = model.predict_log_proba(self.design[test])
-            yield float(chance[np.arange(len(test)), np.searchsorted(model.classes_, self.labels[test])].sum())
+            chances[test] = model.predict_log_proba(self.design[test])
+        return chances
 
 
 def _map_features(anchor: Float64, stratum: int, strata: int) -> Float64:
