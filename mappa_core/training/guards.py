@@ -25,11 +25,10 @@ def guard_disk(folder: Path, size: int | None, *, checkpoints: int) -> None:
     """Raise GuardStop unless so many checkpoints of `size` bytes (None: not known) fit on the disk of `folder`."""
     needed, free = checkpoints * (size or 0), shutil.disk_usage(folder).free
     if needed > free:
-        gigabytes = (f"{one / 1e9:.2f} GB" for one in (needed / checkpoints, needed, free, needed - free))
+        each, all_of_them, there, more = (f"{one / 1e9:.2f} GB" for one in (size or 0, needed, free, needed - free))
         raise GuardStop(
-            f"{folder}: checkpoints need {checkpoints} x {next(gigabytes)} = {next(gigabytes)}, and {next(gigabytes)} are "
-            f"free. Free {next(gigabytes)}, keep fewer (checkpoint.keep), write smaller ones (checkpoint.dtype=bfloat16) "
-            "or choose another folder with run.root."
+            f"{folder}: checkpoints need {checkpoints} x {each} = {all_of_them}, and {there} are free. Free {more}, "
+            "keep fewer (checkpoint.keep), write smaller ones (checkpoint.dtype=bfloat16) or choose another run.root."
         )
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 LOCAL_LIBRARIES = ("torch", "transformers", "safetensors")
 """Libraries that the engine `local` needs."""
 
+_FOR = {"local": "installed; for models up to about 0.5 B parameters, engine.use=cluster is for larger ones"}
 _IMPORT_PROBE = """
 import importlib, json
 found = {}
@@ -95,7 +96,7 @@ def check_engines(registry: Registry) -> Mapping[str, CheckResult]:
     return {
         name: CheckResult(False, f"lacks {', '.join(lacking[name])}: {command[name]}")
         if lacking.get(name)
-        else CheckResult(True, "installed")
+        else CheckResult(True, _FOR.get(name, "installed"))
         for name in registry.names("engines")
     }
 

@@ -22,6 +22,13 @@ class LocalOptions:
     """Threads that torch computes one operation with."""
     max_batch: int = 256
     """Requests of one policy that are decoded together; further ones wait."""
+    kv_cache_mb: int = 4096
+    """Memory of one policy for keys and values. A request waits until its prompt and `max_tokens` fit beside the others;
+    one that does not fit alone is refused."""
+    max_model_len: int | None = None
+    """Longest prompt and action, in tokens; None: the model's own."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass: less memory, about a third more time."""
     prefill_tokens: int = 16384
     """Prompt tokens, padding included, of one forward pass of a sampler."""
 
@@ -69,7 +76,7 @@ class ClusterOptions:
     nccl where separate)."""
     probe_limit: float | None = None
     """Nats by which samplers and learners may differ after a publish: the largest difference in float32 (None: 1e-4),
-    the mean one in bfloat16 (None: 0.03). Beyond it the run ends in an error."""
+    the mean one in bfloat16 (None: 0.25). Beyond it the run ends in an error."""
     max_staleness: int = 0
     """Updates by which the weights that sampled an action may be older than those that learn from it; 0 is the
     synchronous loop."""

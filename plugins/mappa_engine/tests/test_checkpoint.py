@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from mappa_core.config.schema import TrainSection
 from mappa_core.errors import EngineError, RunError
 from mappa_core.experience import Advantages
-from mappa_core.protocols import PolicySpec
+from mappa_core.protocols import Lora, PolicySpec
 from mappa_core.records import Sampling
 from mappa_engine.checkpoint import StoredTensors, write_tensors
 from mappa_engine.losses import PPOLoss
@@ -53,6 +53,39 @@ async def test_publishing_counts_versions_of_what_is_trained(qwen3, opened, kit)
     assert (first["judge"].version, third["judge"].version) == (0, 0)
     assert first["solver"].checksum == first["judge"].checksum == third["judge"].checksum
     assert first["solver"].checksum != third["solver"].checksum
+
+
+async def test_a_checksum_covers_evenly_spaced_numbers_of_every_tensor(qwen3, opened, monkeypatch):
+    monkeypatch.setattr("mappa_engine.local.policy.CHECKED_NUMBERS", 10)
+    engine = await opened(qwen3, train=TRAIN)
+    weight = engine._policies["solver"].model.get_input_embeddings().weight
+    first = (await engine.publish())["solver"].checksum
+    step = -(-weight.numel() // 10)
+    changed = []
+    for place in (1, step - 1, 0, 9 * step, step):
+        with torch.no_grad():
+            weight.view(-1)[place] += 1.0
+        changed.append((await engine.publish())["solver"].checksum)
+    assert changed[0] == changed[1] == first
+    assert len({first, *changed[2:]}) == 4
+
+
+@pytest.mark.parametrize("kind", ["full", "lora"])
+async def test_activations_are_computed_again_by_choice_with_the_same_weights_and_samples(
+    qwen3, opened, kit, tmp_path, kind
+):
+    lora = Lora(rank=4, alpha=8.0) if kind == "lora" else None
+    specs = [PolicySpec(name="solver", model=qwen3, kind=kind, lora=lora)]
+    checksums, passes = [], []
+    for recomputed in (False, True):
+        engine = await opened(qwen3, train=TRAIN, policies=specs, gradient_checkpointing=recomputed)
+        layer, counted = engine._policies["solver"].model.base_model.layers[0].mlp, []
+        layer.register_forward_pre_hook(lambda *given, counted=counted: counted.append(given))
+        checksums.append([await learn(engine, kit, iteration) for iteration in range(2)])
+        passes.append(len(counted))
+    assert checksums[0] == checksums[1]
+    # Two updates of three steps each, of one micro-batch.
+    assert passes[1] == passes[0] + 6
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

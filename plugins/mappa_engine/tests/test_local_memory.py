@@ -58,4 +58,21 @@ def test_frozen_policies_share_what_the_others_start_from():
     found = estimate_local_memory((learner, judge), shapes, LocalOptions(), **BOUNDS)
     assert found[""]["reference"] == size and "weights" not in found["b"]
     watched = estimate_local_memory((learner,), shapes, LocalOptions(), micro_tokens=None, rows=256)
-    assert watched["a"]["weights"] == size and watched[""] == {}
+    assert watched["a"]["weights"] == size and watched[""].keys() == {"workspace"}
+
+
+def test_the_plan_bounds_keys_and_values_and_activations_by_the_options():
+    shape = read_shape(TINY)
+    learner = PolicySpec(name="a", model=TINY)
+
+    def planned(**options):
+        given = LocalOptions(**options)
+        return estimate_local_memory((learner,), {TINY: shape}, given, micro_tokens=64, rows=100)
+
+    token = 4 * shape.kv_per_token
+    assert planned(max_model_len=50)["a"]["kv cache"] == 100 * 50 * token
+    assert planned(max_model_len=50, max_batch=9)["a"]["kv cache"] == 9 * 50 * token
+    assert planned(kv_cache_mb=3)["a"]["kv cache"] == 3 << 20 < 100 * shape.window * token
+    activations = [planned(gradient_checkpointing=one)[""]["activations"] for one in (False, True)]
+    assert activations[1] < 0.7 * activations[0]
+    assert planned(max_model_len=50)[""]["activations"] == memory_estimate.activation_bytes(shape, "float32", 64)

@@ -33,18 +33,26 @@ class DecodeRequest:
     logprobs: list[float] = field(default_factory=list)
     uniforms: list[float] = field(default_factory=list)
 
+    @property
+    def max_width(self) -> int:
+        """Columns of the cache that it may come to fill."""
+        return len(self.prompt) + self.sampling.max_tokens
+
 
 DecodeWave = list[DecodeRequest]
 """Requests that were submitted together, in order."""
 
 
 class Decoder:
-    """Decodes waiting requests, up to `max_batch` together. Used by one thread, except for `waves`.
+    """Decodes waiting requests, up to `max_batch` together and as many as `kv_tokens` have room for, all as long as the
+    longest may become. Used by one thread, except for `waves`.
 
     `isolate_waves`: decode a wave to its end before admitting the next, so that a batch depends on its wave alone.
     """
 
-    def __init__(self, policy: Policy, *, max_batch: int, prefill_tokens: int, isolate_waves: bool) -> None:
+    def __init__(
+        self, policy: Policy, *, max_batch: int, kv_tokens: int, prefill_tokens: int, isolate_waves: bool
+    ) -> None:
         self.version = 0
         self.waves: deque[DecodeWave] = deque()
         self._policy = policy
@@ -52,6 +60,7 @@ class Decoder:
         self._head = policy.model.get_output_embeddings()
         self._base = policy.base
         self._max_batch = max_batch
+        self._kv_tokens = kv_tokens
         self._prefill_tokens = prefill_tokens
         self._isolate_waves = isolate_waves
         self._waiting: deque[DecodeRequest] = deque()
@@ -61,7 +70,7 @@ class Decoder:
         """Drop all rows and free their memory."""
         self._rows: list[DecodeRequest] = []
         self._lengths: list[int] = []  # tokens per row, including the newest, which is not yet in the cache
-        self._cache = SlotCache(self._base.layers)
+        self._cache = SlotCache(self._base.layers, max_tokens=self._kv_tokens)
         self._newest = self._positions = torch.empty(0, dtype=torch.int64, device=self._model.device)
         self._sampling_tensors = SamplingTensors.of([], self._model.device)
 
@@ -108,7 +117,11 @@ class Decoder:
         while self.waves and not (self._isolate_waves and (self._rows or self._waiting)):
             self._waiting.extend(self.waves.popleft())
         first = len(self._rows)
+        width = max((request.max_width for request in self._rows), default=0)
         while self._waiting and len(self._rows) < self._max_batch:
+            width = max(width, self._waiting[0].max_width)
+            if self._rows and (len(self._rows) + 1) * width > self._kv_tokens:
+                break
             request = self._waiting.popleft()
             if not request.future.cancelled():
                 request.uniforms = draw_uniforms(request.sampling).tolist()
@@ -126,12 +139,12 @@ class Decoder:
             users.setdefault(request.prompt.tobytes(), []).append(index)
         groups = list(users.values())
         prompts = [joining[group[0]].prompt for group in groups]
+        self._cache.reserve(len(self._rows), max(*self._lengths, *(len(prompt) + 1 for prompt in prompts), 0))
         hidden = self._head.weight.new_empty((len(joining), self._head.weight.shape[1]))
         for batch in group_padded([len(prompt) for prompt in prompts], self._prefill_tokens):
             prefilled = DynamicCache(config=self._model.config)
             ids = pad_right([prompts[one] for one in batch], device)
             states = self._model.base_model(input_ids=ids, past_key_values=prefilled, use_cache=True).last_hidden_state
-            self._cache.reserve(first + len(joining), ids.shape[1] + 1)
             members = [(row, index) for row, one in enumerate(batch) for index in groups[one]]
             rows, indices = torch.tensor(members, device=device).T
             self._cache.fill(first + indices, prefilled, rows)

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,8 +56,8 @@ class LocalEngine(Engine):
             raise ConfigError(f"engine.options.dtype is {options.dtype!r}; it can be {' or '.join(BYTES_PER_NUMBER)}")
         if options.device not in DEVICES:
             raise ConfigError(f"engine.options.device is {options.device!r}; it can be auto, cpu or cuda")
-        for name in ("threads", "max_batch", "prefill_tokens"):
-            if getattr(options, name) < 1:
+        for name in ("threads", "max_batch", "kv_cache_mb", "max_model_len", "prefill_tokens"):
+            if getattr(options, name) is not None and getattr(options, name) < 1:
                 raise ConfigError(f"engine.options.{name} is {getattr(options, name)}; it is at least 1")
         self._options = options
         self._worker = Worker()
@@ -127,16 +128,33 @@ class LocalEngine(Engine):
         for spec in policies:
             base = bases[spec.model]
             policy = Policy(spec, base, modules[spec.name], self._train, seed=self._seed)
+            kv_tokens, window = self._window(base)
             decoder = Decoder(
                 policy,
                 max_batch=options.max_batch,
+                kv_tokens=kv_tokens,
                 prefill_tokens=options.prefill_tokens,
                 isolate_waves=options.deterministic,
             )
             self._worker.add(decoder)
             self._policies[spec.name] = policy
             self._decoders[spec.name] = decoder
-            self._samplers[spec.name] = LocalSampler(base, decoder, self._worker, spec.template_kwargs)
+            self._samplers[spec.name] = LocalSampler(base, decoder, self._worker, spec.template_kwargs, window=window)
+
+    def _window(self, base: LoadedModel) -> tuple[int, int]:
+        """Return how many tokens have room in the KV cache of a policy, and how many one request may have."""
+        options = self._options
+        kv_tokens, window = (
+            (options.kv_cache_mb << 20) // base.kv_bytes,
+            min(base.window, options.max_model_len or base.window),
+        )
+        if kv_tokens < (window if options.max_model_len else 1):
+            raise ConfigError(
+                f"engine.options.kv_cache_mb={options.kv_cache_mb} holds {kv_tokens} tokens of {base.model_name} "
+                f"({base.kv_bytes / 1e6:.2f} MB each), and one request may have {window}: set it to at least "
+                f"{-(-window * base.kv_bytes // (1 << 20))}, or engine.options.max_model_len to less"
+            )
+        return kv_tokens, min(window, kv_tokens)
 
     def _modules(self, policies: Sequence[PolicySpec], bases: Mapping[str, LoadedModel]) -> dict[str, Any]:
         """Return the module of each policy by name; modules are copied before adapters are added to them."""
@@ -190,6 +208,7 @@ class LocalEngine(Engine):
     def _update(
         self, experience: Experience, advantages: Advantages, loss: Loss, progress: float
     ) -> dict[str, dict[str, float]]:
+        from mappa_engine.learning.activation_checkpointing import activation_checkpointing
         from mappa_engine.learning.batching import BatchLayout
         from mappa_engine.learning.update import PolicyUpdate
         from mappa_engine.local.learner import LocalLearner
@@ -202,7 +221,8 @@ class LocalEngine(Engine):
             learner = LocalLearner(policy, policy.optimiser)
             layout = BatchLayout("padded", train.micro_tokens)
             update = PolicyUpdate(learner, experience, advantages, loss, train, layout=layout)
-            with policy.active():
+            recomputed = activation_checkpointing if self._options.gradient_checkpointing else nullcontext
+            with policy.active(), recomputed(policy.model):
                 metrics[name] = update.run(progress, seed=self._seed)
         return metrics
 

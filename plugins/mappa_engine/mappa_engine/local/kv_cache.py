@@ -14,6 +14,8 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 ATTENTION = "mappa_grouped"
 _MIN_WIDTH = 64
+_GROWTH = 8
+"""The width grows by this part of itself: copies then cost little beside the attention over all of it in every step."""
 
 
 def grouped_attention(
@@ -70,8 +72,9 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         """Copy keys and values into tensors of the owner's new capacity."""
         keys, values = self.keys, self.values
         self.lazy_initialization(keys, values)
-        self.keys[: keys.shape[0], :, : keys.shape[2]] = keys
-        self.values[: values.shape[0], :, : values.shape[2]] = values
+        slots, width = (min(old, new) for old, new in zip(keys.shape[::2], self._owner.capacity, strict=False))
+        self.keys[:slots, :, :width] = keys[:slots, :, :width]
+        self.values[:slots, :, :width] = values[:slots, :, :width]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self._owner.width, 0
@@ -94,18 +97,23 @@ class SlotCache(Cache):  # type: ignore[misc]
     positions: Tensor
     width: int
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, *, max_tokens: int) -> None:
+        """`max_tokens`: product of rows and their width that is not exceeded, unless that is asked for."""
         super().__init__(layers=[_SlotLayer(self) for _ in range(layers)])
         self.capacity = (0, 0)
+        self._max_tokens = max_tokens
 
     def reserve(self, slots: int, width: int) -> None:
-        """Grow the capacity to at least `slots` rows of `width` tokens."""
+        """Change the capacity to at least `slots` rows of `width` tokens, which cover all rows that are in use. Where
+        `max_tokens` has room it grows by more than that, else it gives up what is no longer in use."""
         have_slots, have_width = self.capacity
         if slots <= have_slots and width <= have_width:
             return
-        if width > have_width:
-            have_width = max(width, 2 * have_width, _MIN_WIDTH)
-        self.capacity = (max(slots, have_slots), have_width)
+        rows = max(slots, have_slots)
+        columns = have_width if width <= have_width else max(width, have_width + have_width // _GROWTH, _MIN_WIDTH)
+        if rows * columns > self._max_tokens:
+            rows, columns = slots, max(width, min(columns, self._max_tokens // slots))
+        self.capacity = (rows, columns)
         for layer in self.layers:
             if layer.is_initialized:
                 layer.resize()

@@ -29,6 +29,8 @@ class LoadedModel:
     stops: frozenset[int]
     window: int
     layers: int
+    kv_bytes: int
+    """Size of the keys and values of one token."""
     adapters: Adapters
 
 
@@ -52,25 +54,25 @@ def load_model(spec: str, *, device: torch.device, dtype: torch.dtype) -> Loaded
     )
     # Dropout would make the learner's log-probabilities differ from the sampler's.
     model = model.to(device).eval().requires_grad_(False)
-    base = LoadedModel(
+    kv_bytes = _check(model, spec, layers=layers, window=model_info.window)
+    return LoadedModel(
         model_name=spec,
         model=model,
         chat=model_info.chat,
         stops=model_info.stops,
         window=model_info.window,
         layers=layers,
+        kv_bytes=kv_bytes,
         adapters=Adapters(model, model_name=model_info.model_path),
     )
-    _check(base)
-    return base
 
 
 @torch.inference_mode()
-def _check(base: LoadedModel) -> None:
-    """Raise ModelError if decoding rows of different lengths in one batch gives other results than the model's own
-    forward pass."""
-    check_model(base.model, BatchLayout("padded", 1), model_name=base.model_name)
-    model, length = base.model, min(9, base.window)
+def _check(model: Any, model_name: str, *, layers: int, window: int) -> int:
+    """Return the size of the keys and values of one token. Raises ModelError if decoding rows of different lengths in
+    one batch gives other results than the model's own forward pass."""
+    check_model(model, BatchLayout("padded", 1), model_name=model_name)
+    length = min(9, window)
     device = model.device
     vocabulary = model.get_input_embeddings().weight.shape[0]
     ids = (torch.arange(2 * length, device=device).view(2, length) * 7919 + 13) % vocabulary
@@ -78,7 +80,7 @@ def _check(base: LoadedModel) -> None:
     prefilled = DynamicCache(config=model.config)
     model.base_model(input_ids=ids[:, : length - 3], past_key_values=prefilled, use_cache=True)
     rows = torch.arange(2, device=device)
-    cache = SlotCache(base.layers)
+    cache = SlotCache(layers, max_tokens=2 * length)
     cache.reserve(2, length)
     cache.fill(rows, prefilled, rows)
     starts = torch.tensor([length - 4, length - 3], device=device)
@@ -86,7 +88,11 @@ def _check(base: LoadedModel) -> None:
         positions = starts + step
         hidden = decode_step(model, cache, ids[rows, positions], positions, int(positions.max()) + 1)
         fault = "gives other results when decoded in a ragged batch"
-        check_hidden(model, hidden, expected[rows, positions], model_name=base.model_name, fault=fault)
+        check_hidden(model, hidden, expected[rows, positions], model_name=model_name, fault=fault)
+    stored = [tensor for layer in prefilled.layers for tensor in (layer.keys, layer.values)]
+    return (
+        sum(tensor.numel() * tensor.element_size() for tensor in stored) // prefilled.layers[0].keys[:, 0, :, 0].numel()
+    )
 
 
 def decode_step(model: Any, cache: SlotCache, tokens: Tensor, positions: Tensor, width: int) -> Tensor:

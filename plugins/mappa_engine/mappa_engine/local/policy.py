@@ -31,6 +31,8 @@ from mappa_engine.learning.logprob_model import LogprobModel, Predictions
 from mappa_engine.learning.optimiser import Optimiser
 from mappa_engine.local.models import LoadedModel
 
+CHECKED_NUMBERS = 1 << 16
+
 
 class Policy:
     """One policy. A `full` policy has its own `model`; any other shares the model of its `base`.
@@ -86,13 +88,16 @@ class Policy:
         return predictions
 
     def publish(self) -> Receipt:
-        """Publish the current weights as a new version. Sampler and learner share a module, so nothing is compared."""
+        """Publish the current weights as a new version. Sampler and learner share a module, so nothing is compared; the
+        checksum covers up to `CHECKED_NUMBERS` of every tensor, evenly spaced."""
         if self.trained:
             self.version += 1
         digest = hashlib.sha256()
         for name, parameter in self._parameters().items():
             digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
-            digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+            numbers = parameter.detach().flatten()
+            sample = numbers[:: -(-len(numbers) // CHECKED_NUMBERS)].contiguous().cpu()
+            digest.update(sample.view(torch.uint8).numpy().data)
         return Receipt(version=self.version, checksum=digest.hexdigest())
 
     def checkpoint_bytes(self, dtype: torch.dtype) -> int:

@@ -18,11 +18,14 @@ from mappa_engine.sampling_checks import check_request
 class LocalSampler:
     """Collects the requests of one event-loop tick into a wave, which is decoded together."""
 
-    def __init__(self, base: LoadedModel, decoder: Decoder, worker: Worker, template_kwargs: Mapping[str, Any]) -> None:
+    def __init__(
+        self, base: LoadedModel, decoder: Decoder, worker: Worker, template_kwargs: Mapping[str, Any], *, window: int
+    ) -> None:
         self._base = base
         self._decoder = decoder
         self._worker = worker
         self._template_kwargs = template_kwargs
+        self._window = window
         self._wave: DecodeWave = []
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> Int32:
@@ -42,7 +45,8 @@ class LocalSampler:
 
         At temperature 0 sampling is greedy, and log-probabilities are those of temperature 1.
         """
-        check_request(tokens, sampling, model_name=self._base.model_name, window=self._base.window)
+        limited = " in engine.options.kv_cache_mb" if self._window < self._base.window else ""
+        check_request(tokens, sampling, model_name=f"{self._base.model_name}{limited}", window=self._window)
         loop = asyncio.get_running_loop()
         request = DecodeRequest(prompt=tokens, sampling=sampling, future=loop.create_future())
         if not self._wave:
