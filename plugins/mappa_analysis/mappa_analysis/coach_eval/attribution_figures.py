@@ -213,6 +213,8 @@ def _mean_of_strata(column: _Column, values: Float64, counted: Float64) -> Inter
     found = estimate(statistic, [cluster for _, cluster in totals])
     if found is None:
         return Interval(mean=float("nan"))
+    if found.low == found.high and found.value in (0.0, 1.0):  # No draw differs, which bounds nothing.
+        return Interval(mean=found.value)
     return Interval(mean=found.value, low=found.low, high=found.high)
 
 
