@@ -159,7 +159,7 @@ lint: .venv/.test
 	@touch $@
 
 bench: .venv/.test .venv-bench/.installed .venv-cluster/.installed
-	for name in learner sampler rollout train credit overlap async coach sandbox dsbench view view_live; do .venv/bin/python bench/$$name.py || exit 1; done
+	for name in learner sampler rollout train credit overlap driver async coach sandbox dsbench view view_live; do .venv/bin/python bench/$$name.py || exit 1; done
 	.venv-cluster/bin/python bench/sync.py
 
 clean:

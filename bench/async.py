@@ -25,7 +25,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from measure import print_result
+from measure import parse_arguments, print_result
 
 from mappa_core.experience import Advantages, Experience
 from mappa_core.hookspecs import Offer, hookimpl
@@ -180,7 +180,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--iterations", type=int, default=12)
-    arguments = parser.parse_args()
+    arguments = parse_arguments(parser, rounds=1, iterations=2)
     rates = []
     with tempfile.TemporaryDirectory(prefix="mappa-bench-") as root:
         recipe = Path(root) / "tiny.yaml"

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import cpu_seconds, median_interval, print_result
+from measure import cpu_seconds, median_interval, parse_arguments, print_result
 from numpy.typing import NDArray
 from scenes import VERDICTS, of_mathchat
 
@@ -227,7 +227,7 @@ def _interval(values: NDArray[np.float64]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="of 64 at once; a third of them of all others")
-    rounds = parser.parse_args().rounds
+    rounds = parse_arguments(parser, rounds=1).rounds
     if not PEER_PYTHON.exists():
         print(f"there is no {PEER_PYTHON}: run `make bench`, which installs the rivals", file=sys.stderr)
         raise SystemExit(2)

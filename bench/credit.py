@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from measure import print_result
+from measure import parse_arguments, print_result
 from torch import Tensor
 
 from mappa_core.credit.estimators import ReinforcePlusPlus, ReinforcePlusPlusOptions
@@ -137,7 +137,7 @@ def check(batch: Experience, *rivals: Sequence[Padded]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
-    rounds = parser.parse_args().rounds
+    rounds = parse_arguments(parser, rounds=1).rounds
     torch.set_num_threads(1)
     batch = experience()
     whole = [Padded.of(batch, slice(0, ROWS))]

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from measure import print_result
+from measure import parse_arguments, print_result
 from train import seconds
 
 from mappa_core.runs import RunReader
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=1)
     parser.add_argument("--prompts", type=int, default=4, help="tasks per iteration, each played twice")
-    asked = parser.parse_args()
+    asked = parse_arguments(parser, rounds=1, prompts=1)
     ratios = []
     for number in range(asked.rounds):
         speed = {}

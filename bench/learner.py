@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measure import print_result
+from measure import parse_arguments, print_result
 from safetensors.torch import load_file
 from tiny_model import write_model
 from transformers import AutoModelForCausalLM, logging
@@ -138,7 +138,7 @@ async def check(engine: LocalEngine, plain: Plain) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=21)
-    rounds = parser.parse_args().rounds
+    rounds = parse_arguments(parser, rounds=1).rounds
     torch.set_num_threads(1)
     logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,12 +1,23 @@
-"""What benchmarks share: the CPU time of a process, the interval of a median, the last line."""
+"""What benchmarks share: their arguments, the CPU time of a process, the interval of a median, the last line."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import resource
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+def parse_arguments(parser: argparse.ArgumentParser, **quick: int) -> argparse.Namespace:
+    """Parse the arguments of a benchmark; `--quick` replaces them by the values of `quick`."""
+    words = ", ".join(f"--{name} {value}" for name, value in quick.items())
+    parser.add_argument("--quick", action="store_true", help=f"whether it runs, not how fast: {words}")
+    given = parser.parse_args()
+    if given.quick:
+        vars(given).update(quick)
+    return given
 
 
 def cpu_seconds() -> float:

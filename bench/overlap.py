@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from measure import print_result
+from measure import parse_arguments, print_result
 
 from mappa_core.protocols import Coach, Stage, Workflow
 from mappa_core.records import Completion, Message, Role, Sampling, Scene, Task, Verdict
@@ -70,6 +70,7 @@ async def seconds(*, in_line: bool) -> float:
         sampling=dict.fromkeys(AGENTS, Sampling()),
         tools={},
         limits={},
+        retries={},
         coach_of=dict.fromkeys(AGENTS, NamedCoach(name="pondering", coach=Pondering())),
     )
     jobs = [Job(task=Task(id=f"{n}", prompt="go"), split="train", iteration=0, sample=0) for n in range(EPISODES)]
@@ -89,7 +90,7 @@ async def seconds(*, in_line: bool) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10)
-    rounds = parser.parse_args().rounds
+    rounds = parse_arguments(parser, rounds=1).rounds
     ratios = []
     for place in range(rounds):
         order = (True, False) if place % 2 else (False, True)

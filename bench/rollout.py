@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import cpu_seconds, print_result
+from measure import cpu_seconds, parse_arguments, print_result
 from numpy.typing import NDArray
 
 from mappa_core.protocols import Stage, Workflow, Workspace
@@ -125,6 +125,7 @@ def team() -> Team:
         sampling=dict.fromkeys(EPISODE, Sampling()),
         tools={"python": InstantPython()},
         limits={"python": ToolLimits()},
+        retries={"python": 0},
         coach_of=dict.fromkeys(EPISODE, judge),
     )
 
@@ -187,7 +188,7 @@ def measure(rounds: int) -> NDArray[np.float64]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
-    rounds = parser.parse_args().rounds
+    rounds = parse_arguments(parser, rounds=1).rounds
     if not PEER_PYTHON.exists():
         print(
             f"there is no {PEER_PYTHON}: run `make bench`, which installs what this is measured against",

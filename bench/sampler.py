@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measure import print_result
+from measure import parse_arguments, print_result
 from tiny_model import write_model
 from transformers import AutoModelForCausalLM, logging
 
@@ -98,7 +98,7 @@ def differing(model: torch.nn.Module, work: list[Request], a: list[list[int]], b
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
-    rounds = parser.parse_args().rounds
+    rounds = parse_arguments(parser, rounds=1).rounds
     torch.set_num_threads(1)
     logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:

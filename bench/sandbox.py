@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from measure import median_interval, print_result
+from measure import median_interval, parse_arguments, print_result
 
 from mappa_core.records import ToolLimits
 from mappa_core.tools.workspace import FolderWorkspace
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--cold", type=int, default=12, help="programs a round that import for themselves")
     parser.add_argument("--prints", type=int, default=100)
     parser.add_argument("--cage", default="auto")
-    asked = parser.parse_args()
+    asked = parse_arguments(parser, rounds=1, warm=6, cold=2, prints=3)
     ratios, costs = [], []
     for place in range(asked.rounds):
         warm = asyncio.run(rate(asked.warm, asked.cage, PRELOAD))

@@ -7,9 +7,13 @@ goes on. That is once timed as it is, and once with the probe, in which learner 
 Theirs: the load alone, timed where it happens. Beside it: copying the same bytes once from memory to memory there.
 
 All take turns in one run. The ratio is a publish without its probe by a load, median over the rounds with a 95 %
-bootstrap interval, of the larger model; what the probe adds is printed. Models have random weights.
+bootstrap interval, of the model of 60 million parameters; every row has its own, what the probe adds is printed, and
+what its parts take when nothing else runs. Models have random weights; the largest, of bfloat16, takes 9 GB
+of memory.
 
-    make bench, or: .venv-cluster/bin/python bench/sync.py [--rounds 11]
+    make bench, or: .venv-cluster/bin/python bench/sync.py [--rounds 11] [--quick]
+
+`--quick` leaves out the largest model and has three rounds.
 """
 
 from __future__ import annotations
@@ -19,8 +23,8 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import Awaitable
-from dataclasses import replace
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 # Libraries read it when they are imported, in this process as in every actor.
@@ -28,7 +32,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 import torch
-from measure import print_result
+from measure import median_interval, print_result
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, logging
 
@@ -48,8 +52,23 @@ from mappa_engine.options import PlacedOptions
 
 WINDOW = 512
 TIED = {"model.embed_tokens.weight": "lm_head.weight"}
-SHAPES = {"hidden 256, 4 layers": (256, 4, 8_000), "hidden 512, 14 layers": (512, 14, 32_000)}
-"""Width, layers and vocabulary."""
+QUICK_ROUNDS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A model: width, layers, vocabulary and dtype."""
+
+    hidden: int
+    layers: int
+    vocabulary: int
+    dtype: str = "float32"
+
+
+SMALL = Row(hidden=256, layers=4, vocabulary=8_000)
+MIDDLE = Row(hidden=512, layers=14, vocabulary=32_000)
+LARGE = Row(hidden=1024, layers=28, vocabulary=151_936, dtype="bfloat16")
+"""The shape of Qwen3-0.6B."""
 
 
 class Server(SamplerServer):
@@ -65,6 +84,10 @@ class Server(SamplerServer):
     def reload(self) -> float:
         """Seconds in which vLLM loads them."""
         return self._step_loop.run(_timed, self._vllm.reload_weights, self.kept)
+
+    def check(self, *buckets: Bucket) -> float:
+        """Seconds in which the checksums of buckets are computed."""
+        return _timed(lambda: [ReceivedBucket.of(bucket) for bucket in buckets])
 
     def copy(self) -> float:
         """Seconds in which the same bytes are copied to memory that is in use already."""
@@ -82,41 +105,42 @@ def _copy(room: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         place.copy_(tensor)
 
 
-def write_model(folder: Path, hidden: int, layers: int, vocabulary: int) -> tuple[str, int]:
+def write_model(folder: Path, row: Row) -> tuple[str, int]:
     """A Qwen3 with random weights and hardly a tokenizer: its folder and how many parameters it has."""
     logging.disable_progress_bar()
     config = Qwen3Config(
-        vocab_size=vocabulary,
-        hidden_size=hidden,
-        intermediate_size=3 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=hidden // 64,
-        num_key_value_heads=hidden // 128,
+        vocab_size=row.vocabulary,
+        hidden_size=row.hidden,
+        intermediate_size=3 * row.hidden,
+        num_hidden_layers=row.layers,
+        num_attention_heads=row.hidden // 64,
+        num_key_value_heads=row.hidden // 128,
         head_dim=64,
         max_position_embeddings=WINDOW,
         tie_word_embeddings=True,
         eos_token_id=1,
     )
-    model = Qwen3ForCausalLM(config)
+    model = Qwen3ForCausalLM(config).to(getattr(torch, row.dtype))
     model.save_pretrained(folder)
     words = Tokenizer(models.WordLevel({"a": 0, "</s>": 1}, unk_token="a"))
     PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>").save_pretrained(folder)
     return str(folder), model.num_parameters()
 
 
-async def compare(ray_actors: RayActors, model: str, rounds: int) -> np.ndarray:
-    """Seconds of each round (rounds, 4): a publish with its probe, one without, a load, a copy."""
+async def compare(ray_actors: RayActors, model: str, dtype: str, rounds: int) -> np.ndarray:
+    """Seconds of each round (rounds, 6): a publish with its probe, one without, a load, a copy; of a publish, filling
+    buckets and putting them into Ray's store, and checking them where they are loaded, each alone."""
     options = PlacedOptions(zero=2)
     task = LearnerConfig(
         specs=(PolicySpec(name="policy", model=model),),
         train=TrainSection(),
         options=options,
-        dtype="float32",
+        dtype=dtype,
         gpu=False,
         seed=0,
     )
     setup = SamplerConfig(
-        model=model, device="cpu", dtype="float32", window=WINDOW, kv_cache_bytes=64 << 20, max_batch=16, tied=TIED
+        model=model, device="cpu", dtype=dtype, window=WINDOW, kv_cache_bytes=64 << 20, max_batch=16, tied=TIED
     )
     deadlines = remote_engine.Deadlines(start_s=options.start_s, sync_s=options.sync_s, call_s=options.call_s)
     group = await LearnerGroup.open("learners", ray_actors, task, slots=[None])
@@ -136,7 +160,7 @@ async def compare(ray_actors: RayActors, model: str, rounds: int) -> np.ndarray:
         samplers=pool,
         tensors=read_weight_names(read_model_info(model)).names,
         tied=TIED,
-        probe_limit=ProbeLimit.of("float32", None),
+        probe_limit=ProbeLimit.of(dtype, None),
         vocabulary=setup.window,
         window=WINDOW,
     )
@@ -148,7 +172,10 @@ async def compare(ray_actors: RayActors, model: str, rounds: int) -> np.ndarray:
     async def there(method: str, *arguments: object) -> float:
         return await ray_actors.wait_for(engine.actor.call(method, *arguments), deadline_s=options.sync_s, what=method)
 
-    await there("keep", *[bucket async for bucket in group.weights("policy", 0)])
+    async def fill() -> list[object]:
+        return [bucket async for bucket in group.weights("policy", 0)]
+
+    await there("keep", *await fill())
     found = []
     for number in range(1 + rounds):  # the first one warms up
         versions = {"policy": number}
@@ -158,6 +185,8 @@ async def compare(ray_actors: RayActors, model: str, rounds: int) -> np.ndarray:
                 await clocked(handed.publish(versions)),
                 await there("reload"),
                 await there("copy"),
+                await clocked(fill()),
+                await there("check", *await fill()),
             ]
         )
     await pool.close()
@@ -178,28 +207,39 @@ async def clocked(work: Awaitable[object]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=11)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--quick", action="store_true", help="two models, three rounds")
+    chosen = parser.parse_args()
     remote_engine.SamplerServer = Server
+    rows, rounds = ((SMALL, MIDDLE), QUICK_ROUNDS) if chosen.quick else ((SMALL, MIDDLE, LARGE), chosen.rounds)
     with tempfile.TemporaryDirectory() as folder:
-        ratios = asyncio.run(compare_all(Path(folder), rounds))
-    print_result("sync", ratios, unit="seconds of a publish over theirs", against="vLLM reload_weights in its process")
+        ratios = asyncio.run(compare_all(Path(folder), rows, rounds))
+    print_result(
+        "sync", ratios[MIDDLE], unit="seconds of a publish over theirs", against="vLLM reload_weights in its process"
+    )
 
 
-async def compare_all(folder: Path, rounds: int) -> np.ndarray:
-    """The ratios of the last model."""
-    ray_actors = await RayActors.open(cpus=8, gpus=0, store_mb=500, deadline_s=240)
+async def compare_all(folder: Path, rows: Sequence[Row], rounds: int) -> dict[Row, np.ndarray]:
+    """The ratios of every model."""
+    ray_actors = await RayActors.open(cpus=8, gpus=0, store_mb=2500, deadline_s=240)
+    ratios = {}
     try:
-        for name, shape in SHAPES.items():
-            model, parameters = write_model(folder / name.replace(" ", "-"), *shape)
-            seconds = await compare(ray_actors, model, rounds)
-            verified, handed, load, copy = np.median(seconds, axis=0)
-            print(f"{parameters / 1e6:.0f} M parameters ({name}), {rounds} rounds; medians")
-            print(f"  publish {handed:7.3f} s, with its probe {verified:.3f} s ({verified / load:.2f} x a load)")
+        for row in rows:
+            model, parameters = write_model(folder / f"hidden-{row.hidden}", row)
+            seconds = await compare(ray_actors, model, row.dtype, rounds)
+            ratios[row] = seconds[:, 1] / seconds[:, 2]
+            middle, low, high = median_interval(ratios[row])
+            verified, handed, load, copy, filled, checked = np.median(seconds, axis=0)
+            print(f"{parameters / 1e6:.0f} M parameters of {row.dtype} ({row.layers} layers), {rounds} rounds; medians")
+            print(f"  publish {handed:7.3f} s = {middle:.2f} x a load [{low:.2f}, {high:.2f}]")
+            print(f"  probed  {verified:7.3f} s")
             print(f"  load    {load:7.3f} s")
             print(f"  copy    {copy:7.3f} s: a publish is {handed / copy:.0f} x, a load {load / copy:.0f} x a copy")
+            print(
+                f"  parts   {filled:7.3f} s to fill buckets and put them into the store, {checked:.3f} s to check them"
+            )
     finally:
         await ray_actors.close()
-    return seconds[:, 1] / seconds[:, 2]
+    return ratios
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
-from measure import median_interval, print_result
+from measure import median_interval, parse_arguments, print_result
 from numpy.typing import NDArray
 
 from mappa_core.config.compose import compose
@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, help="shorter runs than the recipe's, for a first look")
     parser.add_argument("--against", choices=RIVALS, default="bare")
-    asked = parser.parse_args()
+    asked = parse_arguments(parser, rounds=1, iterations=1)
     words = [] if asked.iterations is None else [f"train.iterations={asked.iterations}"]
     taken = measure(asked.rounds, words, asked.against)
     wall, cpu = ratios(taken, "wall"), ratios(taken, "cpu")

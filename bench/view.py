@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
-from measure import print_result
+from measure import parse_arguments, print_result
 from starlette.testclient import TestClient
 from stores import fill
 
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--root", type=Path)
-    asked = parser.parse_args()
+    asked = parse_arguments(parser, rounds=1, steps=2_000)
     with tempfile.TemporaryDirectory() as scratch:
         root = asked.root or Path(scratch)
         runs = {}

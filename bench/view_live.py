@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
-from measure import print_result
+from measure import parse_arguments, print_result
 from starlette.testclient import TestClient
 from stores import ROLLOUTS, fill, trajectory
 
@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=24)
     parser.add_argument("--rollouts", type=int, default=40)
     parser.add_argument("--readers", type=int, default=3)
-    asked = parser.parse_args()
+    asked = parse_arguments(parser, blocks=4, rollouts=4, readers=1)
     spawn = multiprocessing.get_context("spawn")
     polls, ends, answered, wrong = spawn.Event(), spawn.Event(), spawn.Value("q", 0), spawn.Value("q", 0)
     with tempfile.TemporaryDirectory() as root:

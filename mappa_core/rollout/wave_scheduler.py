@@ -20,15 +20,18 @@ class WaveScheduler:
     def __init__(self, *, waves: bool) -> None:
         self._waves = waves
         self._running: set[str] = set()
+        self._busy: set[str] = set()  # running, and not waiting for an action
         self._waiting: dict[str, asyncio.Future[None]] = {}
 
     def add_trajectory(self, trajectory: str) -> None:
         """Register a running trajectory: waves wait for it."""
         self._running.add(trajectory)
+        self._busy.add(trajectory)
 
     def remove_trajectory(self, trajectory: str) -> None:
         """Unregister a trajectory that requests no further action."""
         self._running.discard(trajectory)
+        self._busy.discard(trajectory)
         self._admit_wave_if_complete()
 
     async def sample(self, trajectory: str, sampler: Sampler, prompt: Any, sampling: Sampling) -> Completion:
@@ -40,15 +43,17 @@ class WaveScheduler:
                     "the other, or set engine.options.deterministic=false"
                 )
             admitted = self._waiting[trajectory] = asyncio.get_running_loop().create_future()
+            self._busy.discard(trajectory)
             self._admit_wave_if_complete()
             await admitted
         return await sampler.sample(prompt, sampling)
 
     def _admit_wave_if_complete(self) -> None:
-        if not self._waiting or self._running - self._waiting.keys():
+        if not self._waiting or self._busy:
             return
         wave = [self._waiting[trajectory] for trajectory in sorted(self._waiting)]
         self._waiting.clear()
+        self._busy.update(self._running)
         # Deferred: the request that completes the wave must be waiting too, or it would be sampled out of order.
         asyncio.get_running_loop().call_soon(_admit, wave)
 

@@ -70,3 +70,29 @@ def test_nobody_is_sent_to_an_engine_that_would_save_less_than_it_is_behind(load
         router.record_prefix(place % len(loads), "solver@0", prompt(length))
     chosen = router.choose("solver@0", prompt(asked), loads)
     assert loads[chosen] - min(loads) <= asked
+
+
+@given(
+    events=st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.integers(0, 6), st.booleans()), max_size=25
+    ),
+    loads=st.lists(st.integers(0, 400) | st.just(math.inf), min_size=4, max_size=4).filter(
+        lambda one: min(one) < math.inf
+    ),
+    asked=st.tuples(st.sampled_from("abc"), st.integers(0, 6)),
+)
+def test_the_engine_is_the_one_that_has_least_to_compute_of_all(events, loads, asked):
+    """Prompts of three families share nothing between them, and all blocks up to the shorter one's end within."""
+    router, known = Router(4, prefixes=True), [dict.fromkeys("abc", 0) for _ in range(4)]
+    texts = {family: prompt(6 * BLOCK_TOKENS, seed=ord(family)) for family in "abc"}
+    for engine, family, blocks, lost in events:
+        if lost:
+            router.clear(engine)
+            known[engine] = dict.fromkeys("abc", 0)
+        else:
+            router.record_prefix(engine, "solver@0", texts[family][: blocks * BLOCK_TOKENS + 5])
+            known[engine][family] = max(known[engine][family], min(blocks, 6))
+    family, blocks = asked
+    costs = [load - BLOCK_TOKENS * min(known[engine][family], blocks) for engine, load in enumerate(loads)]
+    chosen = router.choose("solver@0", texts[family][: blocks * BLOCK_TOKENS], loads)
+    assert chosen == costs.index(min(costs))

@@ -147,9 +147,10 @@ class SamplerPool:
         return f"{policy}@{max(known)}" if known else policy
 
     def _abort(self, pending: PendingRequest) -> None:
-        if not self._config.isolate_waves:  # the composition of its wave must not change
-            if (engine := self._engine_of.pop(pending.request.id, None)) is not None:
-                engine.abort(pending.request)
+        if self._config.isolate_waves:
+            return  # the composition of its wave must not change
+        if (engine := self._engine_of.pop(pending.request.id, None)) is not None:
+            engine.abort(pending.request)
 
     async def _poll_engine(self, engine: RemoteEngine) -> None:
         """Deliver an engine's results, and restart it where it is lost, as long as the pool is open."""

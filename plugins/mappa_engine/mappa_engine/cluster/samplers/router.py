@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from mappa_engine.arrays import Int32
+import numpy as np
+
+from mappa_engine.arrays import Float64, Int32
 
 BLOCK_TOKENS = 64
 """Tokens per block of a prompt: a shorter common prefix does not affect routing."""
@@ -21,16 +23,34 @@ class Router:
     def __init__(self, engines: int, *, prefixes: bool) -> None:
         """`prefixes`: whether engines cache prefixes."""
         self._known: list[OrderedDict[bytes, None]] = [OrderedDict() for _ in range(engines)]
+        self._holders: dict[bytes, set[int]] = {}
+        """Engines that know a block, so that the others cost nothing to choose from."""
         self._prefixes = prefixes
 
-    def choose(self, weights: str, prompt: Int32, loads: Sequence[float]) -> int:
-        """Choose the engine for a prompt (P,). `loads` are the tokens that each engine has yet to compute, infinite
-        where it must not be used; `weights` identifies policy and version, as KV caches of others do not count."""
-        blocks = self._blocks(weights, prompt)
-        costs = [
-            load + len(prompt) - BLOCK_TOKENS * self._known_prefix_blocks(one, blocks) for one, load in enumerate(loads)
-        ]
-        return costs.index(min(costs))
+    def choose(self, weights: str, prompt: Int32, loads: Float64 | Sequence[float]) -> int:
+        """Choose the engine for a prompt (P,). `loads` (engines,) are the tokens that each engine has yet to compute,
+        infinite where it must not be used; `weights` identifies policy and version, as KV caches of others do not
+        count."""
+        given = np.asarray(loads, dtype=np.float64)
+        return min((load - saved, engine) for engine, load, saved in self._candidates(weights, prompt, given))[1]
+
+    def _candidates(self, weights: str, prompt: Int32, loads: Float64) -> Iterator[tuple[int, float, int]]:
+        """Yield, for every number of blocks of the prompt, the least loaded engine that knows them, its load, and the
+        tokens that it need not compute."""
+        engine = int(loads.argmin())
+        yield engine, float(loads[engine]), 0
+        holders: set[int] | None = None
+        for number, block in enumerate(self._blocks(weights, prompt), start=1):
+            found = self._holders.get(block, set())
+            if len(found) == len(self._known):
+                engine = int(loads.argmin())
+            else:
+                holders = found if holders is None else holders & found
+            if holders is not None:
+                if not holders:
+                    return
+                engine = min(holders, key=lambda one: (loads[one], one))
+            yield engine, float(loads[engine]), BLOCK_TOKENS * number
 
     def record_prefix(self, engine: int, weights: str, tokens: Int32) -> None:
         """Record that the engine computes these tokens, and so caches their keys and values."""
@@ -38,24 +58,25 @@ class Router:
         for block in self._blocks(weights, tokens):
             known[block] = None
             known.move_to_end(block)
+            self._holders.setdefault(block, set()).add(engine)
         while len(known) > MAX_BLOCKS:
-            known.popitem(last=False)
+            self._forget(engine, known.popitem(last=False)[0])
 
     def clear(self, engine: int) -> None:
         """Forget the cached blocks of a restarted engine."""
+        for block in self._known[engine]:
+            self._forget(engine, block)
         self._known[engine].clear()
 
-    def _known_prefix_blocks(self, engine: int, blocks: Sequence[bytes]) -> int:
-        known = self._known[engine]
-        return next((index for index, block in enumerate(blocks) if block not in known), len(blocks))
+    def _forget(self, engine: int, block: bytes) -> None:
+        holders = self._holders[block]
+        holders.remove(engine)
+        if not holders:
+            del self._holders[block]
 
-    def _blocks(self, weights: str, tokens: Int32) -> list[bytes]:
+    def _blocks(self, weights: str, tokens: Int32) -> Iterator[bytes]:
         """Hash every whole block together with all blocks before it."""
-        if not self._prefixes:
-            return []
         digest = hashlib.blake2b(weights.encode(), digest_size=16)
-        digests = []
-        for end in range(BLOCK_TOKENS, len(tokens) + 1, BLOCK_TOKENS):
+        for end in range(BLOCK_TOKENS, len(tokens) + 1 if self._prefixes else 0, BLOCK_TOKENS):
             digest.update(tokens[end - BLOCK_TOKENS : end].tobytes())
-            digests.append(digest.copy().digest())
-        return digests
+            yield digest.copy().digest()
