@@ -44,11 +44,14 @@ class RayNodes:
         self._nodes: dict[str, psutil.Popen] = {}
         port = self.address.partition(":")[2]
         self._start("head", "--head", f"--port={port}", f"--temp-dir={self.folder}", "--include-dashboard=false")
+        self._wait_for("head")
         for worker in WORKERS:
             self.add(worker)
+        for worker in WORKERS:
+            self._wait_for(worker)
 
     def add(self, worker: str) -> None:
-        """Start a node, and wait until it is there."""
+        """Start a node; it joins when it is ready."""
         self._start(worker, f"--address={self.address}", f"--node-ip-address={worker}")
 
     def kill(self, worker: str) -> None:
@@ -79,9 +82,14 @@ class RayNodes:
         ray = Path(sys.executable).with_name("ray")
         amounts = ("--num-cpus=1", "--num-gpus=0", "--object-store-memory=100000000")
         command = [str(ray), "start", "--block", "--disable-usage-stats", *amounts, *words]
-        log = self.folder / f"{name}.log"
-        with log.open("wb") as output:
+        with self._log(name).open("wb") as output:
             self._nodes[name] = psutil.Popen(command, env=self.environment, stdout=output, stderr=output)
+
+    def _log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def _wait_for(self, name: str) -> None:
+        log = self._log(name)
         until = time.monotonic() + 120
         while b"Ray runtime started" not in log.read_bytes():
             assert self._nodes[name].poll() is None and time.monotonic() < until, log.read_text()
@@ -122,19 +130,20 @@ class NodeKiller(threading.Thread):
             opened = self._events("processes")
             if len(opened) == seen:
                 continue
-            seen = len(opened)
             self._over.wait(float(self._random.uniform(0.0, self._within)))
             hosts = {self._nodes.host_of(one["pid"]): one["role"] for one in opened[-1].body["processes"]}
             victims = sorted(set(hosts) & set(WORKERS))
-            if self._over.is_set() or not victims:
+            if not victims:
                 continue
+            seen = len(opened)
             victim = str(self._random.choice(victims))
             lost = len(self._events("engine_lost"))
             self._nodes.kill(victim)
             self.moments.append(f"{victim} with a {hosts[victim]} after {self._steps()} steps")
             while len(self._events("engine_lost")) == lost and not self._over.wait(0.2):
                 pass
-            self._nodes.add(victim)
+            if not self._over.is_set():
+                self._nodes.add(victim)
 
     def end(self) -> None:
         self._over.set()

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from mappa_core.runs import RunReader
 from mappa_core.training.run import Run
+from mappa_engine.checkpoint import WEIGHTS_FILE, StoredTensors
 
 # Every test starts all processes anew, some four times: minutes where a machine has other work, too.
 pytestmark = pytest.mark.timeout(900)
@@ -103,7 +103,11 @@ def test_no_key_of_a_provider_reaches_a_process_of_ray(trained):
 
 def weights_of(folder: Path, iteration: int) -> dict[str, dict[str, np.ndarray]]:
     policies = folder / "checkpoints" / f"{iteration:06d}" / "policies"
-    return {one.name: load_file(one / "weights.safetensors") for one in sorted(policies.iterdir())}
+    found = {}
+    for one in sorted(policies.iterdir()):
+        with StoredTensors(one / WEIGHTS_FILE) as stored:
+            found[one.name] = {name: tensor.numpy() for name, tensor in stored.items()}
+    return found
 
 
 def assert_equal_to_the_bit(one: Path, other: Path, iteration: int) -> None:
