@@ -25,9 +25,11 @@ from mappa_sandbox.isolation.job import SandboxConfig, SandboxJob
 
 WORKSPACE = "/workspace"
 HOME = "/tmp"
+NAME_BYTES = 1536
+"""Memory of the kernel for a file in memory, beside its content: its inode and a long name. A link has nothing else."""
 READY_TIMEOUT_S = 20.0
 """Seconds until a container that is not ready counts as broken; long, for a busy machine."""
-HOLD, READY, ERRORS, INFO, FILTER, EMPTY = range(6)
+HOLD, READY, ERRORS, INFO, FILTER, ARGUMENTS, EMPTY = range(7)
 """Descriptors of `bwrap`. None refers to a file of the host: a program may open what `cat` has open."""
 NAMESPACES = kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET
 
@@ -57,13 +59,18 @@ class BubblewrapBackend(SandboxBackend):
         filter_start, filter_end = os.pipe()
         os.write(filter_end, seccomp.build_filter(keep_metadata=False))
         os.close(filter_end)
+        # Not on the command line, which programs can read: it names paths of the host.
+        arguments = os.memfd_create("arguments", os.MFD_CLOEXEC)
+        os.write(arguments, b"".join(os.fsencode(argument) + b"\0" for argument in self._arguments()))
+        os.lseek(arguments, 0, os.SEEK_SET)
         ends = {HOLD: hold, READY: ready_end, ERRORS: errors_end, INFO: info_end, FILTER: filter_start}
+        ends |= {ARGUMENTS: arguments}
         # Each hidden file is covered by the empty content of its own descriptor.
         ends |= {
             EMPTY + place: os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for place in range(len(self.config.hidden))
         }
         assert self.config.bubblewrap is not None  # the driver found it
-        self.pid = _spawn([self.config.bubblewrap, *self._arguments(), "cat"], ends)
+        self.pid = _spawn([self.config.bubblewrap, "--args", str(ARGUMENTS), "cat"], ends)
         with contextlib.suppress(BrokenPipeError):  # if bwrap has ended, its stderr says why
             os.write(self.hold, b"!")
         if not select.select([ready], [], [], READY_TIMEOUT_S)[0] or os.read(ready, 1) != b"!":
@@ -88,6 +95,7 @@ class BubblewrapBackend(SandboxBackend):
         for place in (HOME, "/dev/shm"):
             status = os.statvfs(place)
             used += (status.f_blocks - status.f_bfree) * status.f_frsize
+            used += (status.f_files - status.f_ffree) * NAME_BYTES
         return used
 
     def kill_all(self, pid: int) -> None:

@@ -38,7 +38,7 @@ from typing import Any, NoReturn
 from mappa_core.safe_walk import remove_tree
 from mappa_sandbox.isolation import kernel, landlock, processes, program
 from mappa_sandbox.isolation.job import SandboxConfig
-from mappa_sandbox.isolation.output import PIPE_CHUNK_BYTES
+from mappa_sandbox.isolation.output import read_available
 from mappa_sandbox.isolation.supervisor import open_signal_pipe, reset_signals, send_reply, supervise
 
 
@@ -59,7 +59,7 @@ class ForkServer:
         while True:
             ready = {fd for fd, _ in poller.poll(self._poll_timeout_ms())}
             if self.signals in ready:
-                if signal.SIGTERM in os.read(self.signals, PIPE_CHUNK_BYTES):
+                if signal.SIGTERM in (read_available(self.signals) or b""):
                     return
                 self._reap()
             if self.control.fileno() in ready and not self._accept():

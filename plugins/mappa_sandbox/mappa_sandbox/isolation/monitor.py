@@ -16,7 +16,7 @@ from typing import Any
 from mappa_sandbox.isolation import disk, processes
 from mappa_sandbox.isolation.backends import SandboxBackend
 from mappa_sandbox.isolation.job import SandboxJob
-from mappa_sandbox.isolation.output import PIPE_CHUNK_BYTES, OutputCapture
+from mappa_sandbox.isolation.output import OutputCapture, read_available
 
 FIRST_CHECK_S = 0.05
 CHECK_INTERVAL_S = 0.1
@@ -35,7 +35,7 @@ class ProgramMonitor:
         self.pid = pid
         self.signals = signals
         self.channel = channel
-        self.outputs = {output.pipe: output for output in outputs}
+        self.outputs = {output.end: output for output in outputs}
         self.checker = checker
 
     def wait_until(self, deadline: float) -> dict[str, Any] | None:
@@ -56,7 +56,7 @@ class ProgramMonitor:
                     if not self.outputs[fd].read():
                         poller.unregister(fd)
                 elif fd == self.signals:
-                    if signal.SIGTERM in os.read(fd, PIPE_CHUNK_BYTES):
+                    if signal.SIGTERM in (read_available(fd) or b""):
                         return None
                     if (ending := self._reap()) is not None:
                         return ending
@@ -95,6 +95,7 @@ class LimitChecker:
         self.max_entries = max(job.workspace_files, at_start.entries)
         self.checks = 0
         self.failures = 0
+        self.unreaped = UnreapedTime()
 
     def exceeded_limit(self) -> str | None:
         """Return the limit that is exceeded now, if any: memory, processes, cpu, disk, files or hidden."""
@@ -104,7 +105,9 @@ class LimitChecker:
         if sum(usage.threads for usage in usages) > self.job.processes:
             return "processes"
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-        if sum(usage.cpu_s for usage in usages) + ended.ru_utime + ended.ru_stime > self.job.cpu_s:
+        reaped = ended.ru_utime + ended.ru_stime
+        unreaped = self.unreaped.add(usages, reaped + sum(usage.reaped_s for usage in usages))
+        if sum(usage.cpu_s for usage in usages) + reaped + unreaped > self.job.cpu_s:
             return "cpu"
         try:
             limit = self._exceeded_memory_or_files(pids, usages, thoroughly=self.checks % FILE_CHECK_INTERVAL == 1)
@@ -125,7 +128,7 @@ class LimitChecker:
         for pid in pids:
             processes.add_descriptors(pid, self.device, held)
             if thoroughly:
-                processes.add_mappings(pid, self.sandbox.folders, held)
+                processes.add_mappings(pid, self.sandbox.folders, held, self.job.file_bytes)
         if self._exceeds_memory(usages, sum(held.memory.values()) + self.sandbox.memory_file_bytes()):
             return "memory"
         return self._check_files(sum(held.files.values())) if thoroughly else None
@@ -145,6 +148,34 @@ class LimitChecker:
         if usage.inaccessible or usage.entries > self.max_entries:
             return "files"
         return "disk" if usage.bytes + nameless > self.max_bytes else None
+
+
+class UnreapedTime:
+    """Estimates the CPU time of processes for which nobody waits, as their parent ignores that they end: the kernel
+    adds their time to nobody's.
+
+    Of a process that is gone, what it was last seen to have used counts. One that is new since the last check stands
+    for those that came and went in between: it counts as if it had run since then for the same share of the time as in
+    its own life. What was reaped since is subtracted.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self._own: dict[int, float] = {}
+        self._reaped = 0.0
+        self._at = time.monotonic()
+
+    def add(self, usages: list[processes.ProcessUsage], reaped_s: float) -> float:
+        """Add what ran unseen until now; returns the estimate in seconds. `reaped_s` are those of all reaped so far."""
+        now = time.monotonic()
+        passed, self._at = now - self._at, now
+        own = {usage.pid: processes.run_time(usage) for usage in usages}
+        gone = sum(ran for pid, ran in self._own.items() if pid not in own)
+        new = [usage for usage in usages if usage.pid not in self._own and usage.age_s < passed]
+        between = sum(own[one.pid] / max(own[one.pid], one.age_s, 1e-3) * (passed - one.age_s) for one in new)
+        self.total = max(0.0, self.total + gone + between - max(0.0, reaped_s - self._reaped))
+        self._own, self._reaped = own, max(self._reaped, reaped_s)
+        return self.total
 
 
 def own_memory_bytes() -> int:

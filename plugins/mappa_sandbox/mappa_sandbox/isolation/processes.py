@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
+from mappa_sandbox.isolation.syscalls import MAX_SHARED_BYTES
+
 TICKS = os.sysconf("SC_CLK_TCK")
 PIPE_BYTES = 1 << 16
 """Maximum kernel memory of a pipe of the default size."""
@@ -18,12 +20,15 @@ PIPE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class ProcessUsage:
-    """Resources of one process: threads, CPU seconds including children that ended, and bytes of memory of its own
-    (`memory` counts pages shared with relatives in full, `proportional_memory` its share of them)."""
+    """Resources of one process: threads, CPU seconds including `reaped_s` of children that ended, seconds since it
+    began, and bytes of memory of its own (`memory` counts pages shared with relatives in full, `proportional_memory`
+    its share of them)."""
 
     pid: int
     threads: int
     cpu_s: float
+    reaped_s: float
+    age_s: float
     memory: int
 
 
@@ -54,11 +59,26 @@ def list_processes() -> list[int]:
 
 def process_state(pid: int) -> str:
     """State letter of a process; empty for one that is gone."""
+    return _state(f"/proc/{pid}")
+
+
+def _state(folder: str) -> str:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as status:
+        with open(f"{folder}/stat", "rb") as status:
             return status.read().rpartition(b")")[2].split()[0].decode()
     except OSError:
         return ""
+
+
+def living_task(pid: int) -> str:
+    """Folder in /proc of a living thread of a process. Where the first thread has ended, it shows no memory and no
+    descriptors, while the others go on; all of them share both (see `syscalls`)."""
+    if _state(f"/proc/{pid}") == "Z":
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                if _state(folder := f"/proc/{pid}/task/{thread}") not in ("Z", "X", ""):
+                    return folder
+    return f"/proc/{pid}"
 
 
 def read_process_usage(pid: int) -> ProcessUsage | None:
@@ -66,17 +86,27 @@ def read_process_usage(pid: int) -> ProcessUsage | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as status:
             fields = status.read().rpartition(b")")[2].split()
-        with open(f"/proc/{pid}/status", "rb") as status:
+        with open(f"{living_task(pid)}/status", "rb") as status:
             sizes = parse_kilobytes(status, (b"RssAnon", b"RssShmem", b"VmSwap"))
     except OSError:
         return None
-    return ProcessUsage(pid, int(fields[17]), sum(map(int, fields[11:15])) / TICKS, sum(sizes.values()) << 10)
+    own, reaped = (sum(map(int, fields[first : first + 2])) / TICKS for first in (11, 13))
+    age = max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / TICKS)
+    return ProcessUsage(pid, int(fields[17]), own + reaped, reaped, age, sum(sizes.values()) << 10)
+
+
+def run_time(usage: ProcessUsage) -> float:
+    """CPU seconds of a process alone: of its first thread to the nanosecond where the kernel tells, else to a tick."""
+    ran_s = 0.0
+    with contextlib.suppress(OSError), open(f"/proc/{usage.pid}/schedstat", "rb") as times:
+        ran_s = int(times.read().split()[0]) / 1e9
+    return max(ran_s, usage.cpu_s - usage.reaped_s)
 
 
 def proportional_memory(pid: int) -> int | None:
     """Bytes of memory of a process, shared pages divided among the processes that share them (PSS); None if unknown."""
     try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as rollup:
+        with open(f"{living_task(pid)}/smaps_rollup", "rb") as rollup:
             sizes = parse_kilobytes(rollup, (b"Pss_Anon", b"Pss_Shmem", b"SwapPss"))
     except OSError:
         return None
@@ -104,9 +134,10 @@ def add_descriptors(pid: int, device: int, held: HeldResources) -> None:
         PermissionError: the process cannot be inspected.
     """
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+        folder = f"{living_task(pid)}/fd"
+        for descriptor in os.listdir(folder):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                status = os.stat(f"/proc/{pid}/fd/{descriptor}")
+                status = os.stat(f"{folder}/{descriptor}")
                 if stat.S_ISSOCK(status.st_mode):
                     held.memory[status.st_ino] = socket_bytes()
                 elif stat.S_ISFIFO(status.st_mode):
@@ -122,26 +153,36 @@ def socket_bytes() -> int:
         return 2 * int(usual.read())
 
 
-def add_mappings(pid: int, folders: tuple[str, ...], held: HeldResources) -> None:
-    """Add the mappings of a process to `held`: shared memory, and deleted files whose path was in one of `folders`.
+def add_mappings(pid: int, folders: tuple[str, ...], held: HeldResources, max_file_bytes: int) -> None:
+    """Add the mappings of a process to `held`: shared memory, and deleted files whose path was in one of `folders`, in
+    full also where one page is mapped. Only root is told their sizes; else each counts as the largest that it may be:
+    `max_file_bytes` for a file, MAX_SHARED_BYTES for memory.
 
     Raises:
         PermissionError: the process cannot be inspected.
     """
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/maps", "rb") as maps:
+    task = living_task(pid)
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"{task}/maps", "rb") as maps:
         for line in maps:
             if line.endswith(b" (deleted)\n"):
-                kept = held.memory if b" /dev/zero " in line else held.files
-                if kept is held.memory or any(f" {folder}/".encode() in line for folder in folders):
-                    _add_mapping(kept, line)
+                if b" /dev/zero " in line:
+                    _add_mapping(held.memory, pid, line, MAX_SHARED_BYTES)
+                elif any(f" {folder}/".encode() in line for folder in folders):
+                    _add_mapping(held.files, pid, line, max_file_bytes)
 
 
-def _add_mapping(kept: dict[int, int], line: bytes) -> None:
+def _add_mapping(kept: dict[int, int], pid: int, line: bytes, largest: int) -> None:
     """Add a mapping, given by its line in `maps`: START-END MODE OFFSET DEVICE INODE PATH."""
-    extent, _, _, _, inode, _ = line.split(maxsplit=5)
-    first, last = (int(end, 16) for end in extent.split(b"-"))
+    extent, _, offset, _, inode, _ = line.split(maxsplit=5)
     number = int(inode)
-    kept[number] = max(kept[number], last - first) if number in kept else last - first
+    if number in kept:  # open, too, and so known
+        return
+    first, last = (int(end, 16) for end in extent.split(b"-"))
+    try:
+        status = os.stat(f"/proc/{pid}/map_files/{first:x}-{last:x}")
+        kept[number] = max(status.st_size, status.st_blocks * 512)
+    except OSError:
+        kept[number] = max(int(offset, 16) + last - first, largest)
 
 
 def kill(pid: int) -> None:

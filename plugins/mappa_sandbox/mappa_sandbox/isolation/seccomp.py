@@ -9,17 +9,20 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Iterator, Sequence
-from errno import ENOSYS, EPERM
+from errno import ENOMEM, ENOSYS, EPERM
 from functools import lru_cache
+from mmap import MAP_ANONYMOUS, MAP_SHARED
 
 from mappa_sandbox.isolation import kernel
 from mappa_sandbox.isolation.syscalls import (
     CONDITIONAL_CALLS,
     CONDITIONS,
+    MAX_SHARED_BYTES,
     METADATA_CALLS,
     MISSING_CALLS,
     NEWEST_CALL,
     REFUSED_CALLS,
+    SHARING_NUMBERS,
     TOUCH_CALL,
     Condition,
     Numbers,
@@ -89,6 +92,8 @@ def _blocks(column: int, keep_metadata: bool) -> Iterator[tuple[int, Instruction
         for name, number in _calls_of_machine(calls, column):
             body = _unless_now() if name == TOUCH_CALL else []
             yield number, [(_EQUAL, 0, len(body) + 1, number), *body, (_RETURN, 0, 0, ERRNO | errno)]
+    sharing = _unless_large_and_shared()
+    yield SHARING_NUMBERS[column], [(_EQUAL, 0, len(sharing), SHARING_NUMBERS[column]), *sharing]
     for name, number in _calls_of_machine(CONDITIONAL_CALLS, column):
         body = [instruction for condition in CONDITIONS[name] for instruction in _must_hold(condition)]
         yield number, [(_EQUAL, 0, len(body) + 1, number), *body, (_RETURN, 0, 0, ALLOW)]
@@ -107,6 +112,22 @@ def _unless_now() -> Instructions:
         (_LOAD, 0, 0, times + 4),
         (_EQUAL, 0, 1, 0),
         (_RETURN, 0, 0, ERRNO | EPERM),
+    ]
+
+
+def _unless_large_and_shared() -> Instructions:
+    """Allow `mmap`, unless its flags, argument 3, share memory without a file and its length, argument 1, is large."""
+    length, flags = (ARGUMENTS + 8 * argument for argument in (1, 3))
+    return [
+        (_LOAD, 0, 0, flags),
+        (_AND, 0, 0, MAP_SHARED | MAP_ANONYMOUS),
+        (_EQUAL, 0, 4, MAP_SHARED | MAP_ANONYMOUS),
+        (_LOAD, 0, 0, length + 4),
+        (_EQUAL, 0, 3, 0),
+        (_LOAD, 0, 0, length),
+        (_GREATER, 1, 0, MAX_SHARED_BYTES),
+        (_RETURN, 0, 0, ALLOW),
+        (_RETURN, 0, 0, ERRNO | ENOMEM),
     ]
 
 

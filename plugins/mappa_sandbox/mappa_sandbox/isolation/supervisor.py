@@ -19,7 +19,7 @@ from mappa_sandbox.isolation.backends import LandlockBackend, NoSandbox, Sandbox
 from mappa_sandbox.isolation.bubblewrap import BubblewrapBackend
 from mappa_sandbox.isolation.job import SandboxConfig, SandboxJob
 from mappa_sandbox.isolation.monitor import LimitChecker, ProgramMonitor, own_memory_bytes
-from mappa_sandbox.isolation.output import OutputCapture
+from mappa_sandbox.isolation.output import OutputCapture, open_one_way
 
 BACKENDS: Mapping[str, Callable[[SandboxConfig, SandboxJob], SandboxBackend]] = {
     "bubblewrap": BubblewrapBackend,
@@ -124,9 +124,9 @@ def run_monitored(
 
 
 def open_outputs(job: SandboxJob) -> tuple[list[OutputCapture], list[int]]:
-    """Create the captures of standard output and error, and the pipe ends that the program writes to."""
-    pipes = [os.pipe(), os.pipe()]
-    return [OutputCapture(pipe, job.head_bytes, job.tail_bytes) for pipe, _ in pipes], [end for _, end in pipes]
+    """Create the captures of standard output and error, and the ends that the program writes to."""
+    pairs = [open_one_way(), open_one_way()]
+    return [OutputCapture(ours, job.head_bytes, job.tail_bytes) for ours, _ in pairs], [theirs for _, theirs in pairs]
 
 
 def become_program(job: SandboxJob, sandbox: SandboxBackend, out: int, err: int) -> NoReturn:

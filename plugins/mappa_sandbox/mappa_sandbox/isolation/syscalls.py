@@ -78,6 +78,8 @@ _REFUSED: dict[str, tuple[int, int | None]] = {
     "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186), "msgsnd": (69, 189),
     "msgrcv": (70, 188), "msgctl": (71, 187), "mq_open": (240, 180), "mq_unlink": (241, 181),
     "mq_timedsend": (242, 182), "mq_timedreceive": (243, 183), "mq_notify": (244, 184), "mq_getsetattr": (245, 185),
+    # Attributes of files: in memory they take any room, and no count shows it. What copies files goes on without.
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
     # Flags of a file that outlive the program, such as immutable. By descriptor: `ioctl`, below.
     "file_setattr": (469, 469),
 }  # fmt: skip
@@ -100,7 +102,6 @@ _METADATA: dict[str, tuple[int, int | None]] = {
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
     "chown": (92, None), "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54),
     "utime": (132, None), "utimes": (235, None), "futimesat": (261, None), "utimensat": (280, 88),
-    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
     "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16), "removexattrat": (466, 466),
 }  # fmt: skip
 
@@ -109,7 +110,7 @@ _CONDITIONAL: dict[str, tuple[int, int | None]] = {
     "mknod": (133, None), "mknodat": (259, 33), "ioctl": (16, 29), "fcntl": (72, 25), "prctl": (157, 167),
     "prlimit64": (302, 261), "setpriority": (141, 140), "ioprio_set": (251, 30),
     "sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
-    "sched_setattr": (314, 274),
+    "sched_setattr": (314, 274), "close_range": (436, 436),
 }  # fmt: skip
 
 REFUSED_CALLS = {name: Numbers(*numbers) for name, numbers in _REFUSED.items()}
@@ -121,6 +122,10 @@ TOUCH_CALL = "utimensat"
 """The call among METADATA_CALLS by which libraries test whether a file exists."""
 CONDITIONAL_CALLS = {name: Numbers(*numbers) for name, numbers in _CONDITIONAL.items()}
 """Allowed where all of CONDITIONS hold, else refused."""
+SHARING_NUMBERS = (9, 222)
+"""`mmap`, which shares memory without a file: beyond MAX_SHARED_BYTES it fails (ENOMEM). Such memory stays allocated in
+full as long as one page of it is mapped, and shows its size to root alone."""
+MAX_SHARED_BYTES = 1 << 20
 
 _AF_UNIX, _SOCK_STREAM, _SOCK_FLAGS = 1, 1, 0o2004000
 _MSG_OOB = 1
@@ -130,6 +135,7 @@ _NEW_NAMESPACES = (
     kernel.CLONE_NEWNS | kernel.CLONE_NEWCGROUP | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC
     | kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET
 )  # fmt: skip
+_CLONE_FILES, _CLONE_THREAD, _CLOSE_RANGE_UNSHARE = 0x400, 0x1_0000, 2
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _FILE_FLAGS = (0x4008_6602, 0x4004_6602, 0x401C_5820, 0x4008_7602, 0x4004_7602, 0x4080_6685, 0x800C_6613)
 """FS_IOC_SETFLAGS, its form of 32 bits, FS_IOC_FSSETXATTR, FS_IOC_SETVERSION, its form of 32 bits,
@@ -147,8 +153,13 @@ CONDITIONS: dict[str, tuple[Condition, ...]] = {
     "setsockopt": (Condition(2, _BUFFER_SIZES, among=False),),
     # Only to the other end; out-of-band data has been a way to attack the kernel.
     "sendto": (Condition(4, (0,)), Condition(4, (0,), upper=True), Condition(3, (0,), mask=_MSG_OOB)),
-    # No namespaces, and no siblings: children are below their parent. The flags come first on both machines.
-    "clone": (Condition(0, (0,), mask=_NEW_NAMESPACES | kernel.CLONE_PARENT),),
+    # No namespaces, and no siblings: children are below their parent. Threads of a process share its descriptors, which
+    # are counted once. The flags come first on both machines.
+    "clone": (
+        Condition(0, (0,), mask=_NEW_NAMESPACES | kernel.CLONE_PARENT),
+        Condition(0, (0, _CLONE_FILES, _CLONE_FILES | _CLONE_THREAD), mask=_CLONE_FILES | _CLONE_THREAD),
+    ),
+    "close_range": (Condition(2, (0,), mask=_CLOSE_RANGE_UNSHARE),),
     # Queries, and the default. Others weaken memory protection.
     "personality": (Condition(0, (0, 0xFFFF_FFFF)),),
     # Regular files and FIFOs, no devices and no sockets.

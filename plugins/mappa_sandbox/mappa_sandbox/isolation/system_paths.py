@@ -44,8 +44,9 @@ KERNEL_PATHS = (
 )
 """Readable in sandboxes that see the machine's own /proc and /sys, and restrict them by path."""
 
-DEVICES = {"/dev/null": True, "/dev/zero": True, "/dev/full": True, "/dev/random": False, "/dev/urandom": False}
-"""Devices of a program, and whether it may write to them. None of them stores what is written."""
+DEVICES = {"/dev/null": True, "/dev/full": True, "/dev/random": False, "/dev/urandom": False}
+"""Devices of a program, and whether it may write to them. None of them stores what is written. Not /dev/zero, which
+shares memory of any size that no count shows."""
 
 _PROCESS = (
     *("cmdline", "comm", "environ", "fd", "fdinfo", "io", "limits", "maps", "oom_score", "smaps", "smaps_rollup"),

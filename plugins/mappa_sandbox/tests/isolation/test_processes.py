@@ -102,7 +102,7 @@ def held(folder) -> processes.HeldResources:
     """What this process keeps beside what is seen."""
     found = processes.HeldResources({}, {})
     processes.add_descriptors(os.getpid(), folder.stat().st_dev, found)
-    processes.add_mappings(os.getpid(), (str(folder),), found)
+    processes.add_mappings(os.getpid(), (str(folder),), found, 0)
     return found
 
 
@@ -170,3 +170,36 @@ def test_time_of_children_that_ended_is_counted(started):
     )
     started_at = time.monotonic()
     assert 0.45 <= processes.read_process_usage(started(code).pid).cpu_s <= time.monotonic() - started_at + 1
+
+
+def test_a_process_whose_first_thread_has_ended_is_seen_in_full(started, tmp_path):
+    code = (
+        "import ctypes, os, socket, threading, time\n"
+        "kept = [bytearray(b'x') * (32 << 20), socket.socketpair()]\n"
+        f"file = os.open({str(tmp_path / 'f')!r}, os.O_CREAT | os.O_RDWR)\n"
+        f"os.unlink({str(tmp_path / 'f')!r})\nos.write(file, bytes(1 << 20))\n"
+        "def go_on():\n    time.sleep(0.3)\n    print('ready', flush=True)\n    time.sleep(100)\n"
+        "threading.Thread(target=go_on).start()\n"
+        "ctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)\n"
+    )
+    pid = started(code).pid
+    assert processes.process_state(pid) == "Z"
+    assert processes.read_process_usage(pid).memory > 32 << 20
+    assert processes.proportional_memory(pid) > 32 << 20
+    found = processes.HeldResources({}, {})
+    processes.add_descriptors(pid, tmp_path.stat().st_dev, found)
+    assert sum(found.files.values()) == 1 << 20
+    assert sum(found.memory.values()) >= 2 * processes.socket_bytes()
+
+
+def test_a_deleted_file_counts_in_full_where_one_page_of_it_is_mapped(started, tmp_path):
+    code = (
+        "import mmap, os, sys, time\n"
+        f"file = os.open({str(tmp_path / 'f')!r}, os.O_CREAT | os.O_RDWR)\n"
+        f"os.unlink({str(tmp_path / 'f')!r})\nos.write(file, bytes(3 << 20))\n"
+        "kept = mmap.mmap(file, 4096)\n"
+        "os.closerange(3, 50)\nprint('ready', flush=True)\ntime.sleep(100)\n"
+    )
+    pid, found = started(code).pid, processes.HeldResources({}, {})
+    processes.add_mappings(pid, (str(tmp_path),), found, 5 << 20)
+    assert sum(found.files.values()) == (3 << 20 if os.geteuid() == 0 else 5 << 20)

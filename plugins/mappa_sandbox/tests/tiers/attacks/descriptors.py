@@ -20,8 +20,10 @@ if os.isatty(0) or os.isatty(1) or os.isatty(2):
     escaped("has a terminal")
 for number in (0, 1, 2):
     mode = os.fstat(number).st_mode
-    if not (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
+    # Its outputs are ends of pairs of sockets, which cannot be opened again to read what it wrote.
+    if not (stat.S_ISCHR(mode) if number == 0 else stat.S_ISSOCK(mode)):
         escaped("standard stream", number, "is", oct(mode))
-# What is read from its own output would be taken from the supervisor; it is its own in any case.
+    if number:
+        must_fail("reading its own output", os.open, f"/proc/self/fd/{number}", os.O_RDONLY)
 must_fail("a controlling terminal", os.open, "/dev/tty", os.O_RDWR)
 print("done")
