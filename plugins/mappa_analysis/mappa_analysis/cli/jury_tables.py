@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from rich.markup import escape
@@ -55,7 +55,7 @@ def _facts(result: CalibrationResult) -> Iterator[str]:
     yield "may be the best: " + ", ".join(f"{escape(name)} {share:.0%}" for name, share in best.items())
 
 
-def _curve_row(row: list[Validation] | tuple[Validation, ...]) -> Iterator[str]:
+def _curve_row(row: Sequence[Validation]) -> Iterator[str]:
     gains = [100 * one.steps.gain.value for one in row]
     yield f"{row[0].runs:,}"
     yield from (f"{value:+.1f}" for value in (sum(gains) / len(gains), min(gains), max(gains)))

@@ -53,7 +53,8 @@ class Fit:
         features = build_features(anchors, self.anchor)[rows]
         odds = np.einsum("nf,nfk->nk", features, self.weights[anchors.stratum[rows]])
         odds = np.exp(odds - odds.max(axis=1, keepdims=True))
-        return odds / odds.sum(axis=1, keepdims=True)
+        chances: Float64 = odds / odds.sum(axis=1, keepdims=True)
+        return chances
 
 
 def fit_jury(anchors: Anchors, rows: Bool) -> Fit:
@@ -86,7 +87,7 @@ def fit_jury(anchors: Anchors, rows: Bool) -> Fit:
 def build_features(anchors: Anchors, anchor: Float64) -> Float64:
     """`Calibration.features` (n, f) of all actions, run by run."""
     ends = np.flatnonzero(np.diff(anchors.run)) + 1
-    return np.concatenate([Calibration.features(one, anchor) for one in np.split(anchors.points, ends)])
+    return np.concatenate([Calibration.features(one, anchor.tolist()) for one in np.split(anchors.points, ends)])
 
 
 def weigh_members(anchors: Anchors, rows: Bool) -> Float64:
@@ -104,8 +105,9 @@ def weigh_members(anchors: Anchors, rows: Bool) -> Float64:
     np.add.at(sums, question, behind - deficit)
     error = np.sqrt((sums**2).sum(axis=0)) / len(right)
     z = np.divide(deficit, error, out=np.where(deficit > 0, np.inf, 0.0), where=error > 0)
-    weight: Float64 = np.exp(-(z**2) / 2)
-    return weight / weight.sum()
+    weight = np.exp(-(z**2) / 2)
+    shares: Float64 = weight / weight.sum()
+    return shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -180,4 +182,5 @@ def _centre(weights: Float64, features: Float64, anchors: Anchors, rows: Bool) -
         mean = np.einsum("mv,mvk->mk", share, own)
         weights[stratum, _AROUND:] = (own - mean[:, None, :]).reshape(-1, weights.shape[2])
         weights[stratum, 0] += mean.sum(axis=0)
-    return weights - weights.mean(axis=2, keepdims=True)
+    centred: Float64 = weights - weights.mean(axis=2, keepdims=True)
+    return centred

@@ -151,7 +151,7 @@ def _gain(shares: _StepShares | _FirstErrorShares, said: Float64, anchors: Ancho
 
 def _mean_of_strata(right: Bool, stratum: Int64) -> Statistic:
     parts = [ratio(right & (stratum == one), stratum == one) for one in np.unique(stratum)]
-    return lambda weight: np.mean([part(weight) for part in parts], axis=0)  # type: ignore[no-any-return]
+    return lambda weight: np.mean([part(weight) for part in parts], axis=0)
 
 
 def _estimate(statistic: Statistic, question: Int64) -> Estimate:
