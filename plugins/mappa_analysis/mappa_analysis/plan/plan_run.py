@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from mappa_analysis.plan.coach_calls import CoachAssignment, assign_coaches
 from mappa_analysis.plan.history import RunHistory, SplitHistory, read_history
 from mappa_analysis.plan.workload import PlannedAmount, Workload, multiply_amounts
 from mappa_analysis.plan.workload_estimator import WorkloadEstimator
-from mappa_core import ConfigError, PluginError, Split, TaskError, TaskSource, Workflow
+from mappa_core import ConfigError, PluginError, Role, Split, TaskError, TaskSource, Workflow
 from mappa_core.commands import (
     ComposedConfig,
     PolicySection,
@@ -80,15 +80,8 @@ async def plan_run(
         ConfigError, PluginError: the recipe cannot be built, or does not fit the resources.
         RunError: `previous` is not a run, or is one of another team.
     """
-    config, elsewhere = composed.config, bool(machines) and not composed.missing_offers
-    problems = () if elsewhere else tuple(find_problems(composed, registry))
-    if composed.missing_offers:
-        raise PluginError("\n".join(problems))
-    workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
-    try:
-        roles, max_turns = workflow.agents, workflow.max_turns
-    finally:
-        await workflow.close()
+    config, problems = composed.config, _problems(composed, registry, machines)
+    roles, max_turns = await _team(config, registry)
     policy_of = assign_policies(config, tuple(roles))
     trained = trained_policies(config, policy_of.values())
     sections = {agent: _section(name, config) for agent, name in policy_of.items()}
@@ -114,8 +107,9 @@ async def plan_run(
         "eval", multiply_amounts(tasks, float(config.eval.samples)), judged=config.eval.coach
     )
     hours, no_hours = _estimate_hours(estimator.history, differing, learned, replayed, evaluation, iterations, whole)
-    memory = await _plan_engine(config, registry, specs, machines, learning=bool(trained))
-    checkpoints = plan_checkpoints(config, memory)
+    checkpoints = plan_checkpoints(
+        config, memory := await _plan_engine(config, registry, specs, machines, bool(trained))
+    )
     return RunPlan(
         recipe=composed.full_name,
         agents=tuple(_planned_agent(agent, policy_of[agent], section) for agent, section in sections.items()),
@@ -130,12 +124,30 @@ async def plan_run(
         hours=hours,
         checkpoints=checkpoints,
         notes=(
-            *_notes(previous, differing, no_tasks, no_hours),
-            *overridden_settings(composed, tuple(roles)),
+            *_notes(previous, differing, no_tasks, no_hours, *overridden_settings(composed, tuple(roles))),
             *([] if checkpoints is None or machines else checkpoints.problems),
         ),
         problems=problems,
     )
+
+
+def _problems(composed: ComposedConfig, registry: Registry, machines: Sequence[Machine]) -> tuple[str, ...]:
+    """Return why a run could not start on this machine; nothing is asked of one elsewhere. Raises PluginError with all
+    of it where offers are not installed, without which nothing can be planned."""
+    elsewhere = bool(machines) and not composed.missing_offers
+    problems = () if elsewhere else tuple(find_problems(composed, registry))
+    if composed.missing_offers:
+        raise PluginError("\n".join(problems))
+    return problems
+
+
+async def _team(config: RunConfig, registry: Registry) -> tuple[Mapping[str, Role], Mapping[str, int] | None]:
+    """Return the roles of a workflow's agents, and their turns; None if it does not say them."""
+    workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
+    try:
+        return workflow.agents, workflow.max_turns
+    finally:
+        await workflow.close()
 
 
 async def _plan_engine(
@@ -143,7 +155,6 @@ async def _plan_engine(
     registry: Registry,
     policies: Sequence[PolicySpec],
     machines: Sequence[Machine],
-    *,
     learning: bool,
 ) -> EnginePlan:
     """Ask the engine for its memory."""
