@@ -23,8 +23,8 @@ class LocalOptions:
     max_batch: int = 256
     """Requests of one policy that are decoded together; further ones wait."""
     kv_cache_mb: int = 4096
-    """Memory of one policy for keys and values. A request waits until its prompt and `max_tokens` fit beside others, and
-    is refused if they do not fit alone."""
+    """Memory of one policy for keys and values. A request waits until its prompt and `max_tokens` fit beside others; if
+    they do not fit alone, it is refused."""
     max_model_len: int | None = None
     """Longest prompt and action, in tokens; None: the model's own."""
     gradient_checkpointing: bool = False

@@ -59,6 +59,7 @@ async def test_requests_wait_for_room_and_get_what_they_would_get_with_room_for_
 
 async def test_a_cache_grows_by_an_eighth_and_not_to_twice_its_width(opened, capacities):
     engine = await opened(TINY)
+    capacities.clear()
     await sample(engine, [(120, 150, seed) for seed in range(3)])
     widths = [columns for _, columns in capacities]
     assert widths[0] == 121 and max(widths) <= 270 * 9 / 8
