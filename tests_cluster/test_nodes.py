@@ -26,6 +26,8 @@ from .test_training import ONE_POLICY, SMALL, assert_equal_to_the_bit, every_pro
 pytestmark = pytest.mark.timeout(1800)
 
 WORKERS = ("127.0.0.2", "127.0.0.3")
+START_S = 240
+"""Seconds that a node may take to start."""
 OPTIONS = (
     "deterministic: true, kv_cache_mb: 64, packed_tokens: 1024, placement: separate, learner_ranks: 2, samplers: 1"
 )
@@ -39,9 +41,16 @@ class RayNodes:
             free.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
         self.folder = Path(tempfile.mkdtemp(prefix="nodes-", dir="/tmp"))  # paths of sockets are short
-        # Only this machine reaches these addresses.
-        self.environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+        self.environment = {
+            **os.environ,
+            "RAY_AUTH_MODE": "disabled",  # only this machine reaches these addresses
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_raylet_start_wait_time_s": str(START_S),
+        }
         self._nodes: dict[str, psutil.Popen] = {}
+
+    def open(self) -> None:
+        """Start all nodes, and wait until they are there."""
         port = self.address.partition(":")[2]
         self._start("head", "--head", f"--port={port}", f"--temp-dir={self.folder}", "--include-dashboard=false")
         self._wait_for("head")
@@ -90,7 +99,7 @@ class RayNodes:
 
     def _wait_for(self, name: str) -> None:
         log = self._log(name)
-        until = time.monotonic() + 120
+        until = time.monotonic() + START_S
         while b"Ray runtime started" not in log.read_bytes():
             assert self._nodes[name].poll() is None and time.monotonic() < until, log.read_text()
             time.sleep(0.2)
@@ -99,8 +108,11 @@ class RayNodes:
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[RayNodes]:
     one = RayNodes()
-    yield one
-    one.close()
+    try:
+        one.open()
+        yield one
+    finally:
+        one.close()
 
 
 def train(nodes: RayNodes, root: Path, name: str, *settings: str) -> Path:
