@@ -256,7 +256,7 @@ def test_spans_without_what_was_said_are_refused(tmp_path):
         imported(tmp_path, silent)
     with pytest.raises(InputError, match=r"line 1: start_time: not a time"):
         imported(tmp_path, {**silent, "start_time": "noon"})
-    with pytest.raises(InputError, match="read as spans, no entry in it is an action of a model: 1 of no model and no tool"):
+    with pytest.raises(InputError, match="no entry in it is an action of a model: 1 of no model and no tool"):
         imported(tmp_path, span("http", "3", None, (0, 2)))
 
 
