@@ -107,9 +107,9 @@ async def plan_run(
         "eval", multiply_amounts(tasks, float(config.eval.samples)), judged=config.eval.coach
     )
     hours, no_hours = _estimate_hours(estimator.history, differing, learned, replayed, evaluation, iterations, whole)
-    checkpoints = plan_checkpoints(
-        config, memory := await _plan_engine(config, registry, specs, machines, bool(trained))
-    )
+    memory = await _plan_engine(config, registry, specs, machines, learning=bool(trained))
+    checkpoints = plan_checkpoints(config, memory)
+    no_space = () if checkpoints is None or machines else checkpoints.problems
     return RunPlan(
         recipe=composed.full_name,
         agents=tuple(_planned_agent(agent, policy_of[agent], section) for agent, section in sections.items()),
@@ -123,10 +123,7 @@ async def plan_run(
         run=iteration * iterations + evaluation * whole,
         hours=hours,
         checkpoints=checkpoints,
-        notes=(
-            *_notes(previous, differing, no_tasks, no_hours, *overridden_settings(composed, tuple(roles))),
-            *([] if checkpoints is None or machines else checkpoints.problems),
-        ),
+        notes=_notes(previous, differing, no_tasks, no_hours, *overridden_settings(composed, tuple(roles)), *no_space),
         problems=problems,
     )
 
@@ -155,6 +152,7 @@ async def _plan_engine(
     registry: Registry,
     policies: Sequence[PolicySpec],
     machines: Sequence[Machine],
+    *,
     learning: bool,
 ) -> EnginePlan:
     """Ask the engine for its memory."""
