@@ -85,10 +85,8 @@ def cli(block: Sequence[str]) -> None:
     sys.excepthook = lambda *error: sys.stderr.write(redact("".join(traceback.format_exception(*error))))
     renderer = ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain_traceback)
     structlog.reset_defaults()
-    structlog.configure(
-        processors=[*structlog.get_config()["processors"][:-1], format_exc_info, _clean_event, renderer],
-        logger_factory=lambda *names: structlog.PrintLogger(sys.stderr),
-    )
+    processors = [*structlog.get_config()["processors"][:-1], format_exc_info, _clean_event, renderer]
+    structlog.configure(processors=processors, logger_factory=lambda *names: structlog.PrintLogger(sys.stderr))
 
 
 def main(args: Sequence[str] | None = None) -> int:

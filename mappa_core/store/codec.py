@@ -56,11 +56,6 @@ def from_json(kind: type[T], data: bytes | str) -> T:
     return unpack(kind, data, _no_blobs)
 
 
-def redact_record(value: T) -> T:
-    """Return a record without keys, as it is stored."""
-    return from_json(type(value), to_json(value))
-
-
 def pack(value: Any, keep: StoreBlob) -> bytes:
     """Encode a record as a short JSON text; `keep` stores the blobs that the text refers to."""
     return msgspec.json.encode(_Packer(keep).tree(value))

@@ -15,13 +15,14 @@ from mappa_core.protocols import Ending, TrackedRun, Tracker
 from mappa_core.records import Step, Task, Trajectory, Verdict
 from mappa_core.redaction import format_error, redact
 from mappa_core.rollout.team import Recorder
-from mappa_core.store.codec import redact_record
+from mappa_core.store.codec import from_json, to_json
 
 log = structlog.get_logger()
 
 MAX_QUEUED = 10_000  # actions, verdicts and rollouts per tracker; later ones are dropped. Metrics never are.
 CLOSE_TIMEOUT_S = 60.0  # for all trackers together to empty their queues when the run ends
 _START, _LOG, _CLOSE = "start", "log", "close"
+_RECORDS = (Step, Verdict, Trajectory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +131,10 @@ class _TrackerThread:
     def _call(self, call: str, what: tuple[Any, ...]) -> bool:
         """Call a method of the tracker; return whether it succeeded. No exception gets past this point."""
         try:
-            records = (redact_record(one) if isinstance(one, Step | Verdict | Trajectory) else one for one in what)
-            getattr(self._tracker, call)(*records)
+            copies = (
+                from_json(type(one), to_json(one)) if isinstance(one, _RECORDS) else one for one in what
+            )  # redacted
+            getattr(self._tracker, call)(*copies)
         # Also SystemExit and KeyboardInterrupt: the thread belongs to the tracker alone.
         except BaseException as error:  # noqa: BLE001
             self._failures += 1
