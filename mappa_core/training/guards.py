@@ -9,6 +9,7 @@ from pathlib import Path
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.errors import CallError, GuardStop
 from mappa_core.rollout.tool_failures import format_reasons
+from mappa_core.session import Session
 from mappa_core.store.iteration_report import CoachFigures
 
 
@@ -21,11 +22,11 @@ def guard_spending(ledger: Ledger) -> None:
         raise GuardStop(f"{reached}{known}. Nothing is lost: go on with a higher cap.") from reached
 
 
-def guard_disk(folder: Path, size: int | None, *, checkpoints: int) -> None:
-    """Raise GuardStop unless so many checkpoints of `size` bytes (None: not known) fit on the disk of `folder`."""
-    needed, free = checkpoints * (size or 0), shutil.disk_usage(folder).free
-    if needed > free:
-        each, all_of_them, there, more = (f"{one / 1e9:.2f} GB" for one in (size or 0, needed, free, needed - free))
+def guard_disk(folder: Path, session: Session, *, checkpoints: int) -> None:
+    """Raise GuardStop unless so many checkpoints, if their size is known, fit on the disk of `folder`."""
+    size, free = session.engine.checkpoint_bytes(session.config.checkpoint.dtype), shutil.disk_usage(folder).free
+    if size is not None and (needed := checkpoints * size) > free:
+        each, all_of_them, there, more = (f"{one / 1e9:.2f} GB" for one in (size, needed, free, needed - free))
         raise GuardStop(
             f"{folder}: checkpoints need {checkpoints} x {each} = {all_of_them}, and {there} are free. Free {more}, "
             "keep fewer (checkpoint.keep), write smaller ones (checkpoint.dtype=bfloat16) or choose another run.root."

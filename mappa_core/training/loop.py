@@ -63,7 +63,7 @@ class TrainingLoop:
         start, config = await self._restore(), self._session.config
         due = math.ceil(config.train.iterations / config.checkpoint.every) - start // config.checkpoint.every
         kept = max(2, config.checkpoint.keep) + config.checkpoint.best - len(self._folder.checkpoints.iterations())
-        self._guard_disk(min(due, kept))
+        guard_disk(self._folder.path, self._session, checkpoints=min(due, kept))
         self._record_processes()
         for done in range(start + 1):
             await self._evaluate(done)
@@ -265,10 +265,6 @@ class TrainingLoop:
             for coach in self._session.coaches:
                 coach.activate()
 
-    def _guard_disk(self, checkpoints: int) -> None:
-        size = self._session.engine.checkpoint_bytes(self._session.config.checkpoint.dtype)
-        guard_disk(self._folder.path, size, checkpoints=checkpoints)
-
     async def _checkpoint(self, done: int) -> None:
         """Begin to write a checkpoint. Evaluation and rollouts go on meanwhile: neither changes weights or states."""
         await self._checkpoint_written()
@@ -285,10 +281,10 @@ class TrainingLoop:
 
         def write() -> None:
             try:
-                self._guard_disk(1)
+                guard_disk(self._folder.path, session, checkpoints=1)
             except GuardStop:
                 checkpoints.prune(max(1, config.keep - 1))
-                self._guard_disk(1)
+                guard_disk(self._folder.path, session, checkpoints=1)
             with checkpoints.new_checkpoint(
                 done,
                 seed=session.config.seed,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,7 +73,6 @@ class RolloutScheduler:
         config = session.config
         self._iterations = config.train.iterations
         self._samples = config.train.samples
-        self._trajectories = config.train.prompts * config.train.samples
         self._staleness = session.engine.max_staleness
         self._share = session.engine.straggler_share
         self._trained = session.trained_policies
@@ -99,7 +97,6 @@ class RolloutScheduler:
         self._announced_iteration: int | None = None
         self._waiting: list[SampleGroup] = []
         self._group_of: dict[str, SampleGroup] = {}
-        self._unfinished: Counter[int] = Counter()  # trajectories by iteration
         self._tasks: list[asyncio.Task[Any]] = []
         self._changed = asyncio.Event()
 
@@ -156,7 +153,6 @@ class RolloutScheduler:
         for one in siblings:
             for name in one.trajectory_ids:
                 self._group_of[name] = one
-                self._unfinished[iteration] += 1
                 replay = resumed.replays.get(name)
                 for version in () if replay is None else _weight_versions(replay.steps, self._trained):
                     one.add_version(version)
@@ -169,11 +165,12 @@ class RolloutScheduler:
         self._group_of[job.id].add_version(self._version)
 
     def _finish(self, trajectory: Trajectory) -> None:
-        self._group_of[trajectory.id].finished[trajectory.id] = trajectory
-        self._unfinished[trajectory.iteration] -= 1
+        group = self._group_of[trajectory.id]
+        group.finished[trajectory.id] = trajectory
         if self._announced_iteration is not None and trajectory.iteration <= self._announced_iteration:
             self._listener.on_rollout_end(trajectory)
-        self._changed.set()
+        if group.is_complete:
+            self._changed.set()
 
     def _announce(self, iteration: int) -> None:
         due = [one for one in self._waiting if one.iteration <= iteration]
@@ -185,10 +182,8 @@ class RolloutScheduler:
 
     def _choose_groups(self, iteration: int) -> set[SampleGroup] | None:
         """Groups that `iteration` learns from; None while it has to wait. A choice made before a resume stands."""
-        decided = self._decided.get(iteration)
-        if decided is None and self._unfinished[iteration] > self._share * self._trajectories:
-            return None
         due = {one for one in self._waiting if one.iteration <= iteration}
+        decided = self._decided.get(iteration)
         if decided is not None:
             left = {one for one in due if one.iteration == iteration and one.trajectory_ids[0] in decided["late"]}
             left |= {one for one in due if one.iteration < iteration and one.trajectory_ids[0] not in decided["joined"]}
