@@ -201,22 +201,15 @@ class _SessionBuilder:
         specs = build_policy_specs(config, policies_with_weights(config, agents), fresh=self._fresh)
         engine = await self._engine(specs, learning)
         team = Team(
-            workflow=workflow,
-            policy_of=policy_of,
+            workflow=workflow, policy_of=policy_of, tools=toolset.tools, toolboxes=toolset.toolboxes,
             samplers={**{spec.name: engine.sampler(spec.name) for spec in specs}, **api_policies},
             sampling={agent: _sampling(config, agent) for agent in agents},
-            tools=toolset.tools,
             limits={name: to_tool_limits(section) for name, section in toolset.sections.items()},
             retries={name: section.retries for name, section in toolset.sections.items()},
-            toolboxes=toolset.toolboxes,
-            coach_of=coaches.coach_of,
-            hindsight=coaches.hindsight,
-            api_policies=api_policies,
-            ledger=Ledger(config.coach.spend_usd),
-            reference_for=frozenset(config.coach.reference_for),
-            coach_timeout_s=config.coach.timeout_s,
-            seed=config.seed,
-        )
+            coach_of=coaches.coach_of, hindsight=coaches.hindsight, api_policies=api_policies,
+            ledger=Ledger(config.coach.spend_usd), reference_for=frozenset(config.coach.reference_for),
+            coach_timeout_s=config.coach.timeout_s, seed=config.seed,
+        )  # fmt: skip
         return team, engine, specs
 
     def _trackers(self) -> tuple[tuple[str, Tracker], ...]:
