@@ -109,7 +109,7 @@ def _figure_table(figures: Sequence[tuple[str, Figure]], *, detailed: bool) -> T
             table.add_row(
                 f"  {escape(_shorten(name))}",
                 _share(figure.of_all),
-                f"{figure.answered:,} of {figure.entries:,}",
+                f"{figure.answers:,} of {figure.entries:,}",
                 _share(figure.of_answered, bounds=False),
                 gain,
             )

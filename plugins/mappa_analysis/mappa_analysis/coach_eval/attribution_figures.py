@@ -35,13 +35,13 @@ _GRADES: Mapping[str, Callable[[LabelledRun, Grade], Sequence[float | None]]] = 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """The share of right answers to one task (0-1) in one stratum. Of the labelled `entries` (runs, or steps)
-    `answered` have an answer. `of_all` counts a missing answer as not right; `naive` has the same of answers that need
+    `answers` have an answer. `of_all` counts a missing answer as not right; `naive` has the same of answers that need
     no coach, by name, and `gain` is what the coach adds to the `best_naive` of them, paired."""
 
     task: str
     stratum: str
     entries: int
-    answered: int
+    answers: int
     of_all: Interval
     of_answered: Interval | None
     naive: Mapping[str, Interval]
@@ -168,7 +168,7 @@ def _figure(task: str, stratum: str, own: _Column, naive: Mapping[str, _Column])
         task=task,
         stratum=stratum,
         entries=len(of_all),
-        answered=int(answered.sum()),
+        answers=int(answered.sum()),
         of_all=_share(of_all, clusters),
         of_answered=_share(own.values[answered], kept) if answered.any() else None,
         naive=shares,
@@ -187,7 +187,7 @@ def _mean_figure(task: str, own: _Column, naive: Mapping[str, _Column]) -> Figur
         task=task,
         stratum=MEAN,
         entries=len(own.values),
-        answered=int(answered.sum()),
+        answers=int(answered.sum()),
         of_all=_mean_of_strata(own, own.of_all(), ones),
         of_answered=_mean_of_strata(own, own.of_all(), answered.astype(np.float64)) if answered.any() else None,
         naive=shares,

@@ -1,7 +1,7 @@
 """Answers that need no coach: what every figure of one has to be compared with.
 
 Each gives, for every run, the expected grade: random choice is no draw but the mean over all choices. Answers that are
-common in other runs are counted over runs of the same stratum with another question, so that none is told its own.
+common in other runs are counted over runs of the same stratum with another question, so that none sees its own.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from mappa_analysis.importing.labels import read_labels
+from mappa_analysis.importing.labels import read_logged_labels
 from mappa_analysis.importing.log_mapping import (
     LogFormatError,
     LoggedAction,
@@ -109,7 +109,7 @@ def read_conversation(line: Mapping[str, Any], mapping: LogMapping, *, needs_act
         acts=acts,
         outcome=read_outcome(line, mapping.outcomes),
         seconds=sum(act.seconds for act in acts),
-        labels=read_labels(
+        labels=read_logged_labels(
             line, mapping, messages=len(said), actions={act.number for act in acts if act.number is not None}
         ),
         entries=len(said),

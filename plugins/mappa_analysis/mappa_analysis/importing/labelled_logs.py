@@ -13,7 +13,7 @@ from typing import Any
 
 from mappa_analysis.importing.chat_messages import read_conversation
 from mappa_analysis.importing.documents import Document
-from mappa_analysis.importing.labels import read_labels
+from mappa_analysis.importing.labels import read_logged_labels
 from mappa_analysis.importing.log_mapping import (
     LogFormatError,
     LoggedAction,
@@ -151,7 +151,7 @@ def _read_labels_alone(line: Mapping[str, Any], mapping: LogMapping, run: str) -
             for number in numbers
         ),
         outcome={},
-        labels=read_labels(line, mapping, messages=numbers[-1] + 1, actions=numbers),
+        labels=read_logged_labels(line, mapping, messages=numbers[-1] + 1, actions=numbers),
         entries=len(numbers),
         has_text=False,
     )

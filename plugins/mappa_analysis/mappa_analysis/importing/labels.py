@@ -13,7 +13,7 @@ from mappa_analysis.importing.log_mapping import LoggedLabels, LogMapping, looku
 VALUES = (1, 0, -1)
 
 
-def read_labels(
+def read_logged_labels(
     line: Mapping[str, Any], mapping: LogMapping, *, messages: int, actions: Collection[int]
 ) -> LoggedLabels:
     """Read the labels of a line.

@@ -167,13 +167,13 @@ def test_a_missing_answer_is_counted_apart_and_strata_count_alike():
     ]
     found = figures_of(runs, [scores(9, 0), scores(9, None), scores(9, 9)])
     steps = found["step labels", "all"]
-    assert (steps.entries, steps.answered) == (6, 5)
+    assert (steps.entries, steps.answers) == (6, 5)
     assert steps.of_all.mean == 4 / 6 and steps.of_answered.mean == 4 / 5
     assert found["step labels", "x"].of_all.mean == 1.0 and found["step labels", "y"].of_all.mean == 2 / 4
     assert found["step labels", "mean of the strata"].of_all.mean == 0.75
     assert found["step labels", "mean of the strata"].of_answered.mean == pytest.approx((1 + 2 / 3) / 2)
     error = found["first error", "all"]
-    assert (error.entries, error.answered, error.of_all.mean, error.of_answered.mean) == (3, 2, 1 / 3, 1 / 2)
+    assert (error.entries, error.answers, error.of_all.mean, error.of_answered.mean) == (3, 2, 1 / 3, 1 / 2)
     assert ("guilty agent", "all") not in found
     assert steps.naive["always +1"].mean == 4 / 6 and steps.gain.mean == pytest.approx(
         4 / 6 - steps.naive[steps.best_naive].mean
@@ -274,7 +274,7 @@ async def test_the_best_judge_and_the_constants_come_to_what_is_published():
     assert (f"{steps.of_all.mean:.1%}", f"{errors.of_all.mean:.1%}") == ("80.2%", "65.7%")
     naive = (steps.naive["always +1"].mean, errors.naive["always +1"].mean)
     assert [f"{one:.1%}" for one in naive] == ["61.2%", "38.6%"]
-    assert (steps.answered, errors.answered) == (8500, 997)
+    assert (steps.answers, errors.answers) == (8500, 997)
     by_rule, first = told.coaches[0].published
     assert (f"{by_rule.all:.1%}", f"{by_rule.mean_of_strata:.1%}", f"{first.all:.1%}") == ("81.6%", "80.2%", "65.8%")
 
