@@ -8,7 +8,6 @@ from mappa_core.evaluation.statistics import gain_half_widths as gain_half_width
 from mappa_core.evaluation.statistics import mean_interval as mean_interval
 from mappa_core.evaluation.statistics import number_clusters as number_clusters
 from mappa_core.evaluation.statistics import paired_gain as paired_gain
-from mappa_core.evaluation.statistics import proportion_interval as proportion_interval
 from mappa_core.evaluation.statistics import share_interval as share_interval
 from mappa_core.evaluation.statistics import t_quantile as t_quantile
 from mappa_core.evaluation.statistics import wilson_interval as wilson_interval

@@ -1,4 +1,4 @@
-"""Part a set of labelled failures in two by the hash of the question: rules are made on one half, reported on the other.
+"""Split a set of labelled failures by the hash of the question: rules are made on one half, reported on the other.
 
     python docs/evidence/halves.py who_and_when.jsonl.gz development.jsonl reported.jsonl
 

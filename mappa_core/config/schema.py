@@ -323,7 +323,7 @@ class CheckpointSection:
     best: bool = False
     """Also keep the checkpoint of the best evaluation so far, for RUN@best (see `eval.selection`)."""
     dtype: CheckpointDtype = "float32"
-    """Of weights: `float32` resumes exactly; `bfloat16` takes half the space, adapters and optimiser states excepted."""
+    """Of weights: `float32` resumes exactly; `bfloat16` takes half the space (not of adapters and optimisers)."""
     url: str | None = None
     """Remote folder (s3://…, gs://…, file://…) that every checkpoint is copied to, under the name of the run."""
 

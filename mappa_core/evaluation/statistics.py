@@ -28,21 +28,11 @@ mean is practically normal."""
 BOOTSTRAP_DRAWS = 1000
 
 
-def proportion_interval(values: ArrayLike) -> Interval:
-    """Return the share of ones among values of 0 and 1, one per problem, with Wilson's score interval (Wilson 1927). It
-    lies within 0 and 1 and has a positive width even if all values are equal. Raises ValueError for another value."""
-    shares = _finite_values(values)
-    if not _binary(shares):
-        raise ValueError("a proportion is of values that are 0 or 1; use mean_interval for others")
-    mean = float(shares.mean())
-    return wilson_interval(mean, len(shares)) if len(shares) > 1 else Interval(mean=mean)
-
-
 def share_interval(values: ArrayLike, clusters: Sequence[Hashable] | None = None) -> Interval:
     """Return the mean of shares (n,), each from 0 to 1 and of one problem, and its interval. `clusters` are as in
     `mean_interval`; None: every problem is its own cluster.
 
-    For independent values of 0 and 1 it is Wilson's interval. Otherwise Student's interval, as in `mean_interval`,
+    For independent values of 0 and 1 it is Wilson's score interval (Wilson 1927). Otherwise Student's interval, as in `mean_interval`,
     would be too short towards 0.5 if the mean is near 0 or 1. So:
 
     - fewer than 30 clusters: Wilson's interval for as many values as would have this cluster-robust standard error,
@@ -56,7 +46,7 @@ def share_interval(values: ArrayLike, clusters: Sequence[Hashable] | None = None
     """
     shares = _finite_values(values)
     if clusters is None and _binary(shares):
-        return proportion_interval(shares)
+        return _proportion_interval(shares)
     cluster_ids = number_clusters(range(len(shares)) if clusters is None else clusters, len(shares))
     mean, effective = float(shares.mean()), effective_clusters(cluster_ids)
     if effective < 2 - TINY:
@@ -83,7 +73,7 @@ def mean_interval(values: ArrayLike, clusters: Sequence[Hashable] | None = None)
     """
     known = _finite_values(values)
     if clusters is None and _binary(known):
-        return proportion_interval(known)
+        return _proportion_interval(known)
     cluster_ids = number_clusters(range(len(known)) if clusters is None else clusters, len(known))
     mean, degrees_of_freedom = float(known.mean()), effective_clusters(cluster_ids) - 1
     if degrees_of_freedom < 1 - TINY:
@@ -226,6 +216,11 @@ def wilson_interval(p: float, n: float, z: float = Z) -> Interval:
     """Return Wilson's interval of a share `p` of `n` (any number above 0) values, with the normal quantile `z`."""
     low, high = _wilson_bounds(p, n, z)
     return Interval(mean=p, low=low, high=high)
+
+
+def _proportion_interval(values: Float64) -> Interval:
+    mean = float(values.mean())
+    return wilson_interval(mean, len(values)) if len(values) > 1 else Interval(mean=mean)
 
 
 def _wilson_bounds(p: float, n: float, z: float) -> tuple[float, float]:

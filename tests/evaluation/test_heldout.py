@@ -9,7 +9,7 @@ import pytest
 
 from mappa_core.evaluation import heldout
 from mappa_core.evaluation.heldout import build_evaluation
-from mappa_core.evaluation.statistics import paired_gain, proportion_interval, share_interval
+from mappa_core.evaluation.statistics import paired_gain, share_interval
 from mappa_core.records import Failure, Task, Trajectory
 from mappa_core.store.summary import FigureSummary, Summary
 from mappa_core.training import summary
@@ -99,8 +99,8 @@ def test_a_task_is_not_of_the_cluster_that_is_named_like_it():
 
 
 def test_an_evaluation_where_nothing_succeeds_has_a_width_by_clusters():
-    assert four(0.0, 0.0, 0.0, 0.0, clusters=("x", "x", "y", "y")).interval == proportion_interval([0.0, 0.0])
-    assert four(0.0, 0.0, 0.0, 0.0, clusters=(None,) * 4).interval == proportion_interval([0.0] * 4)
+    assert four(0.0, 0.0, 0.0, 0.0, clusters=("x", "x", "y", "y")).interval == share_interval([0.0, 0.0])
+    assert four(0.0, 0.0, 0.0, 0.0, clusters=(None,) * 4).interval == share_interval([0.0] * 4)
 
 
 def test_strata_keep_their_figures_and_clusters():

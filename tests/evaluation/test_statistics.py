@@ -16,7 +16,6 @@ from mappa_core.evaluation.statistics import (
     mean_interval,
     paired_gain,
     pass_at_k,
-    proportion_interval,
     share_interval,
     t_quantile,
     wilson_interval,
@@ -62,13 +61,13 @@ def test_t_quantiles_go_down_to_that_of_the_normal() -> None:
     [(12, 24, 0.3143, 0.6857), (16, 24, 0.4671, 0.8203), (29, 120, 0.1739, 0.3255), (0, 10, 0.0, 0.2775)],
 )
 def test_a_proportion_has_wilsons_interval(ones: int, n: int, low: float, high: float) -> None:
-    found = proportion_interval([1.0] * ones + [0.0] * (n - ones))
+    found = share_interval([1.0] * ones + [0.0] * (n - ones))
     assert (found.mean, found.low, found.high) == pytest.approx((ones / n, low, high), abs=1e-4)
 
 
 @given(st.lists(st.booleans(), min_size=2, max_size=50))
 def test_the_bounds_of_a_proportion_solve_the_score_equation(values: list[bool]) -> None:
-    found, n = proportion_interval(values), len(values)
+    found, n = share_interval(values), len(values)
     assert 0.0 <= found.low <= found.mean <= found.high <= 1.0
     assert found.low < found.high
     for bound in (found.low, found.high):
@@ -76,21 +75,16 @@ def test_the_bounds_of_a_proportion_solve_the_score_equation(values: list[bool])
 
 
 def test_one_value_has_no_interval() -> None:
-    for found in (proportion_interval([1.0]), mean_interval([0.5]), mean_interval([0.2, 0.4], clusters="aa")):
+    for found in (share_interval([1.0]), mean_interval([0.5]), mean_interval([0.2, 0.4], clusters="aa")):
         assert (found.low, found.high) == (None, None)
     assert mean_interval([0.25, 0.5], clusters="aa").mean == 0.375
 
 
 @pytest.mark.parametrize("values", [[], [math.nan], [1.0, math.inf], [[1.0, 0.0]]])
 def test_no_values_or_missing_ones_are_refused(values) -> None:
-    for statistic in (proportion_interval, mean_interval, lambda v: paired_gain(v, v)):
+    for statistic in (share_interval, mean_interval, lambda v: paired_gain(v, v)):
         with pytest.raises(ValueError, match="leave missing ones out"):
             statistic(values)
-
-
-def test_a_proportion_of_other_values_is_refused() -> None:
-    with pytest.raises(ValueError, match="0 or 1"):
-        proportion_interval([0.5, 1.0])
 
 
 # mean_interval
@@ -103,9 +97,9 @@ def test_a_mean_has_students_interval() -> None:
 
 
 def test_zeros_and_ones_have_wilsons_interval_unless_they_come_in_clusters() -> None:
-    assert mean_interval([1, 1, 0, 1]) == proportion_interval([1, 1, 0, 1])
+    assert mean_interval([1, 1, 0, 1]) == share_interval([1, 1, 0, 1])
     assert mean_interval([1, 1, 1, 1]).low == pytest.approx(0.5101, abs=1e-4)
-    assert mean_interval([1, 1, 0, 1], clusters="abcd") != proportion_interval([1, 1, 0, 1])
+    assert mean_interval([1, 1, 0, 1], clusters="abcd") != share_interval([1, 1, 0, 1])
 
 
 @given(ratings)
@@ -179,8 +173,9 @@ def test_one_cluster_that_holds_nearly_everything_gives_no_interval() -> None:
 
 
 def test_zeros_and_ones_that_stand_for_themselves_have_wilsons_interval() -> None:
-    for values in ([0.0, 0.0, 0.0], [0.0, 1.0, 1.0], [1.0]):
-        assert share_interval(values) == proportion_interval(values)
+    for values in ([0.0, 0.0, 0.0], [0.0, 1.0, 1.0]):
+        assert share_interval(values) == wilson_interval(sum(values) / 3, 3)
+    assert share_interval([1.0]) == Interval(mean=1.0)
     assert share_interval([0.5]) == Interval(mean=0.5)
 
 
@@ -243,8 +238,8 @@ def test_a_share_that_few_of_many_clusters_have_is_no_matter_of_draws() -> None:
 
 
 def test_shares_that_are_all_alike_are_worth_one_problem_a_cluster() -> None:
-    assert share_interval([0.0] * 6, clusters="aabbcc") == proportion_interval([0.0] * 3)
-    assert share_interval([1.0] * 6, clusters="aabbcc") == proportion_interval([1.0] * 3)
+    assert share_interval([0.0] * 6, clusters="aabbcc") == share_interval([0.0] * 3)
+    assert share_interval([1.0] * 6, clusters="aabbcc") == share_interval([1.0] * 3)
     assert share_interval([0.5, 0.25, 0.25, 0.5], clusters="aabb") == Interval(mean=0.375, low=0.375, high=0.375)
     assert share_interval([0.0] * 4, clusters="aaaa") == Interval(mean=0.0)
 
@@ -287,7 +282,7 @@ def test_a_gain_over_few_problems_is_newcombes(before: list[float], data: st.Dat
     def bounds(values: list[float]) -> tuple[float, float, float]:
         p, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(n)
         if error == 0:
-            score = proportion_interval([p] * n) if p in (0.0, 1.0) else Interval(mean=p, low=p, high=p)
+            score = share_interval([p] * n) if p in (0.0, 1.0) else Interval(mean=p, low=p, high=p)
         else:
             tails = float(stats.kurtosis(values, fisher=False)) - 1
             score = wilson_interval(p, p * (1 - p) / error**2, t_quantile(min(n - 1, 2 * n / max(tails, 1e-12))))

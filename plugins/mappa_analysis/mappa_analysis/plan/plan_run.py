@@ -138,8 +138,8 @@ def _problems(composed: ComposedConfig, registry: Registry, machines: Sequence[M
     return problems
 
 
-async def _team(config: RunConfig, registry: Registry) -> tuple[Mapping[str, Role], Mapping[str, int] | None]:
-    """Return the roles of a workflow's agents, and their turns; None if it does not say them."""
+async def _team(config: RunConfig, registry: Registry) -> tuple[Mapping[str, Role], Mapping[str, int]]:
+    """Return the roles of a workflow's agents, and how often each acts at most, where the workflow bounds it."""
     workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
     try:
         return workflow.agents, workflow.max_turns

@@ -40,7 +40,7 @@ def client_of(root: Path) -> TestClient:
 
 
 _numbers = st.sampled_from(
-    ["1e300", "-1e300", "1e18", "9223372036854775808", "-9223372036854775809", "nan", "inf", "1_0", "0x1", "٣", "9" * 5_000]
+    ["1e300", "-1e300", "1e18", "9223372036854775808", "-9223372036854775809", "nan", "inf", "1_0", "0x1", "9" * 5_000]
 ) | st.floats().map(str) | st.integers().map(str)  # fmt: skip
 _texts = st.sampled_from(['"', '"a', "a AND", "NEAR(", "*", "a:b", "full:", "\0", "-", "()", "^"]) | st.text(
     max_size=12

@@ -90,9 +90,8 @@ def _check(model: Any, model_name: str, *, layers: int, window: int) -> int:
         fault = "gives other results when decoded in a ragged batch"
         check_hidden(model, hidden, expected[rows, positions], model_name=model_name, fault=fault)
     stored = [tensor for layer in prefilled.layers for tensor in (layer.keys, layer.values)]
-    return (
-        sum(tensor.numel() * tensor.element_size() for tensor in stored) // prefilled.layers[0].keys[:, 0, :, 0].numel()
-    )
+    slots: int = prefilled.layers[0].keys[:, 0, :, 0].numel()
+    return sum(int(tensor.nbytes) for tensor in stored) // slots
 
 
 def decode_step(model: Any, cache: SlotCache, tokens: Tensor, positions: Tensor, width: int) -> Tensor:
