@@ -54,9 +54,8 @@ class RayNodes:
         port = self.address.partition(":")[2]
         self._start("head", "--head", f"--port={port}", f"--temp-dir={self.folder}", "--include-dashboard=false")
         self._wait_for("head")
-        for worker in WORKERS:
+        for worker in WORKERS:  # two that start at once may take each other's ports
             self.add(worker)
-        for worker in WORKERS:
             self._wait_for(worker)
 
     def add(self, worker: str) -> None:
