@@ -151,6 +151,7 @@ class StubbedServer:
         answer: asyncio.Future[Any] = self._loop.create_future()
         if method == "take_results":
             self._waiting = answer
+            self._loop.call_later(args[0], self._give_up, answer)
             self._hand_over()
             return answer
         if method == "submit":
@@ -169,6 +170,10 @@ class StubbedServer:
         )
         self._results.append(RequestResult(id=request.id, generation=generation))
         self._hand_over()
+
+    def _give_up(self, answer: asyncio.Future[Any]) -> None:
+        if not answer.done():
+            answer.set_result(())
 
     def _hand_over(self) -> None:
         if self._results and self._waiting is not None and not self._waiting.done():
