@@ -15,8 +15,7 @@ from mappa_core.records import MAX_SCORE, Scene, Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Calibration:
-    """Log-odds `weights` (f, k) by stratum, of k labels (some of -1, 0, 1) on the f `features` for `anchor` (m,).
-    `fitted_on` are hashes of the questions whose labels were used."""
+    """Log-odds `weights` (f, k) of `labels` (k,) by stratum, on `features`; `fitted_on` has hashes of questions."""
 
     members: list[dict[str, object]]
     labels: list[int]

@@ -117,23 +117,23 @@ class Ensemble(DelegatingCoach):
         followed = verdicts if combined.score is not None else ()
         verdict = replace(
             combined,
-            reasoning=f"{combined.reasoning} of {_summarize(verdicts)}\n{_reasons(verdicts)}",
+            reasoning=f"{combined.reasoning} of {_said(verdicts)}",
             blame=_majority_blame(followed),
             correction=next((one.correction for one in followed if one.correction is not None), None),
         )
         return _with_members(verdict, verdicts)
 
     def _too_few(self, verdicts: Sequence[Verdict], count: int) -> Verdict:
-        scored = f"{count} of {len(verdicts)} members scored, {self._at_least} must"
         make = Verdict.abstained if all(one.status == "abstained" for one in verdicts) else Verdict.failed
-        return make(f"{scored}: {_summarize(verdicts)}\n{_reasons(verdicts)}")
+        return make(f"{count} of {len(verdicts)} members scored, {self._at_least} must: {_said(verdicts)}")
 
     async def _resolve_dispute(self, scene: Scene, verdicts: Sequence[Verdict], spread: float) -> Verdict:
-        why = f"members are {spread:g} points apart: {_summarize(verdicts)}"
+        why = f"members are {spread:g} points apart:"
         if self._escalate_to is None:
-            return _with_members(Verdict.abstained(f"{why}\n{_reasons(verdicts)}"), verdicts)
+            return _with_members(Verdict.abstained(f"{why} {_said(verdicts)}"), verdicts)
         decided = await self._escalate_to.score(scene)
-        verdict = replace(decided, coach="", reasoning=f"{why}; {self._escalate_to.name} decides\n{decided.reasoning}")
+        why = f"{why} {_summarize(verdicts)}; {self._escalate_to.name} decides"
+        verdict = replace(decided, coach="", reasoning=f"{why}\n{decided.reasoning}")
         return _with_members(verdict, (*verdicts, decided))
 
 
@@ -169,8 +169,8 @@ def _summarize(verdicts: Sequence[Verdict]) -> str:
     return ", ".join(f"{one.coach} {one.status if one.score is None else f'{one.score:g}'}" for one in verdicts)
 
 
-def _reasons(verdicts: Sequence[Verdict]) -> str:
-    return "\n".join(f"{one.coach}: {one.error or one.reasoning}" for one in verdicts)
+def _said(verdicts: Sequence[Verdict]) -> str:
+    return "\n".join((_summarize(verdicts), *(f"{one.coach}: {one.error or one.reasoning}" for one in verdicts)))
 
 
 def _with_members(verdict: Verdict, verdicts: Sequence[Verdict]) -> Verdict:

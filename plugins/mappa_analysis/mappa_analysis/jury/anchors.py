@@ -78,7 +78,7 @@ class Anchors:
     @cached_property
     def said(self) -> Float64:
         """The label (n, m) that each score stands for, NaN where missing: its third of the scale."""
-        return read_labels(self.points)
+        return label_points(self.points)
 
     @property
     def runs(self) -> int:
@@ -104,7 +104,7 @@ def hash_question(task: Task) -> str:
     return sha256(f"{task.stratum}\0{question}".encode()).hexdigest()[:32]
 
 
-def read_labels(points: Float64) -> Float64:
+def label_points(points: Float64) -> Float64:
     """The labels -1, 0 and 1 that points stand for, NaN for NaN: above two thirds right, below one third wrong."""
     third = MAX_SCORE / 3
     return np.where(np.isnan(points), np.nan, 1.0 * (points > 2 * third) - 1.0 * (points < third))

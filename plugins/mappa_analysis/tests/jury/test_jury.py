@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa_analysis.cli.coach import command
-from mappa_analysis.jury.anchors import Anchors, read_labels
+from mappa_analysis.jury.anchors import Anchors, label_points
 from mappa_analysis.jury.fitting import fit_jury, weigh_members
 from mappa_analysis.jury.validation import best_members, runs_needed, validate_jury
 from mappa_core import ConfigError
@@ -50,7 +50,7 @@ def predict(fit, anchors):
 
 def test_points_are_read_by_thirds():
     np.testing.assert_array_equal(
-        read_labels(np.array([0, 3.3, 3.4, 6.6, 6.7, 10, np.nan])), [-1, -1, 0, 0, 1, 1, np.nan]
+        label_points(np.array([0, 3.3, 3.4, 6.6, 6.7, 10, np.nan])), [-1, -1, 0, 0, 1, 1, np.nan]
     )
 
 
