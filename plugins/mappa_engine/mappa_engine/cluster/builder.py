@@ -10,10 +10,9 @@ from typing import Any
 from mappa_core import ConfigError
 from mappa_core.engine import Lora, PolicySpec, TrainSection
 from mappa_engine.adapters import LORA_MATRICES, PEFT_PREFIX, adapter_config
-from mappa_engine.cluster import placement
 from mappa_engine.cluster.actors import RayActors, ReservedBundle
 from mappa_engine.cluster.learners import LearnerConfig, LearnerGroup
-from mappa_engine.cluster.placement import ModelShape, Placement
+from mappa_engine.cluster.placement import GroupPlacement, ModelShape, Placement, PoolPlacement
 from mappa_engine.cluster.samplers.messages import SamplerConfig
 from mappa_engine.cluster.samplers.pool import SamplerPool
 from mappa_engine.cluster.samplers.remote_engine import Deadlines, EngineResources
@@ -78,7 +77,7 @@ class ClusterSetup:
         """Return the fraction of a slot that each of its actors gets."""
         return 1.0 / len(self.placement.loads_on(slot))
 
-    def memory_share(self, pool: placement.PoolPlacement, slot: int) -> float:
+    def memory_share(self, pool: PoolPlacement, slot: int) -> float:
         """Return the share of a GPU's memory that an engine of `pool` takes of it, beyond the CUDA context, which is
         there when vLLM measures what is free; 1 on a CPU."""
         size = self.placement.slots[slot].size
@@ -98,7 +97,7 @@ class EngineBuilder:
         self._ray_actors = ray_actors
         self._slots = slots
 
-    async def open_group(self, placed: placement.GroupPlacement) -> LearnerGroup:
+    async def open_group(self, placed: GroupPlacement) -> LearnerGroup:
         """Start a learner group, and load its policies."""
         setup = self._setup
         assert setup.train is not None  # without training there are no groups
@@ -122,7 +121,7 @@ class EngineBuilder:
 
     def build_pool(
         self,
-        placed: placement.PoolPlacement,
+        placed: PoolPlacement,
         refresh: Callable[[str], Awaitable[object]],
         room: Callable[[], AbstractAsyncContextManager[object]],
     ) -> SamplerPool:
@@ -139,7 +138,7 @@ class EngineBuilder:
             room=room,
         )
 
-    def _engine_resources(self, placed: placement.PoolPlacement, slots: Sequence[int]) -> EngineResources:
+    def _engine_resources(self, placed: PoolPlacement, slots: Sequence[int]) -> EngineResources:
         setup = self._setup
         share = min(setup.slot_fraction(slot) for slot in slots)
         first, *others = (self._slots[slot] for slot in slots)
@@ -151,7 +150,7 @@ class EngineBuilder:
             memory_share=max(setup.memory_share(placed, slot) for slot in slots),
         )
 
-    def _sampler_config(self, placed: placement.PoolPlacement) -> SamplerConfig:
+    def _sampler_config(self, placed: PoolPlacement) -> SamplerConfig:
         setup, options = self._setup, self._setup.options
         reading = setup.readings[placed.model]
         adapters = [one for name in placed.policies if (one := setup.specs[name]).lora is not None]

@@ -1,8 +1,7 @@
-"""Buckets: buffers that carry many tensors from a learner to samplers, each tensor with a checksum."""
+"""Buckets: many tensors that go from a learner to samplers together, each with a checksum."""
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,88 +13,70 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 NamedTensor = tuple[str, Tensor]
+Bytes = NDArray[np.uint8]
 BUCKET_BYTES = 30 << 20
-"""Small enough that the allocator reuses the memory of one bucket for the next (malloc does below 32 MB), which avoids
-repeated page faults; large enough that the overhead per bucket does not matter."""
+"""Small enough that filling, sending and loading overlap; large enough that the overhead per bucket does not matter."""
 FIRST_BYTES = 4 << 20
 """Size of the first bucket: small, so that engines start to load while the next one is filled."""
-_ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bucket:
-    """Whole tensors in loading order: `data` holds their bytes, the other fields their layout."""
+    """Whole tensors in loading order."""
 
     names: tuple[str, ...]
     dtypes: tuple[str, ...]
     """Torch dtype names: float32, bfloat16."""
     shapes: tuple[tuple[int, ...], ...]
-    offsets: tuple[int, ...]
-    """Byte offset of each tensor; multiples of 64."""
-    data: NDArray[np.uint8]
+    data: tuple[Bytes, ...]
+    """Bytes of each tensor. They are those of the learner's own memory where it is the host's: Ray's store copies them,
+    and nothing else does."""
     checksums: tuple[str, ...]
-    """Checksum of each tensor's bytes, dtype and shape when it was copied in."""
+    """Checksum of each tensor's bytes, dtype and shape when it was put in."""
+
+    @property
+    def bytes(self) -> int:
+        """Size of the tensors."""
+        return sum(one.nbytes for one in self.data)
 
 
 def fill_buckets(tensors: Iterable[NamedTensor], bucket_bytes: int = BUCKET_BYTES) -> Iterator[Bucket]:
-    """Copy tensors, in order, into buckets of at most `bucket_bytes`, the first of `FIRST_BYTES`; a larger tensor gets
-    a bucket of its own.
+    """Put tensors, in order, into buckets of at most `bucket_bytes`, the first of `FIRST_BYTES`; a larger tensor gets a
+    bucket of its own.
 
-    Every tensor is copied before the next is requested, so that gathered ones can be freed in between.
+    A tensor must keep its values until the bucket after its own is requested.
     """
-    builder = _BucketBuilder(min(FIRST_BYTES, bucket_bytes))
+    limit, size, held = min(FIRST_BYTES, bucket_bytes), 0, list[NamedTensor]()
     for name, tensor in tensors:
-        size = tensor.numel() * tensor.element_size()
-        if builder.names and builder.end + size > builder.size:
-            yield builder.bucket()
-            builder = _BucketBuilder(bucket_bytes)
-        builder.add(name, tensor, size)
-    if builder.names:
-        yield builder.bucket()
+        own = tensor.numel() * tensor.element_size()
+        if held and size + own > limit:
+            yield _bucket(held)
+            limit, size, held = bucket_bytes, 0, []
+        held.append((name, tensor))
+        size += own
+    if held:
+        yield _bucket(held)
 
 
-class _BucketBuilder:
-    """Collects the tensors of one bucket."""
-
-    def __init__(self, size: int) -> None:
-        self.names: list[str] = []
-        self.end = 0
-        self.size = size
-        self._data = np.empty(0, dtype=np.uint8)
-        self._layout: list[tuple[str, tuple[int, ...], int]] = []
-        self._checksums: list[str] = []
-
-    def add(self, name: str, tensor: Tensor, size: int) -> None:
-        if not self.names:
-            self._data = np.empty(max(self.size, size), dtype=np.uint8)
-        dtype, shape, offset = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), self.end
-        place = torch.from_numpy(self._data[offset : offset + size])
-        place.view(tensor.dtype).view(shape).copy_(tensor.detach())
-        self.names.append(name)
-        self._layout.append((dtype, shape, offset))
-        self._checksums.append(_checksum(self._data[offset : offset + size], dtype, shape))
-        self.end = -(-(offset + size) // _ALIGNMENT) * _ALIGNMENT
-
-    def bucket(self) -> Bucket:
-        dtypes, shapes, offsets = zip(*self._layout, strict=True)
-        return Bucket(
-            names=tuple(self.names),
-            dtypes=dtypes,
-            shapes=shapes,
-            offsets=offsets,
-            data=self._data[: self.end],
-            checksums=tuple(self._checksums),
-        )
+def _bucket(held: Iterable[NamedTensor]) -> Bucket:
+    names, tensors = zip(*held, strict=True)
+    dtypes = tuple(str(one.dtype).removeprefix("torch.") for one in tensors)
+    shapes = tuple(tuple(one.shape) for one in tensors)
+    data = tuple(one.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy() for one in tensors)
+    return Bucket(names=names, dtypes=dtypes, shapes=shapes, data=data, checksums=_checksums(data, dtypes, shapes))
 
 
 def bucket_tensors(bucket: Bucket) -> Iterator[NamedTensor]:
-    """Yield the tensors of a bucket as views of its buffer, for reading only: other processes share it."""
+    """Yield the tensors of a bucket as views of its bytes, for reading only: other processes share them."""
+    for name, dtype, shape, data in zip(bucket.names, bucket.dtypes, bucket.shapes, bucket.data, strict=True):
+        yield name, _view(data).view(getattr(torch, dtype)).view(shape)
+
+
+def _view(data: Bytes) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
         # torch.frombuffer does not accept an empty buffer.
-        whole = torch.frombuffer(bucket.data, dtype=torch.uint8) if bucket.data.size else torch.empty(0).byte()
-    for name, dtype, shape, place in _tensor_slices(bucket):
-        yield name, whole[place].view(getattr(torch, dtype)).view(shape)
+        return torch.frombuffer(data, dtype=torch.uint8) if data.size else torch.empty(0, dtype=torch.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -107,9 +88,7 @@ class ReceivedBucket:
 
     @classmethod
     def of(cls, bucket: Bucket) -> ReceivedBucket:
-        checksums = tuple(
-            _checksum(bucket.data[place], dtype, shape) for _, dtype, shape, place in _tensor_slices(bucket)
-        )
+        checksums = _checksums(bucket.data, bucket.dtypes, bucket.shapes)
         return cls(bucket=bucket, checksums=checksums)
 
 
@@ -133,12 +112,10 @@ class ReceivedTensors:
                     yield one, tensor
 
 
-def _tensor_slices(bucket: Bucket) -> Iterator[tuple[str, str, tuple[int, ...], slice]]:
-    for name, dtype, shape, offset in zip(bucket.names, bucket.dtypes, bucket.shapes, bucket.offsets, strict=True):
-        yield name, dtype, shape, slice(offset, offset + math.prod(shape) * getattr(torch, dtype).itemsize)
-
-
-def _checksum(data: NDArray[np.uint8], dtype: str, shape: tuple[int, ...]) -> str:
-    digest = xxhash.xxh3_128(f"{dtype}{shape}".encode())
-    digest.update(data.data)
-    return digest.hexdigest()
+def _checksums(data: Iterable[Bytes], dtypes: Iterable[str], shapes: Iterable[tuple[int, ...]]) -> tuple[str, ...]:
+    checksums = []
+    for one, dtype, shape in zip(data, dtypes, shapes, strict=True):
+        digest = xxhash.xxh3_128(f"{dtype}{shape}".encode())
+        digest.update(one.data)
+        checksums.append(digest.hexdigest())
+    return tuple(checksums)

@@ -42,7 +42,7 @@ class BucketSender:
         if bucket is not None:
             self._names += bucket.names
             self._checksums += bucket.checksums
-            self._bytes += bucket.data.nbytes
+            self._bytes += bucket.bytes
         return bucket
 
     def sent_record(self) -> SentWeights:
