@@ -143,7 +143,8 @@ class _CrashTester:
         return CrashTest(folder=folder, figures=figures, planted=planted)
 
     def _succeeds(self, one: Trajectory) -> bool:
-        return one.error is None and one.outcome.get(self._workflow.metric, 0.0) > SUCCESS
+        metric = self._workflow.metric
+        return one.error is None and metric in one.outcome and one.outcome[metric] > SUCCESS
 
     def _is_clean(self, one: Trajectory) -> bool:
         """Whether the record of a success holds no fault of its own, as far as it says without any coach."""

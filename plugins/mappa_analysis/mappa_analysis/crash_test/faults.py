@@ -39,7 +39,7 @@ class PlantSite:
         return self.step.completion.text
 
     @property
-    def seen(self) -> str:
+    def prompt(self) -> str:
         """What the agent was last shown."""
         return self.step.messages[-1].content if self.step.messages else ""
 
@@ -101,7 +101,7 @@ def dropped_file(site: PlantSite) -> str | None:
 
 def wrong_choice(site: PlantSite) -> str | None:
     """Another item of the list that the agent was shown."""
-    items = [item.strip() for item in _ITEM.findall(site.seen)]
+    items = [item.strip() for item in _ITEM.findall(site.prompt)]
     others = [item for item in items if item != site.text.strip()]
     return site.random.choice(others) if site.text.strip() in items and others else None
 
@@ -146,7 +146,7 @@ def silent_no_op(site: PlantSite) -> str | None:
 
 def echoed_input(site: PlantSite) -> str | None:
     """The first line of what it was shown, in place of an answer."""
-    lines = [line.strip() for line in site.seen.split("\n") if line.strip()]
+    lines = [line.strip() for line in site.prompt.split("\n") if line.strip()]
     return lines[0] if lines else None
 
 
