@@ -76,7 +76,7 @@ class Anchors:
         return ~np.isnan(self.labels)
 
     @cached_property
-    def said(self) -> Float64:
+    def votes(self) -> Float64:
         """The label (n, m) that each score stands for, NaN where missing: its third of the scale."""
         return label_points(self.points)
 

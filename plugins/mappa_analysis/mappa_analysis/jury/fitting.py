@@ -96,7 +96,7 @@ def weigh_members(anchors: Anchors, rows: Bool) -> Float64:
     A member whose share of right labels is z standard errors (over questions, paired) below the highest one weighs
     exp(-z^2 / 2) of it. A missing verdict is not right.
     """
-    right = (anchors.said[rows] == anchors.labels[rows, None]).astype(np.float64)
+    right = (anchors.votes[rows] == anchors.labels[rows, None]).astype(np.float64)
     best = int(right.mean(axis=0).argmax())
     behind = right[:, [best]] - right
     deficit = behind.mean(axis=0)

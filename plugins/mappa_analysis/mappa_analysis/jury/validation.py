@@ -93,7 +93,7 @@ def learning_curve(anchors: Anchors, *, draws: int, keep: int | None = None) -> 
 
 def best_members(anchors: Anchors, rows: Bool, count: int) -> list[int]:
     """The places of the `count` members with the most right labels among `rows` (n,), in their order."""
-    right = (anchors.said[rows & anchors.labelled] == anchors.labels[rows & anchors.labelled, None]).mean(axis=0)
+    right = (anchors.votes[rows & anchors.labelled] == anchors.labels[rows & anchors.labelled, None]).mean(axis=0)
     return sorted(int(place) for place in np.argsort(-right, kind="stable")[:count])
 
 
@@ -137,7 +137,7 @@ class _FirstErrorShares:
 
 
 def _gain(shares: _StepShares | _FirstErrorShares, said: Float64, anchors: Anchors) -> Gain:
-    members = [shares.right(one) for one in anchors.said.T]
+    members = [shares.right(one) for one in anchors.votes.T]
     alone = [_mean_of_strata(one, shares.stratum) for one in members]
     best = int(np.argmax([float(one(np.ones((1, len(shares.question))))[0]) for one in alone]))
     jury = _mean_of_strata(shares.right(said), shares.stratum)

@@ -71,7 +71,7 @@ def test_a_jury_of_independent_members_beats_the_best_of_them_and_a_copy_adds_no
     assert found.steps.better and found.steps.gain.value > 0.03
     # Three copies of a weak member outvote two better ones in a plain majority, and not in a jury.
     copied = simulate([0.9, 0.8, 0.6], questions=100, copies=(2, 2))
-    majority = np.sign(copied.said.sum(axis=1))
+    majority = np.sign(copied.votes.sum(axis=1))
     assert (majority == copied.labels).mean() < 0.8
     assert validate_jury(copied).steps.jury.value > 0.88
 
@@ -86,14 +86,14 @@ def test_with_few_labels_it_is_not_worse_than_its_best_member(best, others, seed
     anchors = simulate([best, *others], questions=80, seed=seed)
     few = anchors.question < 20
     right = predict(fit_jury(anchors, few), anchors)[~few] == anchors.labels[~few]
-    alone = anchors.said[~few, 0] == anchors.labels[~few]
+    alone = anchors.votes[~few, 0] == anchors.labels[~few]
     assert right.mean() >= alone.mean() - 0.1
 
 
 def test_without_any_disagreement_between_labels_and_member_it_repeats_that_member():
     anchors = simulate([1.0, 0.5], questions=6, steps=2, seed=3)
     new = simulate([1.0, 0.5], questions=100, seed=4)
-    np.testing.assert_array_equal(predict(fit_jury(anchors, everything(anchors)), new), new.said[:, 0])
+    np.testing.assert_array_equal(predict(fit_jury(anchors, everything(anchors)), new), new.votes[:, 0])
 
 
 def test_labels_that_were_left_out_change_nothing():
@@ -143,7 +143,7 @@ def files(tmp_path):
             {**head, "steps": dict(zip(numbers, anchors.labels[rows].astype(int).tolist(), strict=True)), "final": 1}
         )
         for judge in range(3):
-            said = anchors.said[rows, judge].astype(int).tolist()
+            said = anchors.votes[rows, judge].astype(int).tolist()
             verdicts.append({"judge": f"j{judge}", **head, "steps": dict(zip(numbers, said, strict=True)), "final": 1})
     for name, lines in (("labels", labels), ("verdicts", verdicts)):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
