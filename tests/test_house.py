@@ -29,7 +29,8 @@ MAX_CONTRACT_LINES = 1_800
 MAX_FRONT_NAMES = 60
 FAMILIES = ("commands", "data", "engine", "sandbox", "statistics", "transport", "workflow")
 """Modules of core that export beside its front what authors of one kind need, and hold nothing of their own."""
-PUBLIC = {"mappa_core", *(f"mappa_core.{name}" for name in (*FAMILIES, "runs", "safe_json", "safe_walk", "testing"))}
+SAFETY = ("redaction", "safe_json", "safe_walk")
+PUBLIC = {"mappa_core", *(f"mappa_core.{name}" for name in (*FAMILIES, *SAFETY, "runs", "testing"))}
 """What parts and plugins may import of core."""
 FRONTS = [ROOT / "mappa_core/__init__.pyi", *sorted(ROOT.glob("plugins/*/mappa_*/__init__.pyi"))]
 PROJECTS = {

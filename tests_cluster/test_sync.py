@@ -30,7 +30,7 @@ from mappa_engine.cluster.sync.transfer_records import ReceivedWeights
 from mappa_engine.learning.scoring import merge_scores
 from mappa_engine.losses import PPOLoss
 from mappa_engine.model_info import read_model_info, read_weight_names
-from mappa_engine.options import ClusterOptions, PPOOptions
+from mappa_engine.options import PlacedOptions, PPOOptions
 
 from .conftest import WINDOW, write_model
 
@@ -108,7 +108,7 @@ async def open_both(
     task = LearnerConfig(
         specs=specs,
         train=TrainSection(iterations=10, learning_rate=3e-3),
-        options=ClusterOptions(zero=zero, start_s=300, sync_s=120, call_s=300),
+        options=PlacedOptions(zero=zero, start_s=300, sync_s=120, call_s=300),
         dtype=dtype,
         gpu=False,
         seed=0,

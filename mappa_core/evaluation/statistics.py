@@ -32,7 +32,7 @@ def share_interval(values: ArrayLike, clusters: Sequence[Hashable] | None = None
     """Return the mean of shares (n,), each from 0 to 1 and of one problem, and its interval. `clusters` are as in
     `mean_interval`; None: every problem is its own cluster.
 
-    For independent values of 0 and 1 it is Wilson's score interval (Wilson 1927). Otherwise Student's interval, as in `mean_interval`,
+    For independent values of 0 and 1 it is Wilson's interval (Wilson 1927). Otherwise Student's, as in `mean_interval`,
     would be too short towards 0.5 if the mean is near 0 or 1. So:
 
     - fewer than 30 clusters: Wilson's interval for as many values as would have this cluster-robust standard error,

@@ -101,7 +101,7 @@ def read_inspect(documents: Sequence[Document], mapping: LogMapping) -> list[Log
                 task = replace(task, id=str(sample["id"]))
             if mapping.truth is None and isinstance(sample.get("target"), str):
                 task = replace(task, reference=sample["target"] or None)
-            run = f"{sample.get('id')}/{sample.get('epoch', 1)}"
+            run = "/".join(str(sample[key]) for key in ("id", "epoch") if key in sample)
             error = _mapping(sample.get("error")).get("message")
             outcome = {**_inspect_scores(sample), **log.outcome}
             logs.append(replace(log, task=task, outcome=outcome, error=error, run=run))

@@ -155,7 +155,7 @@ def socket_bytes() -> int:
 
 def add_mappings(pid: int, folders: tuple[str, ...], held: HeldResources, max_file_bytes: int) -> None:
     """Add the mappings of a process to `held`: shared memory, and deleted files whose path was in one of `folders`, in
-    full also where one page is mapped. Only root is told their sizes; else each counts as the largest that it may be:
+    full also where one page is mapped. Only root can read their sizes; else each counts as the largest that it may be:
     `max_file_bytes` for a file, MAX_SHARED_BYTES for memory.
 
     Raises:

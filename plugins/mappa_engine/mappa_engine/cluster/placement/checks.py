@@ -74,7 +74,7 @@ def window_cache_mb(inputs: MemoryInputs, pools: Sequence[PolicyUnit]) -> int:
     return max(_cache_mb(inputs, shape, inputs.window(shape)) for shape in shapes)
 
 
-def longest_cache_mb(inputs: MemoryInputs, pools: Sequence[PolicyUnit]) -> int:
+def max_cache_mb(inputs: MemoryInputs, pools: Sequence[PolicyUnit]) -> int:
     """Return the MB of keys and values beyond which an engine has no use for more: all requests at full length."""
     return inputs.options.max_batch * window_cache_mb(inputs, pools)
 

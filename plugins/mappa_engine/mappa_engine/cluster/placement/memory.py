@@ -128,7 +128,7 @@ def _learner(group: GroupPlacement, inputs: MemoryInputs) -> MemoryLoad:
     if inputs.device == "gpu":
         host |= {"references": references, "process": PROCESS_BYTES}
     if inputs.colocated:
-        host["states while agents sample"] = memory_estimate.total_bytes(states) - states.get("gradients", 0)
+        host["states while agents sample"] = sum(size for part, size in states.items() if part != "gradients")
     return MemoryLoad(slot=0, actor=group.name, role="learner", by_phase=by_phase, host=host)
 
 

@@ -87,11 +87,11 @@ class Placement:
     @property
     def host_parts(self) -> Mapping[str, Mapping[str, int]]:
         """The same by node and purpose."""
-        sums: dict[str, dict[str, int]] = {slot.host: {} for slot in self.slots}
+        sums: dict[str, Counter[str]] = {slot.host: Counter() for slot in self.slots}
         for number, slot in enumerate(self.slots):
             parts = sums[slot.host]
             on_cpu = {"learners and samplers": self.peak(number)[0]} if self.device == "cpu" else {}
             for purposes in (on_cpu, *(load.host for load in self.loads_on(number))):
                 for purpose, size in purposes.items():
-                    parts[purpose] = parts.get(purpose, 0) + size
+                    parts[purpose] += size
         return sums

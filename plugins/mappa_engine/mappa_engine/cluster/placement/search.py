@@ -16,7 +16,7 @@ from mappa_engine.cluster.placement.candidates import (
     learner_units,
     sampler_units,
 )
-from mappa_engine.cluster.placement.checks import check_options, check_windows, longest_cache_mb, window_cache_mb
+from mappa_engine.cluster.placement.checks import check_options, check_windows, max_cache_mb, window_cache_mb
 from mappa_engine.cluster.placement.memory import PHASES, MemoryInputs, compute_loads
 from mappa_engine.cluster.placement.placement import Placement
 from mappa_engine.cluster.placement.resources import Resources
@@ -159,7 +159,7 @@ def _fill_cache(placement: Placement, layout: CandidateLayout, work: Workload, o
             if caches and slot.usable is not None:
                 left.append((slot.usable - placement.bytes_at(number, phase)) // caches)
     held = placement.options.kv_cache_mb
-    useful = max(held, longest_cache_mb(work.inputs(placement.options), work.samplers))
+    useful = max(held, max_cache_mb(work.inputs(placement.options), work.samplers))
     return _place(layout, work, replace(placement.options, kv_cache_mb=min(useful, held + (min(left) >> 20))))
 
 
