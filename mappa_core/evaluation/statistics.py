@@ -20,11 +20,9 @@ from mappa_core.store.summary import Interval
 
 CONFIDENCE_LEVEL = 0.95  # Of all intervals.
 Z = NormalDist().inv_cdf((1 + CONFIDENCE_LEVEL) / 2)
-TINY = 1e-9
-"""Smaller values are rounding errors."""
+TINY = 1e-9  # Smaller values are rounding errors.
 BOOTSTRAP_CLUSTERS = range(30, 3001)
-"""Numbers of clusters for which the interval of a share is bootstrapped: fewer are too few to draw from, with more the
-mean is practically normal."""
+"""Numbers of clusters for which the interval of a share is bootstrapped; of more, the mean is practically normal."""
 BOOTSTRAP_DRAWS = 1000
 
 
@@ -41,8 +39,7 @@ def share_interval(values: ArrayLike, clusters: Sequence[Hashable] | None = None
       for the quantiles q of `(mean* - mean) / se*` over draws of clusters. If a quantile falls among draws without any
       variation, too few clusters differ from the others, and it is Wilson's as above.
 
-    If all values are 0, or all are 1, no standard error can be estimated. It is then Wilson's interval for as many
-    problems as there are effective clusters.
+    If all values are 0, or all are 1, it is Wilson's interval for as many problems as there are effective clusters.
     """
     shares = _finite_values(values)
     if clusters is None and _binary(shares):
@@ -107,8 +104,7 @@ def gain_half_widths(
     upper distance of that of `before`; above vice versa (Newcombe 1998, method 10; Zou and Donner 2008). The two
     intervals are Wilson's, as in `share_interval` for few clusters. r is the cluster-robust correlation of the two
     means, 0 for two clusters, which cannot estimate it; Student's t has the degrees of freedom of `_error_freedom`.
-    Student's interval of the differences is as wide in the middle, and far too short if one of the two is near 0 or 1,
-    at 64 problems as at 8.
+    Student's interval of the differences is as wide in the middle, and far too short near 0 and 1.
     """
     error, count = cluster_robust_error(after - before, cluster_ids), int(cluster_ids.max()) + 1
     then_low, then_high = _few_cluster_bounds(before, cluster_ids, alpha, _error_freedom(before, cluster_ids))

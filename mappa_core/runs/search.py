@@ -187,14 +187,15 @@ def load_choices(database: Database) -> FilterChoices:
 
 def load_facets(database: Database, number: int) -> TrajectoryFacets:
     """Load the facets of one trajectory."""
-    facets: dict[str, list[Any]] = {}
-    for name, value in database.rows("SELECT name, value FROM facets WHERE trajectory = ?", number):
-        facets.setdefault(name, []).append(value)
-    scored = {name.removeprefix("score/"): values for name, values in facets.items() if name.startswith("score/")}
-    return TrajectoryFacets(
-        scores={agent: (min(values), max(values)) for agent, values in scored.items()},
-        blamed=tuple(facets.get("blame", ())),
-        breaches=tuple(facets.get("breach", ())),
-        unjudged=tuple(facets.get("verdict", ())),
-        disagreement=max(facets["disagreement"]) if "disagreement" in facets else None,
-    )
+    with database.damage_reported():
+        facets: dict[str, list[Any]] = {}
+        for name, value in database.rows("SELECT name, value FROM facets WHERE trajectory = ?", number):
+            facets.setdefault(name, []).append(value)
+        scored = {name.removeprefix("score/"): values for name, values in facets.items() if name.startswith("score/")}
+        return TrajectoryFacets(
+            scores={agent: (min(values), max(values)) for agent, values in scored.items()},
+            blamed=tuple(facets.get("blame", ())),
+            breaches=tuple(facets.get("breach", ())),
+            unjudged=tuple(facets.get("verdict", ())),
+            disagreement=max(facets["disagreement"]) if "disagreement" in facets else None,
+        )

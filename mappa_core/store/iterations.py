@@ -47,8 +47,9 @@ def load_latest_iteration(database: Database) -> IterationReport | None:
 
 def _decode(database: Database, text: str) -> IterationReport:
     """Decode a report; fast path for text without escapes (see `codec`)."""
-    plain = '"@' not in text
-    return msgspec.json.decode(text, type=IterationReport) if plain else database.unpack(IterationReport, text)
+    with database.damage_reported():
+        plain = '"@' not in text
+        return msgspec.json.decode(text, type=IterationReport) if plain else database.unpack(IterationReport, text)
 
 
 def upgrade_database(database: Database) -> None:

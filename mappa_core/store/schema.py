@@ -174,8 +174,14 @@ class Database:
 
     def unpack(self, kind: type[T], text: str) -> T:
         """Decode a record. Raises RunError if it is damaged, or one of its blobs is missing."""
-        try:
+        with self.damage_reported():
             return unpack(kind, text, self._blob)
+
+    @contextmanager
+    def damage_reported(self) -> Iterator[None]:
+        """Raise RunError where the values of a damaged database make the code inside fail."""
+        try:
+            yield
         except (ValueError, TypeError, AttributeError, RecursionError) as error:  # msgspec's errors are ValueErrors
             raise RunError(f"{self.path}: it is damaged: {error}") from error
 

@@ -145,7 +145,7 @@ def check_requests(theatre_type, folder, generated: list[bytes]) -> None:
     assert {status for status, _ in answers} <= {200, 400, 404, 413}
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(_bodies, min_size=5, max_size=15))
 def test_no_request_is_a_fault_of_the_server(theatre_type, tmp_path, generated):
     check_requests(theatre_type, tmp_path, generated)

@@ -68,7 +68,7 @@ async def play(count: int, hostile_every: int, scratch: Path, tmp_path: Path) ->
         await batch(range(first, min(first + 200, count)))
     gc.collect()
     after = len(os.listdir("/proc/self/fd")), resident(os.getpid()), resident(fork_server)  # noqa: PTH208
-    assert after[0] == before[0]
+    assert after[0] <= before[0]
     assert after[1] - before[1] < 32 << 20 and after[2] - before[2] < 4 << 20
     assert processes.descendants_of(fork_server) == []
     assert [path for folder in scratch.iterdir() for path in folder.iterdir()] == []

@@ -169,7 +169,7 @@ def test_a_trajectory_that_never_ended_has_no_label(copy, told):
         (["--coach", "strict", "--run", "a", "--file", "b"], "name what is labelled"),
         (["--coach", "strict", "--run", "nowhere"], "nowhere is not a run folder"),
         (["--coach", "strict", "--file", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
-        (["--run", "nowhere"], "name who is to be certified: --coach OFFER, or --judges FILE"),
+        (["--run", "nowhere"], "name who is to be certified: --coach OFFER, --judges FILE of verdicts, or --jury FILE"),
         (["--coach", "strict", "--run", "nowhere", "--repeats", "0"], "Invalid value for '--repeats'"),
     ],
 )

@@ -58,7 +58,7 @@ def check_addresses(small: Path, page: str, parameters: dict[str, str]) -> None:
     assert answer.status_code in (200, 400, 404), answer.text
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(page=st.sampled_from(PAGES), parameters=_parameters)
 def test_no_address_is_a_fault_of_the_server(small, page, parameters):
     check_addresses(small, page, parameters)
@@ -128,7 +128,7 @@ def check_damaged(small: Path, folder: Path, identity: str, capsys: pytest.Captu
 _files = st.sampled_from(["run.db", "run.db", "run.db", "summary.json", "config.yaml"])
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(damages=st.lists(st.tuples(_files, _damages), min_size=1, max_size=2))
 def test_a_damaged_run_is_an_error_of_the_input(small, identity, tmp_path, capsys, damages):
     check_damaged(small, tmp_path / "damaged", identity, capsys, *damages)

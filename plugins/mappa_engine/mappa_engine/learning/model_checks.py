@@ -11,8 +11,9 @@ from mappa_core.engine import ModelError
 from mappa_engine.learning.batching import BatchLayout
 from mappa_engine.learning.output_head import OutputHead
 
-TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5}
-"""Largest rounding difference between two computations of a log-probability, in nats; real errors are far larger."""
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 2.0}
+"""Largest rounding difference between two computations of a log-probability, in nats; real errors are far larger. A
+small trained model was seen to round by 1.2 in bfloat16."""
 
 
 @torch.no_grad()
