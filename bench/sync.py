@@ -123,7 +123,8 @@ def write_model(folder: Path, row: Row) -> tuple[str, int]:
     model = Qwen3ForCausalLM(config).to(getattr(torch, row.dtype))
     model.save_pretrained(folder)
     words = Tokenizer(models.WordLevel({"a": 0, "</s>": 1}, unk_token="a"))
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>").save_pretrained(folder)
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}</s>"
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>", chat_template=template).save_pretrained(folder)
     return str(folder), model.num_parameters()
 
 
