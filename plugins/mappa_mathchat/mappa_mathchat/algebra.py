@@ -1,9 +1,9 @@
 r"""A program that compares pairs of LaTeX expressions in its own process.
 
-Run as a script: `algebra.py SECONDS BYTES`. It reads one JSON pair `[answer, reference]` a line and replies with
-`equal`, `different` or `undecided SIGNAL`. Every pair is compared in a fork with a CPU and memory limit, so an
-expression that hangs or grows without bound leaves one pair undecided and ends neither this process nor its parent.
-The limit is CPU time: the load of the machine changes no result.
+Run as a script: `algebra.py BYTES`. It reads one JSON list `[answer, reference, seconds]` a line and replies with
+`equal`, `different` or `undecided`, and the CPU time that was used, in seconds. Every pair is compared in a fork with a
+CPU and memory limit, so an expression that hangs or grows without bound leaves one pair undecided and ends neither this
+process nor its parent. The limit is CPU time: the load of the machine changes no result.
 """
 
 from __future__ import annotations
@@ -47,15 +47,14 @@ def equal_by_algebra(answer: str, reference: str) -> bool:
         return False
 
 
-def _compare_and_exit(line: bytes, seconds: float) -> None:
+def _compare_and_exit(answer: str, reference: str, seconds: float) -> None:
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, seconds * WALL_FACTOR)
-    answer, reference = json.loads(line)
     os._exit(0 if equal_by_algebra(answer, reference) else 1)
 
 
-def serve_comparisons(seconds: float, memory_bytes: int) -> None:
-    """Compare pairs from standard input until it closes. `seconds` of CPU and `memory_bytes` limit each comparison."""
+def serve_comparisons(memory_bytes: int) -> None:
+    """Compare pairs from standard input until it closes. `memory_bytes` limit each comparison."""
     logging.disable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C; when it ends, standard input closes
     if sys.platform == "linux":
@@ -69,18 +68,14 @@ def serve_comparisons(seconds: float, memory_bytes: int) -> None:
     os.dup2(silence, 1)
     os.dup2(silence, 2)
     for line in sys.stdin.buffer:
+        answer, reference, seconds = json.loads(line)
         fork = os.fork()
         if fork == 0:
-            _compare_and_exit(line, seconds)
-        code = os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1])
-        match code:
-            case 0:
-                replies.write("equal\n")
-            case 1:
-                replies.write("different\n")
-            case _:
-                replies.write(f"undecided {code}\n")
+            _compare_and_exit(answer, reference, seconds)
+        _, status, usage = os.wait4(fork, 0)
+        decision = {0: "equal", 1: "different"}.get(os.waitstatus_to_exitcode(status), "undecided")
+        replies.write(f"{decision} {usage.ru_utime + usage.ru_stime}\n")
 
 
 if __name__ == "__main__":
-    serve_comparisons(float(sys.argv[1]), int(sys.argv[2]))
+    serve_comparisons(int(sys.argv[1]))

@@ -24,6 +24,7 @@ _SPELLINGS = tuple(
         (r"\\(?:mathbf|boldsymbol|bm|mathit)\{([^{}]*)\}", r"\1"),
         (r"\\(?:mathrm|textrm|textbf|textit|mbox|operatorname|mathsf)\{", r"\\text{"),
         (r"\\text\{\s*(-?[\d.,/]+)\s*\}", r"\1"),
+        (r"\\text\{\s*(-?[\d.,/]+)\s+([A-Za-z ]+)\}", r"\1\\text{ \2}"),
         (r"\\text\{,?\s*and\s*\}|,? and ", ","),
         (r"\^\{\\circ\}|\\degree", r"^\\circ"),
         (r"\\(?:leq|leqslant)(?![A-Za-z])", r"\\le"),

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mappa_mathchat.algebra_workers import AlgebraWorker, AnswerBudget
 from mappa_mathchat.equality import answers_equal
-from mappa_mathchat.grader import AlgebraWorker
 from mappa_mathchat.latex import normalize_spelling, parse_number, split_unit, to_expression
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
@@ -37,6 +37,7 @@ RIGHT = [
     # units
     (r"60 \text{ cm}", "60"), (r"60\text{ cm}^2", "60"), (r"60\,\mathrm{cm}", "60"), ("60 cm", "60"),
     ("60 cm^2", "60"),
+    (r"\text{60 degrees}", "60"), (r"\text{60 cm}", r"60\text{ cm}"), (r"\text{2.5 hours}", "2.5"),
     ("60", r"60\text{ cm}"), (r"5\text{ m}", r"5\text{m}"), (r"60\text{ miles}/\text{hour}", "60"), (r"\$60", "60"),
     ("$60", "60"), (r"18.90\text{ dollars}", r"\$18.90"), (r"60\text{ apples}", "60"), (r"50\%", "50"),
     ("50%", "0.5"),
@@ -99,6 +100,8 @@ WRONG = [
     # words and nonsense
     ("Evelyn", "Carla"), ("sixty", "60"), ("A", "a"), ("", "60"), (" ", "60"), (r"\text{}", "60"), ("()", "60"),
     (r"\frac{}{}", "60"),
+    (r"\text{60 degrees}", "61"), (r"\text{60 cm}", r"60\text{ m}"), (r"\text{60 or so}", "60"),
+    (r"\text{6 dozen}", "6"),
     ("{60", "60"), ("60}", "60"), ("(60", "60"), (r"\frac{60}", "60"), (r"\sqrt{", "60"), ("\\", "60"), ("$", "60"),
     ("^", "60"),
 ]  # fmt: skip
@@ -107,7 +110,7 @@ WRONG = [
 @pytest.fixture(scope="module")
 def algebra():
     worker = AlgebraWorker()
-    yield worker.equal
+    yield lambda answer, reference: AnswerBudget(worker, 5.0).equal(answer, reference)
     worker.close()
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from mappa_core.errors import ToolError
+from mappa_mathchat.algebra_workers import WORKERS, AlgebraPool, AlgebraWorker, AnswerBudget
 from mappa_mathchat.extract_answer import extract_final_answer, strip_thinking
-from mappa_mathchat.grader import AlgebraWorker, Grader, is_correct
+from mappa_mathchat.grader import Grader, is_correct
 
 HANGING = [
     "9^{9^{9^{9}}}",
@@ -80,32 +81,85 @@ async def test_the_grader_and_the_plain_function_agree(text, reference, right):
     await grader.close()
 
 
+@pytest.fixture(scope="module")
+def worker():
+    worker = AlgebraWorker()
+    yield worker
+    worker.close()
+
+
+def equal(worker, answer, reference, seconds=0.5):
+    return AnswerBudget(worker, seconds).equal(answer, reference)
+
+
 @pytest.mark.parametrize("expression", HANGING)
-def test_an_expression_that_hangs_is_wrong_and_the_next_one_is_graded(expression, quick):
+def test_an_expression_that_hangs_is_wrong_and_the_next_one_is_graded(expression, worker):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert not quick.equal(expression, "60")
-    assert quick.equal(r"\sqrt{3600}", "60")
+    assert not equal(worker, expression, "60", seconds=0.2)
+    assert equal(worker, r"\sqrt{3600}", "60")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB, of this process alone
 
 
-@pytest.fixture(scope="module")
-def quick():
-    worker = AlgebraWorker(seconds=0.5)
-    yield worker
-    worker.close()
+class Counting:
+    """An algebra process that needs a second for everything."""
+
+    def __init__(self):
+        self.granted = []
+
+    def compare(self, answer, reference, seconds):
+        self.granted.append(seconds)
+        return ("different", 1.0) if seconds >= 1.0 else ("undecided", seconds)
+
+
+def test_all_comparisons_of_an_answer_share_one_budget():
+    worker = Counting()
+    budget = AnswerBudget(worker, 2.5)
+    assert not any(budget.equal(rf"\sqrt{{{n}}}", "60") for n in range(32))
+    assert worker.granted == [2.5, 1.5, 0.5]
+
+
+def test_a_set_of_hanging_parts_costs_what_one_of_them_costs(worker):
+    parts = ",".join(f"{9999900 + n}!" for n in range(32))
+    roots = ",".join(rf"\sqrt{{{n}}}" for n in range(2, 34))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    pool = AlgebraPool(seconds=0.3)
+    assert not pool.answers_equal(rf"\{{{parts}\}}", rf"\{{{roots}\}}")
+    pool.close()  # waits for the process, whose children count as its own
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    started = 8.0  # what starting a process may cost; 32 parts cost 9.6
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < started
+
+
+def test_an_answer_that_was_graded_is_not_graded_again():
+    pool = AlgebraPool()
+    assert pool.answers_equal(r"\sqrt{3600}", "60")
+    pool.close()
+    assert pool.answers_equal(r"\sqrt{3600}", "60")
+    with pytest.raises(ToolError, match="closed"):
+        pool.answers_equal(r"\sqrt{3601}", "60")
+
+
+async def test_hanging_answers_hold_up_no_other():
+    grader = Grader(seconds=30)
+    bombs = [asyncio.create_task(grader.are_equal(f"{99999990 + n}!", "60")) for n in range(WORKERS - 1)]
+    await asyncio.sleep(0)
+    assert await grader.are_equal(r"\sqrt{3600}", "60")
+    assert not any(bomb.done() for bomb in bombs)
+    await grader.close()
+    assert all(isinstance(one, ToolError) for one in await asyncio.gather(*bombs, return_exceptions=True))
 
 
 @pytest.mark.parametrize(
     "nonsense", ["(" * 5000, "{" * 3000 + "}" * 3000, "x^" * 900 + "2", r"\frac{" * 800, "\x00", "😀"]
 )
-def test_nonsense_that_reaches_algebra_is_wrong(nonsense, quick):
-    assert not quick.equal(nonsense, "60")
+def test_nonsense_that_reaches_algebra_is_wrong(nonsense, worker):
+    assert not equal(worker, nonsense, "60")
 
 
-def test_a_lost_process_is_started_again(quick):
-    assert quick.equal("2^{3}", "8")
-    os.kill(quick._process.pid, signal.SIGKILL)
-    assert quick.equal("2^{3}", "8")
+def test_a_lost_process_is_started_again(worker):
+    assert equal(worker, "2^{3}", "8")
+    os.kill(worker._process.pid, signal.SIGKILL)
+    assert equal(worker, "2^{3}", "8")
 
 
 async def test_many_callers_share_one_grader_and_plain_answers_do_not_wait_for_a_hanging_one():
@@ -121,20 +175,24 @@ async def test_many_callers_share_one_grader_and_plain_answers_do_not_wait_for_a
     await grader.close()
 
 
+def processes(grader):
+    return [worker._process for worker in grader._pool._workers if worker._process is not None]
+
+
 async def test_plain_answers_start_no_process():
     grader = Grader()
     for text in (r"\boxed{60}", r"\boxed{\frac12}", r"\boxed{the answer}", "nothing", r"\boxed{1 or 60}"):
         await grader.is_correct(text, "60")
-    assert grader._worker._process is None
+    assert not processes(grader)
     await grader.close()
 
 
 async def test_closing_ends_the_process_and_a_caller_that_waits():
     grader = Grader(seconds=30)
     waiting = asyncio.create_task(grader.is_correct(r"\boxed{9^{9^{9^{9}}}}", "60"))
-    while grader._worker._process is None:
+    while not processes(grader):
         await asyncio.sleep(0.01)
-    process = grader._worker._process
+    (process,) = processes(grader)
     await grader.close()
     with pytest.raises(ToolError, match="closed"):
         await waiting
@@ -142,18 +200,18 @@ async def test_closing_ends_the_process_and_a_caller_that_waits():
 
 
 def test_a_process_that_does_not_start_is_an_error_and_no_verdict(monkeypatch, tmp_path):
-    monkeypatch.setattr("mappa_mathchat.grader._PROGRAM", tmp_path / "missing.py")
+    monkeypatch.setattr("mappa_mathchat.algebra_workers._PROGRAM", tmp_path / "missing.py")
     worker = AlgebraWorker()
     with pytest.raises(ToolError, match="did not start"):
-        worker.equal("1+1", "2")
+        worker.compare("1+1", "2", 1.0)
     worker.close()
 
 
-def test_the_worker_sees_no_secret_of_the_environment(monkeypatch, quick):
+def test_the_worker_sees_no_secret_of_the_environment(monkeypatch, worker):
     monkeypatch.setenv("SOME_API_KEY", "canary")
-    quick._stop()
-    assert quick.equal("2^{3}", "8")
-    assert b"canary" not in Path(f"/proc/{quick._process.pid}/environ").read_bytes()
+    worker._stop()
+    assert equal(worker, "2^{3}", "8")
+    assert b"canary" not in Path(f"/proc/{worker._process.pid}/environ").read_bytes()
 
 
 def test_grading_imports_no_algebra_into_this_process():
@@ -167,8 +225,8 @@ def test_grading_imports_no_algebra_into_this_process():
 
 def test_a_worker_whose_parent_was_killed_ends():
     code = (
-        "import os, signal; from mappa_mathchat.grader import AlgebraWorker\n"
-        "worker = AlgebraWorker(); worker.equal('2^{3}', '8'); print(worker._process.pid, flush=True)\n"
+        "import os, signal; from mappa_mathchat.algebra_workers import AlgebraWorker\n"
+        "worker = AlgebraWorker(); worker.compare('2^{3}', '8', 1.0); print(worker._process.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     pid = int(subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=False).stdout)
