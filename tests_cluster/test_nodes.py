@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
-from mappa_core.runs import RunReader
+from mappa_core.runs import RunReader, TrajectoryRow
 
 from .test_training import ONE_POLICY, SMALL, assert_equal_to_the_bit, every_prompt_once
 
@@ -124,24 +124,31 @@ def train(nodes: RayNodes, root: Path, name: str, *settings: str) -> Path:
     return root / name
 
 
-class NodeKiller(threading.Thread):
-    """Kills a node with an actor on it `times` times, each at a random moment after an engine opened; the node comes
-    back once the run has noticed."""
+def training_rows(folder: Path) -> list[TrajectoryRow]:
+    with RunReader(folder) as reader:
+        return [row for row in reader.trajectories if row.split == "train"]
 
-    def __init__(self, nodes: RayNodes, folder: Path, times: int, *, within: float, seed: int) -> None:
+
+class NodeKiller(threading.Thread):
+    """Kills a node with an actor on it `times` times, each soon after the run has recorded a random number of steps, of
+    `steps` at most; the node comes back once the run has noticed. Counted in steps, so that no kill comes after the end
+    of a run on a fast machine."""
+
+    def __init__(self, nodes: RayNodes, folder: Path, times: int, *, steps: int, seed: int) -> None:
         super().__init__(daemon=True)
         self.moments: list[str] = []
-        self._nodes, self._folder, self._times, self._within = nodes, folder, times, within
+        self._nodes, self._folder, self._times = nodes, folder, times
         self._random = np.random.default_rng(seed)
+        self._thresholds = sorted(self._random.integers(0, steps, size=times).tolist())
         self._over = threading.Event()
 
     def run(self) -> None:
         seen = 0
         while len(self.moments) < self._times and not self._over.wait(0.2):
             opened = self._events("processes")
-            if len(opened) == seen:
+            if len(opened) == seen or self._steps() < self._thresholds[len(self.moments)]:
                 continue
-            self._over.wait(float(self._random.uniform(0.0, self._within)))
+            self._over.wait(float(self._random.uniform(0.0, 2.0)))
             hosts = {self._nodes.host_of(one["pid"]): one["role"] for one in opened[-1].body["processes"]}
             victims = sorted(set(hosts) & set(WORKERS))
             if not victims:
@@ -167,12 +174,18 @@ class NodeKiller(threading.Thread):
             return reader.events(kind)
 
     def _steps(self) -> int:
-        with RunReader(self._folder) as reader:
-            return sum(row.steps for row in reader.trajectories)
+        return sum(row.steps for row in training_rows(self._folder))
+
+
+def steps_before_last(folder: Path) -> int:
+    """Steps that a run recorded before its last iteration."""
+    rows = training_rows(folder)
+    last = max(row.iteration for row in rows)
+    return sum(row.steps for row in rows if row.iteration < last)
 
 
 def check_killed(nodes: RayNodes, undisturbed: Path, root: Path, *, iterations: int, kills: int, seed: int) -> None:
-    killer = NodeKiller(nodes, root / "killed", kills, within=15.0, seed=seed)
+    killer = NodeKiller(nodes, root / "killed", kills, steps=steps_before_last(undisturbed), seed=seed)
     killer.start()
     settings = (f"train.iterations={iterations}", f"train.max_restarts={2 * kills}")
     try:
