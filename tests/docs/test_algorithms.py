@@ -10,11 +10,12 @@ from mappa_core.config.compose import compose
 from mappa_core.config.schema import HealthSection, TrainSection
 from mappa_core.config.yaml_io import parse_yaml
 from mappa_core.plugins import load_plugins
-from mappa_engine.options import CISPOOptions, GSPOOptions, PPOOptions
+from mappa_engine.options import CISPOOptions, GSPOOptions, PPOOptions, SAPOOptions, VESPOOptions
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "algorithms.md").read_text()
 CONFORMANCE = ROOT / "plugins/mappa_analysis/tests/conformance"
+LOSSES = (PPOOptions, GSPOOptions, CISPOOptions, SAPOOptions, VESPOOptions)
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -60,5 +61,6 @@ def test_the_sample_that_proves_an_estimator_is_one_that_is_run():
 def test_the_settings_named_are_there():
     named = set(re.findall(r"`train\.(\w+)", PAGE))
     assert named <= {one.name for one in fields(TrainSection)}
-    options = {one.name for loss in (PPOOptions, GSPOOptions, CISPOOptions) for one in fields(loss)}
-    assert options - {"kl", "kl_coef"} == set(re.findall(r"`((?:clip|ratio)_(?:low|high)|dual_clip)`", PAGE))
+    options = {one.name for loss in LOSSES for one in fields(loss)}
+    named = re.findall(r"`((?:clip|ratio)_(?:low|high)|dual_clip|[a-z]+_(?:posi|nega)tive)`", PAGE)
+    assert options - {"kl", "kl_coef"} == set(named)

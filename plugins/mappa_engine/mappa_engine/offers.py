@@ -6,7 +6,15 @@ from collections.abc import Iterable
 
 from mappa_core import CheckArea, Offer, hookimpl
 from mappa_core.engine import Engine, Loss
-from mappa_engine.options import CISPOOptions, ClusterOptions, GSPOOptions, LocalOptions, PPOOptions
+from mappa_engine.options import (
+    CISPOOptions,
+    ClusterOptions,
+    GSPOOptions,
+    LocalOptions,
+    PPOOptions,
+    SAPOOptions,
+    VESPOOptions,
+)
 
 
 @hookimpl
@@ -31,6 +39,8 @@ def mappa_losses() -> Iterable[Offer[Loss]]:
     yield Offer("ppo", _build_ppo, PPOOptions)
     yield Offer("gspo", _build_gspo, GSPOOptions)
     yield Offer("cispo", _build_cispo, CISPOOptions)
+    yield Offer("sapo", _build_sapo, SAPOOptions)
+    yield Offer("vespo", _build_vespo, VESPOOptions)
 
 
 def _build_local(options: LocalOptions) -> Engine:
@@ -61,3 +71,15 @@ def _build_cispo(options: CISPOOptions) -> Loss:
     from mappa_engine.losses import CISPOLoss
 
     return CISPOLoss(options)
+
+
+def _build_sapo(options: SAPOOptions) -> Loss:
+    from mappa_engine.losses import SAPOLoss
+
+    return SAPOLoss(options)
+
+
+def _build_vespo(options: VESPOOptions) -> Loss:
+    from mappa_engine.losses import VESPOLoss
+
+    return VESPOLoss(options)

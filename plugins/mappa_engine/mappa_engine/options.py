@@ -113,8 +113,9 @@ class PPOOptions:
     dual_clip: float | None = None
     """Ratio beyond which a token of negative advantage weighs no more; above 1 + clip_high. None: no such bound."""
     kl: str = "none"
-    """none | k1 | k2 | k3: estimate of the divergence from the reference that is added to the loss. In a loss k2 has
-    the gradient of that divergence, k3 that of the reverse one, k1 none."""
+    """none | k1 | k2 | k3 | k3_corrected: estimate of the divergence from the reference that is added to the loss. In a
+    loss k2 has the gradient of that divergence, k3 that of the reverse one, k1 none; k3_corrected has that of k2 at
+    every step of an iteration."""
     kl_coef: float = 0.0
     """Weight of that estimate."""
 
@@ -128,7 +129,7 @@ class GSPOOptions:
     clip_high: float = 4e-4
     """It is clipped above at 1 + clip_high."""
     kl: str = "none"
-    """none | k1 | k2 | k3: as in `ppo`."""
+    """none | k1 | k2 | k3 | k3_corrected: as in `ppo`."""
     kl_coef: float = 0.0
     """Weight of that estimate."""
 
@@ -142,6 +143,38 @@ class CISPOOptions:
     ratio_high: float = 5.0
     """The largest weight of a token."""
     kl: str = "none"
-    """none | k1 | k2 | k3: as in `ppo`."""
+    """none | k1 | k2 | k3 | k3_corrected: as in `ppo`."""
+    kl_coef: float = 0.0
+    """Weight of that estimate."""
+
+
+@dataclass
+class SAPOOptions:
+    """The loss `sapo`."""
+
+    tau_positive: float = 1.0
+    """Temperature of the gate where the advantage is above 0: the higher, the sooner a ratio far from 1 weighs less."""
+    tau_negative: float = 1.05
+    """The same for other tokens."""
+    kl: str = "none"
+    """none | k1 | k2 | k3 | k3_corrected: as in `ppo`."""
+    kl_coef: float = 0.0
+    """Weight of that estimate."""
+
+
+@dataclass
+class VESPOOptions:
+    """The loss `vespo`."""
+
+    k_positive: float = 2.0
+    """Exponent of an action's ratio where its advantage is at least 0."""
+    lambda_positive: float = 3.0
+    """Decay of the weight with the ratio there."""
+    k_negative: float = 3.0
+    """Exponent where the advantage is below 0."""
+    lambda_negative: float = 2.0
+    """Decay there."""
+    kl: str = "none"
+    """none | k1 | k2 | k3 | k3_corrected: as in `ppo`."""
     kl_coef: float = 0.0
     """Weight of that estimate."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mappa_core.testing import EngineContract
 from mappa_engine.local import LocalEngine
-from mappa_engine.losses import CISPOLoss, GSPOLoss, PPOLoss
-from mappa_engine.options import CISPOOptions, GSPOOptions, LocalOptions, PPOOptions
+from mappa_engine.losses import CISPOLoss, GSPOLoss, PPOLoss, SAPOLoss, VESPOLoss
+from mappa_engine.options import CISPOOptions, GSPOOptions, LocalOptions, PPOOptions, SAPOOptions, VESPOOptions
 from mappa_engine.testing import LossContract
 
 
@@ -39,3 +39,13 @@ class TestGSPO(LossContract):
 class TestCISPO(LossContract):
     def loss(self):
         return CISPOLoss(CISPOOptions())
+
+
+class TestSAPO(LossContract):
+    def loss(self):
+        return SAPOLoss(SAPOOptions())
+
+
+class TestVESPO(LossContract):
+    def loss(self):
+        return VESPOLoss(VESPOOptions())

@@ -12,6 +12,7 @@ import torch
 from mappa_analysis.conformance import Action, Decision, DecisionProcess, gradient_of, policy_gradient, possible_batches
 from mappa_analysis.conformance.standard_processes import MISSING, SHARED, VARIABLE_TURNS
 from mappa_core.config.schema import CorrectionSection, TrainSection
+from mappa_core.credit.build_experience import select_rows
 from mappa_core.experience import Advantages
 from mappa_core.plugins import load_plugins
 from mappa_engine.learning.batching import BatchLayout
@@ -19,7 +20,7 @@ from mappa_engine.learning.logprob_model import Predictions
 from mappa_engine.learning.update import PolicyUpdate
 
 REGISTRY = load_plugins(only=("engine", "sandbox"))
-LOSSES = ("ppo", "gspo", "cispo")
+LOSSES = ("ppo", "gspo", "cispo", "sapo", "vespo")
 TRAIN = TrainSection(iterations=10, learning_rate=0.1)
 # Ranks, and layouts with room for one sequence, a few, or all.
 SPREADS = [
@@ -177,7 +178,12 @@ def test_an_estimator_and_a_loss_together_give_the_policy_gradient(loss, estimat
 
 @pytest.mark.parametrize(
     "loss, spread",
-    [*[("ppo", one) for one in SPREADS], *[("gspo", one) for one in SPREADS], ("cispo", SPREADS[3])],
+    [
+        *[("ppo", one) for one in SPREADS],
+        *[("gspo", one) for one in SPREADS],
+        ("cispo", SPREADS[3]),
+        ("vespo", SPREADS[2]),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("process", [VARIABLE_TURNS, SHARED, MISSING], ids=lambda one: one.name)
@@ -251,6 +257,65 @@ def test_what_a_divergence_in_the_loss_pulls_at(kind):
     slope = {"k1": 0.0, "k2": 0.25 * 0.75 * np.log(0.25 / 0.75), "k3": 0.25 - 0.5}[kind]
     print(f"{kind}: {total[0]:.6g}")
     np.testing.assert_allclose(total, [slope, -slope], atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["k2", "k3_corrected"])
+def test_a_divergence_over_what_another_policy_sampled_is_weighed_as_the_rest_of_the_loss(kind):
+    """The sampler's (1/2, 1/2) gives the gradient of the learner's KL(p||q), p = (1/4, 3/4), where every token's
+    divergence weighs by p over the sampler; unweighed it would be E_sampler[log(p/q) s]."""
+    train = replace(TRAIN, correction=CorrectionSection(kind="truncate", cap=100.0))
+    sampler = (0.5, 0.5)
+    found = {}
+    for corrected in (True, False):
+        total = np.zeros(2)
+        for batch, chance in zip(possible_batches(COIN), sampler, strict=True):
+            experience = in_float64(COIN, batch.experience)
+            experience = replace(experience, logprobs=np.log([chance]), ref_logprobs=np.log([0.375]))
+            nothing = Advantages(advantages=np.zeros(1, np.float32))
+            loss = built("losses", "ppo", kl=kind, kl_coef=1.0)
+            given = train if corrected else replace(TRAIN, correction=CorrectionSection(kind="none"))
+            total += chance * gradient(COIN, experience, nothing, loss, train=given)
+        found[corrected] = total
+    gaps = np.log(0.25 / 0.375), np.log(0.75 / 0.375)
+    slope = 0.25 * (gaps[0] - (0.25 * gaps[0] + 0.75 * gaps[1]))
+    np.testing.assert_allclose(found[True], [slope, -slope], atol=1e-6)
+    assert np.abs(found[False] - found[True]).max() > 0.03
+
+
+class Steps(Tables):
+    """Counts the sampled tokens of every step."""
+
+    def __init__(self, process, name):
+        super().__init__(process, name, 0, 1, defaultdict(float))
+        self.sizes, self._size = [], 0
+
+    def forward(self, batch, *, entropy=False):
+        self._size += len(batch.source)
+        return super().forward(batch, entropy=entropy)
+
+    def step(self, learning_rate):
+        self.sizes.append(self._size)
+        self._size = 0
+        super().step(learning_rate)
+
+
+@pytest.mark.parametrize(
+    ("rows", "limit", "sizes"), [(65, 64, [33, 32]), (64, 32, [32, 32]), (7, 3, [3, 2, 2]), (3, 9, [3])]
+)
+def test_minibatches_are_as_even_as_they_can_be(rows, limit, sizes):
+    """Under AdamW a step on one row left over moves the weights as far as one on all the others."""
+    process = replace(COIN, samples=rows)
+    one = possible_batches(COIN)[0].experience
+    whole = select_rows(one, np.zeros(rows, np.int64))
+    whole = replace(whole, steps=tuple(map(str, range(rows))), trajectory=np.arange(rows, dtype=np.int32))
+    learner = Steps(process, "solver")
+    nothing = Advantages(advantages=np.zeros(rows, np.float32))
+    train = replace(TRAIN, minibatch_rows=limit, epochs=2)
+    update = PolicyUpdate(
+        learner, in_float64(COIN, whole), nothing, built("losses", "ppo"), train, layout=SPREADS[0][1]
+    )
+    assert update.run(0.1, seed=3)["steps"] == 2 * len(sizes)
+    assert learner.sizes == sizes * 2
 
 
 def two_tokens(first, second):

@@ -8,10 +8,10 @@ import torch
 
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import LossRows
-from mappa_engine.losses import CISPOLoss, GSPOLoss, PPOLoss
+from mappa_engine.losses import CISPOLoss, GSPOLoss, PPOLoss, SAPOLoss, VESPOLoss
 from mappa_engine.losses.kl_penalty import k1, k2, k3
 from mappa_engine.losses.value_loss import value_losses
-from mappa_engine.options import CISPOOptions, GSPOOptions, PPOOptions
+from mappa_engine.options import CISPOOptions, GSPOOptions, PPOOptions, SAPOOptions, VESPOOptions
 
 
 def tensor(values) -> torch.Tensor:
@@ -96,8 +96,41 @@ def test_cispo_by_hand():
     assert gradient(loss, new, given, [1.0, -1.0, 2.0]) == pytest.approx([-2.0, 0.25, -2.0])
 
 
+def test_sapo_by_hand():
+    # Ratios 2 and 1/2. With s = sigmoid(tau (ratio - 1)): loss -A s 4 / tau, and its gradient is -A ratio 4 s (1 - s).
+    new, loss = [math.log(2.0), math.log(0.5)], SAPOLoss(SAPOOptions(tau_positive=1.0, tau_negative=2.0))
+    gates = [1 / (1 + math.exp(-1.0)), 1 / (1 + math.exp(1.0))]
+    losses, sums = loss(tensor(new), rows([0.0] * 2), tensor([3.0, -5.0]))
+    assert losses.tolist() == pytest.approx([-3.0 * 4.0 * gates[0], 5.0 * 2.0 * gates[1]])
+    slopes = [-3.0 * 2.0 * 4 * gates[0] * (1 - gates[0]), 5.0 * 0.5 * 4 * gates[1] * (1 - gates[1])]
+    assert gradient(loss, new, rows([0.0] * 2), [3.0, -5.0]) == pytest.approx(slopes)
+    assert sums == {}
+
+
+def test_vespo_by_hand():
+    # Actions of tokens (0, 2) and (1): W = exp(0.1 + 0.4), exp(-0.2); weights W^2 e^(3 (1 - W)), W^3 e^(2 (1 - W)).
+    row, new, loss = [0, 1, 0], [0.1, -0.2, 0.4], VESPOLoss(VESPOOptions())
+    first, second = math.exp(0.5), math.exp(-0.2)
+    weights = [first**2 * math.exp(3 * (1 - first)), second**3 * math.exp(2 * (1 - second))]
+    given = rows([0.0] * 3, row=row)
+    slopes = [-weights[0] * 2.0, weights[1], -weights[0] * 2.0]
+    assert gradient(loss, new, given, [2.0, -1.0, 2.0]) == pytest.approx(slopes)
+    losses, sums = loss(tensor(new), given, tensor([2.0, -1.0, 2.0]))
+    assert losses.tolist() == pytest.approx([slope * one for slope, one in zip(slopes, new, strict=True)])
+    assert sums == {}
+
+
+def test_vespo_forgets_an_action_that_is_far_off():
+    # 200 nats to either side: the ratio leaves float32, and the weight is 0.
+    for gap in (200.0, -200.0):
+        new = torch.tensor([gap - 300.0], requires_grad=True)
+        losses, _ = VESPOLoss(VESPOOptions())(new, rows([-300.0]), torch.tensor([1.0]))
+        losses.sum().backward()
+        assert new.grad.item() == 0.0
+
+
 def test_with_one_step_an_iteration_every_clip_is_inert():
-    """The learner is what it was when it scored, so ratios are 1, whatever the bounds: REINFORCE for all three."""
+    """The learner is what it was when it scored, so ratios are 1, whatever the bounds: REINFORCE for all of them."""
     logprobs, advantages = [-0.3, -2.0, -1.1, -0.7], [1.0, -2.0, 0.5, 0.0]
     given = rows(logprobs, row=[0, 0, 1, 1])
     for bound in (0.0, 1e-4, 0.2):
@@ -109,6 +142,8 @@ def test_with_one_step_an_iteration_every_clip_is_inert():
         for loss in losses:
             assert gradient(loss, logprobs, given, advantages) == pytest.approx([-one for one in advantages])
             assert counted(loss(tensor(logprobs), given, tensor(advantages))[1])["clip_share"] == 0
+    for loss in (SAPOLoss(SAPOOptions(tau_positive=3.0)), VESPOLoss(VESPOOptions())):
+        assert gradient(loss, logprobs, given, advantages) == pytest.approx([-one for one in advantages])
 
 
 def test_the_gradients_of_divergences_in_expectation():
@@ -127,6 +162,24 @@ def test_the_gradients_of_divergences_in_expectation():
     assert expected(k3).tolist() == pytest.approx(of(lambda logp: (q * (q.log() - logp)).sum()))
 
 
+def test_the_corrected_divergence_is_exact_after_the_policy_has_moved():
+    """Sampled by the policy before the update: value and gradient are those of KL(p || q) of the policy as it is now,
+    and k2's are not."""
+    logits, q = tensor([0.3, -1.0, 0.8, 0.1]).requires_grad_(), torch.softmax(tensor([1.0, 0.2, -0.5, 0.0]), 0)
+    old = torch.softmax(tensor([-0.5, 0.4, 0.2, 1.0]), 0)
+
+    def expected(kl):
+        loss, given = PPOLoss(PPOOptions(kl=kl, kl_coef=1.0)), rows(old.log().tolist(), q.log().tolist())
+        value = (old * loss(torch.log_softmax(logits, 0), given, torch.zeros(4))[0]).sum()
+        return value.item(), torch.autograd.grad(value, logits)[0].tolist()
+
+    logprobs = torch.log_softmax(logits, 0)
+    exact = (logprobs.exp() * (logprobs - q.log())).sum()
+    slope = torch.autograd.grad(exact, logits)[0].tolist()
+    assert expected("k3_corrected") == (pytest.approx(exact.item()), pytest.approx(slope))
+    assert expected("k2")[1] != pytest.approx(slope, rel=0.1)
+
+
 def test_the_figures_of_divergences_in_expectation():
     p, q = tensor([0.5, 0.3, 0.2]), tensor([0.2, 0.3, 0.5])
     divergence = (p * (p / q).log()).sum().item()
@@ -134,10 +187,11 @@ def test_the_figures_of_divergences_in_expectation():
     assert (p * k3(p.log(), q.log())).sum().item() == pytest.approx(divergence)
 
 
-@pytest.mark.parametrize("make", [PPOLoss, GSPOLoss, CISPOLoss])
+@pytest.mark.parametrize("make", [PPOLoss, GSPOLoss, CISPOLoss, SAPOLoss, VESPOLoss])
 @pytest.mark.parametrize(("kl", "added"), [("k1", 0.05), ("k2", 0.0125), ("k3", 0.1 * (math.exp(-0.5) - 0.5))])
 def test_the_divergence_is_added_with_its_coefficient(make, kl, added):
-    options = {PPOLoss: PPOOptions, GSPOLoss: GSPOOptions, CISPOLoss: CISPOOptions}[make]
+    kinds = {PPOLoss: PPOOptions, GSPOLoss: GSPOOptions, CISPOLoss: CISPOOptions, SAPOLoss: SAPOOptions}
+    options = kinds.get(make, VESPOOptions)
     losses, _ = make(options(kl=kl, kl_coef=0.1))(tensor([-1.0]), rows([-1.0], [-1.5]), tensor([0.0]))
     assert losses.item() == pytest.approx(added)
 
@@ -166,6 +220,10 @@ def test_value_losses_by_hand():
         (GSPOLoss, GSPOOptions(kl="KL")),
         (CISPOLoss, CISPOOptions(ratio_high=0.2)),
         (CISPOLoss, CISPOOptions(ratio_low=1.1)),
+        (SAPOLoss, SAPOOptions(tau_positive=0.0)),
+        (SAPOLoss, SAPOOptions(tau_negative=math.inf)),
+        (VESPOLoss, VESPOOptions(k_negative=-1.0)),
+        (VESPOLoss, VESPOOptions(lambda_positive=0.0)),
     ],
 )
 def test_options_that_make_no_sense_are_refused(make, options):

@@ -94,12 +94,13 @@ class PolicyUpdate:
         }
 
     def _minibatches(self, iteration: int, seed: int) -> Iterator[Int64]:
-        """Yield the rows of each step. The shuffle depends on seed, policy and iteration alone."""
-        rows, size = self._rows, self._train.minibatch_rows or len(self._rows)
+        """Yield the rows of each step: as few steps as `minibatch_rows` allows, and as even, since under Adam a step on
+        one row moves the weights as far as one on many. The shuffle depends on seed, policy and iteration alone."""
+        rows = self._rows
+        count = math.ceil(len(rows) / (self._train.minibatch_rows or len(rows)))
         random = np.random.default_rng([seed, iteration, *self._learner.name.encode()])
         for _ in range(self._train.epochs):
-            order = rows if size >= len(rows) else random.permutation(rows)
-            yield from (order[start : start + size] for start in range(0, len(order), size))
+            yield from np.array_split(rows if count == 1 else random.permutation(rows), count)
 
     def _step(self, rows: Int64, rate: float) -> OptimiserStep | None:
         """Take one optimiser step on `rows`; None if it was skipped. All ranks decide the same."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from mappa_core.engine import LossRows
 from mappa_engine.losses.kl_penalty import Divergence
 from mappa_engine.losses.ratio_clipping import Clip
+from mappa_engine.losses.row_sums import row_mean
 from mappa_engine.options import GSPOOptions
 
 
@@ -35,14 +36,7 @@ class GSPOLoss:
     def __call__(self, new_logprobs: Tensor, rows: LossRows, advantages: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Compute the losses (n,) of the tokens of one micro-batch of whole actions, and metric sums over them."""
         fixed = new_logprobs.detach()
-        mean = _row_mean(fixed - rows.old_logprobs, rows.row)
+        mean = row_mean(fixed - rows.old_logprobs, rows.row)
         ratio = torch.exp(mean + new_logprobs - fixed)
         losses, sums = self._clip.surrogate(ratio, advantages)
         return self._divergence.add_to(losses, new_logprobs, rows), sums
-
-
-def _row_mean(values: Tensor, row: Tensor) -> Tensor:
-    """Return for each token the mean over its row, (n,)."""
-    counts = torch.bincount(row)
-    totals = torch.zeros(len(counts), dtype=values.dtype, device=values.device).index_add(0, row, values)
-    return (totals / counts)[row]

@@ -11,7 +11,9 @@ As a *metric*, k1 and k3 are unbiased. As a *loss*, what matters is the expected
     k3    the gradient of KL(q || p)
 
 (with fixed log-probabilities of the sampling policy, as here; Zhang et al., "On the Design of KL-Regularized Policy
-Gradient Algorithms", arXiv:2505.17508).
+Gradient Algorithms", arXiv:2505.17508). From the second step of an iteration on, p is no longer what sampled, and each
+is off. `k3_corrected` is k3 times the ratio of p to the policy before the update (DeepSeek-V3.2, arXiv:2512.02556):
+over what that policy sampled it is KL(p || q) in expectation at every step, and its gradient is that of KL(p || q).
 """
 
 from __future__ import annotations
@@ -40,14 +42,15 @@ def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
 
 
 KL_ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
+CORRECTED = "k3_corrected"
 
 
 class Divergence:
     """A KL penalty per token: `coefficient` times the estimator `kl`; no penalty if `kl` is none."""
 
     def __init__(self, kl: str, coefficient: float) -> None:
-        if kl != "none" and kl not in KL_ESTIMATORS:
-            raise ConfigError(f"loss.options.kl is {kl!r}; it can be none, {', '.join(KL_ESTIMATORS)}")
+        if kl not in ("none", *KL_ESTIMATORS, CORRECTED):
+            raise ConfigError(f"loss.options.kl is {kl!r}; it can be none, {', '.join(KL_ESTIMATORS)}, {CORRECTED}")
         if not 0.0 <= coefficient < float("inf"):
             raise ConfigError(f"loss.options.kl_coef is {coefficient:g}; it must be at least 0 and finite")
         self._kl, self._coefficient = kl, coefficient
@@ -58,4 +61,7 @@ class Divergence:
             return losses
         if rows.ref_logprobs is None:
             raise ConfigError(f"loss.options.kl={self._kl} needs a reference, and this engine keeps none")
+        if self._kl == CORRECTED:
+            ratio = torch.exp(new_logprobs - rows.old_logprobs)
+            return losses + self._coefficient * ratio * k3(new_logprobs, rows.ref_logprobs)
         return losses + self._coefficient * KL_ESTIMATORS[self._kl](new_logprobs, rows.ref_logprobs)
