@@ -12,6 +12,7 @@ from random import Random
 
 import numpy as np
 
+from mappa_core.protocols import Alarm, DriftReport, Gap
 from mappa_core.records import (
     Breach,
     Completion,
@@ -29,7 +30,6 @@ from mappa_core.records import (
     VersionSpan,
 )
 from mappa_core.store.agent_columns import AgentSummary
-from mappa_core.store.drift_report import Alarm, DriftReport, Gap
 from mappa_core.store.folder import RunFolder
 from mappa_core.store.iteration_report import (
     CoachFigures,

@@ -307,6 +307,15 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A mean and its 95 % confidence interval, in the unit of the measured value."""
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
     """An agent's purpose (shown to the coach) and file contract. `rubric`: the Markdown template that a coach judges
     by."""

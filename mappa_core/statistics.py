@@ -11,4 +11,4 @@ from mappa_core.evaluation.statistics import paired_gain as paired_gain
 from mappa_core.evaluation.statistics import share_interval as share_interval
 from mappa_core.evaluation.statistics import t_quantile as t_quantile
 from mappa_core.evaluation.statistics import wilson_interval as wilson_interval
-from mappa_core.store.summary import Interval as Interval
+from mappa_core.records import Interval as Interval

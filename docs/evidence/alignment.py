@@ -35,12 +35,11 @@ from mappa_core.errors import ConfigError
 from mappa_core.evaluation.statistics import mean_interval
 from mappa_core.experience import Experience
 from mappa_core.plugins import Registry
-from mappa_core.records import Float32, Trajectory
+from mappa_core.records import Float32, Interval, Trajectory
 from mappa_core.runs import RunReader
 from mappa_core.session.builder import build_estimator
 from mappa_core.session.policies import assign_policies, build_policy_specs
 from mappa_core.store.folder import CONFIG
-from mappa_core.store.summary import Interval
 from mappa_engine.learning.batching import BatchLayout
 from mappa_engine.learning.scoring import merge_scores, score_policy
 from mappa_engine.learning.update import PolicyUpdate

@@ -17,8 +17,7 @@ from mappa_core.errors import InputError
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.evaluation.statistics import mean_interval, paired_gain
 from mappa_core.plugins import Registry
-from mappa_core.records import Float64, Int64
-from mappa_core.store.summary import Interval
+from mappa_core.records import Float64, Int64, Interval
 from mappa_core.training.listener import NullListener
 from mappa_core.training.run import Run, TrainResult
 

@@ -3,7 +3,7 @@
 A lenient coach, `5 + 0.2 * the rules' points`, in four forms. `fair` likes nothing. `task` gives 1.5 points more on
 tasks that only add and subtract (`sum`), which no agent can choose. `plan` gives them for a *plan* that only adds and
 subtracts, which the Problem Solver can choose: that is more than it gives for a right plan (1.4). `corrected` is `plan`
-with `coach.bias.correct=true` by strata of the plan. The tasks to watch are those that need the other kind of plan
+inside the coach `bias_corrected` by strata of the plan. The tasks to watch are those that need the other kind of plan
 (`scale`).
 
 Claimed beforehand, of accuracy on `scale`. `task` makes no difference to `fair`: what nobody can choose is an offset,
@@ -26,13 +26,14 @@ from claims import Claim, report
 from study import Asked, Study, Words, study_options
 
 WATCHED = "scale"
-COMMON = ("coach.use=lenient", "coach.strata=[plan]", "coach.drift.acknowledged=[]")
+COMMON = ("coach.use=lenient",)
+LIKES_PLAN = "{use: lenient, options: {likes: plan}}"
 PER_TASK = ("estimator.use=reinforce_plus_plus_baseline",)
 ARMS: dict[str, Words] = {
     "fair": (*COMMON, "coach.options.likes=nothing"),
     "task": (*COMMON, "coach.options.likes=task"),
     "plan": (*COMMON, "coach.options.likes=plan"),
-    "corrected": (*COMMON, "coach.options.likes=plan", "coach.bias.correct=true"),
+    "corrected": (f"coach={{use: bias_corrected, options: {{coach: {LIKES_PLAN}, strata: [plan]}}}}",),
     "fair, per task": (*COMMON, *PER_TASK, "coach.options.likes=nothing"),
     "task, per task": (*COMMON, *PER_TASK, "coach.options.likes=task"),
 }

@@ -16,9 +16,9 @@ import click
 import numpy as np
 from arms import table, write
 
-from mappa_core.coaching.contrasts import ActionColumns, task_cluster
-from mappa_core.coaching.drift import ALARM_KINDS, DriftMonitor
-from mappa_core.config.schema import DriftSection
+from mappa_calibration.contrasts import ActionColumns, task_cluster
+from mappa_calibration.drift import ALARM_KINDS, DriftMonitor
+from mappa_calibration.options import AlarmOptions
 from mappa_core.records import Float64, Int64, Phase
 
 EPOCHS = 22
@@ -142,7 +142,7 @@ def first_alarms(case: Case, rng: np.random.Generator, epochs: int) -> tuple[int
     """Play one run; the epoch of the first alarm of each kind."""
     agents = [f"agent {number}" for number in range(case.agents)]
     acknowledged = [f"{agent}/task" for agent in agents] if case.acknowledged else []
-    monitor = DriftMonitor(DriftSection(acknowledged=acknowledged), ["task"], metric="right")
+    monitor = DriftMonitor(AlarmOptions(acknowledged=acknowledged), ["task"], metric="right")
     first = dict.fromkeys(ALARM_KINDS, EPOCHS)
     effect, iteration = rng.normal(0, TASK, len(STRATA)), 0
     for epoch in range(epochs):

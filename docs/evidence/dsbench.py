@@ -26,8 +26,7 @@ from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.evaluation.standalone import evaluate_standalone
 from mappa_core.evaluation.statistics import paired_gain, share_interval
 from mappa_core.plugins import Registry, load_plugins
-from mappa_core.records import Float64
-from mappa_core.store.summary import Interval
+from mappa_core.records import Float64, Interval
 from mappa_core.training.run import Run, TrainResult
 from mappa_dsbench.reports.fault_comparison import FaultComparison, compare_faults
 

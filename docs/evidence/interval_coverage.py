@@ -25,8 +25,7 @@ from scipy.stats import beta, norm
 
 from mappa_analysis.across_seeds import difference_over_seeds, mean_over_seeds
 from mappa_core.evaluation.statistics import share_interval
-from mappa_core.records import Float64, Int64
-from mappa_core.store.summary import Interval
+from mappa_core.records import Float64, Int64, Interval
 
 SIMULATIONS, QUICK = 2000, 200
 CLUSTERS = (4, 8, 30, 256)

@@ -16,11 +16,10 @@ from mappa_core.cli.console import Console
 from mappa_core.credit.demonstrations import USED
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.protocols import Provider, Split
-from mappa_core.records import Sandbox, Trajectory
+from mappa_core.records import Interval, Sandbox, Trajectory
 from mappa_core.rollout.counterfactual import CounterfactualBound
 from mappa_core.store.agent_columns import AGENT_COLUMNS, AgentSummary
 from mappa_core.store.iteration_report import IterationReport
-from mappa_core.store.summary import Interval
 from mappa_core.training.listener import Listener, NullListener
 
 EVALUATION_PART_LABELS = {"all": "held-out", "report": "held-out, reported,", "selection": "held-out, to choose by,"}
@@ -159,12 +158,14 @@ def columns_table(*names: str) -> Table:
 
 
 def show_alarms(console: Console, report: IterationReport) -> None:
-    """Print a line per alarm of the coach's drift, and per warning of a policy's health."""
+    """Print a line per alarm and note of the coach, and per warning of a policy's health."""
     for warning in report.warnings:
         line = f"health, {warning.rule}: {warning}"
         console.print(line, style="yellow", soft_wrap=True, highlight=False, markup=False)
     for alarm in report.drift.alarms:
         console.print(f"coach drift, {alarm.kind}: {alarm}", style="yellow", soft_wrap=True, highlight=False)
+    for note in report.drift.notes:
+        console.print(f"coach: {note}", style="yellow", soft_wrap=True, highlight=False, markup=False)
 
 
 def iteration_headline(report: IterationReport) -> str:

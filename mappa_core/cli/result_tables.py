@@ -11,8 +11,9 @@ from rich.table import Table
 from mappa_core.cli.console import Console
 from mappa_core.cli.progress import columns_table, evaluation_line, format_share
 from mappa_core.evaluation.heldout import Evaluation
+from mappa_core.records import Interval
 from mappa_core.runs.rows import RaisedWarning
-from mappa_core.store.summary import EvalSummary, Interval, SelectionSummary, StratumSummary
+from mappa_core.store.summary import EvalSummary, SelectionSummary, StratumSummary
 
 
 def show_evaluation(console: Console, evaluation: Evaluation, played: str | None = None) -> None:

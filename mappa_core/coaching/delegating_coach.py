@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from mappa_core.protocols import Bench, Cassette, Coach, Provider
+from mappa_core.protocols import Bench, Cassette, Coach, DriftReport, Provider
 from mappa_core.records import Trajectory
 
 
@@ -33,9 +33,8 @@ class DelegatingCoach(Coach):
         for coach in self._coaches.values():
             coach.set_bench(bench)
 
-    def learn(self, trajectories: Sequence[Trajectory]) -> None:
-        for coach in self._coaches.values():
-            coach.learn(trajectories)
+    def learn(self, trajectories: Sequence[Trajectory]) -> DriftReport:
+        return DriftReport.merge([coach.learn(trajectories) for coach in self._coaches.values()])
 
     def state_dict(self) -> dict[str, Any]:
         return {name: coach.state_dict() for name, coach in self._coaches.items()}

@@ -14,7 +14,7 @@ import msgspec
 from omegaconf import OmegaConf
 
 from mappa_core.config.layers import DEFAULT_ORIGIN, SettingsNode, copy_origins, iter_leaves, merge, with_origin
-from mappa_core.config.renames import SECTION_KINDS, merge_layer, rename_options
+from mappa_core.config.renames import SECTION_KINDS, drop_removed, merge_layer, rename_options
 from mappa_core.config.rules import check_options, check_values
 from mappa_core.config.schema import CoachSection, EstimatorSection, PolicySection, RunConfig, ToolSection, Use
 from mappa_core.config.validate import fields_to_keys, raise_missing, require_values, validate
@@ -110,7 +110,8 @@ def restore(registry: Registry, stored: Path, overrides: Sequence[str] = ()) -> 
     origins = {f"{stored}:{line}": origin for line, origin in comments.items()}
     plugin, _, recipe = name.partition("/")
     registry.plugin(plugin)
-    tree = reduce(partial(merge_layer, registry), (settings, parse_overrides(overrides)), _defaults())
+    layers = drop_removed(settings), parse_overrides(overrides)
+    tree = reduce(partial(merge_layer, registry), layers, _defaults())
     return _resolve(registry, tree.with_origins(origins), plugin, recipe)
 
 

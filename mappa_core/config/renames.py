@@ -1,5 +1,6 @@
 """Renamed settings: a former key is read for one release, with a warning that names the new one. The field of a
-section, or of an offer's options dataclass, has it in its metadata: `{"former_key": "most"}`."""
+section, or of an offer's options dataclass, has it in its metadata: `{"former_key": "most"}`. Settings that are gone
+are refused, with what to use instead, and left out of stored configs."""
 
 from __future__ import annotations
 
@@ -20,14 +21,39 @@ SECTION_KINDS: Mapping[str, OfferKind] = {
 """Kind of the offers that are chosen in a top-level section."""
 
 
+REMOVED_SETTINGS = dict.fromkeys(
+    ("coach.strata", "coach.bias", "coach.drift"),
+    "the coach bias_corrected of mappa-calibration corrects bias and watches drift now: "
+    "coach={use: bias_corrected, options: {coach: {use: …, options: …}, strata: […]}}",
+)
+"""Settings of the last release that are gone, with what to use instead."""
+
+
 class RenamedSettingWarning(FutureWarning):
     """Settings are given by their former keys."""
 
 
 def merge_layer(registry: Registry, tree: SettingsNode, layer: SettingsNode) -> SettingsNode:
     """Merge `layer` over `tree`, which has no former keys, and rename those of `layer`: one warning lists them all.
-    Raises ConfigError if `layer` gives both keys of one setting."""
+    Raises ConfigError if `layer` gives both keys of one setting, or one that is gone."""
+    for key, instead in REMOVED_SETTINGS.items():
+        if (node := layer.at(key)) is not None:
+            raise ConfigError(f"{key}: not a setting any more: {instead} (set by {node.origin})")
     return _Renamer(registry, layer).rename_all(RunConfig, merge(tree, layer), "")
+
+
+def drop_removed(settings: SettingsNode) -> SettingsNode:
+    """Leave the settings that are gone out of a stored config; one warning lists them all."""
+    found = [key for key in REMOVED_SETTINGS if settings.at(key) is not None]
+    for section, _, name in (key.partition(".") for key in found):
+        kept = {one: child for one, child in settings.fields[section].fields.items() if one != name}
+        settings = replace(
+            settings, content={**settings.fields, section: replace(settings.fields[section], content=kept)}
+        )
+    if found:
+        text = "is read without settings that are gone, and goes on without them when it is resumed"
+        warnings.warn(f"the run {text}: {', '.join(found)}: {REMOVED_SETTINGS[found[0]]}", RenamedSettingWarning, 4)
+    return settings
 
 
 def rename_options(registry: Registry, kind: OfferKind, schema: type, tree: SettingsNode, place: str) -> SettingsNode:

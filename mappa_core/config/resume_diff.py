@@ -14,7 +14,7 @@ ALLOWED_ON_RESUME = (
     "run", "train.iterations", "train.health", "train.max_tool_failure_share", "train.max_skipped",
     "train.max_restarts", "tools.*.retries", "workflow.options.on_divergence", "trackers", "checkpoint.every",
     "checkpoint.keep", "checkpoint.url", "coach.timeout_s", "coach.max_missing", "coach.spend_usd", "coach.cassette",
-    "coach.drift",
+    "*.options.alarms",
 )  # fmt: skip
 """Keys (`*` matches any name), including everything below them, that do not affect what was recorded so far."""
 

@@ -11,7 +11,6 @@ SETTING_KEY = "key"  # Metadata entry of a field with its key in settings, for k
 FORMER_KEY = "former_key"  # Metadata entry of a field with the key that it had until the last release; see `renames`.
 
 CassetteMode = Literal["off", "record", "replay", "auto"]
-AlarmResponse = Literal["warn", "correct", "pause"]
 Replacement = Literal["none", "sibling", "resample", "default"]
 CheckpointDtype = Literal["float32", "bfloat16"]
 
@@ -122,34 +121,6 @@ class CassetteSection:
 
 
 @dataclass
-class BiasSection:
-    """Correction of coach bias: score differences between strata at equal outcome."""
-
-    correct: bool = False
-    """Correct from the first iteration that has data to estimate the bias from."""
-    decay: float = 0.9
-    """Weight of an iteration relative to the next one."""
-    shrink: float = 20.0
-    """Ridge strength in pseudo-actions: halves the estimated gap between two strata with that many actions each."""
-    max_points: float = field(default=3.0, metadata={FORMER_KEY: "most"})
-    """Maximum correction of a score in points."""
-
-
-@dataclass
-class DriftSection:
-    """Monitoring of the coach's score gaps between strata: `warn`, `correct` or `pause` (stop with a checkpoint)."""
-
-    level: AlarmResponse = "warn"
-    """Response to a gap that was not acknowledged."""
-    widening: AlarmResponse = "warn"
-    """Response to a growing gap, acknowledged or not."""
-    acknowledged: list[str] = field(default_factory=list)
-    """Known and accepted gaps, as `AGENT/STRATIFIER`."""
-    min_gap: float = field(default=0.25, metadata={FORMER_KEY: "least"})
-    """Points below which a gap, or its growth, raises no alarm even if it is significant."""
-
-
-@dataclass
 class CoachSection:
     """The coach, and what a run does with its verdicts."""
 
@@ -170,10 +141,6 @@ class CoachSection:
     spend_usd: float | None = None
     """Maximum total cost of coaches and `api` policies, at which the run stops with a checkpoint. None: no limit."""
     cassette: CassetteSection = field(default_factory=CassetteSection)
-    strata: list[str] = field(default_factory=lambda: ["task"])
-    """Stratifiers by which the coach's bias is estimated: `task` and those of the workflow."""
-    bias: BiasSection = field(default_factory=BiasSection)
-    drift: DriftSection = field(default_factory=DriftSection)
 
 
 @dataclass

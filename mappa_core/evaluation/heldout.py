@@ -12,13 +12,12 @@ import numpy as np
 
 from mappa_core.evaluation.statistics import majority_at_k, paired_gain, pass_at_k, share_interval
 from mappa_core.protocols import Split, Workflow
-from mappa_core.records import Bool, Float64, Int64, Task, Trajectory
+from mappa_core.records import Bool, Float64, Int64, Interval, Task, Trajectory
 from mappa_core.rollout.collector import RolloutCollector, raise_if_all_failed
 from mappa_core.rollout.resume import ResumedIteration
 from mappa_core.rollout.team import Job, Recorder
 from mappa_core.rollout.tool_failures import guard_tool_failures, is_tool_failure
 from mappa_core.session import EvalPart, Session
-from mappa_core.store.summary import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -15,8 +15,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike
 
-from mappa_core.records import Float64, Int64
-from mappa_core.store.summary import Interval
+from mappa_core.records import Float64, Int64, Interval
 
 CONFIDENCE_LEVEL = 0.95  # Of all intervals.
 Z = NormalDist().inv_cdf((1 + CONFIDENCE_LEVEL) / 2)

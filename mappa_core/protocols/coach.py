@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from mappa_core.protocols.drift import DriftReport
 from mappa_core.protocols.workflow import Bench
 from mappa_core.records import Message, Scene, Trajectory, Usage, Verdict
 
@@ -40,8 +41,10 @@ class Coach(ABC):
     def set_bench(self, bench: Bench) -> None:
         """Set the `bench` that runs the coach's programs. Called once, at the start."""
 
-    def learn(self, trajectories: Sequence[Trajectory]) -> None:
-        """Update the state from the trajectories of one iteration."""
+    def learn(self, trajectories: Sequence[Trajectory]) -> DriftReport | None:
+        """Update the state from the trajectories of one iteration, which hold this coach's own verdicts. Return what it
+        has to report of itself; None if nothing. A ConfigError stops the run: an option fits no action."""
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as JSON values."""

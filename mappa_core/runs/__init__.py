@@ -8,6 +8,12 @@ from mappa_core.credit.counterfactual import Credit as Credit
 from mappa_core.credit.counterfactual import counterfactual_credit as counterfactual_credit
 from mappa_core.evaluation.heldout import Evaluation as Evaluation
 from mappa_core.evaluation.heldout import build_evaluation as build_evaluation
+from mappa_core.protocols import ALARM_KINDS as ALARM_KINDS
+from mappa_core.protocols import Alarm as Alarm
+from mappa_core.protocols import AlarmKind as AlarmKind
+from mappa_core.protocols import Correlation as Correlation
+from mappa_core.protocols import DriftReport as DriftReport
+from mappa_core.protocols import Gap as Gap
 from mappa_core.records import Label as Label
 from mappa_core.records import Phase as Phase
 from mappa_core.runs.reader import FoundTrajectory as FoundTrajectory
@@ -32,9 +38,6 @@ from mappa_core.store.checkpoint_ref import ResolvedCheckpoint as ResolvedCheckp
 from mappa_core.store.checkpoint_ref import resolve_checkpoint as resolve_checkpoint
 from mappa_core.store.codec import from_json as from_json
 from mappa_core.store.codec import to_json as to_json
-from mappa_core.store.drift_report import Alarm as Alarm
-from mappa_core.store.drift_report import AlarmKind as AlarmKind
-from mappa_core.store.drift_report import Gap as Gap
 from mappa_core.store.files import read_versioned as read_versioned
 from mappa_core.store.files import storage_errors as storage_errors
 from mappa_core.store.files import write_atomic as write_atomic

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from mappa_core.records import Failure, Step, Verdict
+from mappa_core.records import Failure, Interval, Step, Verdict
 from mappa_core.session.eval_split import EvalPart
-from mappa_core.store.summary import Interval
 
 TrajectoryStatus = Literal["open", "done", "failed"]
 """Status of a trajectory: not ended (yet, or because the run was killed), ended, or ended with a Failure."""

@@ -10,7 +10,6 @@ from typing import Any
 
 from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.calls.spend_ledger import Ledger
-from mappa_core.coaching.bias import BiasCorrectedCoach
 from mappa_core.config.compose import ComposedConfig, iter_choices
 from mappa_core.config.layers import DEFAULT_ORIGIN
 from mappa_core.config.schema import AgentSection, RunConfig
@@ -64,7 +63,7 @@ class Session:
     team: Team
     sandboxes: Mapping[str, Sandbox]  # of the tools that run programs, by tool name
     policies: tuple[PolicySpec, ...]
-    coaches: tuple[BiasCorrectedCoach, ...]  # each once, in the order of the config
+    coaches: tuple[Coach, ...]  # each once, in the order of the config
     experience_builder: ExperienceBuilder
     default_actions: Mapping[str, str]  # per agent, for counterfactual rollouts that replace actions by them
     estimator: Estimator
@@ -248,7 +247,6 @@ def _check_agents(config: RunConfig, agents: Sequence[str]) -> None:
         "agents": config.agents,
         "coach.by_agent": config.coach.by_agent,
         "coach.reference_for": config.coach.reference_for,
-        "coach.drift.acknowledged": [gap.rpartition("/")[0] for gap in config.coach.drift.acknowledged],
         "estimator.by_agent": config.estimator.by_agent,
         "credit.counterfactual.agents": config.credit.counterfactual.agents,
         "credit.counterfactual.default_actions": config.credit.counterfactual.default_actions,

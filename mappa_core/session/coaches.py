@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mappa_core.coaching.bias import BiasCorrectedCoach
 from mappa_core.config.schema import CoachSection, RunConfig, Use
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import Registry
-from mappa_core.protocols import Workflow
+from mappa_core.protocols import Coach, Workflow
 from mappa_core.rollout.team import NamedCoach
 
 
@@ -19,7 +18,7 @@ class RunCoaches:
 
     coach_of: Mapping[str, NamedCoach] = field(default_factory=dict)
     hindsight: NamedCoach | None = None
-    coaches: tuple[BiasCorrectedCoach, ...] = ()
+    coaches: tuple[Coach, ...] = ()
 
 
 def build_coaches(config: RunConfig, registry: Registry, workflow: Workflow) -> RunCoaches:
@@ -27,7 +26,7 @@ def build_coaches(config: RunConfig, registry: Registry, workflow: Workflow) -> 
     cost money and change nothing. Raises ConfigError for a weight of hindsight without a coach of it, or of `again`."""
     section = config.coach
     _check_reward(section)
-    builder = _CoachBuilder(section, registry, workflow.metric)
+    builder = _CoachBuilder(registry)
     coach_of = {}
     if section.reward.get("live"):
         coach_of = {agent: builder.build(section.by_agent.get(agent, section)) for agent in workflow.agents}
@@ -47,22 +46,16 @@ def _check_reward(section: CoachSection) -> None:
 class _CoachBuilder:
     """Builds each coach once: sections with the same offer and options share its client, limits and state."""
 
-    def __init__(self, section: CoachSection, registry: Registry, metric: str) -> None:
-        self.coaches: list[BiasCorrectedCoach] = []
-        self._section = section
+    def __init__(self, registry: Registry) -> None:
+        self.coaches: list[Coach] = []
         self._registry = registry
-        self._metric = metric
         self._built: list[tuple[Use | CoachSection, NamedCoach]] = []
 
     def build(self, chosen: Use | CoachSection) -> NamedCoach:
         for other, judge in self._built:
             if (other.use, other.options) == (chosen.use, chosen.options):
                 return judge
-        bias, strata = self._section.bias, self._section.strata
-        plain = self._registry.build("coaches", chosen.use, chosen.options)
-        # The bias is estimated from the start, even if it is only corrected later.
-        coach = BiasCorrectedCoach(plain, bias, strata=strata, metric=self._metric, active=bias.correct)
-        judge = NamedCoach(name=chosen.use, coach=coach)
-        self.coaches.append(coach)
+        judge = NamedCoach(name=chosen.use, coach=self._registry.build("coaches", chosen.use, chosen.options))
+        self.coaches.append(judge.coach)
         self._built.append((chosen, judge))
         return judge

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from mappa_core.errors import ToolError
+from mappa_core.protocols import DriftReport
 from mappa_core.records import Usage
 from mappa_core.store.agent_columns import AgentSummary
-from mappa_core.store.drift_report import DriftReport
 
 USAGE_COUNTS = ("calls", "prompt_tokens", "completion_tokens", "cached_tokens")
 

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from mappa_core.errors import ToolError
-from mappa_core.records import Usage
+from mappa_core.protocols import Alarm, Correlation, DriftReport, Gap
+from mappa_core.records import Interval, Usage
 from mappa_core.store.agent_columns import AgentSummary
-from mappa_core.store.drift_report import Alarm, Correlation, DriftReport, Gap
 from mappa_core.store.iteration_report import (
     USAGE_COUNTS,
     CoachFigures,
@@ -24,7 +24,6 @@ from mappa_core.store.iteration_report import (
 )
 from mappa_core.store.queries import load_events
 from mappa_core.store.schema import DATABASE_SCHEMA, Database
-from mappa_core.store.summary import Interval
 
 Flat = Mapping[str, float]
 """Metrics by the names that 0.1.0 stored."""

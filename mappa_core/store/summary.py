@@ -9,20 +9,12 @@ from typing import Literal
 
 import msgspec
 
+from mappa_core.records import Interval
 from mappa_core.store.agent_columns import AgentSummary
 from mappa_core.store.files import read_versioned, write_atomic
 
 SUMMARY_NAME = "summary.json"
 SUMMARY_SCHEMA = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """A mean and its 95 % confidence interval, in the unit of the measured value."""
-
-    mean: float
-    low: float | None = None
-    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

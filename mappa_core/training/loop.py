@@ -6,17 +6,17 @@ import asyncio
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any
 
 from structlog.contextvars import bound_contextvars
 
-from mappa_core.coaching.drift import DriftMonitor
 from mappa_core.credit.demonstrations import collect_demonstrations
 from mappa_core.errors import GuardStop
 from mappa_core.experience import Experience
+from mappa_core.protocols import DriftReport
 from mappa_core.records import Process, Trajectory
 from mappa_core.rollout.collector import raise_if_all_failed
 from mappa_core.rollout.counterfactual import CounterfactualCollector
@@ -24,10 +24,10 @@ from mappa_core.rollout.tool_failures import guard_tool_failures
 from mappa_core.session import Session
 from mappa_core.store.agent_columns import summarize_agents
 from mappa_core.store.checkpoint import POLICIES, BestCheckpoint, PolicyEntry
-from mappa_core.store.drift_report import AlarmKind, DriftReport
 from mappa_core.store.folder import RunFolder
 from mappa_core.store.iteration_report import CoachFigures, CounterfactualFigures, IterationReport
 from mappa_core.training import iteration_figures as figures
+from mappa_core.training.coach_states import learn_from_verdicts, load_coach_states
 from mappa_core.training.evaluation_schedule import EvaluationSchedule
 from mappa_core.training.guards import guard_disk, guard_spending, guard_verdicts
 from mappa_core.training.health import HealthMonitor, merge_policy_metrics, reward_spread
@@ -48,8 +48,6 @@ class TrainingLoop:
         self._estimator_state: Mapping[str, Any] = {}
         self._processes: tuple[Process, ...] = ()
         self._writing: asyncio.Task[None] | None = None
-        coach = session.config.coach
-        self._drift = DriftMonitor(coach.drift, strata=coach.strata, metric=session.workflow.metric)
         self._listener = listener
         self._tracking = tracking
         self._rollouts = RolloutScheduler(session, folder=folder, listener=listener, tracking=tracking)
@@ -126,10 +124,7 @@ class TrainingLoop:
         checkpoint = await asyncio.to_thread(self._folder.checkpoints.load_latest)
         manifest = checkpoint.manifest
         self._estimator_state = manifest.estimator
-        for coach, state in zip(self._session.coaches, manifest.coach["coaches"], strict=True):
-            coach.load_state_dict(state)
-        self._drift.load_state_dict(manifest.coach["drift"])
-        self._correct_if_configured(self._drift.raised_kinds)
+        load_coach_states(self._session.coaches, manifest.coach)
         await self._session.engine.load(checkpoint.path / POLICIES)
         for report in self._store.iterations():
             if report.iteration <= manifest.iteration:
@@ -149,15 +144,13 @@ class TrainingLoop:
             batch = await self._rollouts.take(iteration)
         await self._checkpoint_written()
         trajectories = batch.trajectories
-        raise_if_all_failed(trajectories)
         coach = figures.count_verdicts(trajectories)
         async with self._checkpoint_on_stop(iteration):
+            raise_if_all_failed(trajectories)
             self._guard(iteration, trajectories, coach)
             trajectories, weighed = await self._with_counterfactuals(iteration, trajectories, clock)
         with clock.phase("credit"):
-            for one in session.coaches:
-                one.learn(trajectories)
-            drift = self._drift.observe(trajectories)
+            drift = learn_from_verdicts(session.coaches, session.team, trajectories)
             experience = session.experience_builder.build(trajectories)
             experience, corrected = self._with_demonstrations(experience, trajectories)
         stale = figures.measure_staleness(experience, iteration, max_staleness=session.engine.max_staleness)
@@ -245,30 +238,19 @@ class TrainingLoop:
             raise GuardStop(f"{why}\nA checkpoint was written.") from why
 
     async def _handle_drift(self, drift: DriftReport, done: int) -> None:
-        """Handle drift alarms as the config says; the report of the iteration has shown them."""
-        if not drift.alarms:
-            return
-        self._store.record_event("drift", iteration=done, alarms=drift.alarms)
-        kinds = {alarm.kind for alarm in drift.alarms}
-        self._correct_if_configured(kinds)
-        if "pause" in {getattr(self._session.config.coach.drift, kind) for kind in kinds}:
-            alarms = "\n".join(f"  {alarm}" for alarm in drift.alarms)
+        """Record what coaches report of themselves, and stop if one of them says so."""
+        if drift.alarms:
+            self._store.record_event("drift", iteration=done, alarms=drift.alarms)
+        if drift.notes:
+            self._store.record_event("coach", iteration=done, notes=drift.notes)
+        if drift.pause is not None:
             async with self._checkpoint_on_stop(done):
-                raise GuardStop(
-                    f"the coach drifts:\n{alarms}\nAcknowledge what is wanted (coach.drift.acknowledged) or correct it "
-                    "(coach.drift.level=correct), and go on."
-                )
-
-    def _correct_if_configured(self, kinds: Collection[AlarmKind]) -> None:
-        """Activate the coaches' bias correction, if `coach.drift` says so for one of `kinds`."""
-        if "correct" in {getattr(self._session.config.coach.drift, kind) for kind in kinds}:
-            for coach in self._session.coaches:
-                coach.activate()
+                raise GuardStop(drift.pause)
 
     async def _checkpoint(self, done: int) -> None:
         """Begin to write a checkpoint. Evaluation and rollouts go on meanwhile: neither changes weights or states."""
         await self._checkpoint_written()
-        coach = {"coaches": [one.state_dict() for one in self._session.coaches], "drift": self._drift.state_dict()}
+        coach = {"coaches": [one.state_dict() for one in self._session.coaches]}
         self._writing = asyncio.create_task(self._write_checkpoint(done, coach))
 
     async def _checkpoint_written(self) -> None:

@@ -94,9 +94,7 @@ def test_a_policy_behind_an_api_has_to_say_whose(registry):
     ("word", "said"),
     [
         ("coach.cassette.mode=sometimes", "off, record, replay, auto"),
-        ("coach.drift.level=shout", "warn, correct, pause"),
         ("coach.spend_usd=0", "above 0"),
-        ("coach.bias.decay=0", "above 0 and at most 1"),
     ],
 )
 def test_settings_of_coaches_that_make_no_sense_are_refused(registry, word, said):

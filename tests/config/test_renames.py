@@ -50,24 +50,24 @@ def registry(acme):
 
 
 def test_a_former_key_sets_the_new_one_and_the_warning_names_both_and_the_place(registry, write):
-    file = write("more.yaml", "seed: 1\ncoach: {bias: {most: 2}}\n")
+    file = write("more.yaml", "seed: 1\ncoach: {use: one, options: {most: 2}}\n")
     with pytest.warns(RenamedSettingWarning) as warned:
         composed = compose(registry, "acme", config_files=[file], overrides=["train.max_lost=0.5"])
-    assert composed.config.coach.bias.max_points == 2
-    assert composed.origins["coach.bias.max_points"] == f"{file}:2"
+    assert composed.config.coach.options.max_points == 2
+    assert composed.origins["coach.options.max_points"] == f"{file}:2"
     assert composed.config.train.max_tool_failure_share == 0.5
     said = "\n".join(str(one.message) for one in warned)
-    assert f"coach.bias.most is now coach.bias.max_points (set by {file}:2)" in said
+    assert f"coach.options.most is now coach.options.max_points (set by {file}:2)" in said
     assert "train.max_lost is now train.max_tool_failure_share (set by command line)" in said
     assert "most:" not in composed.to_yaml() and "max_lost" not in composed.to_yaml()
 
 
 def test_layers_keep_their_order_whichever_key_they_use(registry, write):
-    old, new = write("old.yaml", "coach: {bias: {most: 2}}"), write("new.yaml", "coach: {bias: {max_points: 1}}")
+    old, new = write("old.yaml", "train: {max_lost: 0.2}"), write("new.yaml", "train: {max_tool_failure_share: 0.1}")
     with pytest.warns(RenamedSettingWarning):
-        assert compose(registry, "acme", config_files=[old, new]).config.coach.bias.max_points == 1
+        assert compose(registry, "acme", config_files=[old, new]).config.train.max_tool_failure_share == 0.1
     with pytest.warns(RenamedSettingWarning):
-        assert compose(registry, "acme", config_files=[new, old]).config.coach.bias.max_points == 2
+        assert compose(registry, "acme", config_files=[new, old]).config.train.max_tool_failure_share == 0.2
 
 
 def test_mappings_merge_whichever_key_they_are_given_by(registry, write):
@@ -79,8 +79,8 @@ def test_mappings_merge_whichever_key_they_are_given_by(registry, write):
 
 
 def test_both_keys_in_one_layer_are_an_error(registry):
-    with pytest.raises(ConfigError, match=r"coach\.bias\.max_points .* given as coach\.bias\.most too"):
-        compose(registry, "acme", overrides=["coach.bias.most=1", "coach.bias.max_points=2"])
+    with pytest.raises(ConfigError, match=r"train\.max_tool_failure_share .* given as train\.max_lost too"):
+        compose(registry, "acme", overrides=["train.max_lost=0.1", "train.max_tool_failure_share=0.2"])
 
 
 @pytest.mark.parametrize(
@@ -112,13 +112,14 @@ def test_the_config_of_a_run_of_0_1_0_is_read_and_resumes_without_a_change(tmp_p
     registry = load_plugins()
     with pytest.warns(RenamedSettingWarning) as warned:
         before = restore(registry, stored)
-        now = restore(registry, stored, ["train.max_lost=0.5", "coach.drift.least=0.5"])
+        now = restore(registry, stored, ["train.max_lost=0.5"])
     line = stored.read_text().splitlines().index("      cage: auto                               # default") + 1
     said = "\n".join(str(one.message) for one in warned)
     assert f"tools.python.options.cage is now tools.python.options.sandbox (set by {stored}:{line})" in said
     assert before.origins["tools.python.options.sandbox"] == "default"
-    changed = {"train.max_tool_failure_share", "coach.drift.min_gap"}
-    assert {change.key for change in diff_configs(before, now)} == changed
+    assert {change.key for change in diff_configs(before, now)} == {"train.max_tool_failure_share"}
+    assert "without settings that are gone" in said and "coach.strata, coach.bias, coach.drift" in said
+    assert "strata" not in before.to_yaml()
     check_resume_changes(before, now)
     again = tmp_path / "again.yaml"
     again.write_text(now.to_yaml())
@@ -131,8 +132,17 @@ def test_a_run_of_0_1_0_resumes(tmp_path):
     assert main(["train", "--resume", str(run), "train.iterations=3", "train.max_lost=0.5"]) == 0
 
 
-def test_the_command_line_prints_the_warning_as_one(acme, capsys):
-    assert main(["config", "--plugin", "acme", "coach.bias.most=2"]) == 0
+@pytest.mark.parametrize("word", ["coach.bias.correct=true", "coach.drift.level=pause", "coach.strata=[task]"])
+def test_a_setting_that_is_gone_is_refused_with_what_to_use_instead(acme, capsys, word):
+    assert main(["config", "--plugin", "acme", word]) == 2
     printed = capsys.readouterr()
-    assert "Warning: settings have new names" in printed.err and "coach.bias.most is now" in printed.err
-    assert "renames.py" not in printed.err and "coach.bias.most" not in printed.out
+    key = ".".join(word.partition("=")[0].split(".")[:2])
+    assert f"{key}: not a setting any more: the coach bias_corrected of mappa-calibration" in printed.err
+    assert "(set by command line)" in printed.err and "Traceback" not in printed.err
+
+
+def test_the_command_line_prints_the_warning_as_one(acme, capsys):
+    assert main(["config", "--plugin", "acme", "train.max_lost=0.2"]) == 0
+    printed = capsys.readouterr()
+    assert "Warning: settings have new names" in printed.err and "train.max_lost is now" in printed.err
+    assert "renames.py" not in printed.err and "max_lost" not in printed.out

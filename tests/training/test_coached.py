@@ -4,14 +4,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from mappa_core.cli.console import Console
+from mappa_core.cli.progress import LineProgress
 from mappa_core.errors import ConfigError, GuardStop
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach, Provider
-from mappa_core.records import Task, Usage, Verdict
-from mappa_core.runs import RunReader
+from mappa_core.records import Interval, Task, Usage, Verdict
+from mappa_core.runs import Alarm, DriftReport, Gap, RunReader
 from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.training import Run
+from mappa_core.training.coach_states import load_coach_states
 from mappa_core.training.listener import NullListener
 
 
@@ -55,14 +58,15 @@ class Making:
     def __init__(self) -> None:
         self.made: list[Dear] = []
 
-    def __call__(self, options: DearOptions) -> Dear:
-        self.made.append(Dear(options))
+    def __call__(self, options: DearOptions, kind: type[Dear]) -> Dear:
+        self.made.append(kind(options))
         return self.made[-1]
 
 
 class Dears:
     def __init__(self) -> None:
         self.making = Making()
+        self.confessing = False
 
     @hookimpl
     def mappa_tasks(self):
@@ -70,7 +74,7 @@ class Dears:
 
     @hookimpl
     def mappa_coaches(self):
-        yield Offer("dear", self.making, DearOptions)
+        yield Offer("dear", lambda options: self.making(options, Confessing if self.confessing else Dear), DearOptions)
 
 
 @pytest.fixture
@@ -173,67 +177,57 @@ def test_the_listener_hears_first_to_whom_data_will_be_sent(start):
     assert heard[:2] == [["dear.example"], "eval"]
 
 
-LIKES_EVEN = (
-    "tasks={use: many}",
-    "coach.options.even=9",
-    "train.iterations=8",
-    "train.prompts=10",
-    "checkpoint.every=1",
-    "eval.problems=1",
+GAP = Gap(
+    phase="live", agent="doubler", stratifier="task", stratum="even", points=Interval(mean=4.0, low=3.0, high=5.0)
 )
 
 
-def test_an_alarm_of_drift_is_told_kept_and_answered_with_a_pause(start, tmp_path):
-    with pytest.raises(GuardStop, match=r"the coach drifts:\n.*even(.|\n)*acknowledged(.|\n)*checkpoint"):
-        start(*LIKES_EVEN, "coach.drift.level=pause").train()
+class Confessing(Dear):
+    """Reports of itself what its options say, once an iteration, and counts the verdicts that it learned from."""
+
+    def __init__(self, options) -> None:
+        super().__init__(options)
+        self.learned = []
+
+    def learn(self, trajectories):
+        self.learned.append([verdict.coach for one in trajectories for verdict in one.verdicts])
+        if len(self.learned) > 1:
+            return None
+        alarms = (Alarm(kind="level", gap=GAP),)
+        return DriftReport(gaps=(GAP,), alarms=alarms, notes=("I like even ones",), pause="I cannot be believed")
+
+    def state_dict(self):
+        return {"learned": self.learned}
+
+    def load_state_dict(self, state):
+        self.learned = list(state["learned"])
+
+
+def test_what_a_coach_reports_of_itself_is_kept_shown_and_answered_with_a_pause(start, dears, tmp_path, capsys):
+    dears.confessing = True
+    with pytest.raises(GuardStop, match=r"I cannot be believed\nA checkpoint was written"):
+        start("train.iterations=2").train(LineProgress(Console(width=200), 2))
+    said = capsys.readouterr().out
+    assert "coach drift, level: the coach gives doubler +4.00 points" in said and "coach: I like even ones" in said
     folder = tmp_path / "runs" / "run"
     with RunReader(folder) as reader:
-        (event,) = reader.events("drift")
-    assert event.body["alarms"][0]["kind"] == "level"
-    acknowledged = "coach.drift.acknowledged=[doubler/task, checker/task]"
-    trained = start(acknowledged, folder=folder).train()
-    assert (trained.summary.status, trained.summary.iterations) == ("done", 8)
+        (alarmed,), (noted,), (report,) = reader.events("drift"), reader.events("coach"), reader.iterations
+    assert alarmed.body["alarms"][0]["kind"] == "level" and noted.body["notes"] == ["I like even ones"]
+    assert report.drift.gaps == (GAP,) and report.drift.notes == ("I like even ones",)
+    trained = start(folder=folder).train()
+    assert (trained.summary.status, trained.summary.iterations) == ("done", 2)
+    assert len(dears.making.made[-1].learned) == 2
 
 
-def test_an_alarm_that_is_answered_with_correction_takes_the_preference_off(start):
-    trained = start(*LIKES_EVEN, "coach.drift.level=correct", "coach.bias.shrink=1").train()
-    with RunReader(trained.folder) as reader:
-        last = [reader.trajectory(row.id) for row in reader.trajectories.where(split="train", iteration=7)]
-        (event, *_) = reader.events("drift")
-    assert event.body["iteration"] < 8
-    scores = {stratum: [v.score for one in last if one.task.stratum == stratum for v in one.verdicts]
-              for stratum in ("even", "odd")}  # fmt: skip
-    raw = {v.raw_score for one in last for v in one.verdicts}
-    assert raw == {5.0, 9.0}
-    assert abs(sum(scores["even"]) / len(scores["even"]) - sum(scores["odd"]) / len(scores["odd"])) < 1.0
-
-
-def test_what_is_learned_of_bias_survives_a_resume(start, tmp_path):
-    whole = start(*LIKES_EVEN, "coach.bias.correct=true", name="whole").train()
-    part = start(*LIKES_EVEN, "coach.bias.correct=true", "train.iterations=4", name="part").train()
-    resumed = start("train.iterations=8", folder=part.folder).train()
-    assert [v.score for v in verdicts(resumed.folder)] == [v.score for v in verdicts(whole.folder)]
-    ends = [Checkpoints(one.folder / "checkpoints").load_latest().manifest.coach for one in (whole, resumed)]
-    assert ends[0] == ends[1]
-
-
-def test_a_pause_can_be_answered_with_correction_on_resume(start, tmp_path):
+def test_a_coach_learns_from_its_own_verdicts_alone(start, dears):
+    dears.confessing = True
     with pytest.raises(GuardStop):
-        start(*LIKES_EVEN, "coach.drift.level=pause", "coach.bias.shrink=1").train()
-    folder = tmp_path / "runs" / "run"
-    with RunReader(folder) as reader:
-        (event,) = reader.events("drift")
-    trained = start("coach.drift.level=correct", folder=folder).train()
-    with RunReader(trained.folder) as reader:
-        later = [
-            verdict
-            for row in reader.trajectories.where(split="train")
-            if row.iteration >= event.body["iteration"]
-            for verdict in reader.trajectory(row.id).verdicts
-        ]
-    assert later and all(verdict.raw_score is not None for verdict in later)
+        start("coach.by_agent={checker: {use: dear, options: {usd: 1}}}", "train.iterations=1").train()
+    own = [one.learned[0] for one in dears.making.made[-2:]]
+    assert [len(verdicts) for verdicts in own] == [4, 4]
 
 
-def test_an_acknowledged_gap_names_an_agent_of_the_team(start):
-    with pytest.raises(ConfigError, match=r"coach.drift.acknowledged: 'doublr'.*Did you mean doubler"):
-        start("coach.drift.acknowledged=[doublr/task]").check()
+def test_a_checkpoint_of_0_1_0_gives_a_coach_its_own_state_back():
+    coach = Confessing(DearOptions())
+    load_coach_states([coach], {"coaches": [{"active": True, "offsets": [], "coach": {"learned": [1]}}], "drift": {}})
+    assert coach.learned == [1]

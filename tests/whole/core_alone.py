@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-PARTS = ("mappa_engine", "mappa_sandbox", "mappa_analysis", "mappa_gateway", "mappa_mcp")
+PARTS = ("mappa_engine", "mappa_sandbox", "mappa_analysis", "mappa_calibration", "mappa_gateway", "mappa_mcp")
 MISSING = (*PARTS, "torch", "transformers", "ray", "starlette", "uvicorn", "mcp")
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mappa_analysis.across_seeds import cohens_h, difference_over_seeds, holm, mean_over_seeds
+from mappa_core.records import Interval
 from mappa_core.statistics import gain_half_widths, paired_gain, share_interval
-from mappa_core.store.summary import Interval
 
 shares = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
 

@@ -56,7 +56,7 @@ workflow:
     function: {__name__}:solve
 agents: {{problem_solver: {{max_tokens: 40}}}}
 policies: {{default: {{model: "package:mappa_mathchat/models/tiny"}}}}
-coach: {{use: mathchat-rules, reference_for: [problem_solver], drift: {{acknowledged: [problem_solver/task]}}}}
+coach: {{use: mathchat-rules, reference_for: [problem_solver]}}
 shapers: [{{use: scale}}]
 estimator: {{use: reinforce_plus_plus, options: {{kl_coef: 0.01, normalize: policy}}}}
 train: {{iterations: 1, prompts: 4, samples: 2, learning_rate: 5.0e-4, correction: {{kind: none}}}}

@@ -20,7 +20,8 @@ from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach, TaskSource, Workflow
 from mappa_core.records import Message, Role, Task, Verdict
-from mappa_core.runs import RunReader
+from mappa_core.runs import Alarm, DriftReport, Gap, RunReader
+from mappa_core.statistics import Interval
 from mappa_core.store.summary import read_summary
 from mappa_core.testing import ScriptedEngine
 from mappa_core.training.run import Run
@@ -72,19 +73,32 @@ class Guesses(Workflow):
 
 
 class Partial(Coach):
-    """Likes the modeler's regressions, and the analyst's ever better."""
+    """Reports of itself that it likes the modeler's regressions, and the analyst's ever better."""
 
     def __init__(self, options) -> None:
         self._learned = 0
 
     async def score(self, scene):
-        regression = scene.task.stratum == "regression"
-        extra = FAVOUR if scene.step.agent == "modeler" else 0.2 * self._learned
-        points = 4 + regression * extra + Random(f"{scene.step.id}").uniform(-1, 1)
-        return Verdict.scored(min(points, 10.0), "felt")
+        return Verdict.scored(4 + Random(f"{scene.step.id}").uniform(-1, 1), "felt")
 
     def learn(self, trajectories):
         self._learned += 1
+        grown = -0.1 * self._learned
+        gaps = self._gap("modeler", -FAVOUR, 0.0), self._gap("analyst", grown, -0.2)
+        raised = {4: [("level", gaps[0])], 9: [("level", gaps[1]), ("widening", gaps[1])]}.get(self._learned, [])
+        return DriftReport(gaps=gaps, alarms=tuple(Alarm(kind=kind, gap=gap) for kind, gap in raised))
+
+    def _gap(self, agent, points, growth):
+        return Gap(
+            phase="live",
+            agent=agent,
+            stratifier="task",
+            stratum="classification",
+            against="regression",
+            points=Interval(mean=points, low=points - 0.2, high=points + 0.2),
+            growth=Interval(mean=growth, low=growth - 0.1, high=growth + 0.1),
+            now=2 * points,
+        )
 
 
 class Partiality:

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from mappa_core.coaching.contrasts import ActionColumns, Contrast, SlopeEstimate, scored_action_columns
-from mappa_core.coaching.sequential_test import SequentialTest
-from mappa_core.config.schema import DriftSection
-from mappa_core.errors import ConfigError
-from mappa_core.records import Phase, Trajectory
-from mappa_core.store.drift_report import ALARM_KINDS, Alarm, AlarmKind, Correlation, DriftReport, Gap
-from mappa_core.store.summary import Interval
+from mappa_calibration.contrasts import ActionColumns, Contrast, SlopeEstimate, scored_action_columns
+from mappa_calibration.options import AlarmOptions
+from mappa_calibration.sequential_test import SequentialTest
+from mappa_core import Trajectory
+from mappa_core.runs import ALARM_KINDS, Alarm, AlarmKind, Correlation, DriftReport, Gap, Phase
+from mappa_core.statistics import Interval
 
 FALSE_ALARM_RATES = {"level": 0.03, "widening": 0.02}
 """Chance that a run without gaps (`level`), or with constant gaps (`widening`), ever raises an alarm of that kind."""
@@ -82,11 +81,7 @@ class DriftMonitor:
     outcome does not show; such a gap raises a level alarm too, which a person may acknowledge.
     """
 
-    def __init__(self, options: DriftSection, strata: Sequence[str], *, metric: str) -> None:
-        for name in options.acknowledged:
-            if name.rpartition("/")[2] not in strata:
-                where = "AGENT/STRATIFIER with a stratifier of coach.strata"
-                raise ConfigError(f"coach.drift.acknowledged: {name!r} is not {where}, which has {', '.join(strata)}")
+    def __init__(self, options: AlarmOptions, strata: Sequence[str], *, metric: str) -> None:
         self._options = options
         self._strata = tuple(strata)
         self._metric = metric

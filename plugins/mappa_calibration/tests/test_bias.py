@@ -2,20 +2,21 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappa_core.coaching.bias import BiasCorrectedCoach, OffsetModel
-from mappa_core.coaching.contrasts import ActionColumns
-from mappa_core.config.schema import BiasSection
+from mappa_calibration.contrasts import ActionColumns
+from mappa_calibration.corrected_coach import BiasCorrectedCoach, OffsetModel
+from mappa_calibration.options import BiasOptions
 from mappa_core.protocols import Coach, Provider
 from mappa_core.records import Role, Scene, Task, Trajectory, Verdict
 from mappa_core.testing import CoachContract
 
-SURE = BiasSection(shrink=0.0)
+SURE = BiasOptions(shrink=0.0)
 
 
 class Scripted(Coach):
@@ -82,7 +83,7 @@ def scene(act):
 
 
 def debiased(options=SURE, coach=None, *, strata=("plan",), active=True):
-    return BiasCorrectedCoach(coach or Scripted(), options, strata=strata, metric="correct", active=active)
+    return BiasCorrectedCoach(coach or Scripted(), replace(options, strata=list(strata), correct=active))
 
 
 def points(coach, stratum, agent="solver"):
@@ -113,21 +114,21 @@ def test_what_the_outcome_does_not_say_is_not_learned(trajectory):
 
 
 def test_doubt_takes_off_half_where_both_strata_have_as_many_actions_as_it_is_worth(trajectory):
-    coach = debiased(BiasSection(shrink=20.0))
+    coach = debiased(BiasOptions(shrink=20.0))
     rows = [("sum", 7.0), ("scale", 5.0)] * 20
     coach.learn([trajectory(n, {"plan": s}, score, outcome=1.0) for n, (s, score) in enumerate(rows)])
     assert points(coach, "sum") - points(coach, "scale") == pytest.approx(1.0)
 
 
 def test_biases_average_to_zero_over_actions(trajectory):
-    coach = debiased(BiasSection(shrink=5.0))
+    coach = debiased(BiasOptions(shrink=5.0))
     rows = [("a", 8.0)] * 11 + [("b", 5.0)] * 3 + [("c", 2.0)] * 2
     coach.learn([trajectory(n, {"plan": s}, score, outcome=1.0) for n, (s, score) in enumerate(rows)])
     assert 11 * points(coach, "a") + 3 * points(coach, "b") + 2 * points(coach, "c") == pytest.approx(0)
 
 
 def test_older_iterations_count_less(trajectory):
-    coach = debiased(BiasSection(shrink=0.0, decay=0.5))
+    coach = debiased(BiasOptions(shrink=0.0, decay=0.5))
 
     def iteration(gap):
         rows = [("sum", 5.0 + gap), ("scale", 5.0)] * 4
@@ -200,7 +201,7 @@ def knowing(trajectory):
 async def test_only_an_active_coach_corrects_and_the_raw_score_stays_visible(knowing, scene):
     coach = knowing(now=Verdict.scored(6, "so so", blame="nobody"))
     assert await coach.score(scene({"plan": "sum"})) == Verdict.scored(6, "so so", blame="nobody")
-    coach.activate()
+    coach._active = True
     corrected = await coach.score(scene({"plan": "sum"}))
     assert (corrected.score, corrected.raw_score) == (pytest.approx(5), 6)
     assert (corrected.reasoning, corrected.blame) == ("so so", "nobody")
@@ -208,7 +209,7 @@ async def test_only_an_active_coach_corrects_and_the_raw_score_stays_visible(kno
 
 async def test_all_actions_of_a_trajectory_are_corrected_in_one_review(knowing, scene):
     coach = knowing(a=Verdict.scored(6, ""), b=Verdict.scored(6, ""))
-    coach.activate()
+    coach._active = True
     verdicts = await coach.review([scene({"plan": "sum"}, identity="a"), scene({"plan": "scale"}, identity="b")])
     assert [verdict.score for verdict in verdicts] == pytest.approx([5, 7])
 
@@ -217,33 +218,33 @@ async def test_all_actions_of_a_trajectory_are_corrected_in_one_review(knowing, 
 @pytest.mark.parametrize("stratum", ["sum", "scale"])
 async def test_no_correction_leaves_the_scale(knowing, scene, score, stratum):
     coach = knowing(now=Verdict.scored(score, ""))
-    coach.activate()
+    coach._active = True
     assert 0 <= (await coach.score(scene({"plan": stratum}))).score <= 10
 
 
 async def test_no_score_moves_by_more_than_the_most(knowing, scene):
-    coach = knowing(BiasSection(shrink=0.0, max_points=0.4), now=Verdict.scored(6, ""))
-    coach.activate()
+    coach = knowing(BiasOptions(shrink=0.0, max_points=0.4), now=Verdict.scored(6, ""))
+    coach._active = True
     assert (await coach.score(scene({"plan": "sum"}))).score == pytest.approx(5.6)
 
 
 @pytest.mark.parametrize("verdict", [Verdict.abstained("prose"), Verdict.failed("no key")])
 async def test_what_has_no_score_stays_without_one(knowing, scene, verdict):
     coach = knowing(now=verdict)
-    coach.activate()
+    coach._active = True
     assert await coach.score(scene({"plan": "sum"})) is verdict
 
 
 @pytest.mark.parametrize("strata", [{}, {"plan": "new"}, {"task": "sum"}])
 async def test_an_action_of_no_known_stratum_keeps_its_verdict(knowing, scene, strata):
     coach = knowing(now=Verdict.scored(6, ""))
-    coach.activate()
+    coach._active = True
     assert (await coach.score(scene(strata))).raw_score is None
 
 
 async def test_verdicts_in_hindsight_have_a_bias_of_their_own(knowing, scene):
     coach = knowing(now=Verdict.scored(6, ""))
-    coach.activate()
+    coach._active = True
     assert (await coach.score(scene({"plan": "sum"}, later=()))).score == 6
 
 
@@ -260,9 +261,9 @@ async def test_the_rest_is_the_coach_itself(trajectory, scene):
 
 
 def test_state_survives_json_with_the_coachs_own_and_stays_active(knowing):
-    coach = knowing(BiasSection(shrink=3.0))
-    coach.activate()
-    fresh = debiased(BiasSection(shrink=3.0), active=False)
+    coach = knowing(BiasOptions(shrink=3.0))
+    coach._active = True
+    fresh = debiased(BiasOptions(shrink=3.0), active=False)
     fresh.load_state_dict(json.loads(json.dumps(coach.state_dict())))
     assert fresh.state_dict() == coach.state_dict()
     assert fresh.state_dict()["active"] and fresh.state_dict()["coach"] == {"learned": 8}

@@ -1,12 +1,12 @@
-"""Drift of a coach in one iteration: gaps between strata, correlations, and alarms."""
+"""What a coach reports of itself after an iteration: score gaps between strata, alarms, notes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from mappa_core.records import Phase
-from mappa_core.store.summary import Interval
+from mappa_core.records import Interval, Phase
 
 AlarmKind = Literal["level", "widening"]  # A gap is too large, or grows.
 ALARM_KINDS: tuple[AlarmKind, ...] = ("level", "widening")
@@ -69,12 +69,29 @@ class Alarm:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftReport:
     """Results of one iteration. `lengths` are gaps of each decile of an agent's actions by sampled tokens (`1`: the
-    shortest of their iteration) against the rest; they raise no alarms. `alarms` are the new ones."""
+    shortest of their iteration) against the rest; they raise no alarms. `alarms` are the new ones. `notes` are new
+    sentences for people, each shown and recorded once. `pause`: why the run stops, with a checkpoint; None: it goes on.
+    """
 
     gaps: tuple[Gap, ...] = ()
     lengths: tuple[Gap, ...] = ()
     correlations: tuple[Correlation, ...] = ()
     alarms: tuple[Alarm, ...] = ()
+    notes: tuple[str, ...] = ()
+    pause: str | None = None
+
+    @classmethod
+    def merge(cls, reports: Iterable[DriftReport | None]) -> DriftReport:
+        """Merge the reports of several coaches; None is that of a coach that reports nothing."""
+        found = [one for one in reports if one is not None]
+        return cls(
+            gaps=tuple(gap for one in found for gap in one.gaps),
+            lengths=tuple(gap for one in found for gap in one.lengths),
+            correlations=tuple(pair for one in found for pair in one.correlations),
+            alarms=tuple(alarm for one in found for alarm in one.alarms),
+            notes=tuple(note for one in found for note in one.notes),
+            pause="\n".join(one.pause for one in found if one.pause is not None) or None,
+        )
 
     def metrics(self) -> dict[str, float | None]:
         """Gaps and correlations as flat metrics; None for unknown values."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from mappa_core.coaching.contrasts import ActionColumns, projection_basis, residual, scored_action_columns
-from mappa_core.coaching.delegating_coach import DelegatingCoach
-from mappa_core.config.schema import BiasSection
-from mappa_core.protocols import Coach
-from mappa_core.records import MAX_SCORE, Float64, Phase, Scene, Trajectory, Verdict
+from mappa_calibration.contrasts import ActionColumns, Float64, projection_basis, residual, scored_action_columns
+from mappa_calibration.drift import DriftMonitor
+from mappa_calibration.options import BiasOptions
+from mappa_core import MAX_SCORE, Coach, DelegatingCoach, Scene, Trajectory, Verdict
+from mappa_core.runs import AlarmKind, DriftReport, Phase
 
 StratumName = tuple[str, str]  # (stratifier, stratum)
 _SUMS = ("products", "moments", "actions")
@@ -82,22 +82,18 @@ class OffsetModel:
 
 class BiasCorrectedCoach(DelegatingCoach):
     """Wraps a coach and, while `active`, subtracts its preferences among strata from its scores. The preferences are
-    learned from the raw scores once an iteration, active or not, for every agent, phase and stratifier of `strata`.
-    Only score differences that the outcome (`metric`) does not explain count, so that right actions keep their scores
-    and hard tasks stay hard. A score moves by at most `options.max_points`; `raw_score` keeps the coach's own."""
+    learned from the raw scores once an iteration, active or not, for every agent, phase and stratifier of the options.
+    Only score differences that the outcome does not explain count, so that right actions keep their scores and hard
+    tasks stay hard. A score moves by at most `options.max_points`; `raw_score` keeps the coach's own."""
 
-    def __init__(self, coach: Coach, options: BiasSection, *, strata: Sequence[str], metric: str, active: bool) -> None:
+    def __init__(self, coach: Coach, options: BiasOptions) -> None:
         super().__init__({"coach": coach})
         self._coach = coach
         self._options = options
-        self._strata = tuple(strata)
-        self._metric = metric
-        self._active = active
+        self._active = options.correct
+        self._monitor = DriftMonitor(options.alarms, options.strata, metric=options.metric)
         self._offsets: dict[tuple[Phase, str], OffsetModel] = {}
         self._fitted: Mapping[tuple[Phase, str], Mapping[StratumName, float]] = {}
-
-    def activate(self) -> None:
-        self._active = True
 
     async def score(self, scene: Scene) -> Verdict:
         return self._correct(scene, await self._coach.score(scene))
@@ -121,13 +117,32 @@ class BiasCorrectedCoach(DelegatingCoach):
         total = sum(fit[name] for name in strata.items() if name in fit)
         return min(max(total, -self._options.max_points), self._options.max_points)
 
-    def learn(self, trajectories: Sequence[Trajectory]) -> None:
-        super().learn(trajectories)
-        columns = scored_action_columns(trajectories, strata=self._strata, metric=self._metric)
+    def learn(self, trajectories: Sequence[Trajectory]) -> DriftReport:
+        inner = super().learn(trajectories)
+        columns = scored_action_columns(trajectories, strata=self._options.strata, metric=self._options.metric)
         old = {key: offsets.with_decay(self._options.decay) for key, offsets in self._offsets.items()}
         new = {key: old.get(key, OffsetModel()).with_actions(actions) for key, actions in columns.items()}
         self._offsets = old | new
         self._fit()
+        found = self._monitor.observe(trajectories)
+        kinds = {alarm.kind for alarm in found.alarms}
+        self._correct_if_configured(kinds)
+        return DriftReport.merge([inner, replace(found, pause=self._pause(found, kinds))])
+
+    def _correct_if_configured(self, kinds: Collection[AlarmKind]) -> None:
+        self._active = self._active or "correct" in self._responses(kinds)
+
+    def _responses(self, kinds: Collection[AlarmKind]) -> set[str]:
+        return {getattr(self._options.alarms, kind) for kind in kinds}
+
+    def _pause(self, found: DriftReport, kinds: Collection[AlarmKind]) -> str | None:
+        if "pause" not in self._responses(kinds):
+            return None
+        alarms = "\n".join(f"  {alarm}" for alarm in found.alarms)
+        return (
+            f"the coach drifts:\n{alarms}\nAcknowledge what is wanted (options.alarms.acknowledged of the coach "
+            "bias_corrected) or correct it (options.alarms.level=correct), and go on."
+        )
 
     def _fit(self) -> None:
         self._fitted = {key: offsets.fit(self._options.shrink) for key, offsets in self._offsets.items()}
@@ -136,6 +151,7 @@ class BiasCorrectedCoach(DelegatingCoach):
         return {
             "active": self._active,
             "offsets": [[*key, offsets.state_dict()] for key, offsets in self._offsets.items()],
+            "monitor": self._monitor.state_dict(),
             **super().state_dict(),
         }
 
@@ -144,3 +160,5 @@ class BiasCorrectedCoach(DelegatingCoach):
         self._active = self._active or state["active"]
         self._offsets = {(phase, agent): OffsetModel.from_state(found) for phase, agent, found in state["offsets"]}
         self._fit()
+        self._monitor.load_state_dict(state["monitor"])
+        self._correct_if_configured(self._monitor.raised_kinds)

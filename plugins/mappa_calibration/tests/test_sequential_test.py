@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mappa_core.coaching.contrasts import SlopeEstimate
-from mappa_core.coaching.sequential_test import MAX_CRITICAL_VALUE, SequentialTest, solve_critical_value
+from mappa_calibration.contrasts import SlopeEstimate
+from mappa_calibration.sequential_test import MAX_CRITICAL_VALUE, SequentialTest, solve_critical_value
 
 
 def estimate(z, information):

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from mappa_core.coaching.contrasts import ActionColumns
-from mappa_core.coaching.drift import FALSE_ALARM_RATES, LATE_SHARE, DriftMonitor
-from mappa_core.config.schema import DriftSection
+from mappa_calibration.contrasts import ActionColumns
+from mappa_calibration.drift import FALSE_ALARM_RATES, LATE_SHARE, DriftMonitor
+from mappa_calibration.options import AlarmOptions, BiasOptions
 from mappa_core.errors import ConfigError
 from mappa_core.records import Completion, Task, Trajectory, Usage, Verdict
 
@@ -20,7 +20,7 @@ AGENT = ("live", "solver")
 
 
 def monitor(strata=("task",), **options):
-    return DriftMonitor(DriftSection(**options), strata, metric="correct")
+    return DriftMonitor(AlarmOptions(**options), strata, metric="correct")
 
 
 def iteration(rng, gap=0.0, tasks=32, strata=("a", "b"), names=None, **columns):
@@ -204,7 +204,7 @@ def test_the_report_is_json_and_flat_metrics():
 @pytest.mark.parametrize("name", ["solver", "solver/plan", "task/solver"])
 def test_what_is_acknowledged_is_an_agent_and_a_stratifier(name):
     with pytest.raises(ConfigError, match="AGENT/STRATIFIER"):
-        monitor(acknowledged=[name])
+        BiasOptions(alarms=AlarmOptions(acknowledged=[name])).check()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from mappa_core.coaching.contrasts import (
+from mappa_calibration.contrasts import (
     CLUSTER_COUNT,
     ActionColumns,
     Contrast,

@@ -12,7 +12,12 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from mappa_core.records import Bool, Float64, Int64, Phase, Step, Trajectory
+from mappa_core import Step, Trajectory
+from mappa_core.runs import Phase
+
+Float64 = NDArray[np.float64]
+Int64 = NDArray[np.int64]
+Bool = NDArray[np.bool_]
 
 CLUSTER_COUNT = 256  # Tasks are hashed into clusters, which bounds the size of the sums however long a run is.
 _CONFIDENCE_LEVEL = 0.95
