@@ -11,8 +11,8 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
@@ -25,6 +25,8 @@ from mappa_core.sandbox import cut_middle, to_json
 MAX_STDERR_CHARACTERS = 2000
 """Maximum characters of a command's standard error in the record of its failure."""
 LOOPBACK = "127.0.0.1"
+TURN_S = 2.0
+"""Seconds after which an event loop that did not take its turn counts as blocked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +61,55 @@ def import_function(name: str, where: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def function_launcher(function: Callable[[Assignment], Any]) -> AgentLauncher:
-    """Run every call in its own thread, as an agent may block, and with actions in waves all agents must be able to
-    send requests at once. A thread cannot be killed: an abandoned one is refused every further request."""
+class AgentLoop:
+    """The event loop that all asynchronous agents share, in a thread of its own, from the first of them to `close`: a
+    client that an agent keeps between its tasks is bound to the loop in which it was first used."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run an agent to its end. If the caller is cancelled, so is the agent."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            # A daemon, so that the end of this process does not wait for an agent that blocks.
+            threading.Thread(target=self._loop.run_forever, name="agents", daemon=True).start()
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
+
+    async def is_blocked(self) -> bool:
+        """Whether an agent keeps the loop from going on."""
+        if self._loop is None:
+            return False
+        turn = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop))
+        await asyncio.wait((turn,), timeout=TURN_S)
+        return not turn.done()
+
+    async def close(self) -> None:
+        """Stop the loop. What is left of abandoned agents is cancelled, unless one of them blocks the loop."""
+        if self._loop is None:
+            return
+        loop, self._loop = self._loop, None
+        ending = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_end_tasks(), loop))
+        await asyncio.wait((ending,), timeout=TURN_S)
+        # It is not closed: clients that are forgotten later still say goodbye to it.
+        loop.call_soon_threadsafe(loop.stop)
+
+
+async def _end_tasks() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def function_launcher(function: Callable[[Assignment], Any], loop: AgentLoop) -> AgentLauncher:
+    """Call the function in a thread of its own, as an agent may block, and with actions in waves all agents must be
+    able to send requests at once. What it awaits runs in `loop`. A thread cannot be killed: an abandoned one is refused
+    every further request."""
 
     async def start(assignment: Assignment) -> str | None:
-        return _check_answer(
-            await _run_in_thread(lambda: _call_agent(function, assignment), f"agent of {assignment.task.id}")
-        )
+        result = await _run_in_thread(lambda: _call_agent(function, assignment), f"agent of {assignment.task.id}")
+        return _check_answer(await loop.run(_await_result(result)) if inspect.isawaitable(result) else result)
 
     return start
 
@@ -103,15 +146,21 @@ def command_launcher(command: Sequence[str]) -> AgentLauncher:
 
 
 def _call_agent(function: Callable[[Assignment], Any], assignment: Assignment) -> Any:
-    try:
-        result = function(assignment)
-        return asyncio.run(_await_result(result)) if inspect.isawaitable(result) else result
-    except SystemExit as error:
-        raise WorkflowError(f"the agent ended itself: SystemExit({error.code!r})") from error
+    with _exits_as_failures():
+        return function(assignment)
 
 
 async def _await_result(result: Awaitable[Any]) -> Any:
-    return await result
+    with _exits_as_failures():
+        return await result
+
+
+@contextmanager
+def _exits_as_failures() -> Iterator[None]:
+    try:
+        yield
+    except SystemExit as error:
+        raise WorkflowError(f"the agent ended itself: SystemExit({error.code!r})") from error
 
 
 async def _run_in_thread(work: Callable[[], Any], name: str) -> Any:

@@ -9,12 +9,23 @@ from pathlib import Path
 from typing import ClassVar
 
 from mappa_core import ConfigError, Role, Stage, Step, Task, TaskError, Workflow, WorkflowError
-from mappa_gateway.launchers import AgentLauncher, Assignment, command_launcher, function_launcher, import_function
+from mappa_gateway.launchers import (
+    AgentLauncher,
+    AgentLoop,
+    Assignment,
+    command_launcher,
+    function_launcher,
+    import_function,
+)
 from mappa_gateway.options import ExternalAgent, GatewayOptions
 from mappa_gateway.server import GatewayServer
 from mappa_gateway.session import AgentSession
 
 ANSWERED = "answered"
+BLOCKED = (
+    "an agent blocks the event loop that all asynchronous agents share: await an asynchronous client "
+    "(openai.AsyncOpenAI, ainvoke) in an `async def`, or make the agent a plain function, which has a thread of its own"
+)
 
 
 class GatewayWorkflow(Workflow):
@@ -28,7 +39,8 @@ class GatewayWorkflow(Workflow):
         self._options = options
         self.agents: Mapping[str, Role] = {name: _role(name, agent) for name, agent in options.agents.items()}
         self._agent_of = _agents_by_model(options.agents)
-        self._start = _launcher(options)
+        self._loop = AgentLoop()
+        self._start = _launcher(options, self._loop)
         self._grade = None if options.grade == "exact" else import_function(options.grade, "workflow.options.grade")
         self._gateway = GatewayServer()
 
@@ -69,6 +81,8 @@ class GatewayWorkflow(Workflow):
             agent.cancel()
             await asyncio.gather(session.close(), _wait_ended(agent))
         if session.failure.done():
+            if await self._loop.is_blocked():
+                raise WorkflowError(BLOCKED) from session.failure.exception()
             session.failure.result()
         error = agent.exception()
         if error is not None:
@@ -89,6 +103,7 @@ class GatewayWorkflow(Workflow):
         return steps[-1].reply.content.strip() if self._options.answer == "last" else None
 
     async def close(self) -> None:
+        await self._loop.close()
         await self._gateway.close()
 
 
@@ -113,9 +128,9 @@ def _check_options(options: GatewayOptions) -> None:
         raise ConfigError(f"{place}: max_actions and at_once are at least 1, and silence_s is above 0")
 
 
-def _launcher(options: GatewayOptions) -> AgentLauncher:
+def _launcher(options: GatewayOptions, loop: AgentLoop) -> AgentLauncher:
     if options.function is not None:
-        return function_launcher(import_function(options.function, "workflow.options.function"))
+        return function_launcher(import_function(options.function, "workflow.options.function"), loop)
     return command_launcher(options.command)
 
 

@@ -256,6 +256,10 @@ def leaves(session):
     sys.exit(3)
 
 
+async def leaves_from_a_coroutine(session):
+    sys.exit(3)
+
+
 def hangs(session):
     ask(client_of(session), "?")
     threading.Event().wait(20)
@@ -281,6 +285,7 @@ def answers_with_a_number(session):
         (asks_too_much, {}, "PromptTooLong", "does not fit"),
         (raises, {}, "WorkflowError:ValueError", "a bug of the agent"),
         (leaves, {}, "WorkflowError", r"SystemExit\(3\)"),
+        (leaves_from_a_coroutine, {}, "WorkflowError", r"SystemExit\(3\)"),
         (hangs, {"silence_s": 0.2}, "WorkflowError", "asked for nothing within 0.2 s"),
         (never_ends, {"max_actions": 3}, "WorkflowError", "more than max_actions=3"),
         (asks_nothing, {}, "WorkflowError", "without a request that became an action"),
@@ -367,6 +372,47 @@ async def test_many_blocking_agents_play_at_once_each_on_its_own_stage(theatre, 
     assert [[step.messages[0].content for step in one.steps] for one in played] == [
         [f"{task.id} once", task.id] for task in tasks
     ]
+
+
+kept: list[openai.AsyncOpenAI] = []
+"""The client that asynchronous agents keep from task to task, as LangGraph and others do."""
+
+
+async def twice_by_a_kept_client(session):
+    if not kept:
+        kept.append(openai.AsyncOpenAI(base_url=session.base_url, api_key="none"))
+    client = kept[0].with_options(api_key=session.api_key)
+    for text in (f"{session.task.id} once", session.task.id):
+        messages = [{"role": "user", "content": text}]
+        said = await client.chat.completions.create(model="m", messages=messages)
+    return said.choices[0].message.content
+
+
+@pytest.mark.parametrize("waves", [True, False])
+async def test_asynchronous_agents_share_a_loop_and_so_may_keep_a_client(theatre, waves):
+    kept.clear()
+    workflow = theatre.workflow(twice_by_a_kept_client)
+    for played_before in range(2):
+        names = [f"r{played_before}t{number}" for number in range(6)]
+        tasks = tuple(Task(id=name, prompt="", reference=f"<user>{name}<assistant>") for name in names)
+        played = await theatre.play(workflow, lambda prompt, sampling: prompt, tasks=tasks, waves=waves)
+        assert [one.error for one in played] == [None] * 6
+        assert [one.outcome["correct"] for one in played] == [1.0] * 6
+
+
+released = threading.Event()
+
+
+async def blocks(session):
+    released.wait(30)
+
+
+async def test_an_agent_that_blocks_the_loop_of_all_is_told_so(theatre, monkeypatch):
+    monkeypatch.setattr("mappa_gateway.launchers.TURN_S", 0.1)
+    trajectory = await theatre.one(theatre.workflow(blocks, silence_s=0.2), window)
+    released.set()
+    assert trajectory.error.kind == "WorkflowError"
+    assert "blocks the event loop that all asynchronous agents share" in trajectory.error.message
 
 
 async def test_waves_hold_the_same_requests_in_the_same_order_every_time(theatre):
