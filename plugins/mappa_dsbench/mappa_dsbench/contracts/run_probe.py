@@ -1,10 +1,14 @@
-"""Runs the probes on agents' files, and parses their reports as untrusted data: a malicious file may have written the
-report when it was opened."""
+"""Runs the probes on agents' files, and parses their reports.
+
+A probe opens files in a process apart (`probes.opener`); the one that writes the report has opened none of them. A
+report counts only with the digest that this process prints, and is parsed as untrusted data nevertheless.
+"""
 
 from __future__ import annotations
 
 import ast
 import copy
+import hashlib
 import importlib.util
 import json
 import marshal
@@ -21,7 +25,7 @@ from mappa_core.sandbox import ProgramRun
 from mappa_dsbench.contracts.faults import FAULT_IS_HARD, UNREADABLE, build_fault
 
 PROBES_FOLDER = Path(__file__).parent / "probes"
-_REPORT_FILE, _STARTED_LINE = "found.json", "begun"
+_REPORT_FILE, _STARTED_LINE, _AT_LINE, _REPORT_LINE = "found.json", "begun", "at", "report"
 MAX_REPORT_BYTES = 16 << 20
 MAX_VALUES = 200_000
 """Limit on reported predictions; of a table with more, none are reported."""
@@ -58,12 +62,10 @@ class _Model(msgspec.Struct, forbid_unknown_fields=True):
     predictions: _Predictions | None
 
 
-class _Interrupted(msgspec.Struct, forbid_unknown_fields=True):
-    at: _Name
-
-
 Probe = Literal["features", "model"]
 _REPORT_TYPES: Mapping[Probe, Any] = {"features": _Features, "model": _Model}
+_UNKNOWN_MODEL: dict[str, Any] = {"faults": [], "model": "unknown", "predictions": None}
+"""The facts of a model that could not be tried because of another agent's file."""
 
 
 @cache
@@ -125,16 +127,18 @@ def _file_stamp(file: Path) -> tuple[str, int, int, int]:
 
 
 def _interpret(probe: Probe, ran: ProgramRun, paths: Sequence[str]) -> dict[str, Any]:
-    if not ran.result.stdout.startswith(f"{_STARTED_LINE}\n"):
+    said = ran.result.stdout.splitlines()
+    if said[:1] != [_STARTED_LINE]:
         lines = ran.result.stderr.strip().splitlines() or [ran.result.status]
         raise ToolError(f"the program that looks into files did not begin: {lines[-1]}")
-    report = _decode_report(_REPORT_TYPES[probe], ran, paths)
+    report = _decode_report(_REPORT_TYPES[probe], ran, said[-1], paths)
     if report is not None:
         faults = [build_fault(one.code, one.path, one.detail) for one in report.faults]
         return {**msgspec.to_builtins(report), "faults": faults}
-    interrupted = _decode_report(_Interrupted, ran, paths)
-    path = interrupted.at if interrupted is not None and interrupted.at in paths else paths[0]
-    return {"faults": [build_fault(UNREADABLE, path, _describe_ending(ran))]}
+    at = [line.removeprefix(f"{_AT_LINE} ") for line in said if line.startswith(f"{_AT_LINE} ")]
+    if at and at[-1] not in paths:
+        return copy.deepcopy(_UNKNOWN_MODEL)
+    return {"faults": [build_fault(UNREADABLE, at[-1] if at else paths[0], _describe_ending(ran))]}
 
 
 class _FactsCache:
@@ -165,17 +169,20 @@ def _count_values(report: Mapping[str, Any]) -> int:
     return 100 + len(values) * len(values[0])
 
 
-def _decode_report(form: Any, ran: ProgramRun, paths: Sequence[str]) -> Any:
-    """Decode the probe's report as `form`; None where it is missing, malformed or impossible."""
+def _decode_report(form: Any, ran: ProgramRun, last_line: str, paths: Sequence[str]) -> Any:
+    """Decode the probe's report as `form`; None where it is missing, malformed, impossible or not the one whose digest
+    the probe said in its last line."""
     file = ran.files.get(_REPORT_FILE)
     if file is None or file.stat().st_size > MAX_REPORT_BYTES:
         return None
+    content = file.read_bytes()
+    if last_line != f"{_REPORT_LINE} {hashlib.sha256(content).hexdigest()}":
+        return None
     try:
-        report = msgspec.json.decode(file.read_bytes(), type=form)
+        report = msgspec.json.decode(content, type=form)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    faults = getattr(report, "faults", ())
-    return report if all(one.code in FAULT_IS_HARD and one.path in paths for one in faults) else None
+    return report if all(one.code in FAULT_IS_HARD and one.path in paths for one in report.faults) else None
 
 
 def _describe_ending(ran: ProgramRun) -> str:

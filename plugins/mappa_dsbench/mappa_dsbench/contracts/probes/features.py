@@ -13,23 +13,16 @@ import numpy as np
 import pandas as pd
 
 from mappa_dsbench.contracts.probes.leaks import check_leaks, check_refit
-from mappa_dsbench.contracts.probes.safe_unpickle import Report, type_name
-from mappa_dsbench.contracts.probes.targets import compare_targets, row_order, to_columns
+from mappa_dsbench.contracts.probes.open_tables import open_features, open_tables, open_target
+from mappa_dsbench.contracts.probes.plain_values import SparseTable
+from mappa_dsbench.contracts.probes.report import Report
+from mappa_dsbench.contracts.probes.targets import compare_targets, row_order
 
 _X_TRAIN, _Y_TRAIN, _X_TEST = "X_train.pkl", "y_train.pkl", "X_test.pkl"
 MAX_SHOWN_NAMES = 3
 MAX_COLUMNS, MAX_NAME_LENGTH = 500, 80
 LARGE_TABLE_BYTES = 64 << 20
 """Size in bytes of a table beyond which features are not compared with its columns."""
-
-
-def table_shape(value: Any) -> tuple[int, int] | None:
-    """Return the numbers of rows and columns of features, None where they are no table."""
-    if isinstance(value, pd.DataFrame) or hasattr(value, "tocsr"):
-        return int(value.shape[0]), int(value.shape[1])
-    if isinstance(value, np.ndarray) and value.ndim == 2 and value.dtype.names is None:
-        return int(value.shape[0]), int(value.shape[1])
-    return None
 
 
 def shorten_names(names: Sequence[Any]) -> str:
@@ -41,7 +34,7 @@ def shorten_names(names: Sequence[Any]) -> str:
 
 def check_numbers(report: Report, path: str, value: Any) -> None:
     """Report cells that are no finite numbers."""
-    if hasattr(value, "tocsr"):
+    if isinstance(value, SparseTable):
         value = value.data[:, None]
     frame = value if isinstance(value, pd.DataFrame) else pd.DataFrame(value)
     odd = [name for place, name in enumerate(frame.columns) if not is_numeric_column(frame.iloc[:, place])]
@@ -95,12 +88,12 @@ def check_test_rows(report: Report, value: Any, rows: int, id_column: str) -> No
             report.add_fault("rows", _X_TEST, "the rows stand in another order than in test.csv")
 
 
-def check_target(report: Report, features: Any, y: Any, train: pd.DataFrame, task: dict[str, Any]) -> str:
-    """Compare y with the target row by row; return `same`, `recoded` (equivalent values), `other` or `unknown`."""
-    columns, rows = to_columns(y), features.shape[0]
-    if columns is None:
-        report.add_fault("not_a_table", _Y_TRAIN, f"it holds a {type_name(y)}")
-        return "unknown"
+def check_target(
+    report: Report, features: Any, columns: pd.DataFrame, train: pd.DataFrame, task: dict[str, Any]
+) -> str:
+    """Compare the columns of y with the target row by row; return `same`, `recoded` (equivalent values), `other` or
+    `unknown`."""
+    rows = features.shape[0]
     if len(columns) != rows or rows == 0:
         report.add_fault("rows", _Y_TRAIN, f"{len(columns)} rows; {_X_TRAIN} has {rows}")
         return "unknown"
@@ -131,27 +124,24 @@ def read_table(path: str, columns: Sequence[str]) -> pd.DataFrame:
 
 def main() -> None:
     task = json.loads(sys.argv[1])
+    sys.path[:] = [folder for folder in sys.path if folder]  # no module comes from the folder of the files
     train = read_table("train.csv", [task["id_column"], *task["targets"]])
     test = read_table("test.csv", [task["id_column"]])
     given = set(pd.read_csv("test.csv", nrows=0).columns)
     report = Report()
-    opened = {path: report.open(path) for path in (_X_TRAIN, _Y_TRAIN, _X_TEST)}
-    tables = {}
+    tables = open_tables(report, {_X_TRAIN: open_features, _Y_TRAIN: open_target, _X_TEST: open_features})
     for path in (_X_TRAIN, _X_TEST):
-        report.begin_file(path)
-        if table_shape(opened[path]) is not None:
-            tables[path] = opened[path]
-            check_numbers(report, path, opened[path])
-        elif opened[path] is not None:
-            report.add_fault("not_a_table", path, f"it holds a {type_name(opened[path])}")
+        if path in tables:
+            report.begin_file(path)
+            check_numbers(report, path, tables[path])
     x_train, x_test = tables.get(_X_TRAIN), tables.get(_X_TEST)
     if x_test is not None:
         check_test_rows(report, x_test, len(test), task["id_column"])
     target = "unknown"
     if x_train is not None:
-        if opened[_Y_TRAIN] is not None:
+        if _Y_TRAIN in tables:
             report.begin_file(_Y_TRAIN)
-            target = check_target(report, x_train, opened[_Y_TRAIN], train, task)
+            target = check_target(report, x_train, tables[_Y_TRAIN], train, task)
         check_leaks(report, x_train, train, given, task)
     if x_train is not None and x_test is not None:
         check_columns(report, x_train, x_test)

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mappa_dsbench.contracts.probes.safe_unpickle import Report
+from mappa_dsbench.contracts.probes.plain_values import SparseTable
+from mappa_dsbench.contracts.probes.report import Report
 from mappa_dsbench.contracts.probes.targets import to_numbers
 
 _X_TRAIN, _X_TEST = "X_train.pkl", "X_test.pkl"
@@ -62,7 +63,7 @@ def holds_ids(features: Any, ids: Any) -> bool:
 
 def to_matrix(features: Any) -> Any:
     """Convert features to n x p numbers, None where they are not numeric, or are sparse."""
-    if hasattr(features, "tocsr"):
+    if isinstance(features, SparseTable):
         return None
     return to_numbers(features)
 

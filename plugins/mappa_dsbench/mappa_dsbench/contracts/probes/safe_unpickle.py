@@ -1,22 +1,14 @@
 """Opens untrusted pickles: only names of a closed list are allowed (`allowed_names`).
 
-The sandbox is the actual protection. This check prevents forged reports: a file could otherwise run code in the process
-that writes the report.
+The sandbox keeps a file in, and the process that opens it can tell nothing but data (`opener`); the list keeps a file
+from becoming a program at all.
 """
 
-import json
 import pickle
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
 from mappa_dsbench.contracts.probes.allowed_names import ALLOWED_NAMES
-
-REPORT_FILE = "found.json"
-STARTED_LINE = "begun"
-MAX_DETAIL_LENGTH = 200
-"""Limit in characters."""
 
 
 class RefusedContent(Exception):
@@ -72,51 +64,3 @@ def open_with_joblib(path: str) -> Any:
     reader.find_class = find_class
     numpy_pickle.load_compatibility = refuse_old_format
     return numpy_pickle.load(path)
-
-
-class Report:
-    """Writes the findings to a file. While a file is opened or tried, the report names it, so that the cause is known
-    if the process ends there."""
-
-    def __init__(self) -> None:
-        self.faults: list[dict[str, str]] = []
-        sys.stdout.write(f"{STARTED_LINE}\n")
-        sys.stdout.flush()
-
-    def begin_file(self, path: str) -> None:
-        """Report that work on a file begins."""
-        self._write({"at": path})
-
-    def add_fault(self, code: str, path: str, detail: str) -> None:
-        """Record a fault."""
-        self.faults.append({"code": code, "path": path, "detail": " ".join(detail.split())[:MAX_DETAIL_LENGTH]})
-
-    def open(self, path: str) -> Any:
-        """Load a file; None and a fault where it cannot be opened."""
-        self.begin_file(path)
-        try:
-            return open_pickle(path)
-        except Exception as error:  # noqa: BLE001 - a file can fail in any way
-            self.add_fault("unreadable", path, error_line(error))
-            return None
-
-    def close(self, **facts: Any) -> None:
-        """Write the final report."""
-        self._write({"faults": self.faults, **facts})
-
-    def _write(self, content: dict[str, Any]) -> None:
-        Path(REPORT_FILE).write_text(json.dumps(content, allow_nan=False))
-
-
-def error_line(error: BaseException) -> str:
-    """Format an error in one line."""
-    return (
-        f"{type(error).__name__}: {error}"[:MAX_DETAIL_LENGTH]
-        if not isinstance(error, RefusedContent)
-        else str(error)[:MAX_DETAIL_LENGTH]
-    )
-
-
-def type_name(value: object) -> str:
-    """Return the name of a value's type."""
-    return types.NoneType.__name__ if value is None else type(value).__name__
