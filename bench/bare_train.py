@@ -200,7 +200,7 @@ class Team:
             completion=completion,
             results=tuple(results),
         )
-        printed = self.chat.prompts.render_results(calls, results)
+        printed = self.chat.templates.render_results(calls, results)
         rollout.messages += [reply, Message(role="user", content=printed)]
         rollout.steps.append(step)
         rollout.contributions.append(Contribution(agent=agent, text=completion.text, results=printed))

@@ -25,6 +25,9 @@ from mappa_core.cli.result_tables import show_evaluation as show_evaluation
 from mappa_core.cli.result_tables import show_warnings as show_warnings
 from mappa_core.cli.runs import show_trajectory as show_trajectory
 from mappa_core.coaching.calibration import Calibration as Calibration
+from mappa_core.coaching.data_fences import fence_lines as fence_lines
+from mappa_core.coaching.data_fences import new_nonce as new_nonce
+from mappa_core.coaching.data_fences import prefix_lines as prefix_lines
 from mappa_core.coaching.options import LLMCoachOptions as LLMCoachOptions
 from mappa_core.coaching.prompt import PromptBuilder as PromptBuilder
 from mappa_core.coaching.token_budget import estimate_tokens as estimate_tokens
@@ -61,6 +64,9 @@ from mappa_core.session.policies import assign_policies as assign_policies
 from mappa_core.session.policies import build_policy_specs as build_policy_specs
 from mappa_core.session.policies import trained_policies as trained_policies
 from mappa_core.session.runtime import attach_cassette as attach_cassette
+from mappa_core.session.runtime import attach_coaches as attach_coaches
+from mappa_core.session.runtime import record_prompts as record_prompts
+from mappa_core.session.runtime import record_session_events as record_session_events
 from mappa_core.session.stored_runs import StoredScenes as StoredScenes
 from mappa_core.session.stored_runs import open_coach as open_coach
 from mappa_core.session.stored_runs import open_stored_scenes as open_stored_scenes

@@ -48,6 +48,8 @@ class AgentSection:
     """Name of the agent's policy; None: a policy of its own, named after the agent."""
     max_tokens: int | None = None
     temperature: float | None = None
+    prompt: str | None = None
+    """Text in place of the prompt that the workflow names for the agent."""
 
 
 @dataclass

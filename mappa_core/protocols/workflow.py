@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 from mappa_core.records import (
     FileChange,
@@ -170,10 +172,19 @@ class Workflow(ABC):
     """Outcome key that evaluation reports."""
     figures: ClassVar[tuple[str, ...]] = ()
     """Additional outcome keys that are reported, each a share from 0 to 1."""
+    prompts: Mapping[str, str] = MappingProxyType({})
+    """Texts that instruct agents and that `agents.NAME.prompt` replaces, by agent."""
 
     @abstractmethod
     async def run(self, stage: Stage) -> None:
         """Run one trajectory."""
+
+    def with_prompts(self, prompts: Mapping[str, str]) -> Self:
+        """Return a workflow with other `prompts` of some agents, which shares everything else with this one. Raises
+        ConfigError for a text that cannot be used."""
+        changed = copy(self)
+        changed.prompts = {**self.prompts, **prompts}
+        return changed
 
     @property
     def max_turns(self) -> Mapping[str, int]:

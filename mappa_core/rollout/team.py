@@ -93,6 +93,11 @@ class Team:
         """Replace each toolbox name by the names of its tools; order is kept, duplicates are dropped."""
         return tuple(dict.fromkeys(one for name in tools for one in self.toolboxes.get(name, (name,))))
 
+    def prompt_version(self, agent: str) -> str | None:
+        """Hash of the agent's prompt; None if the workflow names none."""
+        text = self.workflow.prompts.get(agent)
+        return None if text is None else hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
     def bench(self, archive: Path) -> ScratchRunner:
         """Runner of programs on files of this team that `archive` keeps."""
         return ScratchRunner(self.tools, self.limits, self.retries, wait_s=self.retry_after_s, archive=archive)

@@ -37,6 +37,7 @@ from mappa_core.store.queries import (
 )
 from mappa_core.store.schema import DATABASE_NAME, Database
 from mappa_core.store.summary import SUMMARY_NAME, Summary, read_summary
+from mappa_core.store.writer import PROMPT_EVENT
 
 _STATUS = "CASE WHEN finished = 0 THEN 'open' WHEN error IS NULL THEN 'done' ELSE 'failed' END"
 _SELECT_ROW = (
@@ -124,6 +125,11 @@ class RunReader:
     def evaluations(self) -> Table[EvaluationRow]:
         """Evaluations in the order in which they were made."""
         return Table(lambda: [msgspec.convert(event.body, EvaluationRow) for event in self.events("evaluation")])
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """Texts of the agents' prompts by the version that steps refer to, in the order of their use."""
+        return {event.body["version"]: event.body["text"] for event in self.events(PROMPT_EVENT)}
 
     def _trajectories(self, split: str | None, iteration: int | None) -> Iterator[TrajectoryRow]:
         where, values = _rollout_filter(split, iteration)

@@ -44,6 +44,7 @@ from mappa_core.session.policies import (
     assign_policies,
     build_api_policies,
     build_policy_specs,
+    check_temperatures,
     check_value_heads,
     policies_with_weights,
 )
@@ -170,8 +171,10 @@ class _SessionBuilder:
         workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
         self._stack.push_async_callback(workflow.close)
         _check_agents(config, tuple(workflow.agents))
+        workflow = _replace_prompts(config, workflow)
         if learning:
             check_value_heads(config, registry, tuple(workflow.agents))
+            check_temperatures(config, tuple(workflow.agents))
         source = registry.build("tasks", config.tasks.use, config.tasks.options)
         coaches = build_coaches(config, registry, workflow) if coach else RunCoaches()
         for one in coaches.coaches:
@@ -260,6 +263,15 @@ def _check_agents(config: RunConfig, agents: Sequence[str]) -> None:
                     f"{key}: {name!r} is no agent of the workflow {config.workflow.use}, "
                     f"which has {', '.join(agents)}.{hint}"
                 )
+
+
+def _replace_prompts(config: RunConfig, workflow: Workflow) -> Workflow:
+    prompts = {agent: section.prompt for agent, section in config.agents.items() if section.prompt is not None}
+    for agent in prompts:
+        if agent not in workflow.prompts:
+            known = ", ".join(workflow.prompts) or "none"
+            raise ConfigError(f"agents.{agent}.prompt: {config.workflow.use} names no prompt of it; it names: {known}")
+    return workflow.with_prompts(prompts) if prompts else workflow
 
 
 def overridden_settings(composed: ComposedConfig, agents: Sequence[str]) -> Iterator[str]:

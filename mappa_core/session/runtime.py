@@ -8,10 +8,11 @@ from pathlib import Path
 
 from mappa_core.config.schema import CassetteSection
 from mappa_core.protocols import Coach
+from mappa_core.rollout.team import Team
 from mappa_core.session.builder import Session
 from mappa_core.store.cassette import open_cassette
 from mappa_core.store.folder import RunFolder
-from mappa_core.store.writer import Store
+from mappa_core.store.writer import PROMPT_EVENT, Store
 
 CASSETTE_NAME = "cassette.db"
 
@@ -49,7 +50,14 @@ def attach_coaches(folder: RunFolder, session: Session) -> Iterator[None]:
 
 
 def record_session_events(session: Session, store: Store) -> None:
-    """Record an event for the providers, and one for every tool that runs programs."""
+    """Record events for the providers, every prompt, and every tool that runs programs."""
     store.record_event("providers", providers=session.providers)
+    record_prompts(session.team, store)
     for tool, sandbox in session.sandboxes.items():
         store.record_event("sandbox", tool=tool, name=sandbox.name, detail=sandbox.detail, warnings=sandbox.warnings)
+
+
+def record_prompts(team: Team, store: Store) -> None:
+    """Record an event with the text of every agent's prompt, which steps refer to by its version."""
+    for agent, text in team.workflow.prompts.items():
+        store.record_event(PROMPT_EVENT, agent=agent, version=team.prompt_version(agent), text=text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -53,7 +54,23 @@ class PromptTemplates:
             self._templates = {name: environment.get_template(f"{name}.md") for name in names}
         except TemplateError as error:
             raise ConfigError(f"workflow.options.prompts: a template in {folder} does not parse: {error}") from error
+        self._environment = environment
         self._output_chars = output_chars
+        self.texts: Mapping[str, str] = {agent: (folder / f"{agent}.md").read_text("utf-8") for agent in agents}
+        """Source of the template of every agent."""
+
+    def with_texts(self, texts: Mapping[str, str]) -> PromptTemplates:
+        """Return templates with other `texts` of some agents. Raises ConfigError for one that does not parse."""
+        from jinja2 import TemplateError
+
+        changed = copy(self)
+        changed.texts = {**self.texts, **texts}
+        try:
+            templates = {agent: self._environment.from_string(text) for agent, text in texts.items()}
+        except TemplateError as error:
+            raise ConfigError(f"a prompt of {', '.join(texts)} does not parse as a template: {error}") from error
+        changed._templates = {**self._templates, **templates}
+        return changed
 
     def render(self, agent: str, values: Mapping[str, Any]) -> str:
         """Render the user message with which an agent's turns begin, from the variables of its template."""

@@ -8,7 +8,8 @@ each in two words: a path and `missing` or the code of a fault) and `files`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 
 from mappa_core import Task, ToolCall, ToolResult
@@ -25,6 +26,17 @@ class TeamPrompts:
     def __init__(self, prompts: str, *, token_limit: int, output_chars: int) -> None:
         self._templates = PromptTemplates(prompts, tuple(ROLES), sets=PROMPT_SETS, output_chars=output_chars)
         self._token_limit = token_limit
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """Source of the template of every agent."""
+        return self._templates.texts
+
+    def with_texts(self, texts: Mapping[str, str]) -> TeamPrompts:
+        """Return templates with other `texts` of some agents. Raises ConfigError for one that does not parse."""
+        changed = copy(self)
+        changed._templates = self._templates.with_texts(texts)
+        return changed
 
     def render_prompt(self, agent: str, task: Task, files: Sequence[str], earlier: Sequence[Contribution]) -> str:
         """Render the user message with which an agent's turns begin. TaskError: `task` is none of DSBench's."""

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from mappa_core import Bench, Inspection, Message, Role, Scene, Stage, Step, Task, TaskError, Workflow
 from mappa_core.sandbox import PYTHON
@@ -35,7 +35,16 @@ class DSBench(Workflow):
 
     def __init__(self, options: TeamOptions) -> None:
         self._options = options
-        self.prompts = TeamPrompts(options.prompts, token_limit=options.token_limit, output_chars=options.output_chars)
+        self.templates = TeamPrompts(
+            options.prompts, token_limit=options.token_limit, output_chars=options.output_chars
+        )
+        self.prompts = self.templates.texts
+
+    def with_prompts(self, prompts: Mapping[str, str]) -> Self:
+        """Return a workflow with other templates of some agents. Raises ConfigError if one does not parse."""
+        changed = super().with_prompts(prompts)
+        changed.templates = self.templates.with_texts(prompts)
+        return changed
 
     @property
     def max_turns(self) -> Mapping[str, int]:
@@ -51,15 +60,15 @@ class DSBench(Workflow):
     async def _run_agent(self, stage: Stage, agent: str, earlier: Sequence[Contribution]) -> Contribution:
         """Run all turns of one agent; return the contribution of the last one."""
         seen = earlier if self._options.context == "full" else earlier[-1:]
-        opening = self.prompts.render_prompt(agent, stage.task, stage.files, seen)
+        opening = self.templates.render_prompt(agent, stage.task, stage.files, seen)
         messages = [Message(role="user", content=opening)]
         for turns_left in reversed(range(self._options.turns)):
             step = await stage.act(agent, messages, tools=(PYTHON,), turns_left=turns_left)
             if step.inspection is not None and step.inspection.over:
                 break
-            results = self.prompts.render_results(step.calls, step.results, unmet_outputs(step), stage.files)
+            results = self.templates.render_results(step.calls, step.results, unmet_outputs(step), stage.files)
             messages += [step.reply, Message(role="user", content=results)]
-        results = self.prompts.render_results(step.calls, step.results, (), ()) if step.calls else ""
+        results = self.templates.render_results(step.calls, step.results, (), ()) if step.calls else ""
         return Contribution(agent=agent, text=step.reply.content, results=results)
 
     async def inspect(self, scene: Scene, bench: Bench, *, last: bool) -> Inspection:

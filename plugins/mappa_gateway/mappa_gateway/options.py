@@ -13,6 +13,9 @@ class ExternalAgent:
     """Description of its role, for its coach."""
     rubric: str | None = None
     """Markdown file with the rubric by which a coach judges it; null: the general rubric."""
+    prompt: str | None = None
+    """File with its instructions, word for word as its requests hold them, in whose place a run may put others; null:
+    they are not known."""
     models: list[str] = field(default_factory=list)
     """Further values of `model` that refer to this agent (gpt-4o), beside its name."""
 

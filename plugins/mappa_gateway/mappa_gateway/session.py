@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
+from types import MappingProxyType
 
 from mappa_core import Message, PromptTooLong, ReplayError, Stage, Step, ToolSpec, WorkflowError
 from mappa_gateway.errors import RequestFault
@@ -22,9 +24,16 @@ class AgentSession:
 
     Args:
         agent_of: the agent for every value of `model` that refers to it.
+        replaced: texts that an agent's requests hold, and what to put in their place, by agent.
     """
 
-    def __init__(self, stage: Stage, options: GatewayOptions, agent_of: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        options: GatewayOptions,
+        agent_of: Mapping[str, str],
+        replaced: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+    ) -> None:
         self.key = f"mappa-{secrets.token_urlsafe(24)}"
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.prompt_too_long: PromptTooLong | None = None
@@ -33,6 +42,7 @@ class AgentSession:
         self._stage = stage
         self._options = options
         self._agent_of = agent_of
+        self._replaced = replaced
         self._slots = asyncio.Semaphore(options.at_once)
         self._acts: set[asyncio.Task[Step]] = set()
         self._act_by_request: dict[bytes, asyncio.Task[Step]] = {}
@@ -100,7 +110,7 @@ class AgentSession:
             try:
                 if self._actions > (limit := self._options.max_actions):
                     raise WorkflowError(f"the agent asked for more than max_actions={limit} actions")
-                step = await self._stage.act(agent, messages, own_tools=own_tools)
+                step = await self._stage.act(agent, self._replace_prompt(agent, messages), own_tools=own_tools)
             except PromptTooLong as error:
                 self.prompt_too_long = error
                 raise RequestFault("context_length_exceeded", str(error)) from error
@@ -109,6 +119,14 @@ class AgentSession:
                 raise RequestFault("action_failed", f"{type(error).__name__}: {error}") from error
         self.steps.append(step)
         return step
+
+    def _replace_prompt(self, agent: str, messages: Sequence[Message]) -> Sequence[Message]:
+        if agent not in self._replaced:
+            return messages
+        old, new = self._replaced[agent]
+        if not any(old in message.content for message in messages):
+            raise WorkflowError(f"a request of {agent} does not hold the text that its option `prompt` names")
+        return [replace(message, content=message.content.replace(old, new)) for message in messages]
 
     def _on_action_done(self, act: asyncio.Task[Step]) -> None:
         self._acts.discard(act)

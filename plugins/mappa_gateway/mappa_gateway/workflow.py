@@ -38,6 +38,12 @@ class GatewayWorkflow(Workflow):
         _check_options(options)
         self._options = options
         self.agents: Mapping[str, Role] = {name: _role(name, agent) for name, agent in options.agents.items()}
+        self.prompts = {
+            name: _read_prompt(agent.prompt, f"workflow.options.agents.{name}.prompt")
+            for name, agent in options.agents.items()
+            if agent.prompt is not None
+        }
+        self._named_prompts = self.prompts
         self._agent_of = _agents_by_model(options.agents)
         self._loop = AgentLoop()
         self._start = _launcher(options, self._loop)
@@ -51,7 +57,12 @@ class GatewayWorkflow(Workflow):
 
     async def run(self, stage: Stage) -> None:
         self._gateway.open()
-        session = AgentSession(stage, self._options, self._agent_of)
+        replaced = {
+            agent: (text, self.prompts[agent])
+            for agent, text in self._named_prompts.items()
+            if self.prompts[agent] != text
+        }
+        session = AgentSession(stage, self._options, self._agent_of, replaced)
         assignment = Assignment(
             task=stage.task,
             base_url=self._gateway.url,
@@ -137,10 +148,21 @@ def _launcher(options: GatewayOptions, loop: AgentLoop) -> AgentLauncher:
 def _role(name: str, agent: ExternalAgent) -> Role:
     if agent.rubric is None:
         return Role(brief=agent.brief)
+    return Role(brief=agent.brief, rubric=_read_text(agent.rubric, f"workflow.options.agents.{name}.rubric"))
+
+
+def _read_prompt(path: str, key: str) -> str:
+    text = _read_text(path, key).strip()
+    if not text:
+        raise ConfigError(f"{key}: {path} is empty; it holds what the agent's requests hold, word for word")
+    return text
+
+
+def _read_text(path: str, key: str) -> str:
     try:
-        return Role(brief=agent.brief, rubric=Path(agent.rubric).read_text("utf-8"))
+        return Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"workflow.options.agents.{name}.rubric: {agent.rubric} cannot be read: {error}") from error
+        raise ConfigError(f"{key}: {path} cannot be read: {error}") from error
 
 
 def _agents_by_model(agents: Mapping[str, ExternalAgent]) -> Mapping[str, str]:

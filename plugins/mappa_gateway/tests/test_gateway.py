@@ -589,3 +589,30 @@ async def test_a_run_that_is_broken_off_waits_for_no_agent(theatre, native):
 class Never(Gate):
     async def sample(self, tokens, sampling):
         await asyncio.Event().wait()
+
+
+def instructed(session):
+    return ask(client_of(session), f"Be terse.\n{session.task.prompt}").choices[0].message.content
+
+
+@pytest.mark.parametrize("named", ["Be terse.\n", "Be terse.", "Be kind."])
+async def test_a_run_puts_another_prompt_where_requests_hold_the_named_one(theatre, tmp_path, named):
+    (tmp_path / "solver.md").write_text(named)
+    agents = {"solver": ExternalAgent(brief="solves", prompt=str(tmp_path / "solver.md"))}
+    workflow = theatre.workflow(instructed, agents=agents)
+    assert workflow.prompts == {"solver": named.strip()}
+    untouched = await theatre.one(workflow, lambda prompt, sampling: "4")
+    assert untouched.steps[0].messages[0].content == "Be terse.\nwhat is 2+2?"
+    changed = await theatre.one(workflow.with_prompts({"solver": "Be thorough."}), lambda prompt, sampling: "4")
+    if named == "Be kind.":
+        assert "does not hold the text that its option `prompt` names" in changed.error.message
+    else:
+        assert changed.steps[0].messages[0].content == "Be thorough.\nwhat is 2+2?"
+
+
+def test_a_prompt_that_is_empty_or_missing_is_refused(theatre, tmp_path):
+    (tmp_path / "empty.md").write_text("\n")
+    for name, why in (("empty.md", "is empty"), ("none.md", "cannot be read")):
+        agents = {"solver": ExternalAgent(brief="solves", prompt=str(tmp_path / name))}
+        with pytest.raises(ConfigError, match=rf"workflow.options.agents.solver.prompt: .*{name} {why}"):
+            theatre.workflow(solve, agents=agents)

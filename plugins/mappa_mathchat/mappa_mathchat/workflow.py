@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from mappa_core import ConfigError, Message, Role, Scene, Stage, Step, Task, TaskError, ToolResult, Workflow
 from mappa_core.sandbox import PYTHON, SMALLEST_LIMIT
@@ -65,13 +65,20 @@ class MathChat(Workflow):
     def __init__(self, options: MathChatOptions) -> None:
         self._options = options
         self._turns = {SOLVER: 1, CODER: options.coder_turns, VERIFIER: 1}
-        self.prompts = PromptTemplates(
+        self.templates = PromptTemplates(
             options.prompts,
             tuple(self.agents),
             sets=PROMPT_SETS,
             output_chars=options.output_chars,
         )
+        self.prompts = self.templates.texts
         self._grader = Grader()
+
+    def with_prompts(self, prompts: Mapping[str, str]) -> Self:
+        """Return a workflow with other templates of some agents. Raises ConfigError if one does not parse."""
+        changed = super().with_prompts(prompts)
+        changed.templates = self.templates.with_texts(prompts)
+        return changed
 
     @property
     def max_turns(self) -> Mapping[str, int]:
@@ -103,11 +110,11 @@ class MathChat(Workflow):
         """Build the first prompt of an agent, with the earlier contributions that the option `context` allows."""
         seen = earlier if self._options.context == "full" else earlier[-1:]
         values = {"problem": problem, "earlier": tuple(seen), "token_limit": self._options.token_limit}
-        return self.prompts.render(agent, values)
+        return self.templates.render(agent, values)
 
     async def _build_contribution(self, stage: Stage, step: Step) -> Contribution:
         feedback = (await stage.verdict(step)).reasoning if self._options.feedback else ""
-        results = self.prompts.render_results(step.calls, step.results) if step.calls else ""
+        results = self.templates.render_results(step.calls, step.results) if step.calls else ""
         return Contribution(agent=step.agent, text=step.reply.content, results=results, feedback=feedback)
 
     async def grade(self, text: str, task: Task) -> float:

@@ -269,3 +269,17 @@ async def test_think_text_is_not_passed_on() -> None:
     assert stage.outcome == {"correct": 1.0}
     assert any(f"{SOLVER} said" in text for text in stage.seen)
     assert not any("secret" in text for text in stage.seen)
+
+
+def test_a_replaced_prompt_is_a_template_and_the_others_stay() -> None:
+    chat = MathChat(MathChatOptions(prompts="tiny"))
+    changed = chat.with_prompts({SOLVER: "Solve {{ problem }}"})
+    assert changed.build_prompt(SOLVER, "1+1", ()) == "Solve 1+1"
+    assert changed.build_prompt(VERIFIER, "1+1", ()) == chat.build_prompt(VERIFIER, "1+1", ())
+    same = chat.with_prompts(chat.prompts)
+    assert all(same.build_prompt(agent, "1+1", ()) == chat.build_prompt(agent, "1+1", ()) for agent in chat.agents)
+
+
+def test_a_replaced_prompt_that_does_not_parse_is_refused() -> None:
+    with pytest.raises(ConfigError, match="does not parse as a template"):
+        MathChat(MathChatOptions()).with_prompts({SOLVER: "{{ problem"})

@@ -102,7 +102,7 @@ class Demonstrations(Demonstrator[FaultProbabilities]):
             code = self._code(plan, silent)
             text = f"```python\n{code}\n```"
             ran = run_program(code)
-            result = self._workflow.prompts.render_results([PYTHON_CALL], [ran])
+            result = self._workflow.templates.render_results([PYTHON_CALL], [ran])
             coding += [_assistant_message(text), Message(role="user", content=result)]
             coded.append(Contribution(agent=CODER, text=text, results=result))
             if not needs_another_try([ran]):
