@@ -8,11 +8,14 @@ from mappa_core.calls.spend_ledger import Ledger as Ledger
 from mappa_core.cli.announce import announce_providers as announce_providers
 from mappa_core.cli.announce import announce_sandboxes as announce_sandboxes
 from mappa_core.cli.console import Console as Console
+from mappa_core.cli.console import Name as Name
 from mappa_core.cli.console import echo as echo
 from mappa_core.cli.main import blocked_plugins as blocked_plugins
 from mappa_core.cli.options import ConfigArguments as ConfigArguments
 from mappa_core.cli.options import load_registry as load_registry
 from mappa_core.cli.options import recipe_options as recipe_options
+from mappa_core.cli.progress import columns_table as columns_table
+from mappa_core.cli.progress import format_count as format_count
 from mappa_core.cli.progress import format_or_dash as format_or_dash
 from mappa_core.cli.progress import format_percent as format_percent
 from mappa_core.cli.progress import format_problem_count as format_problem_count

@@ -5,17 +5,49 @@ from typing import Any
 
 import click
 import rich.console
+from rich.cells import cell_len, chop_cells
+from rich.measure import Measurement
+from rich.rule import Rule
 from rich.segment import Segment
+from rich.text import Text
 
 from mappa_core.redaction import clean
+
+FILE_WIDTH = 400
+"""Columns where the output is no terminal: nothing is shortened for a file."""
+RULE_WIDTH = 80
 
 
 class Console(rich.console.Console):
     """A console of rich on which control characters and keys of a text are shown by what stands for them."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if not self.is_terminal and options.get("width") is None and "COLUMNS" not in self._environ:
+            self.width = FILE_WIDTH
+
+    def rule(self, title: Any = "", **options: Any) -> None:
+        self.print(Rule(title, **options), width=min(self.width, RULE_WIDTH))
+
     def render(self, *args: Any, **kwargs: Any) -> Iterator[Segment]:
         for segment in super().render(*args, **kwargs):
             yield segment if segment.control else segment._replace(text=clean(segment.text))
+
+
+class Name:
+    """A name in a table: as one line, without its middle where the table would not fit."""
+
+    def __init__(self, text: str) -> None:
+        self._text = clean(text)
+
+    def __rich_measure__(self, console: rich.console.Console, options: rich.console.ConsoleOptions) -> Measurement:
+        return Measurement(min(12, cell_len(self._text)), cell_len(self._text))
+
+    def __rich_console__(self, console: rich.console.Console, options: rich.console.ConsoleOptions) -> Iterator[Text]:
+        text, room = self._text, options.max_width
+        if cell_len(text) > room > 2:
+            text = f"{chop_cells(text, (room - 1) // 2)[0]}…{chop_cells(text[::-1], room // 2)[0][::-1]}"
+        yield Text(text, no_wrap=True)
 
 
 def echo(text: str, **options: Any) -> None:

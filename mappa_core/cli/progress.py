@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 
 from mappa_core.cli.announce import announce_counterfactuals, announce_providers, announce_sandboxes
-from mappa_core.cli.console import Console
+from mappa_core.cli.console import Console, Name
 from mappa_core.credit.demonstrations import USED
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.protocols import Provider, Split
@@ -145,15 +145,15 @@ def agents_table(agents: Mapping[str, AgentSummary]) -> Table:
     """Build a table with one row per agent."""
     table = columns_table("", *(column.title for column in AGENT_COLUMNS))
     for agent, figures in agents.items():
-        table.add_row(agent, *(column.cell(figures) for column in AGENT_COLUMNS))
+        table.add_row(Name(agent), *(column.cell(figures) for column in AGENT_COLUMNS))
     return table
 
 
-def columns_table(*names: str) -> Table:
-    """Build a plain table; columns are aligned right, except those without a name."""
+def columns_table(*names: str, text: int = 1) -> Table:
+    """Build a plain table: the first `text` columns are for a `Name` each, the others for figures that stay whole."""
     table = Table(box=None, header_style="dim")
-    for name in names:
-        table.add_column(name, justify="right" if name else "left")
+    for place, name in enumerate(names):
+        table.add_column(name, justify="left" if place < text else "right", no_wrap=place >= text)
     return table
 
 
@@ -200,7 +200,8 @@ def evaluation_line(evaluation: Evaluation, played: str | None = None) -> str:
     """Format an evaluation as one line: all figures with their intervals, and the failures. `played` describes the
     rollouts, unless they are the held-out problems after some iterations."""
     shares = ", ".join(f"{name} {format_share(evaluation.with_metric(name).interval)}" for name in evaluation.measures)
-    what = played or f"{EVALUATION_PART_LABELS[evaluation.part]} after {evaluation.iteration} iterations"
+    after = format_count(evaluation.iteration, "iteration")
+    what = played or f"{EVALUATION_PART_LABELS[evaluation.part]} after {after}"
     line = f"{what}: {shares} over {format_problem_count(len(evaluation.problems), evaluation.cluster_count)}"
     if evaluation.failures:
         kinds = ", ".join(f"{count} {kind}" for kind, count in evaluation.failures.items())
@@ -231,6 +232,11 @@ def format_percent(value: float | None) -> str:
 def format_or_dash(value: float | None, spec: str) -> str:
     """Format a number; a dash if there is none."""
     return "-" if value is None else format(value, spec)
+
+
+def format_count(count: int, what: str) -> str:
+    """Format a number of things, `what` being one of them."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def format_duration(seconds: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from mappa_core.cli.console import Console
+from mappa_core.cli.console import Console, Name
 from mappa_core.cli.progress import columns_table, evaluation_line, format_share
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.records import Interval
@@ -28,7 +28,7 @@ def evaluation_table(evaluation: Evaluation) -> Table:
     table = columns_table("", "problems", *evaluation.measures)
     for name, part in {"all": evaluation, **evaluation.by_stratum()}.items():
         shares = (format_share(part.with_metric(measure).interval) for measure in evaluation.measures)
-        table.add_row(escape(name), str(len(part.problems)), *shares)
+        table.add_row(Name(name), str(len(part.problems)), *shares)
     return table
 
 
@@ -43,7 +43,7 @@ def gains_table(results: EvalSummary) -> Table:
         for name, part in parts.items():
             result = part if measure == results.metric else part.figures[measure]
             shares = format_share(result.before), format_share(result.after), format_share(result.gain, sign=True)
-            table.add_row(escape(name), *shares)
+            table.add_row(Name(name), *shares)
     return table
 
 

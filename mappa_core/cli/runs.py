@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 
 import click
 from rich.markup import escape
-from rich.table import Table
 
-from mappa_core.cli.console import Console
-from mappa_core.cli.progress import format_share
+from mappa_core.cli.console import Console, Name, echo
+from mappa_core.cli.progress import agents_table, columns_table, format_percent, format_share
 from mappa_core.errors import RunError
-from mappa_core.records import NOBODY, Step, ToolResult, Trajectory, Verdict
+from mappa_core.records import NOBODY, Message, Step, ToolResult, Trajectory, Verdict
 from mappa_core.runs.reader import RunReader
-from mappa_core.store.folder import list_run_folders
-from mappa_core.store.summary import read_summary
+from mappa_core.store.codec import to_json
+from mappa_core.store.folder import is_in_use, list_run_folders
+from mappa_core.store.summary import Summary, read_summary
+
+WIDE = 110
+"""Columns from which on a list of runs shows every interval; below, that of the gain alone."""
 
 
 @click.group("runs")
@@ -26,20 +27,34 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--root", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
-def list_runs(root: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a run and nothing else.")
+def list_runs(root: Path, as_json: bool) -> None:
     """List the runs in a folder, the oldest first."""
-    table = Table(box=None, header_style="bold")
-    for name in ("run", "status", "iterations", "before", "after", "gain"):
-        table.add_column(name, justify="left" if name in ("run", "status") else "right", overflow="fold")
+    console = Console()
+    wide = console.width >= WIDE
+    table = columns_table("run", "status", "iterations", *(["before"] if wide else []), "after", "gain", text=2)
     for folder in list_run_folders(root):
-        status, iterations, shares = "no summary", "-", ["-", "-", "-"]
-        with suppress(RunError):
-            summary = read_summary(folder)
-            status, iterations = summary.status, str(summary.iterations)
-            if (one := summary.eval) is not None:
-                shares = [format_share(one.before), format_share(one.after), format_share(one.gain, sign=True)]
-        table.add_row(escape(folder.name), status, iterations, *shares)
-    Console().print(table)
+        status, summary = _read_status(folder)
+        if as_json:
+            echo(to_json({"run": str(folder), "status": status, "summary": summary}).decode())
+            continue
+        one = None if summary is None else summary.eval
+        before, after, gain = (None, None, None) if one is None else (one.before, one.after, one.gain)
+        brief = format_percent(after.mean if after else None)
+        shares = [format_share(before), format_share(after)] if wide else [brief]
+        iterations = "-" if summary is None else str(summary.iterations)
+        table.add_row(Name(folder.name), Name(status), iterations, *shares, format_share(gain, sign=True))
+    if not as_json:
+        console.print(table)
+
+
+def _read_status(folder: Path) -> tuple[str, Summary | None]:
+    """What became of a run, and its summary; None if it has none, as one that was killed early."""
+    try:
+        summary = read_summary(folder)
+    except RunError:
+        return ("running" if is_in_use(folder) else "no summary"), None
+    return ("killed" if summary.status == "running" and not is_in_use(folder) else summary.status), summary
 
 
 @command.command("show")
@@ -50,30 +65,40 @@ def list_runs(root: Path) -> None:
 @click.option("--iteration", type=int, help="Only trajectories of this iteration.")
 @click.option("--limit", type=int, default=20, show_default=True)
 @click.option("--offset", type=int, default=0, show_default=True)
-def show_run(folder: Path, split: str | None, iteration: int | None, limit: int, offset: int) -> None:
-    """Show a run: its coach's verdicts per agent and its trajectories (the newest iterations by --iteration)."""
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def show_run(folder: Path, split: str | None, iteration: int | None, limit: int, offset: int, as_json: bool) -> None:
+    """Show a run: its agents in the last iteration, and its trajectories, the newest first."""
     console = Console()
     with RunReader(folder) as reader:
-        counts = reader.counts(split, iteration)
-        rows = list(islice(reader.trajectories.where(split=split, iteration=iteration), offset, offset + limit))
+        counts, latest = reader.counts(split, iteration), reader.latest_iteration()
+        rows = list(reader.trajectories.where(split=split, iteration=iteration))[::-1][offset : offset + limit]
+    if as_json:
+        echo(to_json({"counts": counts, "trajectories": rows}).decode())
+        return
+    if latest is not None:
+        console.print(agents_table(latest.agents))
     console.print(", ".join(f"{count} {status}" for status, count in counts.items()) or "no trajectories")
-    table = Table(box=None, header_style="bold")
-    for name in ("trajectory", "stratum", "status", "actions", "outcome"):
-        table.add_column(name, justify="left", overflow="fold")
+    table = columns_table("trajectory", "stratum", "status", "outcome", "actions", text=4)
+    table.columns[0].no_wrap = True  # People copy it.
     for row in rows:
         outcome = row.error.kind if row.error else ", ".join(f"{key} {value:g}" for key, value in row.outcome.items())
-        table.add_row(escape(row.id), escape(row.stratum), row.status, str(row.steps), escape(outcome))
+        table.add_row(Name(row.id), Name(row.stratum), Name(row.status), Name(outcome), str(row.steps))
     console.print(table)
+    console.print(f"next     mappa observe {folder}, mappa runs trace {folder} ID", soft_wrap=True, highlight=False)
 
 
 @command.command("trace")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.argument("trajectory")
-def trace_trajectory(folder: Path, trajectory: str) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def trace_trajectory(folder: Path, trajectory: str, as_json: bool) -> None:
     """Print one trajectory: what each agent saw and wrote, what its tools answered, and the verdicts."""
     with RunReader(folder) as reader:
         shown = reader.trajectory(trajectory)
-    show_trajectory(Console(), shown)
+    if as_json:
+        echo(to_json(shown).decode())
+    else:
+        show_trajectory(Console(), shown)
 
 
 def show_trajectory(console: Console, trajectory: Trajectory) -> None:
@@ -84,20 +109,27 @@ def show_trajectory(console: Console, trajectory: Trajectory) -> None:
     console.print(f"[bold]{escape(trajectory.id)}[/]  {escape(trajectory.task.stratum)}", highlight=False)
     _block(console, "task", trajectory.task.prompt)
     _block(console, "truth", trajectory.task.reference or "-")
+    seen: list[Message] = []
     for step in trajectory.steps:
-        _show_step(console, step, verdicts.get(step.id, []))
+        _show_step(console, step, [one for one in step.messages if one not in seen], verdicts.get(step.id, []))
+        seen += (*step.messages, step.reply)
     outcome = ", ".join(f"{name} {value:g}" for name, value in trajectory.outcome.items()) or "none"
     console.print(f"[bold]outcome[/] {escape(outcome)}", highlight=False)
     if trajectory.error:
         _block(console, f"failed: {trajectory.error.kind}", trajectory.error.message)
 
 
-def _show_step(console: Console, step: Step, verdicts: list[Verdict]) -> None:
+def _show_step(console: Console, step: Step, new: list[Message], verdicts: list[Verdict]) -> None:
     console.rule(f"{escape(step.agent)}, turn {step.turn + 1}", align="left")
-    _block(console, "saw", step.messages[-1].content)
+    for message in new:
+        _block(console, f"saw, of {message.name or message.role}", message.content)
     if step.reply.reasoning:
         _block(console, "thought", step.reply.reasoning)
     _block(console, "wrote" + (" (cut off at its token limit)" if step.truncated else ""), step.completion.text)
+    for call in step.calls:
+        unquoted = {name: one for name, one in call.arguments.items() if str(one).strip() not in step.completion.text}
+        if unquoted or call.error:
+            _block(console, f"called {call.name}", call.error or to_json(unquoted).decode())
     for result in step.results:
         _block(console, _describe_result(result), (result.stdout + result.stderr) or "(printed nothing)")
         for change in result.files:

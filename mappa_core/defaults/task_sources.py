@@ -13,8 +13,6 @@ from mappa_core.errors import TaskError
 from mappa_core.protocols import Split
 from mappa_core.records import Task
 
-BOXED_SUFFIX = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
-
 
 @dataclass
 class TaskColumns:
@@ -28,7 +26,7 @@ class TaskColumns:
     """Column with the task's id; a row without one is identified by its number."""
     stratum: str | None = None
     """Column whose value groups tasks in reports, bias statistics and sampling."""
-    suffix: str = BOXED_SUFFIX
+    suffix: str = ""
     """Text appended to every prompt."""
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from mappa_core.errors import MappaError, RolloutError, WorkflowError
+from mappa_core.errors import GuardStop, MappaError, RolloutError, WorkflowError
 from mappa_core.records import Failure, Trajectory
 from mappa_core.redaction import format_error, redact
 from mappa_core.rollout.replay import Replay
@@ -134,10 +134,10 @@ def _admit_jobs(queue: Iterator[Job], scheduler: WaveScheduler, limit: int) -> l
 
 
 def raise_if_all_failed(trajectories: Sequence[Trajectory]) -> None:
-    """Raise WorkflowError if the workflow's code raised in every trajectory: that is a bug, not data."""
+    """Raise GuardStop if the workflow's code raised in every trajectory: that is a bug of it, not data."""
     raised = [one.error for one in trajectories if one.error and one.error.kind.startswith(WorkflowError.__name__)]
     if raised and len(raised) == len(trajectories):
-        raise WorkflowError(
+        raise GuardStop(
             f"all {len(raised)} trajectories failed in the workflow; the first, {raised[0].where}: "
             f"{raised[0].kind}: {raised[0].message}"
         )

@@ -232,6 +232,11 @@ class RunReader:
         """One trajectory without its steps. Raises RunError for an unknown id."""
         return self._row(self._known("trajectory", identity, f"{_SELECT_ROW} WHERE id = ?")[0])
 
+    def task(self, trajectory: str) -> Task:
+        """The task of a trajectory. Raises RunError for an unknown id."""
+        ((body,),) = self._known("trajectory", trajectory, "SELECT task FROM trajectories WHERE id = ?")
+        return self._database.unpack(Task, body)
+
     def step(self, identity: str) -> Step:
         """One action. Raises RunError for an unknown id."""
         ((body,),) = self._known("step", identity, "SELECT body FROM steps WHERE id = ?")

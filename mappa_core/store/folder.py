@@ -156,6 +156,19 @@ def _creation_time_ns(path: Path) -> int:
     return (config if config.is_file() else path / DATABASE_NAME).stat().st_mtime_ns
 
 
+def is_in_use(path: Path) -> bool:
+    """Whether the process that wrote a run last is there; one of another machine is taken to be."""
+    try:
+        _, process, _, host = (path / _LOCK).read_text().split()
+        if host == socket.gethostname():
+            os.kill(int(process), 0)
+    except (FileNotFoundError, ProcessLookupError, ValueError):
+        return False
+    except PermissionError:  # It is somebody else's.
+        pass
+    return True
+
+
 def new_run_name(plugin: str, recipe: str) -> str:
     """Generate `<plugin>-<recipe>-<YYYYmmdd-HHMMSS>-<4 hex>`, in local time."""
     return f"{plugin}-{recipe}-{datetime.now():%Y%m%d-%H%M%S}-{token_hex(2)}"

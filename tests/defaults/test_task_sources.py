@@ -13,7 +13,7 @@ import pytest
 
 from mappa_core.config.compose import compose
 from mappa_core.data import read_rows
-from mappa_core.defaults.task_sources import BOXED_SUFFIX, FileOptions, FileTasks, HuggingFaceOptions, HuggingFaceTasks
+from mappa_core.defaults.task_sources import FileOptions, FileTasks, HuggingFaceOptions, HuggingFaceTasks
 from mappa_core.errors import ConfigError, TaskError
 from mappa_core.plugins import load_plugins
 
@@ -61,7 +61,7 @@ def test_json_and_json_lines_give_the_same_tasks_whatever_the_suffix(tmp_path, n
     tasks = load(write(tmp_path / name, text))
     assert [task.id for task in tasks] == ["a-1", "7", "t-3"]
     assert [task.reference for task in tasks] == ["023", "142.0", "3"]
-    assert tasks[1].prompt == "Zwei – π?" + BOXED_SUFFIX
+    assert tasks[1].prompt == "Zwei – π?"
     assert tasks[0].meta == {"year": 1983, "part": None}
     assert {task.stratum for task in tasks} == {"all"}
 
@@ -83,7 +83,7 @@ def test_an_answer_may_be_null_and_other_columns_may_be_anything(tmp_path):
 
 def test_columns_suffix_and_stratum_are_options(tmp_path):
     path = write(tmp_path / "t.jsonl", as_lines([{"problem": "x", "key": "y", "level": 5, "number": 9}]))
-    (task,) = load(path, prompt="problem", reference=None, stratum="level", id="number", suffix="")
+    (task,) = load(path, prompt="problem", reference=None, stratum="level", id="number")
     assert (task.id, task.prompt, task.reference, task.stratum) == ("9", "x", None, "5")
     assert task.meta == {"key": "y"}
 

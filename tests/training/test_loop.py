@@ -5,7 +5,7 @@ import sqlite3
 
 import pytest
 
-from mappa_core.errors import ConfigError, GuardStop, RunError, WorkflowError
+from mappa_core.errors import ConfigError, GuardStop, RunError
 from mappa_core.runs import RunReader
 from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.store.summary import read_summary
@@ -167,7 +167,7 @@ def test_a_tracker_that_fails_stops_nothing_and_one_that_works_hears_every_itera
 
 
 def test_a_workflow_that_always_raises_stops_the_run_and_says_why(registry, tmp_path):
-    with pytest.raises(WorkflowError, match=r"all 4 trajectories failed(.|\n)*KeyError"):
+    with pytest.raises(GuardStop, match=r"all 4 trajectories failed(.|\n)*KeyError(.|\n)*A checkpoint was written"):
         start(registry, tmp_path, "workflow.options.raises=true").train()
 
 

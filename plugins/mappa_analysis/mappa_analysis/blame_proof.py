@@ -239,8 +239,8 @@ def _gain(proofs: Sequence[Proof], arm: Arm) -> Interval | None:
 
 
 def write_tasks(path: Path, tasks: Sequence[Task]) -> None:
-    """Write tasks as the lines that `tasks.use=file` reads, with `tasks.options.stratum=stratum` and an empty suffix.
-    Raises RunError if a task has files, which such lines cannot hold, or the file cannot be written."""
+    """Write tasks as the lines that `tasks.use=file` reads, with `tasks.options.stratum=stratum`. Raises
+    RunError if a task has files, which such lines cannot hold, or the file cannot be written."""
     for task in tasks:
         if task.files:
             raise RunError(f"the task {task.id!r} has files, and {path} could not hold them: leave --save out")

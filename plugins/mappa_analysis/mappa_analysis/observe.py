@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from mappa_analysis.counted_verdicts import LOW_SCORE, select_counted
 from mappa_analysis.handoffs import Handoff, summarize_handoffs
+from mappa_analysis.importing.offers import IMPORT_RECIPE
 from mappa_core import ConfigError, Role, RunError, Split, Trajectory, Verdict, Workflow
 from mappa_core.commands import ComposedConfig, Registry, evaluate_standalone, restore
 from mappa_core.runs import CONFIG, CoachFigures, Evaluation, RunReader, TrajectoryRow, build_evaluation, count_verdicts
@@ -17,18 +19,17 @@ from mappa_core.sandbox import Sandbox
 from mappa_core.statistics import Interval, mean_interval
 from mappa_core.transport import Provider
 
-LOW_SCORE = 4.0
-"""Score (points) below which an action counts as a failure of its agent."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowScoredAction:
-    """An action that the coach scored low, with its reasoning. `step` begins with the trajectory's id."""
+    """An action that the coach scored low, with its reasoning. `step` begins with the trajectory's id. `count` of the
+    agent's low actions were given this reasoning; this one has the lowest score of them."""
 
     step: str
     score: float
     blame: str | None
     reasoning: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,8 @@ class AgentDiagnosis:
 
     `score` is the mean over its scored actions (points, 0-10), with an interval by task, or by cluster of tasks; `low`
     of its `scored` actions are below `LOW_SCORE`. Some verdict blames it in `blamed` of the unsuccessful rollouts.
-    `tool_failures` of its `tool_calls` failed. `examples` are its lowest-scored actions.
+    `tool_failures` of its `tool_calls` failed. `examples` are its lowest-scored actions, one for each reasoning,
+    and the most frequent reasoning first.
     """
 
     agent: str
@@ -54,7 +56,7 @@ class AgentDiagnosis:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """The result of an observation. `unsuccessful` rollouts have a metric below 1 or ended early; `failures` counts the
-    reasons of the latter. `handoffs` are the files of the team's contract."""
+    reasons of the latter. `handoffs` are the files of the team's contract. `imported`: the rollouts come from a log."""
 
     folder: Path
     split: Split
@@ -66,6 +68,7 @@ class Diagnosis:
     agents: tuple[AgentDiagnosis, ...]
     handoffs: tuple[Handoff, ...]
     coach: CoachFigures
+    imported: bool = False
 
 
 async def observe(
@@ -81,7 +84,7 @@ async def observe(
     """Roll out the tasks of `eval.split` with the coach on, into a new run folder, and diagnose the agents.
 
     Args:
-        examples: how many of each agent's lowest-scored actions to return.
+        examples: how many of each agent's lowest-scored actions to return, one for each reasoning.
         on_providers: called before the first rollout with all providers that data will be sent to, as is
             `on_sandboxes` with the sandboxes of the tools and `on_start` with the number of rollouts.
         on_trajectory: called with every finished rollout.
@@ -140,7 +143,7 @@ async def observe_run(
             stored = [reader.trajectory(row.id) for row in rows]
     finally:
         await workflow.close()
-    trajectories = _with_relevant_verdicts(stored)
+    trajectories = _with_counted_verdicts(stored)
     evaluation = build_evaluation(
         trajectories,
         metric=workflow.metric,
@@ -148,7 +151,8 @@ async def observe_run(
         iteration=rows[0].iteration,
         require_metric=False,
     )
-    return diagnose(trajectories, workflow.agents, evaluation, folder, split=split, examples=examples)
+    diagnosis = diagnose(trajectories, workflow.agents, evaluation, folder, split=split, examples=examples)
+    return replace(diagnosis, imported=config.workflow.use == IMPORT_RECIPE)
 
 
 def _finished_rows(reader: RunReader, folder: Path, split: Split, iteration: int | None) -> list[TrajectoryRow]:
@@ -161,13 +165,10 @@ def _finished_rows(reader: RunReader, folder: Path, split: Split, iteration: int
     return sorted((row for row in rows if row.iteration == last), key=lambda row: row.id)
 
 
-def _with_relevant_verdicts(stored: Sequence[Trajectory]) -> list[Trajectory]:
-    """The trajectories with the verdicts of the run's own coach; if it gave none, with the last ones that `mappa
-    recoach` added."""
-    own = {id(one): tuple(verdict for verdict in one.verdicts if verdict.phase != "again") for one in stored}
-    if not any(own.values()):
-        own = {id(one): tuple({verdict.step: verdict for verdict in one.verdicts}.values()) for one in stored}
-    return [replace(one, verdicts=own[id(one)]) for one in stored]
+def _with_counted_verdicts(stored: Sequence[Trajectory]) -> list[Trajectory]:
+    """The trajectories with the verdicts that count over all of them."""
+    counted = set(map(id, select_counted([verdict for one in stored for verdict in one.verdicts])))
+    return [replace(one, verdicts=tuple(each for each in one.verdicts if id(each) in counted)) for one in stored]
 
 
 def diagnose(
@@ -214,7 +215,6 @@ def _diagnose_agent(agent: str, trajectories: Sequence[Trajectory], blamed: int,
     ]
     own = [step for step, _ in steps.values()]
     results = [result for step in own for result in step.results]
-    lowest = sorted(scored, key=lambda verdict: (verdict.score, verdict.step))[:examples]
     return AgentDiagnosis(
         agent=agent,
         actions=len(own),
@@ -224,7 +224,7 @@ def _diagnose_agent(agent: str, trajectories: Sequence[Trajectory], blamed: int,
         blamed=blamed,
         tool_calls=len(results),
         tool_failures=sum(result.status != "ok" for result in results),
-        examples=tuple(_example(verdict) for verdict in lowest if _points(verdict) < LOW_SCORE),
+        examples=_examples(scored)[:examples],
     )
 
 
@@ -243,5 +243,15 @@ def _mean_score(verdicts: Sequence[Verdict], tasks: Sequence[str]) -> Interval |
     return mean_interval(np.array([_points(verdict) for verdict in verdicts]), clusters=list(tasks))
 
 
-def _example(verdict: Verdict) -> LowScoredAction:
-    return LowScoredAction(step=verdict.step, score=_points(verdict), blame=verdict.blame, reasoning=verdict.reasoning)
+def _examples(scored: Sequence[Verdict]) -> tuple[LowScoredAction, ...]:
+    """The lowest of the low actions of every reasoning; the most frequent reasonings first, of equals the lower one."""
+    groups: dict[str, list[Verdict]] = {}
+    for verdict in sorted(scored, key=lambda verdict: (_points(verdict), verdict.step)):
+        if _points(verdict) < LOW_SCORE:
+            groups.setdefault(verdict.reasoning, []).append(verdict)
+    return tuple(
+        LowScoredAction(
+            step=group[0].step, score=_points(group[0]), blame=group[0].blame, reasoning=reasoning, count=len(group)
+        )
+        for reasoning, group in sorted(groups.items(), key=lambda item: -len(item[1]))
+    )

@@ -96,7 +96,7 @@ def show_proofs(console: Console, proven: BlameProofs, save: Path | None) -> Non
         console.print(
             f"saved    {count:,} {'task' if count == 1 else 'tasks'} in {save}", soft_wrap=True, highlight=False
         )
-        options = f"{{path: {save}, stratum: stratum, suffix: ''}}"
+        options = f"{{path: {save}, stratum: stratum}}"
         console.print(
             f'next     mappa eval … tasks.use=file "tasks.options={options}"',
             soft_wrap=True,

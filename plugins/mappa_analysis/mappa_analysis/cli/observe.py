@@ -105,10 +105,11 @@ def _observe_recipe(arguments: ConfigArguments, examples: int, *, quiet: bool) -
 def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     """Print which agents fail and how often, the hand-offs, and each agent's lowest actions with the coach's
     reasoning."""
-    from mappa_core.commands import show_evaluation
+    from mappa_core.commands import format_count, show_evaluation
 
     kind = "held-out" if diagnosis.split == "eval" else "training rollouts"
-    show_evaluation(console, diagnosis.evaluation, f"{kind} after {diagnosis.evaluation.iteration} iterations")
+    after = format_count(diagnosis.evaluation.iteration, "iteration")
+    show_evaluation(console, diagnosis.evaluation, "imported" if diagnosis.imported else f"{kind} after {after}")
     judged = diagnosis.coach.total.verdicts > 0
     console.print(
         f"{diagnosis.unsuccessful} of {diagnosis.rollouts} rollouts did not succeed"
@@ -122,7 +123,11 @@ def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
         _show_handoffs(console, diagnosis)
     for agent in diagnosis.agents:
         for example in agent.examples:
-            console.print(f"[bold]{example.score:g}[/]  {escape(example.step)}  {escape(agent.agent)}", highlight=False)
+            times = f"{example.count} times, first " if example.count > 1 else ""
+            console.print(
+                f"[bold]{example.score:g}[/]  {escape(agent.agent)}  {times}{escape(example.step)}",
+                highlight=False, soft_wrap=True,
+            )  # fmt: skip
             console.print(f"   {example.reasoning}", markup=False, highlight=False, soft_wrap=True)
     _show_reasons(console, "rollouts ended early", diagnosis.failures)
     _show_reasons(console, "verdicts have no score", diagnosis.coach.reasons)
@@ -143,7 +148,7 @@ def _show_reasons(console: Console, what: str, counts: Mapping[str, int]) -> Non
 
 
 def _table(diagnosis: Diagnosis) -> Table:
-    from mappa_analysis.observe import LOW_SCORE
+    from mappa_analysis.counted_verdicts import LOW_SCORE
 
     table = Table(box=None, header_style="dim")
     columns: dict[str, Callable[[AgentDiagnosis], str]] = {

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from mappa_core import ConfigError
-from mappa_core.commands import ConfigArguments, Console, echo, load_registry, recipe_options
+from mappa_core.commands import ConfigArguments, Console, echo, format_count, load_registry, recipe_options
 
 if TYPE_CHECKING:
     from mappa_analysis.plan import CoachAssignment, PlannedAmount, RunPlan, Workload
@@ -98,8 +98,8 @@ def show_plan(console: Console, planned: RunPlan) -> None:
     console.print(_work(planned))
     hours = "not known" if planned.hours is None else f"about {_format_hours(planned.hours.value)}"
     console.print(
-        f"the run: {_count(planned.iterations, 'iteration')}, {_count(planned.evaluations, 'evaluation')}; cost "
-        f"{_number(planned.run.usd, '$,.2f')}; wall time {hours}",
+        f"the run: {format_count(planned.iterations, 'iteration')}, {format_count(planned.evaluations, 'evaluation')}; "
+        f"cost {_number(planned.run.usd, '$,.2f')}; wall time {hours}",
         highlight=False,
     )
     for note in planned.notes:
@@ -182,10 +182,6 @@ def _number(amount: PlannedAmount | None, spec: str) -> str:
         return "not known"
     sign, spec = ("$", spec[1:]) if spec.startswith("$") else ("", spec)
     return f"{'≤ ' if amount.at_most else ''}{sign}{format(amount.value, spec)}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _format_hours(hours: float) -> str:

@@ -32,6 +32,7 @@ def command(runs: Sequence[Path], out: Path | None, audit: bool, as_json: bool) 
     alarms, the most telling trajectories, settings, versions and cost. It lies in the run's folder, or with --out
     where that says, one page for all runs.
     """
+    from mappa_analysis.counted_verdicts import with_counted_verdicts
     from mappa_analysis.view.drift import read_drift
     from mappa_analysis.view.report import write_page, write_report
     from mappa_core.runs import RunReader
@@ -39,7 +40,8 @@ def command(runs: Sequence[Path], out: Path | None, audit: bool, as_json: bool) 
     reports = []
     for folder in runs:
         with RunReader(folder) as reader:
-            reports.append((folder, read_drift(reader), reader.warnings, _require_summary(reader)))
+            summary = with_counted_verdicts(_require_summary(reader), reader)
+            reports.append((folder, read_drift(reader), reader.warnings, summary))
     shared = None if out is None else write_page(out, [(one[0], one[-1]) for one in reports], audit=audit)
     for folder, drift, warnings, summary in reports:
         page = shared or write_report(folder, summary, audit=audit)

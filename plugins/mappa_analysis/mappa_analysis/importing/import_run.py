@@ -12,6 +12,7 @@ import msgspec
 from mappa_analysis.importing.documents import read_documents
 from mappa_analysis.importing.formats import FORMATS, find_format
 from mappa_analysis.importing.log_mapping import IMPORT_METRIC, Format, LoggedTrajectory, LogMapping
+from mappa_analysis.importing.offers import IMPORT_RECIPE
 from mappa_analysis.importing.trajectories import IMPORT_SPLIT, ImportedTrajectory, build_trajectories
 from mappa_core import InputError, Trajectory
 from mappa_core.commands import Registry, format_yaml, restore, with_origin
@@ -19,7 +20,6 @@ from mappa_core.runs import RunFolder, Summary, new_run_name, summarize_agents, 
 
 CORE = "core"
 """The plugin that an imported run names."""
-IMPORT_RECIPE = "imported"
 TASKS_FILE = "tasks.jsonl"
 UNKNOWN_MODEL = "unknown"
 """The model of an agent for which the log names none."""
@@ -218,7 +218,7 @@ def _build_config(
     folder: Path, briefs: Mapping[str, str], models: Mapping[str, str], *, sources: Sequence[Path]
 ) -> str:
     """The config of a run that can be judged but not rolled out: its policies are frozen and have no weights."""
-    tasks = {"path": str(folder / TASKS_FILE), "stratum": "stratum", "suffix": ""}
+    tasks = {"path": str(folder / TASKS_FILE), "stratum": "stratum"}
     settings = {
         "tasks": {"use": "file", "options": tasks},
         "workflow": {"use": IMPORT_RECIPE, "options": {"agents": dict(briefs)}},

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 
 from mappa_core import Coach, ConfigError, NoOptions, Role, Scene, Stage, Verdict, Workflow
 
+IMPORT_RECIPE = "imported"
+"""The recipe, workflow and coach of an imported run."""
+
 
 @dataclass
 class ImportedOptions:

@@ -8,9 +8,16 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
+from mappa_analysis.counted_verdicts import (
+    AgentVerdicts,
+    count_failures,
+    latest_counted,
+    summarize_verdicts,
+    with_counted_verdicts,
+)
 from mappa_analysis.view.chart import PERCENT_TICKS, SCORE_TICKS, Chart, build_chart
 from mappa_analysis.view.drift import DriftHistory, GapHistory, read_drift
-from mappa_analysis.view.highlights import SELECTION_NOTE, Highlight, select_highlights
+from mappa_analysis.view.highlights import MAX_VERDICTS, SELECTION_NOTE, Highlight, select_highlights
 from mappa_analysis.view.metric_points import (
     Iterations,
     agent_figure,
@@ -51,6 +58,9 @@ class RunSection:
     name: str
     summary: Summary
     results: Sequence[tuple[str, Mapping[str, BeforeAfter]]]
+    judged: Sequence[AgentVerdicts]
+    failures: int
+    """Judged rollouts that did not succeed."""
     charts: Sequence[Chart]
     drift: DriftHistory
     warnings: Sequence[RaisedWarning]
@@ -92,15 +102,19 @@ def _build_section(folder: Path, summary: Summary, *, audit: bool) -> RunSection
         iterations = list(reader.iterations)
         evaluations = list(reader.evaluations)
         drift = read_drift(reader)
+        metric = DEFAULT_METRIC if summary.eval is None else summary.eval.metric
+        _, counted = latest_counted(reader, limit=MAX_VERDICTS)
         return RunSection(
             name=folder.resolve().name,
-            summary=summary,
+            summary=with_counted_verdicts(summary, reader),
+            judged=summarize_verdicts(counted, metric),
+            failures=count_failures(counted, metric),
             results=[] if summary.eval is None else tabulate_results(summary.eval),
             charts=build_training_charts(summary, iterations, evaluations) if iterations or evaluations else [],
             drift=drift,
             warnings=reader.warnings,
             gap_charts=build_gap_charts(drift),
-            highlights=select_highlights(reader, DEFAULT_METRIC if summary.eval is None else summary.eval.metric),
+            highlights=select_highlights(reader, metric),
             provenance=read_provenance(reader, iterations),
             audit=tuple(reader.verdicts) if audit else None,
         )

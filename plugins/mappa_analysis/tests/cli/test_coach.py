@@ -219,7 +219,7 @@ def test_blame_without_counterfactual_rollouts_is_exit_code_2(run, told, extra, 
 def test_counterfactual_rollouts_are_listed_only_where_they_are_asked_for(replaced, told):
     assert "counterfactual" not in told("runs", "show", replaced)[1]
     _, out, _ = told("runs", "show", replaced, "--split", "counterfactual")
-    assert "counterfactual/train-000000/" in out
+    assert "counterfactual/train-000002/" in out
 
 
 # --- recoach ----------------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def test_what_flipped_is_a_task_that_eval_plays(blame, tmp_path, capsys):
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [row["id"] for row in rows] == [task["id"] for task in proven["tasks"]]
     assert all(int(row["answer"]) == 2 * int(row["prompt"]) for row in rows)
-    options = f"tasks.options={{path: {path}, stratum: stratum, suffix: ''}}"
+    options = f"tasks.options={{path: {path}, stratum: stratum}}"
     command = ["eval", "--plugin", "doubles", "tasks.use=file", options, f"run.root={tmp_path}", "eval.problems=9"]
     assert main([*command, "--json"]) == 0
     evaluated = json.loads(capsys.readouterr().out)

@@ -1,15 +1,20 @@
 """Logs of other frameworks become runs: what is in them, who acted, and what is refused where."""
 
+import asyncio
 import json
 
 import pytest
 from click.testing import CliRunner
+from starlette.testclient import TestClient
 
 from mappa_analysis.coach_eval.labelled_actions import label_runs
+from mappa_analysis.counted_verdicts import with_counted_verdicts
 from mappa_analysis.importing import LogMapping, import_logs
 from mappa_analysis.observe import observe_run
 from mappa_analysis.recoach import recoach
 from mappa_analysis.view.report import write_report
+from mappa_analysis.view.web.app import create_app
+from mappa_analysis.view.web.run_folders import RunFolders
 from mappa_core.cli.main import cli, main
 from mappa_core.config.compose import restore
 from mappa_core.errors import InputError
@@ -314,6 +319,32 @@ async def test_it_is_judged_by_a_coach_and_certifies_one(tmp_path):
     assert given[first.steps[1].id].reasoning == "Writes."
     labels = await label_runs(registry, [made.folder])
     assert [one.label for one in labels.actions] == [0.0] * 3 + [1.0] * 3
+
+
+def test_verdicts_that_were_added_later_are_read_everywhere(tmp_path, capsys, monkeypatch):
+    """Those of the last judge alone, in `observe`, the report and the viewer."""
+    registry = load_plugins(only=("analysis",), modules={"lengths": Plugin()})
+    lines = [{"messages": CHAT, "ok": number % 2} for number in range(4)]
+    made = imported(tmp_path, *lines, outcomes={"correct": "ok"})
+    composed = restore(registry, made.folder / "config.yaml", ("coach.use=lengths",))
+    for _ in range(2):
+        asyncio.run(recoach(composed, registry, made.folder))
+    summary = read_summary(made.folder)
+    with RunReader(made.folder) as reader:
+        assert len(list(reader.verdicts)) == 24
+        counted = with_counted_verdicts(summary, reader)
+    assert (counted.coach.verdicts, counted.coach.failed, counted.coach.usd) == (12, 0, 0.0)
+    assert {agent: one.score for agent, one in counted.agents.items()} == {"planner": 10, "writer": 0, "assistant": 6}
+    page = write_report(made.folder, summary).read_text()
+    assert "12 verdicts, 0 failed" in page and "Whom the coach blames" in page
+    client = TestClient(create_app(RunFolders([made.folder]), token="t"), base_url="http://127.0.0.1")
+    coach = client.get("/runs/run/coach?token=t").text
+    for part in ("12 verdicts, 0 failed", "ranks by correct", "in the newest 12 verdicts"):
+        assert part in coach
+    monkeypatch.setattr("mappa_analysis.cli.observe.load_registry", lambda: registry)
+    assert main(["observe", str(made.folder)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("imported: correct 50.0 %") and "0  writer  4 times, first " in shown
 
 
 async def test_a_run_whose_outcome_nobody_knows_is_observed(tmp_path):

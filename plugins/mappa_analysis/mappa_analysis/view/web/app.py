@@ -8,19 +8,20 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from mappa_analysis.view.web import coach, overview, policies, trajectories, trajectory
 from mappa_analysis.view.web.auth import TokenAuthMiddleware
 from mappa_analysis.view.web.rendering import render, template_environment
 from mappa_analysis.view.web.run_folders import RunFolders, change_stamp
+from mappa_analysis.view.web.telling import first_filters
 from mappa_core import RunError
 from mappa_core.runs import RunReader
 
@@ -52,6 +53,21 @@ class Viewer:
             request, "web/overview.html", now, runs=folders, **overview.build_overview_page(folders, request)
         )
 
+    def run(self, request: Request) -> Response:
+        """Redirect to the list of trajectories, by the filters that a reader begins with."""
+        folder = self._folder(request)
+        with RunReader(folder) as reader:
+            query = urlencode(first_filters(reader))
+        name = quote(request.path_params["run"], safe="")
+        return RedirectResponse(f"/runs/{name}/trajectories{f'?{query}' if query else ''}", status_code=303)
+
+    def _folder(self, request: Request) -> Path:
+        name = request.path_params["run"]
+        try:
+            return self.runs.folders()[name]
+        except KeyError:
+            raise HTTPException(404, f"There is no run {name}.") from None
+
     def run_endpoint(self, template: str, page: RunPage) -> Callable[[Request], Response]:
         """An endpoint for a page on the run named in the URL."""
 
@@ -76,6 +92,7 @@ def create_app(runs: RunFolders, *, token: str, cookie: str = "mappa_view") -> S
     return Starlette(
         routes=[
             Route("/", viewer.overview),
+            Route(run, viewer.run),
             Route(
                 f"{run}/trajectories",
                 viewer.run_endpoint("web/trajectories.html", trajectories.build_trajectories_page),

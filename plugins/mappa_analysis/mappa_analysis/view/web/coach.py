@@ -13,6 +13,7 @@ import numpy as np
 from starlette.requests import Request
 
 from mappa_analysis.coach_eval.bootstrap import auc
+from mappa_analysis.counted_verdicts import latest_counted, with_counted_verdicts
 from mappa_analysis.view.chart import PERCENT_TICKS, Chart, build_chart, build_fitted_chart
 from mappa_analysis.view.drift import read_drift
 from mappa_analysis.view.metric_points import (
@@ -28,7 +29,7 @@ from mappa_core.runs import IterationReport, RunReader, Summary, VerdictRow
 from mappa_core.statistics import Interval, share_interval
 
 MAX_LATEST_VERDICTS = 1000
-"""Verdicts that are read individually: the newest of the training rollouts, however long a run is."""
+"""Verdicts that are read individually: the newest, however long a run is."""
 SCORE_BINS = 5
 """Number of score bins, each `MAX_SCORE / SCORE_BINS` points wide."""
 MAX_REASONS = 50
@@ -81,14 +82,17 @@ class MissingScoreReason:
 
 def build_coach_page(reader: RunReader, folder: Path, request: Request) -> dict[str, Any]:
     iterations, drift = list(reader.iterations), read_drift(reader)
-    latest = reader.latest_verdicts("train", limit=MAX_LATEST_VERDICTS)
+    split, latest = latest_counted(reader, limit=MAX_LATEST_VERDICTS)
     names = sorted({name for one in latest for name in one.outcome})
     summary = _read_summary(reader)
+    if summary is not None:
+        summary = with_counted_verdicts(summary, reader)
     metric = _choose_metric(request.query_params.get("outcome"), names, summary)
     rankings = [] if metric is None else rank_agents(latest, metric)
     return {
         "summary": summary,
         "verdicts": len(latest),
+        "split": split,
         "outcomes": names,
         "metric": metric,
         "rankings": rankings,
@@ -102,10 +106,14 @@ def build_coach_page(reader: RunReader, folder: Path, request: Request) -> dict[
 
 
 def rank_agents(verdicts: Sequence[VerdictRow], metric: str) -> list[OutcomeRanking]:
-    """Rank by agent, over the live scored verdicts on trajectories that have the outcome."""
+    """Rank by agent, over the scored verdicts on trajectories that have the outcome: the live ones, or where there are
+    none those in hindsight, or those of `mappa recoach`."""
+    scored = [one for one in verdicts if one.verdict.score is not None and metric in one.outcome]
+    phases = {one.verdict.phase for one in scored}
+    counted = next((phase for phase in ("live", "after", "again") if phase in phases), None)
     known: dict[str, list[VerdictRow]] = {}
-    for one in verdicts:
-        if one.verdict.phase == "live" and one.verdict.score is not None and metric in one.outcome:
+    for one in scored:
+        if one.verdict.phase == counted:
             known.setdefault(one.agent, []).append(one)
     return [_rank_agent(agent, known[agent], metric) for agent in sorted(known)]
 

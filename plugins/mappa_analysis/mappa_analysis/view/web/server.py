@@ -15,9 +15,9 @@ from mappa_core import ConfigError
 HOST = "127.0.0.1"
 
 
-def serve(runs: RunFolders, *, port: int, announce: Callable[[str], None]) -> None:
-    """Serve pages on `runs` at `port` (0: any free one) until interrupted. `announce` is called with the URL, which
-    includes the token, once the server accepts connections.
+def serve(runs: RunFolders, *, port: int, announce: Callable[[str], None], page: str = "/") -> None:
+    """Serve pages on `runs` at `port` (0: any free one) until interrupted. `announce` is called with the URL of `page`,
+    which includes the token, once the server accepts connections.
 
     Raises ConfigError if the port is taken.
     """
@@ -31,6 +31,6 @@ def serve(runs: RunFolders, *, port: int, announce: Callable[[str], None]) -> No
         listening.listen(128)
         bound_port = listening.getsockname()[1]
         app = create_app(runs, token=token, cookie=f"mappa_view_{bound_port}")
-        announce(f"http://{HOST}:{bound_port}/?token={token}")
+        announce(f"http://{HOST}:{bound_port}{page}{'&' if '?' in page else '?'}token={token}")
         config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="off")
         uvicorn.Server(config).run(sockets=[listening])

@@ -18,6 +18,8 @@ from mappa_core.runs import COLUMNS, UNSCORED, FilterChoices, FoundTrajectory, R
 PAGE_SIZE = 50
 MAX_NUMBER = 1e15
 """Bound of the numbers of a URL: whole ones below are exact, and fit into the database's."""
+MAX_WORDS = 90
+"""Characters of a task that are shown in place of its id."""
 MAX_NEWER = 100
 """Maximum number of newer trajectories that are counted."""
 FILTER_PARAMETERS = (
@@ -75,6 +77,7 @@ def build_trajectories_page(reader: RunReader, folder: Path, request: Request) -
             "indexed": False,
             "choices": FilterChoices(),
             "rows": [],
+            "prompts": {},
             "more": None,
             "newest": None,
         }
@@ -85,9 +88,15 @@ def build_trajectories_page(reader: RunReader, folder: Path, request: Request) -
         "indexed": True,
         "choices": reader.choices(),
         "rows": rows[:PAGE_SIZE],
+        "prompts": {one.row.id: first_words(reader.task(one.row.id).prompt) for one in rows[:PAGE_SIZE]},
         "more": rows[PAGE_SIZE - 1].number if len(rows) > PAGE_SIZE else None,
         "newest": rows[0].number if rows and before is None else None,
     }
+
+
+def first_words(prompt: str) -> str:
+    """The beginning of a task's text, on one line."""
+    return " ".join(prompt[: 4 * MAX_WORDS].split())[:MAX_WORDS]
 
 
 def count_newer(reader: RunReader, folder: Path, request: Request) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from mappa_analysis.view.web.lineage import build_lineage_graph
-from mappa_analysis.view.web.trajectories import find_neighbours, parse_filters
+from mappa_analysis.view.web.trajectories import find_neighbours, first_words, parse_filters
 from mappa_core import NOBODY, RunError, Step, ToolCall, ToolResult, Verdict
 from mappa_core.runs import RunReader
 
@@ -76,6 +76,7 @@ def build_trajectory_page(reader: RunReader, folder: Path, request: Request) -> 
     return {
         "filters": filters,
         "found": found,
+        "words": first_words(found.task.prompt) or found.task.id,
         "row": reader.row(identity),
         "actions": actions,
         "colours": colours,

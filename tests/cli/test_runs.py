@@ -1,0 +1,125 @@
+"""The list of runs as it stands on a terminal of 80 columns, and what became of runs that did not end themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mappa_core.cli.main import main
+from mappa_core.records import Interval, Message, Role, Task, ToolResult, ToolSpec
+from mappa_core.store.folder import RunFolder, is_in_use
+from mappa_core.store.summary import EvalSummary, Summary, write_summary
+from mappa_core.testing import play
+
+LONG = "dsbench-small-full-20261123-214803-a1b2"
+EVAL = EvalSummary(
+    metric="correct", n=256, before=Interval(mean=0.102, low=0.07, high=0.145),
+    after=Interval(mean=0.773, low=0.718, high=0.82), gain=Interval(mean=0.672, low=0.61, high=0.734),
+)  # fmt: skip
+
+
+def make(root: Path, name: str, status: str | None, **more: object) -> Path:
+    with RunFolder.create(root, name, plugin="p", recipe="r", config="seed: 0\n") as folder:
+        pass
+    if status is not None:
+        summary = Summary(plugin="p", recipe="r", recipe_hash="h", seed=0, status=status, iterations=60, **more)
+        write_summary(folder.path, summary)
+    return folder.path
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "runs"
+    make(root, LONG, "done", eval=EVAL)
+    make(root, "mathchat-tiny-20261123-214803-c3d4", "stopped")
+    (make(root, "short", None) / "run.lock").unlink()
+    return root
+
+
+def listed(capsys, root: Path, *words: str) -> list[str]:
+    assert main(["runs", "list", "--root", str(root), *words]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_list_fits_80_columns_with_each_run_on_one_line(root, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    head, *lines = listed(capsys, root)
+    assert len(lines) == 3 and max(map(len, (head, *lines))) <= 80
+    first = re.match(r" (\S+) +done +60 +77\.3 % +\+67\.2 % \[\+61\.0, \+73\.4\] *$", lines[0])
+    start, end = first[1].split("…")
+    assert LONG.startswith(start) and LONG.endswith(end) and min(len(start), len(end)) >= 10
+
+
+def test_a_list_for_a_file_holds_whole_names_and_every_interval(root, capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    lines = listed(capsys, root)
+    assert f" {LONG} " in lines[1] and "10.2 % [7.0, 14.5]" in lines[1]
+
+
+def test_a_list_for_scripts_is_one_object_a_line(root, capsys):
+    first, *_, last = map(json.loads, listed(capsys, root, "--json"))
+    assert (first["run"], first["status"]) == (str(root / LONG), "done")
+    assert first["summary"]["eval"]["gain"] == {"mean": 0.672, "low": 0.61, "high": 0.734}
+    assert (last["status"], last["summary"]) == ("no summary", None)
+
+
+def test_a_run_whose_process_is_gone_was_killed(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for name, process, host in (
+        ("lives", os.getpid(), socket.gethostname()),
+        ("gone", ended.pid, socket.gethostname()),
+        ("elsewhere", ended.pid, "another-machine"),
+    ):
+        folder = make(tmp_path, name, "running")
+        (folder / "run.lock").write_text(f"process {process} on {host}")
+    status = {line.split()[0]: line.split()[1] for line in listed(capsys, tmp_path)[1:]}
+    assert status == {"lives": "running", "gone": "killed", "elsewhere": "running"}
+
+
+def test_a_run_that_nobody_locked_is_not_in_use(tmp_path):
+    folder = make(tmp_path, "one", None)
+    (folder / "run.lock").write_text("")
+    assert not is_in_use(folder) and not is_in_use(tmp_path)
+
+
+class Prints:
+    spec = ToolSpec(name="search", description="finds", schema={"type": "object"})
+
+    async def call(self, arguments, workspace, limits):
+        return ToolResult(tool="search", status="ok", stdout="nothing")
+
+    async def close(self): ...
+
+
+async def test_a_trace_shows_arguments_and_every_message_once(tmp_path, capsys):
+    from mappa_core.protocols import Workflow
+
+    class Team(Workflow):
+        agents = {"a": Role(brief="a"), "b": Role(brief="b")}  # noqa: RUF012
+
+        async def run(self, stage):
+            rules, task = Message(role="system", content="the rules"), Message(role="user", content="the task")
+            step = await stage.act("a", [rules, task], tools=("search",))
+            await stage.act("b", [rules, task, step.reply, Message(role="user", content="and now?")])
+            stage.record(correct=0.0)
+
+    call = '<tool_call>{"name": "search", "arguments": {"query": "tides\\n", "top": 5}}</tool_call>'
+    with RunFolder.create(tmp_path, "run", plugin="p", recipe="r", config="") as folder:
+        task = Task(id="t", prompt="the task")
+        await play(Team(), task, [call, "done"], tools={"search": Prints()}, recorder=folder.store)
+    assert main(["runs", "trace", str(folder.path), "train-000000/t/000"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("the rules") == 1 and shown.count("and now?") == 1
+    assert "called search" in shown and '"top":5' in shown
+    assert main(["runs", "trace", str(folder.path), "train-000000/t/000", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"][0]["calls"][0]["arguments"]["query"] == "tides\n"
+    assert main(["runs", "show", str(folder.path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["trajectories"][0]["outcome"] == {"correct": 0.0}
