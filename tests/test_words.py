@@ -105,36 +105,41 @@ def public_names(node: ast.Module | ast.ClassDef) -> Iterator[tuple[ast.stmt, st
             yield from public_names(part)
 
 
-def in_code(pattern: str) -> Iterator[tuple[str, ast.stmt, str]]:
-    expression = re.compile(pattern)
+def in_code(*patterns: str) -> Iterator[tuple[str, ast.stmt, str, str]]:
+    """Public names that match a pattern: where they are, their node, the name, and the pattern."""
+    expressions = {pattern: re.compile(pattern) for pattern in patterns}
     for path in modules():
         for node, name in public_names(ast.parse(path.read_text())):
-            if not name.startswith("_") and expression.search(name):
-                yield f"{path.relative_to(ROOT)}:{node.lineno}: {name}", node, name
+            for pattern, expression in expressions.items():
+                if not name.startswith("_") and expression.search(name):
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}: {name}", node, name, pattern
 
 
-@pytest.mark.parametrize("pattern", BANNED_PROSE)
-def test_docstrings_and_comments_say_it_as_the_field_does(pattern):
-    expression = re.compile(pattern, re.IGNORECASE)
+def test_docstrings_and_comments_say_it_as_the_field_does():
+    expressions = {re.compile(pattern, re.IGNORECASE): advice for pattern, advice in BANNED_PROSE.items()}
     found = [
-        f"{path.relative_to(ROOT)}:{line}: {match[0]}"
+        f"{path.relative_to(ROOT)}:{line}: {match[0]} (write instead: {advice})"
         for path in modules()
         for line, text in prose(path.read_text())
+        for expression, advice in expressions.items()
         for match in expression.finditer(" ".join(text.split()))
     ]
-    assert found == [], f"write instead: {BANNED_PROSE[pattern]}"
+    assert found == []
 
 
-@pytest.mark.parametrize("pattern", BANNED_NAMES)
-def test_public_names_are_those_of_the_field(pattern):
-    found = [where for where, _, name in in_code(pattern) if name not in NAMES_THAT_STAY]
-    assert found == [], f"use instead: {BANNED_NAMES[pattern]}"
+def test_public_names_are_those_of_the_field():
+    found = [
+        f"{where} (use instead: {BANNED_NAMES[pattern]})"
+        for where, _, name, pattern in in_code(*BANNED_NAMES)
+        if name not in NAMES_THAT_STAY
+    ]
+    assert found == []
 
 
 def test_functions_are_named_by_verbs_or_nouns():
     functions = [
         where
-        for where, node, name in in_code(r"^[a-z]{2,}(?:ed|ing)$")
+        for where, node, name, _ in in_code(r"^[a-z]{2,}(?:ed|ing)$")
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and not any(re.search("property|fixture", ast.unparse(one)) for one in node.decorator_list)
         and name not in PARTICIPLES_THAT_STAY
