@@ -102,7 +102,9 @@ class Usage:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Completion:
     """Output of a sampler, trained on as it is. `text` is the decoded `tokens` without the stop token; `logprobs` are
-    nats of the temperature-scaled distribution. Policies behind an API have `usage` and no arrays."""
+    nats of the temperature-scaled distribution, cut by top_p and top_k. What they left to choose from at each token is
+    its sampling mask, of as many ids as `mask_sizes` says (0: of all). Policies behind an API have `usage` and no
+    arrays."""
 
     text: str
     prompt_tokens: Int32 | None  # (P,)
@@ -110,6 +112,8 @@ class Completion:
     logprobs: Float32 | None  # (T,)
     finish: Finish
     temperature: float = 1.0
+    mask_tokens: Int32 | None = None  # (K,) token after token; None if nothing was cut
+    mask_sizes: Int32 | None = None  # (T,)
     versions: tuple[VersionSpan, ...] = ()
     usage: Usage | None = None
     seconds: float = 0.0
@@ -345,7 +349,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Sampling parameters of one action. `top_p` 1 and `top_k` 0 disable truncation, as training requires."""
+    """Sampling parameters of one action. `top_p` 1 and `top_k` 0 cut nothing."""
 
     temperature: float = 1.0
     top_p: float = 1.0

@@ -126,19 +126,28 @@ async def ask(sampler, requests):
 
 
 @torch.inference_mode()
-def logprobs(model, prompt, tokens, temperature=1.0):
-    """Of `tokens` after `prompt`, by the model's own forward in float32."""
+def logprobs(model, prompt, tokens, temperature=1.0, masks=None):
+    """Of `tokens` after `prompt`, by the model's own forward in float32; of what `masks` left where there are any."""
     ids = torch.tensor([[*prompt.tolist(), *tokens.tolist()]])
-    logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
-    return torch.log_softmax(logits / (temperature or 1.0), dim=-1).gather(1, ids[0, len(prompt) :, None])[:, 0].numpy()
+    logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float() / (temperature or 1.0)
+    for row, mask in enumerate(masks or ()):
+        cut = torch.ones(logits.shape[1], dtype=torch.bool)
+        cut[torch.tensor(mask).long()] = False
+        logits[row, cut] = -torch.inf
+    return torch.log_softmax(logits, dim=-1).gather(1, ids[0, len(prompt) :, None])[:, 0].numpy()
 
 
 def model_of(folder):
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
+def masks_of(found):
+    return None if found.mask_sizes is None else np.split(found.mask_tokens, np.cumsum(found.mask_sizes)[:-1])
+
+
 def gap(model, found):
-    return np.abs(found.logprobs - logprobs(model, found.prompt_tokens, found.tokens, found.temperature)).max()
+    expected = logprobs(model, found.prompt_tokens, found.tokens, found.temperature, masks_of(found))
+    return np.abs(found.logprobs - expected).max()
 
 
 @pytest.mark.parametrize(
@@ -150,6 +159,9 @@ async def test_logprobs_are_those_of_the_model(sampler, qwen3, ways):
     for found in await ask(sampler, requests):
         assert len(found.logprobs) == len(found.tokens)
         assert gap(model, found) < EXACT
+        assert (found.mask_sizes is None) == ("top_k" not in ways)
+        for mask, token in zip(masks_of(found) or (), found.tokens, strict=False):
+            assert token in mask and len(set(mask.tolist())) == len(mask) <= 20
         if not found.temperature:
             rest = np.concatenate([found.prompt_tokens, found.tokens])[None, :-1]
             with torch.inference_mode():

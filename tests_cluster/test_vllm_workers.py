@@ -24,13 +24,13 @@ from vllm.v1.worker.gpu.sample import sampler as runner_v2
 from vllm.v1.worker.gpu.sample import states
 from vllm.v1.worker.utils import request_memory
 
-from mappa_core.engine import Machine, PolicySpec, TrainSection
+from mappa_core.engine import Machine, PolicySpec, Sampling, TrainSection
 from mappa_engine.cluster.builder import ClusterSetup
 from mappa_engine.cluster.placement import ModelShape, Resources, find_placement
 from mappa_engine.cluster.samplers.messages import SamplerConfig
 from mappa_engine.cluster.samplers.remote_engine import vllm_environment
+from mappa_engine.cluster.samplers.sampling_masks import mask_candidates, read_logprobs
 from mappa_engine.cluster.samplers.server import SamplerServer
-from mappa_engine.cluster.samplers.worker_extension import keep_untruncated_logprobs
 from mappa_engine.cluster.sync.vllm_transfer import START_UPDATE
 from mappa_engine.options import ClusterOptions
 
@@ -88,7 +88,7 @@ def test_an_engine_for_which_there_is_no_room_is_refused(three_on_one_gpu):
 
 VOCABULARY = 97
 WAYS = (
-    {"temperature": 0.7, "top_p": 0.5, "seed": 1},
+    {"temperature": 0.7, "top_p": 0.5, "top_k": 40, "seed": 1},
     {"temperature": 1.3, "top_k": 5, "seed": 2},
     {"temperature": 0.0},
     {"temperature": 1.0, "seed": 4},
@@ -112,8 +112,9 @@ def sampler(monkeypatch) -> runner_v2.Sampler:
         logits.div_(torch.where(chosen == 0.0, 1.0, chosen)[:, None])
 
     def compute_topk_scores(logits, count, sampled, *_, **__):
-        scores = logits.float().log_softmax(-1).gather(-1, sampled[:, None])
-        return LogprobsTensors(logprob_token_ids=sampled[:, None], logprobs=scores, selected_token_ranks=sampled * 0)
+        scores = logits.float().log_softmax(-1)
+        ids = torch.cat([sampled[:, None], scores.topk(count, -1).indices], -1)
+        return LogprobsTensors(logprob_token_ids=ids, logprobs=scores.gather(-1, ids), selected_token_ranks=sampled * 0)
 
     monkeypatch.setattr(buffer_utils, "is_uva_available", lambda: False)
     monkeypatch.setattr(runner_v2, "gumbel_sample", gumbel_sample)
@@ -130,14 +131,14 @@ def sampler(monkeypatch) -> runner_v2.Sampler:
     one.needs_logits_processing = np.zeros(len(WAYS), dtype=bool)
     one.req_states = SimpleNamespace(prefill_len=SimpleNamespace(gpu=None))
     for number, way in enumerate(WAYS):
-        asked = SamplingParams(logprobs=0, **way)
+        asked = SamplingParams(logprobs=mask_candidates(Sampling(**way), VOCABULARY), **way)
         one.needs_logits_processing[number] = one.sampling_states.add_request(number, asked)
     one.sampling_states.apply_staged_writes()
     return one
 
 
-def sample(sampler: runner_v2.Sampler, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The tokens and their log-probabilities."""
+def sample(sampler: runner_v2.Sampler, logits: torch.Tensor) -> LogprobsTensors:
+    """The log-probabilities of the sampled tokens, and of the likeliest."""
     count = len(logits)
     every = torch.arange(count)
     batch = SimpleNamespace(
@@ -145,29 +146,33 @@ def sample(sampler: runner_v2.Sampler, logits: torch.Tensor) -> tuple[torch.Tens
         cu_num_logits_np=np.arange(count + 1), cu_num_logits=None, positions=every, input_ids=every,
         logits_indices=every, seq_lens_cpu_upper_bound=every, seq_lens=every, num_reqs=count,
     )  # fmt: skip
-    found = sampler(logits.clone(), batch)
-    return found.sampled_token_ids[:, 0], found.logprobs_tensors.logprobs[:, 0]
+    return sampler(logits.clone(), batch).logprobs_tensors
 
 
-def test_both_of_its_truncations_leave_the_logprobs_that_learners_compute(sampler):
+def test_its_logprobs_are_of_what_both_truncations_left_and_say_what_that_is(sampler):
     logits = 3.0 * torch.randn(len(WAYS), VOCABULARY, generator=torch.Generator().manual_seed(3))
-    temperatures = torch.tensor([way["temperature"] or 1.0 for way in WAYS])
-    tokens_before, truncated = sample(sampler, logits)
-    assert keep_untruncated_logprobs(sampler)
-    tokens, found = sample(sampler, logits)
-    assert tokens.tolist() == tokens_before.tolist(), "what is sampled is as before"
-    expected = (logits / temperatures[:, None]).log_softmax(-1).gather(1, tokens[:, None])[:, 0]
-    torch.testing.assert_close(found, expected)
-    # Those that truncate differed, all others did not.
-    assert [bool(gap > 1e-3) for gap in (truncated - expected).abs()] == [
-        "top_p" in way or "top_k" in way for way in WAYS
-    ]
-    ranks = (logits > logits.gather(1, tokens[:, None])).sum(-1)
-    assert ranks[1] < 5 and ranks[2] == 0 and ranks[4] < 11
-
-
-def test_a_sampler_of_another_make_is_told():
-    assert not keep_untruncated_logprobs(SimpleNamespace())
+    found = sample(sampler, logits)
+    for row, way in enumerate(WAYS):
+        sampling = Sampling(**way)
+        scaled = logits[row] / (sampling.temperature or 1.0)
+        asked = 1 + mask_candidates(sampling, VOCABULARY)
+        flat = SimpleNamespace(
+            token_ids=found.logprob_token_ids[row, :asked].tolist(), logprobs=found.logprobs[row, :asked].tolist(),
+            start_indices=[0], end_indices=[asked],
+        )  # fmt: skip
+        (logprob,), tokens, sizes = read_logprobs(flat, sampling, VOCABULARY)
+        token = flat.token_ids[0]
+        if not (sampling.top_k and sampling.temperature):
+            assert tokens is sizes is None
+            tokens = np.arange(VOCABULARY)
+        else:
+            order = scaled.argsort(descending=True)[: sampling.top_k]
+            chances = torch.softmax(scaled[order], 0)
+            left = order[chances.cumsum(0) - chances < sampling.top_p]
+            assert sorted(tokens.tolist()) == sorted(left.tolist())
+            assert sizes.tolist() == [len(left)] and token in tokens
+        expected = scaled[token] - scaled[torch.from_numpy(tokens.astype(np.int64))].logsumexp(0)
+        assert logprob == pytest.approx(expected.item(), abs=1e-5)
 
 
 # --- updates from GPU to GPU that broke off ---------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +90,7 @@ def build_experience(
         prompt_tokens=_concatenate(prompts, np.int32),
         prompt_offsets=_offsets(prompts),
         finished=np.array([trajectory.error is None for trajectory, _, _ in rows], dtype=np.bool_),
+        **_sampling_masks(steps, tokens),
     )
 
 
@@ -102,6 +103,9 @@ def select_rows(experience: Experience, rows: Int64) -> Experience:
         "prompt_tokens": experience.prompt_tokens[element_indices(experience.prompt_offsets, rows)],
         "prompt_offsets": lengths_to_offsets(np.diff(experience.prompt_offsets)[rows]),
     }
+    if experience.mask_tokens is not None and experience.mask_offsets is not None:
+        columns["mask_tokens"] = experience.mask_tokens[element_indices(experience.mask_offsets, tokens)]
+        columns["mask_offsets"] = lengths_to_offsets(np.diff(experience.mask_offsets)[tokens])
     for column in fields(Experience):
         values = getattr(experience, column.name)
         if column.name not in columns and isinstance(values, np.ndarray):
@@ -157,6 +161,25 @@ def _sampled_arrays(step: Step) -> tuple[Int32, Int32, NDArray[np.float32], Int3
         raise ValueError(f"step {step.id} needs one log-probability of the sampler per token")
     versions = np.array([span.version for span in spans], np.int32)
     return done.tokens, done.prompt_tokens, done.logprobs, np.repeat(versions, [one.end - one.start for one in spans])
+
+
+def _sampling_masks(steps: Sequence[Step], tokens: Sequence[Int32]) -> dict[str, Any]:
+    """Return the columns of sampling masks; none if every token was chosen from all."""
+    sizes, kept = [np.zeros(len(one), np.int32) for one in tokens], []
+    for row, step in enumerate(steps):
+        done = step.completion
+        if done.mask_tokens is None or done.mask_sizes is None:
+            continue
+        if len(done.mask_sizes) != len(sizes[row]) or done.mask_sizes.sum() != len(done.mask_tokens):
+            raise ValueError(f"step {step.id}: its sampling mask has not one size per token, or other sizes than ids")
+        sizes[row] = done.mask_sizes
+        kept.append(done.mask_tokens)
+    if not kept:
+        return {}
+    return {
+        "mask_tokens": _concatenate(kept, np.int32),
+        "mask_offsets": lengths_to_offsets(_concatenate(sizes, np.int32).astype(np.int64)),
+    }
 
 
 def _number_keys(keys: Sequence[K]) -> tuple[tuple[K, ...], Int32]:

@@ -10,7 +10,19 @@ from random import Random
 
 from mappa_core.errors import ConfigError, ToolError, WorkflowError
 from mappa_core.protocols import Bench
-from mappa_core.records import Completion, Failure, Message, Role, Step, Task, ToolCall, ToolSpec, Trajectory, Verdict
+from mappa_core.records import (
+    Completion,
+    Failure,
+    Message,
+    Role,
+    Sampling,
+    Step,
+    Task,
+    ToolCall,
+    ToolSpec,
+    Trajectory,
+    Verdict,
+)
 from mappa_core.rollout.replay import ActionRequest, Replay, check_same_request, check_same_sample
 from mappa_core.rollout.scenes import live_scene
 from mappa_core.rollout.team import Job, Recorder, Team
@@ -157,6 +169,8 @@ class LiveStage:
             self._team.ledger.check()
         completion = await self._scheduler.sample(self._job.id, sampler, prompt, sampling)
         self._team.ledger.add(completion.usage)
+        if completion.tokens is not None and self._job.split == "train":
+            _check_sampling(sampling, completion)
         return completion
 
     async def _sample_step(self, role: Role, request: ActionRequest, position: int, turn: int, turns_left: int) -> Step:
@@ -212,6 +226,14 @@ class LiveStage:
         trajectory = replace(trajectory, verdicts=await self._verdicts.finish(trajectory))
         self._recorder.end_trajectory(trajectory)
         return trajectory
+
+
+def _check_sampling(sampling: Sampling, completion: Completion) -> None:
+    if (sampling.top_p < 1.0 or sampling.top_k > 0) and sampling.temperature > 0.0 and completion.mask_sizes is None:
+        raise ConfigError(
+            "sampling.top_p below 1 or sampling.top_k above 0: this engine does not say which tokens they left, and "
+            "without that learning is biased; set sampling.top_p=1 sampling.top_k=0"
+        )
 
 
 def _calls_of_run_tools(calls: Sequence[ToolCall], request: ActionRequest) -> tuple[ToolCall, ...]:

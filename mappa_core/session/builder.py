@@ -44,6 +44,7 @@ from mappa_core.session.policies import (
     assign_policies,
     build_api_policies,
     build_policy_specs,
+    check_temperatures,
     check_value_heads,
     policies_with_weights,
 )
@@ -173,6 +174,7 @@ class _SessionBuilder:
         workflow = _replace_prompts(config, workflow)
         if learning:
             check_value_heads(config, registry, tuple(workflow.agents))
+            check_temperatures(config, tuple(workflow.agents))
         source = registry.build("tasks", config.tasks.use, config.tasks.options)
         coaches = build_coaches(config, registry, workflow) if coach else RunCoaches()
         for one in coaches.coaches:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mappa_core.calls.api_policy import ApiPolicy
-from mappa_core.config.schema import LoraSection, PolicySection, RunConfig
+from mappa_core.config.schema import AgentSection, LoraSection, PolicySection, RunConfig
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Lora, PolicySpec
@@ -51,6 +51,20 @@ def check_value_heads(config: RunConfig, registry: Registry, agents: Sequence[st
             raise ConfigError(
                 f"{key}={use} needs values, and the policy {name!r} of agent {agent!r} has no value head; set "
                 f"policies.{named}.value_head=true, or choose an estimator that needs none"
+            )
+
+
+def check_temperatures(config: RunConfig, agents: Sequence[str]) -> None:
+    """Raise ConfigError if an agent whose policy is trained samples greedily: the probability of what it does then has
+    no gradient."""
+    for agent, name in assign_policies(config, agents).items():
+        own = config.agents.get(agent, AgentSection()).temperature
+        temperature = config.sampling.temperature if own is None else own
+        if temperature == 0.0 and _section(name, config).kind in _TRAINED:
+            key = "sampling.temperature" if own is None else f"agents.{agent}.temperature"
+            raise ConfigError(
+                f"{key}=0: agent {agent!r} is trained, and greedy actions teach nothing; set it above 0 "
+                "(eval.temperature may be 0)"
             )
 
 

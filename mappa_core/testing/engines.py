@@ -112,6 +112,22 @@ class EngineContract:
             assert column is not None and column.shape == experience.tokens.shape
             assert np.abs(column - experience.logprobs).max() <= self.tolerance
 
+    async def test_what_was_cut_is_scored_as_it_was_sampled(self, opened: EngineOpener) -> None:
+        """Completions sampled with top_p or top_k have their sampling masks, and `score` computes log-probabilities of
+        what these left; an engine without masks refuses such runs, and skips this."""
+        engine = await opened()
+        completions = await _sampled(engine, replace(SAMPLING, top_p=0.8, top_k=2))
+        if any(one.mask_tokens is None for one in completions):
+            pytest.skip("this engine returns no sampling masks: runs with top_p or top_k are refused")
+        experience = await _experience(engine, completions=completions)
+        scored = (await engine.score(experience)).old_logprobs
+        assert scored is not None and np.abs(scored - experience.logprobs).max() <= self.tolerance
+        assert experience.mask_tokens is not None and experience.mask_offsets is not None
+        sizes = np.diff(experience.mask_offsets)
+        assert sizes.min() >= 1 and sizes.max() == 2, "top_k of 2 leaves at most two"
+        left = np.repeat(experience.tokens, sizes) == experience.mask_tokens
+        assert np.add.reduceat(left, experience.mask_offsets[:-1]).all(), "what was sampled is among what was left"
+
     async def test_an_update_moves_towards_what_was_better(self, opened: EngineOpener) -> None:
         """After `update` and `publish` the version is one higher, and actions with a positive advantage are likelier.
         Check the sign of the loss, and that `publish` sends the updated weights to the sampler."""
@@ -170,8 +186,8 @@ class EngineContract:
         return receipt.version, scored
 
 
-async def _sampled(engine: Engine) -> Sequence[Completion]:
-    requests = [(_prompt(engine, text), replace(SAMPLING, seed=at)) for at, text in enumerate(_PROMPTS)]
+async def _sampled(engine: Engine, sampling: Sampling = SAMPLING) -> Sequence[Completion]:
+    requests = [(_prompt(engine, text), replace(sampling, seed=at)) for at, text in enumerate(_PROMPTS)]
     sampler = engine.sampler(POLICY)
     return await asyncio.gather(*(sampler.sample(prompt, sampling) for prompt, sampling in requests))
 
@@ -180,9 +196,11 @@ def _prompt(engine: Engine, text: str) -> Any:
     return engine.sampler(POLICY).render([Message(role="user", content=text)])
 
 
-async def _experience(engine: Engine, rewards: Rewards = (1.0, 0.0)) -> Experience:
-    """Sample an iteration of trajectories of one action each, with rewards taken from `rewards` in turn."""
-    completions = await _sampled(engine)
+async def _experience(
+    engine: Engine, rewards: Rewards = (1.0, 0.0), completions: Sequence[Completion] | None = None
+) -> Experience:
+    """Make trajectories of one action each, by default sampled now, with rewards taken from `rewards` in turn."""
+    completions = completions or await _sampled(engine)
     tasks = [Task(id=f"t{at}", prompt=prompt) for at, prompt in enumerate(_PROMPTS)]
     steps = [fake_step(f"{task.id}/0", AGENT, one, policy=POLICY) for task, one in zip(tasks, completions, strict=True)]
     trajectories = [

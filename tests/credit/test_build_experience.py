@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -124,6 +124,29 @@ def test_a_version_is_known_for_every_token(make_step, make_trajectory) -> None:
     made = [make_trajectory("t", [make_step("s", versions=spans)])]
     experience = build_experience(made, [(1.0,)], POLICIES, POLICIES, "correct")
     assert experience.version.tolist() == [3, 3, 4]
+
+
+def test_sampling_masks_are_ragged_columns(make_step, make_trajectory) -> None:
+    def step(name, position, masks):
+        sizes = None if masks is None else np.array([len(one) for one in masks], np.int32)
+        flat = None if masks is None else np.array([token for one in masks for token in one], np.int32)
+        made = make_step(name, position=position, turn=position)
+        return replace(made, completion=replace(made.completion, mask_tokens=flat, mask_sizes=sizes))
+
+    steps = [step("a", 0, [[10, 4], [11], [12, 3, 5]]), step("b", 1, None), step("c", 2, [[10], [11, 7], []])]
+    made = make_trajectory("t", steps)
+    experience = build_experience([made], [(1.0,) * 3], POLICIES, POLICIES, "correct")
+    assert experience.mask_tokens.tolist() == [10, 4, 11, 12, 3, 5, 10, 11, 7]
+    assert experience.mask_offsets.tolist() == [0, 2, 3, 6, 6, 6, 6, 7, 9, 9]
+    taken = select_rows(experience, np.array([2, 0]))
+    assert taken.mask_tokens.tolist() == [10, 11, 7, 10, 4, 11, 12, 3, 5]
+    assert taken.mask_offsets.tolist() == [0, 1, 3, 3, 5, 6, 9]
+    assert select_rows(experience, np.array([1])).mask_offsets.tolist() == [0, 0, 0, 0]
+    plain = build_experience([make_trajectory("t", steps[1:2])], [(1.0,)], POLICIES, POLICIES, "correct")
+    assert plain.mask_tokens is plain.mask_offsets is None
+    broken = replace(steps[0], completion=replace(steps[0].completion, mask_sizes=np.array([2, 1, 2], np.int32)))
+    with pytest.raises(ValueError, match="step a: its sampling mask"):
+        build_experience([make_trajectory("t", [broken])], [(1.0,)], POLICIES, POLICIES, "correct")
 
 
 @pytest.mark.parametrize("made", [[], ["empty"]])

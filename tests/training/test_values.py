@@ -1,4 +1,4 @@
-"""An estimator that reads values needs policies with a value head, and says so before anything is played."""
+"""What cannot be learned from is refused before anything is played: values without a head, greedy or cut actions."""
 
 from __future__ import annotations
 
@@ -34,3 +34,21 @@ def test_only_the_policies_that_it_serves_need_one(train) -> None:
         train("estimator.by_agent={checker: {use: gae}}", own)
     with pytest.raises(ConfigError, match=r"policy 'doubler' of agent 'doubler' .* set policies\.default\.value_head"):
         train("estimator.use=gae", "policies.checker={model: none, value_head: true}")
+
+
+@pytest.mark.parametrize("key", ["sampling.temperature", "agents.doubler.temperature"])
+def test_greedy_actions_of_a_trained_policy_are_refused(train, tmp_path, key) -> None:
+    with pytest.raises(ConfigError, match=rf"{key}=0: agent 'doubler' is trained.*eval\.temperature may be 0"):
+        train(f"{key}=0")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_policy_that_is_not_trained_may_be_greedy(train) -> None:
+    with pytest.raises(ConfigError, match="agent 'checker' is trained"):
+        train("sampling.temperature=0", "policies.doubler={model: none, kind: frozen}")
+
+
+@pytest.mark.parametrize("cut", ["sampling.top_p=0.9", "sampling.top_k=5"])
+def test_cut_actions_are_refused_where_an_engine_says_not_what_was_left(train, cut) -> None:
+    with pytest.raises(ConfigError, match=r"this engine does not say which tokens they left.*set sampling\.top_p=1"):
+        train(cut)

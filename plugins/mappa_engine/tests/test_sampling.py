@@ -16,7 +16,7 @@ LOGITS = torch.tensor([[2.0, 0.0, 1.0, -1.0, 0.5]])
 def drawn(sampling: Sampling, uniforms: list[float], logits: torch.Tensor = LOGITS) -> tuple[np.ndarray, np.ndarray]:
     """Tokens and log-probabilities of one row of logits at many points."""
     ways = SamplingTensors.of([sampling] * len(uniforms), CPU)
-    tokens, logprobs = sample_tokens(logits.expand(len(uniforms), -1), ways, uniforms)
+    tokens, logprobs, _ = sample_tokens(logits.expand(len(uniforms), -1), ways, uniforms)
     return tokens.numpy(), logprobs.numpy()
 
 
@@ -29,10 +29,24 @@ def test_frequencies_are_those_of_the_softmax(temperature):
     assert chi_square < 18.5  # the 99.9 % point for 4 degrees of freedom
 
 
-def test_logprobs_are_of_the_scaled_distribution_before_any_cut():
+def test_logprobs_are_of_what_the_cuts_left_of_the_scaled_distribution():
+    # softmax of twice the logits: .834 .015 .113 .002 .042; two are left of top_k 2, and both are needed for 0.9.
     tokens, logprobs = drawn(Sampling(temperature=0.5, top_k=2, top_p=0.9), [0.1, 0.999])
-    expected = torch.log_softmax(LOGITS[0] / 0.5, 0).numpy()
-    np.testing.assert_allclose(logprobs, expected[tokens], rtol=1e-6)
+    assert tokens.tolist() == [0, 2]
+    np.testing.assert_allclose(logprobs, torch.log_softmax(LOGITS[0, [0, 2]] / 0.5, 0).numpy(), rtol=1e-6)
+
+
+def test_rows_that_are_cut_have_masks_beside_rows_that_are_not():
+    ways = [Sampling(top_k=2), Sampling(), Sampling(temperature=0.0, top_k=2), Sampling(top_p=0.8)]
+    tokens, logprobs, masks = sample_tokens(LOGITS.expand(4, -1), SamplingTensors.of(ways, CPU), [0.9, 0.999, 0.9, 0.0])
+    assert [mask.tolist() for mask in masks] == [[0, 2], [], [], [0, 2, 4]]
+    assert tokens.tolist() == [2, 4, 0, 0]
+    whole = torch.log_softmax(LOGITS[0], 0)
+    left = [whole[[0, 2]].logsumexp(0), 0.0, 0.0, whole[[0, 2, 4]].logsumexp(0)]
+    np.testing.assert_allclose(
+        logprobs, [whole[token] - part for token, part in zip(tokens, left, strict=True)], rtol=1e-6
+    )
+    assert sample_tokens(LOGITS, SamplingTensors.of([Sampling()], CPU), [0.5]).masks is None
 
 
 def test_greedy_takes_the_likeliest_with_logprobs_of_temperature_one():
@@ -43,7 +57,7 @@ def test_greedy_takes_the_likeliest_with_logprobs_of_temperature_one():
 
 def test_greedy_and_drawn_rows_share_a_batch():
     ways = SamplingTensors.of([Sampling(temperature=0.0), Sampling()], CPU)
-    tokens, _ = sample_tokens(LOGITS.expand(2, -1), ways, [0.999, 0.999])
+    tokens, *_ = sample_tokens(LOGITS.expand(2, -1), ways, [0.999, 0.999])
     assert tokens.tolist() == [0, 4]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mappa_core.engine import Experience
-from mappa_engine.arrays import Float32, Int32, Int64
+from mappa_core.engine import Experience, element_indices
+from mappa_engine.arrays import Int32, Int64
 from mappa_engine.learning.training_sequences import TrainingSequence, build_sequences
 
 IndexGroups = list[list[int]]
@@ -34,6 +34,26 @@ class BatchLayout:
         return (group_padded if self.kind == "padded" else group_packed)(lengths, self.tokens)
 
 
+class SamplingMask(NamedTuple):
+    """What top_p and top_k left n tokens to be chosen from, as pairs of a token's index and an id."""
+
+    rows: Tensor  # (K,) in [0, n), ascending
+    ids: Tensor  # (K,)
+    uncut: Tensor  # (n,) whether a token was chosen from all
+
+    def select(self, start: int, end: int) -> SamplingMask:
+        """Return the mask of tokens [start, end)."""
+        first, last = torch.searchsorted(self.rows, torch.tensor([start, end], device=self.rows.device)).tolist()
+        return SamplingMask(self.rows[first:last] - start, self.ids[first:last], self.uncut[start:end])
+
+    def cut(self, logits: Tensor) -> Tensor:
+        """Return logits (n, V) with the lowest number in place of those that could not be sampled: -inf would make
+        the gradient of an entropy unknown."""
+        allowed = self.uncut[:, None].expand_as(logits).clone()
+        allowed[self.rows, self.ids] = True
+        return logits.masked_fill(~allowed, torch.finfo(logits.dtype).min)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MicroBatch:
     """One micro-batch, and which of its positions predict sampled tokens.
@@ -48,6 +68,7 @@ class MicroBatch:
     targets: Tensor  # (n,) the sampled tokens
     temperature: Tensor | None  # (n, 1); None if all are 1
     source: Int64  # (n,) index of each sampled token on the experience's N axis; (0,) if dummy
+    mask: SamplingMask | None = None  # None if every token was chosen from all
     dummy: bool = False
 
 
@@ -55,24 +76,24 @@ def build_batches(
     experience: Experience, rows: Int64, layout: BatchLayout, *, device: torch.device, rank: int = 0, ranks: int = 1
 ) -> list[MicroBatch]:
     """Build the micro-batches of `rank` for the sampled tokens of `rows`. Every rank gets equally many."""
-    temperature = experience.temperature[experience.row_of_token]
     sequences = build_sequences(experience, rows)
-    return rank_micro_batches(sequences, layout, temperature=temperature, device=device, rank=rank, ranks=ranks)
+    return rank_micro_batches(sequences, layout, sampled=experience, device=device, rank=rank, ranks=ranks)
 
 
 def rank_micro_batches(
     sequences: Sequence[TrainingSequence],
     layout: BatchLayout,
     *,
-    temperature: Float32 | None,
+    sampled: Experience | None,
     device: torch.device,
     rank: int = 0,
     ranks: int = 1,
 ) -> list[MicroBatch]:
-    """Build the micro-batches of `rank` for the sequences. `temperature` is indexed by their `source`; None: all 1."""
+    """Build the micro-batches of `rank` for the sequences. Their `source` indexes the tokens of `sampled`, which has
+    temperatures and sampling masks; None: all temperatures are 1, and nothing was cut."""
     share = split_over_ranks([len(sequence.tokens) for sequence in sequences], ranks, layout)[rank]
     return [
-        _batch([sequences[one] for one in members], temperature, layout, device)
+        _batch([sequences[one] for one in members], sampled, layout, device)
         if members
         else _dummy_batch(sequences[0], layout, device)
         for members in share
@@ -140,7 +161,7 @@ def _longest_first(lengths: Sequence[int]) -> list[int]:
 
 
 def _batch(
-    sequences: Sequence[TrainingSequence], temperatures: Float32 | None, layout: BatchLayout, device: torch.device
+    sequences: Sequence[TrainingSequence], sampled: Experience | None, layout: BatchLayout, device: torch.device
 ) -> MicroBatch:
     ids, starts, positions = _lay_out([sequence.tokens for sequence in sequences], layout, device)
     predicting = np.concatenate(
@@ -148,7 +169,7 @@ def _batch(
     )
     targets = np.concatenate([sequence.tokens[sequence.targets] for sequence in sequences])
     source = np.concatenate([sequence.source for sequence in sequences])
-    temperature = np.ones(1, np.float32) if temperatures is None else temperatures[source]
+    temperature = np.ones(1, np.float32) if sampled is None else sampled.temperature[sampled.row_of_token[source]]
     temperature = np.where(temperature == 0.0, np.float32(1.0), temperature)
     return MicroBatch(
         ids=ids,
@@ -157,6 +178,19 @@ def _batch(
         targets=torch.from_numpy(targets.astype(np.int64)).to(device),
         temperature=None if (temperature == 1.0).all() else torch.from_numpy(temperature).to(device)[:, None],
         source=source,
+        mask=None if sampled is None else _sampling_mask(sampled, source, device),
+    )
+
+
+def _sampling_mask(sampled: Experience, source: Int64, device: torch.device) -> SamplingMask | None:
+    if sampled.mask_tokens is None or sampled.mask_offsets is None:
+        return None
+    sizes = np.diff(sampled.mask_offsets)[source]
+    ids = sampled.mask_tokens[element_indices(sampled.mask_offsets, source)]
+    return SamplingMask(
+        rows=torch.from_numpy(np.repeat(np.arange(len(source)), sizes)).to(device),
+        ids=torch.from_numpy(ids.astype(np.int64)).to(device),
+        uncut=torch.from_numpy(sizes == 0).to(device),
     )
 
 

@@ -15,11 +15,11 @@ class Predictions(NamedTuple):
     """Predictions for the n sampled tokens of a micro-batch, float32; a tuple, so that module hooks see tensors."""
 
     logprobs: Tensor
-    """(n,) nats, at the sampling temperature."""
+    """(n,) nats, at the sampling temperature, of what top_p and top_k left."""
     values: Tensor | None = None
     """(n,), if there is a value head."""
     entropy: Tensor | None = None
-    """(n,) nats, of the full distribution of each token before top-p and top-k, if requested."""
+    """(n,) nats, of the distribution that each token was drawn from, if requested."""
 
 
 class LogprobModel(torch.nn.Module):
@@ -54,5 +54,5 @@ class LogprobModel(torch.nn.Module):
         values = None
         if self.value_head is not None:
             values = self.value_head(hidden.to(self.value_head.weight.dtype))[:, 0].float()
-        logprobs, entropies = self.output_head(hidden, batch.targets, batch.temperature, entropy)
+        logprobs, entropies = self.output_head(hidden, batch.targets, batch.temperature, batch.mask, entropy)
         return Predictions(logprobs, values, entropies)

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 from torch.utils.checkpoint import checkpoint
 
+from mappa_engine.learning.batching import SamplingMask
 from mappa_engine.memory_estimate import head_rows
 
 
@@ -25,17 +26,22 @@ class OutputHead(torch.nn.Module):
         self._vocabulary = head.weight.shape[0]
 
     def forward(
-        self, hidden: Tensor, targets: Tensor, temperature: Tensor | None, entropy: bool
+        self, hidden: Tensor, targets: Tensor, temperature: Tensor | None, mask: SamplingMask | None, entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Return log-probabilities (n,) in nats of the `targets` (n,) after hidden states (n, d) and, if requested, the
-        entropies (n,) of their distributions. `temperature` is (n, 1); None: all 1."""
+        entropies (n,) of their distributions. `temperature` is (n, 1); None: all 1. `mask` None: nothing is cut."""
         weight, bias, size = self.weight, self.bias, head_rows(self._vocabulary)
         if len(hidden) <= size:
-            return _head_pass(weight, bias, hidden, targets, temperature, entropy)
+            return _head_pass(weight, bias, hidden, targets, temperature, mask, entropy)
         chunks = []
         for start in range(0, len(hidden), size):
             part = slice(start, start + size)
-            given = (hidden[part], targets[part], None if temperature is None else temperature[part])
+            given = (
+                hidden[part],
+                targets[part],
+                None if temperature is None else temperature[part],
+                None if mask is None else mask.select(start, min(start + size, len(hidden))),
+            )
             # The logits of a chunk are recomputed in the backward pass to save memory.
             chunks.append(checkpoint(_head_pass, weight, bias, *given, entropy, use_reentrant=False))
         logprobs, entropies = zip(*chunks, strict=True)
@@ -52,12 +58,15 @@ def _head_pass(
     hidden: Tensor,
     targets: Tensor,
     temperature: Tensor | None,
+    mask: SamplingMask | None,
     entropy: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute log-probabilities of the targets and, if requested, H = logsumexp(z) - sum(softmax(z) z) of logits z."""
     logits = linear(hidden, weight, bias).float()
     if temperature is not None:
         logits = logits / temperature
+    if mask is not None:
+        logits = mask.cut(logits)
     logprobs = -cross_entropy(logits, targets, reduction="none")
     if not entropy:
         return logprobs, None

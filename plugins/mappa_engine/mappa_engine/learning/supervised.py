@@ -49,7 +49,7 @@ class SupervisedLoss:
         total = int(np.diff(demonstrations.offsets)[chosen].sum())
         sequences = [_build_sequence(self._experience, demonstrations, one) for one in chosen.tolist()]
         share = rank_micro_batches(
-            sequences, self._layout, temperature=None, device=learner.device, rank=learner.rank, ranks=learner.ranks
+            sequences, self._layout, sampled=None, device=learner.device, rank=learner.rank, ranks=learner.ranks
         )
         return [partial(self._loss, batch, total, sums) for batch in share]
 

@@ -18,7 +18,7 @@ from mappa_engine.learning.batching import group_padded, pad_right
 from mappa_engine.local.kv_cache import SlotCache
 from mappa_engine.local.models import decode_step
 from mappa_engine.local.policy import Policy
-from mappa_engine.local.sampling import SamplingTensors, draw_uniforms, sample_tokens
+from mappa_engine.local.sampling import SamplingTensors, draw_uniforms, is_cut, sample_tokens
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +31,7 @@ class DecodeRequest:
     started_at: float = field(default_factory=time.perf_counter)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    masks: list[Int32] = field(default_factory=list)
     uniforms: list[float] = field(default_factory=list)
 
     @property
@@ -158,10 +159,12 @@ class Decoder:
     def _sample_next(self, rows: list[DecodeRequest], hidden: Tensor, sampling_tensors: SamplingTensors) -> Tensor:
         """Sample one token for each row; (n,) on the device."""
         uniforms = [request.uniforms[len(request.tokens)] for request in rows] if sampling_tensors.any_random else []
-        tokens, logprobs = sample_tokens(self._head(hidden), sampling_tensors, uniforms)
+        tokens, logprobs, masks = sample_tokens(self._head(hidden), sampling_tensors, uniforms)
         for request, token, logprob in zip(rows, tokens.tolist(), logprobs.tolist(), strict=True):
             request.tokens.append(token)
             request.logprobs.append(logprob)
+        for request, mask in zip(rows, masks or (), strict=False):
+            request.masks.append(mask)
         return tokens
 
     def _remove_finished(self) -> list[tuple[DecodeRequest, Completion]]:
@@ -201,7 +204,7 @@ class Decoder:
         self._sampling_tensors = SamplingTensors.of([request.sampling for request in self._rows], device)
 
     def _completion(self, request: DecodeRequest) -> Completion:
-        stopped = request.tokens[-1] in self._base.stops
+        stopped, cut = request.tokens[-1] in self._base.stops, is_cut(request.sampling)
         return Completion(
             text=self._base.chat.decode(request.tokens[:-1] if stopped else request.tokens),
             prompt_tokens=request.prompt,
@@ -209,6 +212,8 @@ class Decoder:
             logprobs=np.array(request.logprobs, dtype=np.float32),
             finish="stop" if stopped else "length",
             temperature=request.sampling.temperature,
+            mask_tokens=np.concatenate(request.masks) if cut else None,
+            mask_sizes=np.array([len(mask) for mask in request.masks], dtype=np.int32) if cut else None,
             versions=(VersionSpan(version=self.version, start=0, end=len(request.tokens)),),
             seconds=time.perf_counter() - request.started_at,
         )

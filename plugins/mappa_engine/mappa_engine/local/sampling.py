@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mappa_core.engine import Sampling
-from mappa_engine.arrays import Float64
+from mappa_engine.arrays import Float64, Int32
 
 
 def draw_uniforms(sampling: Sampling) -> Float64:
@@ -29,6 +30,7 @@ class SamplingTensors:
     greedy: Tensor  # (n,)
     top_p: Tensor  # (n, 1)
     top_k: Tensor  # (n, 1); 0 is all
+    cut: Tensor  # (n,) whether top-p or top-k applies; not where greedy
     any_scaled: bool
     any_random: bool
     any_truncated: bool
@@ -43,25 +45,41 @@ class SamplingTensors:
             greedy=torch.tensor(greedy, device=device),
             top_p=torch.tensor([one.top_p for one in samplings], dtype=torch.float64, device=device)[:, None],
             top_k=torch.tensor([one.top_k for one in samplings], device=device)[:, None],
+            cut=torch.tensor([is_cut(one) for one in samplings], dtype=torch.bool, device=device),
             any_scaled=any(one != 1.0 for one in temperature),
             any_random=not all(greedy),
-            any_truncated=any(one.top_p < 1.0 or one.top_k > 0 for one in samplings),
+            any_truncated=any(is_cut(one) for one in samplings),
         )
 
 
-def sample_tokens(logits: Tensor, sampling: SamplingTensors, uniforms: list[float]) -> tuple[Tensor, Tensor]:
-    """Sample tokens (n,) and return their log-probabilities (n,), nats at the temperature before top-p and top-k.
+def is_cut(sampling: Sampling) -> bool:
+    """Whether top_p or top_k may leave less to choose from than all tokens."""
+    return (sampling.top_p < 1.0 or sampling.top_k > 0) and sampling.temperature > 0.0
+
+
+class SampledTokens(NamedTuple):
+    """Tokens sampled from n rows of logits."""
+
+    tokens: Tensor  # (n,)
+    logprobs: Tensor  # (n,) nats, at the temperature, of what top_p and top_k left; of temperature 1 where greedy
+    masks: list[Int32] | None  # n arrays of ids that were left, () where nothing was cut; None if nowhere
+
+
+def sample_tokens(logits: Tensor, sampling: SamplingTensors, uniforms: list[float]) -> SampledTokens:
+    """Sample a token from each row of logits (n, V).
 
     A row takes the token whose interval of the cumulative distribution (float64) contains its uniform number in [0, 1);
-    greedy rows take the likeliest token, and their log-probabilities are those of temperature 1.
+    greedy rows take the likeliest token.
     """
     logits = logits.float()
     logprobs = torch.log_softmax(logits / sampling.temperature if sampling.any_scaled else logits, dim=-1)
-    tokens = logits.argmax(dim=-1)
+    tokens, masks = logits.argmax(dim=-1), None
     if sampling.any_random:
         probabilities = logprobs.double().exp_()
         if sampling.any_truncated:
             probabilities = _truncate(probabilities, sampling)
+            logprobs = torch.where(sampling.cut[:, None], _renormalized(logprobs, probabilities), logprobs)
+            masks = _masks(probabilities, sampling)
         cumulative = probabilities.cumsum(dim=-1)
         total = cumulative[:, -1:]
         point = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)[:, None] * total
@@ -69,7 +87,19 @@ def sample_tokens(logits: Tensor, sampling: SamplingTensors, uniforms: list[floa
         point = torch.minimum(point, torch.nextafter(total, torch.zeros_like(total)))
         drawn = torch.searchsorted(cumulative, point, right=True)[:, 0]
         tokens = torch.where(sampling.greedy, tokens, drawn)
-    return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
+    return SampledTokens(tokens, logprobs.gather(1, tokens[:, None])[:, 0], masks)
+
+
+def _renormalized(logprobs: Tensor, left: Tensor) -> Tensor:
+    """Return the log-probabilities of what is `left` (n, V), which adds up to less than 1."""
+    return logprobs - left.sum(dim=-1, keepdim=True).log().float()
+
+
+def _masks(left: Tensor, sampling: SamplingTensors) -> list[Int32]:
+    kept = left.cpu().numpy() > 0.0
+    nothing = np.zeros(0, np.int32)
+    rows = zip(kept, sampling.cut.tolist(), strict=True)
+    return [np.flatnonzero(row).astype(np.int32) if cut else nothing for row, cut in rows]
 
 
 def _truncate(probabilities: Tensor, sampling: SamplingTensors) -> Tensor:

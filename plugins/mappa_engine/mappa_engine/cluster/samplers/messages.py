@@ -61,11 +61,13 @@ RequestWave = tuple[GenerationRequest, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Generation:
-    """The sampled action of a request. Log-probabilities are in nats, of the temperature-scaled distribution before
-    truncation to top_p or top_k; for greedy decoding of temperature 1."""
+    """The sampled action of a request. Log-probabilities are in nats, of the temperature-scaled distribution that top_p
+    and top_k left; for greedy decoding of temperature 1."""
 
     tokens: Int32  # (T,), with the stop token if one was sampled
     logprobs: Float32  # (T,)
+    mask_tokens: Int32 | None  # (K,) sampling mask, token after token; None if nothing was cut
+    mask_sizes: Int32 | None  # (T,)
     finish: Finish
     versions: tuple[VersionSpan, ...]
     seconds: float

@@ -51,6 +51,8 @@ class ClusterSampler:
             prompt_tokens=prompt,
             tokens=generation.tokens,
             logprobs=generation.logprobs,
+            mask_tokens=generation.mask_tokens,
+            mask_sizes=generation.mask_sizes,
             finish=generation.finish,
             temperature=sampling.temperature,
             versions=generation.versions,

@@ -19,9 +19,15 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from mappa_core import ConfigError
-from mappa_core.engine import EngineError, VersionSpan
+from mappa_core.engine import EngineError, Sampling, VersionSpan
 from mappa_engine.arrays import Float32, Int32
 from mappa_engine.cluster.samplers.messages import Generation, GenerationRequest, SamplerConfig
+from mappa_engine.cluster.samplers.sampling_masks import (
+    MAX_CANDIDATES,
+    check_sampling_mask,
+    mask_candidates,
+    read_logprobs,
+)
 from mappa_engine.cluster.samplers.suspending_scheduler import SuspendingScheduler
 
 # Adapters on the output head would break prompt log-probabilities of vLLM on CPUs, so all other layers are listed.
@@ -45,12 +51,11 @@ class VllmEngine:
             ) from error
         self._scheduler: SuspendingScheduler = self._engine.engine_core.engine_core.scheduler
         self._vocabulary: int = self._engine.model_config.get_vocab_size()
-        self._untruncated = all(self._engine.collective_rpc("keep_untruncated_logprobs"))
         self._adapters: dict[str, _Adapter] = {}
         self._staged: dict[str, _Adapter] = {}
         self._retired: list[_Adapter] = []
         self._numbers = itertools.count(1)
-        self._started: dict[str, tuple[float, _Adapter | None]] = {}
+        self._started: dict[str, tuple[float, _Adapter | None, Sampling]] = {}
         self.set_version(0)
 
     @property
@@ -70,8 +75,7 @@ class VllmEngine:
     def add(self, request: GenerationRequest) -> None:
         """Add a request. Raises ValueError where vLLM refuses it, EngineError where its policy has no weights yet."""
         sampling = request.sampling
-        if not self._untruncated and (sampling.top_p < 1.0 or sampling.top_k > 0):
-            raise ConfigError("with this build of vLLM sampling.top_p must be 1 and sampling.top_k 0")
+        check_sampling_mask(sampling)
         parameters = SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
@@ -80,13 +84,13 @@ class VllmEngine:
             seed=sampling.seed,
             stop_token_ids=sorted(request.stops),
             ignore_eos=True,
-            logprobs=0,
+            logprobs=mask_candidates(sampling, self._vocabulary),
             flat_logprobs=True,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         adapter = self._adapter_for(request.policy)
-        self._started[request.id] = time.perf_counter(), adapter
+        self._started[request.id] = time.perf_counter(), adapter, sampling
         try:
             self._add(request.id, request.prompt, parameters, adapter)
         except ValueError:
@@ -138,11 +142,14 @@ class VllmEngine:
         return generations, scored
 
     def _generation(self, output: RequestOutput) -> Generation:
-        begun, adapter = self._started.pop(output.request_id)
+        begun, adapter, sampling = self._started.pop(output.request_id)
         (completion,) = output.outputs
+        logprobs, mask_tokens, mask_sizes = read_logprobs(completion.logprobs, sampling, self._vocabulary)
         return Generation(
             tokens=np.array(completion.token_ids, dtype=np.int32),
-            logprobs=np.array(completion.logprobs.logprobs, dtype=np.float32),
+            logprobs=logprobs,
+            mask_tokens=mask_tokens,
+            mask_sizes=mask_sizes,
             finish=completion.finish_reason,
             versions=_version_spans(completion, adapter),
             seconds=time.perf_counter() - begun,
@@ -202,7 +209,7 @@ class VllmEngine:
 
     def drop_unused_adapters(self) -> list[str]:
         """Remove old adapters that no request uses any more; returns their folders."""
-        used = {id(adapter) for _, adapter in self._started.values()}
+        used = {id(adapter) for _, adapter, _ in self._started.values()}
         idle = [one for one in self._retired if id(one) not in used]
         for adapter in idle:
             self._engine.remove_lora(adapter.lora.lora_int_id)
@@ -268,6 +275,7 @@ def _engine_args(config: SamplerConfig) -> EngineArgs:
         enforce_eager=not gpu,
         enable_sleep_mode=gpu and config.sleep_mode,
         logprobs_mode="processed_logprobs",
+        max_logprobs=MAX_CANDIDATES,
         scheduler_cls=SuspendingScheduler,
         # With it a batch is under way between two steps, where weights are loaded: its tokens would be of the old ones,
         # labelled with the new version.
