@@ -12,11 +12,13 @@ PLUGINS := $(wildcard plugins/*/pyproject.toml)
 PARTS := $(patsubst %,plugins/mappa_%/pyproject.toml,engine sandbox analysis)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help train cluster test test-cluster test-shapes test-trl test-trackers test-evidence dist test-dist docs gpu-smoke soak lint bench bubblewrap chromium clean
+.PHONY: help train improve cluster test test-cluster test-shapes test-trl test-trackers test-evidence dist test-dist docs gpu-smoke soak lint bench bubblewrap chromium clean
 
 help:
 	@echo "make train [PLUGIN=mathchat|dsbench] [SEED=0] [ARGS='key=value …']"
 	@echo "                                           install, then train the plugin's three agents on this machine"
+	@echo "make improve [SEED=0] [ARGS='--rollouts 400 key=value …']"
+	@echo "                                           install, then improve the prompts of a team that needs no model"
 	@echo "make cluster [SEED=0] [ARGS='key=value …']"
 	@echo "                                           install, then train MathChat a little with Ray, DeepSpeed and vLLM"
 	@echo "make test                                  install, then run every check and test"
@@ -77,6 +79,14 @@ endef
 
 train: .venv/.train-$(PLUGIN)
 	.venv/bin/mappa train --plugin $(PLUGIN) seed=$(SEED) $(ARGS)
+
+# Without torch: no weights are touched.
+.venv/.improve: .venv/bin/pip pyproject.toml constraints.txt plugins/mappa_gepa/pyproject.toml
+	$(PIP) --editable . --editable plugins/mappa_gepa
+	@touch $@
+
+improve: .venv/.improve
+	.venv/bin/mappa improve --plugin gepa --proposer instruction-editor 'proposer.price={input: 0.5, output: 2.0}' seed=$(SEED) $(ARGS)
 
 cluster: .venv-cluster/.installed | bubblewrap
 	.venv-cluster/bin/mappa train --plugin mathchat seed=$(SEED) engine.use=cluster \
@@ -159,7 +169,7 @@ lint: .venv/.test
 	@touch $@
 
 bench: .venv/.test .venv-bench/.installed .venv-cluster/.installed
-	for name in learner sampler rollout train credit overlap driver async coach sandbox dsbench view view_live; do .venv/bin/python bench/$$name.py || exit 1; done
+	for name in learner sampler rollout train credit overlap driver async coach sandbox dsbench view view_live improve; do .venv/bin/python bench/$$name.py || exit 1; done
 	.venv-cluster/bin/python bench/sync.py
 
 clean:

@@ -36,7 +36,7 @@ from version import ROOT, current
 DIST = ROOT / "dist"
 LIGHT = ("config", "credit", "store", "coaching", "calls")
 """Folders of tests that need core's light dependencies alone."""
-PARTS = ("engine", "sandbox", "analysis", "calibration", "gateway", "mcp")
+PARTS = ("engine", "sandbox", "analysis", "calibration", "gateway", "gepa", "mcp")
 TESTING = ("hypothesis", "pytest-timeout", "pytest-xdist")
 """What these tests need beside the extra `test`."""
 PYTHON = "```python\nprint(6 * 7)\n```"
@@ -181,7 +181,19 @@ def all_wheels(environment: Environment) -> None:
     words = ("train.iterations=1", "train.prompts=2", "eval.problems=2", "run.root=runs")
     environment.run("mappa", "train", "--plugin", "mathchat", "--name", "trained", *words)
     environment.run("mappa", "report", "runs/trained")
-    for command in ("view", "gateway", "sandbox", "plan", "export", "import", "compare", "sweep", "coach", "recoach"):
+    for command in (
+        "view",
+        "gateway",
+        "sandbox",
+        "plan",
+        "export",
+        "import",
+        "compare",
+        "sweep",
+        "coach",
+        "recoach",
+        "improve",
+    ):
         environment.run("mappa", command, "--help")
     print(f"  observed the actions of {', '.join(actions)}; every part is there")
 

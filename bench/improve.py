@@ -1,0 +1,122 @@
+"""Whether blame makes a search for prompts faster, and whether it reports gains where there are none.
+
+Team: the relay of mappa-gepa, whose agents follow the instructions in their prompts. *Blame pays*: a sentence is taken
+out of one agent's prompt, another one for every seed; the same library searches with the verdicts on the agent's own
+actions and the agent to change chosen by blame, and with the team's result alone and agents in turn, for the same
+rollouts. A defect is fixed where the prompts that were chosen hold the sentence again. *Honest*: prompts without a
+defect, a team that overlooks every tenth instruction, and a proposer whose sentences nobody heeds, so that luck alone
+makes candidates differ.
+
+    python bench/improve.py [SEEDS]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+import mappa_gepa
+from mappa_core.commands import compose
+from mappa_core.plugins import Registry, load_plugins
+from mappa_core.runs import RunReader
+from mappa_core.statistics import mean_interval, paired_gain
+from mappa_gepa.improve import Improvement, improve
+from mappa_gepa.options import ImproveOptions
+from mappa_gepa.relay.team import DUTIES, Relay
+from mappa_gepa.stored_search import StoredSearch
+
+SEEDS = 20
+ROLLOUTS = 300
+ARMS = {
+    "blame": ImproveOptions(proposer="instruction-editor", rollouts=ROLLOUTS),
+    "outcome": ImproveOptions(
+        proposer="instruction-editor", rollouts=ROLLOUTS, feedback="outcome", choice="round_robin", patience=ROLLOUTS
+    ),
+}
+IDLE = ImproveOptions(proposer="instruction-editor", proposer_settings=("mode=idle",), rollouts=ROLLOUTS)
+IDLE_SLIP = 0.1
+
+
+@dataclass(frozen=True)
+class Fix:
+    """Whether a search fixed the defect, and after how many rollouts; `ROLLOUTS` if it did not."""
+
+    fixed: bool
+    rollouts: int
+
+
+def main(seeds: int) -> None:
+    """Run both studies and print a JSON object."""
+    registry = load_plugins(only=[], modules={"gepa": mappa_gepa})
+    with tempfile.TemporaryDirectory() as root:
+        pays = {
+            arm: [fix_defect(registry, root, seed, options) for seed in range(seeds)] for arm, options in ARMS.items()
+        }
+        honest = [search(registry, root, seed, IDLE, slip=IDLE_SLIP) for seed in range(seeds)]
+    print(json.dumps({"seeds": seeds, "blame_pays": pays_figures(pays), "honest": honest_figures(honest)}))
+
+
+def search(
+    registry: Registry, root: str, seed: int, options: ImproveOptions, *, slip: float = 0.03, **prompts: str
+) -> Improvement:
+    """Search with the original prompts but for `prompts`."""
+    words = [f"run.root={root}", f"seed={seed}", f"tasks.options.seed={seed}", f"policies.default.options.slip={slip}"]
+    words += [
+        f"agents.{agent}.prompt={json.dumps(text)}"
+        for agent, text in {"sorter": Relay.prompts["sorter"], **prompts}.items()
+    ]
+    composed = compose(registry, "gepa", overrides=words)
+    return asyncio.run(improve(composed, registry, StoredSearch(options=options)))
+
+
+def fix_defect(registry: Registry, root: str, seed: int, options: ImproveOptions) -> Fix:
+    """Search after a sentence was taken out of one prompt, both drawn by the seed."""
+    random = Random(seed)
+    agent = random.choice(sorted(DUTIES))
+    duty = random.choice(DUTIES[agent])
+    prompt = "\n".join(line for line in Relay.prompts[agent].splitlines() if line != duty)
+    found = search(registry, root, seed, options, **{agent: prompt})
+    with RunReader(found.folder) as run:
+        mended = {one.body["number"] for one in run.events("candidate") if duty in one.body["prompts"][agent]}
+        kept = [
+            place for place, row in enumerate(run.trajectories, 1) if row.split == "eval" and row.iteration in mended
+        ]
+    fixed = duty in found.prompts[agent]
+    return Fix(fixed=fixed, rollouts=kept[0] if fixed else ROLLOUTS)
+
+
+def pays_figures(pays: dict[str, list[Fix]]) -> dict[str, object]:
+    """Shares that were fixed with the paired gain, and rollouts to a fix with the ratio of their means."""
+    fixed = {arm: np.array([float(fix.fixed) for fix in fixes]) for arm, fixes in pays.items()}
+    rollouts = {arm: np.array([float(fix.rollouts) for fix in fixes]) for arm, fixes in pays.items()}
+    gain = paired_gain(fixed["outcome"], fixed["blame"])
+    saved = mean_interval(rollouts["outcome"] - rollouts["blame"])
+    return {
+        "fixed": {arm: float(values.mean()) for arm, values in fixed.items()},
+        "gain": [gain.mean, gain.low, gain.high],
+        "rollouts_to_fix": {arm: float(values.mean()) for arm, values in rollouts.items()},
+        "rollouts_saved": [saved.mean, saved.low, saved.high],
+        "ratio": float(rollouts["blame"].mean() / rollouts["outcome"].mean()),
+    }
+
+
+def honest_figures(found: list[Improvement]) -> dict[str, object]:
+    """Searches that changed a prompt, and those whose reported gain has an interval above or below 0."""
+    gains = [one.gain for one in found if one.gain is not None]
+    bounds = [(gain.low, gain.high) for gain in gains if gain.low is not None and gain.high is not None]
+    return {
+        "changed": len(gains),
+        "significant_gains": sum(low > 0 for low, _ in bounds),
+        "significant_losses": sum(high < 0 for _, high in bounds),
+        "mean_gain": float(np.mean([gain.mean for gain in gains])) if gains else 0.0,
+    }
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else SEEDS)

@@ -1,0 +1,50 @@
+"""Better prompts for a team from its coach's verdicts: `mappa improve`, and a team without a model to try it on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib.resources.abc import Traversable
+from typing import TYPE_CHECKING
+
+from mappa_core import NoOptions, Offer, hookimpl
+from mappa_core.workflow import find_recipes
+from mappa_gepa.relay.models import EditorOptions, FollowerOptions
+from mappa_gepa.relay.team import RelayTasksOptions
+
+if TYPE_CHECKING:
+    from mappa_core import Coach, TaskSource, Workflow
+    from mappa_core.transport import Transport
+
+
+@hookimpl
+def mappa_recipes() -> Mapping[str, Traversable]:
+    return find_recipes("mappa_gepa")
+
+
+@hookimpl
+def mappa_tasks() -> Iterable[Offer[TaskSource]]:
+    from mappa_gepa.relay.team import RelayTasks
+
+    yield Offer("relay", RelayTasks, RelayTasksOptions)
+
+
+@hookimpl
+def mappa_workflows() -> Iterable[Offer[Workflow]]:
+    from mappa_gepa.relay.team import Relay
+
+    yield Offer("relay", lambda options: Relay(), NoOptions)
+
+
+@hookimpl
+def mappa_coaches() -> Iterable[Offer[Coach]]:
+    from mappa_gepa.relay.coach import DutyCoach
+
+    yield Offer("relay-duties", lambda options: DutyCoach(), NoOptions)
+
+
+@hookimpl
+def mappa_transports() -> Iterable[Offer[Transport]]:
+    from mappa_gepa.relay.models import InstructionEditor, InstructionFollower
+
+    yield Offer("instruction-follower", InstructionFollower, FollowerOptions)
+    yield Offer("instruction-editor", InstructionEditor, EditorOptions)

@@ -1,0 +1,50 @@
+"""Files of a search in its run folder: what it was started with, and what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from mappa_core import RunError
+from mappa_core.commands import format_yaml, with_origin
+from mappa_core.runs import from_json, storage_errors, to_json, write_atomic
+from mappa_gepa.options import ImproveOptions
+
+OPTIONS_NAME = "improve.json"
+CONFIG_NAME = "improved.yaml"
+PROMPTS_NAME = "prompts"
+LOG_NAME = "gepa.log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSearch:
+    """What a search was started with. `weights`: folder of the checkpoint that its team plays with."""
+
+    options: ImproveOptions
+    weights: str | None = None
+
+    def write(self, folder: Path) -> None:
+        """Write it into the run folder."""
+        write_atomic(folder / OPTIONS_NAME, to_json(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> StoredSearch:
+        """Read it from the run folder. Raises RunError if the folder holds no search."""
+        path = folder / OPTIONS_NAME
+        try:
+            return from_json(cls, path.read_bytes())
+        except (OSError, msgspec.DecodeError) as error:
+            raise RunError(f"{folder} holds no search of prompts that could go on: {path}: {error}") from error
+
+
+def write_prompts(folder: Path, prompts: Mapping[str, str]) -> None:
+    """Write prompts as a config file, to be laid over the recipe, and each as a Markdown file."""
+    agents = {agent: {"prompt": text} for agent, text in prompts.items()}
+    write_atomic(folder / CONFIG_NAME, format_yaml(with_origin({"agents": agents}, "mappa improve")))
+    with storage_errors(folder):
+        (folder / PROMPTS_NAME).mkdir(exist_ok=True)
+    for agent, text in prompts.items():
+        write_atomic(folder / PROMPTS_NAME / f"{agent}.md", text)

@@ -1,0 +1,75 @@
+"""`mappa improve` as it is typed."""
+
+import json
+
+import pytest
+
+from mappa_core.cli import main
+
+SMALL = ["--rollouts", "80", "--propose", "12", "--choose", "6", "--report", "8", "--minibatch", "2", "--patience", "3"]
+EXACT = "policies.default.options.slip=0"
+TEAM = ["--plugin", "gepa", "--proposer", "instruction-editor"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def improve(capsys, *arguments):
+    """Exit code, standard output and standard error."""
+    code = main(["improve", *arguments])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_it_prints_the_diff_the_gain_and_what_comes_next(capsys):
+    code, out, err = improve(
+        capsys, *TEAM, *SMALL, "--name", "first", EXACT, "proposer.price={input: 1.0, output: 1.0}"
+    )
+    assert code == 0
+    lines = out.splitlines()
+    assert "+Sort the words by the alphabet." in lines
+    assert "8 tasks that chose nothing: better" in out
+    assert "proposals: 1, of which 1 kept and 0 refused; $0.0" in out
+    assert "next      mappa eval --recipe gepa/tiny --config runs/first/improved.yaml" in lines
+    assert "is sent to instruction-editor" in err
+    assert main(["eval", "--recipe", "gepa/tiny", "--config", "runs/first/improved.yaml", "--json", EXACT]) == 0
+    assert json.loads(capsys.readouterr().out)["rollouts"] == 64
+
+
+def test_a_finished_search_is_resumed_to_the_same_result(capsys):
+    _, first, _ = improve(capsys, *TEAM, *SMALL, "--json", "--name", "again", EXACT)
+    code, second, _ = improve(capsys, "--resume", "runs/again", "--json")
+    assert code == 0 and json.loads(second) == json.loads(first)
+    assert json.loads(first)["gain"]["low"] > 0
+
+
+def test_a_search_starts_from_a_run_with_its_config(capsys):
+    improve(capsys, *TEAM, *SMALL, "--json", "--name", "before", EXACT)
+    arguments = ("--run", "runs/before", "--proposer", "instruction-editor", *SMALL, "--json")
+    code, out, _ = improve(capsys, *arguments, "agents.sorter.prompt=null")
+    assert code == 0 and json.loads(out)["changed"] == [], "nothing is to be mended once the prompt is the package's"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--plugin", "gepa"), "no proposer was named: --proposer OFFER"),
+        ((*TEAM, "--resume", "runs/x"), "leave out --plugin"),
+        (("--resume", "runs/x", "--rollouts", "9"), "give nothing beside it but KEY=VALUE"),
+        (("--resume", "runs/x"), "runs/x"),
+        (("--plugin", "gepa", "--proposer", "instruction-editer"), "Did you mean instruction-editor or"),
+        ((*TEAM, "proposer.mood=good"), "proposer.mood: not a setting"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(capsys, arguments, message):
+    code, out, err = improve(capsys, *arguments)
+    assert code == 2 and out == ""
+    assert message in err and "Traceback" not in err
+
+
+def test_a_resumed_search_keeps_its_config(capsys):
+    improve(capsys, *TEAM, *SMALL, "--json", "--name", "kept", EXACT)
+    code, _, err = improve(capsys, "--resume", "runs/kept", "seed=5")
+    assert code == 2 and "seed: 0 -> 5" in err
