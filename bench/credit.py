@@ -12,7 +12,7 @@ log-probabilities as they hold them, and end with advantages. They take turns in
 how many times less CPU time ours takes than the faster rival of the round: the median over the rounds, and a 95 %
 bootstrap interval of it.
 
-    python bench/credit.py [--rounds 7]
+    python bench/credit.py [--rounds 7] [--rows 16000]
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from mappa_core.credit.ragged import lengths_to_offsets
 from mappa_core.experience import Experience
 from mappa_core.records import Float32
 
-TOKENS, ROWS, MICRO_BATCH, KL_COEF = 1_000_000, 16_000, 8, 0.01
+ROWS, TOKENS_A_ROW, MICRO_BATCH, KL_COEF = 16_000, 62.5, 8, 0.01
 
 
-def experience(seed: int = 0) -> Experience:
+def experience(row_count: int, seed: int = 0) -> Experience:
     """Rows of very different lengths, as actions have."""
+    token_count = int(row_count * TOKENS_A_ROW)
     random = np.random.default_rng(seed)
-    share = random.lognormal(0.0, 0.8, ROWS)
-    lengths = 1 + random.multinomial(TOKENS - ROWS, share / share.sum())
-    old = random.normal(-1.0, 0.5, TOKENS).astype(np.float32)
-    rows, zeros = np.arange(ROWS, dtype=np.int32), np.zeros(ROWS, np.int32)
+    share = random.lognormal(0.0, 0.8, row_count)
+    lengths = 1 + random.multinomial(token_count - row_count, share / share.sum())
+    old = random.normal(-1.0, 0.5, token_count).astype(np.float32)
+    rows, zeros = np.arange(row_count, dtype=np.int32), np.zeros(row_count, np.int32)
     return Experience(
         agents=("solver",),
         policies=("solver",),
@@ -57,19 +58,19 @@ def experience(seed: int = 0) -> Experience:
         stratum=zeros,
         position=zeros,
         turn=zeros,
-        truncated=np.zeros(ROWS, np.bool_),
-        temperature=np.ones(ROWS, np.float32),
-        outcome=np.ones(ROWS, np.float32),
-        reward=random.uniform(0.0, 1.0, ROWS).astype(np.float32),
-        weight=np.ones(ROWS, np.float32),
-        tokens=np.zeros(TOKENS, np.int32),
+        truncated=np.zeros(row_count, np.bool_),
+        temperature=np.ones(row_count, np.float32),
+        outcome=np.ones(row_count, np.float32),
+        reward=random.uniform(0.0, 1.0, row_count).astype(np.float32),
+        weight=np.ones(row_count, np.float32),
+        tokens=np.zeros(token_count, np.int32),
         offsets=lengths_to_offsets(lengths),
-        version=np.zeros(TOKENS, np.int32),
+        version=np.zeros(token_count, np.int32),
         logprobs=old,
         prompt_tokens=zeros,
-        prompt_offsets=np.arange(ROWS + 1, dtype=np.int64),
+        prompt_offsets=np.arange(row_count + 1, dtype=np.int64),
         old_logprobs=old,
-        ref_logprobs=(old + random.normal(0.0, 0.1, TOKENS)).astype(np.float32),
+        ref_logprobs=(old + random.normal(0.0, 0.1, token_count)).astype(np.float32),
     )
 
 
@@ -137,17 +138,19 @@ def check(batch: Experience, *rivals: Sequence[Padded]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
-    rounds = parse_arguments(parser, rounds=1).rounds
+    parser.add_argument("--rows", type=int, default=ROWS)
+    given = parse_arguments(parser, rounds=1, rows=800)
     torch.set_num_threads(1)
-    batch = experience()
-    whole = [Padded.of(batch, slice(0, ROWS))]
-    micro = [Padded.of(batch, slice(first, first + MICRO_BATCH)) for first in range(0, ROWS, MICRO_BATCH)]
+    batch = experience(given.rows)
+    whole = [Padded.of(batch, slice(0, given.rows))]
+    micro = [Padded.of(batch, slice(first, first + MICRO_BATCH)) for first in range(0, given.rows, MICRO_BATCH)]
     check(batch, whole, micro)
     runs = (lambda: ours(batch), lambda: loop(whole), lambda: loop(micro))
-    taken = np.array([[seconds(run) for run in runs] for _ in range(rounds)])
+    taken = np.array([[seconds(run) for run in runs] for _ in range(given.rounds)])
     median = np.median(taken, axis=0) * 1e3
     print(f"ours {median[0]:.1f} ms, loop over one batch {median[1]:.1f} ms, over micro-batches {median[2]:.1f} ms")
-    against = f"the faster of two loops over token positions: one batch of {ROWS} padded rows, batches of {MICRO_BATCH}"
+    batches = f"one batch of {given.rows} padded rows, batches of {MICRO_BATCH}"
+    against = f"the faster of two loops over token positions: {batches}"
     print_result("credit", taken[:, 1:].min(axis=1) / taken[:, 0], unit="times less CPU time", against=against)
 
 

@@ -5,7 +5,7 @@ thread. The plain loop pads the same rows to the right, sends the same hidden st
 copy of the weights; after the first step both must agree. They take turns in one process. The ratio is our time over
 the plain loop's: median over the rounds, and a 95 % bootstrap interval of it.
 
-    python bench/learner.py [--rounds 21]
+    python bench/learner.py [--rounds 21] [--rows 96]
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ ROWS, VOCABULARY, CLIP = 96, 260, 0.2
 TRAIN = TrainSection(iterations=1000, learning_rate=1e-4)
 
 
-def experience(seed: int = 0) -> Experience:
+def experience(row_count: int, seed: int = 0) -> Experience:
     """Random actions, each of a trajectory of its own."""
     random = np.random.default_rng(seed)
-    prompts, actions = random.integers(40, 111, ROWS), random.integers(6, 31, ROWS)
-    rows, zeros = np.arange(ROWS, dtype=np.int32), np.zeros(ROWS, np.int32)
+    prompts, actions = random.integers(40, 111, row_count), random.integers(6, 31, row_count)
+    rows, zeros = np.arange(row_count, dtype=np.int32), np.zeros(row_count, np.int32)
     return Experience(
         agents=("solver",),
         policies=("policy",),
@@ -56,11 +56,11 @@ def experience(seed: int = 0) -> Experience:
         stratum=zeros,
         position=zeros,
         turn=zeros,
-        truncated=np.zeros(ROWS, np.bool_),
-        temperature=np.ones(ROWS, np.float32),
-        outcome=np.ones(ROWS, np.float32),
-        reward=np.ones(ROWS, np.float32),
-        weight=np.ones(ROWS, np.float32),
+        truncated=np.zeros(row_count, np.bool_),
+        temperature=np.ones(row_count, np.float32),
+        outcome=np.ones(row_count, np.float32),
+        reward=np.ones(row_count, np.float32),
+        weight=np.ones(row_count, np.float32),
         tokens=random.integers(7, VOCABULARY, actions.sum()).astype(np.int32),
         offsets=np.concatenate([[0], np.cumsum(actions)]),
         version=np.zeros(actions.sum(), np.int32),
@@ -83,7 +83,8 @@ class Plain:
         prompts = np.split(scored.prompt_tokens, scored.prompt_offsets[1:-1])
         actions = np.split(scored.tokens, scored.offsets[1:-1])
         width = max(len(prompt) + len(action) for prompt, action in zip(prompts, actions, strict=True))
-        ids, mask = torch.zeros((ROWS, width), dtype=torch.long), torch.zeros((ROWS, width), dtype=torch.bool)
+        ids = torch.zeros((len(prompts), width), dtype=torch.long)
+        mask = torch.zeros(ids.shape, dtype=torch.bool)
         for row, (prompt, action) in enumerate(zip(prompts, actions, strict=True)):
             end = len(prompt) + len(action)
             ids[row, :end] = torch.from_numpy(np.concatenate([prompt, action]))
@@ -99,11 +100,11 @@ class Plain:
         self.adam.step()
 
 
-async def compare(spec: str, rounds: int) -> None:
+async def compare(spec: str, row_count: int, rounds: int) -> None:
     engine, plain = LocalEngine(LocalOptions(device="cpu")), Plain(spec)
     await engine.open([PolicySpec(name="policy", model=spec)], TRAIN, seed=0)
     loss = PPOLoss(PPOOptions(clip_low=CLIP, clip_high=CLIP))
-    scored = await engine.score(experience())
+    scored = await engine.score(experience(row_count))
     scored = replace(scored, logprobs=scored.old_logprobs)  # as sampled by the same weights
     drawn = np.random.default_rng(1).normal(size=len(scored.tokens)).astype(np.float32)
     advantages = Advantages(advantages=drawn)
@@ -119,7 +120,8 @@ async def compare(spec: str, rounds: int) -> None:
             await check(engine, plain)
     await engine.close()
     ratios = np.array(ours[1:]) / np.array(theirs[1:])
-    print(f"{ROWS} actions, {len(scored.tokens)} sampled of {len(scored.tokens) + len(scored.prompt_tokens)} tokens")
+    tokens = len(scored.tokens) + len(scored.prompt_tokens)
+    print(f"{row_count} actions, {len(scored.tokens)} sampled of {tokens} tokens")
     print(f"ours   {np.median(ours[1:]) * 1e3:7.1f} ms a step, of {rounds}")
     print(f"plain  {np.median(theirs[1:]) * 1e3:7.1f} ms a step")
     print_result("learner", ratios, unit="our time over theirs", against="plain torch loop")
@@ -138,11 +140,12 @@ async def check(engine: LocalEngine, plain: Plain) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=21)
-    rounds = parse_arguments(parser, rounds=1).rounds
+    parser.add_argument("--rows", type=int, default=ROWS)
+    given = parse_arguments(parser, rounds=1, rows=8)
     torch.set_num_threads(1)
     logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(compare(write_model(Path(folder)), rounds))
+        asyncio.run(compare(write_model(Path(folder)), given.rows, given.rounds))
 
 
 if __name__ == "__main__":

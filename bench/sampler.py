@@ -1,4 +1,4 @@
-"""64 concurrent requests of mixed lengths: our sampler against transformers' `generate`.
+"""Concurrent requests of mixed lengths: our sampler against transformers' `generate`.
 
 Both decode greedily, on one thread, and take turns in one process. `generate` gets its best static batches: requests
 sorted by the tokens they want, in batches of the size that turned out fastest; a batch runs until its longest request
@@ -6,7 +6,7 @@ is done, and only the tokens that were asked for are counted. The tokens must be
 1e-5 nats where they first differ. The ratio is our throughput over that of `generate`: median over the rounds, and a
 95 % bootstrap interval of it.
 
-    python bench/sampler.py [--rounds 15]
+    python bench/sampler.py [--rounds 15] [--requests 64]
 """
 
 from __future__ import annotations
@@ -28,18 +28,17 @@ from mappa_core.records import Completion, Int32, Sampling
 from mappa_engine.local import LocalEngine
 from mappa_engine.options import LocalOptions
 
-REQUESTS = 64
 STATIC_BATCHES = (8, 16, 32, 64)
 TIE = 1e-5
 Request = tuple[Int32, int]
 """A prompt and the tokens that it wants."""
 
 
-def requests(vocabulary: int, seed: int = 0) -> list[Request]:
+def requests(vocabulary: int, count: int, seed: int = 0) -> list[Request]:
     """Prompts of 20 to 160 tokens; actions of 4 to 192 tokens, most of them short."""
     random = np.random.default_rng(seed)
-    prompts = random.integers(20, 161, REQUESTS)
-    wanted = np.clip(random.lognormal(3.5, 0.8, REQUESTS), 4, 192).astype(int)
+    prompts = random.integers(20, 161, count)
+    wanted = np.clip(random.lognormal(3.5, 0.8, count), 4, 192).astype(int)
     return [
         (random.integers(7, vocabulary, length).astype(np.int32), int(tokens))
         for length, tokens in zip(prompts, wanted, strict=True)
@@ -98,19 +97,21 @@ def differing(model: torch.nn.Module, work: list[Request], a: list[list[int]], b
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
-    rounds = parse_arguments(parser, rounds=1).rounds
+    parser.add_argument("--requests", type=int, default=64)
+    given = parse_arguments(parser, rounds=1, requests=8)
     torch.set_num_threads(1)
     logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(compare(write_model(Path(folder)), rounds))
+        asyncio.run(compare(write_model(Path(folder)), given.requests, given.rounds))
 
 
-async def compare(spec: str, rounds: int) -> None:
+async def compare(spec: str, count: int, rounds: int) -> None:
     engine = LocalEngine(LocalOptions(device="cpu"))
     await engine.open([PolicySpec(name="policy", model=spec, kind="frozen")], None, seed=0)
     model = AutoModelForCausalLM.from_pretrained(spec).eval()
-    work, pad = requests(model.config.vocab_size), model.config.pad_token_id
-    best = min(STATIC_BATCHES, key=lambda size: min(_timed(generate, model, work, size, pad) for _ in range(3)))
+    work, pad = requests(model.config.vocab_size, count), model.config.pad_token_id
+    sizes = [size for size in STATIC_BATCHES if size <= count]
+    best = min(sizes, key=lambda size: min(_timed(generate, model, work, size, pad) for _ in range(3)))
     mine = [completion.tokens.tolist() for completion in await ours(engine, work)]
     theirs = generate(model, work, best, pad)
     tokens, ties = sum(map(len, mine)), differing(model, work, mine, theirs)
@@ -122,7 +123,7 @@ async def compare(spec: str, rounds: int) -> None:
         their_seconds.append(_timed(generate, model, work, best, pad))
     await engine.close()
     ratios = np.array(their_seconds) / np.array(our_seconds) * tokens / sum(map(len, theirs))
-    print(f"{REQUESTS} requests, {tokens} tokens, {rounds} rounds; {ties} requests differ, by ties alone")
+    print(f"{count} requests, {tokens} tokens, {rounds} rounds; {ties} requests differ, by ties alone")
     print(f"ours      {tokens / np.median(our_seconds):8.0f} tokens/s")
     print(f"generate  {tokens / np.median(their_seconds):8.0f} tokens/s in static batches of {best}")
     print_result("sampler", ratios, unit="our tokens/s over theirs", against=f"transformers generate, batch {best}")
