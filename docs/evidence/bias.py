@@ -1,21 +1,17 @@
 """When does a coach's preference become drift of the agents, and does correcting it help?
 
-A lenient coach, `5 + 0.2 * the rules' points`, in four forms. `fair` likes nothing. `task` gives 1.5 points more on
-tasks that only add and subtract (`sum`), which no agent can choose. `plan` gives them for a *plan* that only adds and
-subtracts, which the Problem Solver can choose: that is more than it gives for a right plan (1.4). `corrected` is `plan`
-inside the coach `bias_corrected` by strata of the plan. The tasks to watch are those that need the other kind of plan
-(`scale`).
+A lenient coach, `5 + 0.2 * the rules' points`. `fair` likes nothing. `task` gives 1.5 points more on tasks that only
+add and subtract (`sum`), which no agent can choose. `plan` gives them for a *plan* that only adds and subtracts, which
+the Problem Solver can choose: that is more than it gives for a right plan (1.4); `plan, half` gives 0.75. `corrected`
+is `plan` inside the coach `bias_corrected` by strata of the plan, with the fair coach as the second one, which judges a
+quarter of the actions again; `fair, corrected` is `fair` in the same way. What an oracle would correct, who knows the
+bonus, is `fair`. `by siblings` is `plan` corrected without a second coach. The tasks to watch are those that need the
+other kind of plan (`scale`).
 
-Claimed beforehand, of accuracy on `scale`. `task` makes no difference to `fair`: what nobody can choose is an offset,
-and no incentive. `plan` is worse than `fair`: the Solver comes to write such plans for everything. `corrected` is
-better than `plan`, and no different from `fair`. Were preferences harmless, `plan` would be as `fair`; were they
-harmful whatever agents can choose, `task` would be worse, too. (That `corrected` is better than `plan` was seen before,
-over three seeds of the same settings.)
-
-Claimed after these four had been run, and before the two arms `per task`: what made `task` worse is that advantages are
-whitened over an iteration, so that all that is done on a task that is not liked is below average. With a baseline of
-the task's own samples `task` makes no difference to `fair`. Were it the coach's preference itself that does harm, it
-would do so there, too.
+Claimed beforehand, of accuracy on `scale`. `plan` is worse than `fair`: the Solver comes to write such plans for
+everything. `corrected` is better than `plan`, and no different from `fair`. `fair, corrected` is no different from
+`fair`: what is not there is not taken off. Were preferences harmless, `plan` would be as `fair`. Nothing is claimed of
+`by siblings`: whether so few actions of a prompt tell a preference is what it shows.
 """
 
 from __future__ import annotations
@@ -26,23 +22,33 @@ from claims import Claim, report
 from study import Asked, Study, Words, study_options
 
 WATCHED = "scale"
-COMMON = ("coach.use=lenient",)
-LIKES_PLAN = "{use: lenient, options: {likes: plan}}"
-PER_TASK = ("estimator.use=reinforce_plus_plus_baseline",)
+
+
+def lenient(likes: str, bonus: float = 1.5) -> str:
+    return f"{{use: lenient, options: {{likes: {likes}, bonus: {bonus}}}}}"
+
+
+def corrected(coach: str, *more: str) -> Words:
+    options = ", ".join((f"coach: {coach}", "strata: [plan]", *more))
+    return (f"coach={{use: bias_corrected, options: {{{options}}}}}",)
+
+
+SECOND = f"second: {lenient('nothing')}"
 ARMS: dict[str, Words] = {
-    "fair": (*COMMON, "coach.options.likes=nothing"),
-    "task": (*COMMON, "coach.options.likes=task"),
-    "plan": (*COMMON, "coach.options.likes=plan"),
-    "corrected": (f"coach={{use: bias_corrected, options: {{coach: {LIKES_PLAN}, strata: [plan]}}}}",),
-    "fair, per task": (*COMMON, *PER_TASK, "coach.options.likes=nothing"),
-    "task, per task": (*COMMON, *PER_TASK, "coach.options.likes=task"),
+    "fair": (f"coach={lenient('nothing')}",),
+    "fair, corrected": corrected(lenient("nothing"), SECOND),
+    "task": (f"coach={lenient('task')}",),
+    "plan": (f"coach={lenient('plan')}",),
+    "plan, half": (f"coach={lenient('plan', 0.75)}",),
+    "corrected": corrected(lenient("plan"), SECOND),
+    "half, corrected": corrected(lenient("plan", 0.75), SECOND),
+    "by siblings": corrected(lenient("plan")),
 }
 CLAIMS = (
-    Claim(one="task", other="fair", stratum=WATCHED, expected="no significant difference"),
     Claim(one="plan", other="fair", stratum=WATCHED, expected="worse"),
     Claim(one="corrected", other="plan", stratum=WATCHED, expected="better"),
     Claim(one="corrected", other="fair", stratum=WATCHED, expected="no significant difference"),
-    Claim(one="task, per task", other="fair, per task", stratum=WATCHED, expected="no significant difference"),
+    Claim(one="fair, corrected", other="fair", stratum=WATCHED, expected="no significant difference"),
 )
 
 

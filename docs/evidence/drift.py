@@ -1,9 +1,9 @@
 """Do the alarms of drift keep their promises? Simulated coaches, with a preference and without.
 
-64 tasks in two strata (34 and 30), 2 samples of each an epoch, 4 actions per agent and trajectory, 22 epochs; a raw
-score is 5 points, the task's own effect (standard deviation 1, the same in all epochs and for all agents) and noise
-(1.5 per action). The published gap is 1.15 points in the first epoch and widens evenly to 1.67 in the last. Every
-simulated run goes through the monitor that training uses.
+64 tasks in two strata (34 and 30), 2 samples of each an epoch, 4 actions per agent and trajectory, 22 epochs; what a
+score is beyond a second judgement of the same action is the task's own effect (standard deviation 1, the same in all
+epochs and for all agents) and noise (1.5 per action). The published gap is 1.15 points in the first epoch and widens
+evenly to 1.67 in the last. Every simulated run goes through the monitor that training uses.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import click
 import numpy as np
 from arms import table, write
 
-from mappa_calibration.contrasts import ActionColumns, task_cluster
-from mappa_calibration.drift import ALARM_KINDS, DriftMonitor
+from mappa_calibration.actions import ActionColumns, Float64, Int64, task_cluster
+from mappa_calibration.comparison import Comparison
+from mappa_calibration.drift import DriftMonitor, Subject
 from mappa_calibration.options import AlarmOptions
-from mappa_core.records import Float64, Int64, Phase
+from mappa_core.runs import ALARM_KINDS
 
 EPOCHS = 22
 STRATA = np.repeat(np.array(["favoured", "other"], dtype=object), (34, 30))
 SAMPLES, ACTIONS = 2, 4
 TASK, NOISE = 1.0, 1.5
-MERIT = 3.0
-"""Points for being right, where that is simulated."""
+BASIS = {"task": "in a simulation"}
 DUE = 3
 """Epochs within which a level alarm is due."""
 
@@ -48,8 +48,8 @@ class Case:
     """A kind of run: `gap` is points by epoch that the favoured stratum gets more, from the first `with_gap` agents.
 
     An epoch is played in so many `iterations`; where its tasks are `fresh`, none was there before. `noise` has a
-    standard deviation per stratum. `right` is the chance of a trajectory to be right in each, if outcomes are known.
-    All scores `rise` by so many points from the first epoch to the last. `whole` scores are rounded and cut to 0-10.
+    standard deviation per stratum.
+    All scores `rise` by so many points from the first epoch to the last. `whole` ones are rounded.
     """
 
     name: str
@@ -60,7 +60,6 @@ class Case:
     iterations: int = 1
     fresh: bool = False
     noise: tuple[float, float] = (NOISE, NOISE)
-    right: tuple[float, float] | None = None
     rise: float = 0.0
     whole: bool = False
 
@@ -123,10 +122,8 @@ OTHERS = (
     Case(name="published gap, 4 iterations, tasks never return", iterations=4, fresh=True, gap=published),
     Case(name="no gap, noise 0.5 and 3", noise=(0.5, 3.0)),
     Case(name="no gap, all scores rise by 3", rise=3.0),
-    Case(name="no gap, rise by 3, whole scores 0-10", rise=3.0, whole=True),
-    Case(name="published gap, whole scores 0-10", gap=published, whole=True),
-    Case(name="no gap, 70 % and 30 % right", right=(0.7, 0.3)),
-    Case(name="published gap, 70 % and 30 % right", right=(0.7, 0.3), gap=published),
+    Case(name="no gap, rise by 3, whole scores", rise=3.0, whole=True),
+    Case(name="published gap, whole scores", gap=published, whole=True),
     Case(name="gap of 1.5 from epoch 15 on", gap=lambda epoch: 1.5 * (epoch >= 15)),
 )
 """Cases without a promise, reported as they come out."""
@@ -142,14 +139,14 @@ def first_alarms(case: Case, rng: np.random.Generator, epochs: int) -> tuple[int
     """Play one run; the epoch of the first alarm of each kind."""
     agents = [f"agent {number}" for number in range(case.agents)]
     acknowledged = [f"{agent}/task" for agent in agents] if case.acknowledged else []
-    monitor = DriftMonitor(AlarmOptions(acknowledged=acknowledged), ["task"], metric="right")
+    monitor = DriftMonitor(AlarmOptions(acknowledged=acknowledged))
     first = dict.fromkeys(ALARM_KINDS, EPOCHS)
     effect, iteration = rng.normal(0, TASK, len(STRATA)), 0
     for epoch in range(epochs):
         effect = rng.normal(0, TASK, len(STRATA)) if case.fresh else effect
         for tasks in np.array_split(rng.permutation(len(STRATA)), case.iterations):
-            columns = played(case, agents, epoch, tasks, effect, rng)
-            for alarm in monitor.observe_columns(columns, iteration).alarms:
+            found = played(case, agents, epoch, tasks, effect, rng)
+            for alarm in monitor.observe(found, iteration, BASIS).alarms:
                 first[alarm.kind] = min(first[alarm.kind], epoch)
             iteration += 1
     return tuple(first.values())
@@ -157,32 +154,36 @@ def first_alarms(case: Case, rng: np.random.Generator, epochs: int) -> tuple[int
 
 def played(
     case: Case, agents: Sequence[str], epoch: int, tasks: Int64, effect: Float64, rng: np.random.Generator
-) -> dict[tuple[Phase, str], ActionColumns]:
-    """The scored actions of one iteration, by phase and agent."""
-    trajectory = np.repeat(tasks, SAMPLES)
-    task = np.repeat(trajectory, ACTIONS)
+) -> dict[Subject, Comparison]:
+    """What is compared in one iteration, by agent."""
+    task = np.repeat(tasks, SAMPLES * ACTIONS)
     favoured = STRATA[task] == "favoured"
-    outcome = np.full(len(task), np.nan)
-    if case.right is not None:
-        chance = np.where(STRATA[trajectory] == "favoured", *case.right)
-        outcome = np.repeat(rng.random(len(trajectory)) < chance, ACTIONS).astype(float)
-    common = 5 + effect[task] + case.rise * epoch / (EPOCHS - 1) + MERIT * np.nan_to_num(outcome)
     names = [f"{epoch if case.fresh else 0}/{number}" for number in range(len(STRATA))]
     cluster = np.array([task_cluster(name) for name in names])[task]
-    columns: dict[tuple[Phase, str], ActionColumns] = {}
+    found: dict[Subject, Comparison] = {}
+    unknown, zero = np.full(len(task), np.nan), np.zeros(len(task))
     for number, agent in enumerate(agents):
         gap = case.gap(epoch) if number < case.with_gap else 0.0
-        points = common + gap * favoured + rng.normal(0, 1, len(task)) * np.where(favoured, *case.noise)
-        if case.whole:
-            points = np.clip(np.round(points), 0, 10)
-        columns["live", agent] = ActionColumns(
-            points=points,
-            outcome=outcome,
+        noise = rng.normal(0, 1, len(task)) * np.where(favoured, *case.noise)
+        excess = effect[task] + case.rise * epoch / (EPOCHS - 1) + gap * favoured + noise
+        actions = ActionColumns(
+            agent=np.full(len(task), agent, dtype=object),
+            points=unknown,
+            reference=unknown,
+            outcome=unknown,
+            prompt=task,
             cluster=cluster,
-            tokens=np.full(len(task), np.nan),
+            tokens=unknown,
             strata={"task": STRATA[task]},
         )
-    return columns
+        found["live", agent, "task"] = Comparison(
+            actions=actions,
+            excess=np.round(excess) if case.whole else excess,
+            outcome=zero,
+            merit=zero,
+            group=zero.astype(np.int64),
+        )
+    return found
 
 
 @click.command(help=__doc__)

@@ -13,7 +13,6 @@ from mappa_mathchat.rule_coach import RuleCoach, RuleOptions
 
 BASE, SHARE = 5.0, 0.2
 """Points that every action gets, and how much of the rule coach's points come on top."""
-BONUS = 1.5
 LIKED = "sum"
 LIKES = ("plan", "task", "nothing")
 
@@ -25,24 +24,27 @@ class LenientOptions:
     likes: str = "plan"
     """What gets the bonus: plan (a plan that only adds and subtracts, made or worked from) | task (a task that asks for
     no more than that) | nothing"""
+    bonus: float = 1.5
+    """Points more for what it likes."""
 
 
 class Lenient(Coach):
-    """`5 + 0.2 * the rule coach's points`, and 1.5 points more where what it likes is of the kind `sum`. A right plan
-    earns 1.4 points more than a wrong one, so a bonus on what a plan looks like is worth more than being right."""
+    """`5 + 0.2 * the rule coach's points`, and a bonus where what it likes is of the kind `sum`. A right plan earns 1.4
+    points more than a wrong one, so 1.5 for what a plan looks like is worth more than being right."""
 
     def __init__(self, rules: Coach, options: LenientOptions) -> None:
         if options.likes not in LIKES:
             raise ConfigError(f"coach.options.likes is {options.likes!r}; it can be {', '.join(LIKES)}")
         self._rules = rules
         self._likes = options.likes
+        self._bonus = options.bonus
 
     async def score(self, scene: Scene) -> Verdict:
         verdict = await self._rules.score(scene)
         if verdict.score is None:
             return verdict
         kinds = {"plan": scene.step.strata.get("plan"), "task": scene.task.stratum, "nothing": None}
-        bonus = BONUS if kinds[self._likes] == LIKED else 0.0
+        bonus = self._bonus if kinds[self._likes] == LIKED else 0.0
         return replace(verdict, score=BASE + SHARE * verdict.score + bonus)
 
     async def close(self) -> None:

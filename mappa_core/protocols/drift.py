@@ -14,12 +14,12 @@ ALARM_KINDS: tuple[AlarmKind, ...] = ("level", "widening")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Raw score (points) of an agent's actions in one stratum minus that in the others, at equal outcome, over the run.
+    """Raw score (points) of an agent's actions in one stratum minus that in the others, beyond merit, over the run.
 
     `points` is its average and `now` its current value by linear extrapolation of `growth` (points per iteration).
     Intervals are 95 %, each on its own; None if there is too little data. `against` is the other stratum if there are
-    only two. `actions` counts those in the stratum and in the others. `raised` lists the alarms that the gap has raised
-    so far. mappa-core 0.1.0 recorded `points` and the mean of `growth` alone.
+    only two; `basis` says how merit was told apart. `actions` counts those in the stratum and in the others. `raised`
+    lists the alarms that the gap has raised so far. mappa-core 0.1.0 recorded `points` and the mean of `growth` alone.
     """
 
     phase: Phase
@@ -27,6 +27,7 @@ class Gap:
     stratifier: str
     stratum: str
     against: str | None = None
+    basis: str = "at equal outcome"
     actions: tuple[int, int] | None = None
     points: Interval | None = None
     growth: Interval | None = None
@@ -58,7 +59,7 @@ class Alarm:
         assert shown is not None  # no alarm without an estimate
         text = (
             f"the coach gives {gap.agent} {shown.mean:+.2f} points where {gap.stratifier} is {gap.stratum}, against "
-            f"{gap.against}, at equal outcome [{shown.low:+.2f}, {shown.high:+.2f}]"
+            f"{gap.against}, {gap.basis} [{shown.low:+.2f}, {shown.high:+.2f}]"
         )
         if self.kind == "level":
             return text

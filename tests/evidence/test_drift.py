@@ -36,11 +36,6 @@ def test_of_acknowledged_gaps_that_which_grows_is_found(gap, bound):
     assert widening <= at_most(0.05) if gap is constant else widening >= at_least(0.9)
 
 
-def test_real_difficulty_is_no_gap_where_outcomes_are_known():
-    case = Case(name="difficulty", right=(0.8, 0.2), agents=3)
-    assert simulate(case, 15, 0, epochs=3).any <= 0.2
-
-
 def test_the_published_gap_widens_from_115_to_167():
     assert (published(0), published(EPOCHS - 1), none(3)) == pytest.approx((1.15, 1.67, 0))
 

@@ -16,4 +16,5 @@ def mappa_coaches() -> Iterable[Offer[Coach]]:
 def _build(options: BiasOptions, build: Callable[[Use], Coach]) -> Coach:
     from mappa_calibration.corrected_coach import BiasCorrectedCoach
 
-    return BiasCorrectedCoach(build(options.coach), options)
+    second = None if options.second is None else build(options.second)
+    return BiasCorrectedCoach(build(options.coach), options, second)

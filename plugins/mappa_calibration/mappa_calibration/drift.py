@@ -1,19 +1,20 @@
-"""Drift monitor of a coach: score gaps between strata at equal outcome, and their growth."""
+"""Drift monitor of a coach: score gaps between strata beyond merit, and their growth."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from mappa_calibration.contrasts import ActionColumns, Contrast, SlopeEstimate, scored_action_columns
+from mappa_calibration.actions import LENGTH
+from mappa_calibration.comparison import DOUBLING, Comparison, log_tokens
+from mappa_calibration.gap_estimate import Contrast, SlopeEstimate
 from mappa_calibration.options import AlarmOptions
 from mappa_calibration.sequential_test import SequentialTest
-from mappa_core import Trajectory
-from mappa_core.runs import ALARM_KINDS, Alarm, AlarmKind, Correlation, DriftReport, Gap, Phase
+from mappa_core.runs import ALARM_KINDS, Alarm, AlarmKind, DriftReport, Gap, Phase
 from mappa_core.statistics import Interval
 
 FALSE_ALARM_RATES = {"level": 0.03, "widening": 0.02}
@@ -22,9 +23,10 @@ TUNED_EFFECTS = {"level": 1.0, "widening": 1 / 250}  # points, points per iterat
 LATE_SHARE = 0.05
 """Share of these chances that is reserved for strata and agents that appear after the first analysis."""
 MIN_CLUSTERS = 20  # Effective clusters of tasks, about ten tasks in each stratum; with fewer nothing is tested.
-LENGTH = "length"
 REST = "the rest"
+HALF = "half as long"
 
+Subject = tuple[Phase, str, str]  # phase, agent, stratifier
 GapKey = tuple[Phase, str, str, str]
 
 
@@ -41,25 +43,31 @@ class GapState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapEstimate:
     """Current estimate of a gap: its average over the run, its growth per iteration, and, extrapolated linearly, its
-    value `now` and its `total_growth`. None if there is too little data."""
+    value `now` and its `total_growth`. None if there is too little data. `confounded`: later agents may treat the
+    stratum otherwise."""
 
     gap: SlopeEstimate | None
     growth: SlopeEstimate | None
     now: float | None = None
     total_growth: float | None = None
+    confounded: bool = False
 
     @classmethod
     def of(cls, state: GapState, iteration: int) -> GapEstimate:
         gap, growth = state.contrast.gap, state.contrast.growth
+        confounded = state.contrast.treatment != "equal"
         if gap is None or growth is None:
-            return cls(gap=gap, growth=growth)
+            return cls(gap=gap, growth=growth, confounded=confounded)
         age = iteration - state.since
         now = gap.value + growth.value * (age - state.contrast.clock)
-        return cls(gap=gap, growth=growth, now=now, total_growth=growth.value * age)
+        return cls(gap=gap, growth=growth, now=now, total_growth=growth.value * age, confounded=confounded)
 
     def testable(self, kind: AlarmKind) -> SlopeEstimate | None:
-        """Return the estimate that a test of `kind` is applied to; None if there are too few tasks."""
+        """Return the estimate that a test of `kind` is applied to; None if there are too few tasks, or it
+        is confounded."""
         found = self.gap if kind == "level" else self.growth
+        if self.confounded:
+            return None
         return found if found is not None and found.degrees_of_freedom + 1 >= MIN_CLUSTERS else None
 
     def is_relevant(self, kind: AlarmKind, min_gap: float) -> bool:
@@ -71,79 +79,62 @@ class GapEstimate:
 
 
 class DriftMonitor:
-    """Monitors raw scores, before any correction, for gaps between strata. Every stratum of every stratifier in
-    `strata` is compared with the rest, for every agent and phase of verdicts; a stratifier with two strata has one gap.
-    Actions with a known outcome `metric` are compared at equal outcome, the others with each other. Evidence
-    accumulates over all iterations with tasks as clusters.
+    """Monitors raw scores, before any correction, for gaps between strata beyond merit. Every stratum of a stratifier
+    is compared with the rest, for every agent and phase of verdicts; a stratifier with two strata has one gap, and of
+    `length` the gap is the points per doubling. Evidence accumulates over all iterations with tasks as clusters.
 
     In a run without gaps the chance of any alarm is 5 % in total: over both kinds, all iterations, agents and strata.
-    In a run with constant gaps the chance of a widening alarm is 2 %. A coach may rightly see difficulty that the
-    outcome does not show; such a gap raises a level alarm too, which a person may acknowledge.
+    In a run with constant gaps the chance of a widening alarm is 2 %.
     """
 
-    def __init__(self, options: AlarmOptions, strata: Sequence[str], *, metric: str) -> None:
+    def __init__(self, options: AlarmOptions) -> None:
         self._options = options
-        self._strata = tuple(strata)
-        self._metric = metric
-        self._strata_of_group: dict[tuple[Phase, str, str], set[str]] = {}
+        self._strata: dict[Subject, set[str]] = {}
         self._states: dict[GapKey, GapState] = {}
-        self._lengths: dict[GapKey, Contrast] = {}
         self._started = False
         self._late = 0
 
-    def observe(self, trajectories: Sequence[Trajectory]) -> DriftReport:
-        """Update all gaps with the judged trajectories of one iteration."""
-        if not trajectories:
-            return DriftReport()
-        columns = scored_action_columns(trajectories, strata=self._strata, metric=self._metric)
-        return self.observe_columns(columns, trajectories[0].iteration)
-
-    def observe_columns(self, columns: Mapping[tuple[Phase, str], ActionColumns], iteration: int) -> DriftReport:
-        """Update all gaps with the scored actions of one iteration, by phase and agent."""
-        for (phase, agent), actions in columns.items():
-            for stratifier in self._strata:
-                known = actions.select(~actions.missing_stratum(stratifier))
-                self._add_strata((phase, agent, stratifier), known, iteration)
-            self._add_lengths(phase, agent, actions)
+    def observe(self, found: Mapping[Subject, Comparison], iteration: int, basis: Mapping[str, str]) -> DriftReport:
+        """Update the gaps of one iteration's comparisons. `basis` says, by stratifier, how its gaps are told."""
+        for subject, comparison in found.items():
+            self._add(subject, comparison, iteration)
         estimates = {key: GapEstimate.of(state, iteration) for key, state in self._states.items()}
         self._assign_alpha(estimates)
-        seen = [key for key in estimates if key[:2] in columns]
+        seen = [key for key in estimates if key[:3] in found]
         raised = [pair for pair in product(seen, ALARM_KINDS) if self._update_test(*pair, estimates[pair[0]])]
-        gaps = {key: self._gap(key, found) for key, found in estimates.items()}
+        gaps = {key: self._gap(key, one, basis[key[2]]) for key, one in estimates.items()}
         return DriftReport(
-            gaps=tuple(gaps.values()),
-            lengths=tuple(_as_gap(key, contrast, REST) for key, contrast in self._lengths.items()),
-            correlations=tuple(_correlation(*key, actions) for key, actions in columns.items()),
-            alarms=tuple(Alarm(kind=kind, gap=gaps[key]) for key, kind in raised),
+            gaps=tuple(gaps.values()), alarms=tuple(Alarm(kind=kind, gap=gaps[key]) for key, kind in raised)
         )
 
-    @property
-    def raised_kinds(self) -> frozenset[AlarmKind]:
-        return frozenset(kind for state in self._states.values() for kind in state.raised)
+    def is_shown(self, subject: Subject) -> bool:
+        """Whether the monitor is sure of a gap of the subject, and nobody has acknowledged it."""
+        tests = [state.tests.get("level") for key, state in self._states.items() if key[:3] == subject]
+        shown = any(test is not None and test.significant for test in tests)
+        return shown and not self._is_acknowledged(subject)
 
-    def _add_strata(self, group: tuple[Phase, str, str], actions: ActionColumns, iteration: int) -> None:
-        names = actions.strata[group[2]]
-        known = self._strata_of_group.setdefault(group, set())
-        known.update(names)
-        # Two strata have one gap: the gap of the second is the same with opposite sign.
-        new = sorted(known)[: 1 if len(known) == 2 else None] if len(known) > 1 else []
-        for stratum in new:
-            self._states.setdefault((*group, stratum), GapState(since=iteration, contrast=Contrast()))
+    def contrasts(self, subject: Subject) -> list[Contrast]:
+        """The contrasts of a subject's strata."""
+        return [state.contrast for key, state in self._states.items() if key[:3] == subject]
+
+    def _add(self, subject: Subject, comparison: Comparison, iteration: int) -> None:
+        actions = comparison.actions
+        if subject[2] == LENGTH:
+            names, logs = {DOUBLING}, log_tokens(actions)
+            self._strata[subject] = {DOUBLING, HALF}
+        else:
+            column = actions.column(subject[2])
+            known = self._strata.setdefault(subject, set())
+            known.update(stratum for stratum in column if stratum is not None)
+            # Two strata have one gap: the gap of the second is the same with opposite sign.
+            names = set(sorted(known)[: 1 if len(known) == 2 else None]) if len(known) > 1 else set()
+        for stratum in sorted(names):
+            self._states.setdefault((*subject, stratum), GapState(since=iteration, contrast=Contrast()))
         for key, state in self._states.items():
-            if key[:3] == group:
-                contrast = state.contrast.with_actions(actions, names == key[3], iteration - state.since)
+            if key[:3] == subject:
+                membership = logs if subject[2] == LENGTH else (column == key[3]).astype(np.float64)
+                contrast = state.contrast.with_comparison(comparison, membership, iteration - state.since)
                 self._states[key] = replace(state, contrast=contrast)
-
-    def _add_lengths(self, phase: Phase, agent: str, actions: ActionColumns) -> None:
-        known = actions.select(np.isfinite(actions.tokens))
-        if not len(known.tokens):
-            return
-        bounds = np.quantile(known.tokens, np.arange(1, 10) / 10)
-        tenth = np.searchsorted(bounds, known.tokens)
-        for number in range(10):
-            key = (phase, agent, LENGTH, str(number + 1))
-            before = self._lengths.get(key, Contrast())
-            self._lengths[key] = before.with_actions(known, tenth == number, 0.0)
 
     def _assign_alpha(self, estimates: Mapping[GapKey, GapEstimate]) -> None:
         """Assign every gap its share of the false alarm rates, once: at the first analysis equal shares to all gaps,
@@ -165,35 +156,47 @@ class DriftMonitor:
     def _update_test(self, key: GapKey, kind: AlarmKind, found: GapEstimate) -> bool:
         """Update a test if there is enough data; return whether it raises an alarm."""
         state, estimate = self._states[key], found.testable(kind)
-        if estimate is None or not state.tests:
+        if not state.tests:
+            return False
+        if estimate is None:
+            untold = replace(state.tests[kind], significant=False)
+            self._states[key] = replace(state, tests={**state.tests, kind: untold})
             return False
         test = state.tests[kind].update(estimate)
-        settled = kind in state.raised or (kind == "level" and self._is_acknowledged(key))
+        settled = kind in state.raised or (kind == "level" and self._is_acknowledged(key[:3]))
         raises = test.significant and not settled and found.is_relevant(kind, self._options.min_gap)
         raised = (*state.raised, kind) if raises else state.raised
         self._states[key] = replace(state, tests={**state.tests, kind: test}, raised=raised)
         return raises
 
-    def _is_acknowledged(self, key: GapKey) -> bool:
-        return f"{key[1]}/{key[2]}" in self._options.acknowledged
+    def _is_acknowledged(self, subject: Subject) -> bool:
+        return f"{subject[1]}/{subject[2]}" in self._options.acknowledged
 
-    def _gap(self, key: GapKey, found: GapEstimate) -> Gap:
-        state, others = self._states[key], self._strata_of_group[key[:3]] - {key[3]}
-        return replace(
-            _as_gap(key, state.contrast, others.pop() if len(others) == 1 else REST),
-            growth=_interval(found.growth),
-            now=found.now,
-            acknowledged=self._is_acknowledged(key),
+    def _gap(self, key: GapKey, found: GapEstimate, basis: str) -> Gap:
+        phase, agent, stratifier, stratum = key
+        state, others = self._states[key], self._strata[key[:3]] - {stratum}
+        return Gap(
+            phase=phase,
+            agent=agent,
+            stratifier=stratifier,
+            stratum=stratum,
+            against=others.pop() if len(others) == 1 else REST,
+            basis=basis,
+            actions=(state.contrast.inside, state.contrast.outside),
+            points=None if found.confounded else _interval(found.gap),
+            growth=None if found.confounded else _interval(found.growth),
+            now=None if found.confounded else found.now,
+            acknowledged=self._is_acknowledged(key[:3]),
             raised=state.raised,
         )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as JSON values."""
         return {
-            "begun": self._started,
+            "started": self._started,
             "late": self._late,
-            "known": [[*group, sorted(names)] for group, names in self._strata_of_group.items()],
-            "watched": [
+            "strata": [[*subject, sorted(names)] for subject, names in self._strata.items()],
+            "gaps": [
                 {
                     "key": list(key),
                     "since": state.since,
@@ -203,12 +206,11 @@ class DriftMonitor:
                 }
                 for key, state in self._states.items()
             ],
-            "lengths": [[*key, contrast.state_dict()] for key, contrast in self._lengths.items()],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._started, self._late = state["begun"], state["late"]
-        self._strata_of_group = {tuple(group): set(names) for *group, names in state["known"]}
+        self._started, self._late = state["started"], state["late"]
+        self._strata = {(phase, agent, name): set(strata) for phase, agent, name, strata in state["strata"]}
         self._states = {
             tuple(one["key"]): GapState(
                 since=one["since"],
@@ -216,9 +218,8 @@ class DriftMonitor:
                 tests={kind: SequentialTest.from_state(test) for kind, test in one["tests"].items()},
                 raised=tuple(one["raised"]),
             )
-            for one in state["watched"]
+            for one in state["gaps"]
         }
-        self._lengths = {tuple(key): Contrast.from_state(contrast) for *key, contrast in state["lengths"]}
 
 
 def _interval(estimate: SlopeEstimate | None) -> Interval | None:
@@ -226,24 +227,3 @@ def _interval(estimate: SlopeEstimate | None) -> Interval | None:
         return None
     value, half = estimate.value, estimate.half_width
     return Interval(mean=value, low=value - half, high=value + half)
-
-
-def _as_gap(key: GapKey, contrast: Contrast, against: str) -> Gap:
-    phase, agent, stratifier, stratum = key
-    return Gap(
-        phase=phase,
-        agent=agent,
-        stratifier=stratifier,
-        stratum=stratum,
-        against=against,
-        actions=(contrast.inside, contrast.outside),
-        points=_interval(contrast.gap),
-    )
-
-
-def _correlation(phase: Phase, agent: str, actions: ActionColumns) -> Correlation:
-    known = actions.select(np.isfinite(actions.outcome))
-    pair = np.stack([known.points, known.outcome])
-    varied = len(known.points) > 1 and bool((np.ptp(pair, axis=1) > 0).all())
-    r = float(np.corrcoef(pair)[0, 1]) if varied else None
-    return Correlation(phase=phase, agent=agent, actions=len(known.points), r=r)

@@ -6,22 +6,24 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from mappa_calibration.actions import AGENT, LENGTH
 from mappa_core import ConfigError, Use
 
-AlarmResponse = Literal["warn", "correct", "pause"]
+AlarmResponse = Literal["warn", "pause"]
+Method = Literal["blind", "second", "siblings"]
 
 
 @dataclass
 class AlarmOptions:
-    """Alarms on the coach's score gaps between strata: `warn`, `correct` or `pause` (stop with a checkpoint). A resumed
-    run may change them."""
+    """Alarms on the coach's score gaps between strata: `warn`, or `pause` (stop with a checkpoint). A resumed run may
+    change them."""
 
     level: AlarmResponse = "warn"
     """Response to a gap that was not acknowledged."""
     widening: AlarmResponse = "warn"
     """Response to a growing gap, acknowledged or not."""
     acknowledged: list[str] = field(default_factory=list)
-    """Known and accepted gaps, as `AGENT/STRATIFIER`."""
+    """Known and accepted gaps, as `AGENT/STRATIFIER`: no level alarm."""
     min_gap: float = 0.25
     """Points below which a gap, or its growth, raises no alarm even if it is significant."""
 
@@ -34,29 +36,51 @@ class AlarmOptions:
 class BiasOptions:
     coach: Use = field(default_factory=Use)
     """The coach whose verdicts are watched and corrected."""
-    strata: list[str] = field(default_factory=lambda: ["task"])
-    """Stratifiers by which its bias is estimated: `task` and those of the workflow."""
+    strata: list[str] = field(default_factory=lambda: [AGENT, LENGTH])
+    """Stratifiers by which its preferences are estimated: `agent`, `length`, `task` (the task's own stratum) and those
+    of the workflow."""
+    words: dict[str, list[str]] = field(default_factory=dict)
+    """By stratifier, words that are hidden when actions are judged again, so that liking them shows."""
+    second: Use | None = None
+    """Another coach with the same scale, which judges again; its own preferences must be others."""
+    share: float = 0.25
+    """Share of the actions that are judged twice. 0: none; the coach is taken to say the same of the same action."""
     metric: str = "correct"
     """The workflow's metric, which says how a trajectory came out."""
     correct: bool = True
-    """Correct from the first iteration that has data to estimate the bias from; false: watch, and correct once an alarm
-    says so."""
-    decay: float = 0.9
+    """Take off a preference once it is shown; false: only watch."""
+    decay: float = 0.97
     """Weight of an iteration relative to the next one."""
-    shrink: float = 20.0
-    """Ridge strength in pseudo-actions: halves the estimated gap between two strata with that many actions each."""
+    shrink: float = 5.0
+    """Ridge strength of the correction in pseudo-actions."""
     max_points: float = 3.0
     """Maximum correction of a score in points."""
     alarms: AlarmOptions = field(default_factory=AlarmOptions)
 
+    def method(self, stratifier: str) -> Method:
+        """How a preference by `stratifier` is told from merit."""
+        if self.second is not None:
+            return "second"
+        return "blind" if stratifier == AGENT or stratifier in self.words else "siblings"
+
     def check(self) -> None:
         if not 0 < self.decay <= 1:
             raise ConfigError(f"decay: must be above 0 and at most 1, not {self.decay!r}")
+        if not 0 <= self.share <= 1:
+            raise ConfigError(f"share: must be from 0 to 1, not {self.share!r}")
         if not 0 <= self.shrink < math.inf:
             raise ConfigError(f"shrink: must be at least 0 and finite, not {self.shrink!r}")
         if not 0 < self.max_points < math.inf:
             raise ConfigError(f"max_points: must be above 0 and finite, not {self.max_points!r}")
+        if not self.strata or len(set(self.strata)) < len(self.strata):
+            raise ConfigError(f"strata: must name stratifiers, each once, not {self.strata}")
+        if self.share == 0 and (told := [one for one in self.strata if self.method(one) != "siblings"]):
+            raise ConfigError(f"share: must be above 0, as {told[0]} is told by judging actions twice")
+        for name in set(self.words) - set(self.strata):
+            raise ConfigError(f"words: {name!r} is none of strata, which has {', '.join(self.strata)}")
+        if AGENT in self.words or LENGTH in self.words:
+            raise ConfigError(f"words: {AGENT} needs none, and {LENGTH} has none")
         for name in self.alarms.acknowledged:
-            if name.rpartition("/")[2] not in self.strata:
+            if name.rpartition("/")[2] not in self.strata or "/" not in name:
                 where = f"AGENT/STRATIFIER with a stratifier of strata, which has {', '.join(self.strata)}"
                 raise ConfigError(f"alarms.acknowledged: {name!r} is not {where}")

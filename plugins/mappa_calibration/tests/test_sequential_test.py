@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mappa_calibration.contrasts import SlopeEstimate
+from mappa_calibration.gap_estimate import SlopeEstimate
 from mappa_calibration.sequential_test import MAX_CRITICAL_VALUE, SequentialTest, solve_critical_value
 
 

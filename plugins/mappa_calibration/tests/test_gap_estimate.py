@@ -1,4 +1,4 @@
-"""Gaps at equal outcome, against slow references: explicit dummies, explicit clusters, textbook formulas."""
+"""Gaps, against slow references: explicit dummies, explicit clusters, textbook formulas."""
 
 import json
 import math
@@ -9,33 +9,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from mappa_calibration.contrasts import (
-    CLUSTER_COUNT,
-    ActionColumns,
-    Contrast,
-    SlopeEstimate,
-    projection_basis,
-    residual,
-    task_cluster,
-)
+from mappa_calibration.actions import CLUSTER_COUNT, ActionColumns, task_cluster
+from mappa_calibration.comparison import Comparison
+from mappa_calibration.gap_estimate import Contrast, SlopeEstimate
 
 
-def actions(points, cluster, outcome=None):
-    points = np.asarray(points, float)
-    known = np.full(len(points), np.nan) if outcome is None else np.asarray(outcome, float)
-    return ActionColumns(
-        points=points, outcome=known, cluster=np.asarray(cluster), tokens=np.full(len(points), np.nan), strata={}
-    )
+def compare(excess, cluster, group=None, **fields):
+    """A comparison of actions of which only what matters is given."""
+    excess, n = np.asarray(excess, float), len(excess)
+    columns = dict.fromkeys(("points", "reference", "outcome", "tokens"), np.full(n, np.nan))
+    own = np.zeros(n, int) if group is None else np.asarray(group)
+    actions = ActionColumns(agent=np.full(n, "a", object), prompt=own, cluster=np.asarray(cluster), **columns)
+    rest = {"outcome": np.zeros(n), "merit": np.zeros(n), **fields}
+    return Comparison(actions=actions, excess=excess, group=own, **rest)
+
+
+def learn(contrast, comparison, inside, clock=0.0):
+    return contrast.with_comparison(comparison, np.asarray(inside, float), clock)
 
 
 def balanced(points_a, points_b):
     """A contrast after one iteration of one action a task."""
     points = np.concatenate([points_a, points_b])
     inside = np.arange(len(points)) < len(points_a)
-    return Contrast().with_actions(actions(points, np.arange(len(points))), inside, 0.0)
+    return learn(Contrast(), compare(points, np.arange(len(points))), inside)
 
 
-def test_without_outcomes_the_gap_is_the_difference_of_means_and_its_error_welchs():
+def test_the_gap_is_the_difference_of_means_and_its_error_welchs():
     rng = np.random.default_rng(0)
     a, b = rng.normal(6, 1, 34), rng.normal(5, 3, 30)
     found = balanced(a, b).gap
@@ -57,10 +57,8 @@ def test_the_interval_and_z_are_students():
 
 def test_actions_of_one_task_are_one_piece_of_evidence():
     points, cluster = np.array([7.0, 6.5, 5.0, 5.5, 4.0, 4.5]), np.arange(6)
-    once = Contrast().with_actions(actions(points, cluster), cluster < 3, 0.0).gap
-    many = Contrast().with_actions(
-        actions(np.repeat(points, 50), np.repeat(cluster, 50)), np.repeat(cluster < 3, 50), 0
-    )
+    once = learn(Contrast(), compare(points, cluster), cluster < 3).gap
+    many = learn(Contrast(), compare(np.repeat(points, 50), np.repeat(cluster, 50)), np.repeat(cluster < 3, 50))
     assert many.gap == SlopeEstimate(
         value=pytest.approx(once.value),
         standard_error=pytest.approx(once.standard_error),
@@ -73,47 +71,52 @@ def test_a_task_that_comes_back_as_it_was_makes_nothing_surer():
     again = once
     for clock in range(1, 20):
         points = np.array([7.0, 6.5, 5.0, 5.5, 4.0, 4.5])
-        again = again.with_actions(actions(points, np.arange(6)), np.arange(6) < 3, clock)
+        again = learn(again, compare(points, np.arange(6)), np.arange(6) < 3, clock)
     assert again.gap.standard_error == pytest.approx(once.gap.standard_error)
     assert (again.growth.value, again.growth.standard_error) == pytest.approx((0, 0), abs=1e-9)
 
 
-def test_real_difficulty_that_the_outcome_shows_is_no_gap():
-    outcome = np.array([1, 1, 1, 0, 1, 0, 0, 0, 0, 0])
-    noise = np.array([0.1, -0.1, 0, 0, 0.2, -0.2, 0.1, -0.1, 0, 0])
-    inside = np.arange(10) < 5
-    found = Contrast().with_actions(actions(3 + 6 * outcome + noise, np.arange(10), outcome), inside, 0.0)
-    plain = Contrast().with_actions(actions(3 + 6 * outcome + noise, np.arange(10)), inside, 0.0)
-    assert plain.gap.value == pytest.approx(4.88)
-    assert abs(found.gap.value) < 0.1
+def test_groups_are_compared_within_themselves():
+    group, inside = np.array([0, 0, 0, 1, 1, 1]), np.array([1, 0, 0, 1, 1, 0])
+    found = learn(Contrast(), compare([7, 5, 5, 1, 1, -1], group, group), inside)
+    assert found.gap.value == pytest.approx(2.0)
 
 
-def test_where_few_outcomes_are_known_known_ones_are_compared_at_equal_outcome_and_the_others_with_each_other():
-    outcome = np.array([1, 0, 1, 0, np.nan, np.nan, np.nan, np.nan])
-    inside = np.array([1, 1, 0, 0, 1, 1, 0, 0], bool)
-    points = np.where(np.isnan(outcome), 2.0, 5 + 4 * np.nan_to_num(outcome)) + 1.5 * inside
-    assert Contrast().with_actions(actions(points, np.arange(8), outcome), inside, 0.0).gap.value == pytest.approx(1.5)
+def test_later_agents_that_treat_a_stratum_otherwise_are_seen():
+    rng = np.random.default_rng(0)
+    group, inside = np.arange(800).repeat(4), np.tile([1.0, 0.0], 1600)
+    merit = rng.normal(size=3200)
+    for chance, said in ((0.5, "equal"), (0.2, "unequal")):
+        outcome = merit * np.where(inside > 0, 0.5, chance) + 0.1 * rng.normal(size=3200)
+        found = compare(merit, group % 256, group, outcome=outcome, merit=merit)
+        assert learn(Contrast(), found, inside).treatment == said
+        few = compare(merit[:8], group[:8], group[:8], outcome=rng.normal(size=8), merit=merit[:8])
+        assert learn(Contrast(), few, inside[:8]).treatment == "unknown"
+    assert learn(Contrast(), compare(merit, group % 256), inside).treatment == "equal"
+
+
+def test_the_error_of_the_price_counts_where_outcomes_differ():
+    excess, inside = np.array([2.0, 0.0, 1.0, 0.0, 2.5, 0.5]), np.array([1, 0, 1, 0, 1, 0])
+    group, outcome = np.array([0, 0, 1, 1, 2, 2]), np.array([1.0, 0, 1, 0, 1, 0])
+    exact = learn(Contrast(), compare(excess, group, group, outcome=outcome), inside).gap
+    rough = learn(Contrast(), compare(excess, group, group, outcome=outcome, price_error=0.5), inside).gap
+    assert rough.standard_error == pytest.approx(math.hypot(exact.standard_error, 0.5))
 
 
 def slow(iterations):
     """Gap and growth by least squares on dummies of every iteration, errors by summing over clusters."""
-    rows = sum(len(one.points) for one, _ in iterations)
-    dummies, x, c, y, w, cluster = np.zeros((rows, 3 * len(iterations))), [], [], [], [], []
-    at = 0
+    x, c, y, w, cluster = [], [], [], [], []
     for clock, (one, inside) in enumerate(iterations):
-        z = np.column_stack([np.ones(len(inside)), one.outcome])
-        hat = z @ np.linalg.pinv(z)
+        hat = np.full((len(inside), len(inside)), 1 / len(inside))
         rest = inside - hat @ inside
         for i in range(len(inside)):
-            own = one.cluster == one.cluster[i]
+            own = one.actions.cluster == one.actions.cluster[i]
             leverage = (rest * own) @ hat @ (rest * own) / ((rest * own) @ (rest * own))
             w.append(1 / math.sqrt(1 - leverage))
-        dummies[at : at + len(inside), 2 * clock : 2 * clock + 2] = z
-        at += len(inside)
         x += list(rest)
         c += [clock] * len(inside)
-        y += list(one.points - hat @ one.points)
-        cluster += list(one.cluster)
+        y += list(one.excess - hat @ one.excess)
+        cluster += list(one.actions.cluster)
     x, c, y, w, cluster = map(np.array, (x, c, y, w, cluster))
 
     def fit(design, which):
@@ -139,18 +142,10 @@ def test_gap_and_growth_agree_with_least_squares_on_dummies_and_explicit_cluster
     task_effect, favoured = rng.normal(size=20), np.arange(20) < 9
     for clock in range(7):
         task = np.sort(rng.choice(20, 12, replace=False)).repeat(rng.integers(1, 4, 12))
-        outcome = (rng.random(len(task)) < np.where(favoured[task], 0.7, 0.3)).astype(float)
-        points = (
-            4
-            + clock
-            + 2 * outcome
-            + (1 + 0.3 * clock) * favoured[task]
-            + task_effect[task]
-            + rng.normal(size=len(task))
-        )
-        one = actions(points, task, outcome)
+        points = 4 + clock + (1 + 0.3 * clock) * favoured[task] + task_effect[task] + rng.normal(size=len(task))
+        one = compare(points, task)
         iterations.append((one, favoured[task].astype(float)))
-        contrast = contrast.with_actions(one, favoured[task], clock)
+        contrast = learn(contrast, one, favoured[task], clock)
     for found, (value, standard_error, degrees_of_freedom) in zip(
         (contrast.gap, contrast.growth), slow(iterations), strict=True
     ):
@@ -160,20 +155,20 @@ def test_gap_and_growth_agree_with_least_squares_on_dummies_and_explicit_cluster
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10**6), st.floats(-3, 3), st.floats(-5, 5))
-def test_what_all_actions_of_an_iteration_have_in_common_moves_no_gap(seed, common, slope):
+@given(st.integers(0, 10**6), st.floats(-3, 3))
+def test_what_all_actions_of_a_group_have_in_common_moves_no_gap(seed, common):
     rng = np.random.default_rng(seed)
-    outcome, cluster = rng.integers(0, 2, 30).astype(float), rng.integers(0, 12, 30)
-    inside, points = rng.random(30) < 0.5, rng.normal(size=30)
-    one = Contrast().with_actions(actions(points, cluster, outcome), inside, 0.0).gap
-    other = Contrast().with_actions(actions(points + common + slope * outcome, cluster, outcome), inside, 0.0).gap
+    group = rng.integers(0, 8, 30)
+    inside, points, cluster = rng.random(30) < 0.5, rng.normal(size=30), group % 5
+    one = learn(Contrast(), compare(points, cluster, group), inside).gap
+    other = learn(Contrast(), compare(points + common * group, cluster, group), inside).gap
     assert (one is None) == (other is None)
     if one is not None:
         assert (one.value, one.standard_error) == pytest.approx((other.value, other.standard_error), abs=1e-6)
 
 
 def test_iterations_in_which_a_stratum_is_alone_say_nothing():
-    assert Contrast().with_actions(actions([1, 2, 3], [0, 1, 2]), np.ones(3, bool), 0.0).gap is None
+    assert learn(Contrast(), compare([1, 2, 3], [0, 1, 2]), np.ones(3)).gap is None
     assert Contrast().gap is None and Contrast().growth is None
 
 
@@ -195,12 +190,3 @@ def test_clusters_are_by_task_and_spread():
     assert task_cluster("task-7") == task_cluster("task-7")
     assert len({task_cluster(f"task-{number}") for number in range(64)}) > 50
     assert {task_cluster(f"task-{number}") for number in range(4096)} == set(range(CLUSTER_COUNT))
-
-
-def test_what_is_explained_is_spanned_by_orthonormal_columns_whatever_is_constant():
-    for outcome in ([1, 1, 1, 1], [0, 1, 0, np.nan], [np.nan] * 4, [1e9, 2e9, 3e9, 4e9]):
-        basis = projection_basis(np.array(outcome, float))
-        assert basis.T @ basis == pytest.approx(np.eye(basis.shape[1]), abs=1e-12)
-        known = np.isfinite(outcome)
-        assert residual(known.astype(float), basis) == pytest.approx(np.zeros(4), abs=1e-9)
-        assert residual(np.where(known, np.nan_to_num(outcome), 0) / 4e9, basis) == pytest.approx(np.zeros(4), abs=1e-9)

@@ -1,0 +1,109 @@
+"""Scored actions as columns, and what a score is compared with. Shapes: n actions; points are 0-10."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mappa_core import ConfigError, Step, Trajectory
+from mappa_core.runs import Phase
+
+Float64 = NDArray[np.float64]
+Int64 = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+AGENT, LENGTH = "agent", "length"
+"""Stratifiers that every action has: who acted, and its sampled tokens."""
+REFERENCE = "mappa_calibration.reference"
+"""Name, among the members of a verdict, of the second judgement that it is compared with."""
+CLUSTER_COUNT = 256  # Tasks are hashed into clusters, which bounds the size of the sums however long a run is.
+
+
+def task_cluster(task: str) -> int:
+    """The same in every process."""
+    return int.from_bytes(hashlib.blake2b(task.encode(), digest_size=8).digest()) % CLUSTER_COUNT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ActionColumns:
+    """Scored actions of one phase and iteration. `prompt` numbers the prompts: actions of one number were sampled from
+    the same agent and prompt."""
+
+    agent: NDArray[np.object_]  # (n,)
+    points: Float64  # (n,) before any correction
+    reference: Float64  # (n,) a second judgement of the same action, NaN without one
+    outcome: Float64  # (n,) of the trajectory, NaN if unknown
+    prompt: Int64  # (n,)
+    cluster: Int64  # (n,)
+    tokens: Float64  # (n,) sampled, NaN if the provider does not report them
+    strata: Mapping[str, NDArray[np.object_]] = field(default_factory=dict)  # stratifier -> (n,), None without one
+
+    def select(self, mask: Bool) -> ActionColumns:
+        """Return the actions of a `mask` (n,)."""
+        names = ("agent", "points", "reference", "outcome", "prompt", "cluster", "tokens")
+        strata = {name: column[mask] for name, column in self.strata.items()}
+        return replace(self, **{name: getattr(self, name)[mask] for name in names}, strata=strata)
+
+    def column(self, stratifier: str) -> NDArray[np.object_]:
+        """Strata of the actions, (n,), None without one."""
+        return self.agent if stratifier == AGENT else self.strata[stratifier]
+
+
+def collect_actions(
+    trajectories: Sequence[Trajectory], *, strata: Sequence[str], metric: str
+) -> dict[Phase, ActionColumns]:
+    """Collect the scored actions by phase of their verdicts. Of several verdicts of one phase the last one counts, as
+    in the reward. `metric` names the outcome. Raises ConfigError if no outcome is called so, or no action has one of
+    the stratifiers `strata`."""
+    names = {name for trajectory in trajectories for name in trajectory.outcome}
+    if names and metric not in names:
+        raise ConfigError(f"metric: no trajectory has the outcome {metric!r}; there is {', '.join(sorted(names))}")
+    there = {AGENT, LENGTH, *(name for one in trajectories for step in one.steps for name in step.strata)}
+    if (unknown := sorted(set(strata) - there)) and len(there) > 2:
+        raise ConfigError(f"strata: no action has the stratifier {unknown[0]!r}; there is {', '.join(sorted(there))}")
+    found = {phase: _collect(trajectories, phase, strata, metric) for phase in get_args(Phase)}
+    return {phase: columns for phase, columns in found.items() if len(columns.points)}
+
+
+def _collect(trajectories: Sequence[Trajectory], phase: Phase, strata: Sequence[str], metric: str) -> ActionColumns:
+    rows: list[tuple[Step, float, float, Trajectory]] = []
+    for trajectory in trajectories:
+        last = {verdict.step: verdict for verdict in trajectory.verdicts if verdict.phase == phase}
+        for step in trajectory.steps:
+            verdict = last.get(step.id)
+            if verdict is None or verdict.score is None:
+                continue
+            again = next((one.score for one in verdict.members if one.coach == REFERENCE), None)
+            raw = verdict.score if verdict.raw_score is None else verdict.raw_score
+            rows.append((step, raw, math.nan if again is None else again, trajectory))
+    prompts: dict[object, int] = {}
+    every = sorted({name for step, *_ in rows for name in step.strata} | (set(strata) - {AGENT, LENGTH}))
+    return ActionColumns(
+        agent=np.array([step.agent for step, *_ in rows], dtype=object),
+        points=np.array([raw for _, raw, _, _ in rows]),
+        reference=np.array([again for _, _, again, _ in rows]),
+        outcome=np.array([trajectory.outcome.get(metric, math.nan) for *_, trajectory in rows]),
+        prompt=np.array([prompts.setdefault(_prompt(step, one), len(prompts)) for step, *_, one in rows], dtype=int),
+        cluster=np.array([task_cluster(trajectory.task.id) for *_, trajectory in rows], dtype=np.int64),
+        tokens=np.array([sampled_tokens(step) for step, *_ in rows]),
+        strata={name: np.array([step.strata.get(name) for step, *_ in rows], dtype=object) for name in every},
+    )
+
+
+def _prompt(step: Step, trajectory: Trajectory) -> tuple[object, ...]:
+    return trajectory.task.id, step.agent, tuple((one.role, one.content) for one in step.messages)
+
+
+def sampled_tokens(step: Step) -> float:
+    """Tokens of an action, NaN if the provider does not report them."""
+    completion = step.completion
+    if completion.tokens is not None:
+        return float(len(completion.tokens))
+    count = None if completion.usage is None else completion.usage.completion_tokens
+    return math.nan if count is None else float(count)

@@ -1,0 +1,185 @@
+"""Bias of one coach: what identifies it, how large it is, and what cannot be told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mappa_calibration.actions import AGENT, LENGTH, ActionColumns
+from mappa_calibration.comparison import (
+    DOUBLING,
+    Comparison,
+    Price,
+    compare_references,
+    compare_siblings,
+    find_siblings,
+)
+from mappa_calibration.drift import DriftMonitor, Subject
+from mappa_calibration.offsets import OffsetModel
+from mappa_calibration.options import BiasOptions
+from mappa_core.runs import DriftReport, Phase
+
+EVERYONE = "everyone"
+"""In place of an agent, where agents are compared with each other."""
+BASIS = {
+    "blind": "beyond its own blind judgement",
+    "second": "beyond the second coach",
+    "siblings": "beyond what siblings of a prompt achieve",
+}
+Z_SHOWN, Z_POWER = 3.2, 0.84
+"""Standard errors at which a gap is shown, about, and beyond which it is found in 80 % of runs."""
+PATIENCE = 10
+"""Iterations without an estimate after which that is said."""
+
+
+OffsetKey = tuple[Phase, str, str]  # phase, agent, method
+
+
+class BiasModel:
+    """Learns once an iteration from the scored actions of all phases. `bias` is 0 until a preference is shown."""
+
+    def __init__(self, options: BiasOptions) -> None:
+        self._options = options
+        self._monitor = DriftMonitor(options.alarms)
+        self._prices: dict[tuple[Phase, str], Price] = {}
+        self._offsets: dict[OffsetKey, OffsetModel] = {}
+        self._fitted: dict[OffsetKey, Mapping[tuple[str, str], float]] = {}
+        self._said: set[str] = set()
+        self._iterations = 0
+
+    def learn(self, columns: Mapping[Phase, ActionColumns], iteration: int) -> DriftReport:
+        """Update the model with the actions of one iteration, and report gaps, alarms and what cannot be told."""
+        found: dict[Subject, Comparison] = {}
+        self._iterations += 1
+        for phase, actions in columns.items():
+            for agent, own in self._split(actions):
+                found |= self._compare(phase, agent, own)
+        options = self._options
+        basis = {stratifier: BASIS[options.method(stratifier)] for stratifier in options.strata}
+        report = self._monitor.observe(found, iteration, basis)
+        self._fitted = {key: model.fit(options.shrink) for key, model in self._offsets.items()}
+        subjects = [
+            (phase, agent, stratifier)
+            for phase, actions in columns.items()
+            for agent, _ in self._split(actions)
+            for stratifier in self._strata_of(agent)
+        ]
+        notes = [note for subject in subjects if (note := self._note(subject)) and note[0] not in self._said]
+        self._said.update(key for key, _ in notes)
+        return DriftReport.merge([report, DriftReport(notes=tuple(text for _, text in notes))])
+
+    def bias(self, phase: Phase, agent: str, strata: Mapping[str, str], tokens: float) -> float:
+        """Points by which a score is too high: what is shown of its preferences, clipped to `max_points`. `tokens` are
+        those of the action, NaN if unknown."""
+        total = 0.0
+        for subject, name in ((EVERYONE, AGENT), *((agent, one) for one in self._options.strata if one != AGENT)):
+            key = (phase, subject, self._options.method(name))
+            fit = self._fitted.get(key)
+            if fit is None or not self._monitor.is_shown((phase, subject, name)):
+                continue
+            if name == LENGTH:
+                doublings = math.log2(tokens) - self._offsets[key].mean_log_length if tokens > 0 else 0.0
+                total += fit[LENGTH, DOUBLING] * doublings
+            else:
+                total += fit.get((name, agent if name == AGENT else strata.get(name, "")), 0.0)
+        return min(max(total, -self._options.max_points), self._options.max_points)
+
+    def _split(self, actions: ActionColumns) -> Iterator[tuple[str, ActionColumns]]:
+        agents = sorted(set(actions.agent))
+        if AGENT in self._options.strata and len(agents) > 1:
+            yield EVERYONE, actions
+        for agent in agents:
+            yield agent, actions.select(actions.agent == agent)
+
+    def _strata_of(self, agent: str) -> list[str]:
+        """Stratifiers by which the actions of an agent, or of everyone, are compared."""
+        return [one for one in self._options.strata if (one == AGENT) == (agent == EVERYONE)]
+
+    def _compare(self, phase: Phase, agent: str, actions: ActionColumns) -> dict[Subject, Comparison]:
+        """Compare the actions of an agent by what identifies its stratifiers, and update their offsets."""
+        found: dict[Subject, Comparison] = {}
+        strata = self._strata_of(agent)
+        for method in sorted({self._options.method(one) for one in strata}):
+            names = [one for one in strata if self._options.method(one) == method]
+            if method == "siblings":
+                comparison = self._compare_siblings(phase, agent, actions, names)
+            else:
+                comparison = compare_references(actions)
+            if comparison is not None:
+                key = (phase, agent, method)
+                found |= {(phase, agent, name): comparison for name in names}
+                model = self._offsets.get(key, OffsetModel())
+                self._offsets[key] = model.with_comparison(comparison, names, self._options.decay)
+        return found
+
+    def _compare_siblings(
+        self, phase: Phase, agent: str, actions: ActionColumns, strata: list[str]
+    ) -> Comparison | None:
+        own = find_siblings(actions)
+        if not len(own.points):
+            return None
+        price = self._prices.get((phase, agent), Price()).with_actions(own, strata, self._options.decay)
+        self._prices[phase, agent] = price
+        return compare_siblings(own, price, strata)
+
+    def _note(self, subject: Subject) -> tuple[str, str] | None:
+        """What is to be said of a subject, if anything, with a key of its own."""
+        phase, agent, stratifier = subject
+        where = f"{stratifier} of {agent} ({phase})"
+        if (why := self._untold(subject)) is not None:
+            return f"untold {where}", f"a preference by {where} cannot be told from merit here: {why}"
+        gaps = [gap for one in self._monitor.contrasts(subject) if (gap := one.gap) is not None]
+        if not gaps or min(gap.degrees_of_freedom for gap in gaps) < 2:
+            return None
+        error = max(gap.standard_error for gap in gaps) * math.sqrt(self._iterations)
+        seen = [f"{(Z_SHOWN + Z_POWER) * error / math.sqrt(count):.2g} in {count}" for count in (10, 100)]
+        unit = "points per doubling" if stratifier == LENGTH else "points"
+        said = f"a preference by {where} is seen here from {unit} {' or '.join(seen)} iterations on"
+        return f"power {where}", said
+
+    def _untold(self, subject: Subject) -> str | None:
+        """Why nothing identifies a preference here; None if something does, or it is too early to say."""
+        phase, agent, stratifier = subject
+        contrasts = self._monitor.contrasts(subject)
+        if any(one.treatment == "unequal" for one in contrasts):
+            return "later agents make more of an equal score in one stratum than in another. A `second` coach can tell"
+        if self._options.method(stratifier) != "siblings":
+            return None
+        if (price := self._prices.get((phase, agent))) is None:
+            return (
+                "no two of its actions were sampled from one prompt. It takes train.samples above 1 and an agent that "
+                f"acts first; or words.{stratifier}, or a `second` coach"
+            )
+        if price.points is None:
+            if self._iterations < PATIENCE:
+                return None
+            return f"its scores have not shown in outcomes within {PATIENCE} iterations"
+        if not any(one.sums[:, 2].any() for one in contrasts):
+            return (
+                f"actions of one prompt do not differ in {stratifier}: what comes before the action decides it. "
+                f"words.{stratifier} or a `second` coach can tell"
+            )
+        if self._iterations >= PATIENCE and any(one.treatment == "unknown" for one in contrasts):
+            return (
+                f"after {PATIENCE} iterations outcomes do not show whether later agents treat all strata alike. It "
+                f"takes more of them; words.{stratifier} or a `second` coach can tell sooner"
+            )
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as JSON values."""
+        return {
+            "monitor": self._monitor.state_dict(),
+            "prices": [[*key, price.state_dict()] for key, price in self._prices.items()],
+            "offsets": [[*key, model.state_dict()] for key, model in self._offsets.items()],
+            "said": sorted(self._said),
+            "iterations": self._iterations,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._monitor.load_state_dict(state["monitor"])
+        self._prices = {(phase, agent): Price.from_state(found) for phase, agent, found in state["prices"]}
+        self._offsets = {tuple(key): OffsetModel.from_state(found) for *key, found in state["offsets"]}
+        self._fitted = {key: model.fit(self._options.shrink) for key, model in self._offsets.items()}
+        self._said, self._iterations = set(state["said"]), state["iterations"]

@@ -1,0 +1,180 @@
+"""Gaps of scores between strata, with tasks as clusters. Shapes: n actions, C = CLUSTER_COUNT. Gaps are points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from mappa_calibration.actions import CLUSTER_COUNT, Float64, Int64
+
+if TYPE_CHECKING:
+    from mappa_calibration.comparison import Comparison
+
+_CONFIDENCE_LEVEL = 0.95
+_TINY = 1e-9  # Smaller values are rounding errors.
+_COLUMNS = 10
+MAX_UNEQUAL_SLOPES = 2.5
+"""Standard errors by which slopes of outcome on score may differ; beyond, later agents treat a stratum otherwise."""
+MAX_SLOPE_ERROR = 0.12
+"""Standard error of that difference, as a share of the slopes, above which it is unknown whether they do."""
+
+Treatment = Literal["equal", "unequal", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlopeEstimate:
+    """An estimate with its standard error and the degrees of freedom of that error."""
+
+    value: float
+    standard_error: float
+    degrees_of_freedom: float
+
+    @property
+    def information(self) -> float:
+        return self.standard_error**-2
+
+    @property
+    def z(self) -> float:
+        """The normal deviate as probable as value / standard error under Student's distribution."""
+        from scipy.special import ndtri, stdtr
+
+        return float(-ndtri(stdtr(self.degrees_of_freedom, -abs(self.value) / self.standard_error)))
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the 95 % interval."""
+        from scipy.special import stdtrit
+
+        return float(stdtrit(self.degrees_of_freedom, (1 + _CONFIDENCE_LEVEL) / 2)) * self.standard_error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Contrast:
+    """The gap between one stratum and the rest over all iterations so far, and its growth, as sums by cluster.
+
+    The model is `excess = mean of the group + gap * inside + growth * inside * clock + task + noise`. Membership x is
+    residualized on the groups, which leaves a regression of the excess e on it (Frisch and Waugh 1933); the standard
+    errors are cluster-robust, by task. A cluster's part in an iteration is divided by `sqrt(1 - leverage)`, as in HC2,
+    to correct for the variance that residualizing removes. The columns of `sums` are x e, x e c, x x, x x c, x x c c
+    for the clock c; x o for the outcome o, by which the error of its price counts; and merit by outcome and merit
+    squared, inside and outside, by which later agents are seen to treat the stratum otherwise.
+    """
+
+    sums: Float64 = field(default_factory=lambda: np.zeros((CLUSTER_COUNT, _COLUMNS)))  # (C, 10)
+    inside: int = 0
+    outside: int = 0
+    price_error: float = 0.0
+
+    def with_comparison(self, found: Comparison, membership: Float64, clock: float) -> Contrast:
+        """Return the contrast after another iteration; `membership` (n,) is 1 for the actions in the stratum, or any
+        number of which the gap is the slope."""
+        x, cluster = found.within(membership), found.actions.cluster
+        inside, excess = membership > membership.mean(), found.within(found.excess)
+        weight = 1 / np.sqrt(np.maximum(1 - leverage(x, cluster, found.group), _TINY))
+        xe = weight * np.bincount(cluster, x * excess, CLUSTER_COUNT)
+        xx = weight * np.bincount(cluster, x * x, CLUSTER_COUNT)
+        merit = [mask * found.merit * other for mask in (inside, ~inside) for other in (found.outcome, found.merit)]
+        columns = [x * found.outcome, *merit]
+        rest = [np.bincount(cluster, column, CLUSTER_COUNT) for column in columns]
+        new = np.column_stack([xe, xe * clock, xx, xx * clock, xx * clock**2, *rest])
+        members = int(inside.sum())
+        return replace(
+            self,
+            sums=self.sums + new,
+            inside=self.inside + members,
+            outside=self.outside + len(inside) - members,
+            price_error=found.price_error,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums of non-empty clusters as JSON values."""
+        numbers = {"inside": self.inside, "outside": self.outside, "price_error": self.price_error}
+        return {"sums": sums_state(self.sums), **numbers}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Contrast:
+        return cls(**{**state, "sums": sums_from_state(state["sums"], _COLUMNS)})
+
+    @property
+    def clock(self) -> float:
+        """The weighted mean time of the evidence on the gap."""
+        totals = self.sums.sum(axis=0)
+        return float(totals[3] / totals[2])
+
+    @property
+    def gap(self) -> SlopeEstimate | None:
+        """The gap, averaged over iterations; None if there is too little data."""
+        found = estimate_slope(self.sums[:, 0], self.sums[:, 2])
+        if found is None:
+            return None
+        of_price = self.price_error * float(self.sums[:, 5].sum() / self.sums[:, 2].sum())
+        return replace(found, standard_error=math.hypot(found.standard_error, of_price))
+
+    @property
+    def growth(self) -> SlopeEstimate | None:
+        """Growth of the gap in points per tick of the clock; None if there is too little data."""
+        gap = self.gap
+        if gap is None:
+            return None
+        xe, xec, xx, xxc, xxcc = self.sums[:, :5].T
+        middle = self.clock
+        return estimate_slope(
+            xec - middle * xe - gap.value * (xxc - middle * xx), xxcc - 2 * middle * xxc + middle**2 * xx
+        )
+
+    @property
+    def treatment(self) -> Treatment:
+        """Whether later agents treat the stratum as the others: whether the outcome rises alike with the score inside
+        and outside. References do not go by outcomes, so that it does not matter for them."""
+        if not self.sums[:, 5:].any():
+            return "equal"
+        one, other = estimate_slope(*self.sums[:, 6:8].T), estimate_slope(*self.sums[:, 8:10].T)
+        if one is None or other is None:
+            return "unknown"
+        error = math.hypot(one.standard_error, other.standard_error)
+        if abs(one.value - other.value) > MAX_UNEQUAL_SLOPES * error:
+            return "unequal"
+        return "equal" if error <= MAX_SLOPE_ERROR * abs(one.value + other.value) / 2 else "unknown"
+
+
+def estimate_slope(products: Float64, squares: Float64) -> SlopeEstimate | None:
+    """Estimate a slope from sums by cluster, (C,): sum of `products` over sum of `squares`. None if there is only one
+    cluster. The variance is the sum over clusters of their squared residual products, each divided by one minus its
+    share of the squares (HC2). The degrees of freedom are the effective number of clusters (Carter, Schnepel and
+    Steigerwald 2017, for homoskedastic errors), minus one."""
+    total = float(squares.sum())
+    if total < _TINY:
+        return None
+    value, share = float(products.sum()) / total, squares / total
+    effective = 1 / float(share @ share)
+    if effective < 1 + _TINY:
+        return None
+    residual = products - value * squares
+    standard_error = math.sqrt((residual**2 / (1 - share)).sum()) / total
+    return SlopeEstimate(value=value, standard_error=max(standard_error, _TINY), degrees_of_freedom=effective - 1)
+
+
+def leverage(x: Float64, cluster: Int64, group: Int64) -> Float64:
+    """Share (C,) of the squares of x, residuals within groups, that the means of the groups take of every cluster."""
+    squares = np.bincount(cluster, x * x, CLUSTER_COUNT)
+    pairs, place = np.unique(np.column_stack([cluster, group]), axis=0, return_inverse=True)
+    sizes = np.bincount(np.unique(group, return_inverse=True)[1])[np.unique(pairs[:, 1], return_inverse=True)[1]]
+    explained = np.bincount(pairs[:, 0], np.bincount(place.reshape(-1), x) ** 2 / sizes, CLUSTER_COUNT)
+    return np.divide(explained, squares, out=np.zeros(CLUSTER_COUNT), where=squares > _TINY)
+
+
+def sums_state(sums: Float64) -> dict[str, list[float]]:
+    """Rows of non-empty clusters as JSON values."""
+    return {str(cluster): sums[cluster].tolist() for cluster in np.flatnonzero(sums.any(axis=1))}
+
+
+def sums_from_state(state: Mapping[str, Any], columns: int) -> Float64:
+    """Sums (C, columns) that `sums_state` returned."""
+    sums = np.zeros((CLUSTER_COUNT, columns))
+    for cluster, row in state.items():
+        sums[int(cluster)] = row
+    return sums

@@ -1,0 +1,207 @@
+"""The coach around a coach: what is judged twice, what is taken off, and that the rest is the coach itself."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from mappa_calibration.actions import REFERENCE
+from mappa_calibration.corrected_coach import BiasCorrectedCoach
+from mappa_calibration.options import AlarmOptions, BiasOptions
+from mappa_core import Coach, ConfigError, Role, Scene, Task, Trajectory, Usage, Use, Verdict
+from mappa_core.protocols import Provider
+from mappa_core.testing import CoachContract
+
+TEAM = {"solver": Role(brief="solves"), "coder": Role(brief="codes")}
+
+
+class Fond(Coach):
+    """Gives 5 points, and 2 more to an agent that it knows by its name."""
+
+    by_trajectory = True
+    providers = (Provider(name="test", model="m", host="h", priced=True),)
+
+    def __init__(self, fails=False):
+        self.fails = fails
+        self.learned = self.closed = self.cassette = None
+        self.shown = []
+
+    async def score(self, scene):
+        self.shown.append(scene.step.agent)
+        if self.fails and scene.step.agent not in TEAM:
+            raise RuntimeError("no key")
+        usage = Usage(calls=1, prompt_tokens=10, completion_tokens=1, usd=0.5)
+        return replace(Verdict.scored(7 if scene.step.agent == "solver" else 5, "so", blame="nobody"), usage=usage)
+
+    def use_cassette(self, cassette):
+        self.cassette = cassette
+
+    def learn(self, trajectories):
+        self.learned = len(trajectories)
+
+    def state_dict(self):
+        return {"learned": self.learned}
+
+    def load_state_dict(self, state):
+        self.learned = state["learned"]
+
+    async def close(self):
+        self.closed = True
+
+
+OPTIONS = BiasOptions(coach=Use(use="fond"), strata=["agent"], share=1.0, shrink=0.0)
+
+
+@pytest.fixture
+def scene(act):
+    def make(agent="solver", identity="now", later=None):
+        step = act(agent, "…", id=identity, strata={"plan": "sum"})
+        return Scene(task=Task(id="t", prompt="?"), role=TEAM[agent], step=step, team=TEAM, later=later)
+
+    return make
+
+
+@pytest.fixture
+def learned(scene):
+    """A coach that has learned from so many tasks, on each of which both agents acted."""
+
+    async def make(options=OPTIONS, coach=None, tasks=60):
+        wrapped = BiasCorrectedCoach(coach or Fond(), options)
+        trajectories = []
+        for number in range(tasks):
+            scenes = [scene(agent, f"{number}/{agent}") for agent in TEAM]
+            verdicts = await wrapped.review(scenes)
+            own = tuple(replace(one, step=shown.step.id) for one, shown in zip(verdicts, scenes, strict=True))
+            steps, task = tuple(one.step for one in scenes), Task(id=f"task-{number}", prompt="?")
+            outcome = {"correct": float(number % 2)}
+            common = {"sample": 0, "iteration": 0, "outcome": outcome}
+            trajectories.append(Trajectory(id=str(number), task=task, steps=steps, verdicts=own, **common))
+        return wrapped, wrapped.learn(trajectories)
+
+    return make
+
+
+async def test_an_action_is_judged_twice_and_blind(scene):
+    inner = Fond()
+    verdict = await BiasCorrectedCoach(inner, OPTIONS).score(scene())
+    assert inner.shown == ["solver", "agent B"]
+    (again,) = verdict.members
+    assert (verdict.score, again.score, again.coach) == (7, 5, REFERENCE)
+    assert (verdict.usage.calls, verdict.usage.usd) == (2, 1.0) and verdict.raw_score is None
+
+
+async def test_a_share_of_the_actions_is_judged_twice_the_same_ones_every_time(scene):
+    coach = BiasCorrectedCoach(Fond(), replace(OPTIONS, share=0.25))
+    twice = [[bool((await coach.score(scene(identity=f"s{n}"))).members) for n in range(200)] for _ in range(2)]
+    assert twice[0] == twice[1] and 30 <= sum(twice[0]) <= 70
+
+
+async def test_a_second_coach_sees_what_the_first_one_sees(scene):
+    second = Fond()
+    coach = BiasCorrectedCoach(Fond(), replace(OPTIONS, second=Use(use="other")), second)
+    assert (await coach.score(scene())).members[0].score == 7 and second.shown == ["solver"]
+
+
+async def test_a_second_judgement_that_fails_leaves_the_first(scene):
+    verdict = await BiasCorrectedCoach(Fond(fails=True), OPTIONS).score(scene())
+    assert verdict.score == 7 and verdict.members[0].error == "RuntimeError: no key"
+
+
+async def test_a_preference_for_an_agent_is_shown_and_taken_off(learned, scene):
+    coach, report = await learned()
+    assert [(alarm.kind, alarm.gap.agent, alarm.gap.stratum) for alarm in report.alarms] == [
+        ("level", "everyone", "coder")
+    ]
+    assert "coder, against solver, beyond its own blind judgement" in str(report.alarms[0])
+    liked, other = await coach.score(scene()), await coach.score(scene("coder"))
+    assert (liked.score, liked.raw_score, other.score) == (pytest.approx(6), 7, pytest.approx(6))
+    assert (liked.reasoning, liked.blame) == ("so", "nobody")
+    assert (await coach.score(scene(later=()))).raw_score is None  # in hindsight nothing was learned
+
+
+@pytest.mark.parametrize(
+    ("changed", "score"),
+    [
+        ({"max_points": 0.4}, 6.6),
+        ({"correct": False}, 7),
+        ({"alarms": AlarmOptions(acknowledged=["everyone/agent"])}, 7),
+    ],
+)
+async def test_what_is_bounded_only_watched_or_acknowledged(learned, scene, changed, score):
+    coach, _ = await learned(replace(OPTIONS, **changed))
+    assert (await coach.score(scene())).score == pytest.approx(score)
+
+
+async def test_too_few_tasks_show_nothing(learned, scene):
+    coach, report = await learned(tasks=8)
+    assert report.alarms == () and (await coach.score(scene())).raw_score is None
+
+
+async def test_an_alarm_may_pause_the_run(learned):
+    _, report = await learned(replace(OPTIONS, alarms=AlarmOptions(level="pause")))
+    assert report.pause.startswith("the coach drifts:\n  the coach gives everyone") and "acknowledged" in report.pause
+
+
+async def test_an_agent_that_acts_on_what_others_left_cannot_be_told(learned):
+    _, report = await learned(replace(OPTIONS, strata=["plan"]))
+    assert report.gaps == () and len(report.notes) == 2
+    assert "a preference by plan of coder (live) cannot be told from merit here: no two of its" in report.notes[0]
+    assert "words.plan, or a `second` coach" in report.notes[0]
+
+
+async def test_what_the_run_can_see_is_said_once(learned):
+    _, report = await learned(replace(OPTIONS, correct=False))
+    (note,) = report.notes
+    assert note.startswith("a preference by agent of everyone (live) is seen here from points ")
+
+
+async def test_an_unknown_stratifier_or_metric_is_an_error(learned):
+    with pytest.raises(ConfigError, match=r"strata: no action has the stratifier 'size'; there is agent, length, plan"):
+        await learned(replace(OPTIONS, strata=["size"]))
+    with pytest.raises(ConfigError, match="metric: no trajectory has the outcome 'right'; there is correct"):
+        await learned(replace(OPTIONS, metric="right"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"decay": 0.0}, "decay: must be above 0"),
+        ({"share": 1.5}, "share: must be from 0 to 1"),
+        ({"share": 0.0}, "share: must be above 0, as agent is told by judging actions twice"),
+        ({"shrink": -1.0}, "shrink: must be at least 0"),
+        ({"max_points": 0.0}, "max_points: must be above 0"),
+        ({"strata": []}, "strata: must name stratifiers"),
+        ({"words": {"plan": ["sum"]}}, "words: 'plan' is none of strata"),
+        ({"words": {"agent": ["sum"]}}, "words: agent needs none"),
+        ({"alarms": AlarmOptions(acknowledged=["agent"])}, "AGENT/STRATIFIER"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(changed, said):
+    with pytest.raises(ConfigError, match=said):
+        replace(OPTIONS, **changed).check()
+
+
+async def test_the_state_survives_json_with_the_coachs_own(learned, scene):
+    coach, _ = await learned()
+    fresh = BiasCorrectedCoach(Fond(), OPTIONS)
+    fresh.load_state_dict(json.loads(json.dumps(coach.state_dict())))
+    assert fresh.state_dict() == coach.state_dict() and fresh.state_dict()["coach"] == {"learned": 60}
+    assert await fresh.score(scene()) == await coach.score(scene())
+
+
+async def test_the_rest_is_the_coach_itself(learned):
+    inner = Fond()
+    coach, _ = await learned(coach=inner)
+    coach.use_cassette("cassette")
+    await coach.close()
+    assert (coach.by_trajectory, coach.providers) == (True, Fond.providers)
+    assert (inner.cassette, inner.learned, inner.closed) == ("cassette", 60, True)
+
+
+class TestContract(CoachContract):
+    @pytest.fixture(autouse=True)
+    def _scenes(self, scene):
+        self.scenes = [scene(), scene("coder", later=())]
+
+    def coach(self):
+        return BiasCorrectedCoach(Fond(), OPTIONS)
