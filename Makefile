@@ -94,14 +94,14 @@ cluster: .venv-cluster/.installed | bubblewrap
 
 # Three on two cores: tests wait for processes about as often as they compute.
 test: .venv/.test lint | chromium
-	.venv/bin/pytest --numprocesses=3 --dist=worksteal
+	.venv/bin/pytest --numprocesses=3 --dist=worksteal --durations=15
 
 test-cluster: .venv-cluster/.installed | bubblewrap
-	.venv-cluster/bin/pytest tests_cluster
+	.venv-cluster/bin/pytest tests_cluster --durations=15
 
 # Models of the vocabulary, heads, files and tokenizers that people have, in few layers of little width.
 test-shapes: .venv-cluster/.installed
-	.venv-cluster/bin/pytest tests_shapes
+	.venv-cluster/bin/pytest tests_shapes --durations=15
 
 # TRL has a word in which versions of datasets and accelerate there are.
 .venv-trl/.installed: requirements/trl.txt constraints.txt pyproject.toml plugins/mappa_mathchat/pyproject.toml | .venv/bin/pip
