@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from mappa_core.calls.circuit_breaker import CircuitBreaker
 from mappa_core.calls.options import CallLimits, Price, merge_options
 from mappa_core.calls.rate_limit import ConcurrencyLimiter, RateLimiter
+from mappa_core.calls.work_deadline import waiting_for_turn
 from mappa_core.errors import CallError, CallFault
 from mappa_core.hookspecs import Offer
 from mappa_core.protocols import Provider, Reply, Request, Transport
@@ -75,7 +76,8 @@ class ProviderClient:
     async def count(self, messages: Sequence[Message]) -> int | None:
         """Count the tokens of `messages` by the provider's counter; None if none. Not retried. Raises CallError."""
         self._breaker.check(_now())
-        await self._concurrency.acquire()
+        with waiting_for_turn():
+            await self._concurrency.acquire()
         try:
             return await _with_deadline(self._limits.timeout_s, self._transport.count(messages))
         finally:
@@ -88,10 +90,12 @@ class ProviderClient:
         """Make one call and return its reply or its fault. Raises CallError if the call cannot be sent at all."""
         self._breaker.check(_now())
         estimate = sum(len(message.content) for message in request.messages) / CHARACTERS_PER_TOKEN
-        await self._concurrency.acquire()
+        with waiting_for_turn():
+            await self._concurrency.acquire()
         try:
-            await self._rate_limiter.acquire(estimate)
-            await self._wait_while_paused()
+            with waiting_for_turn():
+                await self._rate_limiter.acquire(estimate)
+                await self._wait_while_paused()
             return await self._send(request, tries, estimate)
         finally:
             self._concurrency.release()

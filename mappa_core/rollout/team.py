@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Protocol
 
 from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.calls.spend_ledger import Ledger
+from mappa_core.calls.work_deadline import work_deadline
 from mappa_core.protocols import Coach, Sampler, Split, Tool, Workflow
 from mappa_core.records import Sampling, Scene, Step, Task, ToolLimits, Trajectory, Verdict
 from mappa_core.store.counterfactuals import COUNTERFACTUAL, counterfactual_id
@@ -36,11 +36,12 @@ class NamedCoach:
     ) -> list[Verdict]:
         """Judge scenes of one trajectory, in one request (`review`) or one by one. Any exception of the coach, a
         reached spending cap and a timeout become `failed` verdicts, which carry no gradient and count against
-        `coach.max_missing`. `show` adds to a scene what its coach may see, within the timeout."""
+        `coach.max_missing`. `show` adds to a scene what its coach may see, within the timeout, which does not run while
+        a call waits for its turn."""
         started = time.perf_counter()
         try:
             ledger.check()
-            async with asyncio.timeout(timeout_s):
+            async with work_deadline(timeout_s):
                 shown = scenes if show is None else [await show(scene) for scene in scenes]
                 given = await self.coach.review(shown) if review else [await self.coach.score(one) for one in shown]
             if len(given) != len(scenes):
@@ -85,7 +86,7 @@ class Team:
     api_policies: Mapping[str, ApiPolicy] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=lambda: Ledger(None))
     reference_for: frozenset[str] = frozenset()
-    coach_timeout_s: float = 120.0
+    coach_timeout_s: float = 300.0
     retry_after_s: float = 0.5
     seed: int = 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mappa_core.calls.options import CallLimits
 from mappa_core.config.schema import CoachSection, RunConfig, Use
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import Registry
@@ -26,7 +27,7 @@ def build_coaches(config: RunConfig, registry: Registry, workflow: Workflow) -> 
     cost money and change nothing. Raises ConfigError for a weight of hindsight without a coach of it, or of `again`."""
     section = config.coach
     _check_reward(section)
-    builder = _CoachBuilder(registry)
+    builder = _CoachBuilder(registry, section.timeout_s)
     coach_of = {}
     if section.reward.get("live"):
         coach_of = {agent: builder.build(section.by_agent.get(agent, section)) for agent in workflow.agents}
@@ -46,7 +47,8 @@ def _check_reward(section: CoachSection) -> None:
 class _CoachBuilder:
     """Builds each coach once: sections with the same offer and options share its client, limits and state."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
         self.coaches: list[Coach] = []
         self._registry = registry
         self._built: list[tuple[Use | CoachSection, NamedCoach]] = []
@@ -55,7 +57,17 @@ class _CoachBuilder:
         for other, judge in self._built:
             if (other.use, other.options) == (chosen.use, chosen.options):
                 return judge
+        _check_timeout(getattr(chosen.options, "limits", None), self._timeout_s)
         judge = NamedCoach(name=chosen.use, coach=self._registry.build("coaches", chosen.use, chosen.options))
         self.coaches.append(judge.coach)
         self._built.append((chosen, judge))
         return judge
+
+
+def _check_timeout(limits: object, timeout_s: float) -> None:
+    """Raise ConfigError if the attempts of one call may take longer than a verdict."""
+    if isinstance(limits, CallLimits) and (needed_s := limits.attempts * limits.timeout_s) > timeout_s:
+        raise ConfigError(
+            f"coach.timeout_s={timeout_s:g}: limits.attempts={limits.attempts} of limits.timeout_s={limits.timeout_s:g} "
+            f"s do not fit; raise it to {needed_s:g}, or lower them"
+        )

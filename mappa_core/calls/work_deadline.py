@@ -1,0 +1,53 @@
+"""A deadline that stands still while a call waits for its turn: for a slot, a rate limit, a pause of the provider."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
+
+
+class _Clock:
+    def __init__(self, deadline: asyncio.Timeout) -> None:
+        self._deadline = deadline
+        self._waiting = 0
+        self._left_s = 0.0
+
+    def count_waiting(self, change: int) -> None:
+        now, before = asyncio.get_running_loop().time(), self._waiting
+        self._waiting += change
+        with suppress(RuntimeError):  # The deadline has passed, or its work is over and others go on with the call.
+            if not before and (when := self._deadline.when()) is not None:
+                self._left_s = when - now
+                self._deadline.reschedule(None)
+            elif not self._waiting:
+                self._deadline.reschedule(now + self._left_s)
+
+
+_clock: ContextVar[_Clock | None] = ContextVar("clock", default=None)
+
+
+@asynccontextmanager
+async def work_deadline(seconds: float) -> AsyncIterator[None]:
+    """Raise TimeoutError after `seconds`, without those in which a call inside the context waited for its turn."""
+    async with asyncio.timeout(seconds) as deadline:
+        token = _clock.set(_Clock(deadline))
+        try:
+            yield
+        finally:
+            _clock.reset(token)
+
+
+@contextmanager
+def waiting_for_turn() -> Iterator[None]:
+    """Stop the clock of the work that this is part of, if it has one."""
+    clock = _clock.get()
+    if clock is None:
+        yield
+        return
+    clock.count_waiting(1)
+    try:
+        yield
+    finally:
+        clock.count_waiting(-1)
