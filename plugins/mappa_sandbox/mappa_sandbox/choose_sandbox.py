@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from mappa_core import ConfigError, ToolError, ToolLimits
 from mappa_core.sandbox import Sandbox, retry
+from mappa_sandbox.find_control_groups import describe_limits, find_control_groups
 from mappa_sandbox.fork_server_process import ForkServerProcess
 from mappa_sandbox.isolation import landlock, system_paths
 from mappa_sandbox.isolation.bubblewrap import WORKSPACE
@@ -98,8 +98,8 @@ async def choose_sandbox(options: PythonOptions) -> OpenedSandbox:
     if hidden:
         raise ConfigError(f"hidden_paths cannot be kept without a sandbox.{listed}")
     opened = await try_backend("none", options.preload, ())
-    why = "; ".join(f"{backend}: {reason}" for backend, reason in reasons.items())
-    return replace(opened, sandbox=replace(opened.sandbox, detail=why))
+    details = [*(f"{backend}: {reason}" for backend, reason in reasons.items()), opened.sandbox.detail]
+    return replace(opened, sandbox=replace(opened.sandbox, detail="; ".join(details)))
 
 
 def _backends_to_try(options: PythonOptions) -> Sequence[str]:
@@ -140,6 +140,7 @@ async def try_backend(backend: str, preload: Sequence[str], hidden: Sequence[str
         await asyncio.to_thread(fork_server.close)
         raise
     detail, warnings = _describe_backend(backend)
+    detail = "; ".join(filter(None, (detail, describe_limits(find_control_groups()))))
     if backend != "none" and escapes:
         await asyncio.to_thread(fork_server.close)
         raise ToolError(f"a program in it could {', '.join(escapes)}")
@@ -171,13 +172,17 @@ def _make_config(backend: str, preload: tuple[str, ...], hidden: tuple[str, ...]
         raise ToolError("bwrap was not found")
     scratch = tempfile.mkdtemp(prefix="mappa-python-")
     Path(scratch).chmod(_scratch_mode())
-    config = SandboxConfig(
-        backend=backend, scratch=scratch, preload=preload, readable=readable_paths(), hidden=hidden, bubblewrap=program
+    groups = find_control_groups()
+    return SandboxConfig(
+        backend=backend,
+        scratch=scratch,
+        preload=preload,
+        readable=readable_paths(),
+        hidden=hidden,
+        bubblewrap=program,
+        held=groups.held,
+        launcher=groups.launcher,
     )
-    if program is None:
-        return config
-    known = subprocess.run([program, "--help"], capture_output=True, text=True, check=False).stdout
-    return replace(config, supports_size="--size" in known)
 
 
 def _scratch_mode() -> int:

@@ -53,6 +53,12 @@ def clean_environment(backend: str, home: str) -> dict[str, str]:
     }
 
 
+def launch_environment() -> dict[str, str]:
+    """Environment variables by which a launcher finds the services of this user."""
+    names = ("PATH", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
 class ForkServerProcess:
     """A running fork server. When it ends, running programs are lost and `config.scratch` is removed."""
 
@@ -60,7 +66,10 @@ class ForkServerProcess:
         self._scratch = config.scratch
         self._control, control = socket.socketpair()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+        environment = clean_environment(config.backend, config.scratch)
+        launcher = [*config.launcher, "/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items())]
         command = [
+            *(launcher if config.launcher else []),
             sys.executable,
             "-P",
             "-c",
@@ -72,7 +81,7 @@ class ForkServerProcess:
         try:
             self._process = subprocess.Popen(
                 command,
-                env=clean_environment(config.backend, config.scratch),
+                env=launch_environment() if config.launcher else environment,
                 pass_fds=(control.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -35,7 +35,7 @@ def test_an_order_survives_the_way():
 
 def test_a_setup_survives_the_way():
     config = SandboxConfig(
-        backend="none", scratch="/s", preload=("a", "b"), readable=("/usr",), hidden=("/usr/x",), supports_size=True
+        backend="none", scratch="/s", preload=("a", "b"), readable=("/usr",), hidden=("/usr/x",), held=("cpu",)
     )
     assert SandboxConfig.from_json(config.to_json()) == config
 

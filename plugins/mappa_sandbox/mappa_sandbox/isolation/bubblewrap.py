@@ -25,6 +25,9 @@ from mappa_sandbox.isolation.job import SandboxConfig, SandboxJob
 
 WORKSPACE = "/workspace"
 HOME = "/tmp"
+IN_MEMORY = (HOME, "/dev/shm")
+BYTES_PER_NAME = 4096
+"""Bytes of the limit of memory for which one file in memory may exist; a name takes at most NAME_BYTES."""
 NAME_BYTES = 1536
 """Memory of the kernel for a file in memory, beside its content: its inode and a long name. A link has nothing else."""
 READY_TIMEOUT_S = 20.0
@@ -77,6 +80,8 @@ class BubblewrapBackend(SandboxBackend):
             raise OSError(f"bwrap: {_read_text(errors) or 'the container was not ready in time'}")
         inside = json.loads(os.read(info, 4096))["child-pid"]
         kernel.enter_namespaces(inside, NAMESPACES if os.geteuid() == 0 else NAMESPACES | kernel.CLONE_NEWUSER)
+        for place in IN_MEMORY:  # bwrap itself knows no limit of files, and no older one a size
+            kernel.limit_memory_files(place, self.job.memory_bytes, self.job.memory_bytes // BYTES_PER_NAME)
 
     def confine(self) -> None:
         os.chdir(WORKSPACE)
@@ -92,7 +97,7 @@ class BubblewrapBackend(SandboxBackend):
 
     def memory_file_bytes(self) -> int:
         used = 0
-        for place in (HOME, "/dev/shm"):
+        for place in IN_MEMORY:
             status = os.statvfs(place)
             used += (status.f_blocks - status.f_bfree) * status.f_frsize
             used += (status.f_files - status.f_ffree) * NAME_BYTES
@@ -118,17 +123,12 @@ class BubblewrapBackend(SandboxBackend):
         yield from ("--proc", "/proc", "--perms", "0755", "--dir", "/dev")
         for device in system_paths.DEVICES:
             yield from ("--dev-bind", device, device)
-        yield from self._in_memory("/dev/shm")
-        yield from self._in_memory(HOME)
+        for place in IN_MEMORY:
+            yield from ("--perms", "1777", "--tmpfs", place)
         yield from bind_arguments(self.config.readable)
         yield from hide_arguments(self.config.hidden)
         yield from bind_arguments(self.job.inputs)
         yield from ("--bind", self.job.folder, WORKSPACE, "--remount-ro", "/")
-
-    def _in_memory(self, place: str) -> Iterator[str]:
-        if self.config.supports_size:
-            yield from ("--size", str(self.job.memory_bytes))
-        yield from ("--perms", "1777", "--tmpfs", place)
 
 
 def bind_arguments(paths: Iterable[str]) -> Iterator[str]:

@@ -32,11 +32,12 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from mappa_core.safe_walk import remove_tree
-from mappa_sandbox.isolation import kernel, landlock, processes, program
+from mappa_sandbox.isolation import control_groups, kernel, landlock, processes, program
 from mappa_sandbox.isolation.job import SandboxConfig
 from mappa_sandbox.isolation.output import read_available
 from mappa_sandbox.isolation.supervisor import open_signal_pipe, reset_signals, send_reply, supervise
@@ -132,6 +133,8 @@ class ForkServer:
     def _clean_up_after(self, pid: int) -> None:
         """Remove all that is left of a run: after its supervisor was killed, and after each orphan of it."""
         remove_tree(Path(self.config.scratch, str(pid)))
+        if self.config.control_base:
+            control_groups.remove_groups(self.config.control_base, of=(pid,))
         for child in processes.children_of(os.getpid()):
             if child not in self.running:
                 processes.kill(child)
@@ -175,6 +178,8 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # signals that the driver's thread blocks are not blocked here
     os.chdir("/")
     sys.argv = [""]
+    if config.held:
+        config = replace(config, control_base=control_groups.open_base())
     greeting = preload_modules(config.preload)
     control.sendall(json.dumps(greeting).encode() + b"\n")
     if "fault" in greeting:
@@ -195,4 +200,6 @@ def main() -> None:
         for pid in fork_server.running:
             processes.kill(pid)
         processes.kill_descendants()
+        if config.control_base:
+            control_groups.remove_groups(config.control_base, of=fork_server.running)
         remove_tree(Path(config.scratch))

@@ -28,8 +28,12 @@ class SandboxConfig:
     hidden: tuple[str, ...] = ()
     bubblewrap: str | None = None
     """Path of the program `bwrap`."""
-    supports_size: bool = False
-    """Whether this `bwrap` can limit the size of an in-memory file system."""
+    held: tuple[str, ...] = ()
+    """Limits that control groups hold (`control_groups`): none where there are none."""
+    launcher: tuple[str, ...] = ()
+    """Command that starts the fork server in a control group of its own."""
+    control_base: str = ""
+    """Folder of the control groups of programs; the fork server finds it."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

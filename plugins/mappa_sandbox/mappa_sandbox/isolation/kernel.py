@@ -22,6 +22,8 @@ PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
 
+MS_NOSUID, MS_NODEV, MS_REMOUNT = 2, 4, 32
+
 CLONE_PARENT = 0x0000_8000
 CLONE_NEWNS = 0x0002_0000
 CLONE_NEWCGROUP = 0x0200_0000
@@ -66,6 +68,13 @@ def enter_namespaces(pid: int, flags: int) -> None:
         check_result(LIBC.setns(process, flags), f"setns({pid})")
     finally:
         os.close(process)
+
+
+def limit_memory_files(place: str, size: int, count: int) -> None:
+    """Limit the bytes and the number of files of the file system in memory that is mounted at `place`."""
+    flags = ctypes.c_ulong(MS_REMOUNT | MS_NOSUID | MS_NODEV)
+    options = f"size={size},nr_inodes={count}".encode()
+    check_result(LIBC.mount(b"tmpfs", place.encode(), b"tmpfs", flags, options), f"mount({place})")
 
 
 def syscall(number: int, *arguments: int | bytes | ctypes.Array[ctypes.c_char] | None) -> int:

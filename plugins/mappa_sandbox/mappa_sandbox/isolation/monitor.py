@@ -15,6 +15,7 @@ from typing import Any
 
 from mappa_sandbox.isolation import disk, processes
 from mappa_sandbox.isolation.backends import SandboxBackend
+from mappa_sandbox.isolation.control_groups import CPU, MEMORY, ControlGroup
 from mappa_sandbox.isolation.job import SandboxJob
 from mappa_sandbox.isolation.output import OutputCapture, read_available
 
@@ -83,10 +84,15 @@ class LimitChecker:
     time, so a program can exceed them between two checks.
     """
 
-    def __init__(self, sandbox: SandboxBackend, job: SandboxJob, inherited_memory: int) -> None:
-        """`inherited_memory` is the supervisor's memory in bytes, which every fork of it reports as its own."""
+    def __init__(
+        self, sandbox: SandboxBackend, job: SandboxJob, inherited_memory: int, group: ControlGroup | None
+    ) -> None:
+        """`inherited_memory` is the supervisor's memory in bytes, which every fork of it reports as its own. What the
+        kernel holds or counts for the control `group` is not looked for in the processes."""
         self.sandbox = sandbox
         self.job = job
+        self.group = group
+        self.held = () if group is None else group.held
         self.inherited_memory = inherited_memory
         self.device = os.stat(sandbox.folder).st_dev
         at_start = disk.measure(sandbox.folders, sys.maxsize)
@@ -104,10 +110,7 @@ class LimitChecker:
         self.checks += 1
         if sum(usage.threads for usage in usages) > self.job.processes:
             return "processes"
-        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-        reaped = ended.ru_utime + ended.ru_stime
-        unreaped = self.unreaped.add(usages, reaped + sum(usage.reaped_s for usage in usages))
-        if sum(usage.cpu_s for usage in usages) + reaped + unreaped > self.job.cpu_s:
+        if self._cpu_s(usages) > self.job.cpu_s:
             return "cpu"
         try:
             limit = self._exceeded_memory_or_files(pids, usages, thoroughly=self.checks % FILE_CHECK_INTERVAL == 1)
@@ -117,20 +120,35 @@ class LimitChecker:
             limit = "hidden" if self.failures > MAX_FAILED_CHECKS else None
         return limit
 
-    def exceeded_file_limit(self) -> str | None:
-        """Return the limit that is exceeded by the files of a program that has ended, if any."""
+    def exceeded_at_end(self) -> str | None:
+        """Return the limit that a program that has ended was over, or that its files are over, if any."""
+        if self.group is not None and self.group.was_killed_for_memory():
+            return "memory"
         return self._check_files(0)
+
+    def _cpu_s(self, usages: list[processes.ProcessUsage]) -> float:
+        """CPU seconds of all processes that there are and were."""
+        if self.group is not None and CPU in self.held:
+            return self.group.cpu_s()
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        reaped = ended.ru_utime + ended.ru_stime
+        unreaped = self.unreaped.add(usages, reaped + sum(usage.reaped_s for usage in usages))
+        return sum(usage.cpu_s for usage in usages) + reaped + unreaped
 
     def _exceeded_memory_or_files(
         self, pids: list[int], usages: list[processes.ProcessUsage], *, thoroughly: bool
     ) -> str | None:
+        if MEMORY in self.held and not thoroughly:
+            return None
         held = processes.HeldResources({}, {})
         for pid in pids:
             processes.add_descriptors(pid, self.device, held)
             if thoroughly:
                 processes.add_mappings(pid, self.sandbox.folders, held, self.job.file_bytes)
-        if self._exceeds_memory(usages, sum(held.memory.values()) + self.sandbox.memory_file_bytes()):
-            return "memory"
+        if MEMORY not in self.held:
+            elsewhere = sum(held.memory.values()) + self.sandbox.memory_file_bytes()
+            if self._exceeds_memory(usages, elsewhere):
+                return "memory"
         return self._check_files(sum(held.files.values())) if thoroughly else None
 
     def _exceeds_memory(self, usages: list[processes.ProcessUsage], elsewhere: int) -> bool:

@@ -51,7 +51,7 @@ def main() -> None:
 def _supervise(job: SandboxJob, scratch: str, channel: socket.socket) -> NoReturn:
     signals = open_signal_pipe(signal.SIGCHLD, signal.SIGTERM)
     try:
-        reply = run_job(job, NoSandbox(SandboxConfig(backend="none", scratch=scratch), job), channel, signals)
+        reply = run_job(job, NoSandbox(SandboxConfig(backend="none", scratch=scratch), job), channel, signals, None)
     except OSError as error:
         reply = {"fault": f"cannot run the program: {error}"}
     send_reply(channel, **(reply or {"fault": "the runner was stopped"}))

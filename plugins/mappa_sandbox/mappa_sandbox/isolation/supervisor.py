@@ -14,9 +14,10 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from mappa_sandbox.isolation import disk, kernel, program
+from mappa_sandbox.isolation import control_groups, disk, kernel, program
 from mappa_sandbox.isolation.backends import LandlockBackend, NoSandbox, SandboxBackend, SeatbeltBackend
 from mappa_sandbox.isolation.bubblewrap import BubblewrapBackend
+from mappa_sandbox.isolation.control_groups import SPARE_PROCESSES, ControlGroup
 from mappa_sandbox.isolation.job import SandboxConfig, SandboxJob
 from mappa_sandbox.isolation.monitor import LimitChecker, ProgramMonitor, own_memory_bytes
 from mappa_sandbox.isolation.output import OutputCapture, open_one_way
@@ -35,8 +36,6 @@ MAX_DESCRIPTORS = 256
 """Files, pipes and sockets that one process may have open: buffers of pipes and sockets use memory."""
 MAX_LOCKED_BYTES = 1 << 16
 """Memory that a process may lock against swapping."""
-SPARE_PROCESSES = 16
-"""Processes of the sandbox itself, which count like those of the program."""
 
 
 def open_signal_pipe(*signals: int) -> int:
@@ -72,24 +71,38 @@ def supervise(channel: socket.socket, fork_server: int, config: SandboxConfig) -
         return
     job = SandboxJob.from_json(line)
     try:
-        reply = run_job(job, BACKENDS[config.backend](config, job), channel, signals)
+        reply = run_in_group(job, config, channel, signals)
     except OSError as error:
         reply = {"fault": f"cannot run the program: {error}"}
     if reply is not None:
         send_reply(channel, **reply)
 
 
-def run_job(job: SandboxJob, sandbox: SandboxBackend, channel: socket.socket, signals: int) -> dict[str, Any] | None:
+def run_in_group(job: SandboxJob, config: SandboxConfig, channel: socket.socket, signals: int) -> dict[str, Any] | None:
+    """Run `job` in a control group of its own where there are any; as `run_job` otherwise."""
+    sandbox = BACKENDS[config.backend](config, job)
+    if not config.control_base:
+        return run_job(job, sandbox, channel, signals, None)
+    group = control_groups.make_group(config.control_base, job, config.held, own_memory_bytes())
+    try:
+        return run_job(job, sandbox, channel, signals, group)
+    finally:
+        group.remove()
+
+
+def run_job(
+    job: SandboxJob, sandbox: SandboxBackend, channel: socket.socket, signals: int, group: ControlGroup | None
+) -> dict[str, Any] | None:
     """Run `job` and return the reply; None if nobody waits for it any more. No process of the program is left."""
     inherited_memory = own_memory_bytes() if kernel.LINUX else 0
     try:
         limit_supervisor(job)
         sandbox.build()
         kernel.die_with_parent(signal.SIGTERM)  # entering a sandbox may have undone it
-        checker = LimitChecker(sandbox, job, inherited_memory) if kernel.LINUX else None
+        checker = LimitChecker(sandbox, job, inherited_memory, group) if kernel.LINUX else None
         ending = run_monitored(job, sandbox, channel, signals, checker)
         disk.make_readable(sandbox.folder)
-        if ending is not None and checker is not None and (limit := checker.exceeded_file_limit()) is not None:
+        if ending is not None and checker is not None and (limit := checker.exceeded_at_end()) is not None:
             disk.trim(sandbox.folder, checker.max_bytes, checker.max_entries)
             if ending["limit"] is None:
                 ending |= {"exit": None, "limit": limit}
@@ -108,7 +121,7 @@ def run_monitored(
     started = time.monotonic()
     pid = os.fork()
     if pid == 0:
-        become_program(job, sandbox, *ends)
+        become_program(job, sandbox, ends, checker.group if checker is not None else None)
     for end in ends:
         os.close(end)
     try:
@@ -129,14 +142,18 @@ def open_outputs(job: SandboxJob) -> tuple[list[OutputCapture], list[int]]:
     return [OutputCapture(ours, job.head_bytes, job.tail_bytes) for ours, _ in pairs], [theirs for _, theirs in pairs]
 
 
-def become_program(job: SandboxJob, sandbox: SandboxBackend, out: int, err: int) -> NoReturn:
+def become_program(
+    job: SandboxJob, sandbox: SandboxBackend, outputs: list[int], group: ControlGroup | None
+) -> NoReturn:
     """Turn this fork into an interpreter that runs `job.code` as its script."""
     status = 1
     try:
+        if group is not None:
+            group.join()
         reset_signals(signal.SIGCHLD, signal.SIGTERM)
         os.setsid()
         null = os.open(os.devnull, os.O_RDONLY)
-        for number, descriptor in enumerate((null, out, err)):
+        for number, descriptor in enumerate((null, *outputs)):
             os.dup2(descriptor, number)
         os.chdir(sandbox.folder)
         os.umask(0o022)

@@ -1,0 +1,143 @@
+"""Control groups: what they hold is found by trying, and none is left."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mappa_core.records import ToolLimits
+from mappa_core.tools.workspace import FolderWorkspace
+from mappa_sandbox import choose_sandbox
+from mappa_sandbox import find_control_groups as finder
+from mappa_sandbox.find_control_groups import ControlGroups, describe_limits, find_control_groups
+from mappa_sandbox.isolation import control_groups
+from mappa_sandbox.options import PythonOptions
+from mappa_sandbox.tool import PythonTool
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+
+
+@pytest.fixture
+def base() -> str:
+    if not find_control_groups().held:
+        pytest.skip(f"no control groups here: {find_control_groups().reason}")
+    if find_control_groups().launcher:
+        pytest.skip("groups are those of a launcher here")
+    return control_groups.open_base()
+
+
+def groups_in(base: str) -> set[str]:
+    return {name for name in os.listdir(base) if name.startswith(control_groups.PREFIX)}
+
+
+def test_time_of_members_counts_whoever_waits_for_them(base, in_child):
+    def count() -> float:
+        group = control_groups.ControlGroup(base, ("cpu",))
+        if os.fork() == 0:
+            group.join()
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            for _ in range(5):
+                if os.fork() == 0:
+                    while sum(os.times()[:2]) < 0.1:
+                        pass
+                    os._exit(0)
+            with pytest.raises(ChildProcessError):
+                while True:
+                    os.waitpid(-1, 0)
+            os._exit(0)
+        os.wait()
+        seconds = group.cpu_s()
+        group.remove()
+        return seconds
+
+    assert 0.4 <= in_child(count) < 5
+
+
+def test_members_are_killed_when_a_group_is_removed(base, in_child):
+    def count() -> int:
+        group = control_groups.ControlGroup(base, ("cpu",))
+        ready, tell = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            group.join()
+            os.write(tell, b"!")
+            signal.pause()
+        os.read(ready, 1)
+        group.remove()
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    assert in_child(count) == -signal.SIGKILL
+    assert not [name for name in groups_in(base) if name.endswith(f"-{os.getpid()}")]
+
+
+def test_groups_of_processes_that_are_gone_are_removed(base):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    folder = Path(base, f"{control_groups.PREFIX}{gone.pid}")
+    folder.mkdir()
+    control_groups.open_base()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("backend", ["bubblewrap", "landlock", "none"])
+async def test_no_group_is_left_of_a_program(base, backend, tmp_path):
+    before = groups_in(base)
+    tool = PythonTool(PythonOptions(sandbox=backend, allow_unsafe=backend == "none"))
+    sandbox = await tool.open()
+    for code in ("print(1)", "import os\nos.fork()\nos.kill(os.getpid(), 9)", "while True: pass"):
+        await tool.call({"code": code}, FolderWorkspace(tmp_path / "w"), ToolLimits(wall_s=0.5))
+    assert "control groups hold" in sandbox.detail
+    await tool.close()
+    assert groups_in(base) <= before
+
+
+async def test_without_groups_programs_are_looked_after_and_it_is_said(monkeypatch, tmp_path):
+    monkeypatch.setattr(choose_sandbox, "find_control_groups", lambda: ControlGroups((), reason="none of yours"))
+    tool = PythonTool(PythonOptions())
+    detail = (await tool.open()).detail
+    result = await tool.call({"code": "while True: pass"}, FolderWorkspace(tmp_path / "w"), ToolLimits(cpu_s=1.0))
+    await tool.close()
+    assert detail.endswith("looked after: memory, processes, CPU time, files (no control groups: none of yours)")
+    assert (result.status, result.exit_code) == ("timeout", None)
+
+
+def test_a_launcher_that_does_not_work_is_no_fault(monkeypatch, tmp_path):
+    launcher = tmp_path / "systemd-run"
+    launcher.write_text("#!/bin/sh\necho 'Failed to connect to bus' >&2\nexit 1\n")
+    launcher.chmod(0o755)
+    monkeypatch.setattr(finder.shutil, "which", lambda name: str(launcher))
+    monkeypatch.setattr(finder, "TRIAL", finder.TRIAL.replace("try_limits()", "1 / 0"))
+    finder.find_control_groups.cache_clear()
+    found = find_control_groups()
+    finder.find_control_groups.cache_clear()
+    assert found.held == () and "systemd-run: Failed to connect to bus" in found.reason
+    assert "own group: ZeroDivisionError" in found.reason
+
+
+async def test_a_fork_server_is_started_by_a_launcher_and_gets_its_own_environment(monkeypatch, tmp_path):
+    launcher = tmp_path / "launcher"
+    launcher.write_text(f'#!/bin/sh\necho started >> {tmp_path}/log\nexec "$@"\n')
+    launcher.chmod(0o755)
+    groups = ControlGroups((), (str(launcher),))
+    monkeypatch.setenv("PLANTED_KEY", "planted")
+    monkeypatch.setattr(choose_sandbox, "find_control_groups", lambda: groups)
+    tool = PythonTool(PythonOptions())
+    code = "import os\nprint(sorted(os.environ))"
+    result = await tool.call({"code": code}, FolderWorkspace(tmp_path / "w"), ToolLimits())
+    await tool.close()
+    assert (tmp_path / "log").read_text() == "started\n"
+    assert "PYTHONHASHSEED" in result.stdout and "PLANTED_KEY" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        (("memory", "processes", "cpu"), "control groups hold memory, processes, CPU time; looked after: files"),
+        (("cpu",), "control groups hold CPU time; looked after: memory, processes, files"),
+    ],
+)
+def test_who_holds_which_limit_is_said(held, said):
+    assert describe_limits(ControlGroups(held)) == said
