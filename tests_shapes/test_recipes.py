@@ -41,5 +41,5 @@ def test_a_recipe_for_one_gpu_trains_on_its_shape(name: str, model_of, tmp_path:
     assert all(metrics["rows"] >= 4 and metrics["skipped"] == 0 for metrics in report.policies.values())
     assert max(metrics["mismatch_max"] for metrics in report.policies.values()) < 1e-3
     assert published, "no weights were handed on"
-    written = {path.parent.name for path in folder.glob("checkpoints/*/*/weights.safetensors")}
+    written = {path.parent.name for path in folder.glob("checkpoints/*/policies/*/weights.safetensors")}
     assert written == set(report.policies)
