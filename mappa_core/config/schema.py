@@ -137,8 +137,8 @@ class CoachSection:
     reward: dict[str, float] = field(default_factory=lambda: {"live": 1.0})
     """Weight of each phase's verdicts in the reward."""
     timeout_s: float = 300.0
-    """Seconds after which a verdict counts as failed, without those in which a call waits for a slot or a rate limit. At
-    least `limits.attempts` times `limits.timeout_s` of its coach."""
+    """Seconds after which a verdict counts as failed, without those in which a call waits for a slot or a rate limit;
+    at least `limits.attempts` times `limits.timeout_s` of its coach."""
     hindsight: Use | None = None
     """Coach that judges all actions once the outcome is known: the phase `after` in `reward`."""
     spend_usd: float | None = None

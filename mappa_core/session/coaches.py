@@ -68,6 +68,6 @@ def _check_timeout(limits: object, timeout_s: float) -> None:
     """Raise ConfigError if the attempts of one call may take longer than a verdict."""
     if isinstance(limits, CallLimits) and (needed_s := limits.attempts * limits.timeout_s) > timeout_s:
         raise ConfigError(
-            f"coach.timeout_s={timeout_s:g}: limits.attempts={limits.attempts} of limits.timeout_s={limits.timeout_s:g} "
-            f"s do not fit; raise it to {needed_s:g}, or lower them"
+            f"coach.timeout_s={timeout_s:g}: limits.attempts={limits.attempts} times "
+            f"limits.timeout_s={limits.timeout_s:g} does not fit; raise it to {needed_s:g}, or lower them"
         )

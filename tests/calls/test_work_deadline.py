@@ -93,5 +93,7 @@ def test_a_call_goes_on_for_others_when_the_work_that_began_it_is_over(travel):
 def test_attempts_that_do_not_fit_into_a_verdict_are_refused():
     section = CoachSection(use="gemini", options=SimpleNamespace(limits=CallLimits()), timeout_s=120.0)
     workflow = SimpleNamespace(agents={"solver": None}, metric="correct")
-    with pytest.raises(ConfigError, match=r"limits\.attempts=4 of limits\.timeout_s=60 s do not fit; raise it to 240"):
+    with pytest.raises(
+        ConfigError, match=r"limits\.attempts=4 times limits\.timeout_s=60 does not fit; raise it to 240"
+    ):
         build_coaches(SimpleNamespace(coach=section), None, workflow)

@@ -21,6 +21,11 @@ from mappa_core.statistics import Interval
 
 SIGNIFICANCE_LEVEL = 0.05
 """An adjusted p-value below this is called significant."""
+FINAL_LEVEL, INTERIM_LEVEL = 0.025, 0.005
+"""Of what is looked at as it grows: at its end, and of all looks before together. By simulation they come to 4 %: a
+test over few seeds finds a little more than its level."""
+MIN_INTERIM_SEEDS = 3
+"""Seeds of every arm before which nothing is found while runs are to come: the tail of a test over two is too heavy."""
 PairFinding = Literal["better", "worse", "no significant difference", "cannot be told"]
 
 
@@ -43,7 +48,8 @@ class PairComparison:
     `p` belongs to this test, `p_adjusted` accounts for all tests together (Holm); both are None if there are too few
     clusters. `h` is Cohen's effect size; `wins`, `losses` and `ties` count problems. If `over_seeds` is false, one of
     the two arms has a single seed: the figures generalize to other problems but not to other seeds, so a difference
-    that is significant is one of these runs, and may be none of their settings.
+    that is significant is one of these runs, and may be none of their settings. An adjusted p-value below `level` is
+    called significant.
     """
 
     one: str
@@ -57,13 +63,15 @@ class PairComparison:
     losses: int
     ties: int
     over_seeds: bool
+    level: float
 
     @property
     def finding(self) -> PairFinding:
-        """How the setting `one` compares with `other`. It cannot be told from too few clusters, or from one seed."""
-        if self.p_adjusted is None or not self.over_seeds:
+        """How the setting `one` compares with `other`. It cannot be told from too few clusters, or from one seed; nor
+        from too few seeds while runs are to come."""
+        if self.p_adjusted is None or not self.over_seeds or not self.level:
             return "cannot be told"
-        if self.p_adjusted >= SIGNIFICANCE_LEVEL:
+        if self.p_adjusted >= self.level:
             return "no significant difference"
         return "better" if self.difference.mean > 0 else "worse"
 
@@ -79,17 +87,23 @@ class Comparison:
     samples: int
     arms: tuple[Arm, ...]
     pairs: tuple[PairComparison, ...]
+    level: float
     pooled: Mapping[str, tuple[str, ...]]
 
 
 def compare_arms(
-    groups: Mapping[str, Sequence[RunResult]], *, measure: str | None = None, against: str | None = None
+    groups: Mapping[str, Sequence[RunResult]],
+    *,
+    measure: str | None = None,
+    against: str | None = None,
+    level: float = SIGNIFICANCE_LEVEL,
 ) -> Comparison:
     """Compare arms, given as the results of their runs by arm name. A single arm gets its mean alone.
 
     Args:
         measure: a figure of the workflow to compare by, instead of its metric.
         against: the arm to compare all others with; None compares every pair.
+        level: the adjusted p-value below which a difference is called significant.
 
     Raises:
         ConfigError: an arm holds a seed twice; runs differ in their tasks, samples or grader; or `measure` or
@@ -104,7 +118,7 @@ def compare_arms(
         result.require_comparable(results[0])
     values = {name: _means_by_problem(group, measure) for name, group in groups.items()}
     first = results[0].evaluation
-    pairs = [_compare_pair(*pair, values, first.clusters) for pair in _pair_names(list(groups), against)]
+    pairs = [_compare_pair(*pair, values, first.clusters, level) for pair in _pair_names(list(groups), against)]
     return Comparison(
         measure=measure or first.metric,
         problems=len(first.problems),
@@ -112,8 +126,18 @@ def compare_arms(
         samples=results[0].samples,
         arms=tuple(_build_arm(name, group, values[name], first.clusters) for name, group in groups.items()),
         pairs=_adjust_p_values(pairs),
+        level=level,
         pooled=_pooled_settings(groups),
     )
+
+
+def sequential_level(done: int, planned: int, seeds: int) -> float:
+    """Return the level of significance when `done` of the `planned` runs are looked at, with at least so many `seeds`
+    of every arm, so that all looks at a growing comparison, one after every run, find something that is not there in
+    5 % together (Haybittle 1971; Peto et al. 1976): most of it is kept for the end. 0: nothing is found yet."""
+    if done >= planned:
+        return FINAL_LEVEL
+    return INTERIM_LEVEL / planned if seeds >= MIN_INTERIM_SEEDS else 0.0
 
 
 def _reject_duplicate_seeds(name: str, group: Sequence[RunResult]) -> None:
@@ -156,7 +180,7 @@ def _pair_names(names: Sequence[str], against: str | None) -> list[tuple[str, st
 
 
 def _compare_pair(
-    one: str, other: str, values: Mapping[str, Float64], clusters: tuple[str, ...] | None
+    one: str, other: str, values: Mapping[str, Float64], clusters: tuple[str, ...] | None, level: float
 ) -> PairComparison:
     known = _complete_problems(values[one]) & _complete_problems(values[other])
     if not known.any():
@@ -176,6 +200,7 @@ def _compare_pair(
         losses=int((gains < 0).sum()),
         ties=int((gains == 0).sum()),
         over_seeds=found.over_seeds,
+        level=level,
     )
 
 

@@ -19,7 +19,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from mappa_analysis.compare import Comparison, compare_arms
+from mappa_analysis.compare import Comparison, compare_arms, sequential_level
 from mappa_analysis.run_results import RunResult, read_result
 from mappa_core import ConfigError, RunError
 from mappa_core.commands import ComposedConfig, Registry, compose, format_scalar, parse_yaml
@@ -196,7 +196,7 @@ class SweepResult:
 
 
 def collect_results(folder: Path, sweep: Sweep) -> SweepResult:
-    """Compare the runs that are done.
+    """Compare the runs that are done, at a level of significance that holds however often the sweep is looked at.
 
     Raises:
         ConfigError: the runs cannot be compared.
@@ -213,10 +213,12 @@ def collect_results(folder: Path, sweep: Sweep) -> SweepResult:
         name in selection and len(selection[name]) == len(groups[name]) for name in groups
     )
     means = {name: sum(values) / len(values) for name, values in selection.items()}
+    seeds = min(map(len, groups.values()), default=0)
+    level = sequential_level(sum(map(len, groups.values())), len(sweep.runs), seeds)
     best = max(means, key=means.__getitem__) if is_complete else None
     return SweepResult(
         sweep=sweep,
-        compared=compare_arms(groups) if groups else None,
+        compared=compare_arms(groups, level=level) if groups else None,
         chosen=None if best is None else (best, means[best]),
     )
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mappa_analysis.across_seeds import cohens_h, difference_over_seeds, holm, mean_over_seeds
+from mappa_analysis.compare import sequential_level
 from mappa_core.records import Interval
 from mappa_core.statistics import gain_half_widths, paired_gain, share_interval
 
@@ -173,3 +174,30 @@ def test_effect_sizes_count_more_near_the_ends():
     assert cohens_h(1.0, 0.0) == pytest.approx(math.pi)
     assert cohens_h(0.65, 0.45) == pytest.approx(0.40486, abs=1e-5)
     assert cohens_h(0.95, 0.85) > cohens_h(0.55, 0.45)
+
+
+def test_a_comparison_that_grows_spends_its_level_once():
+    """All looks at 2 arms of 8 seeds, one after every run, have 3 % together; before three seeds of each nothing is
+    found."""
+    looks = [sequential_level(done, 16, done // 2) for done in range(1, 17)]
+    assert looks[:5] == [0.0] * 5
+    assert looks[5:] == [0.005 / 16] * 10 + [0.025]
+    assert sum(looks) <= 0.03
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("spread", [0.3, 0.5])
+def test_looks_after_every_seed_find_nothing_in_equal_settings(spread):
+    """Over 8 seeds and 64 problems; by 0.05 at every look about a fifth of such comparisons find something."""
+    found = 0
+    for seed in range(300):
+        random = np.random.default_rng(seed)
+        difficulty = random.normal(0, 1, 64)
+        chances = [1 / (1 + np.exp(-difficulty - random.normal(0, spread, (8, 1)))) for _ in range(2)]
+        arms = [(random.random((8, 64)) < one).astype(float) for one in chances]
+        for seeds in range(3, 9):
+            test = difference_over_seeds(arms[0][:seeds], arms[1][:seeds])
+            if test.p < sequential_level(2 * seeds, 16, seeds):
+                found += 1
+                break
+    assert found / 300 < 0.05 + 2 * math.sqrt(0.05 * 0.95 / 300)

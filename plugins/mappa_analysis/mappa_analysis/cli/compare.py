@@ -158,14 +158,14 @@ def _differences(compared: Comparison, labels: Mapping[str, str]) -> Table:
 
 def pair_sentence(pair: PairComparison, labels: Mapping[str, str]) -> str:
     """Describe the finding of one pair."""
-    from mappa_analysis.compare import SIGNIFICANCE_LEVEL
-
     one, other = labels[pair.one], labels[pair.other]
     if pair.p_adjusted is None:
         return f"{one}, {other}: too few clusters of problems to tell"
     if not pair.over_seeds:
-        runs = "differ" if pair.p_adjusted < SIGNIFICANCE_LEVEL else "do not differ significantly"
+        runs = "differ" if pair.p_adjusted < pair.level else "do not differ significantly"
         return f"{one}, {other}: the runs {runs}; of the settings this cannot be told from one seed of each"
+    if not pair.level:
+        return f"{one}, {other}: too few seeds to tell while runs are to come"
     if pair.finding == "no significant difference":
         return f"{one}, {other}: no significant difference"
     return f"{one} is {pair.finding} than {other}"
@@ -173,8 +173,14 @@ def pair_sentence(pair: PairComparison, labels: Mapping[str, str]) -> str:
 
 def comparison_notes(compared: Comparison) -> list[str]:
     """Notes on the basis of the figures, and on their limits."""
-    tests = len(compared.pairs)
-    lines = [f"p of all tests: adjusted for {tests} comparisons (Holm); significant below 0.05."] if tests > 1 else []
+    from mappa_analysis.compare import FINAL_LEVEL, SIGNIFICANCE_LEVEL
+
+    tests, below = len(compared.pairs), f"significant below {compared.level:.2g}"
+    lines = [f"p of all tests: adjusted for {tests} comparisons (Holm); {below}."] if tests > 1 else []
+    if tests and compared.level < FINAL_LEVEL:
+        lines.append(f"Not all runs are done: a difference is {below} now, and below {FINAL_LEVEL:g} at the end.")
+    elif tests and compared.level != SIGNIFICANCE_LEVEL:
+        lines.append(f"A sweep may be looked at as it grows, so a difference is {below} at its end.")
     if not all(pair.over_seeds for pair in compared.pairs):
         lines.append(
             "Where an arm has one seed, figures hold for other problems, not for other seeds: train two or more."
