@@ -127,9 +127,12 @@ class RunReader:
         return Table(lambda: [msgspec.convert(event.body, EvaluationRow) for event in self.events("evaluation")])
 
     @property
-    def prompts(self) -> Mapping[str, str]:
-        """Texts of the agents' prompts by the version that steps refer to, in the order of their use."""
-        return {event.body["version"]: event.body["text"] for event in self.events(PROMPT_EVENT)}
+    def prompts(self) -> Mapping[str, Mapping[str, str]]:
+        """Texts of each agent's prompt by the version that its steps refer to, in the order of their first use."""
+        texts: dict[str, dict[str, str]] = {}
+        for event in self.events(PROMPT_EVENT):
+            texts.setdefault(event.body["agent"], {})[event.body["version"]] = event.body["text"]
+        return texts
 
     def _trajectories(self, split: str | None, iteration: int | None) -> Iterator[TrajectoryRow]:
         where, values = _rollout_filter(split, iteration)

@@ -65,8 +65,8 @@ class Manifest:
     """Contents of a checkpoint: the state after `iteration` iterations.
 
     `created` is a time in UTC; `versions` are those of the packages that wrote it; `coach` and `estimator` are their
-    states as JSON values; `policies` are the trained ones, by name; `agents` names the policy of each agent; `files`
-    are keyed by path in the checkpoint.
+    states as JSON values; `policies` are the trained ones, by name; `agents` names the policy of each agent, `prompts`
+    holds the texts that they acted by; `files` are keyed by path in the checkpoint.
     """
 
     schema: int
@@ -79,6 +79,7 @@ class Manifest:
     files: Mapping[str, FileEntry]
     policies: Mapping[str, PolicyEntry] = field(default_factory=dict)
     agents: Mapping[str, str] = field(default_factory=dict)
+    prompts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +146,7 @@ class Checkpoints:
         estimator: Mapping[str, Any],
         policies: Mapping[str, PolicyEntry] | None = None,
         agents: Mapping[str, str] | None = None,
+        prompts: Mapping[str, str] | None = None,
     ) -> Iterator[Path]:
         """Create a checkpoint from what the body saves into the folder that it gets.
 
@@ -168,6 +170,7 @@ class Checkpoints:
                     files=_sync_files(aside),
                     policies=policies or {},
                     agents=agents or {},
+                    prompts=prompts or {},
                 )
                 write_atomic(aside / _MANIFEST, msgspec.json.format(to_json(manifest), indent=2))
                 if self._before_publish is not None:

@@ -274,6 +274,7 @@ class TrainingLoop:
                 estimator=estimator,
                 policies={spec.name: PolicyEntry.of(spec) for spec in session.policies if spec.trained},
                 agents=session.team.policy_of,
+                prompts=session.workflow.prompts,
             ) as folder:
                 saving = session.engine.save(folder / POLICIES, dtype=config.dtype)
                 asyncio.run_coroutine_threadsafe(saving, loop).result()

@@ -97,13 +97,13 @@ def test_a_setting_replaces_the_prompt_and_the_run_records_it(evaluated):
     with evaluated("agents.first.prompt=Start.") as run:
         steps = [row.step for row in run.steps]
         assert steps[0].messages[0].content == "Start. 2+2"
-        assert run.prompts == {steps[0].prompt: "Start."}
+        assert run.prompts == {"first": {steps[0].prompt: "Start."}}
 
 
 def test_the_original_text_as_a_setting_changes_nothing(evaluated):
     with evaluated() as plain, evaluated("agents.first.prompt=Begin.") as same:
         assert [row.step.messages for row in plain.steps] == [row.step.messages for row in same.steps]
-        assert plain.prompts == same.prompts == {version("Begin."): "Begin."}
+        assert plain.prompts == same.prompts == {"first": {version("Begin."): "Begin."}}
 
 
 def test_a_prompt_that_the_workflow_does_not_name_is_refused(evaluated):

@@ -53,6 +53,7 @@ async def trained(model, kit, root):
             estimator={},
             policies={spec.name: PolicyEntry.of(spec) for spec in specs if spec.trained},
             agents=AGENTS,
+            prompts={"solver": "Solve it.", "nobody": "Rest."},
         ) as inside,
     ):
         await engine.save(inside / POLICIES)
@@ -75,6 +76,8 @@ def test_every_agent_becomes_what_sampled(run, qwen3, tmp_path, capsys):
     assert main(["export", str(folder), "--out", str(tmp_path / "out")]) == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["checker", "solver", "writer"]
     assert "solver" in capsys.readouterr().out
+    assert [path.parent.name for path in (tmp_path / "out").glob("*/prompt.md")] == ["solver"]
+    assert (tmp_path / "out/solver/prompt.md").read_text() == "Solve it."
     solver = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "solver")
     assert gap(solver, sampled["solver"]) < 1e-4 < 1e-2 < gap(solver, sampled["team"])
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out" / "solver")

@@ -47,12 +47,9 @@ def blame_points(trajectories: Sequence[Trajectory], agents: Collection[str]) ->
 def own_feedback(trajectories: Sequence[Trajectory], agent: str, *, hide_reasons: bool) -> list[ActionFeedback]:
     """Feedback on the agent's actions, lowest score first. An action that was handed something broken, and one whose
     verdict blames another agent, teach it nothing and are left out. `hide_reasons`: its coach was shown the truth."""
-    found = [
-        (verdict.score or 0.0, _feedback(step, _sentence(verdict, hide_reasons=hide_reasons)))
-        for trajectory in trajectories
-        for step, verdict in _own_verdicts(trajectory, agent)
-    ]
-    return [feedback for _, feedback in sorted(found, key=lambda one: one[0])]
+    own = [pair for trajectory in trajectories for pair in _own_verdicts(trajectory, agent)]
+    own.sort(key=lambda pair: _score(pair[1]))
+    return [_feedback(step, _sentence(verdict, hide_reasons=hide_reasons)) for step, verdict in own]
 
 
 def outcome_feedback(trajectories: Sequence[Trajectory], agent: str, metric: str) -> list[ActionFeedback]:
@@ -75,8 +72,13 @@ def _own_verdicts(trajectory: Trajectory, agent: str) -> Iterator[tuple[Step, Ve
             yield step, verdict
 
 
+def _score(verdict: Verdict) -> float:
+    assert verdict.score is not None  # a scored verdict has one
+    return verdict.score
+
+
 def _sentence(verdict: Verdict, *, hide_reasons: bool) -> str:
-    points = f"{verdict.score:g} of {MAX_SCORE:g} points."
+    points = f"{_score(verdict):g} of {MAX_SCORE:g} points."
     return points if hide_reasons else f"{points} {verdict.reasoning}"
 
 

@@ -21,6 +21,7 @@ from mappa_core.commands import (
     build_options,
     open_session,
     parse_overrides,
+    record_prompts,
     record_session_events,
 )
 from mappa_core.runs import Evaluation, RunFolder, build_evaluation
@@ -122,7 +123,7 @@ async def improve(
                 found = await _Search(composed.full_name, session, options, parts, rollouts, proposer).run(
                     opened, originals
                 )
-                _record(opened, found)
+                _record(opened, session, found)
                 return found
 
 
@@ -280,7 +281,9 @@ def _open_folder(composed: ComposedConfig, search: StoredSearch, folder: Path | 
     return opened
 
 
-def _record(folder: RunFolder, found: Improvement) -> None:
+def _record(folder: RunFolder, session: Session, found: Improvement) -> None:
+    """Record the result: its prompts are the last that the run uses."""
+    record_prompts(replace(session.team, workflow=session.workflow.with_prompts(found.prompts)), folder.store)
     for evaluation in (found.before, found.after):
         if evaluation is not None:
             folder.store.record_event("evaluation", **evaluation.to_event())

@@ -14,6 +14,8 @@ from mappa_core import ConfigError, RunError
 if TYPE_CHECKING:
     from mappa_core.runs import ResolvedCheckpoint
 
+PROMPT_NAME = "prompt.md"
+
 
 @click.command("export")
 @click.argument("run", metavar="RUN[@best|@last|@N]")
@@ -42,7 +44,8 @@ def command(
     """Write the agents of a run as model folders (hf), or what they did as data for fine-tuning (sft, dpo, kto).
 
     hf: RUN may be a URL of checkpoints; the last one is taken if none is named. A `lora` policy becomes an adapter's
-    folder unless --merged. Others: RUN is a run folder, DIR gets a Parquet file an agent in the columns that TRL reads.
+    folder unless --merged; prompt.md in it is what the agent acted by. Others: RUN is a run folder, DIR gets a Parquet
+    file an agent in the columns that TRL reads.
     """
     if form == "hf":
         if given := arguments.given_options:
@@ -71,6 +74,8 @@ def _export_models(run: str, out: Path, agents: Sequence[str], merged: bool, dty
         entry = named.checkpoint.manifest.policies[policy]
         spec = PolicySpec(name=policy, model=entry.model, kind=entry.kind, lora=entry.lora)
         engine.export(spec, named.weights(policy), out / agent, merged=merged, dtype=dtype)
+        if agent in named.checkpoint.manifest.prompts:
+            (out / agent / PROMPT_NAME).write_text(named.checkpoint.manifest.prompts[agent], encoding="utf-8")
         what = f"adapter for {entry.model}" if entry.lora is not None and not merged else "model"
         console.print(f"{agent}  {out / agent}  ({what})", markup=False, highlight=False, soft_wrap=True)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from mappa_analysis.view.chart import build_chart, build_fitted_chart
 from mappa_analysis.view.web.coach import measure_latencies, rank_agents
 from mappa_analysis.view.web.lineage import build_lineage_graph
+from mappa_analysis.view.web.policies import build_prompt_histories
 from mappa_analysis.view.web.rendering import show_invisible, template_environment
 from mappa_analysis.view.web.trajectory import split_fences
 from mappa_core import Breach, Completion, Message, Step, ToolResult, Verdict
-from mappa_core.runs import VerdictRow
+from mappa_core.runs import RunFolder, RunReader, VerdictRow
 from mappa_core.sandbox import FileChange
 
 
@@ -139,3 +141,16 @@ def test_actions_of_one_agent_need_no_hand_off() -> None:
     first = step(0, "solver", "a", ("x.txt",))
     graph = build_lineage_graph([first, replace(first, position=1)])
     assert graph is not None and [column.hand_off for column in graph.columns] == [False, False]
+
+
+def test_a_prompt_is_shown_as_it_is_used_beside_the_first(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "run", plugin="p", recipe="r", config="seed: 1\n") as folder:
+        for text in ("Solve.\nAnswer.", "Guess.", "Think.\nAnswer."):
+            folder.store.record_event("prompt", agent="solver", version=text, text=text)
+        folder.store.record_event("prompt", agent="critic", version="v", text="Doubt.")
+    with RunReader(tmp_path / "run") as reader:
+        solver, critic = build_prompt_histories(reader)
+        assert list(reader.prompts["solver"]) == ["Solve.\nAnswer.", "Guess.", "Think.\nAnswer."]
+    assert (solver.versions, solver.text) == (3, "Think.\nAnswer.")
+    assert solver.diff == ("@@ -1,2 +1,2 @@", "-Solve.", "+Think.", " Answer.")
+    assert (critic.versions, critic.diff) == (1, ())
