@@ -25,7 +25,9 @@ def table(heading: str) -> list[str]:
     return [name for line in body for name in re.findall(r"`([^`]+)`", line.split("|")[1])]
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=["choices", "by agent", "gspo", "terms", "correction", "health"])
+@pytest.mark.parametrize(
+    "block", BLOCKS, ids=["choices", "by agent", "cut off", "gspo", "terms", "correction", "health"]
+)
 def test_a_block_can_be_laid_over_a_recipe_and_built(block, write):
     registry = load_plugins()
     composed = compose(registry, "mathchat", config_files=[write("block.yaml", block)])
@@ -37,7 +39,8 @@ def test_a_block_can_be_laid_over_a_recipe_and_built(block, write):
 
 def test_everything_offered_is_listed():
     plugins = load_plugins(only=("engine",)).plugins
-    assert table("`estimator.use`") == list(plugins["core"].offers["estimators"])
+    offered = [*plugins["core"].offers["estimators"], *plugins["engine"].offers["estimators"]]
+    assert table("`estimator.use`") == offered
     assert table("`loss.use`") == list(plugins["engine"].offers["losses"])
     assert table("`train.mean`") == ["token", "sequence", "fixed"]
     assert table("limit") == list(asdict(HealthSection()))
@@ -45,7 +48,7 @@ def test_everything_offered_is_listed():
 
 def test_the_values_said_are_the_defaults():
     assert parse_yaml(BLOCKS[-1], "page").at("train.health").plain == asdict(HealthSection())
-    gspo = parse_yaml(BLOCKS[2], "page").at("loss.options").plain
+    gspo = parse_yaml(BLOCKS[3], "page").at("loss.options").plain
     assert {name: getattr(GSPOOptions(), name) for name in gspo} == gspo
     train = TrainSection()
     assert (train.epochs, train.minibatch_rows, train.mean) == (1, None, "token")

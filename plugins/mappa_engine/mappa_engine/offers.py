@@ -1,11 +1,13 @@
-"""The engines `local` and `cluster`, and the losses that they train with."""
+"""The engines `local` and `cluster`, the losses that they train with, and credit beyond core's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mappa_core import CheckArea, Offer, hookimpl
+from mappa_core import CheckArea, Estimator, Offer, Shaper, hookimpl
 from mappa_core.engine import Engine, Loss
+from mappa_engine.credit.maxrl import MaxRL, MaxRLOptions
+from mappa_engine.credit.truncation_filter import TruncationFilterOptions, TruncationFilterShaper
 from mappa_engine.options import (
     CISPOOptions,
     ClusterOptions,
@@ -21,6 +23,16 @@ from mappa_engine.options import (
 def mappa_engines() -> Iterable[Offer[Engine]]:
     yield Offer("local", _build_local, LocalOptions)
     yield Offer("cluster", _build_cluster, ClusterOptions)
+
+
+@hookimpl
+def mappa_estimators() -> Iterable[Offer[Estimator]]:
+    yield Offer("maxrl", MaxRL, MaxRLOptions)
+
+
+@hookimpl
+def mappa_shapers() -> Iterable[Offer[Shaper]]:
+    yield Offer("truncation_filter", TruncationFilterShaper, TruncationFilterOptions)
 
 
 @hookimpl

@@ -1,0 +1,1 @@
+"""Estimators and shapers that core can do without."""
