@@ -59,6 +59,7 @@ class Site:
         info.mkdir()
         (info / "METADATA").write_text(
             f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\nSummary: {summary}\n"
+            "Requires-Dist: mappa-core\n"
         )
         (info / "entry_points.txt").write_text(f"[mappa]\n{plugin} = {module}\n")
         self._monkeypatch.syspath_prepend(str(self.folder))

@@ -48,6 +48,8 @@ from mappa_core.config.yaml_io import format_yaml as format_yaml
 from mappa_core.config.yaml_io import parse_overrides as parse_overrides
 from mappa_core.config.yaml_io import parse_yaml as parse_yaml
 from mappa_core.evaluation.standalone import evaluate_standalone as evaluate_standalone
+from mappa_core.hookspecs import PLUGIN_API_VERSION as PLUGIN_API_VERSION
+from mappa_core.plugins import Plugin as Plugin
 from mappa_core.plugins import Registry as Registry
 from mappa_core.plugins import did_you_mean as did_you_mean
 from mappa_core.rollout.collector import RolloutCollector as RolloutCollector

@@ -30,6 +30,10 @@ class ConfigError(InputError):
     """A setting is unknown, of the wrong type, missing or contradicts another."""
 
 
+class MissingSetting(ConfigError):
+    """A setting without a default was given no value."""
+
+
 class PluginError(InputError):
     """A plugin or an offer is unknown, failed to import, or clashes with another."""
 

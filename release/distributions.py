@@ -5,6 +5,7 @@ Wheels are made from the sdists, so that whoever packages from an sdist gets the
 
 from __future__ import annotations
 
+import runpy
 import shutil
 import subprocess
 import sys
@@ -19,10 +20,21 @@ from zipfile import ZipFile
 from version import ROOT, current
 
 DIST = ROOT / "dist"
+ANALYSIS = ROOT / "plugins/mappa_analysis/mappa_analysis"
+MANUAL = ANALYSIS / "manual.md"
 
 
 def main() -> int:
     shutil.rmtree(DIST, ignore_errors=True)
+    # `mappa docs` shows the pages, which lie outside the package.
+    MANUAL.write_text(runpy.run_path(str(ANALYSIS / "manual.py"))["join_pages"](ROOT / "docs"), encoding="utf-8")
+    try:
+        return build()
+    finally:
+        MANUAL.unlink()
+
+
+def build() -> int:
     projects = [ROOT, *(file.parent for file in sorted(ROOT.glob("plugins/*/pyproject.toml")))]
     for folder in projects:
         # Without isolation: the build backend is the one that is installed here, fetched once for all.

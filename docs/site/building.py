@@ -5,12 +5,24 @@ from __future__ import annotations
 
 import posixpath
 import re
+import runpy
+from pathlib import Path
 from typing import Any
 
+_MANUAL = Path(__file__).parents[2] / "plugins/mappa_analysis/mappa_analysis/manual.py"
 _LINK = re.compile(r"\[([^\]]*)\]\((\.\.?/[^)#\s]*)\)")
 _FETCHED = re.compile(
     r"<(?:script|link|img|iframe|source|video|audio)\b[^>]*\b(?:src|srcset|href)=[\"']?(?:https?:)?//[^>]*>"
 )
+
+
+def on_post_build(config: Any, **others: Any) -> None:
+    """Called when the site is whole: adds its index and all its pages as one file, for language models."""
+    manual = runpy.run_path(str(_MANUAL))
+    text = manual["join_pages"](Path(config["docs_dir"]))
+    site = Path(config["site_dir"])
+    (site / "llms-full.txt").write_text(text, encoding="utf-8")
+    (site / "llms.txt").write_text(manual["index_pages"](manual["split_pages"](text)), encoding="utf-8")
 
 
 def on_page_markdown(markdown: str, page: Any, **others: Any) -> str:

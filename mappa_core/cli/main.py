@@ -146,18 +146,24 @@ def _sigterm_as_exit() -> Iterator[None]:
 
 
 def command_names(ctx: click.Context | None = None) -> tuple[str, ...]:
-    """Commands that are not blocked: core's, then those of other packages."""
+    """Commands that are not blocked: core's, then those of other packages, but not `GROUP.NAME` below one of core's."""
     from mappa_core.plugins import find_commands
 
-    return (*CORE_COMMANDS, *(name for name in find_commands(blocked_plugins(ctx)) if name not in CORE_COMMANDS))
+    others = (name for name in find_commands(blocked_plugins(ctx)) if "." not in name)
+    return (*CORE_COMMANDS, *(name for name in others if name not in CORE_COMMANDS))
 
 
 def _command(ctx: click.Context, name: str) -> click.Command:
-    if name in CORE_COMMANDS:
-        return cast(click.Command, importlib.import_module(f"mappa_core.cli.{name}").command)
     from mappa_core.plugins import find_commands
 
-    return cast(click.Command, find_commands(blocked_plugins(ctx))[name].load())
+    found = find_commands(blocked_plugins(ctx))
+    if name not in CORE_COMMANDS:
+        return cast(click.Command, found[name].load())
+    command = cast(click.Command, importlib.import_module(f"mappa_core.cli.{name}").command)
+    if isinstance(command, click.Group):
+        for below in (one for one in found if one.startswith(f"{name}.")):
+            command.add_command(found[below].load())
+    return command
 
 
 def blocked_plugins(ctx: click.Context | None = None) -> tuple[str, ...]:

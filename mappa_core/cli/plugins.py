@@ -10,11 +10,14 @@ from mappa_core.cli.options import load_registry
 from mappa_core.plugins import Plugin
 
 
-@click.command("plugins")
+@click.group("plugins", invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--traceback", "tracebacks", is_flag=True, help="Show the tracebacks of broken plugins.")
-def command(as_json: bool, tracebacks: bool) -> None:
+@click.pass_context
+def command(ctx: click.Context, as_json: bool, tracebacks: bool) -> None:
     """List plugins, what they offer, and which are broken."""
+    if ctx.invoked_subcommand is not None:
+        return
     registry = load_registry()
     if as_json:
         plugins = {

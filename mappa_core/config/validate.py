@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from mappa_core.config.layers import SettingsNode
 from mappa_core.config.schema import SETTING_KEY
-from mappa_core.errors import ConfigError
+from mappa_core.errors import ConfigError, MissingSetting
 
 
 def validate(schema: type, node: SettingsNode, key: str = "") -> DictConfig:
@@ -39,7 +39,7 @@ def require_values(settings: DictConfig, key: str = "") -> None:
 def raise_missing(keys: Iterable[str]) -> None:
     """Raise ConfigError that lists the settings `keys` without a value, if there are any."""
     if missing := sorted(keys):
-        raise ConfigError(f"{', '.join(missing)}: no value; give one in a config file or as {missing[0]}=VALUE")
+        raise MissingSetting(f"{', '.join(missing)}: no value; give one in a config file or as {missing[0]}=VALUE")
 
 
 def _first_error(schema: type, node: SettingsNode, key: str) -> str | None:

@@ -51,14 +51,18 @@ def latest_counted(reader: RunReader, *, limit: int) -> tuple[str, list[VerdictR
 
 def count_failures(rows: Sequence[VerdictRow], metric: str) -> int:
     """Count the judged rollouts that did not succeed: whose `metric` is known, and below 1."""
-    return len({row.trajectory for row in rows if row.outcome.get(metric, 1.0) < 1.0})
+    return len({row.trajectory for row in rows if _failed(row, metric)})
+
+
+def _failed(row: VerdictRow, metric: str) -> bool:
+    return metric in row.outcome and row.outcome[metric] < 1.0
 
 
 def summarize_verdicts(rows: Sequence[VerdictRow], metric: str) -> list[AgentVerdicts]:
     """Summarize verdicts by agent, in the order of the actions of the first rollouts."""
     blamed: dict[str, set[str]] = {}
     for row in rows:
-        if row.verdict.blame not in (None, NOBODY) and row.outcome.get(metric, 1.0) < 1.0:
+        if row.verdict.blame not in (None, NOBODY) and _failed(row, metric):
             blamed.setdefault(str(row.verdict.blame), set()).add(row.trajectory)
     points: dict[str, list[float | None]] = {}
     for row in sorted(rows, key=lambda row: row.position):

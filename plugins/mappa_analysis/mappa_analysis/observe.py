@@ -22,8 +22,8 @@ from mappa_core.transport import Provider
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowScoredAction:
-    """An action that the coach scored low, with its reasoning. `step` begins with the trajectory's id. `count` of the
-    agent's low actions were given this reasoning; this one has the lowest score of them."""
+    """An action that the coach scored low or blamed on its agent, with its reasoning. `step` begins with the
+    trajectory's id. `count` such actions of the agent were given this reasoning; this one has their lowest score."""
 
     step: str
     score: float
@@ -37,7 +37,7 @@ class AgentDiagnosis:
     """One agent over all rollouts.
 
     `score` is the mean over its scored actions (points, 0-10), with an interval by task, or by cluster of tasks; `low`
-    of its `scored` actions are below `LOW_SCORE`. Some verdict blames it in `blamed` of the unsuccessful rollouts.
+    of its `scored` actions are below `LOW_SCORE`. Some verdict blames it in `blamed` of the rollouts looked at.
     `tool_failures` of its `tool_calls` failed. `examples` are its lowest-scored actions, one for each reasoning,
     and the most frequent reasoning first.
     """
@@ -56,13 +56,16 @@ class AgentDiagnosis:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """The result of an observation. `unsuccessful` rollouts have a metric below 1 or ended early; `failures` counts the
-    reasons of the latter. `handoffs` are the files of the team's contract. `imported`: the rollouts come from a log."""
+    reasons of the latter. Blame is counted over the `looked_at` rollouts: those, or all where no outcome is known; in
+    `blamed_nobody` of them no verdict blames an agent. `handoffs` are the files of the team's contract.
+    `imported`: the rollouts come from a log."""
 
     folder: Path
     split: Split
     evaluation: Evaluation
     rollouts: int
     unsuccessful: int
+    looked_at: int
     blamed_nobody: int
     failures: Mapping[str, int]
     agents: tuple[AgentDiagnosis, ...]
@@ -182,7 +185,9 @@ def diagnose(
 ) -> Diagnosis:
     """Diagnose the agents of `trajectories` by their verdicts."""
     unsuccessful = [one for one in trajectories if _is_unsuccessful(one, evaluation.metric)]
-    blamed = [frozenset(verdict.blame for verdict in one.verdicts if verdict.blame) for one in unsuccessful]
+    known = bool(unsuccessful) or any(evaluation.metric in one.outcome for one in trajectories)
+    looked_at = unsuccessful if known else trajectories
+    blamed = [frozenset(verdict.blame for verdict in one.verdicts if verdict.blame) for one in looked_at]
     blame = Counter(agent for names in blamed for agent in names)
     return Diagnosis(
         folder=folder,
@@ -190,6 +195,7 @@ def diagnose(
         evaluation=evaluation,
         rollouts=len(trajectories),
         unsuccessful=len(unsuccessful),
+        looked_at=len(looked_at),
         blamed_nobody=sum(not names & frozenset(roles) for names in blamed),
         failures=Counter(f"{one.error.kind}: {one.error.message}" for one in trajectories if one.error is not None),
         agents=tuple(_diagnose_agent(agent, trajectories, blame[agent], examples) for agent in roles),
@@ -224,7 +230,7 @@ def _diagnose_agent(agent: str, trajectories: Sequence[Trajectory], blamed: int,
         blamed=blamed,
         tool_calls=len(results),
         tool_failures=sum(result.status != "ok" for result in results),
-        examples=_examples(scored)[:examples],
+        examples=_examples([one for one in scored if _points(one) < LOW_SCORE or one.blame == agent])[:examples],
     )
 
 
@@ -244,11 +250,10 @@ def _mean_score(verdicts: Sequence[Verdict], tasks: Sequence[str]) -> Interval |
 
 
 def _examples(scored: Sequence[Verdict]) -> tuple[LowScoredAction, ...]:
-    """The lowest of the low actions of every reasoning; the most frequent reasonings first, of equals the lower one."""
+    """The lowest action of every reasoning; the most frequent reasonings first, of equals the lower one."""
     groups: dict[str, list[Verdict]] = {}
     for verdict in sorted(scored, key=lambda verdict: (_points(verdict), verdict.step)):
-        if _points(verdict) < LOW_SCORE:
-            groups.setdefault(verdict.reasoning, []).append(verdict)
+        groups.setdefault(verdict.reasoning, []).append(verdict)
     return tuple(
         LowScoredAction(
             step=group[0].step, score=_points(group[0]), blame=group[0].blame, reasoning=reasoning, count=len(group)

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from mappa_core import ConfigError
-from mappa_core.commands import Console, echo, load_registry
+from mappa_core.commands import Console, echo, format_count, load_registry
 
 if TYPE_CHECKING:
     from mappa_analysis.importing import Format, ImportResult
@@ -122,7 +122,8 @@ def show_import(console: Console, imported: ImportResult) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True, style=style)
 
     counts, labels = imported.counts, imported.labels
-    tell(f"{imported.trajectories:,} rollouts of {imported.tasks:,} tasks from {imported.format}")
+    rollouts, tasks = format_count(imported.trajectories, "rollout"), format_count(imported.tasks, "task")
+    tell(f"{rollouts} of {tasks} from {imported.format}")
     tell(
         f"{counts.entries:,} {counts.unit}: {counts.actions:,} actions"
         + "".join(f", {count:,} {why}" for why, count in counts.left_out.items())
@@ -145,15 +146,15 @@ def show_import(console: Console, imported: ImportResult) -> None:
             style="yellow",
         )
     if counts.without_action:
-        tell(f"{counts.without_action:,} rollouts without an action are left out", style="yellow")
+        tell(f"left out: {format_count(counts.without_action, 'rollout')} without an action", style="yellow")
     for problem in imported.problems[:MAX_SHOWN]:
         tell(problem, style="yellow")
     if len(imported.problems) > MAX_SHOWN:
         tell(f"{len(imported.problems) - MAX_SHOWN:,} more like these (--json has all)", style="yellow")
     if imported.measured < imported.trajectories:
         tell(
-            f"{imported.trajectories - imported.measured:,} rollouts have no outcome `correct`: name its key with "
-            "--outcome, or judge them by a coach alone",
+            f"no outcome `correct` is known of {format_count(imported.trajectories - imported.measured, 'rollout')}: "
+            "name its key with --outcome, or judge them by a coach alone",
             style="yellow",
         )
     tell(f"run      {imported.folder}")

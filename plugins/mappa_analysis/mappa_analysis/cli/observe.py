@@ -105,17 +105,8 @@ def _observe_recipe(arguments: ConfigArguments, examples: int, *, quiet: bool) -
 def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     """Print which agents fail and how often, the hand-offs, and each agent's lowest actions with the coach's
     reasoning."""
-    from mappa_core.commands import format_count, show_evaluation
-
-    kind = "held-out" if diagnosis.split == "eval" else "training rollouts"
-    after = format_count(diagnosis.evaluation.iteration, "iteration")
-    show_evaluation(console, diagnosis.evaluation, "imported" if diagnosis.imported else f"{kind} after {after}")
+    _show_outcome(console, diagnosis)
     judged = diagnosis.coach.total.verdicts > 0
-    console.print(
-        f"{diagnosis.unsuccessful} of {diagnosis.rollouts} rollouts did not succeed"
-        + (f"; in {diagnosis.blamed_nobody} of them nobody is to blame" if judged and diagnosis.blamed_nobody else ""),
-        highlight=False,
-    )
     if not judged:
         console.print("no coach was asked about them", style="yellow")
     console.print(_table(diagnosis))
@@ -138,6 +129,23 @@ def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     console.print(f"next     mappa runs trace {diagnosis.folder} ID", soft_wrap=True, highlight=False)
 
 
+def _show_outcome(console: Console, diagnosis: Diagnosis) -> None:
+    """Print what the rollouts came to, as far as it is known, and in how many nobody is to blame."""
+    from mappa_core.commands import format_count, show_evaluation
+
+    rollouts = format_count(diagnosis.rollouts, "rollout")
+    if diagnosis.imported and not diagnosis.unsuccessful and diagnosis.evaluation.interval is None:
+        line = f"{rollouts}, of which no outcome is known: blame is counted over all of them"
+    else:
+        kind = "held-out" if diagnosis.split == "eval" else "training rollouts"
+        after = f"{kind} after {format_count(diagnosis.evaluation.iteration, 'iteration')}"
+        show_evaluation(console, diagnosis.evaluation, "imported" if diagnosis.imported else after)
+        line = f"{diagnosis.unsuccessful} of {rollouts} did not succeed"
+    if diagnosis.coach.total.verdicts and diagnosis.blamed_nobody:
+        line += f"; in {diagnosis.blamed_nobody} of them nobody is to blame"
+    console.print(line, highlight=False, soft_wrap=True)
+
+
 def _show_reasons(console: Console, what: str, counts: Mapping[str, int]) -> None:
     """Print the count, and the most frequent reasons."""
     if not counts:
@@ -158,7 +166,7 @@ def _table(diagnosis: Diagnosis) -> Table:
     if diagnosis.coach.total.verdicts:
         columns["score"] = lambda agent: _score(agent.score)
         columns[f"below {LOW_SCORE:g}"] = lambda agent: _format_count_of(agent.low, agent.scored)
-        columns["to blame"] = lambda agent: _format_count_of(agent.blamed, diagnosis.unsuccessful)
+        columns["to blame"] = lambda agent: _format_count_of(agent.blamed, diagnosis.looked_at)
     if any(agent.tool_calls for agent in diagnosis.agents):
         columns["tools failed"] = lambda agent: _format_count_of(agent.tool_failures, agent.tool_calls)
     for name in columns:
@@ -225,6 +233,7 @@ def diagnosis_json(diagnosis: Diagnosis) -> str:
             "metric": evaluation.metric,
             "rollouts": diagnosis.rollouts,
             "unsuccessful": diagnosis.unsuccessful,
+            "looked_at": diagnosis.looked_at,
             "blamed_nobody": diagnosis.blamed_nobody,
             "ended_early": dict(diagnosis.failures),
             **evaluation_json(evaluation),

@@ -101,7 +101,7 @@ def show_recoach(console: Console, recoached: RecoachResult) -> None:
     """Print the changes of advantages: by agent, by iteration, and the actions with the largest changes."""
     _show_verdicts(console, recoached)
     if not recoached.overall.actions:
-        console.print("no policy of this run learns: there are verdicts, and no advantages to compare", highlight=False)
+        console.print("no policy of this run learns, so there are no advantages to compare", highlight=False)
         console.print(f"next     mappa observe {recoached.folder}", soft_wrap=True, highlight=False)
         return
     console.print("\n[bold]advantages[/]  [dim]of each action, before and after; intervals are of 95 %[/]")
@@ -120,9 +120,19 @@ def _show_verdicts(console: Console, recoached: RecoachResult) -> None:
     counts = recoached.counts
     cost = "; their cost is unknown" if recoached.usd is None else f" for ${recoached.usd:.4f}" if recoached.usd else ""
     replayed = f", {counts.replayed:,} of them from the cassette" if counts.replayed else ""
-    lines = [
+    console.print(
         f"{recoached.coach}: {counts.verdicts:,} verdicts ({counts.scored:,} scored, {counts.abstained:,} abstained, "
         f"{counts.failed:,} failed){replayed}{cost}",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    for line in _terms_of_comparison(recoached) if recoached.overall.actions else ():
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    show_reasons(console, counts)
+
+
+def _terms_of_comparison(recoached: RecoachResult) -> list[str]:
+    """What the new verdicts stand for, and what the comparison leaves out."""
+    lines = [
         f"added in phase `again`, with ids that end in {recoached.name}; below they stand in for the "
         f"{recoached.stands_for} ones",
         *(
@@ -132,9 +142,7 @@ def _show_verdicts(console: Console, recoached: RecoachResult) -> None:
     ]
     if recoached.corrected:
         lines.append(f"{recoached.corrected:,} of the old scores were corrected for bias; the new ones are not")
-    for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    show_reasons(console, counts)
+    return lines
 
 
 def _changes(title: str, changes: Mapping[str, AdvantageComparison]) -> Table:

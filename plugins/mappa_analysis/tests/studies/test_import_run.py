@@ -371,6 +371,6 @@ def test_on_the_command_line(tmp_path, monkeypatch):
     told = CliRunner().invoke(cli, [*words, "--json"])
     assert told.exit_code == 0 and json.loads(told.stdout)["agents"] == {"planner": 1, "writer": 1, "assistant": 1}
     shown = CliRunner().invoke(cli, [*words[:-1], "y"])
-    assert "1 rollouts of 1 tasks from messages" in shown.output and "mappa recoach runs/y" in shown.output
+    assert "1 rollout of 1 task from messages" in shown.output and "mappa recoach runs/y" in shown.output
     assert main([*words, "--agent", "writer"]) == 2
     assert main(words) == 2  # the run exists already

@@ -1,4 +1,4 @@
-"""What the README shows is run."""
+"""What the one page on Mappa shows is run."""
 
 import re
 import types
@@ -9,8 +9,8 @@ from mappa_core.protocols import Workflow
 from mappa_core.records import Message, Role, Task, ToolResult
 from mappa_core.testing import play
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-SAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+PAGE = (Path(__file__).parents[2] / "docs" / "overview.md").read_text()
+SAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 class One(Workflow):
@@ -33,7 +33,7 @@ class Python:
         pass
 
 
-async def test_the_coach_of_the_readme_is_a_plugin_that_works():
+async def test_the_coach_of_the_page_is_a_plugin_that_works():
     module = types.ModuleType("receipts")
     exec(SAMPLES[0], module.__dict__)
     coach = load_plugins(only=(), modules={"receipts": module}).build("coaches", "receipts")

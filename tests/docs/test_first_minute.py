@@ -1,0 +1,38 @@
+"""The first minute that README promises to people with logs: three commands after the install, without a key, say who
+failed, in which step, and why."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from mappa_core.cli.main import main
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+CHAT = [
+    {"type": "human", "content": "How many calls did Acme get in May: 120 by mail, 45 by phone?"},
+    {
+        "type": "ai", "name": "analyst", "content": "",
+        "tool_calls": [{"name": "calculator", "args": {"expression": "120 + 45"}, "id": "c1"}],
+    },
+    {"type": "tool", "name": "calculator", "content": "165", "tool_call_id": "c1"},
+    {"type": "ai", "name": "analyst", "content": "120 + 45 = 156, so Acme got 156 calls in May."},
+    {"type": "ai", "name": "writer", "content": "Acme got 156 calls in May."},
+]  # fmt: skip
+"""A team of LangGraph: the analyst's tool is right, and the analyst misreads it."""
+
+
+def test_logs_of_another_framework_say_who_failed_where_and_why(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("LOG").write_text("".join(json.dumps({"messages": CHAT}) + "\n" for _ in range(3)))
+    (block,) = re.findall(r"```bash\n(pip install mappa-analysis mappa-coach-evidence\n.*?)```", README, re.DOTALL)
+    _, *commands = block.splitlines()
+    assert len(commands) == 3
+    for command in commands:
+        capsys.readouterr()
+        assert main(command.split()[1:]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"\n analyst .* 3 of 3 ", shown), shown
+    assert re.search(r"\n writer .* 0 of 3 ", shown), shown
+    assert "analyst  3 times, first " in shown and "/001" in shown and "165" in shown
