@@ -186,6 +186,10 @@ class CorrectionSection:
     cap: float = 2.0
     floor: float | None = None
     """Weight below which `mask` sets 0; null: the inverse of the cap."""
+    geometric_low: float | None = None
+    """Geometric mean of an action's ratios below which the whole action weighs 0, whatever the kind; null: no bound."""
+    geometric_high: float | None = None
+    """The same above it."""
 
 
 @dataclass

@@ -47,6 +47,20 @@ def test_an_action_weighs_the_product_over_its_tokens(kit):
     assert masked == pytest.approx([1.5, 1.5, 0.0, 0.0, 0.0])
 
 
+def test_actions_that_are_off_throughout_are_filtered_whatever_their_length(kit):
+    # Geometric means 1, 1.1, 0.8 and unknown: single tokens may be far off, and a product of many near ones is.
+    ratios = [[0.5, 2.0], [1.1] * 3, [0.8, 0.8], [NAN, 1.0]]
+    both = {"geometric_low": 0.9, "geometric_high": 1.05}
+    assert weights(kit, ratios, kind="none", **both) == pytest.approx([1.0, 1.0, *[0.0] * 7])
+    assert weights(kit, ratios, cap=1.5, geometric_high=1.05) == pytest.approx(
+        [0.5, 1.5, *[0.0] * 3, 0.8, 0.8, 0.0, 0.0]
+    )
+    low = weights(kit, ratios, level="sequence", kind="mask", cap=1.3, geometric_low=0.9)
+    assert low == pytest.approx([1.0, 1.0, *[0.0] * 7])
+    found = compute_importance_weights(scored(kit, ratios), np.arange(4), CorrectionSection(kind="none", **both))
+    assert found.metrics["correction_share"] == pytest.approx(7 / 9)
+
+
 def test_nothing_is_corrected_where_it_is_off_and_figures_are_there_all_the_same(kit):
     found = compute_importance_weights(scored(kit, [[0.5, 4.0]]), np.arange(1), CorrectionSection(kind="none"))
     assert found.weights is None

@@ -36,12 +36,14 @@ def compute_importance_weights(experience: Experience, rows: Int64, settings: Co
     applied to each of them. `kind`: `truncate` gives min(w, cap) (Ionides 2008; for sampler and learner: Yao et al.,
     "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training", 2025); `mask` gives w from `floor` (1/cap
     where it is not set) to cap and 0 beyond (IcePop: arXiv:2510.18855); per action as in Liu et al., "When Speed Kills
-    Stability", 2025. The geometric mean that GSPO clips by (arXiv:2507.18071) is no importance weight, so it is not
-    offered. A token whose ratio is unknown (NaN) has weight 0, and so has its whole action if `level` is `sequence`.
+    Stability", 2025. The geometric mean that GSPO clips by (arXiv:2507.18071) is no importance weight; it says whether
+    an action's tokens are off throughout, however long it is. Actions for which it leaves `geometric_low` to
+    `geometric_high` weigh 0, whatever the `kind` (sequence masks by the geometric mean, ibid.). A token whose ratio is
+    unknown (NaN) has weight 0, and so has its whole action if `level` is `sequence` or the mean is bounded.
 
     Metrics: `mismatch_max`, `mismatch_mean` of |old - sampled| and `mismatch_kl` (k3, of the learner from the sampler)
     in nats per token, NaN if a log-probability is missing; `ess`, the effective sample size as a share of tokens or
-    actions (Kong 1992), before any cap; `correction_share`, the tokens that were truncated or masked.
+    actions (Kong 1992), before any cap; `correction_share`, the tokens that were truncated, masked or filtered.
     """
     if experience.old_logprobs is None:
         raise ValueError("an experience is scored before it is corrected")
@@ -56,12 +58,25 @@ def compute_importance_weights(experience: Experience, rows: Int64, settings: Co
     values, capped = _capped(logs, settings)
     if by_row:
         values, capped = np.repeat(values, lengths), np.repeat(capped, lengths)
+    filtered = np.repeat(_is_filtered(gap, lengths, settings), lengths)
+    values, capped = np.where(filtered, 0.0, values), capped | filtered
     metrics = {**_mismatch(gap), "ess": _effective(logs), "correction_share": float(capped.mean())}
-    if settings.kind == "none":
+    if settings.kind == "none" and settings.geometric_low is settings.geometric_high is None:
         return ImportanceWeights(weights=None, metrics=metrics)
     weights = np.full(len(experience.tokens), np.nan, dtype=np.float32)
     weights[source] = values
     return ImportanceWeights(weights=weights, metrics=metrics)
+
+
+def _is_filtered(gap: Float64, lengths: Int64, settings: CorrectionSection) -> Bool:
+    """Return for each row whether the geometric mean of its ratios leaves the bounds, or is unknown and there are
+    any."""
+    low, high = settings.geometric_low, settings.geometric_high
+    if low is None and high is None:
+        return np.zeros(len(lengths), dtype=np.bool_)
+    mean = _by_row(gap, lengths) / lengths
+    within = (mean >= math.log(low) if low else ~np.isnan(mean)) & (high is None or mean <= math.log(high))
+    return ~np.asarray(within, dtype=np.bool_)
 
 
 def _by_row(gap: Float64, lengths: Int64) -> Float64:
