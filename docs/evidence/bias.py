@@ -1,16 +1,17 @@
 """When does a coach's preference become drift of the agents, and does correcting it help?
 
 A lenient coach, `5 + 0.2 * the rules' points`. `fair` likes nothing. `task` gives 1.5 points more on tasks that only
-add and subtract (`sum`), which no agent can choose. `plan` gives them for a *plan* that only adds and subtracts, which
-the Problem Solver can choose: that is more than it gives for a right plan (1.4); `plan, half` gives 0.75. `corrected`
-is `plan` inside the coach `bias_corrected` by strata of the plan, with the fair coach as the second one, which judges a
-quarter of the actions again; `fair, corrected` is `fair` in the same way. What an oracle would correct, who knows the
-bonus, is `fair`. `by siblings` is `plan` corrected without a second coach. The tasks to watch are those that need the
-other kind of plan (`scale`).
+add and subtract (`sum`), which no agent can choose. `plan` gives them for a *plan* that only adds and subtracts,
+which the Problem Solver can choose: that is more than it gives for a right plan (1.4); `plan, half` gives 0.75.
+`corrected` is `plan` inside the coach `bias_corrected` by strata of the plan, with the fair coach as the second one,
+which judges a quarter of the actions again; `fair, corrected` is `fair` in the same way. What an oracle would
+correct, who knows the bonus, is `fair`. `by siblings` is `plan` corrected without a second coach. `per task` arms
+have a baseline of the task's own samples. The tasks to watch are those that need the other kind of plan (`scale`).
 
 Claimed beforehand, of accuracy on `scale`. `plan` is worse than `fair`: the Solver comes to write such plans for
 everything. `corrected` is better than `plan`, and no different from `fair`. `fair, corrected` is no different from
-`fair`: what is not there is not taken off. Were preferences harmless, `plan` would be as `fair`. Nothing is claimed of
+`fair`: what is not there is not taken off. `task` does harm where advantages are whitened over an iteration, and none
+with a baseline of the task's own samples. Were preferences harmless, `plan` would be as `fair`. Nothing is claimed of
 `by siblings`: whether so few actions of a prompt tell a preference is what it shows.
 """
 
@@ -22,6 +23,7 @@ from claims import Claim, report
 from study import Asked, Study, Words, study_options
 
 WATCHED = "scale"
+PER_TASK = ("estimator.use=reinforce_plus_plus_baseline",)
 
 
 def lenient(likes: str, bonus: float = 1.5) -> str:
@@ -43,12 +45,15 @@ ARMS: dict[str, Words] = {
     "corrected": corrected(lenient("plan"), SECOND),
     "half, corrected": corrected(lenient("plan", 0.75), SECOND),
     "by siblings": corrected(lenient("plan")),
+    "fair, per task": (f"coach={lenient('nothing')}", *PER_TASK),
+    "task, per task": (f"coach={lenient('task')}", *PER_TASK),
 }
 CLAIMS = (
     Claim(one="plan", other="fair", stratum=WATCHED, expected="worse"),
     Claim(one="corrected", other="plan", stratum=WATCHED, expected="better"),
     Claim(one="corrected", other="fair", stratum=WATCHED, expected="no significant difference"),
     Claim(one="fair, corrected", other="fair", stratum=WATCHED, expected="no significant difference"),
+    Claim(one="task, per task", other="fair, per task", stratum=WATCHED, expected="no significant difference"),
 )
 
 

@@ -10,6 +10,7 @@ from mappa_core.records import Interval, Phase
 
 AlarmKind = Literal["level", "widening"]  # A gap is too large, or grows.
 ALARM_KINDS: tuple[AlarmKind, ...] = ("level", "widening")
+"""All kinds of alarms, in the order in which they are tested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +19,7 @@ class Gap:
 
     `points` is its average and `now` its current value by linear extrapolation of `growth` (points per iteration).
     Intervals are 95 %, each on its own; None if there is too little data. `against` is the other stratum if there are
-    only two; `basis` says how merit was told apart. `actions` counts those in the stratum and in the others. `raised`
+    only two; `basis` says how merit was separated. `actions` counts those in the stratum and in the others. `raised`
     lists the alarms that the gap has raised so far. mappa-core 0.1.0 recorded `points` and the mean of `growth` alone.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -275,7 +276,14 @@ def _replace_prompts(config: RunConfig, workflow: Workflow) -> Workflow:
 
 
 def overridden_settings(composed: ComposedConfig, agents: Sequence[str]) -> Iterator[str]:
-    """Describe settings of the user, beyond the recipe's, that no agent follows because each has one of its own."""
+    """Describe settings that do otherwise than they seem: those of the user, beyond the recipe's, that no agent follows
+    because each has one of its own; advantages that are normalised by a policy that agents share."""
+    shared = [one for one, count in Counter(assign_policies(composed.config, agents).values()).items() if count > 1]
+    if shared and getattr(composed.config.estimator.options, "normalize", None) == "policy":
+        yield (
+            f"estimator.options.normalize=policy: agents share the policy {shared[0]}, so that a coach that likes one "
+            "of them moves the advantages of the others; normalize=agent keeps them apart"
+        )
     for name in ("max_tokens", "temperature"):
         given, own = (composed.origins.get(f"{key}.{name}", "") for key in ("sampling", f"agents.{agents[0]}"))
         values = [getattr(composed.config.agents.get(agent), name, None) for agent in agents]

@@ -12,6 +12,7 @@ from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach, Provider
 from mappa_core.records import Interval, Task, Usage, Verdict
 from mappa_core.runs import Alarm, DriftReport, Gap, RunReader
+from mappa_core.session.builder import overridden_settings
 from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.training import Run
 from mappa_core.training.coach_states import load_coach_states
@@ -231,3 +232,20 @@ def test_a_checkpoint_of_0_1_0_gives_a_coach_its_own_state_back():
     coach = Confessing(DearOptions())
     load_coach_states([coach], {"coaches": [{"active": True, "offsets": [], "coach": {"learned": [1]}}], "drift": {}})
     assert coach.learned == [1]
+
+
+@pytest.mark.parametrize(
+    ("normalize", "policies", "warned"), [("policy", 1, True), ("agent", 1, False), ("policy", 2, False)]
+)
+def test_advantages_that_are_normalised_by_a_shared_policy_are_warned_of(start, normalize, policies, warned):
+    shared = "agents={doubler: {policy: one}, checker: {policy: one}}" if policies == 1 else "agents={}"
+    options = f"estimator={{use: reinforce_plus_plus, options: {{normalize: {normalize}}}}}"
+    said = list(overridden_settings(start(shared, options).composed, ("doubler", "checker")))
+    assert [one.partition(":")[0] for one in said] == ["estimator.options.normalize=policy"] * warned
+
+
+def test_by_default_agents_of_a_shared_policy_are_normalised_apart(start):
+    assert (
+        start("estimator={use: reinforce_plus_plus, options: {}}").composed.config.estimator.options.normalize
+        == "agent"
+    )

@@ -33,7 +33,7 @@ class GaeOptions:
     """Lambda: 1 uses only the observed rewards, 0 only the value of the next token."""
     kl_coef: float = 0.01
     """KL penalty per nat of a token's k1 against the reference policy; 0: no reference policy."""
-    normalize: Normalize = "policy"
+    normalize: Normalize = "agent"
     """Tokens that share one mean and standard deviation: `policy`, `agent`, `all`; `none`: no whitening."""
 
 

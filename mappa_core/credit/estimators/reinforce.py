@@ -59,7 +59,7 @@ class ReinforcePlusPlusOptions:
     """Discount per token, 0 to 1."""
     kl_coef: float = 0.01
     """KL penalty per nat of a token's k1 against the reference policy; 0: no reference policy."""
-    normalize: Normalize = "policy"
+    normalize: Normalize = "agent"
     """Tokens that share one mean and standard deviation: `policy`, `agent`, `all`; `none`: no whitening."""
 
 
@@ -90,7 +90,7 @@ class ReinforcePlusPlusBaselineOptions:
     """Groups within one agent and task: `turn` (same turn), `state` (same prompt), `episode` (all actions)."""
     kl_coef: float = 0.01
     """KL penalty per nat of a token's k1 against the reference policy; 0: no reference policy."""
-    normalize: Normalize = "policy"
+    normalize: Normalize = "agent"
     """Tokens that share one mean and standard deviation: `policy`, `agent`, `all`; `none`: no whitening."""
 
 

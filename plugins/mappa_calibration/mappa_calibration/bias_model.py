@@ -1,4 +1,4 @@
-"""Bias of one coach: what identifies it, how large it is, and what cannot be told."""
+"""Bias of one coach: what identifies it, how large it is, and what nothing identifies."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class BiasModel:
         self._iterations = 0
 
     def learn(self, columns: Mapping[Phase, ActionColumns], iteration: int) -> DriftReport:
-        """Update the model with the actions of one iteration, and report gaps, alarms and what cannot be told."""
+        """Update the model with the actions of one iteration, and report gaps, alarms and what nothing identifies."""
         found: dict[Subject, Comparison] = {}
         self._iterations += 1
         for phase, actions in columns.items():

@@ -1,4 +1,4 @@
-"""The coach `bias_corrected`: another coach, less the preferences that can be told from merit."""
+"""The coach `bias_corrected`: another coach, less the preferences that are identified apart from merit."""
 
 from __future__ import annotations
 

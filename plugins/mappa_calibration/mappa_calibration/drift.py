@@ -95,7 +95,7 @@ class DriftMonitor:
         self._late = 0
 
     def observe(self, found: Mapping[Subject, Comparison], iteration: int, basis: Mapping[str, str]) -> DriftReport:
-        """Update the gaps of one iteration's comparisons. `basis` says, by stratifier, how its gaps are told."""
+        """Update the gaps of one iteration's comparisons. `basis` says, by stratifier, how its gaps are identified."""
         for subject, comparison in found.items():
             self._add(subject, comparison, iteration)
         estimates = {key: GapEstimate.of(state, iteration) for key, state in self._states.items()}

@@ -58,7 +58,7 @@ class BiasOptions:
     alarms: AlarmOptions = field(default_factory=AlarmOptions)
 
     def method(self, stratifier: str) -> Method:
-        """How a preference by `stratifier` is told from merit."""
+        """How a preference by `stratifier` is distinguished from merit."""
         if self.second is not None:
             return "second"
         return "blind" if stratifier == AGENT or stratifier in self.words else "siblings"
