@@ -66,11 +66,11 @@ class Generation:
 
     tokens: Int32  # (T,), with the stop token if one was sampled
     logprobs: Float32  # (T,)
-    mask_tokens: Int32 | None  # (K,) sampling mask, token after token; None if nothing was cut
-    mask_sizes: Int32 | None  # (T,)
     finish: Finish
     versions: tuple[VersionSpan, ...]
     seconds: float
+    mask_tokens: Int32 | None = None  # (K,) sampling mask, token after token; None if nothing was cut
+    mask_sizes: Int32 | None = None  # (T,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
