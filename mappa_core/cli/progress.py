@@ -8,7 +8,15 @@ from contextlib import contextmanager
 
 from rich.console import Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from mappa_core.cli.announce import announce_counterfactuals, announce_providers, announce_sandboxes
@@ -83,7 +91,7 @@ class Dashboard(_ConsoleListener):
         super().__init__(console)
         self._bars = Progress(*_columns(), console=console)
         self._run = self._bars.add_task("iterations", total=iterations)
-        self._now = self._bars.add_task("rollouts", total=None)
+        self._now = self._bars.add_task("starting", total=None)
         self.live = Live(self._bars, console=console, refresh_per_second=4, transient=True)
 
     def on_rollouts_start(self, split: Split, done: int, rollouts: int) -> None:
@@ -138,7 +146,8 @@ def rollout_bar(console: Console, *, quiet: bool) -> Iterator[RolloutBar]:
 
 
 def _columns() -> tuple[ProgressColumn, ...]:
-    return TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    text, left = TextColumn("{task.description:<12}"), TextColumn("left")
+    return text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), left, TimeRemainingColumn()
 
 
 def agents_table(agents: Mapping[str, AgentSummary]) -> Table:

@@ -9,18 +9,19 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.markup import escape
 from rich.table import Table
 
 from mappa_core import ConfigError
-from mappa_core.commands import Console, echo
+from mappa_core.commands import Console, Name, columns_table, echo
 
 if TYPE_CHECKING:
     from mappa_analysis.compare import Comparison, PairComparison
     from mappa_analysis.run_results import RunResult
 
-_MAX_NAME_CHARACTERS = 24
-"""Maximum characters of an arm's name in tables."""
+WIDE = 110
+"""Columns from which on a table has room for names of arms and for every figure."""
+_MAX_NAME_CHARACTERS = {True: 24, False: 4}
+"""Maximum characters of an arm's name in tables, wide and narrow ones."""
 
 
 @click.command("compare")
@@ -108,28 +109,27 @@ def show_comparison(console: Console, compared: Comparison, notes: Sequence[str]
         f"held-out {compared.measure}, {problems}, {compared.samples} samples of each, 95 % intervals",
         style="bold", highlight=False, soft_wrap=True,
     )  # fmt: skip
-    labels = _labels([arm.name for arm in compared.arms])
+    wide = console.width >= WIDE
+    labels = _labels([arm.name for arm in compared.arms], _MAX_NAME_CHARACTERS[wide])
     for name, label in labels.items():
         if label != name:
             console.print(f"{label}: {name}", highlight=False, markup=False, soft_wrap=True)
-    table = Table(box=None, header_style="dim")
-    for name in ("arm", "seeds", "mean"):
-        table.add_column(name, justify="left" if name == "arm" else "right", overflow="fold")
+    table = columns_table("arm", "seeds", "mean")
     for arm in compared.arms:
         lost = f" ({arm.lost} problems lost)" if arm.lost else ""
-        table.add_row(escape(labels[arm.name]), ", ".join(map(str, arm.seeds)), format_share(arm.mean) + lost)
+        table.add_row(Name(labels[arm.name]), ", ".join(map(str, arm.seeds)), format_share(arm.mean) + lost)
     console.print(table)
     if compared.pairs:
-        console.print(_differences(compared, labels))
+        console.print(_differences(compared, labels, wide))
     for pair in compared.pairs:
         console.print(pair_sentence(pair, labels), highlight=False, markup=False, soft_wrap=True)
     for note in notes:
         console.print(note, style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
-def _labels(names: Sequence[str]) -> dict[str, str]:
+def _labels(names: Sequence[str], max_characters: int) -> dict[str, str]:
     """Labels of the arms in tables: their names, or letters if a name is too long for a column."""
-    if max(map(len, names)) <= _MAX_NAME_CHARACTERS:
+    if max(map(len, names)) <= max_characters:
         return {name: name for name in names}
     return dict(zip(names, _letters(), strict=False))
 
@@ -138,19 +138,18 @@ def _letters() -> Iterator[str]:
     return map("".join, chain.from_iterable(product(ascii_uppercase, repeat=length) for length in count(1)))
 
 
-def _differences(compared: Comparison, labels: Mapping[str, str]) -> Table:
+def _differences(compared: Comparison, labels: Mapping[str, str], wide: bool) -> Table:
+    """Build a table with a row per pair; a narrow one has no effect size h, which --json has."""
     from mappa_core.commands import format_share
 
-    table = Table(box=None, header_style="dim")
-    for name in ("", "difference", "p", "p, all tests", "h", "better", "worse", "same"):
-        table.add_column(name, justify="right" if name else "left", overflow="fold")
+    table = columns_table("", "difference", "p", "p, all tests", *(["h"] if wide else []), "better", "worse", "same")
     for pair in compared.pairs:
         table.add_row(
-            escape(f"{labels[pair.one]} - {labels[pair.other]}"),
+            Name(f"{labels[pair.one]} - {labels[pair.other]}"),
             format_share(pair.difference, sign=True),
             _format_p(pair.p),
             _format_p(pair.p_adjusted),
-            f"{pair.h:+.2f}",
+            *([f"{pair.h:+.2f}"] if wide else []),
             *map(str, (pair.wins, pair.losses, pair.ties)),
         )
     return table

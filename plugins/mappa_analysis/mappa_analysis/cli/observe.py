@@ -17,8 +17,10 @@ from mappa_core import ConfigError, Split
 from mappa_core.commands import (
     ConfigArguments,
     Console,
+    Name,
     announce_providers,
     announce_sandboxes,
+    columns_table,
     echo,
     load_registry,
     recipe_options,
@@ -158,9 +160,7 @@ def _show_reasons(console: Console, what: str, counts: Mapping[str, int]) -> Non
 def _table(diagnosis: Diagnosis) -> Table:
     from mappa_analysis.counted_verdicts import LOW_SCORE
 
-    table = Table(box=None, header_style="dim")
     columns: dict[str, Callable[[AgentDiagnosis], str]] = {
-        "": lambda agent: escape(agent.agent),
         "actions": lambda agent: str(agent.actions),
     }
     if diagnosis.coach.total.verdicts:
@@ -169,10 +169,9 @@ def _table(diagnosis: Diagnosis) -> Table:
         columns["to blame"] = lambda agent: _format_count_of(agent.blamed, diagnosis.looked_at)
     if any(agent.tool_calls for agent in diagnosis.agents):
         columns["tools failed"] = lambda agent: _format_count_of(agent.tool_failures, agent.tool_calls)
-    for name in columns:
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    table = columns_table("", *columns)
     for agent in diagnosis.agents:
-        table.add_row(*(cell(agent) for cell in columns.values()))
+        table.add_row(Name(agent.agent), *(cell(agent) for cell in columns.values()))
     return table
 
 
@@ -192,12 +191,10 @@ def _show_handoffs(console: Console, diagnosis: Diagnosis) -> None:
     from mappa_core.commands import format_percent
 
     metric = escape(diagnosis.evaluation.metric)
-    table = Table(box=None, header_style="dim")
-    for name in ("hand-off", "due", "made", "missing", "broken", f"{metric} if fine", "if not", "first"):
-        table.add_column(name, justify="left" if name == "hand-off" else "right")
+    table = columns_table("hand-off", "due", "made", "missing", "broken", f"{metric} if fine", "if not", "first")
     for handoff in diagnosis.handoffs:
         table.add_row(
-            escape(handoff.path),
+            Name(handoff.path),
             *map(str, (handoff.rollouts, handoff.made, handoff.missing, handoff.broken)),
             f"{format_percent(handoff.metric_fine)} of {handoff.fine}",
             f"{format_percent(handoff.metric_flawed)} of {handoff.missing + handoff.broken}",

@@ -15,7 +15,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from mappa_core import ConfigError
-from mappa_core.commands import ConfigArguments, Console, echo, format_count, load_registry, recipe_options
+from mappa_core.commands import (
+    ConfigArguments,
+    Console,
+    Name,
+    columns_table,
+    echo,
+    format_count,
+    load_registry,
+    recipe_options,
+)
 
 if TYPE_CHECKING:
     from mappa_analysis.plan import CoachAssignment, PlannedAmount, RunPlan, Workload
@@ -118,7 +127,10 @@ def _team(planned: RunPlan) -> Table:
         judges = ", ".join(_judge(one) for one in planned.coaches if player.agent in one.agents)
         policy = [player.policy] if named else []
         rows.append((player.agent, *policy, player.kind, player.model, judges or "nobody"))
-    return _plain(rows)
+    table = columns_table(*rows[0], text=len(rows[0]))
+    for row in rows[1:]:
+        table.add_row(*map(Name, row))
+    return table
 
 
 def _judge(one: CoachAssignment) -> str:
