@@ -111,15 +111,16 @@ async def test_a_trace_shows_arguments_and_every_message_once(tmp_path, capsys):
             await stage.act("b", [rules, task, step.reply, Message(role="user", content="and now?")])
             stage.record(correct=0.0)
 
-    call = '<tool_call>{"name": "search", "arguments": {"query": "tides\\n", "top": 5}}</tool_call>'
+    call = '<tool_call>{"name": "search", "arguments": {"query": "high\\ntides", "top": 5}}</tool_call>'
     with RunFolder.create(tmp_path, "run", plugin="p", recipe="r", config="") as folder:
         task = Task(id="t", prompt="the task")
         await play(Team(), task, [call, "done"], tools={"search": Prints()}, recorder=folder.store)
     assert main(["runs", "trace", str(folder.path), "train-000000/t/000"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("the rules") == 1 and shown.count("and now?") == 1
-    assert "called search" in shown and '"top":5' in shown
+    # What the text says already is not said twice; the text holds the line end as an escape.
+    assert """called search\n{"query":"high\\ntides"}""" in shown and '"top":5' not in shown
     assert main(["runs", "trace", str(folder.path), "train-000000/t/000", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["steps"][0]["calls"][0]["arguments"]["query"] == "tides\n"
+    assert json.loads(capsys.readouterr().out)["steps"][0]["calls"][0]["arguments"]["query"] == "high\ntides"
     assert main(["runs", "show", str(folder.path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["trajectories"][0]["outcome"] == {"correct": 0.0}
