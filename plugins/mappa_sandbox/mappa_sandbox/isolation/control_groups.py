@@ -51,7 +51,7 @@ class ControlGroup:
         self._write("cgroup.procs", 0)
 
     def cpu_s(self) -> float:
-        """CPU seconds of all that have been members, whoever waited for them."""
+        """CPU seconds of all that have been members, waited for or not."""
         return self._counts("cpu.stat")["usage_usec"] / 1e6
 
     def was_killed_for_memory(self) -> bool:
