@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 CODE_FENCE = re.compile(r"```[ \t]*(\w*)[^\n]*\n(.*?)```", re.DOTALL)
-_NUMBER = re.compile(r"(?<![\w.])[-\u2212]?\$?\d[\d,]*(?:\.\d+)?")
+_NUMBER = re.compile(r"(?<![\w.])[-\u2212]?\$?\d(?:[\d,]*\d)?(?:\.\d+)?")
 _WORD = re.compile(r"[^\W_]{4,}")
 
 
