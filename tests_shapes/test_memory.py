@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.timeout(3600)
 POLICY = "writer"
 TRAIN = TrainSection(iterations=1, learning_rate=1e-6, micro_tokens=256)
 OPTIONS = ClusterOptions(
-    dtype="bfloat16", zero=2, learner_ranks=1, packed_tokens=256, max_model_len=256, kv_cache_mb=128, samplers=1,
+    dtype="float32", zero=2, learner_ranks=1, packed_tokens=256, max_model_len=256, kv_cache_mb=128, samplers=1,
     gradient_checkpointing=False,
 )  # fmt: skip
 SHARE = 0.15
@@ -45,14 +46,24 @@ def planned(model: str) -> dict[str, int]:
     return {load.role: max(load.bytes_at(phase) for phase in PHASES) for load in placement.loads}
 
 
-async def measured(model: str) -> dict[str, int]:
-    """The most memory in bytes that learner and sampler had until the end of an iteration."""
-    engine = ClusterEngine(OPTIONS)
+async def measured(model: str) -> Mapping[str, int]:
+    """The most memory in bytes that learner and sampler took for themselves during an iteration: files that they read
+    and what all processes share are not theirs."""
+    engine, peaks = ClusterEngine(OPTIONS), Counter[str]()
+
+    async def watch() -> None:
+        while True:
+            for one in engine.processes:
+                peaks[one.role] = max(peaks[one.role], _anonymous(one.pid))
+            await asyncio.sleep(0.1)
+
+    watching = None
     try:
         await engine.open([PolicySpec(name=POLICY, model=model)], TRAIN, seed=0)
+        watching = asyncio.create_task(watch())
         sampler = engine.sampler(POLICY)
         prompt = sampler.render([Message(role="user", content="Count to a hundred.")])
-        sampling = [Sampling(max_tokens=200, seed=seed) for seed in range(4)]
+        sampling = [Sampling(max_tokens=80, seed=seed) for seed in range(4)]
         completions = await asyncio.gather(*(sampler.sample(prompt, one) for one in sampling))
         trajectories = []
         for at, completion in enumerate(completions):
@@ -65,15 +76,17 @@ async def measured(model: str) -> dict[str, int]:
         metrics = await engine.update(experience, Advantages(advantages=drawn), PPOLoss(PPOOptions()), 0.0)
         assert metrics[POLICY]["steps"] == 1
         await engine.publish()
-        return {one.role: _peak(one.pid) for one in engine.processes}
+        return peaks
     finally:
+        if watching is not None:
+            watching.cancel()
         await engine.close()
 
 
-def _peak(pid: int) -> int:
+def _anonymous(pid: int) -> int:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     fields: Mapping[str, str] = dict(line.split(":", 1) for line in lines)
-    return int(fields["VmHWM"].split()[0]) * 1024
+    return int(fields["RssAnon"].split()[0]) * 1024
 
 
 @pytest.mark.parametrize("layers", [4, pytest.param(28, marks=pytest.mark.soak)])

@@ -12,7 +12,20 @@ from mappa_analysis.demo import unpack_demo
 from mappa_core.cli.main import main
 
 LONG = "mathchat-small-full-20261123-214803-a1b2"
-SENTENCES = ("report ", "next ", "the run", "without ", "memory ", "Where ", "held-out ", "A, B", "B, A", "A: ", "B: ", "- ")
+SENTENCES = (
+    "report ",
+    "next ",
+    "the run",
+    "without ",
+    "memory ",
+    "Where ",
+    "held-out ",
+    "A, B",
+    "B, A",
+    "A: ",
+    "B: ",
+    "- ",
+)
 """Beginnings of lines that are prose or paths: a terminal folds them, so that what is copied from them is whole."""
 
 
