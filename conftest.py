@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import signal
@@ -16,6 +17,9 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("mappa", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("mappa")
+
+# What commands print is as in a file, whatever the width of the terminal that tests are started from.
+os.environ.pop("COLUMNS", None)
 
 # A script that runs tests in its background leaves SIGINT ignored, which programs that tests start would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -73,8 +73,8 @@ class TrainingLoop:
             await self._checkpoint_written()
         finally:
             await self._rollouts.close()
-            if self._writing is not None:
-                await asyncio.wait([self._writing])
+            if self._writing is not None:  # what it fails with was raised above, or another error ends the run
+                await asyncio.gather(asyncio.shield(self._writing), return_exceptions=True)
         await self._report_best()
 
     def _counterfactual_collector(self) -> CounterfactualCollector | None:

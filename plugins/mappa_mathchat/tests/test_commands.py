@@ -91,7 +91,7 @@ def test_a_run_that_is_going_on_cannot_be_resumed_beside_it(trained, capsys):
 
 def test_the_report_is_one_page_that_asks_for_nothing(trained):
     page = (trained / "report.html").read_text()
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 2
     assert not re.search(r"(src|href)=|https?://(?!www\.w3\.org)", page)
     for agent in ("problem_solver", "code_executor", "verifier"):
         assert agent in page

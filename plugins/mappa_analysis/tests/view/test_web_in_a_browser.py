@@ -63,7 +63,7 @@ def test_no_page_runs_what_an_agent_wrote_or_asks_elsewhere(tab, address: str, r
         assert tab.run("document.documentElement.scrollWidth") <= 1280, f"{page} is too wide for a laptop"
     tab.run("document.querySelectorAll('details').forEach((one) => (one.open = true))")
     tab.until("document.querySelectorAll('.lazy .message').length > 80")
-    assert tab.run("document.querySelector('h1').innerText").startswith("task <")
+    assert tab.run("document.querySelector('h1').innerText").startswith("‹U+202E›right to left")
     assert tab.run("document.querySelectorAll('main').length") == 1
     assert [one for one in tab.requested if not one.startswith(address)] == []
     assert tab.complaints == [] and tab.dialogs == []
