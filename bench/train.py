@@ -6,7 +6,7 @@ coach and numbers, and one thread for torch; the script has no stage, store, col
 random numbers. Measured are wall time, and user and system time with all children. The ratios are ours by theirs:
 median over the rounds, and a 95 % bootstrap interval of it. Accuracy before and after shows that both learn.
 
-    python bench/train.py [--rounds 3] [--iterations 60] [--against bare|uncaged]
+    python bench/train.py [--rounds 3] [--iterations 60] [--prompts N] [--problems N] [--against bare|uncaged]
 """
 
 from __future__ import annotations
@@ -134,9 +134,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, help="shorter runs than the recipe's, for a first look")
+    parser.add_argument("--prompts", type=int, help="tasks an iteration, other than the recipe's")
+    parser.add_argument("--problems", type=int, help="held-out problems, other than the recipe's")
     parser.add_argument("--against", choices=RIVALS, default="bare")
-    asked = parse_arguments(parser, rounds=1, iterations=1)
-    words = [] if asked.iterations is None else [f"train.iterations={asked.iterations}"]
+    asked = parse_arguments(parser, rounds=1, iterations=1, prompts=4, problems=8)
+    changes = {"train.iterations": asked.iterations, "train.prompts": asked.prompts, "eval.problems": asked.problems}
+    words = [f"{key}={value}" for key, value in changes.items() if value is not None]
     taken = measure(asked.rounds, words, asked.against)
     wall, cpu = ratios(taken, "wall"), ratios(taken, "cpu")
     print(f"ours {np.median([one.wall for one, _ in taken]):.0f} s wall")
