@@ -11,6 +11,8 @@ PLUGINS := $(wildcard plugins/*/pyproject.toml)
 # What every team trains with.
 PARTS := $(patsubst %,plugins/mappa_%/pyproject.toml,engine sandbox analysis)
 export OMP_NUM_THREADS ?= 1
+# Tests start hundreds of processes: what one of them compiles the others read.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help train improve cluster test test-cluster test-shapes test-trl test-trackers test-evidence dist test-dist docs gpu-smoke soak lint bench bubblewrap chromium clean
 

@@ -5,7 +5,7 @@ Both are whole runs in processes of their own, on the same tasks with the same s
 iterations alone, with collecting, coaching and learning; a start, which warm interpreters make longer, and evaluations
 are not. The ratio is warm by cold, in rollouts a second.
 
-    python bench/dsbench.py [--rounds 3] [--iterations 1] [--prompts 4]
+    python bench/dsbench.py [--rounds 3] [--iterations 1] [--prompts 4] [--samples 2]
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=1)
-    parser.add_argument("--prompts", type=int, default=4, help="tasks per iteration, each played twice")
-    asked = parse_arguments(parser, rounds=1, prompts=1)
+    parser.add_argument("--prompts", type=int, default=4, help="tasks per iteration")
+    parser.add_argument("--samples", type=int, default=2, help="rollouts per task")
+    asked = parse_arguments(parser, rounds=1, prompts=1, samples=1)
     ratios = []
     for number in range(asked.rounds):
         speed = {}
@@ -48,6 +49,7 @@ def main() -> None:
                 f"seed={number}",
                 f"train.iterations={asked.iterations}",
                 f"train.prompts={asked.prompts}",
+                f"train.samples={asked.samples}",
                 *changes,
             )
             with tempfile.TemporaryDirectory(prefix="mappa-bench-") as folder:

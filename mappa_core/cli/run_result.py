@@ -7,7 +7,13 @@ from pathlib import Path
 import msgspec
 
 from mappa_core.cli.console import Console
-from mappa_core.cli.progress import agents_table, describe_tool_faults, format_or_dash, format_problem_count
+from mappa_core.cli.progress import (
+    agents_table,
+    describe_tool_faults,
+    format_count,
+    format_or_dash,
+    format_problem_count,
+)
 from mappa_core.cli.result_tables import gains_table, selection_sentence, show_warnings
 from mappa_core.runs.reader import RunReader
 from mappa_core.store.summary import CoachSummary, Summary
@@ -27,7 +33,7 @@ def show_run_result(console: Console, trained: TrainResult) -> None:
     console.print(agents_table(summary.agents))
     failed = f", {summary.coach.failed} failed" if summary.coach.failed else ""
     console.print(
-        f"{summary.iterations} iterations, {summary.coach.verdicts:,} verdicts{failed}{_cost(summary.coach)}, "
+        f"{format_count(summary.iterations, 'iteration')}, {format_count(summary.coach.verdicts, 'verdict')}{failed}{_cost(summary.coach)}, "
         f"{format_or_dash(summary.seconds.wall, '.0f')} s wall, {format_or_dash(summary.seconds.cpu, '.0f')} s CPU",
         highlight=False,
     )
