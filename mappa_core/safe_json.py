@@ -14,11 +14,11 @@ MAX_DIGITS = 100
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def parse_untrusted_json(text: str) -> Any:
+def parse_untrusted_json(text: str, *, max_characters: int = MAX_CHARACTERS) -> Any:
     """Parse `text`. Raises ValueError, which quotes nothing, for what is no JSON, exceeds a limit, has a key twice in
     one object, or holds half a character (an unpaired surrogate)."""
-    if len(text) > MAX_CHARACTERS:
-        raise ValueError(f"it is longer than {MAX_CHARACTERS} characters")
+    if len(text) > max_characters:
+        raise ValueError(f"it is longer than {max_characters} characters")
     whole, real = partial(_number, int), partial(_number, float)
     decoder = json.JSONDecoder(object_pairs_hook=_object, parse_int=whole, parse_float=real, parse_constant=real)
     try:

@@ -176,7 +176,7 @@ def _label(trajectory: Trajectory, position: int, metric: str, label_source: Lab
 def _parse_line(line: bytes, where: str) -> LabelledAction:
     try:
         action = from_json(LabelledAction, line)
-    except (msgspec.DecodeError, ValueError, TypeError) as error:
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{where}: not a labelled action: {error}") from error
     if not math.isfinite(action.label):
         raise InputError(f"{where}: the label is {action.label}; leave an action without one out")

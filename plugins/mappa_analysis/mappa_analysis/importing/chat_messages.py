@@ -9,7 +9,6 @@ API's keys a message may have `reasoning` or `reasoning_content`, `model`, `fini
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ from mappa_analysis.importing.log_mapping import (
 )
 from mappa_core import Message, ToolCall, ToolResult, Usage
 from mappa_core.engine import Finish
+from mappa_core.safe_json import parse_untrusted_json
 
 MessageRole = Literal["system", "user", "assistant", "tool"]
 _ROLES: Mapping[str, MessageRole] = {
@@ -247,7 +247,7 @@ def make_tool_call(name: str, arguments: Any, identity: str | None) -> ToolCall:
     """Build a tool call. In the API its arguments are text written by a model, so they may not be valid JSON."""
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments) if arguments.strip() else {}
+            arguments = parse_untrusted_json(arguments) if arguments.strip() else {}
         except ValueError:
             return ToolCall(name=name, id=identity, error="its arguments are not JSON")
     if arguments is not None and not isinstance(arguments, Mapping):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import re
 import zipfile
 import zlib
@@ -14,12 +13,15 @@ from typing import Any
 
 from mappa_core import InputError
 from mappa_core.data import read_rows
+from mappa_core.safe_json import parse_untrusted_json
 
 _TABLES = (".csv", ".parquet")
 _LINES = (".jsonl", ".ndjson")
 _SUFFIXES = (".json", *_LINES)
 _ARCHIVE = ".eval"
 """A log of inspect_ai: a zip file with a header and a file for each sample."""
+MAX_CHARACTERS = 1_000_000_000
+"""Characters of one file, or of one line where every line is a value."""
 _ENVELOPE = {"data", "meta", "next_cursor"}
 """Keys of an answer of a server that holds its objects in `data`."""
 
@@ -70,10 +72,11 @@ def _read_file(path: Path) -> Iterator[Document]:
             yield Document(row=row, place=rows.place(index), file=path)
         return
     text = _read_text(path)
-    whole = None if _plain_suffix(path) in _LINES else _decode_whole(text)
-    if whole is None:
+    if _plain_suffix(path) in _LINES or _has_several_lines_of_json(text):
         yield from _read_lines(path, text)
-    elif isinstance(whole, list):
+        return
+    whole = _parse_whole(path, text)
+    if isinstance(whole, list):
         for number, row in enumerate(whole, start=1):
             yield _document(row, f"{path}, item {number}", path)
     else:
@@ -100,9 +103,9 @@ def _read_eval_archive(path: Path) -> dict[str, Any]:
     """The header of an eval log and its samples, as in the log's JSON form."""
     try:
         with zipfile.ZipFile(path) as archive:
-            header = json.loads(archive.read("header.json"))
+            header = _parse(archive.read("header.json").decode())
             names = sorted(name for name in archive.namelist() if name.startswith("samples/"))
-            return {**header, "samples": [json.loads(archive.read(name)) for name in names]}
+            return {**header, "samples": [_parse(archive.read(name).decode()) for name in names]}
     except (OSError, KeyError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
         raise InputError(
             f"{path}: no eval log of inspect_ai that can be read here: {error}; `inspect log convert --to json` makes "
@@ -110,12 +113,36 @@ def _read_eval_archive(path: Path) -> dict[str, Any]:
         ) from None
 
 
-def _decode_whole(text: str) -> Any:
-    """Decode a text that is one JSON value; None if it is not, as with one object a line."""
+def decode_embedded(value: Any) -> Any:
+    """The value of a text that is a JSON list or object, as most SDKs write them into attributes; else what it is."""
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        try:
+            return _parse(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _parse(text: str) -> Any:
+    return parse_untrusted_json(text, max_characters=MAX_CHARACTERS)
+
+
+def _has_several_lines_of_json(text: str) -> bool:
+    """Whether the first line of several is a JSON value of its own."""
+    first, _, others = text.strip().partition("\n")
     try:
-        whole = json.loads(text)
+        _parse(first)
     except ValueError:
-        return None
+        return False
+    return bool(others.strip())
+
+
+def _parse_whole(path: Path, text: str) -> Any:
+    """Parse a text that is one JSON value. Raises InputError if it is not."""
+    try:
+        whole = _parse(text)
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
     if isinstance(whole, dict) and isinstance(whole.get("data"), list) and set(whole) <= _ENVELOPE:
         return whole["data"]
     return whole
@@ -126,9 +153,9 @@ def _read_lines(path: Path, text: str) -> Iterator[Document]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = _parse(line)
         except ValueError as error:
-            raise InputError(f"{path}, line {number}: not JSON: {error}") from None
+            raise InputError(f"{path}, line {number}: {error}") from None
         yield _document(row, f"{path}, line {number}", path)
 
 

@@ -6,12 +6,12 @@ A list is either flat, as SDKs write it (`llm.input_messages.0.message.role`), o
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mappa_analysis.importing.documents import decode_embedded
 from mappa_analysis.importing.spans import AROUND, Span
 
 KIND = "openinference.span.kind"
@@ -57,7 +57,7 @@ def _read_agent(span: Span, kind: str) -> str | None:
             return str(known[key])
     if kind == "AGENT":
         return span.name
-    metadata = _decode(known.get("metadata"))
+    metadata = decode_embedded(known.get("metadata"))
     if isinstance(metadata, Mapping):
         node = _GRAPH_NODE.match(str(metadata.get("langgraph_checkpoint_ns", "")))
         if node:
@@ -160,18 +160,9 @@ def _join_contents(contents: Any) -> str:
 
 def _read_tool_output(value: Any) -> Any:
     """The text of a tool's output; LangChain writes a whole message."""
-    decoded = _decode(value)
+    decoded = decode_embedded(value)
     inner = decoded.get("data") if isinstance(decoded, Mapping) else None
     return inner["content"] if isinstance(inner, Mapping) and isinstance(inner.get("content"), str) else value
-
-
-def _decode(value: Any) -> Any:
-    if isinstance(value, str) and value[:1] in ("{", "["):
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
-    return value
 
 
 def phoenix_row(row: Mapping[str, Any]) -> Mapping[str, Any]:

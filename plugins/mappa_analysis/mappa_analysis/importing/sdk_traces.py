@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from mappa_analysis.importing.documents import Document
+from mappa_analysis.importing.documents import Document, decode_embedded
 from mappa_analysis.importing.log_mapping import LogFormatError, LoggedTrajectory, LogMapping
 from mappa_analysis.importing.spans import AROUND, Span
 from mappa_analysis.importing.traces import read_traces
@@ -178,7 +178,7 @@ def _call(given: Any, written: Any) -> dict[str, Any]:
 def _messages(raw: Any, role: str) -> Iterator[Mapping[str, Any]]:
     """Messages in OpenAI's form, of a list, of one, of an object that holds them, or of a text by `role`."""
     if isinstance(raw, str):
-        raw = _decode(raw)
+        raw = decode_embedded(raw)
     if isinstance(raw, str) and raw:
         yield {"role": role, "content": raw}
     elif isinstance(raw, list):
@@ -190,14 +190,6 @@ def _messages(raw: Any, role: str) -> Iterator[Mapping[str, Any]]:
         yield from _messages(raw["messages"], role)
     elif isinstance(raw, Mapping) and raw:
         yield {"role": role, "content": json.dumps(raw)}
-
-
-def _decode(text: str) -> Any:
-    """The value of a text that is JSON: some exports hold messages as text."""
-    try:
-        return json.loads(text) if text[:1] in ("{", "[") else text
-    except ValueError:
-        return text
 
 
 def _to_parts(message: Mapping[str, Any]) -> dict[str, Any]:

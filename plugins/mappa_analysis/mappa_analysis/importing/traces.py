@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from mappa_analysis.importing.chat_messages import make_tool_call, read_finish
+from mappa_analysis.importing.documents import decode_embedded
 from mappa_analysis.importing.log_mapping import (
     LogFormatError,
     LoggedAction,
@@ -124,7 +125,7 @@ class _Trace:
         around = (span, *self._ancestors(span))
         keys = [key for key in (self._mapping.agent_from, "gen_ai.agent.name") if key is not None]
         named = (one.text(key) for key in keys for one in around)
-        reasons = _decode_json(known.get("gen_ai.response.finish_reasons"))
+        reasons = decode_embedded(known.get("gen_ai.response.finish_reasons"))
         return LoggedAction(
             agent=next((name for name in named if name), self._mapping.default_agent),
             model=span.text("gen_ai.response.model") or span.text("gen_ai.request.model"),
@@ -184,7 +185,7 @@ def _tool_name(span: Span) -> str:
 
 
 def _read_tool_result(span: Span) -> ToolResult:
-    result = _decode_json(span.attributes.get("gen_ai.tool.call.result"))
+    result = decode_embedded(span.attributes.get("gen_ai.tool.call.result"))
     answer = result if isinstance(result, str) else "" if result is None else json.dumps(result)
     status: Literal["ok", "error"] = "error" if span.failed else "ok"
     return ToolResult(tool=_tool_name(span), status=status, stdout=answer, seconds=span.end - span.start)
@@ -226,7 +227,7 @@ def _read_usage(known: Mapping[str, Any]) -> Usage | None:
 
 
 def _read_messages(span: Span, key: str) -> list[Message]:
-    raw = _decode_json(span.attributes.get(key))
+    raw = decode_embedded(span.attributes.get(key))
     if raw is None:
         return []
     if not isinstance(raw, list):
@@ -265,7 +266,7 @@ def _read_message(raw: Any, place: str) -> Iterator[Message]:
 
 
 def _join_parts(raw: Any) -> str:
-    parts = _decode_json(raw)
+    parts = decode_embedded(raw)
     if isinstance(parts, str):
         return parts
     if not isinstance(parts, list):
@@ -274,13 +275,3 @@ def _join_parts(raw: Any) -> str:
     return "\n".join(
         str(part["content"]) if isinstance(part.get("content"), str) else f"[{part.get('type')}]" for part in objects
     )
-
-
-def _decode_json(raw: Any) -> Any:
-    """Decode an attribute's value: most SDKs write lists and objects as JSON text."""
-    if isinstance(raw, str) and raw[:1] in ("[", "{"):
-        try:
-            return json.loads(raw)
-        except ValueError:
-            return raw
-    return raw
