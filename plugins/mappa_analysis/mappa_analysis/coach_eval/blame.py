@@ -122,7 +122,7 @@ def compute_blame_metrics(
         rows += [(task, -one.label, one.scene.step.id in targets) for one in actions]
         if guilty := _guilty(actions):
             _add_lowest_pick(task, actions, given, guilty, lowest, unsettled)
-            _add_blame_pick(task, actions, given, guilty, blamed, unsettled)
+            _add_blame_pick(task, actions, given, blamed, unsettled)
     clusters = [task for task, _, _ in rows]
     gain = np.array([one for _, one, _ in rows])
     is_blamed = np.array([one for _, _, one in rows], dtype=np.float64)
@@ -146,6 +146,12 @@ def _guilty(actions: Sequence[LabelledAction]) -> frozenset[str]:
     """Return the steps of the largest gain; none if no replacement raises the outcome."""
     max_gain = max(-one.label for one in actions)
     return frozenset(one.scene.step.id for one in actions if max_gain > _TINY and -one.label > max_gain - _TINY)
+
+
+def guilty_agents(actions: Sequence[LabelledAction]) -> frozenset[str]:
+    """Return the agents of the guilty actions of one trajectory; none if no replacement raises the outcome."""
+    guilty = _guilty(actions)
+    return frozenset(one.scene.step.agent for one in actions if one.scene.step.id in guilty)
 
 
 def _blamed_actions(
@@ -190,18 +196,17 @@ def _add_blame_pick(
     task: str,
     actions: Sequence[LabelledAction],
     given: Sequence[Verdict],
-    guilty: frozenset[str],
     picks: list[tuple[str, float, float]],
     unsettled: Counter[str],
 ) -> None:
     """Add the share of blames that name an agent of a guilty action, and the share of such agents among all."""
-    agent_of = {one.scene.step.id: one.scene.step.agent for one in actions}
-    at_fault = frozenset(agent_of[step] for step in guilty)
+    at_fault = guilty_agents(actions)
+    agents = {one.scene.step.agent for one in actions}
     named = [verdict.blame for verdict in given if verdict.blame is not None and verdict.blame != NOBODY]
     if not named:
         unsettled[NO_BLAME] += 1
         return
-    picks.append((task, _share(named, at_fault), _share(set(agent_of.values()), at_fault)))
+    picks.append((task, _share(named, at_fault), _share(agents, at_fault)))
 
 
 def _share(names: Sequence[str] | Mapping[str, float] | set[str], chosen: frozenset[str]) -> float:

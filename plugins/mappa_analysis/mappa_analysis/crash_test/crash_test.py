@@ -29,6 +29,8 @@ SUCCESS = 0.5
 """A play whose metric lies above this succeeded."""
 FAILED_CALL, BREACH, CUT_OFF = "a call failed", "a hand-off contract was broken", "a reply was cut off"
 OTHER_ANSWER = "an action gave another answer than the team"
+REMARKED = "the workflow's inspection of its files found something"
+WORTHLESS = "a figure of its outcome is 0"
 UNSTEADY = "it fails where a later action is sampled anew"
 NO_PLACE, LOST = "no place for the fault", "lost while it was played on"
 
@@ -116,7 +118,7 @@ class _CrashTester:
 
     async def run(self, folder: Path, coach: str, plays: Sequence[Trajectory], samples: int) -> CrashTest:
         succeeded = [one for one in plays if self._succeeds(one)]
-        faultless = await self._select_steady([one for one in succeeded if self._is_clean(one)])
+        faultless = await self._select_steady(self._select_clean(succeeded))
         if not faultless:
             raise RunError(
                 f"{folder}: none of {len(plays)} plays succeeded without a fault ({_reasons(self._left_out)}): "
@@ -146,20 +148,10 @@ class _CrashTester:
         metric = self._workflow.metric
         return one.error is None and metric in one.outcome and one.outcome[metric] > SUCCESS
 
-    def _is_clean(self, one: Trajectory) -> bool:
-        """Whether the record of a success holds no fault of its own, as far as it says without any coach."""
-        final = self._workflow.answer(one.steps)
-        answers = {self._workflow.answer([step]) for step in one.steps} - {None}
-        faults = {
-            FAILED_CALL: any(result.status != "ok" for step in one.steps for result in step.results),
-            BREACH: any(step.breaches for step in one.steps),
-            CUT_OFF: any(step.truncated for step in one.steps),
-            OTHER_ANSWER: final is not None and not answers <= {final},
-        }
-        found = next((reason for reason, there in faults.items() if there), None)
-        if found is not None:
-            self._left_out[f"success not used: {found}"] += 1
-        return found is None
+    def _select_clean(self, plays: Sequence[Trajectory]) -> list[Trajectory]:
+        found = {one.id: find_own_fault(self._workflow, one) for one in plays}
+        self._left_out.update(f"success not used: {reason}" for reason in found.values() if reason is not None)
+        return [one for one in plays if found[one.id] is None]
 
     async def _select_steady(self, plays: Sequence[Trajectory]) -> list[Trajectory]:
         """The plays that succeed again with each later action sampled anew: where a later action made an earlier fault
@@ -226,6 +218,21 @@ class _CrashTester:
             agents=len({step.agent for step in play.steps}),
             actions=len(play.steps),
         )
+
+
+def find_own_fault(workflow: Workflow, play: Trajectory) -> str | None:
+    """A fault that the record of a success holds, as far as it says without any coach; None if there is none."""
+    final = workflow.answer(play.steps)
+    answers = {workflow.answer([step]) for step in play.steps} - {None}
+    faults = {
+        FAILED_CALL: any(result.status != "ok" for step in play.steps for result in step.results),
+        BREACH: any(step.breaches for step in play.steps),
+        CUT_OFF: any(step.truncated for step in play.steps),
+        OTHER_ANSWER: final is not None and not answers <= {final},
+        REMARKED: any(step.inspection is not None and step.inspection.findings for step in play.steps),
+        WORTHLESS: any(play.outcome.get(name) == 0 for name in workflow.figures),
+    }
+    return next((reason for reason, there in faults.items() if there), None)
 
 
 def _reasons(left_out: Counter[str]) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 
 import pytest
 
 from mappa_analysis.crash_test import crash_test
+from mappa_analysis.crash_test.crash_test import find_own_fault
 from mappa_analysis.crash_test.faults import Fault
 from mappa_analysis.crash_test.figures import PlantedPlay, compute_found_rate
 from mappa_analysis.interventions import find_blame
-from mappa_core import NOBODY, Verdict
+from mappa_core import NOBODY, Breach, Inspection, Task, ToolResult, Trajectory, Verdict, Workflow
 from mappa_core.cli import main
 from mappa_core.runs import RunReader
 from mappa_core.testing.fakes import fake_completion, fake_step
@@ -131,3 +133,48 @@ FINE = Verdict.scored(10, "", blame=NOBODY)
 def test_the_blame_is_that_of_the_lowest_verdict_that_blames(verdicts, blamed):
     found = find_blame(STEPS, verdicts)
     assert (None if found is None else (found.agent, found.position)) == blamed
+
+
+class Boxed(Workflow):
+    """Answers stand in boxes, and a second figure says what a success is worth."""
+
+    agents = MappingProxyType({})
+    figures = ("worth",)
+
+    async def run(self, stage): ...
+
+    def answer(self, steps):
+        boxed = [step.reply.content for step in steps if step.reply.content.startswith("[")]
+        return boxed[-1] if boxed else None
+
+
+def success(*texts, outcome=None, **fields):
+    """A play that succeeded; `fields` are of its first step."""
+    steps = [
+        fake_step(f"t/{place}", "a", fake_completion(text, None), position=place, **({} if place else fields))
+        for place, text in enumerate(texts)
+    ]
+    known = {"id": "t", "task": Task(id="t", prompt="p"), "sample": 0, "iteration": 0}
+    return Trajectory(**known, steps=tuple(steps), outcome={"correct": 1.0, **(outcome or {})})
+
+
+FAILED = ToolResult(tool="python", status="error")
+MISSING = Breach(agent="a", kind="missing_output", path="x")
+REMARK = Inspection(over=True, findings=("x is filled with what it holds itself",))
+
+
+@pytest.mark.parametrize(
+    "play, fault",
+    [
+        (success("plan", "[4]", outcome={"worth": 0.1}), None),
+        (success("plan", "[4]"), None),
+        (success("plan", "[4]", inspection=Inspection(over=True, facts={"model": "Ridge"})), None),
+        (success("plan", "[4]", results=(FAILED,)), "a call failed"),
+        (success("plan", "[4]", breaches=(MISSING,)), "a hand-off contract was broken"),
+        (success("[5]", "[4]"), "an action gave another answer than the team"),
+        (success("plan", "[4]", inspection=REMARK), "the workflow's inspection of its files found something"),
+        (success("plan", "[4]", outcome={"worth": 0.0}), "a figure of its outcome is 0"),
+    ],
+)
+def test_a_success_is_faultless_only_where_its_record_holds_nothing_against_it(play, fault):
+    assert find_own_fault(Boxed(), play) == fault
