@@ -29,7 +29,7 @@ class Calibration:
         try:
             found = msgspec.json.decode(Path(path).expanduser().read_bytes(), type=cls)
             np.reshape(list(found.weights.values()), (-1, 5 + 3 * len(found.members), len(found.labels)))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
             raise ConfigError(f"calibration: {path} is none of mappa coach calibrate: {error}") from None
         if members is not None and found.members != [asdict(member) for member in members]:
             raise ConfigError(f"members: {path} was fitted for others, or asked otherwise: calibrate again")
