@@ -279,7 +279,7 @@ def test_logits_of_a_chunk_are_those_of_the_learner():
 
 def test_what_cannot_fit_is_refused_with_the_arithmetic_and_what_would_help():
     with pytest.raises(ConfigError) as refused:
-        placed(resources=cluster(2), zero=1)
+        placed(resources=cluster(2), zero=2)
     text = str(refused.value)
     assert text.startswith(
         "the policies do not fit: n0 gpu0 has 80.0 GB, of which 73.6 GB can be used, and while learning it would hold "
@@ -294,6 +294,10 @@ def test_what_cannot_fit_is_refused_with_the_arithmetic_and_what_would_help():
     [
         ({"placement": "apart"}, "engine.options.placement is 'apart'; it can be colocated, separate"),
         ({"zero": 4}, "engine.options.zero is 4"),
+        ({"zero": 1}, "engine.options.zero=1 in bfloat16 cannot leave its GPUs to samplers. Use engine.options.zero=2"),
+        ({"zero": 0, "placement": "separate"}, "engine.options.zero=0 does not go with bfloat16"),
+        ({"zero": 0, "dtype": "float32", "placement": "separate", "offload_optimizer": True},
+         "engine.options.offload_optimizer needs engine.options.zero=1, 2 or 3"),
         ({"dtype": "float16"}, "engine.options.dtype is 'float16'"),
         ({"learner_ranks": 0}, "engine.options.learner_ranks is 0; it is at least 1"),
         ({"learner_ranks": 9}, "engine.options.learner_ranks=9, where"),
@@ -309,6 +313,15 @@ def test_options_that_make_no_sense_are_refused(options, said):
     with pytest.raises(ConfigError) as refused:
         placed(**options)
     assert said in str(refused.value)
+
+
+def test_a_remedy_that_deepspeed_does_not_support_is_not_offered():
+    """Learners at that stage could not take turns with samplers; at another they can, which is said."""
+    with pytest.raises(ConfigError) as refused:
+        placed(resources=cluster(2), zero=1, placement="separate")
+    text = str(refused.value)
+    assert "placement=colocated:" not in text and "engine.options.zero=3: " in text
+    assert "all of these together: " in text
 
 
 def test_as_much_for_keys_and_values_as_a_refusal_asks_for_is_enough():

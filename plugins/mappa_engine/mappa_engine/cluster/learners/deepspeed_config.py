@@ -6,32 +6,13 @@ from typing import Any
 
 from mappa_core import ConfigError
 from mappa_core.engine import TrainSection
+from mappa_engine.cluster.placement.checks import check_deepspeed_options
 from mappa_engine.options import PlacedOptions
 
-_STAGES = (0, 1, 2, 3)
 _DTYPES = ("float32", "bfloat16")
 _BUCKET = 50_000_000
 """Elements that are reduced or gathered at a time: 100 MB in bfloat16, where DeepSpeed's default takes 1 GB."""
 _NEVER = 1_000_000_000
-
-
-def check_deepspeed_options(options: PlacedOptions, *, dtype: str, gpu: bool) -> None:
-    """Raise ConfigError for options that DeepSpeed does not support, or would apply differently."""
-    if options.zero not in _STAGES:
-        raise ConfigError(f"engine.options.zero is {options.zero!r}; it can be {', '.join(map(str, _STAGES))}")
-    if options.zero == 0 and dtype == "bfloat16":
-        raise ConfigError(
-            "engine.options.zero=0 does not go with bfloat16: DeepSpeed then adds gradients up in bfloat16. Use "
-            "engine.options.zero=1, which computes the same with float32 masters, or engine.options.dtype=float32."
-        )
-    if options.zero == 0 and options.offload_optimizer:
-        raise ConfigError("engine.options.offload_optimizer needs engine.options.zero=1, 2 or 3")
-    moves = options.zero >= (2 if dtype == "bfloat16" else 1)
-    if gpu and options.placement == "colocated" and not moves:
-        raise ConfigError(
-            f"engine.options.zero={options.zero} in {dtype} cannot leave its GPUs to samplers. Use "
-            "engine.options.zero=2 or 3, or engine.options.placement=separate."
-        )
 
 
 def deepspeed_config(train: TrainSection, options: PlacedOptions, *, dtype: str, gpu: bool) -> dict[str, Any]:

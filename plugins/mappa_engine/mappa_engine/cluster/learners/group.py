@@ -12,7 +12,6 @@ from mappa_core import MappaError
 from mappa_core.engine import EngineLost, Loss, PolicySpec, Process
 from mappa_engine.arrays import Float32, Int32
 from mappa_engine.cluster.actors import Actor, ActorCall, RayActors, ReservedBundle
-from mappa_engine.cluster.learners.deepspeed_config import check_deepspeed_options
 from mappa_engine.cluster.learners.presence import Presence
 from mappa_engine.cluster.learners.rank import LearnerConfig, LearnerRank
 from mappa_engine.cluster.sync import vllm_transfer
@@ -55,7 +54,6 @@ class LearnerGroup:
 
         Raises ConfigError, ModelError or RunError where settings or a policy cannot be used.
         """
-        check_deepspeed_options(config.options, dtype=config.dtype, gpu=config.gpu)
         group = cls(name, ray_actors, config)
         try:
             await group._start(slots, cpus, gpus)

@@ -9,7 +9,7 @@ from mappa_engine.cluster.placement.candidates import PolicyUnit
 from mappa_engine.cluster.placement.memory import MemoryInputs
 from mappa_engine.memory_estimate import BYTES_PER_NUMBER
 from mappa_engine.model_shape import ModelShape
-from mappa_engine.options import AUTO, ClusterOptions
+from mappa_engine.options import AUTO, ClusterOptions, PlacedOptions
 
 _CHOICES = {
     "placement": ("colocated", "separate"),
@@ -39,6 +39,23 @@ def check_options(options: ClusterOptions) -> None:
             raise ConfigError(f"engine.options.{name} is {value!r}; it can be auto or a number")
         if value < 1:
             raise ConfigError(f"engine.options.{name} is {value}; it is at least 1")
+
+
+def check_deepspeed_options(options: PlacedOptions, *, dtype: str, gpu: bool) -> None:
+    """Raise ConfigError for options that DeepSpeed does not support, or would apply differently."""
+    if options.zero == 0 and dtype == "bfloat16":
+        raise ConfigError(
+            "engine.options.zero=0 does not go with bfloat16: DeepSpeed then adds gradients up in bfloat16. Use "
+            "engine.options.zero=1, which computes the same with float32 masters, or engine.options.dtype=float32."
+        )
+    if options.zero == 0 and options.offload_optimizer:
+        raise ConfigError("engine.options.offload_optimizer needs engine.options.zero=1, 2 or 3")
+    moves = options.zero >= (2 if dtype == "bfloat16" else 1)
+    if gpu and options.placement == "colocated" and not moves:
+        raise ConfigError(
+            f"engine.options.zero={options.zero} in {dtype} cannot leave its GPUs to samplers. Use "
+            "engine.options.zero=2 or 3, or engine.options.placement=separate."
+        )
 
 
 def check_windows(inputs: MemoryInputs, pools: Sequence[PolicyUnit]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -104,7 +105,11 @@ def _try_remedies(work: Workload, options: ClusterOptions) -> Mapping[str, Place
         for changes in remedies.values():
             together |= changes
         remedies["all of these together"] = together
-    return {what: _placement_with(work, options, changes) for what, changes in remedies.items()}
+    found: dict[str, Placement] = {}
+    for what, changes in remedies.items():
+        with suppress(ConfigError):  # what does not go with the other options is no remedy alone
+            found[what] = _placement_with(work, options, changes)
+    return found
 
 
 def _remedies(work: Workload, options: ClusterOptions) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -16,7 +16,13 @@ from mappa_engine.cluster.placement.candidates import (
     learner_units,
     sampler_units,
 )
-from mappa_engine.cluster.placement.checks import check_options, check_windows, max_cache_mb, window_cache_mb
+from mappa_engine.cluster.placement.checks import (
+    check_deepspeed_options,
+    check_options,
+    check_windows,
+    max_cache_mb,
+    window_cache_mb,
+)
 from mappa_engine.cluster.placement.memory import PHASES, MemoryInputs, compute_loads
 from mappa_engine.cluster.placement.placement import Placement
 from mappa_engine.cluster.placement.resources import Resources
@@ -122,6 +128,8 @@ def _settings(work: Workload, options: ClusterOptions, windows: int) -> Iterator
     for zero, recompute in product(zeros, checkpointing):
         placed = PlacedOptions(**{**given, "zero": zero, "gradient_checkpointing": recompute})
         inputs, pools = work.inputs(placed), work.samplers
+        if work.learners:
+            check_deepspeed_options(placed, dtype=inputs.dtype, gpu=inputs.device == "gpu")
         if options.kv_cache_mb == AUTO:
             least = windows * window_cache_mb(inputs, pools)
             placed = replace(placed, kv_cache_mb=least if inputs.device == "gpu" else max(least, CPU_CACHE_MB))
