@@ -26,6 +26,7 @@ from mappa_core.cli.result_tables import gains_table as gains_table
 from mappa_core.cli.result_tables import selection_sentence as selection_sentence
 from mappa_core.cli.result_tables import show_evaluation as show_evaluation
 from mappa_core.cli.result_tables import show_warnings as show_warnings
+from mappa_core.cli.runs import label_headline as label_headline
 from mappa_core.cli.runs import show_trajectory as show_trajectory
 from mappa_core.coaching.calibration import Calibration as Calibration
 from mappa_core.coaching.data_fences import fence_lines as fence_lines

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -10,12 +12,13 @@ from rich.markup import escape
 from mappa_core.cli.console import Console, Name, echo
 from mappa_core.cli.progress import agents_table, columns_table, format_percent, format_share
 from mappa_core.errors import RunError
-from mappa_core.records import NOBODY, Message, Step, ToolResult, Trajectory, Verdict
+from mappa_core.records import NOBODY, Label, Message, Step, ToolResult, Trajectory, Verdict
 from mappa_core.runs.reader import RunReader
 from mappa_core.store.codec import to_json
 from mappa_core.store.folder import is_in_use, list_run_folders
 from mappa_core.store.summary import Summary, read_summary
 
+QUALITIES = {1.0: "right", 0.0: "neither right nor wrong", -1.0: "wrong"}
 WIDE = 110
 """Columns from which on a list of runs shows every interval; below, that of the gain alone."""
 
@@ -92,17 +95,18 @@ def show_run(folder: Path, split: str | None, iteration: int | None, limit: int,
 @click.argument("trajectory")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def trace_trajectory(folder: Path, trajectory: str, as_json: bool) -> None:
-    """Print one trajectory: what each agent saw and wrote, what its tools answered, and the verdicts."""
+    """Print one trajectory: what each agent saw and wrote, what its tools answered, verdicts, and labels of people."""
     with RunReader(folder) as reader:
-        shown = reader.trajectory(trajectory)
+        shown, labels = reader.trajectory(trajectory), reader.labels(trajectory)
     if as_json:
-        echo(to_json(shown).decode())
+        known = {field.name: getattr(shown, field.name) for field in fields(shown)}
+        echo(to_json({**known, "labels": labels}).decode())
     else:
-        show_trajectory(Console(), shown)
+        show_trajectory(Console(), shown, labels)
 
 
-def show_trajectory(console: Console, trajectory: Trajectory) -> None:
-    """Print every action with its verdicts. Text of agents is printed as text, never as markup."""
+def show_trajectory(console: Console, trajectory: Trajectory, labels: Sequence[Label] = ()) -> None:
+    """Print every action with its verdicts and labels. Text of agents is printed as text, never as markup."""
     verdicts: dict[str, list[Verdict]] = {}
     for verdict in trajectory.verdicts:
         verdicts.setdefault(verdict.step, []).append(verdict)
@@ -112,9 +116,11 @@ def show_trajectory(console: Console, trajectory: Trajectory) -> None:
     seen: list[Message] = []
     for step in trajectory.steps:
         _show_step(console, step, [one for one in step.messages if one not in seen], verdicts.get(step.id, []))
+        _show_labels(console, [one for one in labels if one.step == step.id])
         seen += (*step.messages, step.reply)
     outcome = ", ".join(f"{name} {value:g}" for name, value in trajectory.outcome.items()) or "none"
     console.print(f"[bold]outcome[/] {escape(outcome)}", highlight=False)
+    _show_labels(console, [one for one in labels if one.step is None])
     if trajectory.error:
         _block(console, f"failed: {trajectory.error.kind}", trajectory.error.message)
 
@@ -144,6 +150,11 @@ def _show_step(console: Console, step: Step, new: list[Message], verdicts: list[
             _block(console, "better", verdict.correction)
 
 
+def _show_labels(console: Console, labels: Sequence[Label]) -> None:
+    for label in labels:
+        _block(console, label_headline(label), label.reason)
+
+
 def _describe_result(result: ToolResult) -> str:
     where = "" if result.sandbox is None else f", in {result.sandbox}"
     again = "" if result.attempts == 1 else f", in attempt {result.attempts}"
@@ -162,6 +173,15 @@ def verdict_headline(verdict: Verdict) -> str:
     return ", ".join((f"{verdict.coach}: {result}", *(note for note in notes if note)))
 
 
+def label_headline(label: Label) -> str:
+    """Describe a label: who says so, and what of whom."""
+    if label.kind == "guilt":
+        return f"label of {label.labeller}: {label.agent} is to blame{'' if label.step is None else ', in this step'}"
+    value = "no value" if label.value is None else QUALITIES.get(label.value, f"{label.value:g}")
+    return f"label of {label.labeller}: {'the whole is ' if label.step is None else ''}{value}"
+
+
 def _block(console: Console, title: str, text: str) -> None:
     console.print(f"[bold cyan]{escape(title)}[/]", highlight=False)
-    console.print(text.rstrip("\n"), markup=False, highlight=False, soft_wrap=True)
+    if text:
+        console.print(text.rstrip("\n"), markup=False, highlight=False, soft_wrap=True)

@@ -14,7 +14,16 @@ from mappa_analysis.handoffs import Handoff, summarize_handoffs
 from mappa_analysis.importing.offers import IMPORT_RECIPE
 from mappa_core import ConfigError, Role, RunError, Split, Trajectory, Verdict, Workflow
 from mappa_core.commands import ComposedConfig, Registry, evaluate_standalone, restore
-from mappa_core.runs import CONFIG, CoachFigures, Evaluation, RunReader, TrajectoryRow, build_evaluation, count_verdicts
+from mappa_core.runs import (
+    CONFIG,
+    CoachFigures,
+    Evaluation,
+    Label,
+    RunReader,
+    TrajectoryRow,
+    build_evaluation,
+    count_verdicts,
+)
 from mappa_core.sandbox import Sandbox
 from mappa_core.statistics import Interval, mean_interval
 from mappa_core.transport import Provider
@@ -23,13 +32,15 @@ from mappa_core.transport import Provider
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowScoredAction:
     """An action that the coach scored low or blamed on its agent, with its reasoning. `step` begins with the
-    trajectory's id. `count` such actions of the agent were given this reasoning; this one has their lowest score."""
+    trajectory's id. `count` such actions of the agent were given this reasoning; this one has their lowest score.
+    `labels` are what people say of its step, and of who is guilty of its trajectory."""
 
     step: str
     score: float
     blame: str | None
     reasoning: str
     count: int
+    labels: tuple[Label, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +50,7 @@ class AgentDiagnosis:
     `score` is the mean over its scored actions (points, 0-10), with an interval by task, or by cluster of tasks; `low`
     of its `scored` actions are below `LOW_SCORE`. Some verdict blames it in `blamed` of the rollouts looked at.
     `tool_failures` of its `tool_calls` failed. `examples` are its lowest-scored actions, one for each reasoning,
-    and the most frequent reasoning first.
+    and the most frequent reasoning first. People label it guilty in `labelled_guilty` rollouts.
     """
 
     agent: str
@@ -51,6 +62,7 @@ class AgentDiagnosis:
     tool_calls: int
     tool_failures: int
     examples: tuple[LowScoredAction, ...]
+    labelled_guilty: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +70,8 @@ class Diagnosis:
     """The result of an observation. `unsuccessful` rollouts have a metric below 1 or ended early; `failures` counts the
     reasons of the latter. Blame is counted over the `looked_at` rollouts: those, or all where no outcome is known; in
     `blamed_nobody` of them no verdict blames an agent. `handoffs` are the files of the team's contract.
-    `imported`: the rollouts come from a log."""
+    `imported`: the rollouts come from a log. People name the guilty agent of `labelled` of them, whom some verdict
+    blames in `labels_met` of those."""
 
     folder: Path
     split: Split
@@ -72,6 +85,8 @@ class Diagnosis:
     handoffs: tuple[Handoff, ...]
     coach: CoachFigures
     imported: bool = False
+    labelled: int = 0
+    labels_met: int = 0
 
 
 async def observe(
@@ -144,6 +159,7 @@ async def observe_run(
                 split = "train" if reader.counts("train") else "eval"
             rows = _finished_rows(reader, folder, split, iteration)
             stored = [reader.trajectory(row.id) for row in rows]
+            labels = [label for row in rows for label in reader.labels(row.id)]
     finally:
         await workflow.close()
     trajectories = _with_counted_verdicts(stored)
@@ -155,7 +171,33 @@ async def observe_run(
         require_metric=False,
     )
     diagnosis = diagnose(trajectories, workflow.agents, evaluation, folder, split=split, examples=examples)
-    return replace(diagnosis, imported=config.workflow.use == IMPORT_RECIPE)
+    return replace(_with_labels(diagnosis, trajectories, labels), imported=config.workflow.use == IMPORT_RECIPE)
+
+
+def _with_labels(diagnosis: Diagnosis, trajectories: Sequence[Trajectory], labels: Sequence[Label]) -> Diagnosis:
+    """The diagnosis with what people say beside it."""
+    guilty: dict[str, set[str]] = {}
+    for label in labels:
+        if label.agent is not None:
+            guilty.setdefault(label.trajectory, set()).add(label.agent)
+    blamed = {one.id: {verdict.blame for verdict in one.verdicts} for one in trajectories}
+    agents = tuple(
+        replace(
+            one,
+            labelled_guilty=sum(one.agent in names for names in guilty.values()),
+            examples=tuple(replace(each, labels=_labels_of(each.step, labels)) for each in one.examples),
+        )
+        for one in diagnosis.agents
+    )
+    met = sum(bool(names & blamed[trajectory]) for trajectory, names in guilty.items())
+    return replace(diagnosis, agents=agents, labelled=len(guilty), labels_met=met)
+
+
+def _labels_of(step: str, labels: Sequence[Label]) -> tuple[Label, ...]:
+    """Labels of a step, and those that name the guilty agent of its trajectory."""
+    own = [one for one in labels if one.step == step]
+    guilt = [one for one in labels if one.kind == "guilt" and one.step != step]
+    return (*own, *(one for one in guilt if step.rpartition("/")[0] == one.trajectory))
 
 
 def _finished_rows(reader: RunReader, folder: Path, split: Split, iteration: int | None) -> list[TrajectoryRow]:

@@ -29,6 +29,7 @@ from mappa_core.commands import (
 if TYPE_CHECKING:
     from mappa_analysis.handoffs import Handoff
     from mappa_analysis.observe import AgentDiagnosis, Diagnosis
+    from mappa_core.runs import Label
     from mappa_core.statistics import Interval
 
 MAX_FILE_REASONS = 3
@@ -122,6 +123,8 @@ def show_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
                 highlight=False, soft_wrap=True,
             )  # fmt: skip
             console.print(f"   {example.reasoning}", markup=False, highlight=False, soft_wrap=True)
+            for label in example.labels:
+                console.print(f"   {_describe_label(label, example.step)}", markup=False, style="cyan", soft_wrap=True)
     _show_reasons(console, "rollouts ended early", diagnosis.failures)
     _show_reasons(console, "verdicts have no score", diagnosis.coach.reasons)
     if diagnosis.coach.total.usage is not None:
@@ -146,6 +149,19 @@ def _show_outcome(console: Console, diagnosis: Diagnosis) -> None:
     if diagnosis.coach.total.verdicts and diagnosis.blamed_nobody:
         line += f"; in {diagnosis.blamed_nobody} of them nobody is to blame"
     console.print(line, highlight=False, soft_wrap=True)
+    if diagnosis.labelled:
+        labelled = f"people say who is to blame in {format_count(diagnosis.labelled, 'rollout')}"
+        met = f"; verdicts blame that agent in {diagnosis.labels_met} of them"
+        console.print(labelled + (met if diagnosis.coach.total.verdicts else ""), highlight=False, soft_wrap=True)
+
+
+def _describe_label(label: Label, step: str) -> str:
+    """The headline of a label of `step` or, where it is of another step, the name of that."""
+    from mappa_core.commands import label_headline
+
+    elsewhere = "" if label.step in (None, step) else f" ({label.step})"
+    reason = f": {label.reason}" if label.reason else ""
+    return f"{label_headline(replace(label, step=None) if elsewhere else label)}{elsewhere}{reason}"
 
 
 def _show_reasons(console: Console, what: str, counts: Mapping[str, int]) -> None:
@@ -167,6 +183,8 @@ def _table(diagnosis: Diagnosis) -> Table:
         columns["score"] = lambda agent: _score(agent.score)
         columns[f"below {LOW_SCORE:g}"] = lambda agent: _format_count_of(agent.low, agent.scored)
         columns["to blame"] = lambda agent: _format_count_of(agent.blamed, diagnosis.looked_at)
+    if diagnosis.labelled:
+        columns["labelled"] = lambda agent: _format_count_of(agent.labelled_guilty, diagnosis.labelled)
     if any(agent.tool_calls for agent in diagnosis.agents):
         columns["tools failed"] = lambda agent: _format_count_of(agent.tool_failures, agent.tool_calls)
     table = columns_table("", *columns)
@@ -235,6 +253,8 @@ def diagnosis_json(diagnosis: Diagnosis) -> str:
             "ended_early": dict(diagnosis.failures),
             **evaluation_json(evaluation),
             "agents": {agent.agent: agent for agent in diagnosis.agents},
+            "labelled": diagnosis.labelled,
+            "labels_met": diagnosis.labels_met,
             "handoffs": diagnosis.handoffs,
             "coach": diagnosis.coach,
         }

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from starlette.testclient import TestClient
 
 from mappa_analysis.coach_eval.labelled_runs import read_benchmark, read_labelled_runs
 from mappa_analysis.importing import LogMapping, import_logs
 from mappa_analysis.recoach import recoach
+from mappa_analysis.view.web.app import create_app
+from mappa_analysis.view.web.run_folders import RunFolders
 from mappa_core.cli.main import cli, main
 from mappa_core.config.compose import restore
 from mappa_core.errors import ConfigError, InputError
@@ -337,3 +340,54 @@ def test_both_public_sets_come_in_whole():
     assert len(process) == 250 and all(len(run.qualities) == len(run.scenes) and run.has_text for run in process)
     labels = read_benchmark("agent-process-bench", [BLAME / "agent_process_bench_labels.jsonl"]).runs
     assert (len(labels), sum(len(run.qualities) for run in labels)) == (1000, 8509)
+
+
+@pytest.fixture
+def judged(tmp_path):
+    """Two labelled runs and a coach that blames the right agent in the first and nobody in the second."""
+    made = imported(tmp_path, GENERATED, CRAFTED)
+    verdicts = write(tmp_path / "verdicts.jsonl", {"run": "made/1.json", "agent": "Solver", "step": 0})
+    words = ["recoach", str(made.folder), "--coach", "recorded", f"coach.options.path={verdicts}", "--quiet"]
+    assert main(words) == 0
+    return made.folder
+
+
+def test_a_trace_shows_labels_beside_the_verdicts(judged, capsys):
+    capsys.readouterr()
+    assert main(["runs", "trace", str(judged), "train-000000/q1/000"]) == 0
+    shown = capsys.readouterr().out
+    verdict, label = shown.index("to blame: Solver"), shown.index("label of people: Solver is to blame, in this step")
+    assert verdict < label < shown.index("Adds 3.") < shown.index("Checker, turn 1")
+    assert main(["runs", "trace", str(judged), "train-000000/q1/000", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [one["agent"] for one in document["labels"]] == ["Solver"] and len(document["steps"]) == 3
+
+
+def test_observe_says_how_often_verdicts_meet_the_labels(judged, capsys):
+    capsys.readouterr()
+    assert main(["observe", str(judged)]) == 0
+    shown = capsys.readouterr().out
+    assert "people say who is to blame in 2 rollouts; verdicts blame that agent in 1 of them" in shown
+    assert "label of people: Solver is to blame, in this step: Adds 3." in shown
+    assert main(["observe", str(judged), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["labelled"], document["labels_met"]) == (2, 1)
+    guilty = {name: one["labelled_guilty"] for name, one in document["agents"].items()}
+    assert guilty == {"Solver": 2, "Terminal": 0, "Checker": 0, "Orchestrator": 0}
+
+
+def test_the_page_of_a_trajectory_shows_labels_and_that_no_coach_sees_them(judged):
+    client = TestClient(create_app(RunFolders([judged]), token="t"), base_url="http://127.0.0.1")
+    page = client.get("/runs/run/trajectory?token=t&id=train-000000/q1/000").text
+    assert "label of people: Solver is to blame, in this step" in page
+    assert "Adds 3." in page and "no coach sees it" in page
+
+
+def test_labels_of_values_and_of_the_whole_are_shown_where_they_belong(tmp_path, capsys):
+    made = imported(tmp_path, PROCESS)
+    with RunReader(made.folder) as reader:
+        (row,) = reader.trajectories
+    assert main(["runs", "trace", str(made.folder), row.id]) == 0
+    shown = capsys.readouterr().out
+    places = [shown.index(f"label of people: {one}") for one in ("wrong", "right", "the whole is right")]
+    assert places == sorted(places) and shown.index("outcome") < places[-1]

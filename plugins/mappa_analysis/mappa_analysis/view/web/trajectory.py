@@ -16,7 +16,8 @@ from starlette.requests import Request
 from mappa_analysis.view.web.lineage import build_lineage_graph
 from mappa_analysis.view.web.trajectories import find_neighbours, first_words, parse_filters
 from mappa_core import NOBODY, RunError, Step, ToolCall, ToolResult, Verdict
-from mappa_core.runs import RunReader
+from mappa_core.commands import label_headline
+from mappa_core.runs import Label, RunReader
 
 _FENCE = re.compile(r"^```([^\n`]*)\n(.*?)(?:^```[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 
@@ -42,7 +43,8 @@ class CallWithResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionView:
-    """A step for display. `colour` is the number of its agent; `score` is that of the last verdict that has one."""
+    """A step for display. `colour` is the number of its agent; `score` is that of the last verdict that has one;
+    `labels` are headlines of what people say of it, each with their reason."""
 
     step: Step
     colour: int
@@ -52,6 +54,7 @@ class ActionView:
     score: float | None
     tokens: int | None
     blamed: tuple[str, ...]
+    labels: tuple[tuple[str, str], ...]
     hand_off: bool
 
 
@@ -68,8 +71,9 @@ def build_trajectory_page(reader: RunReader, folder: Path, request: Request) -> 
     verdicts: dict[str, list[Verdict]] = {}
     for verdict in found.verdicts:
         verdicts.setdefault(verdict.step, []).append(verdict)
+    labels = reader.labels(identity)
     actions = [
-        _build_action(step, colours[step.agent], verdicts.get(step.id, []), previous)
+        _build_action(step, colours[step.agent], verdicts.get(step.id, []), _headlines(labels, step.id), previous)
         for previous, step in zip((None, *found.steps), found.steps, strict=False)
     ]
     newer, older = find_neighbours(reader, filters, number)
@@ -82,6 +86,7 @@ def build_trajectory_page(reader: RunReader, folder: Path, request: Request) -> 
         "colours": colours,
         "graph": build_lineage_graph(found.steps),
         "blamed": Counter(name for action in actions for name in action.blamed).most_common(),
+        "labels": _headlines(labels, None),
         "newer": newer,
         "older": older,
     }
@@ -107,7 +112,18 @@ def split_fences(text: str) -> tuple[TextPart, ...]:
     return tuple(piece for piece in found if piece.text)
 
 
-def _build_action(step: Step, colour: int, verdicts: Sequence[Verdict], previous: Step | None) -> ActionView:
+def _headlines(labels: Sequence[Label], step: str | None) -> tuple[tuple[str, str], ...]:
+    """Headlines and reasons of the labels of a step; None: of the whole trajectory."""
+    return tuple((label_headline(label), label.reason) for label in labels if label.step == step)
+
+
+def _build_action(
+    step: Step,
+    colour: int,
+    verdicts: Sequence[Verdict],
+    labels: tuple[tuple[str, str], ...],
+    previous: Step | None,
+) -> ActionView:
     scores = [verdict.score for verdict in verdicts if verdict.score is not None]
     tokens = step.completion.tokens
     blamed = [verdict.blame for verdict in verdicts if verdict.blame is not None and verdict.blame != NOBODY]
@@ -120,6 +136,7 @@ def _build_action(step: Step, colour: int, verdicts: Sequence[Verdict], previous
         score=scores[-1] if scores else None,
         tokens=None if tokens is None else len(tokens),
         blamed=tuple(dict.fromkeys(blamed)),
+        labels=labels,
         hand_off=previous is not None and previous.agent != step.agent,
     )
 
