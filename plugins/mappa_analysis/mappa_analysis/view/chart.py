@@ -15,8 +15,8 @@ from mappa_core import MAX_SCORE
 
 PERCENT_TICKS = {0.0: "0 %", 0.25: "25 %", 0.5: "50 %", 0.75: "75 %", 1.0: "100 %"}
 SCORE_TICKS = {0.0: "0", 2.5: "2.5", 5.0: "5", 7.5: "7.5", MAX_SCORE: "10"}
-WIDTH, HEIGHT = 720, 260
-LEFT, RIGHT, TOP, BOTTOM = 48, 150, 16, 34
+WIDTH, HEIGHT = 720, 276
+LEFT, RIGHT, TOP, BOTTOM = 48, 150, 16, 50
 Point = tuple[float, float]
 IntervalPoint = tuple[float, float, float | None, float | None]
 """x, y, and the bounds of y, None if unknown."""
@@ -60,6 +60,7 @@ class Chart:
     error_bars: tuple[ErrorBar, ...]
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
+    x_label: str
     width: int = WIDTH
     height: int = HEIGHT
     left: int = LEFT
@@ -101,6 +102,7 @@ def build_chart(
     y_low: float = 0.0,
     bands: Mapping[str, Sequence[Range]] = MappingProxyType({}),
     intervals: Sequence[IntervalPoint] = (),
+    x_label: str = "iteration",
 ) -> Chart:
     """Build a chart over x from 0 to `x_high` and y from `y_low` to `y_high`.
 
@@ -133,6 +135,7 @@ def build_chart(
         ),
         x_ticks=tuple(Tick(at=x(value), label=f"{value:g}") for value in _round_steps(x_high)),
         y_ticks=tuple(Tick(at=y(value), label=label) for value, label in y_labels.items()),
+        x_label=x_label,
     )
 
 

@@ -57,6 +57,7 @@ def pages(trajectory: str) -> list[str]:
     return [
         "/",
         "/?run=hostile",
+        "/compare?run=hostile",
         f"{run}/trajectories",
         f"{run}/trajectories?words=%3Cscript%3E&stratum={quote(stores.STRATA[2])}",
         f"{run}/trajectory?id={quote(trajectory, safe='')}",

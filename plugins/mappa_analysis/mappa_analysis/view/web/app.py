@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from mappa_analysis.view.web import coach, overview, policies, trajectories, trajectory
+from mappa_analysis.view.web import coach, comparison, overview, policies, trajectories, trajectory
 from mappa_analysis.view.web.auth import TokenAuthMiddleware
 from mappa_analysis.view.web.rendering import render, template_environment
 from mappa_analysis.view.web.run_folders import RunFolders, change_stamp
@@ -52,6 +52,11 @@ class Viewer:
         return _render_page(
             request, "web/overview.html", now, runs=folders, **overview.build_overview_page(folders, request)
         )
+
+    def compare(self, request: Request) -> Response:
+        folders = self.runs.folders()
+        context = comparison.build_comparison_page(folders, request)
+        return _render_page(request, "web/comparison.html", change_stamp(folders), runs=folders, **context)
 
     def run(self, request: Request) -> Response:
         """Redirect to the list of trajectories, by the filters that a reader begins with."""
@@ -92,6 +97,7 @@ def create_app(runs: RunFolders, *, token: str, cookie: str = "mappa_view") -> S
     return Starlette(
         routes=[
             Route("/", viewer.overview),
+            Route("/compare", viewer.compare),
             Route(run, viewer.run),
             Route(
                 f"{run}/trajectories",

@@ -142,9 +142,10 @@ def _rank_agent(agent: str, judged: Sequence[VerdictRow], metric: str) -> Outcom
 
 def _build_agreement_chart(rankings: Sequence[OutcomeRanking], metric: str | None) -> Chart:
     return build_chart(
-        f"Mean {metric} of trajectories (up) by points of an action (across), with 95 % intervals",
+        f"Mean {metric} of trajectories by points of an action, with 95 % intervals",
         {one.agent: [(part.points, part.outcome.mean) for part in one.bins] for one in rankings},
         x_high=MAX_SCORE,
+        x_label="points of an action",
         y_high=1.0,
         y_labels=PERCENT_TICKS,
         bands={
