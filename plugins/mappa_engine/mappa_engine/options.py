@@ -103,15 +103,9 @@ class PlacedOptions(ClusterOptions):
 
 
 @dataclass
-class PPOOptions:
-    """The loss `ppo`."""
+class DivergenceOptions:
+    """What the options of every loss with a divergence from the reference begin with."""
 
-    clip_low: float = 0.2
-    """The ratio is clipped below at 1 - clip_low."""
-    clip_high: float = 0.2
-    """The ratio is clipped above at 1 + clip_high."""
-    dual_clip: float | None = None
-    """Ratio beyond which a token of negative advantage weighs no more; above 1 + clip_high. None: no such bound."""
     kl: str = "none"
     """none | k1 | k2 | k3 | k3_corrected: estimate of the divergence from the reference that is added to the loss. In a
     loss k2 has the gradient of that divergence, k3 that of the reverse one, k1 none; k3_corrected has that of k2 at
@@ -121,49 +115,49 @@ class PPOOptions:
 
 
 @dataclass
-class GSPOOptions:
+class PPOOptions(DivergenceOptions):
+    """The loss `ppo`."""
+
+    clip_low: float = 0.2
+    """The ratio is clipped below at 1 - clip_low."""
+    clip_high: float = 0.2
+    """The ratio is clipped above at 1 + clip_high."""
+    dual_clip: float | None = None
+    """Ratio beyond which a token of negative advantage weighs no more; above 1 + clip_high. None: no such bound."""
+
+
+@dataclass
+class GSPOOptions(DivergenceOptions):
     """The loss `gspo`."""
 
     clip_low: float = 3e-4
     """The ratio of an action, a geometric mean over its tokens, is clipped below at 1 - clip_low."""
     clip_high: float = 4e-4
     """It is clipped above at 1 + clip_high."""
-    kl: str = "none"
-    """none | k1 | k2 | k3 | k3_corrected: as in `ppo`."""
-    kl_coef: float = 0.0
-    """Weight of that estimate."""
 
 
 @dataclass
-class CISPOOptions:
+class CISPOOptions(DivergenceOptions):
     """The loss `cispo`."""
 
     ratio_low: float = 0.0
     """The least weight of a token: a bound of the ratio itself, not a distance from 1."""
     ratio_high: float = 5.0
     """The largest weight of a token."""
-    kl: str = "none"
-    """none | k1 | k2 | k3 | k3_corrected: as in `ppo`."""
-    kl_coef: float = 0.0
-    """Weight of that estimate."""
 
 
 @dataclass
-class SAPOOptions:
+class SAPOOptions(DivergenceOptions):
     """The loss `sapo`."""
 
     tau_positive: float = 1.0
     """Temperature of the gate where the advantage is above 0: the higher, the sooner a ratio far from 1 weighs less."""
     tau_negative: float = 1.05
     """The same for other tokens."""
-    kl: str = "none"
-    """none | k1 | k2 | k3 | k3_corrected: as in `ppo`."""
-    kl_coef: float = 0.0
-    """Weight of that estimate."""
 
 
 @dataclass
-class VESPOOptions:
+class VESPOOptions(DivergenceOptions):
     """The loss `vespo`."""
 
     k_positive: float = 2.0
@@ -174,7 +168,3 @@ class VESPOOptions:
     """Exponent where the advantage is below 0."""
     lambda_negative: float = 2.0
     """Decay there."""
-    kl: str = "none"
-    """none | k1 | k2 | k3 | k3_corrected: as in `ppo`."""
-    kl_coef: float = 0.0
-    """Weight of that estimate."""
