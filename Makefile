@@ -157,6 +157,7 @@ gpu-smoke:
 soak: .venv/.test .venv-cluster/.installed
 	.venv/bin/pytest -m soak
 	.venv-cluster/bin/pytest tests_cluster -m soak
+	.venv-cluster/bin/pytest tests_shapes -m soak
 
 lint: .venv/.test
 	.venv/bin/ruff check .

@@ -176,6 +176,18 @@ def test_without_gpus_learners_have_one_cpu_and_nothing_is_held_against_its_memo
     assert {slot for pool in apart.pools for engine in pool.engines for slot in engine} == {2, 3, 4}
 
 
+def test_a_plan_on_cpus_counts_libraries_and_what_vllm_packs():
+    """vLLM keeps embedding and head packed beside the weights, and while it loads an embedding that one twice more."""
+    found = placed(TEAM[:1], resources=cluster(0), kv_cache_mb=65536)
+    learner, sampler = found.loads
+    embedding = 4 * SHAPES["4b"].vocabulary * SHAPES["4b"].hidden
+    assert sampler.by_phase["sampling"]["workspace"] == 2 * embedding
+    assert sampler.bytes_at("syncing") - sampler.bytes_at("sampling") == 2 * 4 * SHAPES["4b"].largest
+    assert learner.by_phase["learning"]["activations"] > 0 and "activations" not in learner.by_phase["syncing"]
+    assert learner.host == {"optimiser": 0, "process": 800_000_000} and sampler.host == {"process": 800_000_000}
+    assert found.host_parts["n0"]["process"] == 1_600_000_000
+
+
 def test_bundles_hold_slots_to_their_nodes():
     assert placed(resources=cluster(8)).bundles[0] == {"GPU": 1.0, "CPU": 1.0}
     assert "node:n1" in placed(resources=cluster(8, nodes=2)).bundles[-1]

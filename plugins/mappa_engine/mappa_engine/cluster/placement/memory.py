@@ -28,8 +28,8 @@ MAX_LIVE_PARAMETERS = 1_000_000_000
 """Maximum number of parameters that DeepSpeed's stage 3 gathers at a time."""
 SYNC_BUCKET_BYTES = 1 << 30
 """Minimum buffer for weights in transfer to a sampler; a larger tensor needs more."""
-PROCESS_BYTES = 2_000_000_000
-"""Host memory of a process with torch and CUDA loaded; an estimate, not measured."""
+PROCESS_BYTES: Mapping[Device, int] = {"gpu": 2_000_000_000, "cpu": 800_000_000}
+"""Host memory of a process and its libraries: with CUDA an estimate, without it measured by `make test-shapes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,10 +123,13 @@ def _learner(group: GroupPlacement, inputs: MemoryInputs) -> MemoryLoad:
     wire, context = _transfer_buffers(whole, inputs), _cuda_context(inputs)
     # Adapters are sent from where they are; of full weights all but the weights themselves is on the host by then.
     sent = memory_estimate.add_parts(_only(sharded, "weights"), adapters, wire, context)
-    by_phase = _by_phase(inputs, learning=work, syncing=sent, sampling=context, always=work, wire=wire)
-    host = {"optimiser": offloaded}
+    # Beside learning, as torch keeps what activations took on a GPU; the host has it back.
+    still = work if inputs.device == "gpu" else {part: size for part, size in work.items() if part != "activations"}
+    transferring = memory_estimate.add_parts(still, wire)
+    by_phase = _by_phase(inputs, learning=work, syncing=sent, sampling=context, always=work, transferring=transferring)
+    host = {"optimiser": offloaded, "process": PROCESS_BYTES[inputs.device]}
     if inputs.device == "gpu":
-        host |= {"references": references, "process": PROCESS_BYTES}
+        host["references"] = references
     if inputs.colocated:
         host["states while agents sample"] = sum(size for part, size in states.items() if part != "gradients")
     return MemoryLoad(slot=0, actor=group.name, role="learner", by_phase=by_phase, host=host)
@@ -179,15 +182,21 @@ def _sampler(pool: PoolPlacement, inputs: MemoryInputs) -> MemoryLoad:
         + memory_estimate.BYTES_PER_NUMBER[inputs.dtype] * adapters
     }
     work = memory_estimate.add_parts(weights, {"kv cache": inputs.options.kv_cache_mb << 20}, _cuda_context(inputs))
-    if inputs.device == "gpu":
-        work["workspace"] = WORKSPACE_BYTES
+    packed = memory_estimate.BYTES_PER_NUMBER[inputs.dtype] * shape.vocabulary * shape.hidden
+    # On CPUs embedding and head are kept once more each, packed for the kernels, even where they are one tensor.
+    work["workspace"] = WORKSPACE_BYTES if inputs.device == "gpu" else 2 * packed
     full = [shape] if any(one.kind == "full" for one in policies) else []
     wire, context = _transfer_buffers(full, inputs), _cuda_context(inputs)
+    if full and inputs.device == "cpu":  # a new tensor and what is packed of it, beside those that they replace
+        wire = memory_estimate.add_parts(wire, wire)
     by_phase: Mapping[Phase, MemoryParts] = dict.fromkeys(PHASES, work)
     if full:  # others hold a base that never changes, and stay where they are while learners compute
         sent = memory_estimate.add_parts(weights, wire, context)
-        by_phase = _by_phase(inputs, learning=context, syncing=sent, sampling=work, always=work, wire=wire)
-    host = {"process": PROCESS_BYTES} if inputs.device == "gpu" else {}
+        transferring = memory_estimate.add_parts(work, wire)
+        by_phase = _by_phase(
+            inputs, learning=context, syncing=sent, sampling=work, always=work, transferring=transferring
+        )
+    host = {"process": PROCESS_BYTES[inputs.device]}
     return MemoryLoad(slot=0, actor=f"sampler {pool.name}", role="sampler", by_phase=by_phase, host=host)
 
 
@@ -198,11 +207,12 @@ def _by_phase(
     syncing: MemoryParts,
     sampling: MemoryParts,
     always: MemoryParts,
-    wire: MemoryParts,
+    transferring: MemoryParts,
 ) -> Mapping[Phase, MemoryParts]:
+    """Return the first three where learners and samplers take turns; else `always`, and `transferring` in transfers."""
     if inputs.colocated:
         return {"learning": learning, "syncing": syncing, "sampling": sampling}
-    return {"learning": always, "syncing": memory_estimate.add_parts(always, wire), "sampling": always}
+    return {"learning": always, "syncing": transferring, "sampling": always}
 
 
 def _buffers(shape: ModelShape, inputs: MemoryInputs) -> int:
