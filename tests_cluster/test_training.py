@@ -15,8 +15,11 @@ import numpy as np
 import pytest
 
 from mappa_core.runs import RunReader
+from mappa_core.store import checkpoint
+from mappa_core.store.files import fsync_path
 from mappa_core.training.run import Run
 from mappa_engine.checkpoint import WEIGHTS_FILE, StoredTensors
+from mappa_engine.cluster.samplers.remote_engine import HANG_S, POLL_S
 
 # Every test starts all processes anew, some four times: minutes where a machine has other work, too.
 pytestmark = pytest.mark.timeout(900)
@@ -28,6 +31,8 @@ SMALL = (
     "train.micro_tokens=2048",
     "train.correction.kind=truncate",
 )
+ROLLOUTS = 16
+"""Of one iteration: two of every prompt."""
 CLUSTER = (
     "engine={use: cluster, options: {deterministic: true, kv_cache_mb: 64, packed_tokens: 1024, learner_ranks: 2}}"
 )
@@ -39,10 +44,33 @@ def run(root: Path, name: str, *words: str) -> Run:
     return Run.from_recipe("mathchat/tiny", *SMALL, CLUSTER, f"run.root={root}", f"run.name={name}", *words)
 
 
+class SlowDisk:
+    """A file system that syncs the first policy of a run's first checkpoint only when all rollouts of the second
+    iteration are recorded, and no sooner than `delay_s`."""
+
+    def __init__(self, folder: Path, *, delay_s: float = 0.0) -> None:
+        self.recorded: int | None = None
+        """Rollouts of the second iteration that were recorded when the disk was done; None before."""
+        self._folder, self._delay_s = folder, delay_s
+
+    def sync(self, path: Path) -> None:
+        if path.name == WEIGHTS_FILE and self.recorded is None:
+            begun = time.monotonic()
+            while self._count() < ROLLOUTS and time.monotonic() < begun + 240.0:
+                time.sleep(0.1)
+            time.sleep(max(0.0, begun + self._delay_s - time.monotonic()))
+            self.recorded = self._count()
+        fsync_path(path)
+
+    def _count(self) -> int:
+        with RunReader(self._folder) as reader:
+            return len(list(reader.trajectories.where(split="train", iteration=1)))
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Three policies with weights of their own, two iterations, two ranks of learners; and what the environments of
-    all processes held meanwhile."""
+    """Three policies with weights of their own, two iterations, two ranks of learners, a slow disk; and what the
+    environments of all processes held meanwhile."""
     os.environ["OPENAI_API_KEY"] = CANARY
     seen: dict[int, str] = {}
     watching = threading.Event()
@@ -57,19 +85,22 @@ def trained(tmp_path_factory):
                 except OSError:
                     continue
 
-    thread = threading.Thread(target=watch)
+    root = tmp_path_factory.mktemp("runs")
+    disk, thread = SlowDisk(root / "three"), threading.Thread(target=watch)
     thread.start()
     try:
-        outcome = run(tmp_path_factory.mktemp("runs"), "three", "train.iterations=2").train()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(checkpoint, "fsync_path", disk.sync)
+            outcome = run(root, "three", "train.iterations=2").train()
     finally:
         watching.set()
         thread.join()
         del os.environ["OPENAI_API_KEY"]
-    return outcome, seen
+    return outcome, seen, disk
 
 
 def test_other_processes_sample_than_learn(trained):
-    outcome, _ = trained
+    outcome, _, _ = trained
     with RunReader(outcome.folder) as reader:
         (event,) = reader.events("processes")
     processes = event.body["processes"]
@@ -81,7 +112,7 @@ def test_other_processes_sample_than_learn(trained):
 
 
 def test_samplers_and_learners_agree_after_every_publish(trained):
-    outcome, _ = trained
+    outcome, _, _ = trained
     with RunReader(outcome.folder) as reader:
         iterations = list(reader.iterations)
         receipts = reader.events("published")
@@ -96,9 +127,34 @@ def test_samplers_and_learners_agree_after_every_publish(trained):
 
 
 def test_no_key_of_a_provider_reaches_a_process_of_ray(trained):
-    _, seen = trained
+    _, seen, _ = trained
     assert len(seen) >= 5
     assert [pid for pid, environment in seen.items() if CANARY in environment] == []
+
+
+def assert_samplers_worked_on(folder: Path, disk: SlowDisk) -> None:
+    """The driver heard every sampler while it wrote: a loop that stands still finds them hung and starts them again."""
+    assert disk.recorded == ROLLOUTS
+    with RunReader(folder) as reader:
+        assert len(reader.events("processes")) == 1 and reader.events("engine_lost") == []
+    every_prompt_once(folder, 2)
+
+
+def test_a_slow_disk_holds_up_no_rollout_and_costs_no_sampler(trained):
+    outcome, _, disk = trained
+    assert_samplers_worked_on(outcome.folder, disk)
+
+
+@pytest.mark.soak
+def test_a_checkpoint_of_two_minutes_holds_up_no_rollout_and_costs_no_sampler(tmp_path, monkeypatch):
+    """Longer than an engine may be silent."""
+    delay_s = 120.0
+    assert delay_s > POLL_S + HANG_S
+    disk = SlowDisk(tmp_path / "slow", delay_s=delay_s)
+    monkeypatch.setattr(checkpoint, "fsync_path", disk.sync)
+    outcome = run(tmp_path, "slow", "train.iterations=2", ONE_POLICY).train()
+    assert_samplers_worked_on(outcome.folder, disk)
+    print(f"{disk.recorded} of {ROLLOUTS} rollouts were recorded while the disk took {delay_s:.0f} s")
 
 
 def weights_of(folder: Path, iteration: int) -> dict[str, dict[str, np.ndarray]]:
@@ -120,7 +176,7 @@ def every_prompt_once(folder: Path, iterations: int) -> None:
     with RunReader(folder) as reader:
         rows = list(reader.trajectories.where(split="train"))
     finished = Counter((row.iteration, row.task, row.sample) for row in rows)
-    assert set(finished.values()) == {1} and len(finished) == iterations * 8 * 2
+    assert set(finished.values()) == {1} and len(finished) == iterations * ROLLOUTS
     tasks = Counter(task for _, task, sample in finished if sample == 0)
     assert set(tasks.values()) == {1}
 
