@@ -18,7 +18,7 @@ from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.evaluation.statistics import mean_interval, paired_gain
 from mappa_core.plugins import Registry
 from mappa_core.records import Float64, Int64, Interval
-from mappa_core.training.listener import NullListener
+from mappa_core.training.listener import Listener
 from mappa_core.training.run import Run, TrainResult
 
 RECIPE = "mathchat/tiny"
@@ -33,7 +33,7 @@ class Figures:
     gain: Interval
 
 
-class Evaluations(NullListener):
+class Evaluations(Listener):
     """Says every evaluation on standard error."""
 
     def __init__(self, name: str) -> None:

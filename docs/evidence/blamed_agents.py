@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -41,7 +41,7 @@ REPLACED: Words = (
 )
 SIZES: Mapping[str, Words] = {
     "mathchat": (),
-    "dsbench": ("train.iterations=12", "train.prompts=8", "eval.problems=8", "eval.samples=1"),
+    "dsbench": ("train.iterations=6", "train.prompts=8", "eval.problems=8", "eval.samples=1"),
 }
 """Teams, and where they play less than other studies do."""
 
@@ -144,6 +144,12 @@ def summarize(stage: str, failures: Sequence[Failure]) -> Stage:
     )
 
 
+def right_share(failures: Sequence[Failure], stage: int) -> float | None:
+    """Share of blames of a stage that hit; None where nobody was blamed."""
+    shares = [_share(one.blamed, one.guilty) for one in failures if one.stage == stage and one.blamed]
+    return float(np.mean(shares)) if shares else None
+
+
 def _share(named: Sequence[str], guilty: Iterable[str]) -> float:
     return sum(name in guilty for name in named) / len(named)
 
@@ -176,12 +182,8 @@ def main(asked: Asked, team: str) -> None:
         for stage, name in enumerate(("first", "second", "last"))
     ]
     click.echo(table(HEADER, [one.cells for one in stages]))
-    study.finish(
-        study.write(
-            stages=stages,
-            failures={seed: [asdict(one) for one in found] for seed, found in by_seed.items()},
-        )
-    )
+    shares = {seed: [right_share(found, stage) for stage in range(STAGES)] for seed, found in by_seed.items()}
+    study.finish(study.write(stages=stages, right_by_seed=shares))
 
 
 if __name__ == "__main__":

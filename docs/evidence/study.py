@@ -8,11 +8,14 @@ so what is finished there is never trained again, and what was interrupted goes 
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
+import json
 import os
 import platform
 import re
 import subprocess
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -41,6 +44,7 @@ from mappa_analysis.sweep import (
 from mappa_core.config.schema import RunConfig
 from mappa_core.errors import InputError
 from mappa_core.plugins import ENTRY_POINT_GROUP, load_plugins
+from mappa_core.runs import RunReader
 from mappa_core.store.summary import read_summary
 from mappa_core.training.run import Run
 
@@ -292,5 +296,36 @@ def _told(path: Path, arm: str, seed: int, words: Words) -> dict[str, Any]:
         "after": own.after,
         "gain": own.gain,
         "selection": own.selection,
+        "evaluations": _evaluations(path),
         "seconds": summary.seconds,
     }
+
+
+def _evaluations(path: Path) -> list[dict[str, Any]]:
+    """Evaluations of a run, each with the metric of every problem, from which any interval can be made anew."""
+    with RunReader(path) as reader:
+        return [
+            {
+                "iteration": row.iteration,
+                "part": row.part,
+                "values": pack_values(
+                    {
+                        f"{one.task.id}/{one.sample}": one.outcome[row.metric]
+                        for one in reader.outcomes(row.iteration, row.part)
+                        if one.error is None
+                    }
+                ),
+            }
+            for row in reader.evaluations
+        ]
+
+
+def pack_values(values: Mapping[str, float]) -> str:
+    """Compress the metric of every problem, by problem and sample, to text."""
+    return base64.b64encode(zlib.compress(json.dumps(values, sort_keys=True).encode(), 9)).decode()
+
+
+def unpack_values(packed: str) -> dict[str, float]:
+    """Read what `pack_values` wrote."""
+    values: dict[str, float] = json.loads(zlib.decompress(base64.b64decode(packed)))
+    return values

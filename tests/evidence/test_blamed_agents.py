@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from blamed_agents import Failure, read_failures, summarize
+from blamed_agents import Failure, read_failures, right_share, summarize
 
 from mappa_analysis.coach_eval.bootstrap import Estimate
 from mappa_core.plugins import load_plugins
@@ -32,6 +32,11 @@ def test_shares_are_of_blames_that_hit_beside_chance_and_the_best_constant():
     assert found.beyond_chance.value == pytest.approx(0.5 - 1 / 3)
     assert found.beyond_best.value == pytest.approx(0.5 - 2 / 3)
     assert found.standing == "not held"
+
+
+def test_shares_of_one_seed_are_by_stage():
+    failures = [failure("1", ("a",), ("a", "b")), failure("2", ("a",), ("a",)), failure("3", ("c",), (), stage=1)]
+    assert [right_share(failures, stage) for stage in (0, 1, 2)] == [0.75, None, None]
 
 
 def test_a_coach_that_is_always_right_holds_both_claims_where_the_guilty_vary():

@@ -1,9 +1,11 @@
 """One cell of every study whose results are stored, computed again: the first run of each, and a row of cosines."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import alignment
+import blamed_agents
 import bug_offers
 import failing_offers
 import hindsight_offers
@@ -51,6 +53,10 @@ def test_a_stored_cell_is_what_its_run_comes_to(path, tmp_path):
     assert own is not None and own.before is not None
     assert own.before.mean == pytest.approx(run["before"]["mean"], abs=min(most, UNTRAINED))
     assert own.after.mean == pytest.approx(run["after"]["mean"], abs=most)
+    if path.stem.startswith("blamed_agents"):
+        failures = asyncio.run(blamed_agents.read_failures(registry, folder))
+        shares = [blamed_agents.right_share(failures, stage) for stage in range(blamed_agents.STAGES)]
+        assert shares == pytest.approx(found["right_by_seed"][str(run["seed"])], abs=most + 1e-9)
     if path.stem == "alignment":
         stored = {one["agent"]: one for one in found["cells"] if one["seed"] == run["seed"]}
         for one in alignment.cosines(folder, registry):
