@@ -29,6 +29,9 @@ from mappa_sandbox.isolation.fork_server import main
 del sys.path[:2]
 main()
 """
+FORK_SERVER_ENVIRONMENT = {"PYTHONMALLOC": "malloc"}
+"""Variables of the fork server alone: Python's own allocator scatters objects over arenas of 1 MiB, which do not fit
+into huge pages (`isolation.huge_pages`)."""
 KILL_GRACE_S = 15.0
 """Seconds beyond its wall limit after which a run counts as stuck: time for a busy machine to kill what is left."""
 _CLOSE_TIMEOUT_S = 10.0
@@ -66,7 +69,7 @@ class ForkServerProcess:
         self._scratch = config.scratch
         self._control, control = socket.socketpair()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
-        environment = clean_environment(config.backend, config.scratch)
+        environment = clean_environment(config.backend, config.scratch) | FORK_SERVER_ENVIRONMENT
         launcher = [*config.launcher, "/usr/bin/env", "-i", *(f"{name}={value}" for name, value in environment.items())]
         command = [
             *(launcher if config.launcher else []),

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mappa_core.safe_walk import remove_tree
-from mappa_sandbox.isolation import control_groups, kernel, landlock, processes, program
+from mappa_sandbox.isolation import control_groups, huge_pages, kernel, landlock, processes, program
 from mappa_sandbox.isolation.job import SandboxConfig
 from mappa_sandbox.isolation.output import read_available
 from mappa_sandbox.isolation.supervisor import open_signal_pipe, reset_signals, send_reply, supervise
@@ -177,6 +177,7 @@ def main() -> None:
     kernel.become_subreaper()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # signals that the driver's thread blocks are not blocked here
     os.chdir("/")
+    os.environ.pop("PYTHONMALLOC", None)  # programs and what they start choose for themselves
     sys.argv = [""]
     if config.held:
         config = replace(config, control_base=control_groups.open_base())
@@ -192,6 +193,8 @@ def main() -> None:
     program.record_own_modules()
     gc.collect()
     gc.freeze()
+    if kernel.LINUX:
+        huge_pages.collapse_memory()
     try:
         fork_server.serve()
     finally:

@@ -23,6 +23,7 @@ PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
 
 MS_NOSUID, MS_NODEV, MS_REMOUNT = 2, 4, 32
+MADV_COLLAPSE = 25
 
 CLONE_PARENT = 0x0000_8000
 CLONE_NEWNS = 0x0002_0000
@@ -75,6 +76,12 @@ def limit_memory_files(place: str, size: int, count: int) -> None:
     flags = ctypes.c_ulong(MS_REMOUNT | MS_NOSUID | MS_NODEV)
     options = f"size={size},nr_inodes={count}".encode()
     check_result(LIBC.mount(b"tmpfs", place.encode(), b"tmpfs", flags, options), f"mount({place})")
+
+
+def collapse_pages(address: int, size: int) -> None:
+    """Move memory of this process into huge pages, whatever is the system's setting for them."""
+    where = ctypes.c_void_p(address), ctypes.c_size_t(size)
+    check_result(LIBC.madvise(*where, MADV_COLLAPSE), f"madvise({MADV_COLLAPSE})")
 
 
 def syscall(number: int, *arguments: int | bytes | ctypes.Array[ctypes.c_char] | None) -> int:
