@@ -1,86 +1,26 @@
 """Samplers: vLLM in actors, exact to the model's own forward, whatever is published, lost or asked at once."""
 
 import asyncio
-import os
-import signal
-from collections.abc import Mapping
 
 import numpy as np
 import pytest
 import pytest_asyncio
 import torch
-from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 
 from mappa_core.errors import EngineError, PromptTooLong
 from mappa_core.records import Sampling
 from mappa_engine.cluster.samplers.messages import SamplerConfig
-from mappa_engine.cluster.samplers.pool import SamplerPool
-from mappa_engine.cluster.samplers.remote_engine import Deadlines, EngineResources
 from mappa_engine.cluster.samplers.sampler import ClusterSampler
 from mappa_engine.cluster.sync.buckets import fill_buckets
 from mappa_engine.model_info import read_model_info
 
 from .conftest import WINDOW, write_model
+from .sampler_cases import EXACT, TIED, ask, gap, kill, logprobs, masks_of, model_of, open_pool, prompts
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-TIED = {"model.embed_tokens.weight": "lm_head.weight"}
 STOP = 2
-EXACT = 1e-4
-
-
-class Side:
-    """What the learners' side of a publish does here: it has the tensors, and hands them over."""
-
-    def __init__(self, ray_actors) -> None:
-        self.ray_actors = ray_actors
-        self.pool: SamplerPool
-        self.current: dict[str, tuple[int, Mapping[str, torch.Tensor], dict | None]] = {}
-
-    async def publish(self, policy, version, tensors, adapter=None) -> None:
-        self.current[policy] = version, tensors, adapter
-        for engine in self.pool.engines:
-            await self.deliver(engine, policy)
-
-    async def load(self, engine, policy, version, tensors, adapter=None):
-        if adapter is None:
-            await engine.pause()
-        await engine.begin_load(policy, version, adapter)
-        for bucket in fill_buckets(tensors.items(), 1 << 15):
-            await engine.load_bucket(self.ray_actors.put(bucket))
-        return await engine.finish_load()
-
-    async def deliver(self, engine, policy) -> None:
-        version, tensors, adapter = self.current[policy]
-        received = await self.load(engine, policy, version, tensors, adapter)
-        assert received.version == version
-        assert set(tensors) <= set(received.names)
-        await engine.activate(policy, version)
-
-    async def refresh(self, name) -> None:
-        (engine,) = [one for one in self.pool.engines if one.name == name]
-        for policy in self.current:
-            await self.deliver(engine, policy)
-
-
-DEADLINES = Deadlines(start_s=300, sync_s=120, call_s=300)
-
-
-async def open_pool(ray_actors, setup, *, name, engines, full) -> Side:
-    side = Side(ray_actors)
-    side.pool = SamplerPool(
-        ray_actors,
-        setup,
-        [EngineResources(cpus=1)] * engines,
-        name=name,
-        full=full,
-        deadlines=DEADLINES,
-        refresh=side.refresh,
-    )
-    await side.pool.open()
-    return side
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -114,40 +54,6 @@ async def sampler(side, qwen3) -> ClusterSampler:
     if side.current["solver"][0] != 0:
         await side.publish("solver", 0, load_file(f"{qwen3}/model.safetensors"))
     return ClusterSampler("solver", read_model_info(qwen3), side.pool, window=WINDOW, template_kwargs={})
-
-
-def prompts(count, seed=0, length=60):
-    random = np.random.default_rng(seed)
-    return [random.integers(3, 259, random.integers(2, length)).astype(np.int32) for _ in range(count)]
-
-
-async def ask(sampler, requests):
-    return await asyncio.gather(*(sampler.sample(prompt, sampling) for prompt, sampling in requests))
-
-
-@torch.inference_mode()
-def logprobs(model, prompt, tokens, temperature=1.0, masks=None):
-    """Of `tokens` after `prompt`, by the model's own forward in float32; of what `masks` left where there are any."""
-    ids = torch.tensor([[*prompt.tolist(), *tokens.tolist()]])
-    logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float() / (temperature or 1.0)
-    for row, mask in enumerate(masks or ()):
-        cut = torch.ones(logits.shape[1], dtype=torch.bool)
-        cut[torch.tensor(mask).long()] = False
-        logits[row, cut] = -torch.inf
-    return torch.log_softmax(logits, dim=-1).gather(1, ids[0, len(prompt) :, None])[:, 0].numpy()
-
-
-def model_of(folder):
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-
-
-def masks_of(found):
-    return None if found.mask_sizes is None else np.split(found.mask_tokens, np.cumsum(found.mask_sizes)[:-1])
-
-
-def gap(model, found):
-    expected = logprobs(model, found.prompt_tokens, found.tokens, found.temperature, masks_of(found))
-    return np.abs(found.logprobs - expected).max()
 
 
 @pytest.mark.parametrize(
@@ -300,10 +206,6 @@ async def test_a_missing_tensor_shows_in_the_names_and_in_a_probe(side, sampler,
     await side.publish("solver", 1, tensors)
 
 
-def kill(engine) -> None:
-    os.kill(engine.actor.process.pid, signal.SIGKILL)
-
-
 async def test_a_wave_that_an_engine_took_with_it_is_decoded_again_to_the_bit(side, sampler):
     requests = [(p, Sampling(max_tokens=150, seed=i)) for i, p in enumerate(prompts(16, seed=7))]
     before = await ask(sampler, requests)
@@ -319,100 +221,3 @@ async def test_a_wave_that_an_engine_took_with_it_is_decoded_again_to_the_bit(si
     for one, other in zip(before, after, strict=True):
         assert one.tokens.tolist() == other.tokens.tolist()
         assert one.logprobs.tobytes() == other.logprobs.tobytes()
-
-
-AGENTS = ("solver", "critic", "writer")
-
-
-@pytest.fixture(scope="module")
-def adapters(tmp_path_factory, llama):
-    """Three adapters of one base: tensors by peft's names, their config, and the merged model of each."""
-    made = {}
-    for seed, agent in enumerate(AGENTS):
-        torch.manual_seed(seed)
-        targets = ["q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-        model = get_peft_model(model_of(llama), LoraConfig(r=4, lora_alpha=8, target_modules=targets))
-        for name, parameter in model.named_parameters():
-            if "lora_B" in name:
-                torch.nn.init.normal_(parameter, std=0.3)
-        folder = tmp_path_factory.mktemp(agent)
-        model.save_pretrained(folder)
-        config = {**model.peft_config["default"].to_dict(), "target_modules": targets, "inference_mode": True}
-        config = {key: value for key, value in config.items() if isinstance(value, str | int | float | list | None)}
-        made[agent] = load_file(folder / "adapter_model.safetensors"), config, model.merge_and_unload().eval()
-    return made
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def lora(ray_actors, llama):
-    """One engine of a base and room for adapters on it; `base` is a policy of the base itself."""
-    setup = SamplerConfig(
-        model=llama,
-        device="cpu",
-        dtype="float32",
-        window=WINDOW,
-        kv_cache_bytes=64 << 20,
-        max_batch=64,
-        adapter_policies=AGENTS,
-        lora_rank=4,
-        max_adapters=4,
-    )
-    one = await open_pool(ray_actors, setup, name="team", engines=1, full=False)
-    yield one
-    await one.pool.close()
-
-
-async def test_three_adapters_and_their_base_are_served_at_once(lora, llama, adapters):
-    reading = read_model_info(llama)
-    samplers = {
-        name: ClusterSampler(name, reading, lora.pool, window=WINDOW, template_kwargs={}) for name in (*AGENTS, "base")
-    }
-    with pytest.raises(EngineError, match="no weights yet"):
-        await samplers["critic"].sample(prompts(1)[0], Sampling(max_tokens=3))
-    for agent, (tensors, config, _) in adapters.items():
-        await lora.publish(agent, 3, tensors, config)
-    models = {agent: merged for agent, (_, _, merged) in adapters.items()} | {"base": model_of(llama)}
-    names = [(*AGENTS, "base")[i % 4] for i in range(12)]
-    found = await asyncio.gather(
-        *(
-            samplers[name].sample(prompt, Sampling(max_tokens=40, seed=i))
-            for i, (name, prompt) in enumerate(zip(names, prompts(3, seed=2) * 4, strict=True))
-        )
-    )
-    for name, one in zip(names, found, strict=True):
-        assert gap(models[name], one) < EXACT
-        assert [span.version for span in one.versions] == [0 if name == "base" else 3]
-    assert gap(models["solver"], found[1]) > EXACT
-
-
-async def test_a_request_under_way_keeps_its_adapter_while_a_newer_one_is_taken_up(lora, llama, adapters):
-    sampler = ClusterSampler("solver", read_model_info(llama), lora.pool, window=WINDOW, template_kwargs={})
-    (old, config, merged), (new, _, newly) = adapters["solver"], adapters["writer"]
-    await lora.publish("solver", 4, old, config)
-    prompt = prompts(1, seed=4)[0]
-    task = asyncio.create_task(sampler.sample(prompt, Sampling(max_tokens=150, seed=1)))
-    await asyncio.sleep(0.1)
-    await lora.publish("solver", 5, new, config)
-    (probed,) = await lora.pool.engines[0].logprobs("solver", 5, [prompt])
-    assert np.abs(probed - logprobs(newly, prompt[:1], prompt[1:])).max() < EXACT
-    later = await sampler.sample(prompt, Sampling(max_tokens=60, seed=1))
-    assert [span.version for span in later.versions] == [5]
-    assert gap(newly, later) < EXACT
-    found = await task
-    assert [span.version for span in found.versions] == [4]
-    assert gap(merged, found) < EXACT
-
-
-async def test_an_engine_that_is_lost_comes_back_with_its_adapters(lora, llama, adapters):
-    sampler = ClusterSampler("critic", read_model_info(llama), lora.pool, window=WINDOW, template_kwargs={})
-    tensors, config, merged = adapters["critic"]
-    await lora.publish("critic", 6, tensors, config)
-    waiting = [
-        asyncio.create_task(sampler.sample(p, Sampling(max_tokens=150, seed=i))) for i, p in enumerate(prompts(6))
-    ]
-    await asyncio.sleep(0.1)
-    kill(lora.pool.engines[0])
-    for one in await asyncio.gather(*waiting):
-        assert [span.version for span in one.versions] == [6]
-        assert gap(merged, one) < EXACT
-    assert lora.pool.restarts == 1
