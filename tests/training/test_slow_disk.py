@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import gc
 import json
 import os
 import shutil
 import signal
+import threading
 import time
 from collections import namedtuple
 from pathlib import Path
 
 import pytest
 
-from mappa_core.errors import GuardStop, RunError
+from mappa_core.errors import EngineError, GuardStop, RunError
 from mappa_core.runs import RunReader
 from mappa_core.store import checkpoint
 from mappa_core.store.checkpoint import POLICIES, Checkpoints
@@ -118,6 +121,36 @@ def test_a_disk_that_fills_during_a_checkpoint_ends_the_run_with_advice(start, m
     assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
     monkeypatch.undo()
     assert Run.resume(tmp_path / "run", registry=registry).train().summary.iterations == 4
+
+
+def test_a_checkpoint_that_fails_while_another_error_ends_the_run_hides_nothing(
+    start, registry, monkeypatch, tmp_path, caplog
+):
+    """The engine fails while it is written, and then the disk does: the first error is raised, and no task is left
+    whose error nobody took."""
+    workflow = registry.plugins["doubles"].offers["workflows"]["doubles"].build
+    play, writing, failed, played = workflow.run, threading.Event(), threading.Event(), []
+
+    async def run(self, stage):
+        played.append(stage.task.id)
+        if len(played) > 1 + 2 * 4:  # an evaluation, and two iterations: the second's checkpoint is due
+            assert await asyncio.to_thread(writing.wait, 60), "no checkpoint was written"
+            failed.set()
+            raise EngineError("the samplers are gone")
+        await play(self, stage)
+
+    def sync(path):
+        writing.set()
+        assert failed.wait(60), "no rollout began while the checkpoint was written"
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(workflow, "run", run)
+    sync_by(monkeypatch, sync)
+    with pytest.raises(EngineError, match="the samplers are gone"):
+        start().train()
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+    assert writing.is_set() and list((tmp_path / "run" / "checkpoints").iterdir()) == []
 
 
 @pytest.fixture
