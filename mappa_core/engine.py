@@ -5,6 +5,7 @@ from mappa_core.config.schema import TrainSection as TrainSection
 from mappa_core.credit.build_experience import ExperienceBuilder as ExperienceBuilder
 from mappa_core.credit.build_experience import select_rows as select_rows
 from mappa_core.credit.ragged import element_indices as element_indices
+from mappa_core.credit.ragged import returns_to_go as returns_to_go
 from mappa_core.errors import EngineError as EngineError
 from mappa_core.errors import EngineLost as EngineLost
 from mappa_core.errors import ModelError as ModelError
@@ -20,6 +21,7 @@ from mappa_core.protocols import Loss as Loss
 from mappa_core.protocols import LossRows as LossRows
 from mappa_core.protocols import Machine as Machine
 from mappa_core.protocols import PolicySpec as PolicySpec
+from mappa_core.protocols import Render as Render
 from mappa_core.protocols import Sampler as Sampler
 from mappa_core.records import Completion as Completion
 from mappa_core.records import Finish as Finish

@@ -63,6 +63,7 @@ class Experience:
     old_logprobs: Float32 | None = None  # (N,) of the learner before the update
     ref_logprobs: Float32 | None = None  # (N,)
     values: Float32 | None = None  # (N,)
+    teacher_logprobs: Float32 | None = None  # (N,) of a teacher, NaN for rows without one
     finished: Bool | None = None  # (R,) whether the row's trajectory ended without an error
     mask_tokens: Int32 | None = None  # (K,) ids that top_p and top_k left to choose from, token after token
     mask_offsets: Int64 | None = None  # (N+1,) of them; a token without any was chosen from all

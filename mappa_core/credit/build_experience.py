@@ -19,7 +19,7 @@ from mappa_core.records import Int32, Int64, Step, Trajectory
 
 K = TypeVar("K")
 _Scalar = TypeVar("_Scalar", bound=np.generic)
-_PER_TOKEN = frozenset({"tokens", "version", "logprobs", "old_logprobs", "ref_logprobs", "values"})
+_PER_TOKEN = frozenset({"tokens", "version", "logprobs", "old_logprobs", "ref_logprobs", "teacher_logprobs", "values"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,21 +24,30 @@ def combine_estimators(default: Estimator, by_agent: Mapping[str, Estimator]) ->
     return _PerAgentEstimator(default, by_agent) if by_agent else default
 
 
+def estimators_by_agent(estimator: Estimator, agents: Collection[str]) -> list[tuple[Estimator, tuple[str, ...]]]:
+    """Return every estimator that `estimator` consists of, with those of `agents` that it is used for."""
+    if not isinstance(estimator, _PerAgentEstimator):
+        return [(estimator, tuple(agents))]
+    own = {agent: one for agent, one in estimator.by_agent.items() if agent in agents}
+    rest = tuple(agent for agent in agents if agent not in own)
+    return [(estimator.default, rest), *((one, (agent,)) for agent, one in own.items())]
+
+
 class _PerAgentEstimator:
     def __init__(self, default: Estimator, by_agent: Mapping[str, Estimator]) -> None:
-        self._default = default
-        self._by_agent = dict(by_agent)
+        self.default = default
+        self.by_agent = dict(by_agent)
 
     def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
-        if unknown := sorted(set(self._by_agent) - set(experience.agents)):
+        if unknown := sorted(set(self.by_agent) - set(experience.agents)):
             trained = ", ".join(experience.agents)
             raise ConfigError(f"estimator.by_agent: {unknown[0]!r} is no agent that is trained; those are {trained}")
-        own = {agent: experience.agent == experience.agents.index(agent) for agent in self._by_agent}
+        own = {agent: experience.agent == experience.agents.index(agent) for agent in self.by_agent}
         rest = np.flatnonzero(~np.any(list(own.values()), axis=0))
         states = state or {"default": {}, "by_agent": {agent: {} for agent in own}}
-        advantages, after = self._default(select_rows(experience, rest), states["default"])
+        advantages, after = self.default(select_rows(experience, rest), states["default"])
         parts, after_own = [(rest, advantages)], {}
-        for agent, estimator in self._by_agent.items():
+        for agent, estimator in self.by_agent.items():
             rows = np.flatnonzero(own[agent])
             advantages, after_own[agent] = estimator(select_rows(experience, rows), states["by_agent"][agent])
             parts.append((rows, advantages))

@@ -19,9 +19,11 @@ from .engine import Loss as Loss
 from .engine import LossRows as LossRows
 from .engine import Machine as Machine
 from .engine import PolicySpec as PolicySpec
+from .engine import Render as Render
 from .engine import Rewards as Rewards
 from .engine import Sampler as Sampler
 from .engine import Shaper as Shaper
+from .engine import TeacherEstimator as TeacherEstimator
 from .tracker import Ending as Ending
 from .tracker import TrackedRun as TrackedRun
 from .tracker import Tracker as Tracker

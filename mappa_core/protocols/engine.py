@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from mappa_core.errors import RunError
 from mappa_core.experience import Advantages, Experience, Receipt
-from mappa_core.records import Completion, Int32, Message, Process, Sampling, ToolSpec, Trajectory
+from mappa_core.records import Completion, Int32, Message, Process, Sampling, Step, ToolSpec, Trajectory
 
 Rewards = tuple[float | None, ...]
 """One reward per step of a trajectory, in order; None if the verdict is missing."""
@@ -37,6 +37,21 @@ class LossRows:
     ref_logprobs: Any | None  # (n,)
     weight: Any  # (n,)
     row: Any  # (n,) int64
+
+
+Render = Callable[[str, Step, Sequence[Message]], Int32]
+"""Renders messages as the prompt of a policy that has the tools of a step, (P,)."""
+
+
+@runtime_checkable
+class TeacherEstimator(Estimator, Protocol):
+    """Estimator that also reads `Experience.teacher_logprobs`."""
+
+    def teacher_policy(self, agents: Collection[str], saw_truth: Collection[str]) -> str | None:
+        """Return a policy to load even if no agent plays by it. Raises ConfigError if `agents` must not be taught."""
+
+    def teacher_view(self, experience: Experience, trajectories: Sequence[Trajectory], render: Render) -> Experience:
+        """Return those rows that have a teacher, as the teacher reads them: after other prompts, by other policies."""
 
 
 class Loss(Protocol):

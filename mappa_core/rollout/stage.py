@@ -161,8 +161,7 @@ class LiveStage:
     async def _sample(self, request: ActionRequest, position: int) -> Completion:
         policy = self._team.policy_of[request.agent]
         sampler = self._team.samplers[policy]
-        specs = (*(self._team.tools[name].spec for name in request.tools), *request.own_tools)
-        prompt = sampler.render(request.messages, specs)
+        prompt = self._team.render(policy, request, request.messages)
         seed = self._team.seed_of(self._job.seed_name(position), position)
         sampling = replace(self._team.sampling[request.agent], seed=seed)
         if policy in self._team.api_policies:

@@ -7,13 +7,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.calls.work_deadline import work_deadline
 from mappa_core.protocols import Coach, Sampler, Split, Tool, Workflow
-from mappa_core.records import Sampling, Scene, Step, Task, ToolLimits, Trajectory, Verdict
+from mappa_core.records import Message, Sampling, Scene, Step, Task, ToolLimits, Trajectory, Verdict
+from mappa_core.rollout.replay import ActionRequest
 from mappa_core.store.counterfactuals import COUNTERFACTUAL, counterfactual_id
 from mappa_core.tools.scratch import ScratchRunner
 
@@ -93,6 +94,11 @@ class Team:
     def expand_toolboxes(self, tools: Iterable[str]) -> tuple[str, ...]:
         """Replace each toolbox name by the names of its tools; order is kept, duplicates are dropped."""
         return tuple(dict.fromkeys(one for name in tools for one in self.toolboxes.get(name, (name,))))
+
+    def render(self, policy: str, action: Step | ActionRequest, messages: Sequence[Message]) -> Any:
+        """Render `messages` as the prompt of a policy that has the tools of `action`."""
+        specs = (*(self.tools[name].spec for name in action.tools), *action.own_tools)
+        return self.samplers[policy].render(messages, specs)
 
     def prompt_version(self, agent: str) -> str | None:
         """Hash of the agent's prompt; None if the workflow names none."""

@@ -15,6 +15,7 @@ from mappa_core.config.compose import ComposedConfig, iter_choices
 from mappa_core.config.layers import DEFAULT_ORIGIN
 from mappa_core.config.schema import AgentSection, RunConfig
 from mappa_core.credit.build_experience import ExperienceBuilder
+from mappa_core.credit.teachers import find_teacher_policies
 from mappa_core.errors import ConfigError, InputError, TaskError
 from mappa_core.plugins import Registry
 from mappa_core.protocols import (
@@ -45,6 +46,7 @@ from mappa_core.session.policies import (
     assign_policies,
     build_api_policies,
     build_policy_specs,
+    check_teachers,
     check_temperatures,
     check_value_heads,
     policies_with_weights,
@@ -187,7 +189,11 @@ class _SessionBuilder:
         has_loss = learning and policies_with_weights(config, tuple(workflow.agents))
         loss = registry.build("losses", config.loss.use, config.loss.options) if has_loss else None
         toolset = await open_tools(config, registry, self._stack)
-        team, engine, specs = await self._team(workflow, coaches, toolset, learning)
+        teachers: tuple[str, ...] = ()
+        if learning:
+            teachers = find_teacher_policies(estimator, tuple(workflow.agents), config.coach.reference_for)
+            check_teachers(config, tuple(workflow.agents), teachers)
+        team, engine, specs = await self._team(workflow, coaches, toolset, learning, teachers)
         return Session(
             config=config, workflow=workflow, source=source, engine=engine, team=team, sandboxes=toolset.sandboxes,
             policies=specs, coaches=coaches.coaches, experience_builder=experience_builder,
@@ -195,13 +201,13 @@ class _SessionBuilder:
         )  # fmt: skip
 
     async def _team(
-        self, workflow: Workflow, coaches: RunCoaches, toolset: Toolset, learning: bool
+        self, workflow: Workflow, coaches: RunCoaches, toolset: Toolset, learning: bool, teachers: Sequence[str]
     ) -> tuple[Team, Engine, tuple[PolicySpec, ...]]:
         config, agents = self._config, tuple(workflow.agents)
         policy_of = assign_policies(config, agents)
         api_policies = self._api_policies(policy_of.values())
         check_prices(config, _providers(coaches.coaches, api_policies.values()))
-        specs = build_policy_specs(config, policies_with_weights(config, agents), fresh=self._fresh)
+        specs = build_policy_specs(config, (*policies_with_weights(config, agents), *teachers), fresh=self._fresh)
         engine = await self._engine(specs, learning)
         team = Team(
             workflow=workflow, policy_of=policy_of, tools=toolset.tools, toolboxes=toolset.toolboxes,

@@ -68,6 +68,17 @@ def check_temperatures(config: RunConfig, agents: Sequence[str]) -> None:
             )
 
 
+def check_teachers(config: RunConfig, agents: Sequence[str], teachers: Iterable[str]) -> None:
+    """Raise ConfigError if a policy that an estimator names as a teacher is none, or has no weights."""
+    known = dict.fromkeys((*assign_policies(config, agents).values(), *config.policies))
+    known.pop("default", None)
+    for name in teachers:
+        if name not in known:
+            raise ConfigError(f"estimator: the teacher {name!r} is no policy of this run; those are {', '.join(known)}")
+        if _section(name, config).kind == "api":
+            raise ConfigError(f"estimator: the teacher {name!r} is behind an API, which scores no given tokens")
+
+
 def build_api_policies(config: RunConfig, registry: Registry, names: Iterable[str]) -> dict[str, ApiPolicy]:
     """Build the policies behind an API, by name. Equal sections share one object, so its client and limits."""
     built: list[tuple[PolicySection, ApiPolicy]] = []

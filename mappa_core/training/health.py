@@ -124,6 +124,22 @@ def reward_spread(experience: Experience) -> dict[str, dict[str, float]]:
     return metrics
 
 
+def teacher_gap(experience: Experience) -> dict[str, dict[str, float]]:
+    """By policy, over rows of positive weight that have a teacher: their number `teacher_rows`, and `teacher_kl`, the
+    mean over tokens of learner less teacher, nats: an estimate of KL(policy || teacher)."""
+    if experience.teacher_logprobs is None or experience.old_logprobs is None:
+        return {}
+    taught = (experience.token_weight > 0) & ~np.isnan(experience.teacher_logprobs)
+    gap = np.subtract(experience.old_logprobs, experience.teacher_logprobs, dtype=np.float64)
+    metrics: dict[str, dict[str, float]] = {}
+    for number, policy in enumerate(experience.policies):
+        tokens = taught & (experience.policy == number)[experience.row_of_token]
+        metrics[policy] = {"teacher_rows": float(len(np.unique(experience.row_of_token[tokens])))}
+        if tokens.any():
+            metrics[policy]["teacher_kl"] = float(gap[tokens].mean())
+    return metrics
+
+
 def merge_policy_metrics(*parts: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: {figure: value for part in parts for figure, value in part.get(name, {}).items()} for name in names}

@@ -14,6 +14,7 @@ from typing import Any
 from structlog.contextvars import bound_contextvars
 
 from mappa_core.credit.demonstrations import collect_demonstrations
+from mappa_core.credit.teachers import score_by_teachers
 from mappa_core.errors import GuardStop
 from mappa_core.experience import Experience
 from mappa_core.protocols import DriftReport
@@ -30,7 +31,7 @@ from mappa_core.training import iteration_figures as figures
 from mappa_core.training.coach_states import learn_from_verdicts, load_coach_states
 from mappa_core.training.evaluation_schedule import EvaluationSchedule
 from mappa_core.training.guards import guard_disk, guard_spending, guard_verdicts
-from mappa_core.training.health import HealthMonitor, merge_policy_metrics, reward_spread
+from mappa_core.training.health import HealthMonitor, merge_policy_metrics, reward_spread, teacher_gap
 from mappa_core.training.listener import Listener
 from mappa_core.training.rollout_scheduler import RolloutScheduler
 from mappa_core.training.skipped_steps import SkippedSteps
@@ -155,6 +156,10 @@ class TrainingLoop:
             experience, corrected = self._with_demonstrations(experience, trajectories)
         stale = figures.measure_staleness(experience, iteration, max_staleness=session.engine.max_staleness)
         with clock.phase("score"):
+            # Before the learners: the engine compares samplers and learners on what it scored last.
+            experience = await score_by_teachers(
+                experience, trajectories, session.estimator, engine=session.engine, render=session.team.render
+            )
             experience = await session.engine.score(experience)
         with clock.phase("credit"):
             advantages, self._estimator_state = session.estimator(experience, self._estimator_state)
@@ -165,7 +170,7 @@ class TrainingLoop:
                     experience, advantages, session.loss, progress=iteration / config.train.iterations
                 )
         self._skipped_steps.save(iteration + 1, policies, experience, advantages)
-        policies = merge_policy_metrics(policies, reward_spread(experience))
+        policies = merge_policy_metrics(policies, reward_spread(experience), teacher_gap(experience))
         with clock.phase("publish"):
             receipts = await session.engine.publish()
         self._store.record_event("published", iteration=iteration + 1, receipts=receipts)

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import structlog
 
-from mappa_core import RunError
+from mappa_core import ConfigError, RunError
 from mappa_core.engine import (
     Advantages,
     EngineError,
@@ -172,6 +172,12 @@ class RunningCluster:
 
     async def score(self, experience: Experience) -> Experience:
         """Fill old_logprobs, ref_logprobs and values (NaN for policies without a value head) of all rows."""
+        held = {policy for group in self._learners for policy in group.policies}
+        if unknown := [policy for policy in experience.policies if policy not in held]:
+            raise ConfigError(
+                f"the policy {unknown[0]} is not trained, and the engine cluster scores tokens with learners alone; "
+                "as a teacher it needs engine.use=local"
+            )
         async with self._weights_lock:
             await self._give_gpus_to_learners()
             self._publisher.take_probes_from(experience)

@@ -1,0 +1,45 @@
+"""Teachers: their log-probabilities of sampled tokens, for estimators that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from mappa_core.credit.build_experience import select_rows
+from mappa_core.credit.by_agent import estimators_by_agent
+from mappa_core.credit.ragged import element_indices
+from mappa_core.experience import Experience
+from mappa_core.protocols import Engine, Estimator, Render, TeacherEstimator
+from mappa_core.records import Trajectory
+
+
+def find_teacher_policies(estimator: Estimator, agents: Collection[str], saw_truth: Collection[str]) -> tuple[str, ...]:
+    """Return the policies that teach, each once. Raises ConfigError if an agent's estimator must not teach it."""
+    names = [teacher.teacher_policy(own, saw_truth) for teacher, own in _teacher_estimators(estimator, agents)]
+    return tuple(dict.fromkeys(name for name in names if name is not None))
+
+
+async def score_by_teachers(
+    experience: Experience, trajectories: Sequence[Trajectory], estimator: Estimator, *, engine: Engine, render: Render
+) -> Experience:
+    """Fill in teacher_logprobs, if the estimator reads them."""
+    logprobs = np.full(len(experience.tokens), np.nan, dtype=np.float32)
+    row_of = {step: row for row, step in enumerate(experience.steps)}
+    teachers = list(_teacher_estimators(estimator, experience.agents))
+    for teacher, agents in teachers:
+        own = np.isin(experience.agent, [experience.agents.index(agent) for agent in agents])
+        view = teacher.teacher_view(select_rows(experience, np.flatnonzero(own)), trajectories, render)
+        if view.steps:
+            rows = np.array([row_of[step] for step in view.steps], dtype=np.int64)
+            logprobs[element_indices(experience.offsets, rows)] = (await engine.score(view)).old_logprobs
+    return replace(experience, teacher_logprobs=logprobs) if teachers else experience
+
+
+def _teacher_estimators(
+    estimator: Estimator, agents: Collection[str]
+) -> Iterator[tuple[TeacherEstimator, tuple[str, ...]]]:
+    for one, own in estimators_by_agent(estimator, agents):
+        if isinstance(one, TeacherEstimator) and own:
+            yield one, own

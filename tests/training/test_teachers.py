@@ -1,0 +1,74 @@
+"""A run whose estimator has a teacher, which is scored after the prompts that it reads, for the agents it teaches."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mappa_core.errors import ConfigError
+from mappa_core.plugins import load_plugins
+from mappa_core.runs import RunReader
+from mappa_core.testing import ScriptedEngine
+from mappa_core.training.run import Run
+
+CHECKER = "estimator.by_agent={checker: {use: distill, options: {template: ' [{reason}]'}}}"
+
+
+@pytest.fixture
+def play(plugin, registry, tmp_path, monkeypatch):
+    """Plays a run over an engine that finds every token less likely by a nat for every token of its prompt."""
+    learned = []
+
+    async def score(self, experience):
+        lengths = np.diff(experience.prompt_offsets)[experience.row_of_token]
+        return replace(experience, old_logprobs=-lengths.astype(np.float32))
+
+    async def update(self, experience, advantages, loss, progress, of=ScriptedEngine.update):
+        learned.append((experience, advantages))
+        return await of(self, experience, advantages, loss, progress)
+
+    monkeypatch.setattr(ScriptedEngine, "score", score)
+    monkeypatch.setattr(ScriptedEngine, "update", update)
+
+    def run(*settings):
+        found = load_plugins(only=("engine", "sandbox"), modules={"doubles": plugin(tmp_path / "tiny.yaml")})
+        words = (f"run.root={tmp_path / 'runs'}", "train.iterations=1", "train.prompts=3", *settings)
+        folder = Run.from_recipe("doubles/tiny", *words, registry=found).train().folder
+        with RunReader(folder) as reader:
+            return *learned[-1], next(iter(reader.iterations)).policies
+
+    return run
+
+
+def test_a_teacher_is_scored_after_the_reason_for_its_own_agents_alone(play):
+    experience, advantages, policies = play(CHECKER)
+    checked = experience.agent[experience.row_of_token] == experience.agents.index("checker")
+    assert np.isnan(experience.teacher_logprobs[~checked]).all()
+    longer = -len(" [repeats]")
+    assert (experience.teacher_logprobs - experience.old_logprobs)[checked].tolist() == [longer] * checked.sum()
+    assert set(advantages.advantages[checked]) == {longer}
+    assert policies["checker"] == policies["checker"] | {"teacher_rows": 6.0, "teacher_kl": -longer}
+    assert policies["doubler"]["teacher_rows"] == 0.0
+    assert "teacher_kl" not in policies["doubler"]
+
+
+def test_without_such_an_estimator_nothing_is_scored_twice(play):
+    experience, _, policies = play()
+    assert experience.teacher_logprobs is None
+    assert "teacher_rows" not in policies["doubler"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("{}", "the coach of doubler sees the reference answer"),
+        (
+            "{reason: false, policy: mentor}",
+            "the teacher 'mentor' is no policy of this run; those are doubler, checker",
+        ),
+    ],
+)
+def test_teachers_that_cannot_be_are_refused_before_anything_is_played(play, tmp_path, options, says):
+    with pytest.raises(ConfigError, match=says):
+        play(f"estimator={{use: distill, options: {options}}}")
+    assert not (tmp_path / "runs").exists()
