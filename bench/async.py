@@ -35,7 +35,7 @@ from mappa_core.records import Completion, Message, Role, Sampling, Scene, Task,
 from mappa_core.store.iteration_report import IterationReport
 from mappa_core.testing import ScriptedEngine, ScriptedSampler
 from mappa_core.training import Run
-from mappa_core.training.listener import NullListener
+from mappa_core.training.listener import Listener
 
 MEDIAN_S, SIGMA = 0.060, 1.0
 UPDATE_S, PUBLISH_S = 0.250, 0.020
@@ -148,7 +148,7 @@ class Plugin:
         return {"tiny": self._recipe}
 
 
-class Watch(NullListener):
+class Watch(Listener):
     """Seconds from the first training rollout to the end of the last iteration."""
 
     def __init__(self) -> None:

@@ -14,6 +14,7 @@ from mappa_core.cli.main import blocked_plugins as blocked_plugins
 from mappa_core.cli.options import ConfigArguments as ConfigArguments
 from mappa_core.cli.options import load_registry as load_registry
 from mappa_core.cli.options import recipe_options as recipe_options
+from mappa_core.cli.progress import RunProgress as RunProgress
 from mappa_core.cli.progress import columns_table as columns_table
 from mappa_core.cli.progress import format_count as format_count
 from mappa_core.cli.progress import format_or_dash as format_or_dash
@@ -77,3 +78,4 @@ from mappa_core.session.stored_runs import StoredScenes as StoredScenes
 from mappa_core.session.stored_runs import open_coach as open_coach
 from mappa_core.session.stored_runs import open_stored_scenes as open_stored_scenes
 from mappa_core.session.toolset import build_tools as build_tools
+from mappa_core.training.run import TrainResult as TrainResult

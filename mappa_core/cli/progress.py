@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress import (
     BarColumn,
@@ -18,26 +19,73 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from mappa_core.cli.announce import announce_counterfactuals, announce_providers, announce_sandboxes
 from mappa_core.cli.console import Console, Name
 from mappa_core.credit.demonstrations import USED
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.protocols import Provider, Split
-from mappa_core.records import Interval, Sandbox, Trajectory
+from mappa_core.records import Interval, Sandbox, Step, Trajectory, Verdict
 from mappa_core.rollout.counterfactual import CounterfactualBound
 from mappa_core.store.agent_columns import AGENT_COLUMNS, AgentSummary
 from mappa_core.store.iteration_report import IterationReport
-from mappa_core.training.listener import Listener, NullListener
+from mappa_core.training.listener import Listener
 
 EVALUATION_PART_LABELS = {"all": "held-out", "report": "held-out, reported,", "selection": "held-out, to choose by,"}
 """Labels of the tasks of each part of an evaluation."""
 
+QUIET_SECONDS = 60.0
+"""Seconds without a line after which one says how far a run is."""
 
-class _ConsoleListener(NullListener):
+
+class RunProgress(Listener):
+    """Counts rollouts, actions and verdicts of what a run waits for. A display overrides `show`."""
+
+    def __init__(self) -> None:
+        self.phase: Literal["starting", "evaluating", "collecting", "learning"] = "starting"
+        self.iteration = self.rollouts = self.finished = self.actions = self.verdicts = 0
+        self.started = time.perf_counter()
+
+    def show(self) -> None:
+        """Called whenever the phase or a count has changed."""
+
+    def describe(self) -> str:
+        """Describe the phase, its counts and the time since the start in one line."""
+        elapsed = format_duration(time.perf_counter() - self.started)
+        if self.phase == "starting":
+            return f"starting, {elapsed}"
+        counts = [f"{self.finished}/{self.rollouts} rollouts", format_count(self.actions, "action")]
+        counts += [format_count(self.verdicts, "verdict")] * bool(self.verdicts)
+        place = f"after iteration {self.iteration}" if self.phase == "evaluating" else f"iteration {self.iteration}"
+        return f"{self.phase}, {place}: {', '.join(counts)}, {elapsed}"
+
+    def on_rollouts_start(self, split: Split, done: int, rollouts: int) -> None:
+        self.phase = "evaluating" if split == "eval" else "collecting"
+        self.iteration = done + (split == "train")
+        self.rollouts, self.finished, self.actions, self.verdicts = rollouts, 0, 0, 0
+        self.show()
+
+    def on_step(self, step: Step) -> None:
+        self.actions += 1
+        self.show()
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        self.verdicts += 1
+        self.show()
+
+    def on_rollout_end(self, trajectory: Trajectory) -> None:
+        self.finished += 1
+        if self.phase == "collecting" and self.finished == self.rollouts:
+            self.phase = "learning"
+        self.show()
+
+
+class _ConsoleListener(RunProgress):
     """Announces providers, sandboxes and counterfactual rollouts."""
 
     def __init__(self, console: Console) -> None:
+        super().__init__()
         self._console = console
 
     def on_providers(self, providers: Sequence[Provider]) -> None:
@@ -51,30 +99,37 @@ class _ConsoleListener(NullListener):
 
 
 class LineProgress(_ConsoleListener):
-    """Prints a plain line per evaluation and iteration."""
+    """Prints a plain line per evaluation and iteration, and how far it is where that takes minutes."""
 
     def __init__(self, console: Console, iterations: int) -> None:
         super().__init__(console)
         self._iterations = iterations
-        self._started = time.perf_counter()
+        self._printed = self.started
         self._before: int | None = None  # iterations before the first one of this process
 
+    def show(self) -> None:
+        if time.perf_counter() - self._printed >= QUIET_SECONDS:
+            self._print(self.describe())
+
     def on_evaluation_end(self, evaluation: Evaluation) -> None:
-        self._console.print(evaluation_line(evaluation), soft_wrap=True, highlight=False)
+        self._print(evaluation_line(evaluation))
 
     def on_iteration_end(self, report: IterationReport) -> None:
         if self._before is None:
             self._before = report.iteration - 1
-        per_iteration = (time.perf_counter() - self._started) / (report.iteration - self._before)
+        per_iteration = (time.perf_counter() - self.started) / (report.iteration - self._before)
         left = format_duration(per_iteration * (self._iterations - report.iteration))
         scores = "  ".join(f"{agent} {format_or_dash(one.score, '.1f')}" for agent, one in report.agents.items())
         count = f"iteration {report.iteration}/{self._iterations}"
-        line = f"{count}  {iteration_headline(report)}  score: {scores}  left {left}"
-        self._console.print(line, soft_wrap=True, highlight=False)
+        self._print(f"{count}  {iteration_headline(report)}  score: {scores}  left {left}")
         show_alarms(self._console, report)
 
+    def _print(self, line: str) -> None:
+        self._console.print(line, soft_wrap=True, highlight=False)
+        self._printed = time.perf_counter()
 
-class QuietListener(NullListener):
+
+class QuietListener(Listener):
     """Prints only, on standard error, which providers receive data, and the warnings of sandboxes."""
 
     def on_providers(self, providers: Sequence[Provider]) -> None:
@@ -92,14 +147,20 @@ class Dashboard(_ConsoleListener):
         self._bars = Progress(*_columns(), console=console)
         self._run = self._bars.add_task("iterations", total=iterations)
         self._now = self._bars.add_task("starting", total=None)
-        self.live = Live(self._bars, console=console, refresh_per_second=4, transient=True)
+        self._details: tuple[RenderableType, ...] = ()
+        self.live = Live(get_renderable=self._render, console=console, refresh_per_second=4, transient=True)
+
+    def _render(self) -> Group:
+        return Group(self._bars, Text(self.describe(), style="dim", no_wrap=True), *self._details)
 
     def on_rollouts_start(self, split: Split, done: int, rollouts: int) -> None:
+        super().on_rollouts_start(split, done, rollouts)
         what = "held-out" if split == "eval" else "rollouts"
         self._bars.reset(self._now, total=rollouts, description=what)
         self._bars.update(self._run, completed=done)
 
     def on_rollout_end(self, trajectory: Trajectory) -> None:
+        super().on_rollout_end(trajectory)
         self._bars.advance(self._now)
 
     def on_evaluation_end(self, evaluation: Evaluation) -> None:
@@ -107,7 +168,8 @@ class Dashboard(_ConsoleListener):
 
     def on_iteration_end(self, report: IterationReport) -> None:
         self._bars.update(self._run, completed=report.iteration)
-        self.live.update(Group(self._bars, agents_table(report.agents), iteration_headline(report)))
+        self._details = agents_table(report.agents), iteration_headline(report)
+        self.live.refresh()
         show_alarms(self._console, report)
 
 

@@ -33,7 +33,8 @@ def show_run_result(console: Console, trained: TrainResult) -> None:
     console.print(agents_table(summary.agents))
     failed = f", {summary.coach.failed} failed" if summary.coach.failed else ""
     console.print(
-        f"{format_count(summary.iterations, 'iteration')}, {format_count(summary.coach.verdicts, 'verdict')}{failed}{_cost(summary.coach)}, "
+        f"{format_count(summary.iterations, 'iteration')}, {format_count(summary.coach.verdicts, 'verdict')}"
+        f"{failed}{_cost(summary.coach)}, "
         f"{format_or_dash(summary.seconds.wall, '.0f')} s wall, {format_or_dash(summary.seconds.cpu, '.0f')} s CPU",
         highlight=False,
     )

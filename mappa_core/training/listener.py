@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.protocols import Provider, Split
-from mappa_core.records import Sandbox, Trajectory
+from mappa_core.records import Sandbox, Step, Trajectory, Verdict
 from mappa_core.rollout.counterfactual import CounterfactualBound
 from mappa_core.store.iteration_report import IterationReport
 
@@ -26,12 +26,13 @@ class Listener:
     def on_rollouts_start(self, split: Split, done: int, rollouts: int) -> None:
         """The run waits for `rollouts` rollouts, after `done` iterations. Some may already have begun or finished."""
 
+    def on_step(self, step: Step) -> None:
+        """An action was recorded, also one of an iteration that is collected ahead."""
+
+    def on_verdict(self, verdict: Verdict) -> None: ...
+
     def on_rollout_end(self, trajectory: Trajectory) -> None: ...
 
     def on_evaluation_end(self, evaluation: Evaluation) -> None: ...
 
     def on_iteration_end(self, report: IterationReport) -> None: ...
-
-
-class NullListener(Listener):
-    """A listener that does nothing."""

@@ -29,7 +29,7 @@ from mappa_core.session.builder import find_problems, overridden_settings
 from mappa_core.session.warm_start import resolve_starts
 from mappa_core.store.folder import CONFIG, RunFolder, open_checkpoints
 from mappa_core.store.summary import Seconds, Summary, write_summary
-from mappa_core.training.listener import Listener, NullListener
+from mappa_core.training.listener import Listener
 from mappa_core.training.loop import TrainingLoop
 from mappa_core.training.summary import build_summary
 from mappa_core.training.tracker_threads import TrackerThreads
@@ -94,7 +94,7 @@ class Run:
             RunError: the storage failed, as on a full disk; what was recorded is kept, and the run can be resumed.
         """
         self.composed.require_installed()
-        return run_to_end(self._train(listener or NullListener()))
+        return run_to_end(self._train(listener or Listener()))
 
     def check(self) -> str:
         """Build everything and load models and tasks; describe the result in one sentence. Raises any InputError that
@@ -147,7 +147,7 @@ class Run:
                 listener.on_sandboxes(session.sandboxes)
                 if session.config.credit.counterfactual.use != "none":
                     listener.on_counterfactuals(_bound_counterfactuals(session))
-                tracking = TrackerThreads(session.trackers)
+                tracking = TrackerThreads(session.trackers, listener=listener)
                 loop = TrainingLoop(session, folder=folder, listener=listener, tracking=tracking)
                 status: Ending = "failed"
                 try:

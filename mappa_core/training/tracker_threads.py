@@ -16,6 +16,7 @@ from mappa_core.records import Step, Task, Trajectory, Verdict
 from mappa_core.redaction import format_error, redact
 from mappa_core.rollout.team import Recorder
 from mappa_core.store.codec import from_json, to_json
+from mappa_core.training.listener import Listener
 
 log = structlog.get_logger()
 
@@ -38,15 +39,18 @@ class TrackerProblem:
 
 
 class TrackerThreads:
-    """Sends the events of one run to `trackers`, given with their names in the config."""
+    """Sends the events of one run to `trackers`, given with their names in the config; of actions and verdicts the
+    `listener` hears at once."""
 
     def __init__(
         self,
         trackers: Sequence[tuple[str, Tracker]],
         *,
+        listener: Listener | None = None,
         max_queued: int = MAX_QUEUED,
         close_timeout_s: float = CLOSE_TIMEOUT_S,
     ) -> None:
+        self.listener = listener
         self._close_timeout_s = close_timeout_s
         self._listeners = [_TrackerThread(name, tracker, max_queued) for name, tracker in trackers]
 
@@ -60,8 +64,9 @@ class TrackerThreads:
             one.send(_LOG, iteration, metrics)
 
     def recorder(self, store: Recorder) -> Recorder:
-        """Wrap `store` so that trackers get everything once it is recorded."""
-        return _TrackedRecorder(store, self) if any(one.reads_records for one in self._listeners) else store
+        """Wrap `store` so that trackers and the listener get everything once it is recorded."""
+        is_read = self.listener is not None or any(one.reads_records for one in self._listeners)
+        return _TrackedRecorder(store, self) if is_read else store
 
     def send_record(self, call: str, *what: Any) -> None:
         """Send a record; `call` is the tracker's method for it."""
@@ -146,7 +151,7 @@ class _TrackerThread:
 
 
 class _TrackedRecorder:
-    """A recorder that forwards what it has recorded to the trackers."""
+    """A recorder that forwards what it has recorded to the trackers and the listener."""
 
     def __init__(self, store: Recorder, tracking: TrackerThreads) -> None:
         self._store = store
@@ -160,11 +165,15 @@ class _TrackedRecorder:
     def record_step(self, trajectory_id: str, step: Step) -> None:
         self._store.record_step(trajectory_id, step)
         self._tracking.send_record("action", trajectory_id, step)
+        if self._tracking.listener is not None:
+            self._tracking.listener.on_step(step)
 
     def record_verdict(self, verdict: Verdict) -> None:
         self._store.record_verdict(verdict)
         # A stage names its steps after the trajectory, with the position behind.
         self._tracking.send_record("verdict", verdict.step.rpartition("/")[0], verdict)
+        if self._tracking.listener is not None:
+            self._tracking.listener.on_verdict(verdict)
 
     def end_trajectory(self, trajectory: Trajectory) -> None:
         self._store.end_trajectory(trajectory)

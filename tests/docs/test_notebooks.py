@@ -1,8 +1,9 @@
-"""Every notebook of the documents runs from its first cell to its last, on a run that is stored with the tests."""
+"""Every notebook of the documents runs from its first cell to its last and prints nothing but what it shows."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,9 @@ def test_a_notebook_runs(path, build_old_run, tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "jupyter"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(path.parents[2]), os.environ.get("PYTHONPATH", ""))))
+    monkeypatch.setenv("PATH", os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])))
     notebook = nbformat.read(path, as_version=4)
     nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [one for cell in notebook.cells for one in cell.get("outputs", ())]
+    assert outputs and not [one for one in outputs if one.get("name") == "stderr"]
     assert not any(cell.get("outputs") for cell in nbformat.read(path, as_version=4).cells), "stored without outputs"

@@ -21,7 +21,7 @@ from mappa_core.runs import RunReader
 from mappa_core.store.checkpoint import POLICIES, Checkpoints
 from mappa_core.store.writer import Store
 from mappa_core.training import Run
-from mappa_core.training.listener import NullListener
+from mappa_core.training.listener import Listener
 
 HERE = Path(__file__).parent
 
@@ -219,7 +219,7 @@ class Killed(BaseException):
     pass
 
 
-class Killer(NullListener):
+class Killer(Listener):
     """Ends a run after so many iterations: at the end of the last, or at the start of the following one."""
 
     def __init__(self, *, after=None, before=None):

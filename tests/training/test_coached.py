@@ -16,7 +16,7 @@ from mappa_core.session.builder import overridden_settings
 from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.training import Run
 from mappa_core.training.coach_states import load_coach_states
-from mappa_core.training.listener import NullListener
+from mappa_core.training.listener import Listener
 
 
 @dataclass
@@ -167,7 +167,7 @@ def test_usage_is_counted_by_agent_and_by_coach(start):
 def test_the_listener_hears_first_to_whom_data_will_be_sent(start):
     heard = []
 
-    class Ears(NullListener):
+    class Ears(Listener):
         def on_providers(self, providers):
             heard.append([provider.host for provider in providers])
 

@@ -10,7 +10,7 @@ from mappa_core.credit.counterfactual import counterfactual_credit
 from mappa_core.errors import ConfigError
 from mappa_core.runs import RunReader
 from mappa_core.training import Run
-from mappa_core.training.listener import NullListener
+from mappa_core.training.listener import Listener
 
 TEXTS = "{doubler: '0', checker: '0'}"
 DEFAULT = (
@@ -111,7 +111,7 @@ def test_a_resume_after_an_update_without_checkpoint_plays_none_again(start, reg
     class Killed(BaseException):
         pass
 
-    class Killer(NullListener):
+    class Killer(Listener):
         def on_iteration_end(self, report):
             if report.iteration == 3:
                 raise Killed
@@ -134,7 +134,7 @@ def test_they_belong_to_the_iteration_that_learns_from_their_trajectory(start, s
 def test_what_is_added_is_said_before_the_start(start):
     heard = []
 
-    class Ears(NullListener):
+    class Ears(Listener):
         def on_counterfactuals(self, extra):
             heard.append(extra)
 

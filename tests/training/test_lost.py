@@ -29,7 +29,7 @@ from mappa_core.store.folder import RunFolder
 from mappa_core.store.summary import read_summary
 from mappa_core.testing import ScriptedEngine
 from mappa_core.training import Run
-from mappa_core.training.listener import NullListener
+from mappa_core.training.listener import Listener
 
 RECIPE = """
 tasks: {use: numbers}
@@ -217,7 +217,7 @@ def test_a_lost_trajectory_that_was_learned_from_stays_lost_on_resume(start, tmp
     class Killed(BaseException):
         pass
 
-    class Killer(NullListener):
+    class Killer(Listener):
         def on_iteration_end(self, report):
             if report.iteration == 3:
                 raise Killed
@@ -288,7 +288,7 @@ def test_an_evaluation_alone_has_a_result_unless_all_is_lost(start, registry):
 def test_tools_are_opened_once_said_kept_and_closed(start, making):
     heard = []
 
-    class Ears(NullListener):
+    class Ears(Listener):
         def on_sandboxes(self, sandboxes):
             heard.append(dict(sandboxes))
 

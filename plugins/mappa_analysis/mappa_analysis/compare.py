@@ -228,3 +228,10 @@ def _complete_problems(values: Float64) -> Bool:
 
 def _select_clusters(clusters: tuple[str, ...] | None, known: Bool) -> list[str] | None:
     return None if clusters is None else [name for name, is_known in zip(clusters, known, strict=True) if is_known]
+
+
+def format_p(p: float | None) -> str:
+    """Format a p-value; a dash if there is none."""
+    if p is None:
+        return "-"
+    return "<0.0001" if p < 1e-4 else f"{p:.4f}"

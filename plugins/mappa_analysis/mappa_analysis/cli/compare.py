@@ -140,6 +140,7 @@ def _letters() -> Iterator[str]:
 
 def _differences(compared: Comparison, labels: Mapping[str, str], wide: bool) -> Table:
     """Build a table with a row per pair; a narrow one has no effect size h, which --json has."""
+    from mappa_analysis.compare import format_p
     from mappa_core.commands import format_share
 
     table = columns_table("", "difference", "p", "p, all tests", *(["h"] if wide else []), "better", "worse", "same")
@@ -147,8 +148,8 @@ def _differences(compared: Comparison, labels: Mapping[str, str], wide: bool) ->
         table.add_row(
             Name(f"{labels[pair.one]} - {labels[pair.other]}"),
             format_share(pair.difference, sign=True),
-            _format_p(pair.p),
-            _format_p(pair.p_adjusted),
+            format_p(pair.p),
+            format_p(pair.p_adjusted),
             *([f"{pair.h:+.2f}"] if wide else []),
             *map(str, (pair.wins, pair.losses, pair.ties)),
         )
@@ -186,9 +187,3 @@ def comparison_notes(compared: Comparison) -> list[str]:
         )
     lines += [f"pooled in one arm: {key} of {', '.join(values)}" for key, values in compared.pooled.items()]
     return lines
-
-
-def _format_p(p: float | None) -> str:
-    if p is None:
-        return "-"
-    return "<0.0001" if p < 1e-4 else f"{p:.4f}"

@@ -1,0 +1,89 @@
+"""How far a training is: on a terminal of 80 columns, and in a log without one."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from mappa_core.cli import progress
+from mappa_core.cli.console import Console
+from mappa_core.cli.progress import Dashboard, LineProgress
+from mappa_core.records import Task, Trajectory, Verdict
+from mappa_core.training.listener import Listener
+from mappa_core.training.tracker_threads import TrackerThreads
+
+ENDED = Trajectory(id="t", task=Task(id="t", prompt="p"), sample=0, iteration=0)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The seconds that have passed, in a list of one."""
+    seconds = [0.0]
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: seconds[0])
+    return seconds
+
+
+def test_a_log_says_every_minute_how_far_a_slow_run_is(clock):
+    file = io.StringIO()
+    listener = LineProgress(Console(file=file), 40)
+    listener.on_rollouts_start("eval", 0, 224)
+    for second in range(0, 150, 10):
+        clock[0] = float(second)
+        listener.on_step(None)
+    assert file.getvalue().splitlines() == [
+        "evaluating, after iteration 0: 0/224 rollouts, 7 actions, 1:00",
+        "evaluating, after iteration 0: 0/224 rollouts, 13 actions, 2:00",
+    ]
+
+
+def test_a_fast_run_says_nothing_between_its_iterations(clock):
+    file = io.StringIO()
+    listener = LineProgress(Console(file=file), 40)
+    listener.on_rollouts_start("train", 0, 2)
+    clock[0] = 59.0
+    listener.on_step(None)
+    listener.on_rollout_end(ENDED)
+    assert file.getvalue() == ""
+
+
+def test_a_terminal_shows_phase_counts_and_time_in_one_line_of_80_columns(clock):
+    file = io.StringIO()
+    dashboard = Dashboard(Console(file=file, width=80, height=24, force_terminal=True), 40)
+    clock[0] = 3725.0
+    assert dashboard.describe() == "starting, 1:02:05"
+    dashboard.on_rollouts_start("train", 2, 16)
+    for _ in range(1200):
+        dashboard.on_step(None)
+        dashboard.on_verdict(None)
+    line = "collecting, iteration 3: 0/16 rollouts, 1,200 actions, 1,200 verdicts, 1:02:05"
+    assert dashboard.describe() == line and len(line) < 80
+    Console(file=file, width=80).print(dashboard.live.get_renderable())
+    assert line in file.getvalue()
+    for _ in range(16):
+        dashboard.on_rollout_end(ENDED)
+    assert dashboard.describe().startswith("learning, iteration 3: 16/16 rollouts")
+
+
+def test_a_listener_hears_of_actions_and_verdicts_once_they_are_recorded():
+    heard = []
+
+    class Store:
+        def record_step(self, trajectory_id, step):
+            heard.append(("stored", step))
+
+        def record_verdict(self, verdict):
+            heard.append(("stored", verdict))
+
+    class Ears(Listener):
+        def on_step(self, step):
+            heard.append(("step", step))
+
+        def on_verdict(self, verdict):
+            heard.append(("verdict", verdict))
+
+    verdict = Verdict(status="scored", score=10.0, step="t/000")
+    recorder = TrackerThreads([], listener=Ears()).recorder(Store())
+    recorder.record_step("t", "a step")
+    recorder.record_verdict(verdict)
+    assert heard == [("stored", "a step"), ("step", "a step"), ("stored", verdict), ("verdict", verdict)]
