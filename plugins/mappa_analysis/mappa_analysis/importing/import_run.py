@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ CORE = "core"
 TASKS_FILE = "tasks.jsonl"
 UNKNOWN_MODEL = "unknown"
 """The model of an agent for which the log names none."""
+MAX_AGENT_CHARACTERS = 200
 MISMATCH = "the guilty agent is another one than acted in the guilty step"
 
 
@@ -94,22 +96,13 @@ def import_logs(
     config = _build_config(
         root / name, {**dict.fromkeys(agents, ""), **mapping.agents}, _models_by_agent(logs), sources=paths
     )
-    with RunFolder.create(root, name, plugin=CORE, recipe=IMPORT_RECIPE, config=config) as folder:
-        composed = restore(registry, folder.path)
-        folder.write_config(composed.to_yaml())
-        write_atomic(folder.path / TASKS_FILE, _encode_tasks(trajectories))
-        for one in imported:
-            _store_trajectory(folder, one)
-        source = ", ".join(map(str, paths))
-        folder.store.record_event("imported", file=source, format=chosen, trajectories=len(trajectories))
-        summary = Summary(
-            plugin=CORE,
-            recipe=IMPORT_RECIPE,
-            recipe_hash=composed.recipe_hash,
-            seed=composed.config.seed,
-            status="done",
-        )
-        write_summary(folder.path, replace(summary, agents=summarize_agents(tuple(agents), trajectories)))
+    folder = RunFolder.create(root, name, plugin=CORE, recipe=IMPORT_RECIPE, config=config)
+    try:
+        with folder:
+            _write_run(registry, folder, imported, agents, paths, chosen)
+    except BaseException:
+        shutil.rmtree(folder.path)
+        raise
     return ImportResult(
         folder=folder.path,
         format=chosen,
@@ -123,21 +116,69 @@ def import_logs(
     )
 
 
+def _write_run(
+    registry: Registry,
+    folder: RunFolder,
+    imported: Sequence[ImportedTrajectory],
+    agents: Mapping[str, int],
+    paths: Sequence[Path],
+    chosen: Format,
+) -> None:
+    trajectories = [one.trajectory for one in imported]
+    composed = restore(registry, folder.path)
+    folder.write_config(composed.to_yaml())
+    write_atomic(folder.path / TASKS_FILE, _encode_tasks(trajectories))
+    for one in imported:
+        _store_trajectory(folder, one)
+    source = ", ".join(map(str, paths))
+    folder.store.record_event("imported", file=source, format=chosen, trajectories=len(trajectories))
+    summary = Summary(
+        plugin=CORE,
+        recipe=IMPORT_RECIPE,
+        recipe_hash=composed.recipe_hash,
+        seed=composed.config.seed,
+        status="done",
+    )
+    write_summary(folder.path, replace(summary, agents=summarize_agents(tuple(agents), trajectories)))
+
+
 def read_logs(
     paths: Sequence[Path], mapping: LogMapping, file_format: Format | None
 ) -> tuple[list[LoggedTrajectory], Format]:
     """Read the rollouts of logs, in their order, and the format. Raises as `import_logs` does."""
     documents = read_documents(paths)
+    names = ", ".join(map(str, paths))
+    if not documents:
+        raise InputError(f"{names}: there is no entry in it")
     chosen = file_format or find_format(documents)
-    logs = FORMATS[chosen].read(documents, mapping)
+    try:
+        logs = FORMATS[chosen].read(documents, mapping)
+    except InputError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # whatever is in the log
+        raise InputError(
+            f"{names}: read as {chosen}, but it is not in this format ({type(error).__name__}: {error}); "
+            "another is chosen with --format"
+        ) from error
+    _check_agents(logs)
     if not any(log.acts for log in logs):
         why = ", ".join(f"{count:,} {one}" for one, count in _count_entries(logs, "").left_out.items())
         raise InputError(
-            f"{', '.join(map(str, paths))}: read as {chosen}, no entry in it is an action of a model"
+            f"{names}: read as {chosen}, no entry in it is an action of a model"
             + (f": {why}" if why else "")
             + "; another format is chosen with --format"
         )
     return logs, chosen
+
+
+def _check_agents(logs: Sequence[LoggedTrajectory]) -> None:
+    for log in logs:
+        for act in log.acts:
+            if len(act.agent) > MAX_AGENT_CHARACTERS:
+                raise InputError(
+                    f"{log.place}: the name of an agent has {len(act.agent):,} characters, and may have "
+                    f"{MAX_AGENT_CHARACTERS}; --agent-from names the key that holds it"
+                )
 
 
 def count_agents(logs: Sequence[LoggedTrajectory]) -> dict[str, int]:

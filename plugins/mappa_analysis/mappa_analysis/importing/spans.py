@@ -81,7 +81,9 @@ def _read_sdk_span(row: Mapping[str, Any], place: str) -> Span:
     )
 
 
-def _read_otlp_span(span: Mapping[str, Any], where: str, place: str) -> Span:
+def _read_otlp_span(span: Any, where: str, place: str) -> Span:
+    if not isinstance(span, Mapping):
+        raise LogFormatError(f"{where}: not an object with keys: {str(span)[:80]!r}")
     times = [span.get("startTimeUnixNano"), span.get("endTimeUnixNano")]
     if not all(isinstance(time, str | int) and str(time).isdecimal() for time in times):
         raise LogFormatError(f"{where}: startTimeUnixNano and endTimeUnixNano are not whole numbers: {times!r}")
