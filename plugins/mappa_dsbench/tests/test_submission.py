@@ -220,6 +220,21 @@ def test_a_header_may_not_fill_the_file() -> None:
     assert reason(b"x" * 5_000_000) == "unreadable"
 
 
+def test_a_row_may_not_fill_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_table(*_: object, **__: object) -> None:
+        raise AssertionError("the parser keeps every cell of the row")
+
+    monkeypatch.setattr("mappa_dsbench.grading.submission.pd.read_csv", no_table)
+    for row in (b"7" + b"," * 5_000_000, b'"7",' + b"1," * 2_000_000, b'7,"' + b'"",' * 20_000):
+        read = read_submission(b"id,y\n7,1\n" + row + b"\n", NUMBERS, IDS)
+        assert read == Rejection("unreadable", "a row has more than 10,000 columns")
+
+
+def test_a_cell_may_hold_many_commas() -> None:
+    read = read_submission(GOOD.replace(b"\n", b'\n"7,' + b"," * 20_000 + b'",1\n', 1), NUMBERS, IDS)
+    assert isinstance(read, Rejection) and read.reason == "row_count"
+
+
 def test_the_size_is_bounded(tmp_path: Path) -> None:
     assert reason(GOOD, limit_bytes=len(GOOD) - 1) == "too_large"
     assert accepted(GOOD, NUMBERS, limit_bytes=len(GOOD)).n_clipped == 0

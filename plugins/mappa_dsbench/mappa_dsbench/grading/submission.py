@@ -43,9 +43,14 @@ training table. `range`: a number that the metric does not allow. `metric_error`
 MAX_SUBMISSION_BYTES = 256 << 20
 """Size limit of a submission: twice the largest published one."""
 
+MAX_ROW_COMMAS = 10_000
+"""Commas of one row, outside quotes, that are read: the table's parser keeps all cells of a row before it refuses
+them."""
+
 ROW_SUM_TOLERANCE = 1e-3
 """Tolerance of the sum of a row's probabilities, which are then scaled to add up to 1."""
 
+_LINE, _QUOTED = re.compile(rb"[^\r\n]+"), re.compile(rb'"[^"]*"')
 _SHOWN = 3
 _SHOWN_CHARACTERS = 40
 _NO_REGULAR_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV)
@@ -160,6 +165,7 @@ def _parse_rows(data: bytes, problem: Problem, expected: int) -> pd.DataFrame:
     if b"\0" in data:
         raise _RejectedError("unreadable", "the file holds bytes that are no text")
     header = _parse_header(data, problem)
+    _refuse_wide_rows(data)
     try:
         # One row more than expected is enough to detect too many rows.
         table = pd.read_csv(BytesIO(data), header=None, dtype=object, na_filter=False, nrows=expected + 2)
@@ -179,7 +185,7 @@ def _parse_rows(data: bytes, problem: Problem, expected: int) -> pd.DataFrame:
 def _parse_header(data: bytes, problem: Problem) -> list[str]:
     """Parse the column names. Their number is checked before they are parsed: a header may fill the whole file."""
     due = [name.strip() for name in (problem.id_column, *problem.targets)]
-    line = re.split(rb"[\r\n]", data, maxsplit=1)[0]
+    line = next(_LINE.finditer(data))[0]
     if line.count(b",") > sum(name.count(",") + 1 for name in due):
         raise _RejectedError("columns", f"far more columns than {_shorten(due)}")
     try:
@@ -190,6 +196,12 @@ def _parse_header(data: bytes, problem: Problem) -> list[str]:
     if Counter(found) != Counter(due):
         raise _RejectedError("columns", f"{_shorten(found)}; due are {_shorten(due)}")
     return found
+
+
+def _refuse_wide_rows(data: bytes) -> None:
+    for line in _LINE.finditer(data):
+        if data.count(b",", *line.span()) > MAX_ROW_COMMAS and _QUOTED.sub(b"", line[0]).count(b",") > MAX_ROW_COMMAS:
+            raise _RejectedError("unreadable", f"a row has more than {MAX_ROW_COMMAS:,} columns")
 
 
 def _align(rows: pd.DataFrame, problem: Problem, ids: Sequence[str]) -> pd.DataFrame:
