@@ -124,7 +124,8 @@ def _learner(group: GroupPlacement, inputs: MemoryInputs) -> MemoryLoad:
     # Adapters are sent from where they are; of full weights all but the weights themselves is on the host by then.
     sent = memory_estimate.add_parts(_only(sharded, "weights"), adapters, wire, context)
     # Beside learning, as torch keeps what activations took on a GPU; the host has it back.
-    still = work if inputs.device == "gpu" else {part: size for part, size in work.items() if part != "activations"}
+    kept = inputs.device == "gpu"
+    still: MemoryParts = {part: size for part, size in work.items() if kept or part != "activations"}
     transferring = memory_estimate.add_parts(still, wire)
     by_phase = _by_phase(inputs, learning=work, syncing=sent, sampling=context, always=work, transferring=transferring)
     host = {"optimiser": offloaded, "process": PROCESS_BYTES[inputs.device]}
