@@ -192,6 +192,7 @@ def all_wheels(environment: Environment) -> None:
         "sweep",
         "coach",
         "recoach",
+        "advise",
         "improve",
     ):
         environment.run("mappa", command, "--help")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mappa_core import NoOptions, Offer, hookimpl
 from mappa_core.workflow import find_recipes
 from mappa_gepa.relay.models import EditorOptions, FollowerOptions
-from mappa_gepa.relay.team import RelayTasksOptions
+from mappa_gepa.relay.team import RelayOptions, RelayTasksOptions
 
 if TYPE_CHECKING:
     from mappa_core import Coach, TaskSource, Workflow
@@ -32,7 +32,7 @@ def mappa_tasks() -> Iterable[Offer[TaskSource]]:
 def mappa_workflows() -> Iterable[Offer[Workflow]]:
     from mappa_gepa.relay.team import Relay
 
-    yield Offer("relay", lambda options: Relay(), NoOptions)
+    yield Offer("relay", Relay, RelayOptions)
 
 
 @hookimpl

@@ -7,6 +7,8 @@ from typing import Literal
 
 from mappa_core import ConfigError
 
+DEFAULT_ROLLOUTS = 400
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImproveOptions:
@@ -16,7 +18,7 @@ class ImproveOptions:
     """Offer of a provider whose model writes the prompts."""
     proposer_settings: tuple[str, ...] = ()
     """Its options as `key=value`."""
-    rollouts: int = 400
+    rollouts: int = DEFAULT_ROLLOUTS
     """Rollouts of the whole run, the report's included."""
     propose: int = 64
     """Tasks that proposals learn from."""

@@ -130,7 +130,7 @@ class CandidateRollouts:
     def _result(self, trajectories: Sequence[Trajectory]) -> TaskResult:
         """Build the result of one task. Raises GuardStop if tools or providers lost all its trajectories."""
         metric = self._session.workflow.metric
-        values = [_value(one, metric) for one in trajectories]
+        values = [metric_value(one, metric) for one in trajectories]
         found = [value for value in values if value is not None]
         if not found:
             self.check_spend()
@@ -143,7 +143,7 @@ class CandidateRollouts:
         return TaskResult(trajectories=tuple(trajectories), score=sum(found) / len(found))
 
 
-def _value(trajectory: Trajectory, metric: str) -> float | None:
+def metric_value(trajectory: Trajectory, metric: str) -> float | None:
     """The metric of a trajectory; 0 if the team did not finish it, None if it was lost."""
     if trajectory.error is None:
         return trajectory.outcome[metric]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from mappa_core import Message, Role, Split, Stage, Step, Task, TaskError, Workflow
+from mappa_core import ConfigError, Message, Role, Split, Stage, Step, Task, TaskError, Workflow
 from mappa_gepa.relay.instructions import WORDS_MARK, follow
 
 DUTIES: Mapping[str, tuple[str, ...]] = {
@@ -53,6 +53,17 @@ class RelayTasks:
         return Task(id=name, prompt=" ".join(words), reference=" ".join(reference))
 
 
+@dataclass
+class RelayOptions:
+    loss: float = 0.0
+    """Chance that what one agent hands to the next loses its last word, by task: a defect of no agent."""
+
+    def check(self) -> None:
+        """Raise ConfigError if `loss` is no probability."""
+        if not 0.0 <= self.loss <= 1.0:
+            raise ConfigError(f"loss: must be from 0 to 1, not {self.loss:g}")
+
+
 class Relay(Workflow):
     """cleaner -> sorter -> writer, one action each."""
 
@@ -61,6 +72,9 @@ class Relay(Workflow):
         agent: f"You are one of three who work on a list of words, the {agent}.\n\n" + "\n".join(duties)
         for agent, duties in DUTIES.items()
     }
+
+    def __init__(self, options: RelayOptions | None = None) -> None:
+        self._loss = RelayOptions().loss if options is None else options.loss
 
     @property
     def max_turns(self) -> Mapping[str, int]:
@@ -72,8 +86,14 @@ class Relay(Workflow):
         for agent in self.agents:
             content = f"{self.prompts[agent]}\n\n{WORDS_MARK} {words}"
             step = await stage.act(agent, [Message(role="user", content=content)])
-            words = step.reply.content
+            words = self._hand_on(stage.task, agent, step.reply.content)
         stage.record(correct=await stage.grade(words))
+
+    def _hand_on(self, task: Task, agent: str, words: str) -> str:
+        is_last = agent == list(self.agents)[-1]
+        if is_last or Random(f"{task.id}/{agent}").random() >= self._loss:
+            return words
+        return " ".join(words.split()[:-1])
 
     async def grade(self, text: str, task: Task) -> float:
         """Return 1 where `text` is the reference, else 0."""

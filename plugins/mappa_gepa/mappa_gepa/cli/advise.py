@@ -1,0 +1,97 @@
+"""`mappa advise`: rank the fixes of a team, from one run's verdicts and from trials within a budget."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import msgspec
+
+from mappa_core import ConfigError
+from mappa_core.commands import (
+    ComposedConfig,
+    Console,
+    announce_providers,
+    echo,
+    load_registry,
+    restore,
+    rollout_bar,
+)
+from mappa_core.transport import Provider
+from mappa_gepa.cli.improve import PROPOSER
+
+
+@click.command("advise")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--rollouts", metavar="N", type=click.IntRange(0), default=0, help="Budget of all trials. [0: none]")
+@click.option("--proposer", metavar="OFFER", help="Provider that writes prompts; its options: proposer.KEY=VALUE.")
+@click.option(
+    "--model", "models", metavar="AGENT=POLICY", multiple=True, help="Try a policy of the config; may be repeated."
+)
+@click.option("--agent", "agents", metavar="NAME", multiple=True, help="Consider only this agent; may be repeated.")
+@click.option("--quiet", is_flag=True, help="Print only the result.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+def command(
+    run: Path,
+    rollouts: int,
+    proposer: str | None,
+    models: Sequence[str],
+    agents: Sequence[str],
+    quiet: bool,
+    as_json: bool,
+    settings: Sequence[str],
+) -> None:
+    """Tell which fix of a team is worth making: none, a prompt, another model.
+
+    From the verdicts of RUN it tells how much mending each agent can give at most. With --rollouts it tries prompts
+    (--proposer) and models (--model) on the run's held-out tasks, in a race against the team as it is. Training is
+    listed and not tried. KEY=VALUE changes the run's config, and gives policies to try: policies.big.kind=api.
+    """
+    from mappa_gepa.advise.advice import advise
+    from mappa_gepa.advise.trials import TrialOptions
+    from mappa_gepa.cli.advice_output import advice_json, show_advice
+    from mappa_gepa.improve import Watcher
+
+    if rollouts and not proposer and not models:
+        raise ConfigError(
+            "--rollouts: nothing is named to be tried: --proposer OFFER for prompts, --model AGENT=POLICY"
+        )
+    words = tuple(word for word in settings if not word.startswith(PROPOSER))
+    proposed = tuple(word.removeprefix(PROPOSER) for word in settings if word.startswith(PROPOSER))
+    registry, errors, announced = load_registry(), Console(stderr=True), set[Provider]()
+
+    def variant(*others: str) -> ComposedConfig:
+        return restore(registry, run, ("run.name=null", *words, *others))
+
+    def announce(providers: Sequence[Provider]) -> None:
+        announce_providers(errors, [one for one in providers if one not in announced])
+        announced.update(providers)
+
+    with rollout_bar(errors, quiet=quiet or as_json) as bar:
+        if rollouts:
+            bar.start(rollouts)
+        advice = asyncio.run(
+            advise(
+                run,
+                variant,
+                registry,
+                agents=agents,
+                models=[_model(text) for text in models],
+                options=TrialOptions(rollouts=rollouts, proposer=proposer, proposer_settings=proposed),
+                watcher=Watcher(on_providers=announce, on_rollout=bar.on_rollout_end),
+            )
+        )
+    if as_json:
+        echo(msgspec.json.encode(advice_json(advice, words)).decode())
+    else:
+        show_advice(Console(), advice, words)
+
+
+def _model(text: str) -> tuple[str, str]:
+    agent, separator, policy = text.partition("=")
+    if not agent or not separator or not policy:
+        raise ConfigError(f"--model {text}: not AGENT=POLICY, an agent and the name of a policy in the config")
+    return agent, policy
