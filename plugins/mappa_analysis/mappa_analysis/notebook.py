@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import time
+import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mappa_analysis.compare import Comparison, compare_arms, format_p
 from mappa_analysis.run_results import group_by_arm, read_result
@@ -28,7 +30,7 @@ from mappa_core.runs import (
 
 REFRESH_SECONDS = 0.5
 """Seconds between two updates of a cell's output."""
-STATUSES = ("done", "failed", "open")
+STATUSES: tuple[Literal["done", "failed", "open"], ...] = ("done", "failed", "open")
 
 
 def compare_runs(
@@ -101,8 +103,8 @@ def _text(text: str) -> str:
 
 def run_html(run: RunReader) -> str:
     """Show the rollouts of a run by split and how they ended, and its summary where it has one."""
-    counts = {split: run.counts(split) for split in ("train", "eval")}
-    rows = [(split, *(str(found.get(one, 0)) for one in STATUSES)) for split, found in counts.items() if found]
+    counts = {split: Counter(run.counts(split)) for split in ("train", "eval")}
+    rows = [(split, *(str(found[one]) for one in STATUSES)) for split, found in counts.items() if found]
     return html_table(f"rollouts of {run.folder}", ("", *STATUSES), rows) + (
         "" if run.summary is None else summary_html(run.summary)
     )
@@ -162,6 +164,8 @@ def comparison_html(compared: Comparison) -> str:
 
 def load_ipython_extension(ipython: Any) -> None:
     """Show runs, results and comparisons as tables from now on."""
+    # Libraries of models ask for widgets, which nothing here needs.
+    warnings.filterwarnings("ignore", message="IProgress not found")
     formatter = ipython.display_formatter.formatters["text/html"]
     for kind, show in SHOWN.items():
         formatter.for_type(kind, show)
