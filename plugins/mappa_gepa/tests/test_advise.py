@@ -64,7 +64,7 @@ def test_headroom_is_what_is_lost_where_an_agent_is_blamed(record):
     assert (found.split, found.rollouts, found.tasks, found.unjudged) == ("eval", 48, 48, 0)
     assert all(one.low <= one.mean <= one.high for one in found.headroom.values())
     usd = sum(step.completion.usage.usd for one in played for step in one.steps)
-    assert found.usd_per_rollout == pytest.approx(usd / 48) and mean_usd(played) == found.usd_per_rollout
+    assert found.usd_per_rollout == pytest.approx(usd / 48) == pytest.approx(mean_usd(played))
 
 
 def test_blame_falls_on_whom_a_verdict_names_or_on_who_acted(record):

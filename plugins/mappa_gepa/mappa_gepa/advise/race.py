@@ -83,4 +83,4 @@ def _looks(tasks: int) -> tuple[int, ...]:
 
 def _max_fixes(fixes: int, look: int) -> int:
     """Fixes that play before a look: half of them after each, and two until the last part."""
-    return min(fixes, max(math.ceil(fixes / 2**look), len(LOOKS) - look))
+    return min(fixes, max(math.ceil(fixes / 2.0**look), len(LOOKS) - look))

@@ -30,8 +30,8 @@ from mappa_gepa.options import ImproveOptions
 from mappa_gepa.rollouts import metric_value
 from mappa_gepa.stored_search import CONFIG_NAME, StoredSearch
 
-SEARCH_TASKS = {"propose": 64, "choose": 16, "report": 2, "minibatch": 4}
-"""Sizes of a search for one prompt. Its own report is as small as can be, as the race reports."""
+CHOOSING_TASKS, REPORT_TASKS = 16, 2
+"""Tasks of a search for one prompt. Its own report is as small as can be, as the race reports."""
 MIN_SEARCH, MAX_SEARCH = 60, 200
 """Rollouts of a search."""
 
@@ -162,7 +162,7 @@ class Trials:
         assert self._options.proposer is not None  # fixes of prompts are tried only with one
         options = ImproveOptions(
             proposer=self._options.proposer, proposer_settings=self._options.proposer_settings, rollouts=size,
-            agents=(fix.agent,), **SEARCH_TASKS,
+            choose=CHOOSING_TASKS, report=REPORT_TASKS, agents=(fix.agent,),
         )  # fmt: skip
         search = StoredSearch(options=options, weights=None if self._weights is None else str(self._weights))
         start = time.perf_counter()
