@@ -1,4 +1,4 @@
-"""Advice on a team: its fixes in order, and which one to make, or that this cannot be told."""
+"""Advice on a team: its fixes in order, and which one to make, or that the evidence decides for none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHEAPEST_FIRST = ("prompt", "adapter", "train", "model")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedFix:
-    """A fix with its trial; None: it was not tried, so that its gain cannot be told."""
+    """A fix with its trial; None: it was not tried, so that its gain is unknown."""
 
     fix: Fix
     cost: Cost

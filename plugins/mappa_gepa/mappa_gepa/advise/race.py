@@ -21,7 +21,7 @@ INTERIM_ALPHA = 0.005
 LOOKS = (0.25, 0.5, 1.0)
 """Shares of the tasks that are played at each look."""
 MIN_TASKS = 32
-"""Tasks of a race at its end, below which hardly any gain can be told."""
+"""Tasks of a race at its end, below which hardly any gain is significant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
