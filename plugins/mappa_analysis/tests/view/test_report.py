@@ -13,6 +13,7 @@ from rich.console import Console
 from mappa_analysis.view.drift import read_drift
 from mappa_analysis.view.report import build_gap_charts, write_report
 from mappa_core.cli.main import main
+from mappa_core.cli.progress import format_share
 from mappa_core.cli.result_tables import show_evaluation
 from mappa_core.cli.run_result import show_run_result
 from mappa_core.hookspecs import Offer, hookimpl
@@ -21,7 +22,6 @@ from mappa_core.protocols import Coach, TaskSource, Workflow
 from mappa_core.records import Message, Role, Task, Verdict
 from mappa_core.runs import Alarm, DriftReport, Gap, RunReader
 from mappa_core.statistics import Interval
-from mappa_core.store.display import format_share
 from mappa_core.store.summary import read_summary
 from mappa_core.testing import ScriptedEngine
 from mappa_core.training.run import Run
