@@ -91,7 +91,9 @@ def test_what_a_step_was_skipped_on_is_kept_and_the_run_goes_on(start, engines):
     steps = {step.id: step for one in rows for step in one.steps if step.agent == "doubler"}
     kept = np.load(trained.folder / bodies[0]["file"], allow_pickle=False)
     assert sorted(kept["steps"]) == sorted(steps)
-    absent = {"old_logprobs", "ref_logprobs", "values", "demonstrations", "mask_tokens", "mask_offsets"}
+    absent = {
+        "old_logprobs", "ref_logprobs", "teacher_logprobs", "values", "demonstrations", "mask_tokens", "mask_offsets",
+    }  # fmt: skip
     assert set(Experience.__dataclass_fields__) - set(kept.files) == absent
     for row, name in enumerate(kept["steps"]):
         span = slice(*kept["offsets"][row : row + 2])

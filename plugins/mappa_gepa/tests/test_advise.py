@@ -194,3 +194,9 @@ def test_the_team_as_it_is_and_with_a_fix_play_the_same_tasks(record, capsys):
         assert np.all([row.step.policy == ("other" if row.iteration else "writer") for row in reader.steps
                        if row.step.agent == "writer"])  # fmt: skip
         assert len(reader.events("advised_team")) == 2
+
+
+def test_tasks_too_few_for_three_looks_are_played_once(record, capsys):
+    said = advised(capsys, record(SORTER, "eval.problems=1"), "--rollouts", "80", "--model", "writer=other")
+    assert said["trials"]["rollouts"] == 2
+    assert [one["tasks"] for one in said["fixes"] if one["fix"] == "model"] == [1]

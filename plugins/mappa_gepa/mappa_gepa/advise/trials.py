@@ -194,7 +194,7 @@ class Trials:
         with folder:
             for look, after in enumerate(plan.looks):
                 running = {fix: team for fix, team in teams.items() if not team.stopped}
-                for team in (origin, *running.values()) if running else ():
+                for team in (origin, *running.values()) if running and before < after else ():
                     await self._play(team, tasks[before:after], folder)
                 for team in running.values():
                     team.gain = gain_at(origin.values, team.values, self._clusters, plan.alpha(look))
