@@ -84,7 +84,7 @@ class ToolSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
-    """Seconds since the run was started or last resumed; `cpu` is of all its processes."""
+    """Seconds of all starts of the run but killed ones, whose time is unknown; `cpu` is of all its processes."""
 
     wall: float | None = None
     cpu: float | None = None

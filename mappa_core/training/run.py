@@ -28,7 +28,7 @@ from mappa_core.session import Session, attach_coaches, open_session, record_ses
 from mappa_core.session.builder import find_problems, overridden_settings
 from mappa_core.session.warm_start import resolve_starts
 from mappa_core.store.folder import CONFIG, RunFolder, open_checkpoints
-from mappa_core.store.summary import Seconds, Summary, write_summary
+from mappa_core.store.summary import Seconds, Summary, read_summary, write_summary
 from mappa_core.training.listener import Listener
 from mappa_core.training.loop import TrainingLoop
 from mappa_core.training.summary import build_summary
@@ -112,7 +112,7 @@ class Run:
 
     async def _train(self, listener: Listener) -> TrainResult:
         """Train to the end. When a process of the engine is lost, close everything and resume the run."""
-        clock, max_restarts = Stopwatch(), self.composed.config.train.max_restarts
+        clock, max_restarts = Stopwatch(self._earlier_seconds()), self.composed.config.train.max_restarts
         for number in count(1):
             try:
                 return await self._attempt(listener, clock)
@@ -137,7 +137,7 @@ class Run:
             with self._open_folder() as folder:
                 opened.enter_context(bound_contextvars(run=folder.path.name))
                 folder.write_config(self.composed.to_yaml())
-                write_summary(folder.path, self._blank_summary())
+                write_summary(folder.path, replace(self._blank_summary(), seconds=clock.earlier))
                 opened.enter_context(attach_coaches(folder, session))
                 for usage in folder.store.paid_usages():
                     session.team.ledger.add(usage)
@@ -175,6 +175,12 @@ class Run:
                             for trouble in tracking.close(status):
                                 folder.store.record_event("tracker", trouble=trouble)
                 return TrainResult(folder=folder.path, summary=summary, evaluations=tuple(reported))
+
+    def _earlier_seconds(self) -> Seconds:
+        """Seconds of the earlier starts of a run that is resumed, as far as they are known."""
+        with suppress(RunError):  # it was killed before it wrote a summary
+            return Seconds() if self.folder is None else read_summary(self.folder).seconds
+        return Seconds()
 
     def _session(self) -> AbstractAsyncContextManager[Session]:
         """Open the session of this run; policies start from `policies.*.from` as long as it has no checkpoint."""
@@ -244,10 +250,12 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Stopwatch:
-    """Measures wall seconds since creation, and CPU seconds of this process and its ended children."""
+    """Measures wall seconds since creation, and CPU seconds of this process and its ended children, beside those of
+    `earlier` starts."""
 
-    def __init__(self) -> None:
-        self._wall, self._cpu = time.perf_counter(), _cpu_seconds()
+    def __init__(self, earlier: Seconds) -> None:
+        self.earlier = earlier
+        self._wall, self._cpu = time.perf_counter() - (earlier.wall or 0.0), _cpu_seconds() - (earlier.cpu or 0.0)
 
     def seconds(self) -> Seconds:
         return Seconds(wall=time.perf_counter() - self._wall, cpu=_cpu_seconds() - self._cpu)

@@ -2,13 +2,14 @@
 
 import json
 import sqlite3
+from dataclasses import replace
 
 import pytest
 
 from mappa_core.errors import ConfigError, GuardStop, RunError
 from mappa_core.runs import RunReader
 from mappa_core.store.checkpoint import Checkpoints
-from mappa_core.store.summary import read_summary
+from mappa_core.store.summary import Seconds, read_summary, write_summary
 from mappa_core.training import Run
 
 
@@ -97,6 +98,19 @@ def test_a_resume_may_go_further_but_change_nothing_that_was_done(registry, tmp_
     assert further.summary.iterations == 6
     with pytest.raises(ConfigError, match=r"train.prompts: 2 -> 3"):
         Run.resume(trained.folder, "train.prompts=3", registry=registry)
+
+
+def test_the_time_of_a_run_is_that_of_all_its_starts(registry, tmp_path):
+    trained = start(registry, tmp_path, "train.iterations=1").train()
+    write_summary(trained.folder, replace(trained.summary, seconds=Seconds(wall=1000.0, cpu=2000.0)))
+    again = Run.resume(trained.folder, registry=registry).train().summary.seconds
+    assert 1000.0 < again.wall < 1100.0 and 2000.0 < again.cpu < 2100.0
+
+
+def test_a_run_without_a_summary_is_resumed(registry, tmp_path):
+    trained = start(registry, tmp_path, "train.iterations=1").train()
+    (trained.folder / "summary.json").unlink()
+    assert Run.resume(trained.folder, registry=registry).train().summary.status == "done"
 
 
 def test_a_folder_that_exists_is_not_overwritten(registry, tmp_path):
