@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -30,10 +29,15 @@ from mappa_core.records import Interval, Sandbox, Step, Trajectory, Verdict
 from mappa_core.rollout.counterfactual import CounterfactualBound
 from mappa_core.store.agent_columns import AGENT_COLUMNS, AgentSummary
 from mappa_core.store.iteration_report import IterationReport
-from mappa_core.training.listener import Listener
+from mappa_core.training.listener import Listener, LoopPhase
 
 EVALUATION_PART_LABELS = {"all": "held-out", "report": "held-out, reported,", "selection": "held-out, to choose by,"}
 """Labels of the tasks of each part of an evaluation."""
+
+PHASE_LABELS: Mapping[LoopPhase, str] = {
+    "evaluate": "evaluating", "collect": "collecting", "judge": "judging", "counterfactuals": "playing counterfactuals",
+    "credit": "learning", "score": "learning", "update": "learning", "publish": "publishing", "save": "saving",
+}  # fmt: skip
 
 QUIET_SECONDS = 60.0
 """Seconds without a line after which one says how far a run is."""
@@ -43,8 +47,9 @@ class RunProgress(Listener):
     """Counts rollouts, actions and verdicts of what a run waits for. A display overrides `show`."""
 
     def __init__(self) -> None:
-        self.phase: Literal["starting", "evaluating", "collecting", "learning"] = "starting"
-        self.iteration = self.rollouts = self.finished = self.actions = self.verdicts = 0
+        self.phase: LoopPhase | None = None
+        """What the loop does; None before its first phase."""
+        self.done = self.rollouts = self.finished = self.actions = self.verdicts = 0
         self.started = time.perf_counter()
 
     def show(self) -> None:
@@ -53,16 +58,19 @@ class RunProgress(Listener):
     def describe(self) -> str:
         """Describe the phase, its counts and the time since the start in one line."""
         elapsed = format_duration(time.perf_counter() - self.started)
-        if self.phase == "starting":
+        if self.phase is None:
             return f"starting, {elapsed}"
         counts = [f"{self.finished}/{self.rollouts} rollouts", format_count(self.actions, "action")]
         counts += [format_count(self.verdicts, "verdict")] * bool(self.verdicts)
-        place = f"after iteration {self.iteration}" if self.phase == "evaluating" else f"iteration {self.iteration}"
-        return f"{self.phase}, {place}: {', '.join(counts)}, {elapsed}"
+        between = self.phase in ("evaluate", "save")
+        place = f"after iteration {self.done}" if between else f"iteration {self.done + 1}"
+        return f"{PHASE_LABELS[self.phase]}, {place}: {', '.join(counts)}, {elapsed}"
+
+    def on_phase_start(self, phase: LoopPhase, done: int) -> None:
+        self.phase, self.done = phase, done
+        self.show()
 
     def on_rollouts_start(self, split: Split, done: int, rollouts: int) -> None:
-        self.phase = "evaluating" if split == "eval" else "collecting"
-        self.iteration = done + (split == "train")
         self.rollouts, self.finished, self.actions, self.verdicts = rollouts, 0, 0, 0
         self.show()
 
@@ -76,8 +84,6 @@ class RunProgress(Listener):
 
     def on_rollout_end(self, trajectory: Trajectory) -> None:
         self.finished += 1
-        if self.phase == "collecting" and self.finished == self.rollouts:
-            self.phase = "learning"
         self.show()
 
 

@@ -28,8 +28,8 @@ class RolloutCollector:
     """Runs jobs on stages, at most `concurrency` at once; jobs of an earlier `collect` go before those of a later one.
 
     With `waves`, actions are admitted in waves of fixed order, and recorded steps are sampled again (for a
-    deterministic engine). `archive` keeps workspace files by content hash, for replay. `on_start` and `on_finish` are
-    called when a trajectory begins and finishes.
+    deterministic engine). `archive` keeps workspace files by content hash, for replay. `on_start`, `on_acted` and
+    `on_finish` are called when a trajectory begins, when its agents have ended, and when it has its verdicts, too.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class RolloutCollector:
         concurrency: int,
         waves: bool,
         on_start: Callable[[Job], None] | None = None,
+        on_acted: Callable[[Job], None] | None = None,
         on_finish: Callable[[Trajectory], None] | None = None,
     ) -> None:
         self._team = team
@@ -50,6 +51,7 @@ class RolloutCollector:
         self._slots = asyncio.Semaphore(concurrency)
         self._waves = waves
         self._on_start = on_start or (lambda job: None)
+        self._on_acted = on_acted or (lambda job: None)
         self._on_finish = on_finish or (lambda trajectory: None)
 
     async def collect(
@@ -103,6 +105,7 @@ class RolloutCollector:
                 self._on_start(job)
                 stage = stage_of(job)
                 failure = await self._play(job, stage)
+                self._on_acted(job)
                 admitted = _admit_jobs(queue, scheduler, 1)
                 scheduler.remove_trajectory(job.id)
                 results[job.id] = trajectory = await stage.finish(failure, time.perf_counter() - started)

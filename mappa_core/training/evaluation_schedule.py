@@ -52,6 +52,7 @@ class EvaluationSchedule:
     async def evaluate(self, part: EvalPart, done: int) -> None:
         """Evaluate a part with the weights after `done` iterations. Raises GuardStop if tools lost too many."""
         config, store = self._session.config, self._folder.store
+        self._listener.on_phase_start("evaluate", done)
         self._listener.on_rollouts_start("eval", done, len(self._tasks[part]) * config.eval.samples)
         evaluation = await evaluate(
             self._session,

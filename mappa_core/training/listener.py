@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from mappa_core.evaluation.heldout import Evaluation
 from mappa_core.protocols import Provider, Split
 from mappa_core.records import Sandbox, Step, Trajectory, Verdict
 from mappa_core.rollout.counterfactual import CounterfactualBound
 from mappa_core.store.iteration_report import IterationReport
+
+LoopPhase = Literal["evaluate", "collect", "judge", "counterfactuals", "credit", "score", "update", "publish", "save"]
+"""What the loop does or waits for. In `judge` all agents of the iteration have ended and verdicts are outstanding; in
+`save` the loop waits for a checkpoint, which is written while other phases go on."""
 
 
 class Listener:
@@ -22,6 +27,9 @@ class Listener:
 
     def on_counterfactuals(self, extra: CounterfactualBound) -> None:
         """The run is about to start; `extra` bounds the counterfactual rollouts of every iteration."""
+
+    def on_phase_start(self, phase: LoopPhase, done: int) -> None:
+        """The loop begins a phase, after `done` iterations; the one before has ended."""
 
     def on_rollouts_start(self, split: Split, done: int, rollouts: int) -> None:
         """The run waits for `rollouts` rollouts, after `done` iterations. Some may already have begun or finished."""

@@ -32,7 +32,7 @@ from mappa_core.training.coach_states import learn_from_verdicts, load_coach_sta
 from mappa_core.training.evaluation_schedule import EvaluationSchedule
 from mappa_core.training.guards import guard_disk, guard_spending, guard_verdicts
 from mappa_core.training.health import HealthMonitor, merge_policy_metrics, reward_spread, teacher_gap
-from mappa_core.training.listener import Listener
+from mappa_core.training.listener import Listener, LoopPhase
 from mappa_core.training.rollout_scheduler import RolloutScheduler
 from mappa_core.training.skipped_steps import SkippedSteps
 from mappa_core.training.tracker_threads import TrackerThreads
@@ -71,7 +71,7 @@ class TrainingLoop:
             for iteration in range(start, config.train.iterations):
                 with bound_contextvars(iteration=iteration + 1):
                     await self._finish(await self._iterate(iteration))
-            await self._checkpoint_written()
+            await self._checkpoint_written(config.train.iterations)
         finally:
             await self._rollouts.close()
             if self._writing is not None:  # what it fails with was raised above, or another error ends the run
@@ -140,10 +140,10 @@ class TrainingLoop:
 
     async def _iterate(self, iteration: int) -> IterationReport:
         session, config = self._session, self._session.config
-        clock = PhaseTimer()
+        clock = PhaseTimer(iteration, self._listener)
         with clock.phase("collect"):
             batch = await self._rollouts.take(iteration)
-        await self._checkpoint_written()
+        await self._checkpoint_written(iteration)
         trajectories = batch.trajectories
         coach = figures.count_verdicts(trajectories)
         async with self._checkpoint_on_stop(iteration):
@@ -239,7 +239,7 @@ class TrainingLoop:
             yield
         except GuardStop as why:
             await self._checkpoint(done)
-            await self._checkpoint_written()
+            await self._checkpoint_written(done)
             raise GuardStop(f"{why}\nA checkpoint was written.") from why
 
     async def _handle_drift(self, drift: DriftReport, done: int) -> None:
@@ -254,12 +254,14 @@ class TrainingLoop:
 
     async def _checkpoint(self, done: int) -> None:
         """Begin to write a checkpoint. Evaluation and rollouts go on meanwhile: neither changes weights or states."""
-        await self._checkpoint_written()
+        await self._checkpoint_written(done)
         coach = {"coaches": [one.state_dict() for one in self._session.coaches]}
         self._writing = asyncio.create_task(self._write_checkpoint(done, coach))
 
-    async def _checkpoint_written(self) -> None:
+    async def _checkpoint_written(self, done: int) -> None:
         if self._writing is not None:
+            if not self._writing.done():
+                self._listener.on_phase_start("save", done)
             await asyncio.shield(self._writing)
 
     async def _write_checkpoint(self, done: int, coach: Mapping[str, Any]) -> None:
@@ -297,10 +299,10 @@ class TrainingLoop:
         value, best = evaluation.interval.mean, checkpoints.best()
         if best is not None and value <= best.value:
             return
-        await self._checkpoint_written()
+        await self._checkpoint_written(done)
         if done not in checkpoints.iterations():
             await self._checkpoint(done)
-        await self._checkpoint_written()
+        await self._checkpoint_written(done)
         best = BestCheckpoint(iteration=done, metric=evaluation.metric, value=value)
         await asyncio.to_thread(checkpoints.keep_best, best)
         self._store.record_event("best", iteration=done, metric=best.metric, value=value)
@@ -318,13 +320,15 @@ class TrainingLoop:
 
 
 class PhaseTimer:
-    """Measures wall seconds by phase."""
+    """Announces the phases of the iteration after `done`, and measures their wall seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, done: int, listener: Listener) -> None:
+        self._done, self._listener = done, listener
         self.seconds: dict[str, float] = defaultdict(float)
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: LoopPhase) -> Iterator[None]:
+        self._listener.on_phase_start(name, self._done)
         started = time.perf_counter()
         yield
         self.seconds[name] += time.perf_counter() - started

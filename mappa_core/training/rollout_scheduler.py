@@ -38,6 +38,7 @@ class SampleGroup:
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = jobs
         self.iteration = jobs[0].iteration
+        self.acted: set[str] = set()  # trajectories whose agents have ended; verdicts may be outstanding
         self.finished: dict[str, Trajectory] = {}
         # Oldest version of the weights that may have sampled for the group; None before it has begun.
         self.oldest_version: int | None = None
@@ -88,6 +89,7 @@ class RolloutScheduler:
             concurrency=config.sampling.concurrency,
             waves=session.deterministic,
             on_start=self._begin,
+            on_acted=self._note_acted,
             on_finish=self._finish,
         )
         self._learned = {report.iteration for report in self._store.iterations()}
@@ -164,6 +166,19 @@ class RolloutScheduler:
     def _begin(self, job: Job) -> None:
         self._group_of[job.id].add_version(self._version)
 
+    def _note_acted(self, job: Job) -> None:
+        self._group_of[job.id].acted.add(job.id)
+        self._announce_judging()
+
+    def _announce_judging(self) -> None:
+        """Announce that the awaited iteration waits for verdicts alone, if it does."""
+        iteration = self._announced_iteration
+        if iteration is None:
+            return
+        due = [one for one in self._waiting if one.iteration <= iteration]
+        if all(len(one.acted) == len(one.jobs) for one in due) and not all(one.is_complete for one in due):
+            self._listener.on_phase_start("judge", iteration)
+
     def _finish(self, trajectory: Trajectory) -> None:
         group = self._group_of[trajectory.id]
         group.finished[trajectory.id] = trajectory
@@ -179,6 +194,7 @@ class RolloutScheduler:
             for trajectory in one.trajectories:
                 self._listener.on_rollout_end(trajectory)
         self._announced_iteration = iteration
+        self._announce_judging()
 
     def _choose_groups(self, iteration: int) -> set[SampleGroup] | None:
         """Groups that `iteration` learns from; None while it has to wait. A choice made before a resume stands."""

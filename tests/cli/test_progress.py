@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
+from typing import get_args
 
 import pytest
 
 from mappa_core.cli import progress
 from mappa_core.cli.console import Console
-from mappa_core.cli.progress import Dashboard, LineProgress
+from mappa_core.cli.progress import PHASE_LABELS, Dashboard, LineProgress
 from mappa_core.records import Task, Trajectory, Verdict
-from mappa_core.training.listener import Listener
+from mappa_core.training.listener import Listener, LoopPhase
 from mappa_core.training.tracker_threads import TrackerThreads
 
 ENDED = Trajectory(id="t", task=Task(id="t", prompt="p"), sample=0, iteration=0)
@@ -27,6 +28,7 @@ def clock(monkeypatch):
 def test_a_log_says_every_minute_how_far_a_slow_run_is(clock):
     file = io.StringIO()
     listener = LineProgress(Console(file=file), 40)
+    listener.on_phase_start("evaluate", 0)
     listener.on_rollouts_start("eval", 0, 224)
     for second in range(0, 150, 10):
         clock[0] = float(second)
@@ -40,6 +42,7 @@ def test_a_log_says_every_minute_how_far_a_slow_run_is(clock):
 def test_a_fast_run_says_nothing_between_its_iterations(clock):
     file = io.StringIO()
     listener = LineProgress(Console(file=file), 40)
+    listener.on_phase_start("collect", 0)
     listener.on_rollouts_start("train", 0, 2)
     clock[0] = 59.0
     listener.on_step(None)
@@ -52,6 +55,7 @@ def test_a_terminal_shows_phase_counts_and_time_in_one_line_of_80_columns(clock)
     dashboard = Dashboard(Console(file=file, width=80, height=24, force_terminal=True), 40)
     clock[0] = 3725.0
     assert dashboard.describe() == "starting, 1:02:05"
+    dashboard.on_phase_start("collect", 2)
     dashboard.on_rollouts_start("train", 2, 16)
     for _ in range(1200):
         dashboard.on_step(None)
@@ -62,7 +66,15 @@ def test_a_terminal_shows_phase_counts_and_time_in_one_line_of_80_columns(clock)
     assert line in file.getvalue()
     for _ in range(16):
         dashboard.on_rollout_end(ENDED)
-    assert dashboard.describe().startswith("learning, iteration 3: 16/16 rollouts")
+    assert dashboard.describe().startswith("collecting, iteration 3: 16/16 rollouts"), "the loop says what it does"
+    dashboard.on_phase_start("judge", 2)
+    assert dashboard.describe().startswith("judging, iteration 3: 16/16 rollouts")
+    dashboard.on_phase_start("save", 2)
+    assert dashboard.describe().startswith("saving, after iteration 2: ")
+
+
+def test_every_phase_of_the_loop_has_a_label():
+    assert set(PHASE_LABELS) == set(get_args(LoopPhase))
 
 
 def test_a_listener_hears_of_actions_and_verdicts_once_they_are_recorded():

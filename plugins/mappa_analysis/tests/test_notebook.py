@@ -133,6 +133,7 @@ def test_progress_moves_with_every_action_before_a_rollout_has_ended(handle, mon
     monkeypatch.setattr("mappa_analysis.notebook.REFRESH_SECONDS", 0.0)
     progress = Progress()
     assert "starting, 0:0" in handle.states[-1]
+    progress.on_phase_start("collect", 2)
     progress.on_rollouts_start("train", 2, 4)
     progress.on_step(None)
     progress.on_step(None)
@@ -141,8 +142,10 @@ def test_progress_moves_with_every_action_before_a_rollout_has_ended(handle, mon
     for number in range(4):
         task = Task(id="t", prompt="p")
         progress.on_rollout_end(Trajectory(id=str(number), task=task, sample=0, iteration=2, steps=(), verdicts=()))
+    progress.on_phase_start("update", 2)
     assert "learning, iteration 3: 4/4 rollouts" in handle.states[-1]
     assert 'value="4" max="4"' in handle.states[-1] and rows(handle.states[-1]) == []
+    progress.on_phase_start("evaluate", 3)
     progress.on_rollouts_start("eval", 3, 8)
     assert "evaluating, after iteration 3: 0/8 rollouts, 0 actions, 0:0" in handle.states[-1]
 
