@@ -21,6 +21,7 @@ from mappa_core.runs import RunReader
 from mappa_core.store import checkpoint
 from mappa_core.store.checkpoint import POLICIES, Checkpoints
 from mappa_core.store.files import fsync_path
+from mappa_core.testing import ScriptedEngine
 from mappa_core.training import Run
 
 Usage = namedtuple("Usage", "total used free")
@@ -126,10 +127,15 @@ def test_a_disk_that_fills_during_a_checkpoint_ends_the_run_with_advice(start, m
 def test_a_checkpoint_that_fails_while_another_error_ends_the_run_hides_nothing(
     start, registry, monkeypatch, tmp_path, caplog
 ):
-    """The engine fails while it is written, and then the disk does: the first error is raised, and no task is left
-    whose error nobody took."""
+    """The engine fails while it is written, and then the disk does: the first error is raised, no task is left whose
+    error nobody took, and the engine stays open until the write has ended."""
     workflow = registry.plugins["doubles"].offers["workflows"]["doubles"].build
     play, writing, failed, played = workflow.run, threading.Event(), threading.Event(), []
+    closed, order = threading.Event(), []
+
+    async def close(self):
+        order.append("closed")
+        closed.set()
 
     async def run(self, stage):
         played.append(stage.task.id)
@@ -142,12 +148,16 @@ def test_a_checkpoint_that_fails_while_another_error_ends_the_run_hides_nothing(
     def sync(path):
         writing.set()
         assert failed.wait(60), "no rollout began while the checkpoint was written"
+        closed.wait(1)  # a loop that does not wait for the write closes the engine now
+        order.append("written")
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(workflow, "run", run)
+    monkeypatch.setattr(ScriptedEngine, "close", close)
     sync_by(monkeypatch, sync)
     with pytest.raises(EngineError, match="the samplers are gone"):
         start().train()
+    assert order == ["written", "closed"]
     gc.collect()
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
     assert writing.is_set() and list((tmp_path / "run" / "checkpoints").iterdir()) == []
