@@ -135,7 +135,7 @@ class EnginePlan:
 
 class Engine(Protocol):
     """Holds the samplers and learners of all policies. A class that derives from this one takes over the properties,
-    `plan` and `export`. Building an engine loads no library of the training: `open` imports them."""
+    `scores`, `plan` and `export`. Building an engine loads no library of the training: `open` imports them."""
 
     @property
     def deterministic(self) -> bool:
@@ -157,6 +157,10 @@ class Engine(Protocol):
     def processes(self) -> Sequence[Process]:
         """The current sampler and learner processes; a restarted one is a new process."""
         return ()
+
+    def scores(self, policy: PolicySpec) -> bool:
+        """Whether `score` takes rows of a policy: of every trained one, and of others, so that they may teach."""
+        return True
 
     def plan(
         self, policies: Sequence[PolicySpec], train: Any | None, *, rows: int, machines: Sequence[Machine]

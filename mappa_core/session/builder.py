@@ -46,6 +46,7 @@ from mappa_core.session.policies import (
     assign_policies,
     build_api_policies,
     build_policy_specs,
+    check_scored,
     check_teachers,
     check_temperatures,
     check_value_heads,
@@ -152,9 +153,11 @@ def find_problems(composed: ComposedConfig, registry: Registry) -> list[str]:
                 problems += [f"tasks: no {one} tasks" for one in ("train", config.eval.split) if not offer.load(one)]
             elif kind == "engines" and hasattr(offer, "plan"):
                 agents = tuple(registry.build("workflows", config.workflow.use, config.workflow.options).agents)
-                if specs := build_policy_specs(config, policies_with_weights(config, agents)):
+                teachers = _find_teachers(config, agents, build_estimator(config, registry))
+                if specs := build_policy_specs(config, (*policies_with_weights(config, agents), *teachers)):
                     plan = offer.plan(specs, config.train, rows=config.sampling.concurrency, machines=())
                     problems += plan.details.get("problems", ())
+                    check_scored(offer, config, [spec for spec in specs if spec.name in teachers])
         except InputError as error:
             problems.append(f"{key}: {error}")
     return problems
@@ -189,10 +192,7 @@ class _SessionBuilder:
         has_loss = learning and policies_with_weights(config, tuple(workflow.agents))
         loss = registry.build("losses", config.loss.use, config.loss.options) if has_loss else None
         toolset = await open_tools(config, registry, self._stack)
-        teachers: tuple[str, ...] = ()
-        if learning:
-            teachers = find_teacher_policies(estimator, tuple(workflow.agents), config.coach.reference_for)
-            check_teachers(config, tuple(workflow.agents), teachers)
+        teachers = _find_teachers(config, tuple(workflow.agents), estimator) if learning else ()
         team, engine, specs = await self._team(workflow, coaches, toolset, learning, teachers)
         return Session(
             config=config, workflow=workflow, source=source, engine=engine, team=team, sandboxes=toolset.sandboxes,
@@ -208,7 +208,7 @@ class _SessionBuilder:
         api_policies = self._api_policies(policy_of.values())
         check_prices(config, _providers(coaches.coaches, api_policies.values()))
         specs = build_policy_specs(config, (*policies_with_weights(config, agents), *teachers), fresh=self._fresh)
-        engine = await self._engine(specs, learning)
+        engine = await self._engine(specs, learning, teachers)
         team = Team(
             workflow=workflow, policy_of=policy_of, tools=toolset.tools, toolboxes=toolset.toolboxes,
             samplers={**{spec.name: engine.sampler(spec.name) for spec in specs}, **api_policies},
@@ -236,13 +236,14 @@ class _SessionBuilder:
             self._stack.push_async_callback(policy.close)
         return api_policies
 
-    async def _engine(self, specs: Sequence[PolicySpec], learning: bool) -> Engine:
+    async def _engine(self, specs: Sequence[PolicySpec], learning: bool, teachers: Sequence[str]) -> Engine:
         """Build the engine and load its policies; if all are behind an API, the config's engine is not needed."""
         if not specs:
             return ApiOnlyEngine()
         engine: Engine = self._registry.build("engines", self._config.engine.use, self._config.engine.options)
         self._stack.push_async_callback(engine.close)
         _check_staleness(engine)
+        check_scored(engine, self._config, [spec for spec in specs if spec.name in teachers])
         await engine.open(specs, self._config.train if learning else None, seed=self._config.seed)
         return engine
 
@@ -295,6 +296,12 @@ def overridden_settings(composed: ComposedConfig, agents: Sequence[str]) -> Iter
         values = [getattr(composed.config.agents.get(agent), name, None) for agent in agents]
         if not given.startswith((DEFAULT_ORIGIN, "recipe ")) and None not in values:
             yield f"sampling.{name} ({given}) has no effect: every agent has an agents.AGENT.{name} of its own ({own})"
+
+
+def _find_teachers(config: RunConfig, agents: Sequence[str], estimator: Estimator) -> tuple[str, ...]:
+    teachers = find_teacher_policies(estimator, agents, config.coach.reference_for)
+    check_teachers(config, agents, teachers)
+    return teachers
 
 
 def _check_staleness(engine: Engine) -> None:

@@ -10,7 +10,7 @@ from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.config.schema import AgentSection, LoraSection, PolicySection, RunConfig
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import Registry
-from mappa_core.protocols import Lora, PolicySpec
+from mappa_core.protocols import Engine, Lora, PolicySpec
 from mappa_core.session.warm_start import find_start_folder
 
 _TRAINED = ("full", "lora")
@@ -77,6 +77,16 @@ def check_teachers(config: RunConfig, agents: Sequence[str], teachers: Iterable[
             raise ConfigError(f"estimator: the teacher {name!r} is no policy of this run; those are {', '.join(known)}")
         if _section(name, config).kind == "api":
             raise ConfigError(f"estimator: the teacher {name!r} is behind an API, which scores no given tokens")
+
+
+def check_scored(engine: Engine, config: RunConfig, teachers: Iterable[PolicySpec]) -> None:
+    """Raise ConfigError if the engine cannot score tokens by a policy that teaches."""
+    for spec in teachers:
+        if not engine.scores(spec):
+            raise ConfigError(
+                f"estimator: engine.use={config.engine.use} cannot score tokens by the teacher {spec.name!r}, which is "
+                f"{spec.kind}; choose a teacher that is trained, or another engine"
+            )
 
 
 def build_api_policies(config: RunConfig, registry: Registry, names: Iterable[str]) -> dict[str, ApiPolicy]:

@@ -72,3 +72,21 @@ def test_teachers_that_cannot_be_are_refused_before_anything_is_played(play, tmp
     with pytest.raises(ConfigError, match=says):
         play(f"estimator={{use: distill, options: {options}}}")
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_teacher_that_the_engine_cannot_score_is_refused_before_it_opens(plugin, registry, tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr(ScriptedEngine, "scores", lambda engine, policy: policy.trained)
+    monkeypatch.setattr(ScriptedEngine, "open", lambda *arguments, **named: opened.append(named))
+    settings = (
+        f"run.root={tmp_path / 'runs'}",
+        "policies.mentor={kind: frozen, model: mentor}",
+        "coach.reference_for=[]",
+        "estimator={use: distill, options: {reason: false, policy: mentor}}",
+    )
+    says = "engine.use=scripted cannot score tokens by the teacher 'mentor', which is frozen"
+    with pytest.raises(ConfigError, match=says):
+        Run.from_recipe("doubles/tiny", *settings, registry=registry).train()
+    assert not opened and not (tmp_path / "runs").exists()
+    with pytest.raises(ConfigError, match=says):
+        Run.from_recipe("doubles/tiny", *settings, registry=registry).check()

@@ -11,8 +11,12 @@ from mappa_analysis.conformance import expected_gradient, policy_gradient, possi
 from mappa_analysis.conformance.batches import gradient_of
 from mappa_analysis.conformance.standard_processes import ONE_DECISION, VARIABLE_TURNS
 from mappa_core import Completion, ConfigError, Message, Step, Task, Trajectory, Use, Verdict
+from mappa_core.engine import PolicySpec
 from mappa_core.plugins import load_plugins
+from mappa_engine.cluster.engine import ClusterEngine
 from mappa_engine.credit.distill import Distill, DistillOptions
+from mappa_engine.local import LocalEngine
+from mappa_engine.options import ClusterOptions, LocalOptions
 
 REGISTRY = load_plugins(only=("engine", "sandbox"))
 
@@ -206,3 +210,10 @@ def test_reasons_of_coaches_that_saw_the_truth_are_refused():
         teacher.teacher_policy(("solver",), ("solver",))
     for allowed in (DistillOptions(truth=True), DistillOptions(policy="mentor", reason=False)):
         Distill(allowed, None).teacher_policy(("solver",), ("solver",))
+
+
+@pytest.mark.parametrize(("kind", "scored"), [("full", True), ("frozen", False)])
+def test_on_the_cluster_only_a_policy_that_is_trained_can_teach(kind, scored):
+    mentor = PolicySpec(name="mentor", model="8b", kind=kind)
+    assert ClusterEngine(ClusterOptions()).scores(mentor) is scored
+    assert LocalEngine(LocalOptions(device="cpu")).scores(mentor)

@@ -64,6 +64,10 @@ class ClusterEngine(Engine):
         """Sampler and learner processes."""
         return () if self._cluster is None else self._cluster.processes
 
+    def scores(self, policy: PolicySpec) -> bool:
+        """Whether a learner holds the policy; samplers score no given tokens."""
+        return policy.trained
+
     def plan(
         self, policies: Sequence[PolicySpec], train: TrainSection | None, *, rows: int, machines: Sequence[Machine]
     ) -> EnginePlan:

@@ -175,8 +175,7 @@ class RunningCluster:
         held = {policy for group in self._learners for policy in group.policies}
         if unknown := [policy for policy in experience.policies if policy not in held]:
             raise ConfigError(
-                f"the policy {unknown[0]} is not trained, and the engine cluster scores tokens with learners alone; "
-                "as a teacher it needs engine.use=local"
+                f"the policy {unknown[0]} is not trained, and the engine cluster scores tokens with learners alone"
             )
         async with self._weights_lock:
             await self._give_gpus_to_learners()
