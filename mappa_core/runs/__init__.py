@@ -16,7 +16,6 @@ from mappa_core.protocols import DriftReport as DriftReport
 from mappa_core.protocols import Gap as Gap
 from mappa_core.records import Label as Label
 from mappa_core.records import Phase as Phase
-from mappa_core.runs.reader import FoundTrajectory as FoundTrajectory
 from mappa_core.runs.reader import RunReader as RunReader
 from mappa_core.runs.reader import open as open  # noqa: A004
 from mappa_core.runs.rows import EvaluationRow as EvaluationRow
@@ -24,10 +23,6 @@ from mappa_core.runs.rows import RaisedWarning as RaisedWarning
 from mappa_core.runs.rows import StepRow as StepRow
 from mappa_core.runs.rows import TrajectoryRow as TrajectoryRow
 from mappa_core.runs.rows import VerdictRow as VerdictRow
-from mappa_core.runs.search import COLUMNS as COLUMNS
-from mappa_core.runs.search import UNSCORED as UNSCORED
-from mappa_core.runs.search import FilterChoices as FilterChoices
-from mappa_core.runs.search import TrajectoryFilter as TrajectoryFilter
 from mappa_core.runs.table import RolloutTable as RolloutTable
 from mappa_core.runs.table import Table as Table
 from mappa_core.store.agent_columns import AGENT_COLUMNS as AGENT_COLUMNS
@@ -49,6 +44,7 @@ from mappa_core.store.folder import new_run_name as new_run_name
 from mappa_core.store.iteration_report import CoachFigures as CoachFigures
 from mappa_core.store.iteration_report import IterationReport as IterationReport
 from mappa_core.store.iteration_report import VerdictCount as VerdictCount
+from mappa_core.store.search_index import MAX_ENDINGS as MAX_ENDINGS
 from mappa_core.store.summary import EvalSummary as EvalSummary
 from mappa_core.store.summary import FigureSummary as FigureSummary
 from mappa_core.store.summary import StratumSummary as StratumSummary

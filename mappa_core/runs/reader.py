@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -15,9 +15,7 @@ from mappa_core.config.layers import iter_leaves
 from mappa_core.config.yaml_io import parse_yaml
 from mappa_core.errors import RunError
 from mappa_core.records import Label, Step, Task, Trajectory, Verdict
-from mappa_core.runs import search
 from mappa_core.runs.rows import EvaluationRow, RaisedWarning, StepRow, TrajectoryRow, TrajectoryStatus, VerdictRow
-from mappa_core.runs.search import FilterChoices, TrajectoryFacets, TrajectoryFilter
 from mappa_core.runs.table import RolloutTable, Table
 from mappa_core.session.eval_split import EvalPart, in_selection_split
 from mappa_core.store.checkpoint import Checkpoints
@@ -49,15 +47,6 @@ _STEPS = "trajectories t CROSS JOIN steps s ON s.trajectory = t.id"
 _VERDICTS = f"SELECT {_ACTION}, s.agent, s.position, v.body FROM {_STEPS} CROSS JOIN verdicts v ON v.step = s.id"
 _COUNTING = "SELECT v.body FROM verdicts v WHERE v.step = s.id ORDER BY v.score IS NULL, v.number DESC LIMIT 1"
 """The last verdict with a score; without one, the last verdict."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundTrajectory:
-    """A search result. `number` is the trajectory's position among all of the run, the key for the next page."""
-
-    number: int
-    row: TrajectoryRow
-    facets: TrajectoryFacets
 
 
 class RunReader:
@@ -185,46 +174,13 @@ class RunReader:
         columns = ("split", "iteration", "trajectory", "task", "stratum")
         return {**dict(zip(columns, names, strict=True)), "outcome": load_outcome(self._database, outcome)}
 
-    @property
-    def is_indexed(self) -> bool:
-        """Whether the run was recorded with the index that `find` and `choices` need."""
-        return search.is_indexed(self._database)
-
-    def numbers(
-        self,
-        trajectory_filter: TrajectoryFilter,
-        *,
-        before: int | None = None,
-        after: int | None = None,
-        limit: int = 50,
-    ) -> list[int]:
-        """Numbers of the trajectories that `find` returns."""
-        self._require_index()
-        return search.find_numbers(self._database, trajectory_filter, before=before, after=after, limit=limit)
-
-    def find(
-        self,
-        trajectory_filter: TrajectoryFilter,
-        *,
-        before: int | None = None,
-        after: int | None = None,
-        limit: int = 50,
-    ) -> list[FoundTrajectory]:
-        """One page of matching trajectories older than number `before`, the newest first; with `after` those next newer
-        than that number, the oldest of them first. Raises RunError if the run is not indexed."""
-        return [
-            FoundTrajectory(
-                number=number,
-                row=self._row(self._database.rows(f"{_SELECT_ROW} WHERE rowid = ?", number)[0]),
-                facets=search.load_facets(self._database, number),
-            )
-            for number in self.numbers(trajectory_filter, before=before, after=after, limit=limit)
-        ]
-
-    def choices(self) -> FilterChoices:
-        """Values to choose from in a filter. Raises RunError if the run is not indexed."""
-        self._require_index()
-        return search.load_choices(self._database)
+    def query(self, sql: str, *values: Any) -> list[Any]:
+        """Rows of an SQL query over `run.db`, read-only, with `?` for values; docs/reference/store.md has the tables.
+        Raises RunError if the query is wrong or the database cannot be read."""
+        try:
+            return self._database.rows(sql, *values)
+        except sqlite3.OperationalError as error:
+            raise RunError(f"{self._database.path}: {error}: {sql}") from error
 
     def number(self, identity: str) -> int:
         """Position of a trajectory among all of the run. Raises RunError for an unknown id."""
@@ -250,10 +206,6 @@ class RunReader:
         if not rows:
             raise RunError(f"{self._database.path} has no {what} {identity!r}")
         return rows
-
-    def _require_index(self) -> None:
-        if not self.is_indexed:
-            raise RunError(f"{self._database.path} was recorded by a version of Mappa that kept no index to find by")
 
     def _row(self, row: Sequence[Any]) -> TrajectoryRow:
         *values, outcome, error, seconds = row

@@ -50,6 +50,30 @@ def test_a_row_says_what_became_of_its_trajectory(filled: RunFolder) -> None:
     assert (still_open.task, still_open.stratum, still_open.sample, still_open.steps) == ("sum-7", "sum", 2, 2)
 
 
+def test_the_latest_verdicts_are_those_of_the_newest_finished_trajectories(filled: RunFolder) -> None:
+    with RunReader(filled.path) as reader:
+        found = reader.latest_verdicts("train", limit=5)
+        whole = reader.verdict(found[0].verdict.step, found[0].verdict.id)
+        with pytest.raises(RunError, match="no verdict 'other'"):
+            reader.verdict(found[0].verdict.step, "other")
+    assert [(row.trajectory, row.verdict.score, dict(row.outcome)) for row in found] == [
+        ("t4", 4.0, {}), ("t4", 5.0, {}), ("t3", 3.0, {"correct": 1.0}), ("t3", 4.0, {"correct": 1.0}), ("t1", 1.0, {}),
+    ]  # fmt: skip
+    assert (whole.step, whole.score) == ("t4/0", 4.0)
+
+
+def test_a_query_reads_and_cannot_write(filled: RunFolder) -> None:
+    with RunReader(filled.path) as reader:
+        assert reader.query("SELECT agent, count(*) FROM steps WHERE agent = ? GROUP BY 1", "solver") == [("solver", 6)]
+        with pytest.raises(RunError, match=r"run\.db"):
+            reader.query("DELETE FROM steps")
+        with pytest.raises(RunError, match="no such column: unknown"):
+            reader.query("SELECT unknown FROM steps")
+        with pytest.raises(RunError, match=r"syntax error.*SELEC agent"):
+            reader.query("SELEC agent FROM steps")
+    assert len(list(RunReader(filled.path).steps)) == 12
+
+
 def test_a_trajectory_comes_back_whole(filled: RunFolder, task: Task, make_step: Make, make_verdict: Judge) -> None:
     with RunReader(filled.path) as reader:
         trajectory = reader.trajectory("t3")

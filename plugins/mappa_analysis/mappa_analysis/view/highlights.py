@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from mappa_analysis.view.trajectory_search import TrajectoryFilter, TrajectorySearch
 from mappa_core import Trajectory
-from mappa_core.runs import RunReader, TrajectoryFilter, VerdictRow
+from mappa_core.runs import RunReader, VerdictRow
 
 MAX_HIGHLIGHTS = 5
 MAX_VERDICTS = 50_000
@@ -93,15 +94,17 @@ def _rank_by(judged: Sequence[_ScoredTrajectory], key: Callable[[_ScoredTrajecto
 
 def _disagreeing(reader: RunReader) -> list[str]:
     """Trajectories whose verdicts have disagreeing members; none in a run without a search index."""
-    if not reader.is_indexed:
+    search = TrajectorySearch(reader)
+    if not search.is_available:
         return []
-    rows = reader.find(TrajectoryFilter(disagreement=MIN_DISAGREEMENT), limit=200)
+    rows = search.find(TrajectoryFilter(disagreement=MIN_DISAGREEMENT), limit=200)
     return [one.row.id for one in sorted(rows, key=lambda one: (-(one.facets.disagreement or 0.0), one.row.id))]
 
 
 def _unfinished(reader: RunReader) -> list[str]:
-    if not reader.is_indexed:
+    search = TrajectorySearch(reader)
+    if not search.is_available:
         return []
-    kinds = reader.choices().failure
-    rows = [row for kind in kinds for row in reader.find(TrajectoryFilter(failure=kind), limit=1)]
+    kinds = search.load_choices().failure
+    rows = [row for kind in kinds for row in search.find(TrajectoryFilter(failure=kind), limit=1)]
     return [one.row.id for one in sorted(rows, key=lambda one: -one.number)]

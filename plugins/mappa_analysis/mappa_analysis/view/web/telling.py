@@ -8,8 +8,9 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from mappa_analysis.view.report import DEFAULT_METRIC
+from mappa_analysis.view.trajectory_search import FoundTrajectory, TrajectoryFilter, TrajectorySearch
 from mappa_core import RunError
-from mappa_core.runs import FoundTrajectory, RunReader, TrajectoryFilter
+from mappa_core.runs import RunReader
 
 MAX_SEARCHED = 50
 """Failures in which one with blame is looked for, the newest."""
@@ -35,14 +36,15 @@ def telling_address(folder: Path) -> str:
 
 def _blamed_failure(reader: RunReader) -> tuple[str, str, FoundTrajectory] | None:
     """Split, metric and trajectory of the newest failure with blame."""
-    if not reader.is_indexed:
+    search = TrajectorySearch(reader)
+    if not search.is_available:
         return None
     metric = _metric(reader)
-    if metric not in reader.choices().outcome:
+    if metric not in search.load_choices().outcome:
         return None
     for split in ("train", "eval"):
         failed = TrajectoryFilter(split=split, outcome=(metric, False))
-        for one in reader.find(failed, limit=MAX_SEARCHED):
+        for one in search.find(failed, limit=MAX_SEARCHED):
             if one.facets.blamed:
                 return split, metric, one
     return None

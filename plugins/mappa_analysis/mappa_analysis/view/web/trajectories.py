@@ -12,8 +12,16 @@ from urllib.parse import urlencode
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from mappa_analysis.view.trajectory_search import (
+    COLUMNS,
+    UNSCORED,
+    FilterChoices,
+    FoundTrajectory,
+    TrajectoryFilter,
+    TrajectorySearch,
+)
 from mappa_core import MAX_SCORE
-from mappa_core.runs import COLUMNS, UNSCORED, FilterChoices, FoundTrajectory, RunReader, TrajectoryFilter
+from mappa_core.runs import RunReader
 
 PAGE_SIZE = 50
 MAX_NUMBER = 1e15
@@ -70,8 +78,8 @@ def parse_filters(request: Request) -> FilterQuery:
 
 
 def build_trajectories_page(reader: RunReader, folder: Path, request: Request) -> dict[str, Any]:
-    filters = parse_filters(request)
-    if not reader.is_indexed:
+    filters, search = parse_filters(request), TrajectorySearch(reader)
+    if not search.is_available:
         return {
             "filters": filters,
             "indexed": False,
@@ -82,11 +90,11 @@ def build_trajectories_page(reader: RunReader, folder: Path, request: Request) -
             "newest": None,
         }
     before = _read_number(request.query_params, "before")
-    rows = reader.find(filters.search, before=None if before is None else int(before), limit=PAGE_SIZE + 1)
+    rows = search.find(filters.search, before=None if before is None else int(before), limit=PAGE_SIZE + 1)
     return {
         "filters": filters,
         "indexed": True,
-        "choices": reader.choices(),
+        "choices": search.load_choices(),
         "rows": rows[:PAGE_SIZE],
         "prompts": {one.row.id: first_words(reader.task(one.row.id).prompt) for one in rows[:PAGE_SIZE]},
         "more": rows[PAGE_SIZE - 1].number if len(rows) > PAGE_SIZE else None,
@@ -104,7 +112,7 @@ def count_newer(reader: RunReader, folder: Path, request: Request) -> dict[str, 
     filters, after = parse_filters(request), _read_number(request.query_params, "after")
     if after is None:
         raise HTTPException(400, "after is missing: the number of the newest trajectory that is shown")
-    count = len(reader.numbers(filters.search, after=int(after), limit=MAX_NEWER))
+    count = TrajectorySearch(reader).count(filters.search, after=int(after), limit=MAX_NEWER)
     return {"filters": filters, "after": int(after), "count": count, "max": MAX_NEWER}
 
 
@@ -112,10 +120,11 @@ def find_neighbours(
     reader: RunReader, filters: FilterQuery, number: int
 ) -> tuple[FoundTrajectory | None, FoundTrajectory | None]:
     """The next newer and the next older trajectory that match the filters."""
-    if not reader.is_indexed:
+    search = TrajectorySearch(reader)
+    if not search.is_available:
         return None, None
-    up = reader.find(filters.search, after=number, limit=1)
-    down = reader.find(filters.search, before=number, limit=1)
+    up = search.find(filters.search, after=number, limit=1)
+    down = search.find(filters.search, before=number, limit=1)
     return (up[0] if up else None), (down[0] if down else None)
 
 

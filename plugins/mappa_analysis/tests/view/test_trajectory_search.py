@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -12,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mappa_analysis.view.trajectory_search import FoundTrajectory, TrajectoryFilter, TrajectorySearch, to_fts_query
 from mappa_core.errors import RunError
 from mappa_core.records import Breach, Completion, Failure, Message, Step, Task, ToolResult, Trajectory, Verdict
-from mappa_core.runs import RunReader, TrajectoryFilter
-from mappa_core.runs.search import to_fts_query
+from mappa_core.runs import RunReader
 from mappa_core.store.folder import RunFolder
 
 AGENTS = ("solver", "executor", "verifier")
@@ -89,6 +90,12 @@ def all_of_them() -> list[Trajectory]:
     return [trajectory(number) for number in range(60)]
 
 
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[RunFolder]:
+    with RunFolder.create(tmp_path / "runs", "one", plugin="p", recipe="r", config="seed: 0\n") as created:
+        yield created
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, all_of_them: list[Trajectory]) -> Path:
     root = tmp_path_factory.mktemp("runs")
@@ -129,6 +136,14 @@ def fits(one: Trajectory, split: str, wanted: TrajectoryFilter) -> bool:
     )
 
 
+def find(reader: RunReader, wanted: TrajectoryFilter, **page: int | None) -> list[FoundTrajectory]:
+    return TrajectorySearch(reader).find(wanted, **page)  # type: ignore[arg-type]
+
+
+def numbers(reader: RunReader, wanted: TrajectoryFilter, **page: int | None) -> list[int]:
+    return [found.number for found in find(reader, wanted, **page)]
+
+
 filters = st.builds(
     TrajectoryFilter,
     split=st.sampled_from([None, None, "train", "eval", "counterfactual"]),
@@ -152,20 +167,22 @@ def test_filters_leave_what_a_plain_look_at_all_records_leaves(
 ) -> None:
     expected = [one.id for number, one in enumerate(all_of_them) if fits(one, split_of(number), wanted)][::-1]
     with RunReader(folder) as reader:
-        assert [found.row.id for found in reader.find(wanted, limit=100)] == expected
+        assert [found.row.id for found in find(reader, wanted, limit=100)] == expected
 
 
 @settings(max_examples=25)
 @given(wanted=filters, size=st.integers(1, 7))
 def test_pages_have_no_gap_and_no_double_in_either_direction(folder: Path, wanted: TrajectoryFilter, size: int) -> None:
     with RunReader(folder) as reader:
-        whole = reader.numbers(wanted, limit=100)
+        whole = numbers(reader, wanted, limit=100)
         down: list[int] = []
-        while page := reader.numbers(wanted, before=down[-1] if down else None, limit=size):
+        while page := numbers(reader, wanted, before=down[-1] if down else None, limit=size):
             down += page
         up: list[int] = []
-        while page := reader.numbers(wanted, after=up[-1] if up else 0, limit=size):
+        while page := numbers(reader, wanted, after=up[-1] if up else 0, limit=size):
             up += page
+        for start in (0, *whole):
+            assert TrajectorySearch(reader).count(wanted, after=start, limit=9) == min(9, sum(n > start for n in whole))
     assert down == whole == up[::-1]
 
 
@@ -190,7 +207,7 @@ def test_pages_have_no_gap_and_no_double_in_either_direction(folder: Path, wante
 def test_words_are_found_where_they_stand(folder, all_of_them, words, column, expected) -> None:
     played = [one for number, one in enumerate(all_of_them) if split_of(number) != "counterfactual"]
     with RunReader(folder) as reader:
-        found = [one.row.id for one in reader.find(TrajectoryFilter(words=words, column=column), limit=100)]
+        found = [one.row.id for one in find(reader, TrajectoryFilter(words=words, column=column), limit=100)]
     assert found == [one.id for one in played if expected(one)][::-1]
 
 
@@ -206,13 +223,14 @@ def _says(one: Trajectory, words: str) -> bool:
 @given(words=st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30))
 def test_whatever_is_typed_is_looked_for_as_text(folder: Path, words: str) -> None:
     with RunReader(folder) as reader:
-        found = reader.numbers(TrajectoryFilter(words=words), limit=100)
-        assert to_fts_query(words) or found == reader.numbers(TrajectoryFilter(), limit=100)
+        found = numbers(reader, TrajectoryFilter(words=words), limit=100)
+        assert to_fts_query(words) or found == numbers(reader, TrajectoryFilter(), limit=100)
 
 
 def test_choices_and_marks_are_what_was_recorded(folder: Path, all_of_them: list[Trajectory]) -> None:
     with RunReader(folder) as reader:
-        choices, shown = reader.choices(), reader.find(TrajectoryFilter(), limit=100)
+        search = TrajectorySearch(reader)
+        choices, shown = search.load_choices(), search.find(TrajectoryFilter(), limit=100)
     assert choices.stratum == tuple(sorted(STRATA)) and choices.agent == tuple(sorted(AGENTS))
     assert choices.outcome == ("correct", "fair") and choices.blame == tuple(sorted(AGENTS))
     assert choices.failure == ("Late", "ToolError") and choices.breach == ("missing_input",) and choices.words
@@ -233,9 +251,9 @@ def test_what_is_under_way_is_found_by_what_is_known_of_it(run: RunFolder) -> No
     write(run, one, "train", ends=False)
     with RunReader(run.path) as reader:
         assert [
-            found.row.status for found in reader.find(TrajectoryFilter(agent="solver", stratum=one.task.stratum))
+            found.row.status for found in find(reader, TrajectoryFilter(agent="solver", stratum=one.task.stratum))
         ] == ["open"]
-        assert reader.find(TrajectoryFilter(words="pondering")) == []
+        assert find(reader, TrajectoryFilter(words="pondering")) == []
 
 
 def test_a_replay_adds_nothing_and_another_ending_replaces_the_first(run: RunFolder) -> None:
@@ -247,15 +265,15 @@ def test_a_replay_adds_nothing_and_another_ending_replaces_the_first(run: RunFol
     for one in (trajectory(5), whole, trajectory(9)):
         write(run, one, "train")
     with RunReader(run.path) as reader:
-        pages = [reader.find(TrajectoryFilter(words="pondering"), limit=size) for size in (1, 2, 3, 4)]
+        pages = [find(reader, TrajectoryFilter(words="pondering"), limit=size) for size in (1, 2, 3, 4)]
         assert [[found.row.id for found in page] for page in pages[:3]] == [
             ["t009"],
             ["t009", "t005"],
             ["t009", "t005", "t003"],
         ]
         assert pages[3] == pages[2]
-        assert len(reader.find(TrajectoryFilter(words="marzipan", outcome=("correct", True)))) == 1
-        assert reader.find(TrajectoryFilter(failure="ToolError")) == []
+        assert len(find(reader, TrajectoryFilter(words="marzipan", outcome=("correct", True)))) == 1
+        assert find(reader, TrajectoryFilter(failure="ToolError")) == []
     with sqlite3.connect(run.path / "run.db") as connection:
         assert connection.execute("SELECT count(*) FROM texts WHERE texts MATCH 'pondering'").fetchone() == (4,)
 
@@ -265,7 +283,7 @@ def test_text_that_utf8_lacks_is_indexed_all_the_same(run: RunFolder) -> None:
     odd = replace(odd, steps=(step(odd.id, 0, "before \ud800 after \x00 end"),), verdicts=())
     write(run, odd, "train")
     with RunReader(run.path) as reader:
-        assert [len(reader.find(TrajectoryFilter(words=word))) for word in ("before", "after", "end", "\ud800")] == [
+        assert [len(find(reader, TrajectoryFilter(words=word))) for word in ("before", "after", "end", "\ud800")] == [
             1,
             1,
             1,
@@ -282,24 +300,6 @@ def test_a_run_of_before_the_index_is_written_on_and_says_that_it_has_none(run: 
     with RunFolder.open(run.path) as folder:
         write(folder, trajectory(1), "train")
     with RunReader(run.path) as reader:
-        assert not reader.is_indexed and len(list(reader.trajectories)) == 1
+        assert not TrajectorySearch(reader).is_available and len(list(reader.trajectories)) == 1
         with pytest.raises(RunError, match="kept no index"):
-            reader.find(TrajectoryFilter())
-
-
-def test_the_newest_judgements_come_with_what_came_of_them(folder: Path, all_of_them: list[Trajectory]) -> None:
-    train = [one for number, one in enumerate(all_of_them) if split_of(number) == "train"][::-1]
-    expected = [
-        (one.id, said.step, said.score, dict(one.outcome))
-        for one in train
-        for action in one.steps
-        for said in one.verdicts
-        if said.step == action.id
-    ]
-    with RunReader(folder) as reader:
-        found = reader.latest_verdicts("train", limit=20)
-        first = found[0].verdict
-        assert reader.verdict(first.step, first.id).score == first.score
-        with pytest.raises(RunError, match="no verdict 'other'"):
-            reader.verdict(first.step, "other")
-    assert [(one.trajectory, one.verdict.step, one.verdict.score, dict(one.outcome)) for one in found] == expected[:20]
+            find(reader, TrajectoryFilter())
