@@ -188,7 +188,7 @@ def main() -> None:
         registry = load_plugins(only=("engine", "sandbox"), modules={"bench": Plugin(recipe)})
         for place in range(arguments.rounds):
             taken = {}
-            for arm in list(ARMS) if place % 2 else reversed(ARMS):
+            for arm in list(ARMS) if place % 2 else reversed(list(ARMS)):
                 watch = play(registry, root, f"{place}-{arm}", arm, arguments.iterations, place)
                 assert watch.started is not None
                 taken[arm] = 3600 * arguments.iterations / (watch.ended - watch.started)

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from mappa_core.records import Completion, Message, Scene, Step, Task, ToolLimits, ToolResult
+from mappa_core.records import Completion, Int32, Message, Scene, Step, Task, ToolLimits, ToolResult
 from mappa_core.tools.parse_calls import PYTHON, parse_calls
 from mappa_core.tools.workspace import FolderWorkspace
 from mappa_core.workflow import Contribution
@@ -67,7 +67,7 @@ class Learner:
         advantages = self.advantages(old - expected, sampled, rewards)
         ratio = torch.exp(logprobs(self.model, ids, sampled) - old)
         clipped = ratio.clamp(1 - clip.clip_low, 1 + clip.clip_high)
-        torch.maximum(-advantages * ratio, -advantages * clipped).mean().backward()
+        torch.maximum(-advantages * ratio, -advantages * clipped).mean().backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), train.grad_clip)
         self.adam.param_groups[0]["lr"] = train.learning_rate * min(1.0, (iteration + 1) / train.warmup_iterations)
         self.adam.step()
@@ -92,7 +92,7 @@ def load_model(folder: Path) -> Any:
 
 def padded(steps: Sequence[Step]) -> tuple[Tensor, Tensor]:
     """Prompts and actions padded on the right (B, L), and which of the first L-1 places predict a sampled token."""
-    rows = [(step.completion.prompt_tokens, step.completion.tokens) for step in steps]
+    rows = [tokens_of(step) for step in steps]
     ids = torch.zeros((len(rows), max(len(prompt) + len(action) for prompt, action in rows)), dtype=torch.long)
     sampled = torch.zeros_like(ids[:, 1:], dtype=torch.bool)
     for row, (prompt, action) in enumerate(rows):
@@ -100,6 +100,13 @@ def padded(steps: Sequence[Step]) -> tuple[Tensor, Tensor]:
         ids[row, :end] = torch.from_numpy(np.concatenate([prompt, action]))
         sampled[row, len(prompt) - 1 : end - 1] = True
     return ids, sampled
+
+
+def tokens_of(step: Step) -> tuple[Int32, Int32]:
+    """Prompt and action, as sampled here."""
+    prompt, action = step.completion.prompt_tokens, step.completion.tokens
+    assert prompt is not None and action is not None
+    return prompt, action
 
 
 def logprobs(model: Any, ids: Tensor, sampled: Tensor) -> Tensor:

@@ -90,6 +90,7 @@ class Padded:
 
     @classmethod
     def of(cls, batch: Experience, rows: slice) -> Padded:
+        assert batch.old_logprobs is not None and batch.ref_logprobs is not None
         starts, lengths = batch.offsets[:-1][rows], batch.lengths[rows]
         columns = np.arange(lengths.max())
         mask = columns < lengths[:, None]
@@ -105,8 +106,8 @@ def loop(tensors: Sequence[Padded]) -> list[Tensor]:
     returns = [_returns(one) for one in tensors]
     count = sum(one.mask.sum() for one in tensors)
     mean = sum((found * one.mask).sum() for found, one in zip(returns, tensors, strict=True)) / count
-    squares = (((found - mean).square() * one.mask).sum() for found, one in zip(returns, tensors, strict=True))
-    scale = (sum(squares) / count).clamp(min=1e-8).rsqrt()
+    squares = [((found - mean).square() * one.mask).sum() for found, one in zip(returns, tensors, strict=True)]
+    scale = (torch.stack(squares).sum() / count).clamp(min=1e-8).rsqrt()
     return [(found - mean) * scale * one.mask for found, one in zip(returns, tensors, strict=True)]
 
 

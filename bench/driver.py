@@ -255,6 +255,9 @@ class StubbedEngine(Engine):
     async def save(self, folder: Path, *, dtype: str = "float32") -> None:
         await asyncio.to_thread(folder.mkdir, parents=True)
 
+    async def load(self, folder: Path) -> None:
+        raise AssertionError("a benchmark is never resumed")
+
     async def close(self) -> None:
         for pool in self._pools.values():
             await pool.close()

@@ -19,8 +19,10 @@ import argparse
 import asyncio
 import json
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
+from types import MappingProxyType
 
 import numpy as np
 from measure import parse_arguments, print_result
@@ -68,7 +70,13 @@ def main() -> None:
 
 
 def search(
-    registry: Registry, root: str, seed: int, options: ImproveOptions, *, slip: float = 0.03, **prompts: str
+    registry: Registry,
+    root: str,
+    seed: int,
+    options: ImproveOptions,
+    *,
+    slip: float = 0.03,
+    prompts: Mapping[str, str] = MappingProxyType({}),
 ) -> Improvement:
     """Search with the original prompts but for `prompts`."""
     words = [f"run.root={root}", f"seed={seed}", f"tasks.options.seed={seed}", f"policies.default.options.slip={slip}"]
@@ -86,7 +94,7 @@ def fix_defect(registry: Registry, root: str, seed: int, options: ImproveOptions
     agent = random.choice(sorted(DUTIES))
     duty = random.choice(DUTIES[agent])
     prompt = "\n".join(line for line in Relay.prompts[agent].splitlines() if line != duty)
-    found = search(registry, root, seed, options, **{agent: prompt})
+    found = search(registry, root, seed, options, prompts={agent: prompt})
     with RunReader(found.folder) as run:
         mended = {one.body["number"] for one in run.events("candidate") if duty in one.body["prompts"][agent]}
         kept = [

@@ -91,11 +91,12 @@ class Plain:
             mask[row, len(prompt) - 1 : end - 1] = True
         logits = self.model.lm_head(self.model.model(input_ids=ids).last_hidden_state[mask])
         new = -torch.nn.functional.cross_entropy(logits, torch.from_numpy(scored.tokens).long(), reduction="none")
+        assert scored.old_logprobs is not None
         advantage = torch.from_numpy(advantages.advantages)
         ratio = torch.exp(new - torch.from_numpy(scored.old_logprobs))
         loss = -torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage).mean()
         self.adam.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), TRAIN.grad_clip)
         self.adam.step()
 
@@ -105,6 +106,7 @@ async def compare(spec: str, row_count: int, rounds: int) -> None:
     await engine.open([PolicySpec(name="policy", model=spec)], TRAIN, seed=0)
     loss = PPOLoss(PPOOptions(clip_low=CLIP, clip_high=CLIP))
     scored = await engine.score(experience(row_count))
+    assert scored.old_logprobs is not None
     scored = replace(scored, logprobs=scored.old_logprobs)  # as sampled by the same weights
     drawn = np.random.default_rng(1).normal(size=len(scored.tokens)).astype(np.float32)
     advantages = Advantages(advantages=drawn)

@@ -17,7 +17,7 @@ import numpy as np
 from measure import parse_arguments, print_result
 
 from mappa_core.protocols import Coach, Stage, Workflow
-from mappa_core.records import Completion, Message, Role, Sampling, Scene, Task, Verdict
+from mappa_core.records import Completion, Int32, Message, Role, Sampling, Scene, Task, Verdict
 from mappa_core.rollout.collector import RolloutCollector
 from mappa_core.rollout.team import Job, NamedCoach, Team
 from mappa_core.store.writer import Store
@@ -33,7 +33,7 @@ class Slow(ScriptedSampler):
     def __init__(self) -> None:
         super().__init__(lambda prompt, sampling: "ok")
 
-    async def sample(self, tokens: object, sampling: Sampling) -> Completion:
+    async def sample(self, tokens: Int32, sampling: Sampling) -> Completion:
         await asyncio.sleep(SAMPLING_S)
         return await super().sample(tokens, sampling)
 

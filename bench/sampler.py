@@ -16,10 +16,11 @@ import asyncio
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from measure import parse_arguments, print_result
+from measure import parse_arguments, print_result, timed
 from tiny_model import write_model
 from transformers import AutoModelForCausalLM, logging
 
@@ -54,7 +55,7 @@ async def ours(engine: LocalEngine, work: list[Request]) -> list[Completion]:
 
 
 @torch.inference_mode()
-def generate(model: torch.nn.Module, work: list[Request], size: int, pad: int) -> list[list[int]]:
+def generate(model: Any, work: list[Request], size: int, pad: int) -> list[list[int]]:
     """The tokens of all requests by static batches of `size`, in the order of `work`."""
     order = sorted(range(len(work)), key=lambda index: work[index][1])
     found: list[list[int]] = [[]] * len(work)
@@ -78,7 +79,7 @@ def _until_end(tokens: list[int], end: int) -> list[int]:
 
 
 @torch.inference_mode()
-def differing(model: torch.nn.Module, work: list[Request], a: list[list[int]], b: list[list[int]]) -> int:
+def differing(model: Any, work: list[Request], a: list[list[int]], b: list[list[int]]) -> int:
     """Requests whose tokens differ; a first difference that is no tie within TIE nats ends the benchmark."""
     count = 0
     for (prompt, _), one, other in zip(work, a, b, strict=True):
@@ -105,14 +106,19 @@ def main() -> None:
         asyncio.run(compare(write_model(Path(folder)), given.requests, given.rounds))
 
 
+def _tokens(completion: Completion) -> list[int]:
+    assert completion.tokens is not None
+    return list(map(int, completion.tokens))
+
+
 async def compare(spec: str, count: int, rounds: int) -> None:
     engine = LocalEngine(LocalOptions(device="cpu"))
     await engine.open([PolicySpec(name="policy", model=spec, kind="frozen")], None, seed=0)
     model = AutoModelForCausalLM.from_pretrained(spec).eval()
     work, pad = requests(model.config.vocab_size, count), model.config.pad_token_id
     sizes = [size for size in STATIC_BATCHES if size <= count]
-    best = min(sizes, key=lambda size: min(_timed(generate, model, work, size, pad) for _ in range(3)))
-    mine = [completion.tokens.tolist() for completion in await ours(engine, work)]
+    best = min(sizes, key=lambda size: min(timed(generate, model, work, size, pad) for _ in range(3)))
+    mine = [_tokens(completion) for completion in await ours(engine, work)]
     theirs = generate(model, work, best, pad)
     tokens, ties = sum(map(len, mine)), differing(model, work, mine, theirs)
     our_seconds, their_seconds = [], []
@@ -120,19 +126,13 @@ async def compare(spec: str, count: int, rounds: int) -> None:
         begun = time.perf_counter()
         await ours(engine, work)
         our_seconds.append(time.perf_counter() - begun)
-        their_seconds.append(_timed(generate, model, work, best, pad))
+        their_seconds.append(timed(generate, model, work, best, pad))
     await engine.close()
     ratios = np.array(their_seconds) / np.array(our_seconds) * tokens / sum(map(len, theirs))
     print(f"{count} requests, {tokens} tokens, {rounds} rounds; {ties} requests differ, by ties alone")
     print(f"ours      {tokens / np.median(our_seconds):8.0f} tokens/s")
     print(f"generate  {tokens / np.median(their_seconds):8.0f} tokens/s in static batches of {best}")
     print_result("sampler", ratios, unit="our tokens/s over theirs", against=f"transformers generate, batch {best}")
-
-
-def _timed(function, *arguments) -> float:
-    begun = time.perf_counter()
-    function(*arguments)
-    return time.perf_counter() - begun
 
 
 if __name__ == "__main__":

@@ -19,13 +19,14 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from measure import median_interval, parse_arguments, print_result
 
 from mappa_core.records import ToolLimits
 from mappa_core.tools.workspace import FolderWorkspace
-from mappa_sandbox.options import PythonOptions
+from mappa_sandbox.options import Backend, PythonOptions
 from mappa_sandbox.tool import PythonTool
 
 AT_ONCE = 2
@@ -44,7 +45,7 @@ print(len(frame))
 LIMITS = ToolLimits(wall_s=120.0, cpu_s=60.0, memory_bytes=2 << 30)
 
 
-async def rate(programs: int, cage: str, preload: Sequence[str]) -> float:
+async def rate(programs: int, cage: Backend, preload: Sequence[str]) -> float:
     """Programs a second, the start of the tool included."""
     started = time.perf_counter()
     tool = PythonTool(PythonOptions(workers=AT_ONCE, sandbox=cage, preload=list(preload)))
@@ -60,7 +61,7 @@ async def rate(programs: int, cage: str, preload: Sequence[str]) -> float:
     return programs / (time.perf_counter() - started)
 
 
-async def prints(count: int, cage: str) -> tuple[list[float], list[float]]:
+async def prints(count: int, cage: Backend) -> tuple[list[float], list[float]]:
     """Seconds of each `print(1)`, in the cage and plain."""
     tool = PythonTool(PythonOptions(sandbox=cage))
     caged, plain = [], []
@@ -96,7 +97,7 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=300, help="programs a round from the preloaded fork server")
     parser.add_argument("--cold", type=int, default=12, help="programs a round that import for themselves")
     parser.add_argument("--prints", type=int, default=100)
-    parser.add_argument("--cage", default="auto")
+    parser.add_argument("--cage", default="auto", choices=get_args(Backend))
     asked = parse_arguments(parser, rounds=1, warm=6, cold=2, prints=3)
     ratios, costs = [], []
     for place in range(asked.rounds):

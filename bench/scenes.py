@@ -110,7 +110,8 @@ class HerePython:
 
 async def of_mathchat() -> list[Scene]:
     """Every action of `TEAMS` teams, each on a problem of its own, as its coach sees it live."""
-    workflow, found = MathChat(MathChatOptions()), []
+    workflow = MathChat(MathChatOptions())
+    found: list[Scene] = []
     for number in range(TEAMS):
         known = {"n": number, **_solved(number + 20)}
         task = Task(id=f"{number}", prompt=PROBLEM.format(**known), reference=str(known["answer"]))

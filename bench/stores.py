@@ -19,6 +19,7 @@ from mappa_core.records import (
     Failure,
     FileChange,
     Inspection,
+    Interval,
     Message,
     Step,
     Task,
@@ -41,7 +42,6 @@ from mappa_core.store.iteration_report import (
 from mappa_core.store.summary import (
     CoachSummary,
     EvalSummary,
-    Interval,
     Seconds,
     StratumSummary,
     Summary,

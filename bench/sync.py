@@ -23,9 +23,10 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 # Libraries read it when they are imported, in this process as in every actor.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -93,7 +94,7 @@ class Server(SamplerServer):
         return self._step_loop.run(_timed, _copy, self.room)
 
 
-def _timed(work, *arguments) -> float:
+def _timed(work: Callable[..., object], *arguments: Any) -> float:
     begun = time.perf_counter()
     work(*arguments)
     return time.perf_counter() - begun
@@ -169,7 +170,7 @@ async def compare(ray_actors: RayActors, model: str, dtype: str, rounds: int) ->
     )
     (engine,) = pool.engines
 
-    async def there(method: str, *arguments: object) -> float:
+    async def there(method: str, *arguments: object) -> Any:
         return await ray_actors.wait_for(engine.actor.call(method, *arguments), deadline_s=options.sync_s, what=method)
 
     async def fill() -> list[object]:
@@ -209,7 +210,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--quick", action="store_true", help="the smallest model, one round")
     chosen = parser.parse_args()
-    remote_engine.SamplerServer = Server
+    vars(remote_engine)["SamplerServer"] = Server
     rows, rounds, reported = ((SMALL,), 1, SMALL) if chosen.quick else ((SMALL, MIDDLE, LARGE), chosen.rounds, MIDDLE)
     with tempfile.TemporaryDirectory() as folder:
         ratios = asyncio.run(compare_all(Path(folder), rows, rounds))

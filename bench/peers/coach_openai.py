@@ -18,8 +18,9 @@ async def main() -> None:
     ) as client:
 
         async def judge(question: Chat) -> Mapping[str, Any]:
-            reply = await client.chat.completions.create(model=exam.model, messages=question, **exam.extra)
-            return json.loads(reply.choices[0].message.content)
+            messages: Any = question
+            reply = await client.chat.completions.create(model=exam.model, messages=messages, **exam.extra)
+            return json.loads(reply.choices[0].message.content or "")
 
         await serve(judge, exam)
 

@@ -58,10 +58,13 @@ CLAIMS = (
 
 
 @click.command(help=__doc__)
+@click.option("--arm", "chosen", multiple=True, type=click.Choice(list(ARMS)), help="Only this arm; repeatable.")
 @study_options
-def main(asked: Asked) -> None:
+def main(asked: Asked, chosen: tuple[str, ...]) -> None:
     study = Study(name="bias", asked=asked, offers={"lenient": lenient_offers})
-    report(study, study.train(ARMS, asked.seeds), CLAIMS)
+    arms = {name: words for name, words in ARMS.items() if name in (chosen or ARMS)}
+    claims = [claim for claim in CLAIMS if {claim.one, claim.other} <= arms.keys()]
+    report(study, study.train(arms, asked.seeds), claims)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import click
 import control_offers
-from arms import Figures, evidence_options, figures, seconds, table, train, write
+from arms import RECIPE, Figures, evidence_options, figures, seconds, table, train
+from stored import TrainedRun, write_runs
 
 from mappa_core.cli.progress import format_share
 from mappa_core.plugins import load_plugins
@@ -48,16 +49,18 @@ class Row:
 def main(seeds: tuple[int, ...], out: Path | None, settings: tuple[str, ...]) -> None:
     registry = load_plugins(modules={"controls": control_offers})
     rows: list[Row] = []
+    trained: list[TrainedRun] = []
     for arm, changes in ARMS.items():
         runs = [train(arm, seed, (*changes(seed), *settings), registry) for seed in seeds]
         for seed, run in zip(seeds, runs, strict=True):
             rows.append(Row(arm=arm, seed=seed, figures=figures([run]), seconds=seconds(run)))
+            trained.append(TrainedRun(arm=arm, seed=seed, words=changes(seed), folder=run.folder))
         rows.append(Row(arm=arm, seed=None, figures=figures(runs), seconds=sum(map(seconds, runs))))
     click.echo(table(HEADER, [row.cells for row in rows]))
     for row in rows:
         if row.seed is None:
             click.echo(f"{row.arm}: {'held' if teaches_nothing(row.figures) else 'NOT held'}")
-    write(out, {"settings": settings, "rows": rows})
+    write_runs(out, "controls", trained, recipe=RECIPE, settings=settings, rows=rows)
 
 
 def teaches_nothing(shown: Figures) -> bool:

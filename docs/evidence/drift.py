@@ -14,7 +14,8 @@ from pathlib import Path
 
 import click
 import numpy as np
-from arms import table, write
+from arms import table
+from stored import write_simulation
 
 from mappa_calibration.actions import ActionColumns, Float64, Int64, task_cluster
 from mappa_calibration.comparison import Comparison
@@ -207,7 +208,7 @@ def main(simulations: int, seed: int, out: Path | None) -> None:
     click.echo(table(("case", "alarm", "promised", "found", ""), rows))
     click.echo("\nPer cent of the runs with an alarm by the end of an epoch:\n")
     click.echo(table(("case", "alarm", *map(str, range(EPOCHS)), "any kind"), curves(found)))
-    write(out, {"simulations": simulations, "seed": seed, "cases": [document(one) for one in found]})
+    write_simulation(out, "drift", simulations=simulations, seed=seed, cases=[document(one) for one in found])
 
 
 def curves(found: Sequence[Result]) -> Iterator[tuple[str, ...]]:

@@ -19,7 +19,8 @@ from pathlib import Path
 import click
 import control_offers
 import numpy as np
-from arms import evidence_options, seconds, table, train, write
+from arms import evidence_options, seconds, table, train
+from stored import TrainedRun, write_runs
 
 from mappa_core.cli.progress import format_share
 from mappa_core.evaluation.heldout import Evaluation
@@ -67,11 +68,13 @@ class Row:
 def main(arms: str, greedy: bool, seeds: tuple[int, ...], out: Path | None, settings: tuple[str, ...]) -> None:
     registry = load_plugins(modules={"controls": control_offers})
     rows: list[Row] = []
+    trained: list[TrainedRun] = []
     habits: dict[str, dict[int, FaultComparison]] = {}
     for arm in _chosen(arms):
         runs = [train(arm, seed, (*ARMS[arm](seed), *settings), registry, RECIPE) for seed in seeds]
         for seed, run in zip(seeds, runs, strict=True):
             rows += rows_of(arm, seed, [run])
+            trained.append(TrainedRun(arm=arm, seed=seed, words=ARMS[arm](seed), folder=run.folder))
         if len(runs) > 1:
             rows += rows_of(arm, None, runs)
         habits[arm] = {seed: compare_faults(run.folder) for seed, run in zip(seeds, runs, strict=True)}
@@ -82,7 +85,7 @@ def main(arms: str, greedy: bool, seeds: tuple[int, ...], out: Path | None, sett
     untrained = greedy_success(registry, settings) if greedy else None
     if greedy:
         click.echo(f"\ngreedy success before training: {format_share(untrained)}")
-    write(out, {"settings": settings, "rows": rows, "unlearned": habits, "greedy": untrained})
+    write_runs(out, "dsbench", trained, recipe=RECIPE, settings=settings, rows=rows, unlearned=habits, greedy=untrained)
 
 
 def _chosen(text: str) -> list[str]:

@@ -19,9 +19,10 @@ from time import perf_counter
 
 import click
 import numpy as np
-from arms import table, write
+from arms import table
 from scipy.special import expit, logit
 from scipy.stats import beta, norm
+from stored import write_simulation
 
 from mappa_analysis.across_seeds import difference_over_seeds, mean_over_seeds
 from mappa_core.evaluation.statistics import share_interval
@@ -177,7 +178,7 @@ def main(quick: bool, only: str | None, out: Path | None) -> None:
     header = ("of", "share", "gain", "seeds", "clusters", "covered %", "below %", "above %", "width", "no bounds", "")
     click.echo(table(header, map(row, found)))
     click.echo(f"\n{sum(one.holds for one in found)} of {len(found)} cells within 93 to 99 %")
-    write(out, {"simulations": QUICK if quick else SIMULATIONS, "cells": found})
+    write_simulation(out, "interval_coverage", simulations=QUICK if quick else SIMULATIONS, cells=found)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from arms import RECIPE, Figures, evidence_options, figures, seconds, table, train, write
+from arms import RECIPE, Figures, evidence_options, figures, seconds, table, train
+from stored import TrainedRun, write_runs
 
 from mappa_core.cli.progress import format_share
 from mappa_core.config.compose import ComposedConfig
@@ -93,7 +94,17 @@ def main(seeds: tuple[int, ...], out: Path | None, settings: tuple[str, ...]) ->
     click.echo(table(("seed", "before", "after", "gain", "s"), [row.cells for row in rows]))
     click.echo()
     click.echo(table(("measure", "value"), no_toy(accuracy, warm_start, programs)))
-    write(out, {"settings": settings, "rows": rows, "greedy": accuracy, "warm_start": warm_start, "programs": programs})
+    write_runs(
+        out,
+        "learns",
+        [TrainedRun(arm="tiny", seed=seed, words=(), folder=run.folder) for seed, run in zip(seeds, runs, strict=True)],
+        recipe=RECIPE,
+        settings=settings,
+        rows=rows,
+        greedy=accuracy,
+        warm_start=warm_start,
+        programs=programs,
+    )
 
 
 def no_toy(greedy: Interval | None, warm_start: WarmStart, programs: Programs) -> Iterator[tuple[str, str]]:

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import click
 import numpy as np
-from arms import write
 from rich.console import Console
 from rich.table import Table
+from stored import write_simulation
 
 from mappa_calibration.actions import ActionColumns, task_cluster
 from mappa_calibration.bias_model import BiasModel
@@ -143,7 +143,7 @@ def show(found: Sequence[Result]) -> None:
 def main(runs: int, seed: int, out: Path | None) -> None:
     found = [simulate(case, runs, seed) for case in cases()]
     show(found)
-    write(out, {"runs": runs, "seed": seed, "results": [*map(asdict, found)]})
+    write_simulation(out, "preferences", runs=runs, seed=seed, results=[*map(asdict, found)])
 
 
 if __name__ == "__main__":

@@ -8,19 +8,13 @@ so what is finished there is never trained again, and what was interrupted goes 
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
-import json
 import os
-import platform
 import re
-import subprocess
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import wraps
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from time import perf_counter
@@ -29,6 +23,7 @@ from typing import Any
 
 import click
 from arms import RECIPE, numbers, write
+from stored import TrainedRun, problems_of, provenance, source, told
 
 from mappa_analysis.cli.sweep import run_status_line
 from mappa_analysis.sweep import (
@@ -44,16 +39,10 @@ from mappa_analysis.sweep import (
 from mappa_core.config.schema import RunConfig
 from mappa_core.errors import InputError
 from mappa_core.plugins import ENTRY_POINT_GROUP, load_plugins
-from mappa_core.runs import RunReader
-from mappa_core.store.summary import read_summary
 from mappa_core.training.run import Run
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 RESULTS = HERE / "results"
-SOURCES = ("mappa_core/**/*", "plugins/mappa_*/mappa_*/**/*", "docs/evidence/*_offers.py")
-"""What a run is made of: files of the packages, and the offers of this folder."""
-PACKAGES = ("mappa-core", "torch", "transformers", "numpy")
 QUICK = ("train.iterations=4", "eval.problems=32")
 FULL = ("train.iterations=24", "eval.problems=128")
 """Short runs, where accuracy still rises: what is slower shows there, and at a ceiling no more."""
@@ -119,8 +108,8 @@ class Study:
         self.source = source()
         settings = hashlib.sha256(f"{self._composed.recipe_hash} {self.source}".encode()).hexdigest()
         self.folder = Path(self.config.run.root) / "evidence" / f"{self.name}-{settings[:12]}"
-        self.runs: dict[Path, tuple[str, int, Words]] = {}
-        """Arm, seed and what the arm sets, of every run that was asked for."""
+        self.runs: dict[Path, TrainedRun] = {}
+        """Every run that was asked for."""
 
     @property
     def config(self) -> RunConfig:
@@ -143,7 +132,8 @@ class Study:
         asyncio.run(self._run(self._sweep(tuple(named.values()), seeds)))
         found = {name: tuple(self.folder / _folder(arm, seed) for seed in seeds) for name, arm in named.items()}
         for name, words in arms.items():
-            self.runs |= {path: (name, seed, words) for path, seed in zip(found[name], seeds, strict=True)}
+            for folder, seed in zip(found[name], seeds, strict=True):
+                self.runs[folder] = TrainedRun(arm=name, seed=seed, words=words, folder=folder)
         return found
 
     def _sweep(self, arms: Sequence[SweepArm], seeds: Sequence[int]) -> Sweep:
@@ -195,7 +185,8 @@ class Study:
                 "seeds": asked.seeds,
                 "jobs": asked.jobs,
                 "seconds": perf_counter() - self._started,
-                "runs": [_told(path, *made) for path, made in self.runs.items()],
+                "problems": problems_of(next(iter(self.runs))),
+                "runs": [told(run) for run in self.runs.values()],
                 **figures,
             },
         )
@@ -206,49 +197,6 @@ class Study:
         click.echo(f"\nresults  {place}")
         if self.asked.quick:
             click.echo("--quick tries the machinery with one short seed. It shows nothing of what the study is about.")
-
-
-def provenance() -> dict[str, Any]:
-    """Commit, versions and machine. `commit` is null outside a repository, and `changed` says whether what makes a run
-    differed from it."""
-    commit = _git("rev-parse", "HEAD")
-    state = _git("status", "--porcelain", "--", *(f":(glob){pattern}" for pattern in SOURCES))
-    return {
-        "commit": commit,
-        "changed": None if state is None else bool(state),
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
-        "cpu": cpu_model(),
-        "cores": os.cpu_count(),
-    }
-
-
-def _git(*words: str) -> str | None:
-    try:
-        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
-
-
-def cpu_model() -> str:
-    """What the processor calls itself, with its numbers: virtual machines give processors of several kinds one name."""
-    cpus = Path("/proc/cpuinfo")
-    said = cpus.read_text() if cpus.is_file() else ""
-    first = dict(re.findall(r"^([^:\t]+?)\s*:\s*(.+)$", said.split("\n\n")[0], re.MULTILINE))
-    if "model name" not in first:
-        return platform.processor() or platform.machine()
-    numbers = [f"{name} {first[name]}" for name in ("cpu family", "model", "stepping") if name in first]
-    return ", ".join((first["model name"], *numbers))
-
-
-def source() -> str:
-    """sha256 of all that a run is made of, by name and content."""
-    digest = hashlib.sha256()
-    for path in sorted(path for pattern in SOURCES for path in ROOT.glob(pattern)):
-        if path.is_file() and "__pycache__" not in path.parts:
-            digest.update(f"{path.relative_to(ROOT)}\0{path.stat().st_size}\0".encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 @contextmanager
@@ -280,52 +228,3 @@ def _slug(name: str, words: Words) -> str:
 
 def _folder(arm: SweepArm, seed: int) -> str:
     return f"{arm.name}-s{seed}"
-
-
-def _told(path: Path, arm: str, seed: int, words: Words) -> dict[str, Any]:
-    """A run in the results."""
-    summary = read_summary(path)
-    own = summary.eval
-    assert own is not None  # a run that ended was evaluated
-    return {
-        "arm": arm,
-        "seed": seed,
-        "words": words,
-        "folder": path.name,
-        "before": own.before,
-        "after": own.after,
-        "gain": own.gain,
-        "selection": own.selection,
-        "evaluations": _evaluations(path),
-        "seconds": summary.seconds,
-    }
-
-
-def _evaluations(path: Path) -> list[dict[str, Any]]:
-    """Evaluations of a run, each with the metric of every problem, from which any interval can be made anew."""
-    with RunReader(path) as reader:
-        return [
-            {
-                "iteration": row.iteration,
-                "part": row.part,
-                "values": pack_values(
-                    {
-                        f"{one.task.id}/{one.sample}": one.outcome[row.metric]
-                        for one in reader.outcomes(row.iteration, row.part)
-                        if one.error is None
-                    }
-                ),
-            }
-            for row in reader.evaluations
-        ]
-
-
-def pack_values(values: Mapping[str, float]) -> str:
-    """Compress the metric of every problem, by problem and sample, to text."""
-    return base64.b64encode(zlib.compress(json.dumps(values, sort_keys=True).encode(), 9)).decode()
-
-
-def unpack_values(packed: str) -> dict[str, float]:
-    """Read what `pack_values` wrote."""
-    values: dict[str, float] = json.loads(zlib.decompress(base64.b64decode(packed)))
-    return values

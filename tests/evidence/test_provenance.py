@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import study
+import stored
 
 ROOT = Path(__file__).parents[2]
 RESULTS = sorted((ROOT / "docs" / "evidence" / "results").glob("*.json"))
@@ -46,5 +46,5 @@ def test_means_are_those_of_the_values_of_every_problem(path):
         assert "evaluations" in run or path.stem in MEANS_ALONE
         for name, place in (("before", 0), ("after", -1)):
             if "evaluations" in run:
-                values = list(study.unpack_values(run["evaluations"][place]["values"]).values())
+                values = list(stored.unpack(run["evaluations"][place]["values"]).values())
                 assert sum(values) / len(values) == pytest.approx(run[name]["mean"])

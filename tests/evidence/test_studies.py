@@ -22,6 +22,7 @@ import process_vs_outcome
 import pytest
 import reference_bugs
 import sharing
+import stored
 import study
 import torch
 from click.testing import CliRunner
@@ -94,7 +95,7 @@ def test_a_study_goes_from_its_command_line_to_its_results(script, runs, claims,
     assert all(run["after"]["mean"] is not None and run["seconds"]["wall"] > 0 for run in found["runs"])
     for run in found["runs"]:
         for name, evaluation in (("before", run["evaluations"][0]), ("after", run["evaluations"][-1])):
-            values = list(study.unpack_values(evaluation["values"]).values())
+            values = list(stored.unpack(evaluation["values"]).values())
             assert sum(values) / len(values) == pytest.approx(run[name]["mean"])
     if script is alignment:
         assert all(cell["process"] == cell["outcome"] and cell["limit"] > 0.999 for cell in found["cells"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+Backend = Literal["auto", "bubblewrap", "landlock", "seatbelt", "none"]
+
 
 @dataclass
 class PythonOptions:
@@ -16,9 +18,7 @@ class PythonOptions:
     hidden_paths: list[str] = field(default_factory=list, metadata={"former_key": "hide"})
     """Files and folders that programs cannot read, unlike the rest of the interpreter's packages: absolute paths, or
     paths inside the folder of installed packages (`sklearn/datasets/data`). A path that ends in `?` may be missing."""
-    sandbox: Literal["auto", "bubblewrap", "landlock", "seatbelt", "none"] = field(
-        default="auto", metadata={"former_key": "cage"}
-    )
+    sandbox: Backend = field(default="auto", metadata={"former_key": "cage"})
     """Backend of the sandbox: `auto` is the first that works, `none` needs allow_unsafe."""
     allow_unsafe: bool = False
     """Run programs without a sandbox if none works: they can then read your files and keys, and use your network."""

@@ -1,0 +1,81 @@
+"""Stored results: written from a run, and read again from the values of every problem alone."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import stored
+from arms import write
+from claims import Claim, judged
+
+from mappa_analysis.run_results import read_result
+from mappa_core.plugins import load_plugins
+from mappa_core.training.run import Run
+
+RESULTS = Path(__file__).parents[2] / "docs" / "evidence" / "results"
+JUDGED = [
+    path
+    for path in sorted(RESULTS.glob("*.json"))
+    if {"problems", "claims"} <= (found := json.loads(path.read_text())).keys() and found["claims"]
+]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Runs of two seeds, whose second evaluation is of an updated team."""
+    root = tmp_path_factory.mktemp("runs")
+    registry = load_plugins()
+    words = ("train.iterations=1", "train.prompts=2", "eval.problems=12", "eval.samples=2", f"run.root={root}")
+    return [Run.from_recipe("mathchat/tiny", *words, seed=seed, registry=registry).train().folder for seed in (0, 1)]
+
+
+def test_what_is_written_is_read_again_as_the_runs_report_it(folders, tmp_path):
+    runs = [
+        stored.TrainedRun(arm="tiny", seed=seed, words=("a=1",), folder=folder) for seed, folder in enumerate(folders)
+    ]
+    stored.write_runs(tmp_path / "found.json", "learns", runs, recipe="mathchat/tiny")
+    document = json.loads((tmp_path / "found.json").read_text())
+    assert document["study"] == "learns" and document["versions"]["numpy"] == np.__version__
+    found = stored.read_results(document)["tiny"]
+    for seed, (folder, mine) in enumerate(zip(folders, found, strict=True)):
+        own = read_result(folder)
+        order = [own.evaluation.problems.index(name) for name in mine.evaluation.problems]
+        assert np.array_equal(mine.evaluation.values, own.evaluation.values[order])
+        assert mine.evaluation.strata == tuple(own.evaluation.strata[place] for place in order)
+        assert (mine.seed, mine.samples, mine.evaluation.iteration) == (seed, 2, 1)
+        assert mine.evaluation.interval.mean == document["runs"][seed]["after"]["mean"]
+        assert (mine.evaluation.interval.low, mine.evaluation.interval.high) == pytest.approx(
+            (own.evaluation.interval.low, own.evaluation.interval.high)
+        )
+
+
+def test_clusters_further_measures_and_lost_samples_are_read_again():
+    values = {"p/0": 1.0, "p/1": 0.0, "q/0": 1.0}
+    written = {"iteration": 3, "part": "all", "metric": "correct", "values": stored.pack(values)}
+    problems = {"p": ["sum", "cluster a"], "q": ["scale", "cluster b"]}
+    read = stored.read_evaluation({**written, "figures": {"fair": stored.pack({"q/0": 0.5})}}, problems)
+    assert read.problems == ("p", "q") and read.strata == ("sum", "scale")
+    assert read.clusters == ("cluster a", "cluster b")
+    np.testing.assert_equal(read.values, [[1, 0], [1, np.nan]])
+    np.testing.assert_equal(read.figures["fair"], [[np.nan, np.nan], [0.5, np.nan]])
+
+
+def test_a_simulation_is_written_beside_what_made_it(tmp_path):
+    stored.write_simulation(tmp_path / "found.json", "drift", simulations=3)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert (found["simulation"], found["simulations"]) == ("drift", 3)
+    assert {"commit", "changed", "versions", "cpu", "cores"} <= found.keys()
+    write(None, found)  # where no file was named, nothing is written
+
+
+@pytest.mark.parametrize("path", JUDGED, ids=lambda path: path.stem)
+def test_every_claim_of_a_stored_result_is_judged_alike_from_its_values(path):
+    found = json.loads(path.read_text())
+    claims = [Claim(**one["claim"]) for one in found["claims"]]
+    for mine, then in zip(judged(claims, stored.read_results(found)), found["claims"], strict=True):
+        assert mine.standing == then["standing"]
+        pair = then["pair"]
+        for name in ("mean", "low", "high"):
+            assert getattr(mine.pair.difference, name) == pytest.approx(pair["difference"][name], abs=1e-9)
+        assert mine.pair.p_adjusted == pytest.approx(pair["p_adjusted"], abs=1e-9)
