@@ -34,7 +34,7 @@ help:
 	@echo "make test-dist                             install them in empty environments and try them"
 	@echo "make gpu-smoke                             install, then try short trainings on a GPU"
 	@echo "make soak                                  the long tests"
-	@echo "make bench                                 run the benchmarks; the last line of each is one JSON object"
+	@echo "make bench                                 run the benchmarks, and write docs/speed.md of what they come to"
 
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -172,8 +172,7 @@ lint: .venv/.test
 	@touch $@
 
 bench: .venv/.test .venv-bench/.installed .venv-cluster/.installed
-	for name in learner sampler rollout train credit overlap driver async coach sandbox dsbench view view_live improve; do .venv/bin/python bench/$$name.py || exit 1; done
-	.venv-cluster/bin/python bench/sync.py
+	.venv/bin/python bench/speed.py
 
 clean:
 	rm -rf .venv .venv-bench .venv-cluster .venv-trl .venv-trackers .venv-dist .venv-docs dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

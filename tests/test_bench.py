@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 BENCH = Path(__file__).parents[1] / "bench"
-HELPERS = {"bare_train", "measure", "scenes", "stores", "tiny_model"}
-"""Modules that benchmarks import or start."""
+HELPERS = {"bare_train", "measure", "scenes", "speed", "stores", "tiny_model"}
+"""Modules that benchmarks import or start, or that start them."""
 RIVALS = {"coach", "rollout"}
 """Benchmarks whose rivals `make bench` installs into .venv-bench."""
 CLUSTER = {"sync"}

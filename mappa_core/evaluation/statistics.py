@@ -242,13 +242,15 @@ def _few_cluster_bounds(
 def _error_freedom(values: Float64, cluster_ids: Int64) -> float:
     """Return the degrees of freedom of the cluster-robust error: the effective number of clusters less one, and at most
     `2 G / (k - 1)` for G clusters whose sums of residuals have the kurtosis k (Satterthwaite 1946). Near 0 and 1 a few
-    clusters make most of the error."""
+    clusters make most of the error. The kurtosis of a sample is too small, by `k (k - 1) / G` to first order if the
+    squares have a Gamma distribution (of any shape); that is added, up to the largest possible one, G."""
     equal = effective_clusters(cluster_ids) - 1
     squares = np.bincount(cluster_ids, values - values.mean()) ** 2
     if (total := float(squares.sum())) < TINY:
         return equal
-    kurtosis = len(squares) * float(squares @ squares) / total**2
-    return min(equal, 2 * len(squares) / (kurtosis - 1)) if kurtosis > 1 + TINY else equal
+    count, found = len(squares), len(squares) * float(squares @ squares) / total**2
+    kurtosis = min(count, found * (1 + (found - 1) / count))
+    return min(equal, 2 * count / (kurtosis - 1)) if kurtosis > 1 + TINY else equal
 
 
 def number_clusters(clusters: Sequence[Hashable], n: int) -> Int64:

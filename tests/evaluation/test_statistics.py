@@ -284,7 +284,8 @@ def test_a_gain_over_few_problems_is_newcombes(before: list[float], data: st.Dat
         if error == 0:
             score = share_interval([p] * n) if p in (0.0, 1.0) else Interval(mean=p, low=p, high=p)
         else:
-            tails = float(stats.kurtosis(values, fisher=False)) - 1
+            seen = float(stats.kurtosis(values, fisher=False))
+            tails = min(n, seen + seen * (seen - 1) / n) - 1  # with what a sample of a Gamma's squares lacks
             score = wilson_interval(p, p * (1 - p) / error**2, t_quantile(min(n - 1, 2 * n / max(tails, 1e-12))))
         assert score.low is not None and score.high is not None
         return p, p - score.low, score.high - p
@@ -298,6 +299,19 @@ def test_a_gain_over_few_problems_is_newcombes(before: list[float], data: st.Dat
     assert -1.0 - 1e-9 <= found.low <= found.mean <= found.high <= 1.0 + 1e-9
     turned = paired_gain(after, before)
     assert (turned.low, turned.high) == pytest.approx((-found.high, -found.low), abs=1e-9)
+
+
+def test_one_cluster_that_makes_the_error_leaves_two_degrees_of_freedom() -> None:
+    # Residuals of the first of ten clusters of one problem: 0.9, of the others -0.1. Their kurtosis is
+    # 10 (0.9^4 + 9 / 10^4) / (0.81 + 9 / 100)^2 = 8.111, with what a sample lacks 13.88, and so at most 10.
+    values = [1.0] + [0.0] * 9
+    found = paired_gain([0.0] * 10, values)
+    p, error, freedom = 0.1, math.sqrt(0.9 / 9 / 10), 2 * 10 / (10 - 1)
+    score = wilson_interval(p, p * (1 - p) / error**2, t_quantile(freedom))
+    zeros = share_interval([0.0] * 10)
+    assert score.low is not None and score.high is not None and zeros.high is not None
+    assert found.high == pytest.approx(0.1 + (score.high - 0.1))
+    assert found.low == pytest.approx(0.1 - math.hypot(0.1 - score.low, zeros.high))
 
 
 def test_two_clusters_tell_no_correlation() -> None:
