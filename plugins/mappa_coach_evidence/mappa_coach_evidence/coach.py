@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from mappa_coach_evidence.findings import Finding, Rule
+from mappa_coach_evidence.evidence import Evidence, chances, collect_evidence
 from mappa_coach_evidence.options import EvidenceOptions
 from mappa_coach_evidence.rules import RULES
 from mappa_coach_evidence.transcript import Transcript, read_transcript
+from mappa_coach_evidence.weights import WEIGHTS
 from mappa_core import MAX_SCORE, NOBODY, Coach, Scene, Verdict
 
 _RAN_SCORE = 8.0
-_SIDE_SHARE = 0.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
-    """A finding and the rule that made it."""
-
-    rule: Rule
-    finding: Finding
+_LEAST = 0.01
+"""Points by which the blamed action lies below all others, and below the highest score."""
 
 
 class EvidenceCoach(Coach):
-    """Blames the action that the first rule with a finding points at.
+    """Blames the action that the evidence makes the likeliest error.
 
-    Its score is the share of points that the rule's confidence leaves: at 0.6 it is 4. Another action with a finding
-    loses half as many points as it would then, and an action whose programs ran gets 8. Where nothing can be checked,
-    the coach abstains. Judging a single action (`score`) sees what came before it and nothing after.
+    In a failed trajectory that may be one by its place alone, and the verdict says so. The blamed action and those with
+    evidence against them get what their chance to be the decisive error leaves of 10 points: at 60 % it is 4. An action
+    without, whose programs ran, gets 8 or more. Where nothing can be checked, the coach abstains. Judging a single
+    action (`score`) sees what came before it and nothing after.
     """
 
     def __init__(self, options: EvidenceOptions) -> None:
@@ -46,33 +40,51 @@ class EvidenceCoach(Coach):
 
     async def review(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
         transcript = read_transcript(scenes)
-        charges = self._find_charges(transcript, failed=self._has_failed(scenes))
-        decisive = charges[0] if charges else None
-        by_place: dict[int, Charge] = {}
-        for charge in charges:
-            by_place.setdefault(charge.finding.place, charge)
-        return [_judge(transcript, place, decisive, by_place) for place in range(len(scenes))]
+        failed = self._has_failed(scenes)
+        rules = [rule for rule in RULES if failed or not rule.explains_failure]
+        evidence = collect_evidence(transcript, rules)
+        chance = chances(evidence, WEIGHTS, nobody=not failed)
+        suspects = [place for place, one in evidence.items() if failed or one.findings]
+        blamed = max(suspects, key=chance.__getitem__, default=None)
+        judge = _Judge(transcript, evidence, chance, blamed)
+        return [judge.judge(place) for place in range(len(scenes))]
 
     def _has_failed(self, scenes: Sequence[Scene]) -> bool:
         outcome = scenes[-1].outcome if scenes else None
         return max(outcome.values()) <= 0 if outcome else self._presume_failure
 
-    def _find_charges(self, transcript: Transcript, *, failed: bool) -> list[Charge]:
-        rules = [rule for rule in RULES if failed or not rule.explains_failure]
-        return [Charge(rule=rule, finding=finding) for rule in rules for finding in rule.check(transcript)]
 
+class _Judge:
+    """Verdicts on the actions of one transcript, of which the one at `blamed` is to blame."""
 
-def _judge(transcript: Transcript, place: int, decisive: Charge | None, charges: Mapping[int, Charge]) -> Verdict:
-    agent = transcript.agents[place]
-    charge = charges.get(place)
-    if charge is None or agent in transcript.machines:
-        if any(entry.author == place for entry in transcript.outputs):
-            return Verdict.scored(_RAN_SCORE, "Its program ran, and no rule finds a fault.", blame=NOBODY)
+    def __init__(
+        self, transcript: Transcript, evidence: Mapping[int, Evidence], chance: Mapping[int, float], blamed: int | None
+    ) -> None:
+        self._transcript = transcript
+        self._evidence = evidence
+        self._chance = chance
+        self._ran = {entry.author for entry in transcript.outputs}
+        self._blamed = blamed
+
+    def judge(self, place: int) -> Verdict:
+        agent = self._transcript.agents[place]
+        if place == self._blamed:
+            return Verdict.scored(self._lowest, self._reason(place), blame=agent)
+        if place in self._evidence and self._evidence[place].findings:
+            return Verdict.scored(max(self._points(place), self._lowest + _LEAST), self._reason(place))
+        if place in self._ran and agent not in self._transcript.machines:
+            score = max(_RAN_SCORE, (self._lowest + MAX_SCORE) / 2)
+            return Verdict.scored(score, "Its program ran, and no rule finds a fault.", blame=NOBODY)
         return Verdict.abstained("Nothing in this action can be checked.")
-    confidence = charge.rule.confidence
-    lowest = MAX_SCORE * (1 - (decisive.rule.confidence if decisive is not None else 0.0))
-    reason = f"{charge.finding.reason} ({charge.rule.name}, confidence {confidence:.0%})"
-    if decisive is not None and place == decisive.finding.place:
-        return Verdict.scored(round(lowest, 2), reason, blame=agent)
-    side = max(MAX_SCORE * (1 - _SIDE_SHARE * confidence), lowest + 1.0)
-    return Verdict.scored(round(min(side, MAX_SCORE), 2), reason)
+
+    @property
+    def _lowest(self) -> float:
+        return 0.0 if self._blamed is None else min(self._points(self._blamed), MAX_SCORE - _LEAST)
+
+    def _points(self, place: int) -> float:
+        return round(MAX_SCORE * (1 - self._chance[place]), 2)
+
+    def _reason(self, place: int) -> str:
+        findings = self._evidence[place].findings
+        found = " ".join(finding.reason for finding in findings.values()) or "No rule finds a fault in it."
+        return f"{found} ({', '.join(findings) or 'its place alone'}: {self._chance[place]:.0%} the decisive error)"

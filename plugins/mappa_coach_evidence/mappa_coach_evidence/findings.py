@@ -18,10 +18,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A check of whole transcripts. `confidence` is the probability that its first finding is the decisive error of a
-    failed trajectory. `explains_failure`: the evidence is a fault only if the trajectory failed."""
+    """A check of whole transcripts, which may find something in several actions; what that weighs stands in
+    `weights.py`. `explains_failure`: the evidence is a fault only if the trajectory failed. `beside_record`: it is asked
+    of teams, too, that keep a record of their progress."""
 
     name: str
     check: Callable[[Transcript], Iterable[Finding]]
-    confidence: float
     explains_failure: bool
+    beside_record: bool

@@ -37,6 +37,11 @@ class Entry:
         """Place of the action that answers for the text."""
         return self.author if self.is_output else self.place
 
+    @property
+    def concludes(self) -> bool:
+        """Whether it says that the team is done."""
+        return not self.is_output and bool(_DONE.search(self.text))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
@@ -72,7 +77,7 @@ class Transcript:
     @property
     def concluded(self) -> bool:
         """Whether the last entry says that the team is done."""
-        return bool(self.entries) and not self.entries[-1].is_output and bool(_DONE.search(self.entries[-1].text))
+        return bool(self.entries) and self.entries[-1].concludes
 
 
 def read_transcript(scenes: Sequence[Scene]) -> Transcript:

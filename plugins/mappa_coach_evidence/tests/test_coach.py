@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import subprocess
 import sys
 
@@ -11,8 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappa_coach_evidence.coach import EvidenceCoach
+from mappa_coach_evidence.evidence import FIRST, Evidence, chances, collect_evidence
 from mappa_coach_evidence.options import EvidenceOptions
 from mappa_coach_evidence.rules import RULES
+from mappa_coach_evidence.transcript import read_transcript
+from mappa_coach_evidence.weights import WEIGHTS
 from mappa_core import NOBODY
 from mappa_core.plugins import load_plugins
 from mappa_core.testing import CoachContract
@@ -50,12 +55,49 @@ class TestContract(CoachContract):
         return EvidenceCoach(EvidenceOptions())
 
 
-def test_the_blamed_action_has_the_one_lowest_score_and_its_confidence():
+def test_the_blamed_action_gets_what_its_chance_leaves_of_ten_points():
     verdicts = judge(conversation(*FAILURE))
+    # The manager hands on the task; the coder's first program failed, and nothing confirms it; three actions follow the
+    # task, the last two half-way and at the end.
+    program_odds = sum(WEIGHTS[name + part] for name in ("failed program", "unchecked program") for part in ("", FIRST))
+    odds = [0.0, program_odds, WEIGHTS["lateness"] / 2, WEIGHTS["lateness"]]
+    chance = math.exp(odds[1]) / sum(map(math.exp, odds))
     assert [verdict.blame for verdict in verdicts] == [None, "coder", None, NOBODY, None, None]
-    assert [verdict.score for verdict in verdicts] == [None, 5.0, None, 8.0, None, None]
+    assert [verdict.score for verdict in verdicts] == [None, round(10 * (1 - chance), 2), None, 8.0, None, None]
     assert "NameError" in verdicts[1].reasoning
-    assert "confidence 50%" in verdicts[1].reasoning
+    assert f"(failed program, unchecked program: {chance:.0%} the decisive error)" in verdicts[1].reasoning
+
+
+def test_chances_multiply_what_evidence_weighs_and_add_up_to_one():
+    two = Evidence(features={"a": 1.0, "b": 0.5}, findings={})
+    evidence = {0: Evidence(features={}, findings={}), 3: two}
+    weights = {"a": math.log(2), "b": math.log(4)}
+    assert chances(evidence, weights, nobody=False) == pytest.approx({0: 1 / 5, 3: 4 / 5})
+    assert chances(evidence, weights, nobody=True) == pytest.approx({0: 1 / 6, 3: 4 / 6})
+
+
+def test_the_first_finding_of_a_rule_is_told_from_its_others():
+    said = (("coder", program("a")), ("terminal", crashed("E")), ("coder", program("b")), ("terminal", crashed("E")))
+    evidence = collect_evidence(read_transcript(conversation(*said)), RULES)
+    first, second = (set(evidence[place].features) for place in (0, 2))
+    assert {"failed program", "failed program, first"} <= first
+    assert "failed program" in second and "failed program, first" not in second
+
+
+def test_in_a_failure_without_evidence_the_place_alone_decides_and_the_verdict_says_so():
+    done = json.dumps({"is_request_satisfied": False, "is_progress_being_made": True})
+    said = [("leader", "The plan."), *[("surfer", "I look."), ("leader", done)] * 20]
+    verdicts = judge(conversation(*said))
+    assert verdicts[1].blame == "surfer"
+    assert "No rule finds a fault in it. (its place alone: " in verdicts[1].reasoning
+    assert [verdict.blame for verdict in judge(conversation(*said, outcome=SOLVED))] == [None] * len(said)
+
+
+def test_every_piece_of_evidence_has_a_weight():
+    for scenes in (conversation(*FAILURE), conversation(("leader", '{"progress": true}'), ("surfer", "I look."))):
+        for one in collect_evidence(read_transcript(scenes), RULES).values():
+            assert set(one.features) <= set(WEIGHTS)
+    assert {rule.name + part for rule in RULES for part in ("", FIRST)} <= set(WEIGHTS)
 
 
 def test_what_cannot_be_checked_is_no_number():
@@ -80,7 +122,7 @@ def test_a_single_action_is_judged_by_what_came_before_it():
     fails = with_result(step(0, "coder", "on it"), "KeyError", status="error")
     scenes = scenes_of_steps([fails, step(1, "writer", "Fine.")], outcome=None)
     verdict = asyncio.run(EvidenceCoach(EvidenceOptions()).score(scenes[1]))
-    assert verdict.status == "abstained"
+    assert verdict.blame is None
     assert asyncio.run(EvidenceCoach(EvidenceOptions()).score(scenes[0])).blame == "coder"
 
 
@@ -89,9 +131,8 @@ def test_who_only_executes_is_never_blamed():
     assert {verdict.status for verdict in judge(scenes)} == {"abstained"}
 
 
-def test_rules_have_names_of_their_own_and_probabilities():
+def test_rules_have_names_of_their_own():
     assert len({rule.name for rule in RULES}) == len(RULES)
-    assert all(0 < rule.confidence < 1 for rule in RULES)
 
 
 texts = st.one_of(

@@ -216,3 +216,31 @@ def test_an_answer_may_change_only_on_new_evidence():
     assert places(claims.changed_answers, conversation(first, first)) == []
     evidence = (("coder", program("print(6)")), ("terminal", printed("6")))
     assert places(claims.changed_answers, conversation(first, *evidence, other)) == []
+
+
+def test_who_goes_on_in_words_after_a_failure_leaves_it_unrepaired():
+    scenes = conversation(
+        ("coder", program("1/0")),
+        ("terminal", crashed("ZeroDivisionError: division by zero")),
+        ("checker", "Let us assume 7."),
+        ("coder", program("print(7)")),
+        ("terminal", printed("7")),
+        ("checker", "It is 7."),
+    )
+    assert places(programs.unrepaired_failures, scenes) == [2]
+
+
+def test_what_an_action_admits_counts_and_what_its_program_says_does_not():
+    scenes = conversation(
+        ("manager", f"The search failed. {TASK}"),
+        ("guide", "Unfortunately there is no list."),
+        ("coder", program("raise ValueError('not found')")),
+    )
+    assert places(claims.admitted_failures, scenes) == [0, 1]
+    task = "The search failed. How many?"
+    assert places(claims.admitted_failures, conversation(("manager", task), ("guide", "I look."), task=task)) == []
+
+
+def test_who_keeps_a_record_is_found():
+    scenes = conversation(("leader", ledger()), ("surfer", "I clicked."))
+    assert progress.find_keepers(read_transcript(scenes)) == {"leader"}

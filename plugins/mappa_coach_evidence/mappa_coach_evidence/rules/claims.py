@@ -1,4 +1,5 @@
-"""Rules about single claims: sums that come to something else, outputs that say otherwise, answers that change."""
+"""Rules about single claims: sums that come to something else, outputs that say otherwise, answers that change,
+and faults that an action admits."""
 
 from __future__ import annotations
 
@@ -30,6 +31,11 @@ _SUM = re.compile(rf"(?<![\d.*/+^-] )(?<![\w.*/+^-])({_VALUE}) *([-+*/]) *({_VAL
 _OUTPUT_CLAIM = re.compile(
     r"\b(?:output|printed|program|code)\b[^.\n]{0,40}?\b(?:is|was|gives|gave|shows|printed|returned) \**"
     rf"(-?{_VALUE})\b"
+)
+_ADMITTED = re.compile(
+    r"\b(?:not found|no results|unable to|could not|couldn't|cannot (?:access|find|load|open)|failed|errors?|did not (?:match|work)"
+    r"|no longer available|access denied|unfortunately|404)\b",
+    re.IGNORECASE,
 )
 _ANSWER = re.compile(rf"(?:\\boxed\{{|FINAL ANSWER:? *|\banswer is:? *)\**\\?(-?{_VALUE})")
 
@@ -80,3 +86,11 @@ def changed_answers(transcript: Transcript) -> Iterator[Finding]:
             reason = f"The answer changes from {answer:g} to {said[-1]} without new evidence."
             yield Finding(place=entry.place, reason=reason)
         answer = to_number(said[-1])
+
+
+def admitted_failures(transcript: Transcript) -> Iterator[Finding]:
+    """An action says that something did not work or was not found. What hands on the task says it of the task."""
+    for entry in transcript.spoken:
+        admitted = _ADMITTED.search(without_code(entry.text))
+        if admitted and entry.place is not None and entry.place != transcript.opening:
+            yield Finding(place=entry.place, reason=f"“{admitted[0]}”, it says.")

@@ -67,3 +67,15 @@ def unchecked_programs(transcript: Transcript) -> Iterator[Finding]:
     for entry in transcript.outputs[:1]:
         if entry.author is not None:
             yield Finding(place=entry.author, reason="The answer rests on its program, which nothing confirms.")
+
+
+def unrepaired_failures(transcript: Transcript) -> Iterator[Finding]:
+    """An action goes on in words alone where the last program failed."""
+    ran = {entry.author for entry in transcript.outputs}
+    spoken = {entry.place for entry in transcript.spoken}
+    failed = False
+    for entry in transcript.entries:
+        if entry.is_output:
+            failed = entry.failed if entry.author is not None else failed
+        elif failed and entry.place in spoken and entry.place not in ran and entry.place is not None:
+            yield Finding(place=entry.place, reason="The last program failed, and it goes on without running another.")

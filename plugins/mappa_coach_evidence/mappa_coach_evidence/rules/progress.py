@@ -16,10 +16,10 @@ _DONE_WORDS = ("satisfied", "complete", "done")
 def recorded_progress(transcript: Transcript) -> Iterator[Finding]:
     """The team's record first says that it is done, or else that it makes no progress: the action before that of an
     agent that keeps no record; or else the last such action."""
-    states = {entry.place: state for entry in transcript.spoken if (state := read_state(entry.text)) is not None}
+    states = _find_states(transcript)
+    keepers = find_keepers(transcript)
     if not states:
         return
-    keepers = {transcript.agents[place] for place in states if place is not None}
     for wanted, reason in (
         ("done", "With it the team's own record calls the task done, which it is not."),
         ("stuck", "After it the team's own record says for the first time that there is no progress."),
@@ -30,6 +30,20 @@ def recorded_progress(transcript: Transcript) -> Iterator[Finding]:
             return
     end = len(transcript.agents)
     yield from _last_before(transcript, keepers, end, "It is the last action that brought something in.")
+
+
+def find_keepers(transcript: Transcript) -> frozenset[str]:
+    """The agents that keep a record of progress; empty if nobody does."""
+    return frozenset(transcript.agents[place] for place in _find_states(transcript))
+
+
+def _find_states(transcript: Transcript) -> dict[int, State]:
+    """What the record says, by the place of the action that says it."""
+    return {
+        entry.place: state
+        for entry in transcript.spoken
+        if entry.place is not None and (state := read_state(entry.text)) is not None
+    }
 
 
 def read_state(text: str) -> State | None:
@@ -55,7 +69,7 @@ def _answer(value: object) -> object:
     return value.get("answer") if isinstance(value, dict) else value
 
 
-def _last_before(transcript: Transcript, keepers: set[str], end: int, reason: str) -> Iterator[Finding]:
+def _last_before(transcript: Transcript, keepers: frozenset[str], end: int, reason: str) -> Iterator[Finding]:
     before = [entry for entry in transcript.spoken if entry.place is not None and entry.place < end]
     workers = [entry for entry in before if transcript.agents[_place(entry)] not in keepers]
     for entry in (workers or before)[-1:]:
