@@ -3,9 +3,10 @@
     python docs/evidence/halves.py who_and_when.jsonl.gz development.jsonl reported.jsonl
     python docs/evidence/evidence_weights.py development.jsonl
 
-A conditional logit with a ridge: the decisive action against the others of its run. The ridge is the one with the highest
-likelihood of runs that were left out by question; what fewer than LEAST runs hold cannot be weighed, and is CHOSEN. Prints the table of `weights.py`, and how often the decisive step and the guilty agent of a question are found
-by weights that were fitted on the others.
+A conditional logit with a ridge: the decisive action against the others of its run. The ridge is the one with the
+highest likelihood of runs whose question was left out; what fewer than LEAST runs hold is not fitted but CHOSEN.
+Prints how often the decisive step and the guilty agent are found where the question was left out, and then the table of
+`weights.py`.
 """
 
 from __future__ import annotations
@@ -135,9 +136,7 @@ def main() -> None:
             own = [one for one in found if one.stratum == stratum]
             step, agent = (sum(getattr(one, name) for one in own) for name in ("step", "agent"))
             likelihood = np.mean([one.log_chance for one in own])
-            print(
-                f"ridge {ridge}: {stratum}: step {step}, agent {agent} of {len(own)}; log-likelihood {likelihood:.3f}"
-            )
+            print(f"ridge {ridge}: {stratum}: step {step}, agent {agent} of {len(own)}; log-chance {likelihood:.3f}")
     ridge = max(RIDGES, key=lambda one: sum(found.log_chance for found in left_out[one]))
     names = known_features(choices)
     print(f"\nridge {ridge}")

@@ -19,8 +19,8 @@ class Finding:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """A check of whole transcripts, which may find something in several actions; what that weighs stands in
-    `weights.py`. `explains_failure`: the evidence is a fault only if the trajectory failed. `beside_record`: it is asked
-    of teams, too, that keep a record of their progress."""
+    `weights.py`. `explains_failure`: the evidence is a fault only if the trajectory failed. `beside_record`: teams that
+    keep a record of their progress are checked, too."""
 
     name: str
     check: Callable[[Transcript], Iterable[Finding]]

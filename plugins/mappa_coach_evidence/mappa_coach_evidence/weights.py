@@ -1,8 +1,8 @@
 """What evidence weighs, in log-odds against all other actions of a trajectory.
 
-Fitted on one half of a set of labelled failures by `docs/evidence/evidence_weights.py`, which prints this table, frozen,
-and reported on the other half (docs/evidence/blame.md). What that half holds in fewer than three runs is not fitted:
-it weighs `CHOSEN`, which blames the one action of eight that has it at even odds.
+Fitted on one half of a set of labelled failures by `docs/evidence/evidence_weights.py`, which prints this table, and
+reported on the other half (docs/evidence/blame.md). What fewer than three runs of that half hold is not fitted: it
+weighs `CHOSEN`, at which one action among eight is as likely as not.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ _OUTPUT_CLAIM = re.compile(
     rf"(-?{_VALUE})\b"
 )
 _ADMITTED = re.compile(
-    r"\b(?:not found|no results|unable to|could not|couldn't|cannot (?:access|find|load|open)|failed|errors?|did not (?:match|work)"
-    r"|no longer available|access denied|unfortunately|404)\b",
+    r"\b(?:not found|no results|unable to|could not|couldn't|cannot (?:access|find|load|open)|failed|errors?"
+    r"|did not (?:match|work)|no longer available|access denied|unfortunately|404)\b",
     re.IGNORECASE,
 )
 _ANSWER = re.compile(rf"(?:\\boxed\{{|FINAL ANSWER:? *|\banswer is:? *)\**\\?(-?{_VALUE})")
