@@ -231,14 +231,14 @@ def test_who_goes_on_in_words_after_a_failure_leaves_it_unrepaired():
 
 
 def test_what_an_action_admits_counts_and_what_its_program_says_does_not():
-    scenes = conversation(
-        ("manager", f"The search failed. {TASK}"),
-        ("guide", "Unfortunately there is no list."),
-        ("coder", program("raise ValueError('not found')")),
-    )
-    assert places(claims.admitted_failures, scenes) == [0, 1]
+    said = (("guide", "Unfortunately there is no list."), ("coder", program("raise ValueError('not found')")))
+    assert places(claims.admitted_failures, conversation(*said)) == [0]
+
+
+def test_who_hands_on_a_task_admits_no_failure_of_its_own():
     task = "The search failed. How many?"
-    assert places(claims.admitted_failures, conversation(("manager", task), ("guide", "I look."), task=task)) == []
+    said = (("manager", task), ("guide", "It failed."))
+    assert places(claims.admitted_failures, conversation(*said, task=task)) == [1]
 
 
 def test_who_keeps_a_record_is_found():
