@@ -6,10 +6,11 @@ original. No coach judges while they are played; `TrajectoryJudge` asks one afte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 
 from mappa_analysis.coach_eval.batch_judge import JudgingLimits, judge_actions
+from mappa_analysis.handoffs import INPUT_BREACHES, OUTPUT_BREACHES
 from mappa_core import MAX_SCORE, NOBODY, Completion, Split, Step, Task, Trajectory, Verdict
 from mappa_core.commands import (
     Job,
@@ -112,19 +113,37 @@ def judging_limits(config: RunConfig) -> JudgingLimits:
 
 
 def find_blame(steps: Sequence[Step], verdicts: Sequence[Verdict]) -> Blame | None:
-    """The blame of the first among the lowest verdicts that blame an agent; its action is the one judged or, where
-    another agent is blamed, that agent's last action before it. None if no verdict blames anybody."""
-    blaming = [
-        (verdict.score, place)
+    """The blame of the first among the lowest verdicts that blame an agent, followed upstream: where the blamed action
+    was handed files that were missing or broken, to the action that left them so, if its verdict blames an agent, too.
+    The action is the one judged or, where another agent is blamed, that agent's last action before it. None if no
+    verdict blames anybody."""
+    blaming = {
+        place: verdict.score
         for place, verdict in enumerate(verdicts)
         if verdict.score is not None and verdict.score < MAX_SCORE and verdict.blame not in (None, NOBODY)
-    ]
+    }
     if not blaming:
         return None
-    _, place = min(blaming)
+    place = min(blaming, key=blaming.__getitem__)
+    while (source := _find_source(steps[: place + 1], blaming)) is not None:
+        place = source
     agent = str(verdicts[place].blame)
     own = [step.position for step in steps[: place + 1] if step.agent == agent]
     return Blame(agent=agent, position=own[-1] if own else steps[place].position, verdict=verdicts[place])
+
+
+def _find_source(steps: Sequence[Step], blaming: Container[int]) -> int | None:
+    """The place of the last action, among those that are `blaming`, that left a file missing or broken which the last
+    of `steps` needed; None without one."""
+    *before, last = steps
+    lacked = {breach.path for breach in last.breaches if breach.kind in INPUT_BREACHES}
+    left = [
+        place
+        for place, step in enumerate(before)
+        if place in blaming
+        and any(breach.path in lacked and breach.kind in OUTPUT_BREACHES for breach in step.breaches)
+    ]
+    return left[-1] if left else None
 
 
 def _replay(one: Intervention) -> Replay:

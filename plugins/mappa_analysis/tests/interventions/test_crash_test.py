@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
@@ -133,6 +134,50 @@ FINE = Verdict.scored(10, "", blame=NOBODY)
 def test_the_blame_is_that_of_the_lowest_verdict_that_blames(verdicts, blamed):
     found = find_blame(STEPS, verdicts)
     assert (None if found is None else (found.agent, found.position)) == blamed
+
+
+def breach(agent, kind, path="table.csv"):
+    return Breach(agent=agent, kind=kind, path=path)
+
+
+@pytest.mark.parametrize(
+    "breaches, scores, blamed",
+    [
+        # b had nothing to work with, and its action is the worst: a left the file out.
+        ({0: [("a", "missing_output")], 1: [("b", "missing_input")]}, (4, 1, None, None), ("a", 0)),
+        # From c to b to a, file by file.
+        (
+            {
+                0: [("a", "broken_output")],
+                1: [("b", "broken_input"), ("b", "missing_output", "model.pkl")],
+                3: [("c", "missing_input", "model.pkl")],
+            },
+            (6, 4, None, 1),
+            ("a", 0),
+        ),
+        # a left two files broken, the second time for c: c's input is what a did last.
+        (
+            {0: [("a", "broken_output")], 2: [("a", "broken_output")], 3: [("c", "broken_input")]},
+            (5, None, 6, 1),
+            ("a", 2),
+        ),
+        # The coach holds a's action to be right, so there is no fault to follow.
+        ({0: [("a", "missing_output")], 1: [("b", "missing_input")]}, (None, 1, None, None), ("b", 1)),
+        # Another file is missing than the one that a broke; and a fault that comes later is no source.
+        ({0: [("a", "broken_output", "notes.txt")], 1: [("b", "missing_input")]}, (4, 1, None, None), ("b", 1)),
+        ({1: [("b", "missing_input")], 2: [("a", "missing_output")]}, (None, 1, 4, None), ("b", 1)),
+        # b broke its own output: that is no reason to look further.
+        ({0: [("a", "missing_output")], 1: [("b", "broken_output")]}, (4, 1, None, None), ("b", 1)),
+    ],
+)
+def test_blame_follows_files_upstream_to_the_first_fault(breaches, scores, blamed):
+    steps = [replace(step, breaches=tuple(breach(*one) for one in breaches.get(n, ()))) for n, step in enumerate(STEPS)]
+    verdicts = [
+        FINE if score is None else Verdict.scored(score, "", blame=step.agent)
+        for step, score in zip(steps, scores, strict=True)
+    ]
+    found = find_blame(steps, verdicts)
+    assert (found.agent, found.position) == blamed
 
 
 class Boxed(Workflow):
