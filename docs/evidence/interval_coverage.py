@@ -12,7 +12,7 @@ An interval holds what it promises where it covers the truth in 93 to 99 of 100 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -24,7 +24,7 @@ from scipy.special import expit, logit
 from scipy.stats import beta, norm
 from stored import write_simulation
 
-from mappa_analysis.across_seeds import difference_over_seeds, mean_over_seeds
+from mappa_analysis.across_seeds import difference_interval, mean_over_seeds
 from mappa_core.evaluation.statistics import share_interval
 from mappa_core.records import Float64, Int64, Interval
 
@@ -122,7 +122,7 @@ def simulated(case: Case, random: np.random.Generator, clusters: int) -> Interva
     if case.gain is None:
         return mean_over_seeds(one, names)
     gained = base + case.gain + GAINS_DIFFER * random.normal(size=clusters)
-    return difference_over_seeds(runs(random, gained, numbers, case.seeds), one, names).interval
+    return difference_interval(runs(random, gained, numbers, case.seeds), one, names)
 
 
 def runs(random: np.random.Generator, base: Float64, numbers: Int64, seeds: int) -> Float64:
@@ -154,10 +154,10 @@ def truth_of(case: Case) -> float:
     return mean(case.gain, float(np.hypot(seeds, GAINS_DIFFER))) - mean(0.0, seeds)
 
 
-def cells(simulations: int, only: Callable[[Case], bool] = lambda case: True) -> Iterator[Cell]:
+def cells(simulations: int, what: str | None = None, clusters: Sequence[int] = CLUSTERS) -> Iterator[Cell]:
     for case in CASES:
-        if only(case):
-            yield from (cell(case, clusters, simulations) for clusters in CLUSTERS)
+        if what in (None, case.what):
+            yield from (cell(case, count, simulations) for count in clusters)
 
 
 def row(found: Cell) -> tuple[str, ...]:
@@ -172,9 +172,10 @@ def row(found: Cell) -> tuple[str, ...]:
 @click.command(help=__doc__)
 @click.option("--quick", is_flag=True, help=f"{QUICK} simulations a cell in place of {SIMULATIONS}.")
 @click.option("--only", type=click.Choice(["eval", "compare", "sweep"]), help="Intervals of this command alone.")
+@click.option("--clusters", multiple=True, type=click.Choice(CLUSTERS), help="So many alone; repeatable.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="JSON file for all figures.")
-def main(quick: bool, only: str | None, out: Path | None) -> None:
-    found = list(cells(QUICK if quick else SIMULATIONS, lambda case: only in (None, case.what)))
+def main(quick: bool, only: str | None, clusters: tuple[int, ...], out: Path | None) -> None:
+    found = list(cells(QUICK if quick else SIMULATIONS, only, clusters or CLUSTERS))
     header = ("of", "share", "gain", "seeds", "clusters", "covered %", "below %", "above %", "width", "no bounds", "")
     click.echo(table(header, map(row, found)))
     click.echo(f"\n{sum(one.holds for one in found)} of {len(found)} cells within 93 to 99 %")

@@ -6,17 +6,20 @@ gives `1.5 + 7 x right` points with noise; a biased one 1.5 more where it likes 
 that the agent does not choose (`task`), an action of twice the length, or an agent's name. What it likes is right less
 often (by 3.5 points of the honest coach), as often, or more often. The figures are what `bias_corrected` takes off of a
 gap in the end (points), in how many runs it raised an alarm, and in how many it said itself that it cannot tell.
+
+`--form second` plays another simulation, on which nothing was tuned: see `second_form.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 
 import click
 import numpy as np
+import second_form
 from rich.console import Console
 from rich.table import Table
 from stored import write_simulation
@@ -24,6 +27,8 @@ from stored import write_simulation
 from mappa_calibration.actions import ActionColumns, task_cluster
 from mappa_calibration.bias_model import BiasModel
 from mappa_calibration.options import BiasOptions
+from mappa_core.cli.progress import format_share
+from mappa_core.statistics import wilson_interval
 
 ITERATIONS, TASKS, SIBLINGS = 60, 16, 4
 BASE, MERIT, NOISE, BONUS = 1.5, 7.0, 0.5, 1.5
@@ -68,17 +73,17 @@ def cases() -> Iterator[Case]:
         yield Case(way=way, bonus=0.0, right="equal", later=(0.9, other))
 
 
-def simulate(case: Case, runs: int, seed: int, *, iterations: int = ITERATIONS) -> Result:
-    """Play runs of a case."""
+def simulate(case: Case, runs: int, seed: int, *, iterations: int = ITERATIONS, form: str = "first") -> Result:
+    """Play runs of a case in one of FORMS."""
     rng = np.random.default_rng((seed, *repr(case).encode()))
-    found = [play(case, rng, iterations) for _ in range(runs)]
+    found = [play(case, rng, iterations, FORMS[form]) for _ in range(runs)]
     removed, alarms, untold = zip(*found, strict=True)
     return Result(case=case, removed=removed, alarms=float(np.mean(alarms)), untold=float(np.mean(untold)))
 
 
-def play(case: Case, rng: np.random.Generator, iterations: int) -> tuple[float, bool, bool]:
-    """Play one run: the points that the model takes off the gap at its end, and whether it raised an alarm or said that
-    it cannot tell."""
+def play(case: Case, rng: np.random.Generator, iterations: int, played: Form) -> tuple[float, bool, bool]:
+    """Play one run of a form: the points that the model takes off the gap at its end, and whether it raised an alarm or
+    said that it cannot tell."""
     stratifier, words = WAYS[case.way]
     options = BiasOptions(strata=[stratifier], words=words)
     options.check()
@@ -122,6 +127,11 @@ def played(case: Case, stratifier: str, iteration: int, rng: np.random.Generator
     )
 
 
+Form = Callable[[Case, str, int, np.random.Generator], ActionColumns]
+"""Plays the scored actions of a case in one iteration, with what its coach likes."""
+FORMS: Mapping[str, Form] = {"first": played, "second": second_form.played}
+
+
 def show(found: Sequence[Result]) -> None:
     table = Table(box=None, header_style="dim")
     for name in ("what and how", "preference", "liked is right", "later agents", "taken off", "alarms", "cannot tell"):
@@ -139,11 +149,27 @@ def show(found: Sequence[Result]) -> None:
 @click.command(help=__doc__)
 @click.option("--runs", default=40, show_default=True, type=click.IntRange(min=1), help="Runs of each case.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Draws the runs.")
+@click.option("--form", default="first", show_default=True, type=click.Choice(list(FORMS)), help="What is simulated.")
+@click.option("--way", "ways", multiple=True, type=click.Choice(list(WAYS)), help="Only this way; repeatable.")
+@click.option("--honest", is_flag=True, help="Only coaches without a preference.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="JSON file for all figures.")
-def main(runs: int, seed: int, out: Path | None) -> None:
-    found = [simulate(case, runs, seed) for case in cases()]
+def main(runs: int, seed: int, form: str, ways: tuple[str, ...], honest: bool, out: Path | None) -> None:
+    chosen = [one for one in cases() if one.way in (ways or WAYS) and not (honest and one.bonus)]
+    found = [simulate(case, runs, seed, form=form) for case in chosen]
     show(found)
-    write_simulation(out, "preferences", runs=runs, seed=seed, results=[*map(asdict, found)])
+    for words in alarm_rates(found):
+        click.echo(words)
+    write_simulation(out, "preferences", form=form, runs=runs, seed=seed, results=[*map(asdict, found)])
+
+
+def alarm_rates(found: Sequence[Result]) -> Iterator[str]:
+    """By what is liked and how it is told: honest runs with an alarm, with Wilson's interval."""
+    for way in WAYS:
+        own = [one for one in found if one.case.way == way and not one.case.bonus]
+        if runs := sum(len(one.removed) for one in own):
+            alarms = sum(round(one.alarms * len(one.removed)) for one in own)
+            shown = format_share(wilson_interval(alarms / runs, runs))
+            yield f"honest, {way}: an alarm in {alarms} of {runs} runs, {shown}"
 
 
 if __name__ == "__main__":

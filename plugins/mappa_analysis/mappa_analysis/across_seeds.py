@@ -78,25 +78,38 @@ def difference_over_seeds(one: Float64, other: Float64, clusters: Clusters = Non
     Raises:
         ValueError: the two have different numbers of problems.
     """
+    interval, over_seeds = difference_interval(one, other, clusters), min(len(one), len(other)) > 1
+    mean, low, high = interval.mean, interval.low, interval.high
+    if low is None or high is None:
+        return MeanDifference(interval=interval, p=None, over_seeds=over_seeds)
+    cluster_ids = _clusters(one, clusters)
+    if high - low < TINY and abs(mean) >= TINY:
+        return MeanDifference(interval=interval, p=2 ** (1 - effective_clusters(cluster_ids)), over_seeds=over_seeds)
+    p = _p_value(mean, _half_widths(one, other, cluster_ids))
+    return MeanDifference(interval=interval, p=p, over_seeds=over_seeds)
+
+
+def difference_interval(one: Float64, other: Float64, clusters: Clusters = None) -> Interval:
+    """Return the interval of `difference_over_seeds`, which its p-value takes most of the time of. Raises like it."""
     if one.shape[1] != other.shape[1]:
         raise ValueError(f"a difference is paired: {one.shape[1]} problems against {other.shape[1]}")
-    now, then = one.mean(axis=0), other.mean(axis=0)
-    mean = float((now - then).mean())
-    over_seeds, cluster_ids = min(len(one), len(other)) > 1, _clusters(one, clusters)
-    effective = effective_clusters(cluster_ids)
-    if effective < 2 - TINY:
-        return MeanDifference(interval=Interval(mean=mean), p=None, over_seeds=over_seeds)
-    seeds = _SeedVariance.of([one, other] if over_seeds else [], cluster_ids)
+    mean, cluster_ids = float((one.mean(axis=0) - other.mean(axis=0)).mean()), _clusters(one, clusters)
+    if effective_clusters(cluster_ids) < 2 - TINY:
+        return Interval(mean=mean)
+    below, above = _half_widths(one, other, cluster_ids)(1 - CONFIDENCE_LEVEL)
+    return Interval(mean=mean, low=mean - below, high=mean + above)
 
-    def half_width(alpha: float) -> tuple[float, float]:
+
+def _half_widths(one: Float64, other: Float64, cluster_ids: Int64) -> Callable[[float], tuple[float, float]]:
+    """Return the distances (below, above) of the bounds from the mean difference, by level alpha."""
+    now, then = one.mean(axis=0), other.mean(axis=0)
+    seeds = _SeedVariance.of([one, other] if min(len(one), len(other)) > 1 else [], cluster_ids)
+
+    def half_widths(alpha: float) -> tuple[float, float]:
         below, above = gain_half_widths(then, now, cluster_ids, alpha)
         return math.hypot(below, seeds.half_width(alpha)), math.hypot(above, seeds.half_width(alpha))
 
-    below, above = half_width(1 - CONFIDENCE_LEVEL)
-    interval = Interval(mean=mean, low=mean - below, high=mean + above)
-    if max(below, above) < TINY and abs(mean) >= TINY:
-        return MeanDifference(interval=interval, p=2 ** (1 - effective), over_seeds=over_seeds)
-    return MeanDifference(interval=interval, p=_p_value(mean, half_width), over_seeds=over_seeds)
+    return half_widths
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
