@@ -15,13 +15,16 @@ from mappa_core.records import MAX_SCORE, Scene, Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Calibration:
-    """Log-odds `weights` (f, k) of `labels` (k,) by stratum, on `features`; `fitted_on` has hashes of questions."""
+    """Log-odds `weights` (f, k) of `labels` (k,) by stratum, on `features`; `fitted_on` has hashes of questions.
+    `agreement`: the share of pairs of runs of one question that the jury orders as the labels do, at the lower end of
+    its 95 % interval; None without pairs that differ."""
 
     members: list[dict[str, object]]
     labels: list[int]
     anchor: list[float]
     weights: dict[str, list[list[float]]]
     fitted_on: list[str]
+    agreement: float | None = None
 
     @classmethod
     def read(cls, path: str | Path, members: Sequence[Use] | None = None) -> "Calibration":

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
+from typing import Any
 
 from mappa_core.coaching.calibration import Calibration
 from mappa_core.coaching.delegating_coach import DelegatingCoach
 from mappa_core.coaching.options import EnsembleOptions
+from mappa_core.coaching.outcome_agreement import OutcomeAgreement
 from mappa_core.config.schema import Use
-from mappa_core.protocols import Coach
-from mappa_core.records import Scene, Verdict
+from mappa_core.protocols import Coach, DriftReport
+from mappa_core.records import Scene, Trajectory, Verdict
+
+_AGREEMENT = "agreement"
 
 
 def build_ensemble(options: EnsembleOptions, build: Callable[[Use], Coach]) -> Ensemble:
@@ -29,6 +33,7 @@ def build_ensemble(options: EnsembleOptions, build: Callable[[Use], Coach]) -> E
         max_spread=options.max_spread,
         escalate_to=None if dear is None else Member(name=dear.use, coach=build(dear)),
         judge=partial(fitted.judge, sure=options.abstain_below) if fitted else None,
+        agreement=OutcomeAgreement(options.metric, fitted.agreement) if fitted and fitted.agreement else None,
     )
 
 
@@ -66,7 +71,8 @@ class Ensemble(DelegatingCoach):
     that scored (none in a tie), the first correction, and as `usage` what was paid this time. If the highest and the
     lowest score are more than `max_spread` points apart, `escalate_to` is asked and decides alone; without it the
     verdict is `abstained`. With fewer than `at_least` scores it is `failed`, or `abstained` if all members abstain.
-    With `judge`, of a calibration, the scores are combined by it, trajectory by trajectory."""
+    With `judge`, of a calibration, the scores are combined by it, trajectory by trajectory, and their `agreement` with
+    outcomes is watched."""
 
     def __init__(
         self,
@@ -77,6 +83,7 @@ class Ensemble(DelegatingCoach):
         max_spread: float | None = None,
         escalate_to: Member | None = None,
         judge: Callable[..., Sequence[Verdict]] | None = None,
+        agreement: OutcomeAgreement | None = None,
     ) -> None:
         coaches = {f"members.{place}.{member.name}": member.coach for place, member in enumerate(members)}
         if escalate_to is not None:
@@ -88,6 +95,7 @@ class Ensemble(DelegatingCoach):
         self._max_spread = max_spread
         self._escalate_to = escalate_to
         self._judge = judge
+        self._agreement = agreement
 
     async def score(self, scene: Scene) -> Verdict:
         verdicts = await asyncio.gather(*(member.score(scene) for member in self._members))
@@ -103,6 +111,20 @@ class Ensemble(DelegatingCoach):
     def by_trajectory(self) -> bool:
         """Whether any member or a calibration judges by trajectory; all are then asked after it."""
         return self._judge is not None or any(member.coach.by_trajectory for member in self._members)
+
+    def learn(self, trajectories: Sequence[Trajectory]) -> DriftReport:
+        inner = super().learn(trajectories)
+        note = self._agreement.observe(trajectories) if self._agreement else None
+        return inner if note is None else DriftReport.merge([inner, DriftReport(notes=(note,))])
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {_AGREEMENT: self._agreement.state_dict()} if self._agreement else {}
+        return {**super().state_dict(), **own}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self._agreement and _AGREEMENT in state:  # Checkpoints of mappa-core 0.1.0 have none.
+            self._agreement.load_state_dict(state[_AGREEMENT])
 
     async def _verdict(self, scene: Scene, verdicts: Sequence[Verdict], combined: Verdict | None) -> Verdict:
         pairs = zip(verdicts, self._members, strict=True)

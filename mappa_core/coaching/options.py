@@ -51,6 +51,8 @@ class EnsembleOptions:
     """File that `mappa coach calibrate` wrote for these members, for `calibrated`."""
     abstain_below: float = 0.0
     """Probability of the likeliest label below which a calibrated verdict abstains."""
+    metric: str = "correct"
+    """The workflow's metric; the agreement of calibrated verdicts with it is watched while the run trains."""
     at_least: int = 1
     """Minimum number of members with a score; with fewer the verdict has no score."""
     max_spread: float | None = None

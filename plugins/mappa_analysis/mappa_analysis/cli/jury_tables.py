@@ -33,6 +33,11 @@ def show_jury(console: Console, result: CalibrationResult) -> None:
     for name, gain in (("steps", result.validation.steps), ("first error", result.validation.first_error)):
         table.add_row(name, escape(gain.best), f"{100 * gain.best_share.value:.1f}", _share(gain.jury), _gain(gain))
     console.print(table)
+    if result.validation.agreement is not None:
+        share = _share(result.validation.agreement)
+        console.print(
+            f"of two runs of a question, one with an error, it scores the other higher: {share} %", highlight=False
+        )
     if result.curve:
         console.print(
             "\n[bold]with fewer labels[/]  [dim]gain in steps over the same best member, points[/]", highlight=False

@@ -51,7 +51,8 @@ def calibrate(
     places = range(len(members)) if keep is None else best_members(anchors, rows, keep)
     anchors, members = anchors.select_members(places), [members[place] for place in places]
     fit = fit_jury(anchors, rows)
-    calibration = _build_calibration(fit, anchors, rows, members)
+    known = validation.agreement
+    calibration = _build_calibration(fit, anchors, rows, members, agreement=None if known is None else known.low)
     recipe = out.with_suffix(".yaml")
     options = {"combine": "calibrated", "calibration": str(out), "members": calibration.members}
     tree = with_origin({"coach": {"use": "ensemble", "options": options}}, "")
@@ -76,7 +77,9 @@ def calibrate(
     )
 
 
-def _build_calibration(fit: Fit, anchors: Anchors, rows: Bool, members: Sequence[Use]) -> Calibration:
+def _build_calibration(
+    fit: Fit, anchors: Anchors, rows: Bool, members: Sequence[Use], *, agreement: float | None
+) -> Calibration:
     """The calibration of `members`: of the strata and questions with labels among the actions `rows` (n,)."""
     used = rows & anchors.labelled
     weights = {name: fit.weights[place].tolist() for place, name in enumerate(anchors.strata)}
@@ -86,4 +89,5 @@ def _build_calibration(fit: Fit, anchors: Anchors, rows: Bool, members: Sequence
         anchor=fit.anchor.tolist(),
         weights={anchors.strata[place]: weights[anchors.strata[place]] for place in np.unique(anchors.stratum[used])},
         fitted_on=[anchors.questions[place] for place in np.unique(anchors.question[used])],
+        agreement=agreement,
     )

@@ -45,11 +45,13 @@ class Gain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """Gains of a jury that was fitted on `runs` labelled runs (None: on all of the other folds)."""
+    """Gains of a jury that was fitted on `runs` labelled runs (None: on all of the other folds), and its `agreement`:
+    the share of pairs of runs of one question, one free of errors and one not, of which it scores the first higher."""
 
     runs: int | None
     steps: Gain
     first_error: Gain
+    agreement: Estimate | None
 
 
 def validate_jury(anchors: Anchors, *, runs: int | None = None, draw: int = 0, keep: int | None = None) -> Validation:
@@ -67,18 +69,37 @@ def validate_jury(anchors: Anchors, *, runs: int | None = None, draw: int = 0, k
             f"{len(anchors.questions)} labelled questions: {FOLDS} are needed to hold a jury against some"
         )
     random = np.random.default_rng([draw, runs or 0])
-    said = np.full(len(anchors.labels), np.nan)
+    said, points = np.full((2, len(anchors.labels)), np.nan)
     for fold in range(FOLDS):
         held_out = anchors.question % FOLDS == fold
         training = ~held_out if runs is None else _sample_runs(anchors, ~held_out, runs, random)
         chosen = anchors if keep is None else anchors.select_members(best_members(anchors, training, keep))
         fit = fit_jury(chosen, training)
-        said[held_out] = fit.labels[fit.probabilities(chosen, held_out).argmax(axis=1)]
+        chances = fit.probabilities(chosen, held_out)
+        said[held_out], points[held_out] = fit.labels[chances.argmax(axis=1)], chances @ fit.labels
     return Validation(
         runs=runs,
         steps=_gain(_StepShares(anchors), said, anchors),
         first_error=_gain(_FirstErrorShares(anchors), said, anchors),
+        agreement=agree_with_labels(anchors, points),
     )
+
+
+def agree_with_labels(anchors: Anchors, points: Float64) -> Estimate | None:
+    """The share of pairs of runs of one question, one without an action that is labelled wrong and one with, of which
+    the first has the higher mean of `points` (n,), a tie counting half. None without such a pair."""
+    runs = np.split(np.flatnonzero(anchors.labelled), np.flatnonzero(np.diff(anchors.run[anchors.labelled])) + 1)
+    by_question: dict[int, list[tuple[bool, float]]] = {}
+    for rows in runs:
+        right = bool((anchors.labels[rows] >= 0).all())
+        by_question.setdefault(int(anchors.question[rows[0]]), []).append((right, float(points[rows].mean())))
+    ordered, question = [], []
+    for name, found in by_question.items():
+        gaps = [better - worse for ok, better in found if ok for bad, worse in found if not bad]
+        if gaps:
+            ordered.append(float(np.mean((np.sign(gaps) + 1) / 2)))
+            question.append(name)
+    return estimate(ratio(np.array(ordered), np.ones(len(ordered))), np.array(question)) if ordered else None
 
 
 def learning_curve(anchors: Anchors, *, draws: int, keep: int | None = None) -> list[list[Validation]]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mappa_analysis.cli.coach import command
 from mappa_analysis.jury.anchors import Anchors, label_points
 from mappa_analysis.jury.fitting import fit_jury, weigh_members
-from mappa_analysis.jury.validation import best_members, runs_needed, validate_jury
+from mappa_analysis.jury.validation import agree_with_labels, best_members, runs_needed, validate_jury
 from mappa_core import ConfigError
 from mappa_core.coaching.calibration import Calibration
 
@@ -54,6 +54,23 @@ def test_points_are_read_by_thirds():
     )
 
 
+def test_agreement_with_labels_by_hand():
+    """The first question has a faultless run (mean 0.5) and two with an error (means 0 and 0.5): one pair in order, one
+    a tie. The runs of the second are all faultless."""
+    anchors = Anchors(
+        members=("m",),
+        points=np.zeros((6, 1)),
+        labels=np.array([1, 1, -1, -1, 1, 1.0]),
+        run=np.array([0, 0, 1, 2, 3, 4]),
+        question=np.array([0, 0, 0, 0, 1, 1]),
+        stratum=np.zeros(6, dtype=int),
+        strata=("a",),
+        questions=("p", "q"),
+    )
+    assert agree_with_labels(anchors, np.array([0.0, 1.0, 0.0, 0.5, 1.0, 0.0])).value == 0.75
+    assert agree_with_labels(anchors.select_members([0]), np.zeros(6)).value == 0.5
+
+
 def test_the_anchor_by_hand():
     """Two questions of two actions. The first member is right on all four, the second on three, the third on none."""
     anchors = simulate([1.0, 1.0, 0.0], questions=2, steps=2)
@@ -67,6 +84,7 @@ def test_the_anchor_by_hand():
 def test_a_jury_of_independent_members_beats_the_best_of_them_and_a_copy_adds_nothing():
     anchors = simulate([0.8, 0.75, 0.75, 0.75, 0.7], questions=100)
     found = validate_jury(anchors)
+    assert found.agreement is None  # No question has two runs.
     assert found.steps.best == "m0"
     assert found.steps.better and found.steps.gain.value > 0.03
     # Three copies of a weak member outvote two better ones in a plain majority, and not in a jury.
