@@ -11,9 +11,12 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
+from mappa_engine.cluster.samplers.messages import SamplerConfig
 from mappa_engine.cluster.samplers.pool import SamplerPool
 from mappa_engine.cluster.samplers.remote_engine import Deadlines, EngineResources
 from mappa_engine.cluster.sync.buckets import fill_buckets
+
+from .conftest import WINDOW
 
 TIED = {"model.embed_tokens.weight": "lm_head.weight"}
 EXACT = 1e-4
@@ -51,6 +54,12 @@ class Side:
         (engine,) = [one for one in self.pool.engines if one.name == name]
         for policy in self.current:
             await self.deliver(engine, policy)
+
+
+def sampler_config(model: str, **options) -> SamplerConfig:
+    """An engine of a model of the tests, on a CPU."""
+    room = {"kv_cache_bytes": 64 << 20, "max_batch": 64}
+    return SamplerConfig(model=model, device="cpu", window=WINDOW, **{"dtype": "float32", **room, **options})
 
 
 DEADLINES = Deadlines(start_s=300, sync_s=120, call_s=300)

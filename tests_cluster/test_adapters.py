@@ -11,12 +11,11 @@ from safetensors.torch import load_file
 
 from mappa_core.errors import EngineError
 from mappa_core.records import Sampling
-from mappa_engine.cluster.samplers.messages import SamplerConfig
 from mappa_engine.cluster.samplers.sampler import ClusterSampler
 from mappa_engine.model_info import read_model_info
 
 from .conftest import WINDOW
-from .sampler_cases import EXACT, gap, kill, logprobs, model_of, open_pool, prompts
+from .sampler_cases import EXACT, gap, kill, logprobs, model_of, open_pool, prompts, sampler_config
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -45,17 +44,7 @@ def adapters(tmp_path_factory, llama):
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def lora(ray_actors, llama):
     """One engine of a base and room for adapters on it; `base` is a policy of the base itself."""
-    setup = SamplerConfig(
-        model=llama,
-        device="cpu",
-        dtype="float32",
-        window=WINDOW,
-        kv_cache_bytes=64 << 20,
-        max_batch=64,
-        adapter_policies=AGENTS,
-        lora_rank=4,
-        max_adapters=4,
-    )
+    setup = sampler_config(llama, adapter_policies=AGENTS, lora_rank=4, max_adapters=4)
     one = await open_pool(ray_actors, setup, name="team", engines=1, full=False)
     yield one
     await one.pool.close()

@@ -10,13 +10,12 @@ from safetensors.torch import load_file
 
 from mappa_core.errors import EngineError, PromptTooLong
 from mappa_core.records import Sampling
-from mappa_engine.cluster.samplers.messages import SamplerConfig
 from mappa_engine.cluster.samplers.sampler import ClusterSampler
 from mappa_engine.cluster.sync.buckets import fill_buckets
 from mappa_engine.model_info import read_model_info
 
 from .conftest import WINDOW, write_model
-from .sampler_cases import EXACT, TIED, ask, gap, kill, logprobs, masks_of, model_of, open_pool, prompts
+from .sampler_cases import EXACT, TIED, ask, gap, kill, logprobs, masks_of, model_of, open_pool, prompts, sampler_config
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -26,16 +25,7 @@ STOP = 2
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def side(ray_actors, qwen3):
     """Two engines of the tied model, each wave apart."""
-    setup = SamplerConfig(
-        model=qwen3,
-        device="cpu",
-        dtype="float32",
-        window=WINDOW,
-        kv_cache_bytes=64 << 20,
-        max_batch=64,
-        isolate_waves=True,
-        tied=TIED,
-    )
+    setup = sampler_config(qwen3, isolate_waves=True, tied=TIED)
     one = await open_pool(ray_actors, setup, name="solver", engines=2, full=True)
     one.current["solver"] = 0, load_file(f"{qwen3}/model.safetensors"), None
     yield one

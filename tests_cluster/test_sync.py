@@ -20,9 +20,8 @@ from mappa_engine.adapters import LORA_MATRICES, PEFT_PREFIX, adapter_config
 from mappa_engine.cluster.errors import SyncError
 from mappa_engine.cluster.learners.group import LearnerGroup
 from mappa_engine.cluster.learners.rank import LearnerConfig
-from mappa_engine.cluster.samplers.messages import SamplerConfig
 from mappa_engine.cluster.samplers.pool import SamplerPool
-from mappa_engine.cluster.samplers.remote_engine import Deadlines, EngineResources
+from mappa_engine.cluster.samplers.remote_engine import EngineResources
 from mappa_engine.cluster.sync.buckets import bucket_tensors, fill_buckets
 from mappa_engine.cluster.sync.probe import ProbeLimit
 from mappa_engine.cluster.sync.publisher import Publisher, WeightRoute
@@ -31,53 +30,21 @@ from mappa_engine.learning.scoring import merge_scores
 from mappa_engine.losses import PPOLoss
 from mappa_engine.model_info import read_model_info, read_weight_names
 from mappa_engine.options import PlacedOptions, PPOOptions
+from mappa_engine.testing import build_experience, random_rows
 
 from .conftest import WINDOW, write_model
+from .sampler_cases import DEADLINES, TIED, sampler_config
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-TIED = {"model.embed_tokens.weight": "lm_head.weight"}
 LORA = Lora(rank=4, alpha=8.0)
-DEADLINES = Deadlines(start_s=300, sync_s=120, call_s=300)
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def experience_of(policies: tuple[str, ...], seed: int, rows: int = 6) -> Experience:
     """A few rows of random tokens of every policy."""
-    random = np.random.default_rng(seed)
-    policy = np.repeat(np.arange(len(policies), dtype=np.int32), rows)
-    count = len(policy)
-    prompts = [random.integers(3, 259, random.integers(3, 60)) for _ in range(count)]
-    actions = [random.integers(3, 259, random.integers(2, 30)) for _ in range(count)]
-    tokens = np.concatenate(actions).astype(np.int32)
-    zeros = np.zeros(count, np.int32)
-    return Experience(
-        agents=policies,
-        policies=policies,
-        trajectories=tuple(f"t{row}" for row in range(count)),
-        tasks=("task",),
-        strata=("all",),
-        steps=tuple(f"s{row}" for row in range(count)),
-        agent=policy,
-        policy=policy,
-        trajectory=np.arange(count, dtype=np.int32),
-        task=zeros,
-        group=zeros,
-        stratum=zeros,
-        position=zeros,
-        turn=zeros,
-        truncated=np.zeros(count, np.bool_),
-        temperature=np.ones(count, np.float32),
-        outcome=np.ones(count, np.float32),
-        reward=np.ones(count, np.float32),
-        weight=np.ones(count, np.float32),
-        tokens=tokens,
-        offsets=np.concatenate([[0], np.cumsum([len(one) for one in actions])]).astype(np.int64),
-        version=np.zeros(len(tokens), np.int32),
-        logprobs=np.full(len(tokens), -5.0, np.float32),
-        prompt_tokens=np.concatenate(prompts).astype(np.int32),
-        prompt_offsets=np.concatenate([[0], np.cumsum([len(one) for one in prompts])]).astype(np.int64),
-    )
+    drawn = random_rows(rows * len(policies), seed=seed, prompt=(3, 60), action=(2, 30), logprobs=-5.0)
+    return build_experience([replace(one, policy=policies[at // rows]) for at, one in enumerate(drawn)], policies)
 
 
 class Both:
@@ -116,13 +83,9 @@ async def open_both(
     both = Both(await LearnerGroup.open(f"learners-{dtype}", ray_actors, task, slots=[None] * ranks), model, dtype)
     for spec in specs:
         lora = spec.kind == "lora"
-        setup = SamplerConfig(
-            model=model,
-            device="cpu",
+        setup = sampler_config(
+            model,
             dtype=dtype,
-            window=WINDOW,
-            kv_cache_bytes=32 << 20,
-            max_batch=16,
             tied=TIED,
             adapter_policies=(spec.name,) if lora else (),
             lora_rank=LORA.rank if lora else 0,

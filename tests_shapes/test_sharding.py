@@ -17,6 +17,7 @@ from mappa_engine.learning.scoring import merge_scores
 from mappa_engine.losses import PPOLoss
 from mappa_engine.memory_estimate import head_rows
 from mappa_engine.options import PlacedOptions, PPOOptions
+from mappa_engine.testing import ExperienceRow, build_experience
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -28,37 +29,18 @@ LOSS = PPOLoss(PPOOptions(kl="k3", kl_coef=0.1))
 def unequal(*tokens: int) -> Experience:
     """A row of so many sampled tokens each, and one without weight: of two ranks each gets one, and one no third."""
     random = np.random.default_rng(0)
-    lengths = [*tokens, 5]
-    count, total = len(lengths), sum(lengths)
-    zeros, numbers = np.zeros(count, np.int32), np.arange(count, dtype=np.int32)
-    weight = np.array([*[1.0] * len(tokens), 0.0], np.float32)
-    return Experience(
-        agents=(POLICY,),
-        policies=(POLICY,),
-        trajectories=tuple(f"t{one}" for one in numbers),
-        tasks=("task",),
-        strata=("all",),
-        steps=tuple(f"s{one}" for one in numbers),
-        agent=zeros,
-        policy=zeros,
-        trajectory=numbers,
-        task=zeros,
-        group=zeros,
-        stratum=zeros,
-        position=zeros,
-        turn=zeros,
-        truncated=np.zeros(count, np.bool_),
-        temperature=np.ones(count, np.float32),
-        outcome=np.ones(count, np.float32),
-        reward=np.where(weight > 0, np.float32(1.0), np.float32(np.nan)),
-        weight=weight,
-        tokens=random.integers(0, VOCABULARY, total).astype(np.int32),
-        offsets=np.cumsum([0, *lengths]),
-        version=np.zeros(total, np.int32),
-        logprobs=random.normal(-9.0, 0.5, total).astype(np.float32),
-        prompt_tokens=random.integers(0, VOCABULARY, 4 * count).astype(np.int32),
-        prompt_offsets=4 * np.arange(count + 1),
-    )
+    rows = [
+        ExperienceRow(
+            prompt=random.integers(0, VOCABULARY, 4).tolist(),
+            tokens=random.integers(0, VOCABULARY, length).tolist(),
+            logprobs=random.normal(-9.0, 0.5, length).tolist(),
+            policy=POLICY,
+            trajectory=number,
+            weight=float(number < len(tokens)),
+        )
+        for number, length in enumerate((*tokens, 5))
+    ]
+    return build_experience(rows, (POLICY,))
 
 
 async def learn(ray_actors, model: str, experience: Experience, folder: Path, *, zero: int, value_head: bool):

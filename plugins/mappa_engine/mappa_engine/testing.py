@@ -1,13 +1,16 @@
-"""A contract for losses to subclass: a loss per token, which the engine averages. Needs pytest and torch."""
+"""A contract for losses to subclass (a loss per token, which the engine averages), and experiences as tests write them
+down. Needs pytest, the contract torch, too."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mappa_core.engine import Loss, LossRows
+from mappa_core.engine import Experience, Loss, LossRows
 
 LENGTHS = (1, 5, 3, 8)
 """Tokens per action."""
@@ -129,3 +132,77 @@ def _part(rows: LossRows, at: Any) -> LossRows:
         weight=rows.weight[at],
         row=kept - kept.min(),
     )
+
+
+@dataclass(frozen=True)
+class ExperienceRow:
+    """One action: token ids of its prompt and of its own, and log-probabilities of these as the sampler had them."""
+
+    prompt: Sequence[int]
+    tokens: Sequence[int]
+    logprobs: Sequence[float] | float = 0.0
+    """One for each token, or the same for all."""
+    policy: str = "solver"
+    trajectory: int = 0
+    temperature: float = 1.0
+    weight: float = 1.0
+    """0: the reward is missing."""
+
+
+def build_experience(rows: Sequence[ExperienceRow], policies: Sequence[str] = ("solver",)) -> Experience:
+    """Build the unscored experience of rows in the order of their turns, of one task, with an agent for each policy."""
+    count, lengths = len(rows), [len(row.tokens) for row in rows]
+    policy = np.array([policies.index(row.policy) for row in rows], np.int32)
+    trajectory = np.array([row.trajectory for row in rows], np.int32)
+    weight = np.array([row.weight for row in rows], np.float32)
+    zeros, turns = np.zeros(count, np.int32), np.arange(count, dtype=np.int32)
+    return Experience(
+        agents=tuple(policies),
+        policies=tuple(policies),
+        trajectories=tuple(f"t{number}" for number in range(trajectory.max() + 1)),
+        tasks=("task",),
+        strata=("all",),
+        steps=tuple(f"s{number}" for number in range(count)),
+        agent=policy,
+        policy=policy,
+        trajectory=trajectory,
+        task=zeros,
+        group=zeros,
+        stratum=zeros,
+        position=turns,
+        turn=turns,
+        truncated=np.zeros(count, np.bool_),
+        temperature=np.array([row.temperature for row in rows], np.float32),
+        outcome=np.ones(count, np.float32),
+        reward=np.where(weight > 0, np.float32(1.0), np.float32(np.nan)),
+        weight=weight,
+        tokens=np.concatenate([np.asarray(row.tokens, np.int32) for row in rows]),
+        offsets=np.cumsum([0, *lengths], dtype=np.int64),
+        version=np.zeros(sum(lengths), np.int32),
+        logprobs=np.concatenate([np.broadcast_to(np.float32(row.logprobs), len(row.tokens)) for row in rows]),
+        prompt_tokens=np.concatenate([np.asarray(row.prompt, np.int32) for row in rows]),
+        prompt_offsets=np.cumsum([0, *(len(row.prompt) for row in rows)], dtype=np.int64),
+    )
+
+
+def random_rows(
+    count: int,
+    seed: int = 0,
+    *,
+    prompt: tuple[int, int] = (3, 40),
+    action: tuple[int, int] = (1, 20),
+    tokens: tuple[int, int] = (3, 259),
+    **fields: Any,
+) -> list[ExperienceRow]:
+    """Draw rows, each of a trajectory of its own. Lengths of prompts and actions, and token ids, are from the first
+    number of their range and below the second; `fields` are others of every row."""
+    random = np.random.default_rng(seed)
+    return [
+        ExperienceRow(
+            prompt=random.integers(*tokens, random.integers(*prompt)).tolist(),
+            tokens=random.integers(*tokens, random.integers(*action)).tolist(),
+            trajectory=number,
+            **fields,
+        )
+        for number in range(count)
+    ]

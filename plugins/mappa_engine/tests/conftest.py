@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, logging
 
 from mappa_core.config.schema import TrainSection
-from mappa_core.experience import Experience
 from mappa_core.protocols import PolicySpec
 from mappa_engine.local import LocalEngine
 from mappa_engine.options import LocalOptions
+from mappa_engine.testing import ExperienceRow, build_experience, random_rows
 
 WINDOW = 160
 TEMPLATE = (
@@ -104,75 +101,11 @@ def train() -> TrainSection:
     return TrainSection(iterations=10, learning_rate=1e-2)
 
 
-@dataclass(frozen=True)
-class Row:
-    """One action, as tests write it down."""
-
-    prompt: Sequence[int]
-    tokens: Sequence[int]
-    logprobs: Sequence[float] | None = None
-    policy: str = "solver"
-    trajectory: int = 0
-    temperature: float = 1.0
-    weight: float = 1.0
-
-
-def build_experience(rows: Sequence[Row], policies: Sequence[str] = ("solver",)) -> Experience:
-    count = len(rows)
-    lengths = [len(row.tokens) for row in rows]
-    logprobs = [row.logprobs if row.logprobs is not None else [0.0] * len(row.tokens) for row in rows]
-    policy = np.array([policies.index(row.policy) for row in rows], np.int32)
-    zeros = np.zeros(count, np.int32)
-    trajectory = np.array([row.trajectory for row in rows], np.int32)
-    weight = np.array([row.weight for row in rows], np.float32)
-    return Experience(
-        agents=tuple(policies),
-        policies=tuple(policies),
-        trajectories=tuple(f"t{index}" for index in range(trajectory.max() + 1)),
-        tasks=("task",),
-        strata=("all",),
-        steps=tuple(f"s{index}" for index in range(count)),
-        agent=policy,
-        policy=policy,
-        trajectory=trajectory,
-        task=zeros,
-        group=zeros,
-        stratum=zeros,
-        position=np.arange(count, dtype=np.int32),
-        turn=np.arange(count, dtype=np.int32),
-        truncated=np.zeros(count, np.bool_),
-        temperature=np.array([row.temperature for row in rows], np.float32),
-        outcome=np.ones(count, np.float32),
-        reward=np.where(weight > 0, np.float32(1.0), np.float32(np.nan)),
-        weight=weight,
-        tokens=np.concatenate([np.array(row.tokens, np.int32) for row in rows]),
-        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        version=np.zeros(sum(lengths), np.int32),
-        logprobs=np.concatenate([np.array(one, np.float32) for one in logprobs]),
-        prompt_tokens=np.concatenate([np.array(row.prompt, np.int32) for row in rows]),
-        prompt_offsets=np.concatenate([[0], np.cumsum([len(row.prompt) for row in rows])]).astype(np.int64),
-    )
-
-
-def random_rows(count: int, seed: int = 0, **fields) -> list[Row]:
-    """Rows of different lengths, each of a trajectory of its own."""
-    random = np.random.default_rng(seed)
-    return [
-        Row(
-            prompt=random.integers(3, 259, random.integers(3, 40)).tolist(),
-            tokens=random.integers(3, 259, random.integers(1, 20)).tolist(),
-            trajectory=index,
-            **fields,
-        )
-        for index in range(count)
-    ]
-
-
 @pytest.fixture(scope="session")
 def kit() -> SimpleNamespace:
     """What tests build experiences and tokenizers of."""
     return SimpleNamespace(
-        Row=Row,
+        Row=ExperienceRow,
         experience=build_experience,
         rows=random_rows,
         tokenizer=build_tokenizer,

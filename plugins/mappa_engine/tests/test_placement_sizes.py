@@ -19,7 +19,8 @@ from mappa_core.errors import ConfigError
 from mappa_engine.cluster.placement import ModelShape, Placement, Resources, find_placement
 from mappa_engine.cluster.placement.memory import PHASES
 from mappa_engine.cluster.placement.resources import usable_bytes
-from mappa_engine.options import ClusterOptions
+from mappa_engine.local.memory import estimate_local_memory
+from mappa_engine.options import ClusterOptions, LocalOptions
 
 ROOT = Path(__file__).parents[3]
 GB = 10**9
@@ -197,3 +198,26 @@ def test_two_models_share_one_gpu_by_what_the_larger_needs():
     found = find_placement(policies, MODELS, resources, ClusterOptions(max_model_len=8192), micro_tokens=MICRO_TOKENS)
     assert len(found.pools) == 2 and found.max_engines_per_slot == 2
     assert found.options.kv_cache_mb << 20 >= 8 * 8192 * 2 * MODELS[large].kv_per_token
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "dtype", "says"),
+    [
+        ("Qwen2.5-0.5B-Instruct", "full", "float32", "hold {states} GB, and {total} GB in all with"),
+        ("Qwen2.5-1.5B-Instruct", "full", "float32", "of\nQwen2.5-1.5B-Instruct {states} GB, and {total} GB in all."),
+        (
+            "Qwen2.5-1.5B-Instruct",
+            "lora",
+            "bfloat16",
+            "the three of 1.5 B fit 24 GB, with {total} GB in\nall",
+        ),
+    ],
+)
+def test_the_page_on_engines_counts_what_the_local_engine_does(model, kind, dtype, says):
+    options = LocalOptions(dtype=dtype, max_model_len=4096, gradient_checkpointing=True)
+    found = estimate_local_memory(team(model, kind), {model: MODELS[model]}, options, micro_tokens=4096, rows=32)
+    parts = [part for own in found.values() for part in own.items()]
+    states = sum(size for name, size in parts if name in ("weights", "gradients", "optimiser", "reference"))
+    total = sum(size for _, size in parts)
+    text = says.format(states=f"{states / GB:.0f}", total=f"{total / GB:.0f}")
+    assert text in (ROOT / "docs" / "engines.md").read_text()

@@ -84,9 +84,10 @@ def test_a_flipped_bit_changes_the_checksum(place, bit):
     assert ReceivedBucket.of(bucket).checksums != bucket.checksums
 
 
-def test_the_first_bucket_is_small():
-    sent = [(f"t{index}", torch.zeros(1 << 18)) for index in range(40)]  # a MiB each
-    assert [len(bucket.names) for bucket in fill_buckets(sent)] == [4, 30, 6]
+def test_buckets_grow_from_a_small_one():
+    sent = [(f"t{index}", torch.zeros(1 << 18)) for index in range(95)]  # a MiB each
+    assert [len(bucket.names) for bucket in fill_buckets(sent)] == [4, 8, 16, 30, 30, 7]
+    assert [len(bucket.names) for bucket in fill_buckets(sent[:9], 3 << 20)] == [3, 3, 3]
 
 
 def test_large_tensors_are_sent_in_the_middle():

@@ -125,12 +125,13 @@ class LearnerGroup:
         first, *others = self._ranks
         deadline_s = self._config.options.sync_s
         what = f"hand on the weights of {policy!r}"
-        await self._wait_for(first.call("begin_send", policy, version), deadline_s, what)
+        starting = [first.call("begin_send", policy, version), first.call("next_bucket_reference")]
         following = [one.call("follow_send", policy) for one in others]
-        coming = first.call("next_bucket_reference")
-        while (wrapped := await self._wait_for(coming, deadline_s, what)) is not None:
+        _, wrapped = await self._wait_for(starting, deadline_s, what)
+        while wrapped is not None:
             coming = first.call("next_bucket_reference")
             yield wrapped[0]
+            wrapped = await self._wait_for(coming, deadline_s, what)
         await self._wait_for(following, deadline_s, what)
 
     async def sent_record(self, policy: str) -> SentWeights:

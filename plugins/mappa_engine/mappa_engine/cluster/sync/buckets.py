@@ -17,7 +17,8 @@ Bytes = NDArray[np.uint8]
 BUCKET_BYTES = 30 << 20
 """Small enough that filling, sending and loading overlap; large enough that the overhead per bucket does not matter."""
 FIRST_BYTES = 4 << 20
-"""Size of the first bucket: small, so that engines start to load while the next one is filled."""
+"""Size of the first bucket, so that engines start to load early. Each is twice the one before: it is filled, sent and
+checked in less than half of the time in which vLLM loads as many bytes, so that engines need not wait for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,8 +42,8 @@ class Bucket:
 
 
 def fill_buckets(tensors: Iterable[NamedTensor], bucket_bytes: int = BUCKET_BYTES) -> Iterator[Bucket]:
-    """Put tensors, in order, into buckets of at most `bucket_bytes`, the first of `FIRST_BYTES`; a larger tensor gets a
-    bucket of its own.
+    """Put tensors, in order, into buckets of at most `FIRST_BYTES`, then of twice as much each, up to `bucket_bytes`; a
+    larger tensor gets a bucket of its own.
 
     A tensor must keep its values until the bucket after its own is requested.
     """
@@ -51,7 +52,7 @@ def fill_buckets(tensors: Iterable[NamedTensor], bucket_bytes: int = BUCKET_BYTE
         own = tensor.numel() * tensor.element_size()
         if held and size + own > limit:
             yield _bucket(held)
-            limit, size, held = bucket_bytes, 0, []
+            limit, size, held = min(2 * limit, bucket_bytes), 0, []
         held.append((name, tensor))
         size += own
     if held:
