@@ -61,6 +61,9 @@ class Clerk:
     def environment(self) -> dict[str, str]:
         return dict(os.environ)
 
+    def niceness(self) -> int:
+        return os.nice(0)
+
     def context(self) -> dict[str, Any]:
         return get_contextvars()
 
@@ -222,6 +225,12 @@ async def test_ranks_meet_at_the_address_that_ray_knows(ray_actors):
     host, known = await ray_actors.wait_for(named.call("meet"), deadline_s=60, what="meet")
     assert host == known != "127.0.1.1"
     await ray_actors.end(named)
+
+
+async def test_an_actor_has_the_priority_of_its_driver(ray_actors, hire):
+    """Ray would give it the least but four: whatever else the machine does kept it from giving a sign of life."""
+    actor = await hire()
+    assert await ray_actors.wait_for(actor.call("niceness"), deadline_s=60, what="look") == os.nice(0)
 
 
 async def test_an_actor_gets_its_own_variables(ray_actors, hire):

@@ -39,6 +39,10 @@ MAX_MESSAGE_CHARS = 200
 
 HEAD_MODULE = "mappa_engine.cluster.actors.ray_head"
 
+PRIORITY = {"RAY_worker_niceness": "0"}
+"""Gives actors the driver's priority. Ray's own is a niceness of 15, with which other programs of the machine, those of
+agents among them, keep learners and samplers from giving a sign of life."""
+
 MAX_FOLDER_LENGTH = 40
 """Maximum length of the path of Ray's folder: with session and socket names it must fit a Unix socket's 107 bytes."""
 
@@ -148,7 +152,7 @@ async def _start_local(deadline_s: float, settings: Mapping[str, Any]) -> RayCon
 def _spawn(auth: Mapping[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", HEAD_MODULE],
-        env={**local_actor_environment(os.environ), **auth},
+        env={**local_actor_environment(os.environ), **PRIORITY, **auth},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,  # errors are in its answer
