@@ -179,7 +179,9 @@ def build_experience(rows: Sequence[ExperienceRow], policies: Sequence[str] = ("
         tokens=np.concatenate([np.asarray(row.tokens, np.int32) for row in rows]),
         offsets=np.cumsum([0, *lengths], dtype=np.int64),
         version=np.zeros(sum(lengths), np.int32),
-        logprobs=np.concatenate([np.broadcast_to(np.float32(row.logprobs), len(row.tokens)) for row in rows]),
+        logprobs=np.concatenate(
+            [np.broadcast_to(np.asarray(row.logprobs, np.float32), len(row.tokens)) for row in rows]
+        ),
         prompt_tokens=np.concatenate([np.asarray(row.prompt, np.int32) for row in rows]),
         prompt_offsets=np.cumsum([0, *(len(row.prompt) for row in rows)], dtype=np.int64),
     )

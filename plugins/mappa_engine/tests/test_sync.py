@@ -220,11 +220,13 @@ def test_probes_compare_the_same_tokens():
 def test_a_probe_is_made_of_the_ends_of_rows(kit):
     rows = [*kit.rows(9, policy="solver"), *kit.rows(3, seed=1, policy="critic")]
     experience = kit.experience(rows, policies=("solver", "critic"))
-    found = probe.sequences_from_experience(experience, "solver")
+    found = probe.sequences_from_experience(experience, "solver", window=160)
     whole = [[*row.prompt, *row.tokens][-probe.LENGTH :] for row in rows]
     assert [one.tolist() for one in found] == [whole[0], whole[2], whole[5], whole[8]]
-    assert len(probe.sequences_from_experience(experience, "critic")) == 3
-    assert probe.sequences_from_experience(experience, "judge") == ()
+    short = probe.sequences_from_experience(experience, "solver", window=20)
+    assert [one.tolist() for one in short] == [one[-19:] for one in (whole[0], whole[2], whole[5], whole[8])]
+    assert len(probe.sequences_from_experience(experience, "critic", window=160)) == 3
+    assert probe.sequences_from_experience(experience, "judge", window=160) == ()
 
 
 def test_before_there_is_experience_the_seed_makes_a_probe():

@@ -43,19 +43,20 @@ class ProbeResult:
     tokens: int
 
 
-def sequences_from_experience(experience: Experience, policy: str) -> tuple[Int32, ...]:
-    """Take the last tokens of prompt plus action from rows of the policy, spread over the iteration; () without any."""
+def sequences_from_experience(experience: Experience, policy: str, *, window: int) -> tuple[Int32, ...]:
+    """Take the last tokens of prompt plus action from rows of the policy, spread over the iteration; () without any.
+    Each leaves room for one more token in the window: vLLM would never begin with one that fills it."""
     if policy not in experience.policies:
         return ()
     rows = np.flatnonzero(experience.policy == experience.policies.index(policy))
     chosen = rows[np.unique(np.linspace(0, len(rows) - 1, SEQUENCES).astype(int))] if len(rows) else rows
-    return tuple(one for one in (_end(experience, int(row)) for row in chosen) if len(one) > 1)
+    return tuple(one for one in (_end(experience, int(row), min(LENGTH, window - 1)) for row in chosen) if len(one) > 1)
 
 
-def _end(experience: Experience, row: int) -> Int32:
+def _end(experience: Experience, row: int, length: int) -> Int32:
     prompt = experience.prompt_tokens[experience.prompt_offsets[row] : experience.prompt_offsets[row + 1]]
     action = experience.tokens[experience.offsets[row] : experience.offsets[row + 1]]
-    end: Int32 = np.concatenate([prompt, action])[-LENGTH:].astype(np.int32)
+    end: Int32 = np.concatenate([prompt, action])[-length:].astype(np.int32)
     return end
 
 

@@ -89,8 +89,8 @@ class Publisher:
 
     def take_probes_from(self, experience: Experience) -> None:
         """Use tokens of this experience for the next probes of its policies."""
-        for policy in self._routes:
-            if sequences := probe.sequences_from_experience(experience, policy):
+        for policy, route in self._routes.items():
+            if sequences := probe.sequences_from_experience(experience, policy, window=route.window):
                 self._sequences[policy] = sequences
 
     async def publish(self, versions: Mapping[str, int]) -> dict[str, Receipt]:
