@@ -36,7 +36,15 @@ class OutcomeAgreement:
         self._told = False
 
     def observe(self, trajectories: Sequence[Trajectory]) -> str | None:
-        """Take the trajectories of one iteration. Returns a sentence, once, when the agreement is certainly too low."""
+        """Take the trajectories of one iteration. Returns a sentence, once, when the agreement is certainly too low, or
+        when nothing can be compared as the outcomes have another name."""
+        names = {name for trajectory in trajectories for name in trajectory.outcome}
+        if names and self._metric not in names and not self._told:
+            self._told = True
+            return (
+                f"the calibrated jury is not held against outcomes: no rollout has the outcome {self._metric!r}; "
+                f"metric of the ensemble may be {' or '.join(sorted(names))}"
+            )
         for observed in _task_agreements(trajectories, self._metric):
             self._total += observed
             self._tasks += 1

@@ -83,6 +83,14 @@ def test_a_jury_that_agrees_half_way_raises_no_more_alarms_than_is_promised() ->
     assert alarms / runs <= FALSE_ALARM_RATE + 2 * math.sqrt(FALSE_ALARM_RATE * (1 - FALSE_ALARM_RATE) / runs)
 
 
+def test_outcomes_of_another_name_are_said_once_and_not_passed_over() -> None:
+    agreement = OutcomeAgreement("accepted", 0.9)
+    note = agreement.observe(WRONG)
+    assert "no rollout has the outcome 'accepted'; metric of the ensemble may be correct" in str(note)
+    assert agreement.observe(WRONG) is None
+    assert OutcomeAgreement("accepted", 0.9).observe(play("t", (None, [3]))) is None
+
+
 class Silent(Coach):
     async def score(self, scene: Scene) -> Verdict:
         return Verdict.abstained("-")
