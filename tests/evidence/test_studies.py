@@ -12,6 +12,7 @@ import alignment
 import bias
 import bug_offers
 import curves
+import distill
 import failing_coach
 import failing_offers
 import hindsight
@@ -71,6 +72,7 @@ def started(trained, monkeypatch):
         pytest.param(reference_bugs, 4, 3, marks=pytest.mark.soak),
         pytest.param(bias, 10, 5, marks=pytest.mark.soak),
         pytest.param(hindsight, 3, 2, marks=pytest.mark.soak),
+        pytest.param(distill, 4, 2, marks=pytest.mark.soak),
         pytest.param(sharing, 3, 2, marks=pytest.mark.soak),
         pytest.param(process_vs_outcome, 4, 1, marks=pytest.mark.soak),
         (alignment, 1, 3),
