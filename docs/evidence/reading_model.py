@@ -202,7 +202,7 @@ class Reading:
     other: float
 
 
-def measure_reading(folder: Path, *, lessons: int = 600) -> Reading:
+def measure_reading(folder: Path, *, lessons: int = 200) -> Reading:
     """Measure, on lessons drawn for it, whether a model reads reasons, or only sees that there is one."""
     model = load_model(folder)
     drawn = sorted(islice(Lessons(Random("measured")).lessons(), lessons), key=lambda one: one.agent)

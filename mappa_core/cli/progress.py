@@ -258,6 +258,8 @@ def iteration_headline(report: IterationReport) -> str:
     for name in ("abstained", "failed", "replayed"):
         if count := getattr(report.coach.total, name):
             words.append(f"{count} {name}")
+    if report.replaced:
+        words.append(f"{report.replaced} of {report.rollouts} rollouts replaced")
     if report.failed:
         kinds = ", ".join(f"{count} {kind}" for kind, count in report.failed_rollouts.items())
         words.append(f"{report.failed} rollouts failed ({kinds})")

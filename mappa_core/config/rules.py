@@ -72,7 +72,7 @@ VALUE_RULES = (
     above(0, "tools.*.limits.wall_s", "tools.*.limits.cpu_s", "coach.timeout_s"),
     at_least(1, "tools.*.limits.memory_mb", "tools.*.limits.file_mb", "tools.*.limits.output_kb"),
     at_least(1, "tools.*.limits.processes", "tools.*.limits.workspace_mb", "tools.*.limits.workspace_files"),
-    at_least(0, "tools.*.retries", "train.max_restarts"),
+    at_least(0, "tools.*.retries", "train.max_restarts", "train.dynamic_sampling"),
     fraction("coach.max_missing", "train.min_lr_share", "train.max_tool_failure_share"),
     above(0, "coach.spend_usd"),
     at_least(1, "credit.counterfactual.samples", "policies.*.lora.rank", "train.mean_length"),

@@ -234,6 +234,8 @@ class TrainSection:
     """Sample every stratum of tasks in proportion to its size in every iteration, up to rounding."""
     samples: int = 2
     """Trajectories per task."""
+    dynamic_sampling: int = 0
+    """Maximum number of rounds in which an iteration replaces tasks whose samples have equal rewards (DAPO)."""
     epochs: int = 1
     """Passes over an iteration's rows."""
     minibatch_rows: int | None = None

@@ -39,6 +39,7 @@ from mappa_core.session.credit import (
     build_estimator,
     build_experience_builder,
     check_difference_shaper,
+    check_dynamic_sampling,
     resolve_default_actions,
 )
 from mappa_core.session.eval_split import HeldOutTasks, split_held_out
@@ -244,6 +245,7 @@ class _SessionBuilder:
         self._stack.push_async_callback(engine.close)
         _check_staleness(engine)
         check_scored(engine, self._config, [spec for spec in specs if spec.name in teachers])
+        check_dynamic_sampling(self._config, engine.straggler_share)
         await engine.open(specs, self._config.train if learning else None, seed=self._config.seed)
         return engine
 

@@ -109,17 +109,19 @@ class IterationReport:
 
     `strata` are the outcomes within each stratum of tasks. `failed_rollouts` counts by kind of error; `retried_calls`
     counts retries of calls after a tool's machinery failed. `late` of this iteration's own rollouts are left to a later
-    one, and `joined` of the `rollouts` come from earlier ones. `staleness` is None without tokens. `corrections` counts
-    the corrections that were learned from and, by reason, those that were not (`credit.demonstrations`); it is empty
-    without a supervised term. `counterfactuals` is None if they are off. `seconds` maps a phase (collect, score,
-    update, …) to wall seconds; `policies` holds the engine's metrics per policy and the spread of its rewards;
-    `warnings` lists what is newly out of bounds.
+    one, `joined` of the `rollouts` come from earlier ones, and `replaced` of them are not learned from (None: dynamic
+    sampling is off). `staleness` is None without tokens. `corrections` counts the corrections that were learned from
+    and, by reason, those that were not (`credit.demonstrations`); it is empty without a supervised term.
+    `counterfactuals` is None if they are off. `seconds` maps a phase (collect, score, update, …) to wall seconds;
+    `policies` holds the engine's metrics per policy and the spread of its rewards; `warnings` lists what is newly out
+    of bounds.
     """
 
     iteration: int
     outcomes: OutcomeFigures = field(default_factory=OutcomeFigures)
     strata: Mapping[str, OutcomeFigures] = field(default_factory=dict)
     rollouts: int = 0
+    replaced: int | None = None
     late: int = 0
     joined: int = 0
     staleness: Staleness | None = None
@@ -161,6 +163,7 @@ class IterationReport:
             **self.outcomes.metrics(),
             "rollouts": self.rollouts,
             "rollouts/failed": self.failed,
+            "rollouts/replaced": self.replaced,
             "rollouts/late": self.late,
             "rollouts/joined": self.joined,
             "staleness_mean": None if self.staleness is None else self.staleness.mean,

@@ -144,14 +144,14 @@ class TrainingLoop:
         with clock.phase("collect"):
             batch = await self._rollouts.take(iteration)
         await self._checkpoint_written(iteration)
-        trajectories = batch.trajectories
-        coach = figures.count_verdicts(trajectories)
+        trajectories, played = batch.trajectories, batch.played
+        coach = figures.count_verdicts(played)
         async with self._checkpoint_on_stop(iteration):
-            raise_if_all_failed(trajectories)
-            self._guard(iteration, trajectories, coach)
+            raise_if_all_failed(played)
+            self._guard(iteration, played, coach)
             trajectories, weighed = await self._with_counterfactuals(iteration, trajectories, clock)
         with clock.phase("credit"):
-            drift = learn_from_verdicts(session.coaches, session.team, trajectories)
+            drift = learn_from_verdicts(session.coaches, session.team, trajectories + batch.replaced)
             experience = session.experience_builder.build(trajectories)
             experience, corrected = self._with_demonstrations(experience, trajectories)
         stale = figures.measure_staleness(experience, iteration, max_staleness=session.engine.max_staleness)
@@ -177,16 +177,17 @@ class TrainingLoop:
         measures = session.workflow.metric, session.workflow.figures
         return IterationReport(
             iteration=iteration + 1,
-            outcomes=figures.measure_outcomes(trajectories, *measures),
-            strata=figures.measure_strata(trajectories, *measures),
-            rollouts=len(trajectories),
+            outcomes=figures.measure_outcomes(played, *measures),
+            strata=figures.measure_strata(played, *measures),
+            rollouts=len(played),
+            replaced=len(batch.replaced) if config.train.dynamic_sampling else None,
             late=batch.late,
             joined=batch.joined,
             staleness=stale,
-            failed_rollouts=Counter(one.error.kind for one in trajectories if one.error is not None),
-            retried_calls=figures.count_retried_calls(trajectories),
+            failed_rollouts=Counter(one.error.kind for one in played if one.error is not None),
+            retried_calls=figures.count_retried_calls(played),
             tokens=len(experience.tokens),
-            agents=summarize_agents(tuple(session.workflow.agents), trajectories),
+            agents=summarize_agents(tuple(session.workflow.agents), played),
             coach=coach,
             drift=drift,
             policies=policies,

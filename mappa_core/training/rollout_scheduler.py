@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mappa_core.records import Step, Trajectory
+from mappa_core.records import Step, Task, Trajectory
 from mappa_core.rollout.collector import RolloutCollector
-from mappa_core.rollout.resume import resume_iteration
+from mappa_core.rollout.resume import ResumedIteration, resume_iteration
 from mappa_core.rollout.team import Job
 from mappa_core.session import Session
 from mappa_core.store.folder import RunFolder
+from mappa_core.training.dynamic_sampling import DynamicSampling
 from mappa_core.training.listener import Listener
 from mappa_core.training.task_sampler import TaskSampler
 from mappa_core.training.tracker_threads import TrackerThreads
@@ -24,12 +25,18 @@ later one (`late`) and those that it took from earlier ones (`joined`)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class IterationBatch:
-    """The trajectories that an iteration learns from, its own first. `late` counts those of its own that a later one
-    learns from, `joined` those that earlier ones left to it."""
+    """The trajectories that an iteration learns from, its own first, and those of tasks that were `replaced`. `late`
+    counts those of its own that a later one learns from, `joined` those that earlier ones left to it."""
 
     trajectories: tuple[Trajectory, ...]
+    replaced: tuple[Trajectory, ...]
     late: int
     joined: int
+
+    @property
+    def played(self) -> tuple[Trajectory, ...]:
+        """All trajectories, learned from or not."""
+        return self.trajectories + self.replaced
 
 
 class SampleGroup:
@@ -39,6 +46,7 @@ class SampleGroup:
         self.jobs = jobs
         self.iteration = jobs[0].iteration
         self.acted: set[str] = set()  # trajectories whose agents have ended; verdicts may be outstanding
+        self.task = jobs[0].task
         self.finished: dict[str, Trajectory] = {}
         # Oldest version of the weights that may have sampled for the group; None before it has begun.
         self.oldest_version: int | None = None
@@ -68,6 +76,9 @@ class RolloutScheduler:
 
     With `straggler_share` an iteration leaves unfinished tasks to the next one, as long as their trajectories are at
     most that share of its own and stay within the staleness bound there. The samples of a task stay together.
+
+    With `train.dynamic_sampling` further tasks take the places of those without spread, sampled by the current weights.
+    A task that is in its place after the last round is learned from as it is.
     """
 
     def __init__(self, session: Session, *, folder: RunFolder, listener: Listener, tracking: TrackerThreads) -> None:
@@ -93,6 +104,13 @@ class RolloutScheduler:
             on_finish=self._finish,
         )
         self._learned = {report.iteration for report in self._store.iterations()}
+        self._dynamic_sampling = DynamicSampling(
+            config.train.dynamic_sampling if session.trained_policies else 0,
+            sampler=self._sampler,
+            builder=session.experience_builder,
+            store=self._store,
+        )
+        self._resumed: dict[int, ResumedIteration] = {}
         self._decided = {event.body["iteration"]: event.body for event in self._store.events(GATHERED_EVENT)}
         self._version = 0
         self._next: int | None = None
@@ -108,19 +126,45 @@ class RolloutScheduler:
         """
         self._version = iteration
         self._start_allowed(iteration)
+        groups = await self._gather(iteration)
+        late = [name for one in self._waiting if one.iteration == iteration for name in one.trajectory_ids]
+        joined = [name for one in groups if one.iteration < iteration for name in one.trajectory_ids]
+        if self._share and iteration not in self._decided:
+            self._store.record_event(GATHERED_EVENT, iteration=iteration, late=late, joined=joined)
+        groups, replaced = await self._replace_equal(iteration, groups)
+        self._resumed.pop(iteration, None)
+        return IterationBatch(
+            trajectories=_trajectories(groups), replaced=_trajectories(replaced), late=len(late), joined=len(joined)
+        )
+
+    async def _gather(self, iteration: int) -> list[SampleGroup]:
+        """Wait for the groups that `iteration` takes, and return them, its own first."""
         self._announce(iteration)
         chosen = await self._wait_for(lambda: self._choose_groups(iteration))
         self._announced_iteration = None
         in_order = sorted((one for one in self._waiting if one in chosen), key=lambda one: -one.iteration)
         self._waiting = [one for one in self._waiting if one not in chosen]
-        late = [name for one in self._waiting if one.iteration == iteration for name in one.trajectory_ids]
-        joined = [name for one in in_order if one.iteration < iteration for name in one.trajectory_ids]
-        if self._share and iteration not in self._decided:
-            self._store.record_event(GATHERED_EVENT, iteration=iteration, late=late, joined=joined)
-        trajectories = tuple(trajectory for one in in_order for trajectory in one.trajectories)
-        for trajectory in trajectories:
-            del self._group_of[trajectory.id]
-        return IterationBatch(trajectories=trajectories, late=len(late), joined=len(joined))
+        for name in (name for one in in_order for name in one.trajectory_ids):
+            del self._group_of[name]
+        return in_order
+
+    async def _replace_equal(
+        self, iteration: int, groups: list[SampleGroup]
+    ) -> tuple[list[SampleGroup], list[SampleGroup]]:
+        """Return the groups that `iteration` learns from, after all rounds of dynamic sampling, and those replaced."""
+        replaced: list[SampleGroup] = []
+        for number in range(self._dynamic_sampling.rounds):
+            played = {one.task.id for one in (*groups, *replaced)}
+            further = self._dynamic_sampling.choose(iteration, number, _trajectories(groups), played)
+            if not further:
+                break
+            new = {name: self._sample_group(iteration, task) for name, task in further.items()}
+            self._listener.on_phase_start("collect", iteration)
+            self._start(iteration, list(new.values()))
+            await self._gather(iteration)
+            replaced += [one for one in groups if one.task.id in new]
+            groups = [new.get(one.task.id, one) for one in groups]
+        return groups, replaced
 
     async def close(self) -> None:
         """Cancel running rollouts; a resume continues them from what is recorded."""
@@ -133,7 +177,7 @@ class RolloutScheduler:
             self._restore_stragglers(iteration)
             self._next = iteration
         while self._next <= min(iteration + self._staleness, self._iterations - 1):
-            self._start(self._next, list(self._sample_groups(self._next)))
+            self._start(self._next, self._sample_groups(self._next))
             self._next += 1
 
     def _restore_stragglers(self, start: int) -> None:
@@ -144,13 +188,19 @@ class RolloutScheduler:
             if left := set(body["late"]) - joined:
                 self._start(number, [one for one in self._sample_groups(number) if left.issuperset(one.trajectory_ids)])
 
-    def _sample_groups(self, iteration: int) -> Iterator[SampleGroup]:
-        for task in self._sampler.sample(iteration):
-            samples = range(self._samples)
-            yield SampleGroup([Job(task=task, split="train", iteration=iteration, sample=sample) for sample in samples])
+    def _sample_groups(self, iteration: int) -> list[SampleGroup]:
+        return [self._sample_group(iteration, task) for task in self._sampler.sample(iteration)]
+
+    def _sample_group(self, iteration: int, task: Task) -> SampleGroup:
+        samples = range(self._samples)
+        return SampleGroup([Job(task=task, split="train", iteration=iteration, sample=sample) for sample in samples])
 
     def _start(self, iteration: int, siblings: Sequence[SampleGroup]) -> None:
-        resumed = resume_iteration(self._store, "train", iteration, is_consumed=iteration + 1 in self._learned)
+        if iteration not in self._resumed:
+            self._resumed[iteration] = resume_iteration(
+                self._store, "train", iteration, is_consumed=iteration + 1 in self._learned
+            )
+        resumed = self._resumed[iteration]
         self._waiting += siblings
         for one in siblings:
             for name in one.trajectory_ids:
@@ -229,6 +279,10 @@ class RolloutScheduler:
             if (chosen := choose()) is not None:
                 return chosen
             await self._changed.wait()
+
+
+def _trajectories(groups: Iterable[SampleGroup]) -> tuple[Trajectory, ...]:
+    return tuple(trajectory for one in groups for trajectory in one.trajectories)
 
 
 def _weight_versions(steps: Sequence[Step], trained: Collection[str]) -> Iterator[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,9 +31,10 @@ class TaskSampler:
         self._tasks = tasks
         self._prompts = prompts
         self._seed = seed
+        self._stratified = stratified
         self._members: dict[str, set[int]] = {}
         for index, task in enumerate(tasks):
-            self._members.setdefault(task.stratum if stratified else "", set()).add(index)
+            self._members.setdefault(self._stratum(task), set()).add(index)
         self._sizes = [len(members) for members in self._members.values()]
         self._quota = StratifiedQuota(self._sizes, prompts)
         self._epochs: list[Epoch] = []
@@ -47,6 +48,20 @@ class TaskSampler:
                 task = self._epoch(epoch).order[stratum][place]
                 chosen.append((epoch, self._epoch(epoch).rank[task], task))
         return tuple(self._tasks[task] for _, _, task in sorted(chosen))
+
+    def sample_more(self, iteration: int, places: Sequence[Task], played: Collection[str]) -> dict[str, Task]:
+        """Return another task of `iteration` for the place of each of `places`, by its id: in random order those whose
+        ids are not in `played`; if `stratified`, of the same stratum. Where none is left, there is no entry."""
+        shuffled = np.random.default_rng([self._seed, iteration, 1]).permutation(len(self._tasks)).tolist()
+        unplayed = {
+            stratum: iter([one for one in shuffled if one in members and self._tasks[one].id not in played])
+            for stratum, members in self._members.items()
+        }
+        found = {place.id: next(unplayed[self._stratum(place)], None) for place in places}
+        return {place: self._tasks[index] for place, index in found.items() if index is not None}
+
+    def _stratum(self, task: Task) -> str:
+        return task.stratum if self._stratified else ""
 
     def _numbers(self, iteration: int) -> list[range]:
         """Positions of the tasks that an iteration takes from each stratum, counted over all epochs."""

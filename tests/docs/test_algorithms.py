@@ -28,7 +28,18 @@ def table(heading: str) -> list[str]:
 @pytest.mark.parametrize(
     "block",
     BLOCKS,
-    ids=["choices", "by agent", "cut off", "reasons", "mentor", "gspo", "terms", "correction", "health"],
+    ids=[
+        "choices",
+        "by agent",
+        "cut off",
+        "dynamic sampling",
+        "reasons",
+        "mentor",
+        "gspo",
+        "terms",
+        "correction",
+        "health",
+    ],
 )
 def test_a_block_can_be_laid_over_a_recipe_and_built(block, write):
     registry = load_plugins()
@@ -50,7 +61,7 @@ def test_everything_offered_is_listed():
 
 def test_the_values_said_are_the_defaults():
     assert parse_yaml(BLOCKS[-1], "page").at("train.health").plain == asdict(HealthSection())
-    gspo = parse_yaml(BLOCKS[5], "page").at("loss.options").plain
+    gspo = parse_yaml(BLOCKS[7], "page").at("loss.options").plain
     assert {name: getattr(GSPOOptions(), name) for name in gspo} == gspo
     train = TrainSection()
     assert (train.epochs, train.minibatch_rows, train.mean) == (1, None, "token")

@@ -20,6 +20,7 @@ REPORT = IterationReport(
     iteration=1,
     outcomes=OUTCOMES,
     strata={"easy": OUTCOMES},
+    replaced=1,
     staleness=Staleness(mean=0.5, max=1.0),
     agents={"coder": AgentSummary(score=5.0, tool_success=0.5, turns=1.0, length=9.0)},
     coach=CoachFigures(total=COUNT, by_agent={"coder": COUNT}, by_coach={"judge": COUNT}),
