@@ -6,6 +6,7 @@ from mappa_core.credit.build_experience import ExperienceBuilder as ExperienceBu
 from mappa_core.credit.build_experience import select_rows as select_rows
 from mappa_core.credit.ragged import element_indices as element_indices
 from mappa_core.credit.ragged import returns_to_go as returns_to_go
+from mappa_core.credit.rewards import SCORED_PHASES as SCORED_PHASES
 from mappa_core.errors import EngineError as EngineError
 from mappa_core.errors import EngineLost as EngineLost
 from mappa_core.errors import ModelError as ModelError

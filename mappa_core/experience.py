@@ -64,6 +64,7 @@ class Experience:
     ref_logprobs: Float32 | None = None  # (N,)
     values: Float32 | None = None  # (N,)
     teacher_logprobs: Float32 | None = None  # (N,) of a teacher, NaN for rows without one
+    scores: Float32 | None = None  # (R, 2) points of the last verdict by `SCORED_PHASES`, NaN if missing
     finished: Bool | None = None  # (R,) whether the row's trajectory ended without an error
     mask_tokens: Int32 | None = None  # (K,) ids that top_p and top_k left to choose from, token after token
     mask_offsets: Int64 | None = None  # (N+1,) of them; a token without any was chosen from all

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mappa_core.credit.ragged import element_indices, lengths_to_offsets
-from mappa_core.credit.rewards import compute_rewards
+from mappa_core.credit.rewards import SCORED_PHASES, compute_rewards, last_scores
 from mappa_core.experience import Demonstrations, Experience
 from mappa_core.protocols import Rewards, Shaper
-from mappa_core.records import Int32, Int64, Step, Trajectory
+from mappa_core.records import Float32, Int32, Int64, Step, Trajectory
 
 K = TypeVar("K")
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -89,6 +89,7 @@ def build_experience(
         logprobs=_concatenate([one[2] for one in arrays], np.float32),
         prompt_tokens=_concatenate(prompts, np.int32),
         prompt_offsets=_offsets(prompts),
+        scores=_scores(rows),
         finished=np.array([trajectory.error is None for trajectory, _, _ in rows], dtype=np.bool_),
         **_sampling_masks(steps, tokens),
     )
@@ -145,6 +146,12 @@ def _rows(
             if reward is not None and not math.isfinite(reward):
                 raise ValueError(f"the reward of step {step.id} is {reward}; a missing reward is None")
             yield trajectory, step, reward
+
+
+def _scores(rows: Sequence[tuple[Trajectory, Step, float | None]]) -> Float32:
+    by_trajectory = {trajectory.id: last_scores(trajectory) for trajectory, _, _ in rows}
+    scores = [[by_trajectory[one.id].get((step.id, phase)) for phase in SCORED_PHASES] for one, step, _ in rows]
+    return np.array(scores, dtype=np.float32).reshape(-1, len(SCORED_PHASES))  # None becomes NaN
 
 
 def _sampled_arrays(step: Step) -> tuple[Int32, Int32, NDArray[np.float32], Int32]:

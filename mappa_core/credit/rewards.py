@@ -7,7 +7,10 @@ from typing import get_args
 
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import Rewards, Shaper
-from mappa_core.records import Phase, Trajectory, Verdict
+from mappa_core.records import Phase, Trajectory
+
+SCORED_PHASES: tuple[Phase, ...] = ("live", "after")
+"""Phases of the verdicts that are given while a run trains: the columns of `Experience.scores`."""
 
 
 def compute_rewards(trajectory: Trajectory, phases: Mapping[str, float], shapers: Sequence[Shaper]) -> Rewards:
@@ -20,9 +23,9 @@ def compute_rewards(trajectory: Trajectory, phases: Mapping[str, float], shapers
     """
     if unknown := sorted(set(phases) - set(get_args(Phase))):
         raise ConfigError(f"coach.reward: {unknown[0]!r} is not a phase; the phases are {', '.join(get_args(Phase))}")
-    last = {(verdict.step, str(verdict.phase)): verdict for verdict in trajectory.verdicts}
+    scores = last_scores(trajectory)
     counted = {phase: weight for phase, weight in phases.items() if weight != 0}
-    result: Rewards = tuple(_weighted_score(step.id, counted, last) for step in trajectory.steps)
+    result: Rewards = tuple(_weighted_score(step.id, counted, scores) for step in trajectory.steps)
     for shaper in shapers:
         result = tuple(shaper(trajectory, result))
         if len(result) != len(trajectory.steps):
@@ -30,11 +33,18 @@ def compute_rewards(trajectory: Trajectory, phases: Mapping[str, float], shapers
     return result
 
 
-def _weighted_score(step: str, weights: Mapping[str, float], last: Mapping[tuple[str, str], Verdict]) -> float | None:
+def last_scores(trajectory: Trajectory) -> Mapping[tuple[str, str], float | None]:
+    """Return the score of the last verdict by step and phase; None if it was not scored."""
+    return {(verdict.step, str(verdict.phase)): verdict.score for verdict in trajectory.verdicts}
+
+
+def _weighted_score(
+    step: str, weights: Mapping[str, float], scores: Mapping[tuple[str, str], float | None]
+) -> float | None:
     total = None
     for phase, weight in weights.items():
-        verdict = last.get((step, phase))
-        if verdict is None or verdict.score is None:
+        score = scores.get((step, phase))
+        if score is None:
             return None
-        total = (total or 0.0) + weight * verdict.score
+        total = (total or 0.0) + weight * score
     return total

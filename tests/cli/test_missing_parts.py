@@ -79,6 +79,6 @@ def test_the_doctor_checks_what_is_there_and_names_the_rest(capsys, monkeypatch)
     assert found["plugins"]["mappa-engine"] == {
         "ok": False,
         "detail": "not installed: pip install mappa-engine brings shapers truncation_filter; estimators distill, "
-        "maxrl; losses ppo, gspo, cispo, sapo, vespo; engines local, cluster",
+        "gdpo, maxrl; losses ppo, gspo, cispo, sapo, vespo; engines local, cluster",
     }
     assert found["plugins"]["mappa-gateway"]["detail"].endswith("brings workflows gateway; commands gateway")

@@ -31,6 +31,7 @@ def table(heading: str) -> list[str]:
     ids=[
         "choices",
         "by agent",
+        "several rewards",
         "cut off",
         "dynamic sampling",
         "reasons",

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from mappa_core import CheckArea, Estimator, Offer, Shaper, hookimpl
 from mappa_core.engine import Engine, Loss
 from mappa_engine.credit.distill import DistillOptions, build_distill
+from mappa_engine.credit.gdpo import GDPO, GDPOOptions
 from mappa_engine.credit.maxrl import MaxRL, MaxRLOptions
 from mappa_engine.credit.truncation_filter import TruncationFilterOptions, TruncationFilterShaper
 from mappa_engine.options import (
@@ -28,6 +29,7 @@ def mappa_engines() -> Iterable[Offer[Engine]]:
 
 @hookimpl
 def mappa_estimators() -> Iterable[Offer[Estimator]]:
+    yield Offer("gdpo", GDPO, GDPOOptions)
     yield Offer("maxrl", MaxRL, MaxRLOptions)
     yield Offer("distill", build_distill, DistillOptions, composite=True)
 
