@@ -34,8 +34,8 @@ class IterationBatch:
     joined: int
 
     @property
-    def played(self) -> tuple[Trajectory, ...]:
-        """All trajectories, learned from or not."""
+    def all_trajectories(self) -> tuple[Trajectory, ...]:
+        """Those learned from, and those replaced."""
         return self.trajectories + self.replaced
 
 
