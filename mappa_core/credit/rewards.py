@@ -9,6 +9,7 @@ from mappa_core.errors import ConfigError
 from mappa_core.protocols import Rewards, Shaper
 from mappa_core.records import Phase, Trajectory
 
+LastScores = Mapping[tuple[str, str], float | None]
 SCORED_PHASES: tuple[Phase, ...] = ("live", "after")
 """Phases of the verdicts that are given while a run trains: the columns of `Experience.scores`."""
 
@@ -33,14 +34,12 @@ def compute_rewards(trajectory: Trajectory, phases: Mapping[str, float], shapers
     return result
 
 
-def last_scores(trajectory: Trajectory) -> Mapping[tuple[str, str], float | None]:
+def last_scores(trajectory: Trajectory) -> LastScores:
     """Return the score of the last verdict by step and phase; None if it was not scored."""
     return {(verdict.step, str(verdict.phase)): verdict.score for verdict in trajectory.verdicts}
 
 
-def _weighted_score(
-    step: str, weights: Mapping[str, float], scores: Mapping[tuple[str, str], float | None]
-) -> float | None:
+def _weighted_score(step: str, weights: Mapping[str, float], scores: LastScores) -> float | None:
     total = None
     for phase, weight in weights.items():
         score = scores.get((step, phase))

@@ -64,12 +64,8 @@ def check_dynamic_sampling(config: RunConfig, straggler_share: float) -> None:
     """Raise ConfigError if `train.dynamic_sampling` is on where an iteration has no rewards to compare, or not all."""
     hindrances = {
         "train.samples=1 leaves nothing to compare with; set it to 2 or more": config.train.samples == 1,
-        "counterfactual rollouts begin when the tasks are chosen; set credit.counterfactual.use=none": (
-            config.credit.counterfactual.use != "none"
-        ),
-        "engine.options.straggler_share leaves tasks unfinished when the others are compared; set it to 0": (
-            straggler_share > 0
-        ),
+        "counterfactuals come later; set credit.counterfactual.use=none": config.credit.counterfactual.use != "none",
+        "engine.options.straggler_share leaves tasks unfinished; set it to 0": straggler_share > 0,
     }
     if config.train.dynamic_sampling and any(hindrances.values()):
         why = next(one for one, present in hindrances.items() if present)

@@ -144,7 +144,7 @@ class TrainingLoop:
         with clock.phase("collect"):
             batch = await self._rollouts.take(iteration)
         await self._checkpoint_written(iteration)
-        trajectories, played = batch.trajectories, batch.all_trajectories
+        trajectories, played = batch.trajectories, batch.trajectories + batch.replaced
         coach = figures.count_verdicts(played)
         async with self._checkpoint_on_stop(iteration):
             raise_if_all_failed(played)

@@ -33,11 +33,6 @@ class IterationBatch:
     late: int
     joined: int
 
-    @property
-    def all_trajectories(self) -> tuple[Trajectory, ...]:
-        """Those learned from, and those replaced."""
-        return self.trajectories + self.replaced
-
 
 class SampleGroup:
     """The trajectories of one task in one iteration. Estimators compare them, so they are learned from together."""
