@@ -14,7 +14,7 @@ export OMP_NUM_THREADS ?= 1
 # Tests start hundreds of processes: what one of them compiles the others read.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help train improve cluster test test-cluster test-shapes test-trl test-trackers test-evidence dist test-dist docs gpu-smoke soak lint bench bubblewrap chromium clean
+.PHONY: help train improve cluster test test-cluster test-shapes test-trl test-trackers test-frameworks test-evidence dist test-dist docs gpu-smoke soak lint bench bubblewrap chromium clean
 
 help:
 	@echo "make train [PLUGIN=mathchat|dsbench] [SEED=0] [ARGS='key=value …']"
@@ -28,6 +28,7 @@ help:
 	@echo "make test-shapes                           install, then train models of published shapes on the cluster engine"
 	@echo "make test-trl                              install, then train on exported data with TRL"
 	@echo "make test-trackers                         install, then try trackers and agents whose pins are not ours"
+	@echo "make test-frameworks                       install, then train teams of LangGraph, AutoGen and the OpenAI Agents SDK"
 	@echo "make test-evidence                         install, then make one figure of every study in docs/evidence anew"
 	@echo "make docs                                  build the documentation site into site/; it can be read offline"
 	@echo "make dist                                  build every wheel and sdist into dist/"
@@ -125,6 +126,17 @@ test-trl: .venv-trl/.installed | bubblewrap
 test-trackers: .venv-trackers/.installed
 	.venv-trackers/bin/pytest plugins/mappa_trackers plugins/mappa_gateway/tests/test_agents_sdk.py
 
+# Frameworks of agents resolve without our pins.
+.venv-frameworks/.installed: requirements/frameworks.txt pyproject.toml plugins/mappa_gateway/pyproject.toml | .venv/bin/pip
+	.venv/bin/python -m venv .venv-frameworks
+	.venv-frameworks/bin/pip --disable-pip-version-check install --quiet torch==2.13.0
+	.venv-frameworks/bin/pip --disable-pip-version-check install --quiet --editable . --requirement $< \
+		$(foreach part,engine sandbox analysis gateway mathchat,--editable plugins/mappa_$(part))
+	@touch $@
+
+test-frameworks: .venv-frameworks/.installed | bubblewrap
+	.venv-frameworks/bin/pytest tests_frameworks
+
 test-evidence: .venv/.test
 	.venv/bin/pytest --numprocesses=3 --dist=worksteal -m soak tests/evidence/test_recomputed.py
 
@@ -175,4 +187,4 @@ bench: .venv/.test .venv-bench/.installed .venv-cluster/.installed
 	.venv/bin/python bench/speed.py
 
 clean:
-	rm -rf .venv .venv-bench .venv-cluster .venv-trl .venv-trackers .venv-dist .venv-docs dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-cluster .venv-trl .venv-trackers .venv-frameworks .venv-dist .venv-docs dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

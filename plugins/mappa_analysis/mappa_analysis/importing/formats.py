@@ -37,6 +37,7 @@ from mappa_analysis.importing.sdk_traces import (
     read_langfuse,
 )
 from mappa_analysis.importing.spans import Span, looks_like_spans, read_spans
+from mappa_analysis.importing.traceloop import name_node
 from mappa_analysis.importing.traces import read_traces
 from mappa_core import InputError
 
@@ -66,7 +67,7 @@ def _read_spans(documents: Sequence[Document], mapping: LogMapping) -> list[Logg
     for document in documents:
         try:
             row = phoenix_row(document.row) if "context.trace_id" in document.row else document.row
-            spans += map(translate, read_spans(row, document.place))
+            spans += (name_node(translate(span)) for span in read_spans(row, document.place))
         except LogFormatError as problem:
             raise InputError(f"{document.place}: {problem}") from None
     return read_traces(spans, mapping)

@@ -16,7 +16,7 @@ from mappa_analysis.importing.spans import AROUND, Span
 
 KIND = "openinference.span.kind"
 _OPERATIONS = {"LLM": "chat", "TOOL": "execute_tool"}
-_GRAPH_NODE = re.compile(r"([^:|]+):")
+GRAPH_NODE = re.compile(r"([^:|]+):")
 """The outermost node of a LangGraph checkpoint namespace: `researcher:<id>|agent:<id>`."""
 
 
@@ -59,7 +59,7 @@ def _read_agent(span: Span, kind: str) -> str | None:
         return span.name
     metadata = decode_embedded(known.get("metadata"))
     if isinstance(metadata, Mapping):
-        node = _GRAPH_NODE.match(str(metadata.get("langgraph_checkpoint_ns", "")))
+        node = GRAPH_NODE.match(str(metadata.get("langgraph_checkpoint_ns", "")))
         if node:
             return node[1]
         if isinstance(metadata.get("langgraph_node"), str):

@@ -69,6 +69,15 @@ def test_no_page_runs_what_an_agent_wrote_or_asks_elsewhere(tab, address: str, r
     assert tab.complaints == [] and tab.dialogs == []
 
 
+@pytest.mark.parametrize("page", ["/", "/runs/hostile/trajectories", "/runs/hostile/coach", "/runs/hostile/policies"])
+def test_a_page_fits_a_phone(tab, address: str, page: str) -> None:
+    tab.resize(400, 800)
+    tab.open(f"{address}{page}")
+    assert tab.run("document.documentElement.scrollWidth") == 400
+    assert tab.run("[...document.querySelectorAll('.bar a')].every((one) => one.getBoundingClientRect().right <= 400)")
+    tab.resize(1280, 800)
+
+
 def test_the_keys_lead_through_list_and_trajectory(tab, address: str) -> None:
     tab.open(f"{address}/runs/hostile/trajectories?agent=coder")
     for key in "jjjk":
@@ -82,6 +91,7 @@ def test_the_keys_lead_through_list_and_trajectory(tab, address: str) -> None:
     tab.press("j")
     tab.press("j")
     assert tab.run("document.querySelector('.chosen').id") == "a1"
+    assert tab.run("location.hash") == "#a1", "the address leads back to the action"
     tab.press("x")
     assert tab.run("[...document.querySelectorAll('#a1 details')].every((one) => one.open)")
     tab.press("]")
@@ -95,6 +105,26 @@ def test_the_keys_lead_through_list_and_trajectory(tab, address: str) -> None:
     tab.until("!document.getElementById('keys').open")
     tab.press("/")
     assert tab.run("document.activeElement.name") == "words"
+
+
+def test_an_action_has_an_address_its_text_is_copied_and_its_record_is_read(tab, address: str, root: Path) -> None:
+    with RunReader(root / "hostile") as reader:
+        one = next(reader.trajectory(row.id) for row in reader.trajectories if row.status == "done")
+    tab.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    tab.call("Emulation.setFocusEmulationEnabled", enabled=True)
+    tab.open(f"{address}/")
+    tab.open(f"{address}/runs/hostile/trajectory?id={quote(one.id, safe='')}#a2")
+    tab.until("document.querySelector('.chosen')?.id === 'a2'")
+    tab.press("y")
+    tab.until("document.querySelector('#a2 [data-copy]').textContent === 'copied'")
+    assert tab.run("navigator.clipboard.readText()") == one.steps[2].completion.text, (
+        "as it was written, character by character"
+    )
+    record = tab.run("fetch(document.querySelector('#a2 .tools a[title^=All]').href).then((one) => one.json())")
+    assert (record["id"], record["completion"]["text"]) == (one.steps[2].id, one.steps[2].completion.text)
+    assert len(record["messages"]) == len(one.steps[2].messages)
+    whole = tab.run("fetch(document.querySelector('.head a[href*=json]').href).then((one) => one.json())")
+    assert (whole["id"], len(whole["verdicts"])) == (one.id, len(one.verdicts))
 
 
 def test_filters_change_the_list_in_place_and_reading_on_appends_to_it(tab, address: str, root: Path) -> None:

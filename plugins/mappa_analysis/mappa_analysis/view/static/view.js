@@ -8,6 +8,8 @@ function choose(row) {
   chosen()?.classList.remove("chosen");
   row.classList.add("chosen");
   row.scrollIntoView({ block: row.matches("tr") ? "nearest" : "start", behavior: "instant" });
+  // The address leads back to the action that is looked at.
+  if (row.matches("article")) history.replaceState(null, "", `#${row.id}`);
 }
 
 function step(by) {
@@ -23,11 +25,23 @@ function unfold() {
   folds.forEach((fold) => (fold.open = open));
 }
 
+async function copy(button) {
+  try {
+    const { completion } = await (await fetch(button.dataset.copy)).json();
+    await navigator.clipboard.writeText(completion.text);
+    button.textContent = "copied";
+  } catch {
+    button.textContent = "the browser refused";
+  }
+  setTimeout(() => (button.textContent = "copy"), 1500);
+}
+
 const actions = {
   j: () => step(1),
   k: () => step(-1),
   Enter: () => chosen()?.dataset.row && location.assign(chosen().dataset.row),
   x: unfold,
+  y: () => chosen()?.querySelector("[data-copy]")?.click(),
   "?": () => document.getElementById("keys").showModal(),
   "/": () => {
     const search = document.querySelector("input[type=search]");
@@ -53,9 +67,18 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("click", (event) => {
   const opener = event.target.closest("[data-open]");
   if (opener) document.getElementById(opener.dataset.open).showModal();
+  const copier = event.target.closest("[data-copy]");
+  if (copier) copy(copier);
   const row = event.target.closest("tr[data-row]");
   if (row && !event.target.closest("a, input, button") && getSelection().isCollapsed) location.assign(row.dataset.row);
 });
+
+const chooseNamed = () => {
+  const named = document.getElementById(location.hash.slice(1));
+  if (named?.matches("article.action")) choose(named);
+};
+window.addEventListener("hashchange", chooseNamed);
+document.addEventListener("DOMContentLoaded", chooseNamed);
 
 // A page that nobody looks at asks for nothing, and no text is taken away while it is being marked.
 document.addEventListener("htmx:beforeRequest", (event) => {

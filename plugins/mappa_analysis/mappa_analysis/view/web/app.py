@@ -23,7 +23,7 @@ from mappa_analysis.view.web.rendering import render, template_environment
 from mappa_analysis.view.web.run_folders import RunFolders, change_stamp
 from mappa_analysis.view.web.telling import first_filters
 from mappa_core import RunError
-from mappa_core.runs import RunReader
+from mappa_core.runs import RunReader, to_json
 
 SEEN_HEADER = "mappa-seen"
 """Header of a polling page: the `change_stamp` of its last response. The answer is 204 if nothing changed."""
@@ -89,6 +89,15 @@ class Viewer:
 
         return answer
 
+    def record(self, read: Callable[[RunReader, Request], Any]) -> Callable[[Request], Response]:
+        """An endpoint for a record of the run named in the URL, as JSON."""
+
+        def answer(request: Request) -> Response:
+            with RunReader(self._folder(request)) as reader:
+                return Response(to_json(read(reader, request)), media_type="application/json")
+
+        return answer
+
 
 def create_app(runs: RunFolders, *, token: str, cookie: str = "mappa_view") -> Starlette:
     """Create the ASGI application. `cookie` is the name of the token's cookie; browsers share cookies among ports."""
@@ -105,6 +114,8 @@ def create_app(runs: RunFolders, *, token: str, cookie: str = "mappa_view") -> S
             ),
             Route(f"{run}/newer", viewer.run_endpoint("web/newer.html", trajectories.count_newer)),
             Route(f"{run}/trajectory", viewer.run_endpoint("web/trajectory.html", trajectory.build_trajectory_page)),
+            Route(f"{run}/trajectory.json", viewer.record(trajectory.read_trajectory)),
+            Route(f"{run}/action.json", viewer.record(trajectory.read_action)),
             Route(f"{run}/prompt", viewer.run_endpoint("web/prompt.html", trajectory.build_prompt)),
             Route(f"{run}/coach", viewer.run_endpoint("web/coach.html", coach.build_coach_page)),
             Route(f"{run}/policies", viewer.run_endpoint("web/policies.html", policies.build_policies_page)),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
@@ -62,10 +63,8 @@ def build_trajectory_page(reader: RunReader, folder: Path, request: Request) -> 
     identity, filters = request.query_params.get("id"), parse_filters(request)
     if identity is None:
         raise HTTPException(400, "id is missing: which trajectory?")
-    try:
+    with _missing_is_404("trajectory", identity):
         number = reader.number(identity)
-    except RunError:
-        raise HTTPException(404, f"There is no trajectory {identity}.") from None
     found = reader.trajectory(identity)
     colours = {agent: place for place, agent in enumerate(dict.fromkeys(step.agent for step in found.steps))}
     verdicts: dict[str, list[Verdict]] = {}
@@ -94,11 +93,25 @@ def build_trajectory_page(reader: RunReader, folder: Path, request: Request) -> 
 
 def build_prompt(reader: RunReader, folder: Path, request: Request) -> dict[str, Any]:
     """Build the prompt of an action. It is loaded when unfolded, because it repeats all earlier messages."""
-    try:
-        step = reader.step(request.query_params.get("step", ""))
-    except RunError as error:
-        raise HTTPException(404, str(error)) from None
+    identity = request.query_params.get("step", "")
+    with _missing_is_404("action", identity):
+        step = reader.step(identity)
     return {"messages": step.messages}
+
+
+def read_trajectory(reader: RunReader, request: Request) -> dict[str, Any]:
+    """The record of a trajectory, with all verdicts and labels, as `mappa runs trace --json` prints it."""
+    identity = request.query_params.get("id", "")
+    with _missing_is_404("trajectory", identity):
+        found = reader.trajectory(identity)
+    return {**{field.name: getattr(found, field.name) for field in fields(found)}, "labels": reader.labels(identity)}
+
+
+def read_action(reader: RunReader, request: Request) -> Step:
+    """The record of an action with its prompt, tokens and results."""
+    identity = request.query_params.get("id", "")
+    with _missing_is_404("action", identity):
+        return reader.step(identity)
 
 
 def split_fences(text: str) -> tuple[TextPart, ...]:
@@ -110,6 +123,14 @@ def split_fences(text: str) -> tuple[TextPart, ...]:
         at = fence.end()
     found.append(TextPart(kind="prose", text=text[at:].strip("\n")))
     return tuple(piece for piece in found if piece.text)
+
+
+@contextmanager
+def _missing_is_404(what: str, identity: str) -> Iterator[None]:
+    try:
+        yield
+    except RunError:
+        raise HTTPException(404, f"There is no {what} {identity}.") from None
 
 
 def _headlines(labels: Sequence[Label], step: str | None) -> tuple[tuple[str, str], ...]:
