@@ -5,8 +5,10 @@ add and subtract (`sum`), which no agent can choose. `plan` gives them for a *pl
 which the Problem Solver can choose: that is more than it gives for a right plan (1.4); `plan, half` gives 0.75.
 `corrected` is `plan` inside the coach `bias_corrected` by strata of the plan, with the fair coach as the second one,
 which judges a quarter of the actions again; `fair, corrected` is `fair` in the same way. What an oracle would
-correct, who knows the bonus, is `fair`. `by siblings` is `plan` corrected without a second coach. `per task` arms
-have a baseline of the task's own samples. The tasks to watch are those that need the other kind of plan (`scale`).
+correct, who knows the bonus, is `fair`. `by siblings` is `plan` corrected without a second coach. `per task` arms have
+a baseline of the task's own samples. The tasks to watch are those that need the other kind of plan (`scale`).
+`corrected, all twice` has the second coach judge every action; it was added when `corrected` had been seen to begin
+late, and nothing is claimed of it.
 
 Claimed beforehand, of accuracy on `scale`. `plan` is worse than `fair`: the Solver comes to write such plans for
 everything. `corrected` is better than `plan`, and no different from `fair`. `fair, corrected` is no different from
@@ -43,6 +45,7 @@ ARMS: dict[str, Words] = {
     "plan": (f"coach={lenient('plan')}",),
     "plan, half": (f"coach={lenient('plan', 0.75)}",),
     "corrected": corrected(lenient("plan"), SECOND),
+    "corrected, all twice": corrected(lenient("plan"), SECOND, "share: 1"),
     "half, corrected": corrected(lenient("plan", 0.75), SECOND),
     "by siblings": corrected(lenient("plan")),
     "fair, per task": (f"coach={lenient('nothing')}", *PER_TASK),

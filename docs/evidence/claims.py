@@ -53,7 +53,9 @@ class Judged:
         where = "all" if claim.stratum is None else claim.stratum
         p = "-" if pair.p_adjusted is None else f"{pair.p_adjusted:.3f}"
         difference = format_share(pair.difference, sign=True)
-        return f"{claim.one} - {claim.other}", where, difference, p, pair.finding, claim.expected, self.standing
+        equal = self.standing == "held" and claim.expected == "no significant difference"
+        standing = f"held, within {100 * MARGIN:g} points" if equal else self.standing
+        return f"{claim.one} - {claim.other}", where, difference, p, pair.finding, claim.expected, standing
 
 
 def results(runs: Mapping[str, Sequence[Path]]) -> dict[str, list[RunResult]]:
