@@ -183,7 +183,7 @@ lint: .venv/.test
 	.venv-bench/bin/pip --disable-pip-version-check install --quiet --requirement $<
 	@touch $@
 
-bench: .venv/.test .venv-bench/.installed .venv-cluster/.installed
+bench: .venv/.test .venv-bench/.installed .venv-cluster/.installed .venv-trl/.installed
 	.venv/bin/python bench/speed.py
 
 clean:

@@ -24,7 +24,7 @@ BENCH = Path(__file__).resolve().parent
 ROOT = BENCH.parent
 ROWS, PAGE = ROOT / "docs" / "speed.json", ROOT / "docs" / "speed.md"
 RESULT = re.compile(r"^ +print_result\(", re.MULTILINE)
-CLUSTER = {"sync"}
+CLUSTER = {"sync", "train_shape"}
 """Benchmarks that run with the libraries of the cluster engine."""
 HEAD = """# Speed
 

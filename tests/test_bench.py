@@ -15,7 +15,7 @@ HELPERS = {"bare_train", "measure", "scenes", "speed", "stores", "tiny_model"}
 """Modules that benchmarks import or start, or that start them."""
 RIVALS = {"coach", "rollout"}
 """Benchmarks whose rivals `make bench` installs into .venv-bench."""
-CLUSTER = {"sync"}
+CLUSTER = {"sync", "train_shape"}
 """Benchmarks that need Ray and vLLM; tests_cluster runs them."""
 NAMES = sorted({path.stem for path in BENCH.glob("*.py")} - HELPERS - CLUSTER)
 PEER_PYTHON = BENCH.parent / ".venv-bench" / "bin" / "python"

@@ -1,4 +1,4 @@
-"""The benchmark that needs Ray and vLLM runs and ends with its line of JSON."""
+"""The benchmarks that need Ray and vLLM run and end with their line of JSON."""
 
 from __future__ import annotations
 
@@ -7,11 +7,27 @@ import subprocess
 import sys
 from pathlib import Path
 
-SYNC = Path(__file__).parents[1] / "bench" / "sync.py"
+import pytest
+
+BENCH = Path(__file__).parents[1] / "bench"
+TRL_PYTHON = BENCH.parent / ".venv-trl" / "bin" / "python"
 
 
-def test_the_benchmark_of_publishes_runs_and_ends_with_its_result():
-    done = subprocess.run([sys.executable, SYNC, "--quick"], capture_output=True, text=True, timeout=900, check=False)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sync",
+        pytest.param(
+            "train_shape",
+            marks=pytest.mark.skipif(
+                not TRL_PYTHON.exists(), reason="`make test-trl` installs its peer into .venv-trl"
+            ),
+        ),
+    ],
+)
+def test_a_benchmark_runs_and_ends_with_its_result(name):
+    command = [sys.executable, BENCH / f"{name}.py", "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout.splitlines()[-1])
-    assert result["bench"] == "sync" and 0 < result["low"] <= result["ratio"] <= result["high"]
+    assert result["bench"] == name and 0 < result["low"] <= result["ratio"] <= result["high"]
