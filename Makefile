@@ -9,7 +9,7 @@ CLUSTER_PIP := .venv-cluster/bin/pip --disable-pip-version-check install --quiet
 TRL_PIP := .venv-trl/bin/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 # What every team trains with.
-PARTS := $(patsubst %,plugins/mappa_%/pyproject.toml,engine sandbox analysis)
+PARTS := $(patsubst %,plugins/mappa_%/pyproject.toml,engine sandbox analysis calibration)
 export OMP_NUM_THREADS ?= 1
 # Tests start hundreds of processes: what one of them compiles the others read.
 export PYTHONDONTWRITEBYTECODE =
@@ -66,7 +66,7 @@ endef
 # torch comes first and alone: with it in place nothing asks the registry for a build with CUDA.
 .venv/.train-%: .venv/bin/pip pyproject.toml constraints.txt $(PARTS) plugins/mappa_%/pyproject.toml | bubblewrap
 	$(PIP) torch==2.13.0
-	$(PIP) --editable . $(foreach part,engine sandbox analysis,--editable plugins/mappa_$(part)) --editable plugins/mappa_$*
+	$(PIP) --editable . $(foreach part,engine sandbox analysis calibration,--editable plugins/mappa_$(part)) --editable plugins/mappa_$*
 	@touch $@
 
 .venv/.test: .venv/.train-mathchat requirements/test.txt $(PLUGINS)
@@ -77,7 +77,7 @@ endef
 .venv-cluster/.installed: requirements/cluster-cpu.txt constraints.txt pyproject.toml plugins/mappa_mathchat/pyproject.toml | .venv/bin/pip
 	.venv/bin/python -m venv .venv-cluster
 	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(CLUSTER_PIP) --requirement $<
-	$(CLUSTER_PIP) --editable . $(foreach part,engine sandbox analysis mathchat,--editable plugins/mappa_$(part))
+	$(CLUSTER_PIP) --editable . $(foreach part,engine sandbox analysis calibration mathchat,--editable plugins/mappa_$(part))
 	@touch $@
 
 train: .venv/.train-$(PLUGIN)
@@ -110,7 +110,7 @@ test-shapes: .venv-cluster/.installed
 .venv-trl/.installed: requirements/trl.txt constraints.txt pyproject.toml plugins/mappa_mathchat/pyproject.toml | .venv/bin/pip
 	.venv/bin/python -m venv .venv-trl
 	$(TRL_PIP) torch==2.13.0
-	$(TRL_PIP) --editable '.[data]' $(foreach part,engine sandbox analysis mathchat,--editable plugins/mappa_$(part)) --requirement requirements/trl.txt
+	$(TRL_PIP) --editable '.[data]' $(foreach part,engine sandbox analysis calibration mathchat,--editable plugins/mappa_$(part)) --requirement requirements/trl.txt
 	@touch $@
 
 test-trl: .venv-trl/.installed | bubblewrap
@@ -131,7 +131,7 @@ test-trackers: .venv-trackers/.installed
 	.venv/bin/python -m venv .venv-frameworks
 	.venv-frameworks/bin/pip --disable-pip-version-check install --quiet torch==2.13.0
 	.venv-frameworks/bin/pip --disable-pip-version-check install --quiet --editable . --requirement $< \
-		$(foreach part,engine sandbox analysis gateway mathchat,--editable plugins/mappa_$(part))
+		$(foreach part,engine sandbox analysis calibration gateway mathchat,--editable plugins/mappa_$(part))
 	@touch $@
 
 test-frameworks: .venv-frameworks/.installed | bubblewrap
@@ -163,7 +163,7 @@ test-dist: dist | bubblewrap
 gpu-smoke:
 	test -x .venv-gpu/bin/pip || $(PYTHON) -m venv .venv-gpu
 	.venv-gpu/bin/pip install --quiet --requirement requirements/cluster-gpu.txt
-	.venv-gpu/bin/pip install --quiet --no-deps --editable . $(foreach part,engine sandbox analysis mathchat,--editable plugins/mappa_$(part))
+	.venv-gpu/bin/pip install --quiet --no-deps --editable . $(foreach part,engine sandbox analysis calibration mathchat,--editable plugins/mappa_$(part))
 	.venv-gpu/bin/pytest tests_gpu -s
 
 soak: .venv/.test .venv-cluster/.installed

@@ -29,7 +29,6 @@ from mappa_core.cli.result_tables import show_evaluation as show_evaluation
 from mappa_core.cli.result_tables import show_warnings as show_warnings
 from mappa_core.cli.runs import label_headline as label_headline
 from mappa_core.cli.runs import show_trajectory as show_trajectory
-from mappa_core.coaching.calibration import Calibration as Calibration
 from mappa_core.coaching.data_fences import fence_lines as fence_lines
 from mappa_core.coaching.data_fences import new_nonce as new_nonce
 from mappa_core.coaching.data_fences import prefix_lines as prefix_lines

@@ -1,1 +1,1 @@
-"""LLM coaches: evidence, prompts, reply parsing, ensembles, bias correction and drift monitoring."""
+"""Coaches that ask a model: evidence, prompts and the parser of replies; what coaches around coaches share."""

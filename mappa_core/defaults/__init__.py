@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mappa_core.coaching.options import EnsembleOptions
-from mappa_core.config.schema import Use
 from mappa_core.credit import estimators, shapers
 from mappa_core.defaults.task_sources import FileOptions, FileTasks, HuggingFaceOptions, HuggingFaceTasks
 from mappa_core.hookspecs import Offer, hookimpl
@@ -20,11 +18,6 @@ if TYPE_CHECKING:
 def mappa_tasks() -> Iterable[Offer[TaskSource]]:
     yield Offer("file", FileTasks, FileOptions)
     yield Offer("huggingface", HuggingFaceTasks, HuggingFaceOptions)
-
-
-@hookimpl
-def mappa_coaches() -> Iterable[Offer[Coach]]:
-    yield Offer("ensemble", _build_ensemble, EnsembleOptions, composite=True)
 
 
 @hookimpl
@@ -60,9 +53,3 @@ def policy_from_transport(offer: Offer[Transport]) -> Offer[ApiPolicy]:
     from mappa_core.calls import api_policy
 
     return api_policy.api_policy_offer(offer)
-
-
-def _build_ensemble(options: EnsembleOptions, build: Callable[[Use], Coach]) -> Coach:
-    from mappa_core.coaching.ensemble import build_ensemble
-
-    return build_ensemble(options, build)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mappa_calibration import Calibration
 from mappa_core import Coach, ConfigError
 from mappa_core.commands import (
-    Calibration,
     CoachSection,
     Console,
     NamedCoach,

@@ -13,8 +13,9 @@ from mappa_analysis.arrays import Bool
 from mappa_analysis.jury.anchors import Anchors
 from mappa_analysis.jury.fitting import Fit, fit_jury
 from mappa_analysis.jury.validation import Validation, best_members, learning_curve, validate_jury
+from mappa_calibration import Calibration
 from mappa_core import ConfigError, Use
-from mappa_core.commands import Calibration, format_yaml, with_origin
+from mappa_core.commands import format_yaml, with_origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

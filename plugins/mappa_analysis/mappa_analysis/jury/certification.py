@@ -9,8 +9,8 @@ from typing import Any
 
 from mappa_analysis.coach_eval.labelled_runs import LabelledRuns
 from mappa_analysis.jury.anchors import hash_question
+from mappa_calibration import Calibration
 from mappa_core import ConfigError
-from mappa_core.commands import Calibration
 
 SEEN = "with a question that the jury was fitted on"
 

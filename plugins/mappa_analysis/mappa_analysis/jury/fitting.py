@@ -23,7 +23,7 @@ from sklearn.model_selection import GroupKFold
 
 from mappa_analysis.arrays import Bool, Float64, Int64
 from mappa_analysis.jury.anchors import LABELS, Anchors
-from mappa_core.commands import Calibration
+from mappa_calibration import Calibration
 
 RIDGES = (0.003, 0.01, 0.03)
 """Inverse strengths of the ridge to choose from: variances of a weight, in squared log-odds."""

@@ -14,8 +14,8 @@ from mappa_analysis.cli.coach import command
 from mappa_analysis.jury.anchors import Anchors, label_points
 from mappa_analysis.jury.fitting import fit_jury, weigh_members
 from mappa_analysis.jury.validation import agree_with_labels, best_members, runs_needed, validate_jury
+from mappa_calibration.label_calibration import Calibration
 from mappa_core import ConfigError
-from mappa_core.coaching.calibration import Calibration
 
 
 def simulate(accuracies, *, questions=40, steps=4, seed=0, copies=(), missing=0.0):

@@ -8,9 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mappa_core.config.schema import Use
-from mappa_core.errors import ConfigError
-from mappa_core.records import MAX_SCORE, Scene, Verdict
+from mappa_core import MAX_SCORE, ConfigError, Scene, Use, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -9,7 +9,7 @@ from itertools import combinations
 from statistics import fmean
 from typing import Any
 
-from mappa_core.records import Trajectory
+from mappa_core import Trajectory
 
 FALSE_ALARM_RATE = 0.05
 _STAKES = (0.1, 0.25, 0.5, 0.9)

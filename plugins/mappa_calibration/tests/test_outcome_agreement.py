@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from mappa_core.coaching.ensemble import Ensemble, Member
-from mappa_core.coaching.outcome_agreement import FALSE_ALARM_RATE, OutcomeAgreement
+from mappa_calibration.ensemble import Ensemble, Member
+from mappa_calibration.outcome_agreement import FALSE_ALARM_RATE, OutcomeAgreement
 from mappa_core.protocols import Coach
 from mappa_core.records import Scene, Task, Trajectory, Verdict
 

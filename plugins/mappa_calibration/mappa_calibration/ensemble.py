@@ -10,13 +10,11 @@ from functools import partial
 from statistics import fmean, median
 from typing import Any
 
-from mappa_core.coaching.calibration import Calibration
-from mappa_core.coaching.delegating_coach import DelegatingCoach
-from mappa_core.coaching.options import EnsembleOptions
-from mappa_core.coaching.outcome_agreement import OutcomeAgreement
-from mappa_core.config.schema import Use
-from mappa_core.protocols import Coach, DriftReport
-from mappa_core.records import Scene, Trajectory, Verdict
+from mappa_calibration.ensemble_options import EnsembleOptions
+from mappa_calibration.label_calibration import Calibration
+from mappa_calibration.outcome_agreement import OutcomeAgreement
+from mappa_core import Coach, DelegatingCoach, Scene, Trajectory, Use, Verdict
+from mappa_core.runs import DriftReport
 
 _AGREEMENT = "agreement"
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.coaching.ensemble import Ensemble, Member, build_ensemble, combine_scores
-from mappa_core.coaching.options import CombineMethod, EnsembleOptions
+from mappa_calibration.ensemble import Ensemble, Member, build_ensemble, combine_scores
+from mappa_calibration.ensemble_options import CombineMethod, EnsembleOptions
 from mappa_core.config.schema import Use
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import load_plugins
@@ -409,8 +409,8 @@ async def test_an_ensemble_is_built_of_its_options() -> None:
     assert (await build_ensemble(replace(options, max_spread=1.0), build).score(scene())).score == 1.0
 
 
-def test_core_offers_it() -> None:
-    registry = load_plugins(only=())
+def test_its_package_offers_it() -> None:
+    registry = load_plugins(only=("calibration",))
     offer = registry.offer("coaches", "ensemble")
     assert (offer.options, offer.composite) == (EnsembleOptions, True)
     with pytest.raises(ConfigError, match="at least two coaches"):

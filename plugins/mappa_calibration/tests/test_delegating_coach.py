@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from mappa_calibration.corrected_coach import BiasCorrectedCoach
+from mappa_calibration.ensemble import Ensemble, Member
+from mappa_calibration.options import BiasOptions
 from mappa_core import Coach, DelegatingCoach
-from mappa_core.coaching.ensemble import Ensemble, Member
 from mappa_core.protocols import Provider
 from mappa_core.records import Scene, Verdict
 
@@ -51,6 +53,7 @@ WRAPPERS: dict[str, Callable[[Coach], Coach]] = {
     "escalation": lambda coach: Ensemble(
         [Member(name="one", coach=Recording())], escalate_to=Member(name="last", coach=coach)
     ),
+    "bias_corrected": lambda coach: BiasCorrectedCoach(coach, BiasOptions()),
 }
 
 
@@ -99,6 +102,8 @@ def test_the_base_defines_every_member_itself() -> None:
     assert public_members() <= vars(DelegatingCoach).keys()
 
 
-def test_every_wrapper_of_core_is_held_to_this() -> None:
-    wrappers = {one for one in DelegatingCoach.__subclasses__() if one.__module__.startswith("mappa_core")}
-    assert wrappers == {Ensemble}
+def test_every_wrapper_is_held_to_this() -> None:
+    wrappers = {
+        one for one in DelegatingCoach.__subclasses__() if one.__module__.startswith(("mappa_core", "mappa_cal"))
+    }
+    assert wrappers == {Ensemble, BiasCorrectedCoach}

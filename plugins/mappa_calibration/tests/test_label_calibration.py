@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappa_core.coaching.calibration import Calibration
-from mappa_core.coaching.ensemble import build_ensemble
-from mappa_core.coaching.options import EnsembleOptions
+from mappa_calibration.ensemble import build_ensemble
+from mappa_calibration.ensemble_options import EnsembleOptions
+from mappa_calibration.label_calibration import Calibration
 from mappa_core.config.schema import Use
 from mappa_core.errors import ConfigError
 from mappa_core.protocols import Coach
