@@ -4,6 +4,7 @@ A command of a package is an entry point of the group `mappa.commands` that name
 """
 
 from mappa_core.calls.options import Price as Price
+from mappa_core.calls.options import charged_price as charged_price
 from mappa_core.calls.spend_ledger import Ledger as Ledger
 from mappa_core.cli.announce import announce_providers as announce_providers
 from mappa_core.cli.announce import announce_sandboxes as announce_sandboxes
@@ -71,6 +72,7 @@ from mappa_core.session.policies import build_policy_specs as build_policy_specs
 from mappa_core.session.policies import trained_policies as trained_policies
 from mappa_core.session.runtime import attach_cassette as attach_cassette
 from mappa_core.session.runtime import attach_coaches as attach_coaches
+from mappa_core.session.runtime import open_batches as open_batches
 from mappa_core.session.runtime import record_prompts as record_prompts
 from mappa_core.session.runtime import record_session_events as record_session_events
 from mappa_core.session.stored_runs import StoredScenes as StoredScenes

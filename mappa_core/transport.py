@@ -1,5 +1,6 @@
 """For authors of providers' transports: requests, replies and faults, and what transports have in common."""
 
+from mappa_core.calls.client import BatchTransport as BatchTransport
 from mappa_core.calls.errors import ErrorBody as ErrorBody
 from mappa_core.calls.errors import ErrorParser as ErrorParser
 from mappa_core.calls.errors import fault_from_status as fault_from_status

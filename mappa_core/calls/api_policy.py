@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Literal
 
 from mappa_core.calls.client import ProviderClient, derive_offer
@@ -38,6 +39,9 @@ class ApiPolicy:
     @property
     def provider(self) -> Provider:
         return self._caller.provider
+
+    def open_batches(self, folder: Path, left_usd: Callable[[], float | None]) -> None:
+        self._caller.open_batches(folder, left_usd)
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> tuple[Message, ...]:
         """Convert `messages` to the form that every provider accepts: at most one `system` message, then `user` and

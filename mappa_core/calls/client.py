@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from mappa_core.calls.circuit_breaker import CircuitBreaker
-from mappa_core.calls.options import CallLimits, Price, merge_options
+from mappa_core.calls.options import CallLimits, Price, charged_price, merge_options
 from mappa_core.calls.rate_limit import ConcurrencyLimiter, RateLimiter
 from mappa_core.calls.work_deadline import waiting_for_turn
 from mappa_core.errors import CallError, CallFault
@@ -27,6 +28,18 @@ OUTAGES: frozenset[CallFault] = (RETRYABLE - {"rate_limit"}) | {"key", "quota", 
 INITIAL_BACKOFF_S, BACKOFF_FACTOR = 0.25, 4.0
 """Maximum wait before the second attempt, and its growth per attempt: an outage of seconds is survived."""
 CHARACTERS_PER_TOKEN = 4.0
+
+
+@runtime_checkable
+class BatchTransport(Transport, Protocol):
+    """Transport that gathers concurrent calls into batches, for which it waits minutes to a day. Single calls have no
+    deadline, and no limits but `attempts`."""
+
+    def open_batches(
+        self, folder: Path, left_usd: Callable[[], float | None], cost: Callable[[Usage], float | None] | None
+    ) -> None:
+        """Record batches in `folder`, and keep the cap that `left_usd` is left of; `cost` is in US dollars. Called
+        before the first call, and by every user of the transport."""
 
 
 class ProviderClient:
@@ -57,7 +70,12 @@ class ProviderClient:
     @property
     def provider(self) -> Provider:
         transport = self._transport
-        return Provider(name=self._name, model=transport.model, host=transport.host, priced=self._price is not None)
+        known, batched = self._price is not None, isinstance(transport, BatchTransport)
+        return Provider(name=self._name, model=transport.model, host=transport.host, priced=known, batched=batched)
+
+    def open_batches(self, folder: Path, left_usd: Callable[[], float | None]) -> None:
+        if isinstance(self._transport, BatchTransport):
+            self._transport.open_batches(folder, left_usd, None if self._price is None else self._price.cost)
 
     async def complete(self, request: Request) -> Reply:
         """Return the reply to `request`, with the number of calls and the price in its `usage`; the tokens are those of
@@ -88,6 +106,8 @@ class ProviderClient:
 
     async def _attempt(self, request: Request, tries: int) -> Reply | CallError:
         """Make one call and return its reply or its fault. Raises CallError if the call cannot be sent at all."""
+        if isinstance(self._transport, BatchTransport):
+            return await self._wait_for_batch(request)
         self._breaker.check(_now())
         estimate = sum(len(message.content) for message in request.messages) / CHARACTERS_PER_TOKEN
         with waiting_for_turn():
@@ -99,6 +119,13 @@ class ProviderClient:
             return await self._send(request, tries, estimate)
         finally:
             self._concurrency.release()
+
+    async def _wait_for_batch(self, request: Request) -> Reply | CallError:
+        with waiting_for_turn():
+            try:
+                return await self._transport.complete(request)
+            except CallError as fault:
+                return fault
 
     async def _wait_while_paused(self) -> None:
         while (wait := self._rate_limiter.pause_left_s(_now())) > 0.0:
@@ -154,7 +181,8 @@ def derive_offer(offer: Offer[Transport], added: type, build: Callable[[Provider
     of the transport and those `added`. Raises PluginError if the transport's options cannot be extended."""
 
     def build_with_client(options: Any) -> T:
-        client = ProviderClient(offer.build(options), name=offer.name, limits=options.limits, price=options.price)
+        price = charged_price(options)
+        client = ProviderClient(offer.build(options), name=offer.name, limits=options.limits, price=price)
         return build(client, options)
 
     return Offer(offer.name, build_with_client, merge_options(added, offer.options))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass, replace
+from typing import Any
 
 from mappa_core.config.rules import above, at_least, check_fields
 from mappa_core.errors import PluginError
@@ -27,6 +28,10 @@ class Price:
             return None
         cached_price = self.input if self.cached is None else self.cached
         return ((prompt - cached) * self.input + cached * cached_price + completion * self.output) / 1_000_000
+
+    def scaled(self, share: float) -> Price:
+        cached = None if self.cached is None else self.cached * share
+        return replace(self, input=self.input * share, output=self.output * share, cached=cached)
 
     def check(self) -> None:
         check_fields(self, at_least(0, "input", "output", "cached"))
@@ -69,6 +74,13 @@ class ApiPolicyOptions:
     limits: CallLimits = field(default_factory=CallLimits)
     price: Price | None = None
     """None: unknown, and reported as unknown."""
+
+
+def charged_price(options: Any) -> Price | None:
+    """Return the price of calls under the `options` of a coach or policy: in batches (`batch_api`) its `price_share` of
+    `price`; None if unknown."""
+    price, batches = getattr(options, "price", None), getattr(options, "batch_api", None)
+    return price if price is None or batches is None else price.scaled(batches.price_share)
 
 
 def merge_options(added: type, options: type) -> type:

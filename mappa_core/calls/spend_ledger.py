@@ -31,16 +31,21 @@ class Ledger:
         """US dollars so far; None once the cost of any call is unknown."""
         return None if self._unpriced_calls else self._priced_usd
 
+    @property
+    def left_usd(self) -> float | None:
+        """US dollars left of the cap, at most 0 once it is reached; None without a cap. A call of unknown cost counts
+        as much as the most expensive known call."""
+        spent = self._priced_usd + self._unpriced_calls * (self._max_call_usd or 0.0)
+        return None if self._cap is None else self._cap - spent
+
     def check(self) -> None:
-        """Raise CallError `spend` if the cap is reached, or cannot be enforced because no cost is known at all. A call
-        of unknown cost counts as much as the most expensive known call."""
+        """Raise CallError `spend` if the cap is reached, or cannot be enforced because no cost is known at all."""
         if self._cap is None:
             return
         if self._unpriced_calls and self._max_call_usd is None:
             unknown = "what the calls took is not known, as their provider does not say it"
             advice = "Leave coach.spend_usd out, or ask another provider"
             raise CallError("spend", f"coach.spend_usd={self._cap:g} cannot be kept: {unknown}. {advice}")
-        spent = self._priced_usd + self._unpriced_calls * (self._max_call_usd or 0.0)
-        if spent >= self._cap:
+        if self.left_usd is not None and self.left_usd <= 0.0:
             how = ", with every call of unknown cost taken for the dearest" if self._unpriced_calls else ""
             raise CallError("spend", f"coach.spend_usd={self._cap:g} is reached{how}")

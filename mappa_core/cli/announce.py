@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 def announce_providers(console: Console, providers: Sequence[Provider]) -> None:
     """Print a line per provider."""
     for provider in providers:
-        price = "" if provider.priced else "; the price of its tokens is unknown"
-        text = f"what agents see and write is sent to {provider.name} ({provider.model}) at {provider.host}{price}"
+        cost = "" if provider.priced else "; the price of its tokens is unknown"
+        wait = "; replies come in batches, minutes to a day after the calls" if provider.batched else ""
+        text = f"what agents see and write is sent to {provider.name} ({provider.model}) at {provider.host}{wait}{cost}"
         console.print(text, style="yellow", soft_wrap=True, highlight=False)
 
 

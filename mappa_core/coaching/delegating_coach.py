@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 from mappa_core.protocols import Bench, Cassette, Coach, DriftReport, Provider
@@ -28,6 +29,10 @@ class DelegatingCoach(Coach):
     def use_cassette(self, cassette: Cassette) -> None:
         for coach in self._coaches.values():
             coach.use_cassette(cassette)
+
+    def open_batches(self, folder: Path, left_usd: Callable[[], float | None]) -> None:
+        for coach in self._coaches.values():
+            coach.open_batches(folder, left_usd)
 
     def set_bench(self, bench: Bench) -> None:
         for coach in self._coaches.values():

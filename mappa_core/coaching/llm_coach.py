@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -25,8 +26,8 @@ log = structlog.get_logger()
 
 def llm_coach_offer(offer: Offer[Transport]) -> Offer[Coach]:
     """Build the offer of an LLM coach from a transport, under the same name. Raises PluginError like `derive_offer`."""
-    # Names of environment variables affect no answer.
-    names = [field.name for field in fields(offer.options) if not field.name.endswith("_env")]
+    # Names of environment variables affect no answer, nor does it how calls are sent.
+    names = [one.name for one in fields(offer.options) if not one.name.endswith("_env") and one.name != "batch_api"]
 
     def build(client: ProviderClient, options: Any) -> Coach:
         settings = json.dumps({name: getattr(options, name) for name in names}, sort_keys=True, default=str)
@@ -75,6 +76,9 @@ class LLMCoach(Coach):
 
     def use_cassette(self, cassette: Cassette) -> None:
         self._cassette = cassette
+
+    def open_batches(self, folder: Path, left_usd: Callable[[], float | None]) -> None:
+        self._caller.open_batches(folder, left_usd)
 
     async def close(self) -> None:
         await self._caller.close()
@@ -159,6 +163,7 @@ class LLMCoach(Coach):
             seed=options.seed,
             cache_key=prompt.template_hash,
             timeout_s=options.limits.timeout_s,
+            address=prompt.address,
         )
         try:
             return await self._caller.complete(request)

@@ -92,7 +92,9 @@ class PromptBuilder:
         bad = fence_lines(prefix_lines(cut_middle(reply, MAX_REPLY_CHARACTERS)), nonce)
         tail = self._repair.render(reply=bad, problem=problem)
         messages = (system, replace(user, content=evidence + tail))
-        return replace(prompt, messages=messages, nonce=nonce, tokens=prompt.tokens + round(estimate_tokens(tail)))
+        address = hashlib.sha256("\0".join((prompt.address, reply, problem)).encode()).hexdigest()
+        tokens = prompt.tokens + round(estimate_tokens(tail))
+        return replace(prompt, messages=messages, nonce=nonce, address=address, tokens=tokens)
 
     async def _build(self, scenes: Sequence[Scene], exhibits: Sequence[Exhibit], *, together: bool) -> CoachPrompt:
         scene, roles = scenes[-1], {scene.step.agent: scene.role for scene in scenes}

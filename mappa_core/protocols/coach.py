@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from mappa_core.protocols.drift import DriftReport
@@ -38,6 +39,9 @@ class Coach(ABC):
     def use_cassette(self, cassette: Cassette) -> None:
         """Look up verdicts in `cassette` before calling a provider, and store new ones. Called once, at the start."""
 
+    def open_batches(self, folder: Path, left_usd: Callable[[], float | None]) -> None:
+        """Record batches of calls in `folder`; they cost at most `left_usd` (None: no cap). Called at the start."""
+
     def set_bench(self, bench: Bench) -> None:
         """Set the `bench` that runs the coach's programs. Called once, at the start."""
 
@@ -59,12 +63,13 @@ class Coach(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """External LLM provider: its offer (`gemini`), model, host of its server, and whether its price is known."""
+    """External LLM provider: offer (`gemini`), model, host, and whether its price is known and its calls `batched`."""
 
     name: str
     model: str
     host: str
     priced: bool
+    batched: bool = False
 
 
 class Cassette(Protocol):
@@ -87,7 +92,7 @@ class Request:
     and `assistant`. `schema` is a JSON schema in the portable subset, required for `answer="schema"`. `max_tokens`
     bounds the reply, thinking included. None for `temperature` or `seed` means the provider's default. Requests with
     the same `cache_key` share a prefix, for the provider's prompt cache. `timeout_s` bounds the whole call in
-    seconds."""
+    seconds. `address` is equal where the same is asked, whatever the marks of the fences; None: of the messages."""
 
     messages: tuple[Message, ...]
     answer: ReplyFormat = "text"
@@ -97,6 +102,7 @@ class Request:
     seed: int | None = None
     cache_key: str | None = None
     timeout_s: float = 60.0
+    address: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

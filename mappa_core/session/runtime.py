@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from mappa_core.calls.api_policy import ApiPolicy
+from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.config.schema import CassetteSection
 from mappa_core.protocols import Coach
 from mappa_core.rollout.team import Team
@@ -38,14 +40,23 @@ def attach_cassette(coaches: Sequence[Coach], chosen: CassetteSection, folder: P
         cassette.close()
 
 
+def open_batches(users: Iterable[Coach | ApiPolicy], chosen: CassetteSection, folder: Path, ledger: Ledger) -> None:
+    """Let coaches and policies record their batches beside the cassette that they have or could have, under the cap of
+    `ledger`. Raises RunError if the record is in use by another process or cannot be written."""
+    for user in users:
+        user.open_batches(folder if chosen.path is None else Path(chosen.path).parent, lambda: ledger.left_usd)
+
+
 @contextmanager
 def attach_coaches(folder: RunFolder, session: Session) -> Iterator[None]:
-    """Attach the coaches of a session to the run's cassette and to a program runner on the files that the run keeps.
-    Raises RunError as `attach_cassette`."""
-    bench = session.team.bench(folder.files)
+    """Attach the coaches of a session to the run's cassette and to a program runner on the files that the run keeps;
+    them and the policies behind an API to its record of batches. Raises RunError as `attach_cassette`."""
+    team, chosen = session.team, session.config.coach.cassette
+    bench = team.bench(folder.files)
+    open_batches((*session.coaches, *team.api_policies.values()), chosen, folder.path, team.ledger)
     for coach in session.coaches:
         coach.set_bench(bench)
-    with attach_cassette(session.coaches, session.config.coach.cassette, folder.path):
+    with attach_cassette(session.coaches, chosen, folder.path):
         yield
 
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.config.schema import RunConfig
 from mappa_core.plugins import Registry
 from mappa_core.protocols import Bench, Coach, Workflow
@@ -14,7 +15,7 @@ from mappa_core.records import Scene, Trajectory
 from mappa_core.rollout.scenes import hindsight_scenes, live_scenes, with_truth
 from mappa_core.rollout.team import NamedCoach
 from mappa_core.session.builder import check_prices
-from mappa_core.session.runtime import attach_cassette
+from mappa_core.session.runtime import attach_cassette, open_batches
 from mappa_core.tools.parse_calls import PYTHON
 from mappa_core.tools.scratch import ScratchRunner
 from mappa_core.tools.tool_limits import to_tool_limits
@@ -65,8 +66,11 @@ async def open_stored_scenes(config: RunConfig, registry: Registry, files: Path)
 
 
 @asynccontextmanager
-async def open_coach(config: RunConfig, registry: Registry, folder: Path, bench: Bench) -> AsyncIterator[NamedCoach]:
+async def open_coach(
+    config: RunConfig, registry: Registry, folder: Path, bench: Bench, ledger: Ledger
+) -> AsyncIterator[NamedCoach]:
     """Build the coach that the section `coach` names, for a run in `folder`, on the cassette that it names.
+    `ledger` counts what its verdicts cost.
 
     Raises ConfigError or PluginError if it cannot be built, or its price is unknown and `coach.spend_usd` set, and
     RunError as `attach_cassette`.
@@ -75,6 +79,7 @@ async def open_coach(config: RunConfig, registry: Registry, folder: Path, bench:
     try:
         check_prices(config, coach.providers)
         coach.set_bench(bench)
+        open_batches([coach], config.coach.cassette, folder, ledger)
         with attach_cassette([coach], config.coach.cassette, folder):
             yield NamedCoach(name=config.coach.use, coach=coach)
     finally:

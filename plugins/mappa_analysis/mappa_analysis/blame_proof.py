@@ -117,13 +117,14 @@ async def prove_blame(
         if reader.files.is_dir():
             shutil.copytree(reader.files, folder.files, dirs_exist_ok=True)
         bench = session.team.bench(folder.files)
-        named = await stack.enter_async_context(open_coach(config, registry, folder.path, bench))
+        limits = judging_limits(config)
+        named = await stack.enter_async_context(open_coach(config, registry, folder.path, bench, limits.ledger))
         if on_providers is not None:
             on_providers((*session.providers, *named.coach.providers))
         if on_start is not None:
             on_start(len(ARMS) * len(failed))
         scenes = StoredScenes(workflow=session.workflow, bench=bench, reference_for=config.coach.reference_for)
-        judge = TrajectoryJudge(named, scenes, judging_limits(config))
+        judge = TrajectoryJudge(named, scenes, limits)
         player = InterventionPlayer(session, folder, split, on_play)
         prover = _Prover(session.workflow.metric, player, Random(config.seed))
         proofs = await prover.prove(failed, await judge.judge(failed))

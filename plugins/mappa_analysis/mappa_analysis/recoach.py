@@ -25,7 +25,7 @@ from mappa_analysis.advantage_comparison import (
     compare_advantages,
     select_movers,
 )
-from mappa_analysis.coach_eval.batch_judge import JudgingLimits, judge_actions
+from mappa_analysis.coach_eval.batch_judge import JudgingLimits, judge_actions, judge_in_turn
 from mappa_analysis.coach_eval.metrics import VerdictCounts, count_verdicts
 from mappa_core import (
     Advantages,
@@ -121,15 +121,20 @@ async def recoach(
         folder = stack.enter_context(RunFolder.open(path, scratch=scratch))
         folder.store.flush()
         rows = _select_rows(reader, path, split, iteration, limit)
-        judge = await stack.enter_async_context(open_coach(config, registry, path, scenes.bench))
+        ledger = Ledger(config.coach.spend_usd)
+        judge = await stack.enter_async_context(open_coach(config, registry, path, scenes.bench, ledger))
         if on_providers is not None:
             on_providers(judge.coach.providers)
         if on_start is not None:
             on_start(sum(row.steps for row in rows))
-        recoacher = _Recoacher(config, judge, scenes, credit, folder, on_verdict)
+        limits = JudgingLimits(concurrency=config.sampling.concurrency, timeout_s=config.coach.timeout_s, ledger=ledger)
+        recoacher = _Recoacher(judge, scenes, credit, folder, limits, on_verdict)
         folder.store.record_event("recoach", name=recoacher.name, split=split, coach=composed.document["coach"])
-        for number, part in groupby(rows, key=lambda row: row.iteration):
-            await recoacher.judge_iteration(number, [reader.trajectory(row.id) for row in part])
+        passes = (
+            recoacher.judge_iteration(number, [reader.trajectory(row.id) for row in part])
+            for number, part in groupby(rows, key=lambda row: row.iteration)
+        )
+        await judge_in_turn([judge], passes)
         return recoacher.result()
 
 
@@ -206,11 +211,11 @@ class _Recoacher:
 
     def __init__(
         self,
-        config: RunConfig,
         judge: NamedCoach,
         scenes: StoredScenes,
         credit: _AdvantageCalculator,
         folder: RunFolder,
+        limits: JudgingLimits,
         on_verdict: Callable[[Verdict], None] | None,
     ) -> None:
         self.name = token_hex(4)
@@ -219,11 +224,7 @@ class _Recoacher:
         self._credit = credit
         self._folder = folder
         self._on_verdict = on_verdict
-        self._asking = JudgingLimits(
-            concurrency=config.sampling.concurrency,
-            timeout_s=config.coach.timeout_s,
-            ledger=Ledger(config.coach.spend_usd),
-        )
+        self._asking = limits
         self._actions: list[ActionAdvantages] = []
         self._verdicts: list[Verdict] = []
         self._corrected = 0

@@ -18,6 +18,11 @@ def mappa_transports() -> Iterable[Offer[Transport]]:
 
 
 def _build(options: Options) -> Transport:
+    if options.batch_api is not None:
+        from mappa_batch import gather_calls
+        from mappa_coach_anthropic.batches import AnthropicBatches
+
+        return gather_calls("anthropic", AnthropicBatches(options), options, Options)
     from mappa_coach_anthropic.transport import AnthropicTransport
 
     return AnthropicTransport(options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from mappa_batch.options import BatchOptions
 from mappa_core import ConfigError
 from mappa_core.transport import check_base_url
 
@@ -28,6 +29,8 @@ class Options:
     prompt_cache: str = "5m"
     """5m | 1h | none: how long the provider keeps the system's message at hand for calls that begin alike. To keep it
     costs 1.25 or 2 times its tokens, to use it a tenth."""
+    batch_api: BatchOptions | None = None
+    """{}: calls are gathered in batches, at about half the price, with replies after minutes to a day | null: not."""
 
     def check(self) -> None:
         """Raise ConfigError where a value is not allowed."""

@@ -18,6 +18,11 @@ def mappa_transports() -> Iterable[Offer[Transport]]:
 
 
 def _build(options: Options) -> Transport:
+    if options.batch_api is not None:
+        from mappa_batch import gather_calls
+        from mappa_coach_gemini.batches import GeminiBatches
+
+        return gather_calls("gemini", GeminiBatches(options), options, Options)
     from mappa_coach_gemini.transport import GeminiTransport
 
     return GeminiTransport(options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mappa_batch.options import BatchOptions
 from mappa_core import ConfigError
 from mappa_core.transport import check_base_url
 
@@ -29,6 +30,8 @@ class Options:
     """Tokens to think with: 0 none, -1 as the model likes; for models that take such a number."""
     thinking_level: str | None = None
     """minimal | low | medium | high | xhigh, for models that take such a word. Neither: the model's own."""
+    batch_api: BatchOptions | None = None
+    """{}: calls are gathered in batches, at about half the price, with replies after minutes to a day | null: not."""
 
     @property
     def url(self) -> str:

@@ -17,6 +17,17 @@ WIRE_ROLES = {"system": "user", "user": "user", "assistant": "model"}
 
 def build_arguments(options: Options, request: Request) -> dict[str, Any]:
     """Build the arguments of `generate_content`: one call without continuation, whose raw HTTP response is returned."""
+    arguments = build_batch_request(options, request)
+    config: types.GenerateContentConfig = arguments["config"]
+    config.automatic_function_calling = types.AutomaticFunctionCallingConfig(disable=True)
+    config.automatic_continuation = False
+    config.should_return_http_response = True
+    config.http_options = build_http_options(request.timeout_s)
+    return {"model": options.model, **arguments}
+
+
+def build_batch_request(options: Options, request: Request) -> dict[str, Any]:
+    """Build the arguments of one request of a batch, whose model is that of the batch."""
     messages = request.messages
     system = messages[0].content if messages[0].role == "system" else None
     config = types.GenerateContentConfig(
@@ -27,16 +38,8 @@ def build_arguments(options: Options, request: Request) -> dict[str, Any]:
         response_mime_type=None if request.answer == "text" else "application/json",
         response_json_schema=request.schema if request.answer == "schema" else None,
         thinking_config=_thinking_config(options),
-        automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
-        automatic_continuation=False,
-        should_return_http_response=True,
-        http_options=build_http_options(request.timeout_s),
     )
-    return {
-        "model": options.model,
-        "contents": build_contents(messages if system is None else messages[1:]),
-        "config": config,
-    }
+    return {"contents": build_contents(messages if system is None else messages[1:]), "config": config}
 
 
 def build_contents(messages: Sequence[Message]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ following a redirect with the key.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import aiohttp
@@ -29,6 +30,10 @@ SDK_ENVIRONMENT_VARIABLES = ("GOOGLE_API_KEY", "GEMINI_API_KEY", "GOOGLE_GENAI_H
 
 Connection = tuple[genai.Client, aiohttp.ClientSession]
 """The SDK's client and its HTTP session, which the client does not close."""
+
+
+received_bodies: ContextVar[list[str] | None] = ContextVar("received_bodies", default=None)
+"""Collects the bodies of responses as received where it holds a list: the SDK gives fewer fields of a batch."""
 
 
 class _StatusError(Exception):
@@ -129,6 +134,8 @@ async def _raise_for_status(request: aiohttp.ClientRequest, send: aiohttp.Client
     JSON, and a redirect would send the key elsewhere."""
     response = await send(request)
     if response.status == 200:
+        if (bodies := received_bodies.get()) is not None:
+            bodies.append(await response.text(errors="replace"))
         return response
     async with response:
         raise _StatusError(response.status, response.headers, await response.text(errors="replace"))

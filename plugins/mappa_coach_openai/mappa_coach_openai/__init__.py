@@ -18,6 +18,11 @@ def mappa_transports() -> Iterable[Offer[Transport]]:
 
 
 def _build(options: Options) -> Transport:
+    if options.batch_api is not None:
+        from mappa_batch import gather_calls
+        from mappa_coach_openai.batches import OpenAIBatches
+
+        return gather_calls("openai", OpenAIBatches(options), options, Options)
     from mappa_coach_openai.transport import OpenAITransport
 
     return OpenAITransport(options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from mappa_batch.options import BatchOptions
 from mappa_core import ConfigError
 from mappa_core.transport import check_base_url
 
@@ -38,6 +39,8 @@ class Options:
     """Whether calls that begin alike say so (`prompt_cache_key`); off for servers that refuse unknown fields."""
     extra_body: dict[str, Any] = field(default_factory=dict)
     """Further fields of every request, as the server documents them; they win over those above."""
+    batch_api: BatchOptions | None = None
+    """{}: calls are gathered in batches, at about half the price, with replies after minutes to a day | null: not."""
 
     def check(self) -> None:
         """Raise ConfigError where a value is not allowed."""

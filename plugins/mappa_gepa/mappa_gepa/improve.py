@@ -19,6 +19,7 @@ from mappa_core.commands import (
     Session,
     attach_coaches,
     build_options,
+    open_batches,
     open_session,
     parse_overrides,
     record_prompts,
@@ -113,6 +114,7 @@ async def improve(
             with _open_folder(composed, search, folder) as opened, attach_coaches(opened, session):
                 for usage in _recorded_usages(opened):
                     session.team.ledger.add(usage)
+                open_batches([policy], composed.config.coach.cassette, opened.path, session.team.ledger)
                 record_session_events(session, opened.store)
                 rollouts = CandidateRollouts(session, opened, samples=options.samples, on_finish=watcher.on_rollout)
                 proposer = Proposer(

@@ -133,7 +133,7 @@ async def _judge(
 ) -> Anchors:
     """Have every member judge the labelled runs, which are shown without the truth and all at once."""
     from mappa_analysis.cli.coach_choices import open_coaches
-    from mappa_analysis.coach_eval.batch_judge import JudgingLimits, judge_actions
+    from mappa_analysis.coach_eval.batch_judge import JudgingLimits, judge_actions, judge_in_turn
     from mappa_analysis.coach_eval.labelled_runs import read_benchmark, read_labelled_runs
     from mappa_analysis.jury.anchors import Anchors
 
@@ -150,7 +150,7 @@ async def _judge(
         return verdict
 
     async with open_coaches(registry, chosen, errors, cassette=asked.cassette) as judges:
-        given = {
-            judge.name: await judge_actions(judge, scenes, limits, review=True, finalize=count) for (judge,) in judges
-        }
-    return Anchors.from_verdicts(labelled.runs, given)
+        members = [judge for (judge,) in judges]
+        passes = (judge_actions(judge, scenes, limits, review=True, finalize=count) for judge in members)
+        given = await judge_in_turn(members, passes)
+    return Anchors.from_verdicts(labelled.runs, dict(zip((judge.name for judge in members), given, strict=True)))

@@ -14,12 +14,14 @@ from mappa_core import Coach, ConfigError
 from mappa_core.commands import (
     CoachSection,
     Console,
+    Ledger,
     NamedCoach,
     Registry,
     announce_providers,
     attach_cassette,
     build_options,
     did_you_mean,
+    open_batches,
     parse_overrides,
 )
 
@@ -115,7 +117,8 @@ async def open_coaches(
     cassette: Path | None = None,
 ) -> AsyncIterator[list[tuple[NamedCoach, ...]]]:
     """Build and announce the coaches, each once for every repeat; closes them at the end of the context. With a
-    `cassette` each repeat has a file of its own (`x.db`, `x-2.db`), as a replayed verdict is no repeat."""
+    `cassette` each repeat has a file of its own (`x.db`, `x-2.db`), as a replayed verdict is no repeat. Batches are
+    recorded beside the cassette; without one in the current folder."""
     files = ExitStack()
     async with AsyncExitStack() as stack:
         stack.enter_context(files)
@@ -132,6 +135,9 @@ async def open_coaches(
             path = cassette if number == 0 else cassette.with_stem(f"{cassette.stem}-{number + 1}")
             section = replace(CoachSection().cassette, path=str(path))
             files.enter_context(attach_cassette([one[number].coach for one in judges], section, cassette.parent))
+        coaches = dict.fromkeys(judge.coach for one in judges for judge in one)
+        folder = Path.cwd() if cassette is None else cassette.parent
+        open_batches(coaches, CoachSection().cassette, folder, Ledger(None))
         asked = [provider for one in judges for provider in one[0].coach.providers]
         announce_providers(errors, list(dict.fromkeys(asked)))
         yield judges

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from mappa_core import MappaError, Scene, Verdict
 from mappa_core.commands import Ledger, NamedCoach
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,7 +42,8 @@ async def judge_actions(
     Raises:
         MappaError: raised by `finalize`; it cancels the remaining calls.
     """
-    semaphore = asyncio.Semaphore(limits.concurrency)
+    # Calls that wait for a batch are nobody's load, and a batch should hold all of them.
+    semaphore = asyncio.Semaphore(sum(map(len, trajectories)) if _is_batched(judge) else limits.concurrency)
     verdicts_by_place: dict[tuple[int, int], Verdict] = {}
 
     async def judge_together(trajectory: int, places: Sequence[int]) -> None:
@@ -57,6 +61,18 @@ async def judge_actions(
     except* MappaError as errors:
         raise errors.exceptions[0] from None
     return [[verdicts_by_place[number, place] for place in range(len(one))] for number, one in enumerate(trajectories)]
+
+
+async def judge_in_turn(judges: Iterable[NamedCoach], passes: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Await `passes` of `judges`, one after another; all at once where one of these is asked in batches, as otherwise
+    each pass would wait for a batch of its own."""
+    if any(map(_is_batched, judges)):
+        return await asyncio.gather(*passes)
+    return [await one for one in passes]
+
+
+def _is_batched(judge: NamedCoach) -> bool:
+    return any(provider.batched for provider in judge.coach.providers)
 
 
 def _split_by_truth(trajectory: Sequence[Scene]) -> list[list[int]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mappa_analysis.coach_eval.batch_judge import JudgingLimits, judge_actions
+from mappa_analysis.coach_eval.batch_judge import JudgingLimits, judge_actions, judge_in_turn
 from mappa_analysis.coach_eval.bootstrap import Estimate, estimate, paired_difference, ratio, spearman
 from mappa_analysis.coach_eval.labelled_actions import LabelledAction, LabelledSet
 from mappa_analysis.coach_eval.metrics import VerdictCounts, count_verdicts
@@ -93,10 +93,14 @@ async def evaluate_blame(
             on_verdict(verdict)
         return verdict
 
-    found = []
-    for judge in judges:
-        given = await judge_actions(judge, shown, limits, review=judge.coach.by_trajectory, finalize=record)
-        found.append(compute_blame_metrics(judge.name, list(rows.values()), given))
+    async def judge_once(judge: NamedCoach) -> list[list[Verdict]]:
+        return await judge_actions(judge, shown, limits, review=judge.coach.by_trajectory, finalize=record)
+
+    given = await judge_in_turn(judges, map(judge_once, judges))
+    found = [
+        compute_blame_metrics(judge.name, list(rows.values()), verdicts)
+        for judge, verdicts in zip(judges, given, strict=True)
+    ]
     return BlameEvaluation(
         actions=len(labels.actions),
         trajectories=len(rows),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mappa_analysis.coach_eval.batch_judge import JudgingLimits, judge_actions
+from mappa_analysis.coach_eval.batch_judge import JudgingLimits, judge_actions, judge_in_turn
 from mappa_analysis.coach_eval.labelled_actions import LabelledAction, LabelledSet
 from mappa_analysis.coach_eval.metrics import (
     CoachMetrics,
@@ -64,7 +64,9 @@ async def evaluate_coaches(
         verdicts = await judge_actions(judge, shown, limits, review=judge.coach.by_trajectory, finalize=record)
         return [verdict for one in verdicts for verdict in one]
 
-    verdicts = {judge.name: [await once(judge) for _ in range(repeats)] for judge in judges}
+    every = [judge for judge in judges for _ in range(repeats)]
+    given = iter(await judge_in_turn(judges, map(once, every)))
+    verdicts = {judge.name: [next(given) for _ in range(repeats)] for judge in judges}
     scores = {name: score_matrix(given) for name, given in verdicts.items()}
     return CoachEvaluation(
         actions=len(actions.label),

@@ -14,7 +14,7 @@ from mappa_analysis.coach_eval.attribution_figures import (
     compute_figures,
     share_same,
 )
-from mappa_analysis.coach_eval.batch_judge import JudgingLimits, judge_actions
+from mappa_analysis.coach_eval.batch_judge import JudgingLimits, judge_actions, judge_in_turn
 from mappa_analysis.coach_eval.labelled_runs import Benchmark, LabelledRun, LabelledRuns
 from mappa_analysis.coach_eval.metrics import JudgingCost, VerdictCounts, count_verdicts, judging_cost
 from mappa_analysis.coach_eval.naive_answers import grade_naive_answers
@@ -88,9 +88,11 @@ async def evaluate_attribution(
         review = labelled.hindsight or judge.coach.by_trajectory
         return await judge_actions(judge, [run.scenes for run in runs], limits, review=review, finalize=record)
 
+    every = [judge for repeats in judges for judge in repeats]
+    passes = iter(await judge_in_turn(every, map(judge_once, every)))
     found = []
     for repeats in judges:
-        given = [await judge_once(judge) for judge in repeats]
+        given = [next(passes) for _ in repeats]
         found.append(_compute_metrics(repeats[0], runs, given, naive, benchmark))
     return AttributionEvaluation(
         runs=len(runs),

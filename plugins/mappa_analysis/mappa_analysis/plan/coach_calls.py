@@ -16,6 +16,7 @@ from mappa_core.commands import (
     PromptBuilder,
     Registry,
     RunConfig,
+    charged_price,
     estimate_tokens,
 )
 from mappa_core.runs import Phase
@@ -118,7 +119,7 @@ async def _transport_provider(use: CoachUse, config: RunConfig, roles: Mapping[s
     return CoachProvider(
         name=use.use,
         model=str(getattr(options, "model", "")),
-        price=options.price,
+        price=charged_price(options),
         prompt_tokens={agent: tokens + options.budget for agent, tokens in instructions.items()},
         completion_tokens=options.max_tokens,
         by_trajectory=_by_trajectory(options),

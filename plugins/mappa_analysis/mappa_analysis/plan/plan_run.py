@@ -29,6 +29,8 @@ from mappa_core.engine import Engine, EnginePlan, Machine, PolicySpec
 from mappa_core.runs import CONFIG
 
 _FREE_COACH_KEYS = ("price", "limits")
+_BATCH_KEY = ".batch_api"
+"""Settings that affect how long replies take and what they cost, and nothing else."""
 _MACHINE_KEYS = ("engine.", "policies.")
 _TEAM_KEYS = ("tasks.", "workflow.", "agents.", "sampling.max_tokens", "sampling.temperature")
 """Settings that affect the actions of agents, in addition to those of the machine."""
@@ -92,7 +94,7 @@ async def plan_run(
         max_turns=max_turns,
         coaches=await assign_coaches(config, registry, roles),
         history=None if previous is None else read_history(previous, tuple(roles)),
-        coach_differs=any(key.startswith("coach.") for key in differing),
+        coach_differs=any(key.startswith("coach.") and _BATCH_KEY not in key for key in differing),
     )
     specs = build_policy_specs(config, [name for agent, name in policy_of.items() if sections[agent].kind != "api"])
     tasks, no_tasks = _count_held_out_tasks(config, registry)
@@ -231,7 +233,7 @@ def _estimate_hours(
         return None, ""
     if history.seconds is None or history.rollouts is None:
         return None, f"how long it takes is not known: {history.folder} finished no iteration"
-    if other := [key for key in differing if key.startswith(_MACHINE_KEYS)]:
+    if other := [key for key in differing if key.startswith(_MACHINE_KEYS) or _BATCH_KEY in key]:
         return None, f"how long it takes is not known: {history.folder} was with another {', '.join(other)}"
     then = history.splits["train"]
     sampled = history.rollouts * _sampled_tokens(then) / then.trajectories

@@ -9,7 +9,14 @@ from mappa_analysis.plan.coach_calls import CoachAssignment, CoachProvider
 from mappa_analysis.plan.history import AgentHistory, RunHistory, SplitHistory, UsageTotals
 from mappa_analysis.plan.workload import ZERO, PlannedAmount, Workload, multiply_amounts, subtract_amounts, sum_amounts
 from mappa_core import Split, Usage
-from mappa_core.commands import PolicySection, Price, RunConfig, max_actions_after, rollouts_per_action
+from mappa_core.commands import (
+    PolicySection,
+    Price,
+    RunConfig,
+    charged_price,
+    max_actions_after,
+    rollouts_per_action,
+)
 
 _USD_SCALE = 1_000_000_000
 """Factor for mean token counts, so that they keep their precision as whole numbers in `Usage`."""
@@ -98,7 +105,7 @@ class WorkloadEstimator:
                 tool_calls=calls,
             )
         spent = None if totals is None or not totals.api.count else totals.api
-        price: Price | None = getattr(section.options, "price", None)
+        price = charged_price(section.options)
         prompt = None if spent is None else _mean_usage(spent, "prompt_tokens")
         completion = bound if spent is None else _mean_usage(spent, "completion_tokens")
         cached = None if spent is None else _mean_usage(spent, "cached_tokens")
