@@ -166,7 +166,7 @@ class BatchingTransport(BatchTransport):
                 continue
             self._waiting.update({(batch.id, number): call for number, call in enumerate(calls)})
             self._attend(batch.id, calls)
-        if self._gathered and self._record.budget.held:
+        if self._gathered and self._record.budget.calls:
             log.info("batch.waits_for_cap", provider=self._name, calls=len(self._gathered))
             self._start_timer()
         elif self._gathered:

@@ -18,7 +18,8 @@ class Budget:
         self._left_usd = left_usd
         self._at_first: float | None = None
         self._handed_out = 0.0
-        self.held = 0.0
+        self._held = 0.0
+        self.calls = 0  # that something is held for
 
     @property
     def free(self) -> float:
@@ -28,20 +29,22 @@ class Budget:
             return math.inf
         if self._at_first is None:
             self._at_first = left
-        return self._at_first - max(self._at_first - left, self._handed_out) - self.held
+        return self._at_first - max(self._at_first - left, self._handed_out) - self._held
 
     def reserve(self, usd: float) -> bool:
         """Hold `usd` if they are free; return whether they were."""
         if usd > self.free:
             return False
-        self.held += usd
+        self.hold(usd)
         return True
 
     def hold(self, usd: float) -> None:
         """Hold `usd` for a call that is in a batch already."""
-        self.held += usd
+        self._held += usd
+        self.calls += 1
 
     def release(self, usd: float, *, paid: float = 0.0) -> None:
         """End the hold of `usd` on a call that cost `paid`."""
-        self.held = max(0.0, self.held - usd)
+        self.calls -= 1
+        self._held = self._held - usd if self.calls else 0.0
         self._handed_out += paid

@@ -52,8 +52,8 @@ class _Stats(Struct, rename="camel"):
 
 
 class _Result(Struct):
-    response: Raw | None = None
-    error: Raw | None = None
+    response: Raw = Raw(b"null")
+    error: Raw = Raw(b"null")
     metadata: dict[str, str] | None = None
 
 
@@ -101,10 +101,10 @@ class _Page(Struct, rename="camel"):
     next_page_token: str | None = None
 
 
-def _status(body: str) -> int:
-    """HTTP status of an error inside a batch; 500 if it names no code."""
-    code = decode_answer(body, _Error).code
-    return 500 if code is None else STATUS_OF_CODE.get(code, code)
+def _status(error: str) -> int:
+    """HTTP status of an error inside a batch; 500 if there is none or it names no code."""
+    found = decode_answer(error, _Error) if error != "null" else _Error()
+    return 500 if found.code is None else STATUS_OF_CODE.get(found.code, found.code)
 
 
 class GeminiBatches(GeminiTransport):
@@ -187,9 +187,8 @@ class GeminiBatches(GeminiTransport):
         return decode_answer(self._scrub(bodies[-1]), shape)
 
     def _outcome(self, result: _Result) -> Outcome:
-        if result.response is not None:
-            body = bytes(result.response).decode()
-            return outcome_of(lambda: parse_response(body, self.model))
-        body = '{"message": "no answer and no error"}' if result.error is None else bytes(result.error).decode()
-        fault, message = parse_error(_status(body), body)
+        response, error = bytes(result.response).decode(), bytes(result.error).decode()
+        if response != "null":
+            return outcome_of(lambda: parse_response(response, self.model))
+        fault, message = parse_error(_status(error), error)
         return CallError(fault, self._hide(message))

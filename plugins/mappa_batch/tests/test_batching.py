@@ -1,0 +1,451 @@
+"""What is gathered, submitted, awaited and paid, against a provider in memory, on a clock that nobody waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mappa_batch import BatchingTransport, BatchOptions, BatchState, Outcome
+from mappa_batch.budget import Budget
+from mappa_batch.record import RECORD_NAME, BatchRecord
+from mappa_core import ConfigError, Message, RunError, Usage
+from mappa_core.transport import CallError, Reply, Request
+
+HOUR = 3600.0
+
+
+class JumpingSelector(selectors.SelectSelector):
+    """Does not wait: what it would have waited has passed on the clock."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        events = super().select(0)
+        if not events:
+            if timeout is None:
+                raise RuntimeError("everyone waits for something that never happens")
+            self.now += max(timeout, 1e-9)
+        return events
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._jumping = JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.now
+
+
+def travel(main: Coroutine[Any, Any, Any]) -> Any:
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        return runner.run(main)
+
+
+class Provider:
+    """A provider in memory whose batches take `hours`. `outcome` decides what becomes of a call, by its question."""
+
+    model, host = "m", "example.org"
+
+    def __init__(self, *, hours: float = 2.0, max_requests: int = 1000, max_bytes: int = 10**9) -> None:
+        self.hours = hours
+        self.max_requests = max_requests
+        self.max_bytes = max_bytes
+        self.outcome: Callable[[str, int], Outcome] = lambda question, asked: reply(f"{question}, {asked}")
+        self.batches: list[list[str]] = []
+        self.submitted_at: list[float] = []
+        self.ids: list[list[str]] = []
+        self.asked: Counter[str] = Counter()
+        self.outcomes: list[dict[str, Outcome]] = []
+
+    async def submit(self, token: str, requests: Mapping[str, Request]) -> str:
+        self.batches.append([one.messages[-1].content for one in requests.values()])
+        self.submitted_at.append(asyncio.get_running_loop().time())
+        found: dict[str, Outcome] = {}
+        for one, request in requests.items():
+            question = request.messages[-1].content
+            self.asked[question] += 1
+            found[one] = self.outcome(question, self.asked[question])
+        self.outcomes.append(found)
+        return str(len(self.batches) - 1)
+
+    async def find(self, token: str, count: int, since: datetime) -> str | None:
+        return None
+
+    async def poll(self, name: str) -> BatchState:
+        since = asyncio.get_running_loop().time() - self.submitted_at[int(name)]
+        ended = since >= self.hours * HOUR
+        return BatchState(ended=ended, status="ended" if ended else "in_progress")
+
+    async def results(self, name: str, ids: Sequence[str]) -> Mapping[str, Outcome]:
+        return dict(reversed(self.outcomes[int(name)].items()))
+
+    async def complete(self, request: Request) -> Reply:
+        raise AssertionError("a call outside of a batch")
+
+    async def count(self, messages: Sequence[Message]) -> int | None:
+        return 7
+
+    async def close(self) -> None: ...
+
+
+def reply(text: str, tokens: int = 10) -> Reply:
+    usage = Usage(calls=1, prompt_tokens=100, completion_tokens=tokens, cached_tokens=0)
+    return Reply(text=text, stop="end", model="m", raw=text, usage=usage)
+
+
+def ask(question: str, **changes: Any) -> Request:
+    return replace(Request(messages=(Message(role="user", content=question),), max_tokens=100), **changes)
+
+
+def batching(
+    provider: Provider, folder: Path, left_usd: Callable[[], float | None] | None = None, **options: Any
+) -> Any:
+    transport = BatchingTransport(provider, BatchOptions(**options), name="memory", settings="s")
+    transport.open_batches(folder, left_usd or (lambda: None), None if left_usd is None else dollars)
+    return transport
+
+
+def dollars(usage: Usage) -> float | None:
+    """A dollar for a thousand tokens."""
+    assert usage.prompt_tokens is not None
+    assert usage.completion_tokens is not None
+    return (usage.prompt_tokens + usage.completion_tokens) / 1000
+
+
+async def outcome(call: Coroutine[Any, Any, Reply]) -> str:
+    try:
+        return (await call).text
+    except CallError as fault:
+        return fault.kind
+
+
+async def ask_all(transport: Any, questions: Sequence[str]) -> list[str]:
+    return list(await asyncio.gather(*(outcome(transport.complete(ask(one))) for one in questions)))
+
+
+# Gathering
+
+
+def test_calls_that_follow_each_other_share_a_batch_and_a_pause_ends_it(tmp_path: Path) -> None:
+    provider = Provider()
+
+    async def later(transport: Any, seconds: float, question: str) -> str:
+        await asyncio.sleep(seconds)
+        return await outcome(transport.complete(ask(question)))
+
+    async def main() -> list[str]:
+        transport = batching(provider, tmp_path, quiet_s=20.0)
+        waits = {"a": 0.0, "b": 19.0, "c": 38.0, "d": 58.5}
+        texts = await asyncio.gather(*(later(transport, seconds, one) for one, seconds in waits.items()))
+        await transport.close()
+        return texts
+
+    assert travel(main()) == ["a, 1", "b, 1", "c, 1", "d, 1"]
+    assert provider.batches == [["a", "b", "c"], ["d"]]
+    assert provider.submitted_at == pytest.approx([58.0, 78.5], abs=0.01)
+
+
+def test_calls_that_never_pause_are_submitted_after_twenty_times_the_quiet(tmp_path: Path) -> None:
+    provider = Provider(hours=0.01)
+
+    async def main() -> None:
+        transport = batching(provider, tmp_path, quiet_s=10.0)
+        calls = []
+        for number in range(60):
+            calls.append(asyncio.create_task(transport.complete(ask(str(number)))))
+            await asyncio.sleep(5.0)
+        await asyncio.gather(*calls)
+        await transport.close()
+
+    travel(main())
+    # The call at 195 s starts the timer for the last time.
+    assert provider.submitted_at[0] == pytest.approx(205.0, abs=0.1)
+
+
+def test_a_batch_is_as_large_as_was_said_or_as_the_provider_takes(tmp_path: Path) -> None:
+    questions = [f"{number:02d}" for number in range(10)]
+    for provider, options in ((Provider(), {"max_requests": 4}), (Provider(max_requests=4), {})):
+        travel(ask_and_close(provider, tmp_path, questions, **options))
+        assert [len(batch) for batch in provider.batches] == [4, 4, 2]
+
+
+def test_no_batch_is_larger_than_the_provider_takes_unless_one_call_is(tmp_path: Path) -> None:
+    provider = Provider(max_bytes=3000)
+    questions = ["x" * 1000, "y" * 1000, "z" * 5000, "a" * 10, "b" * 10]
+    travel(ask_and_close(provider, tmp_path, questions))
+    assert [[one[0] for one in batch] for batch in provider.batches] == [["x", "y"], ["z"], ["a", "b"]]
+
+
+async def ask_and_close(provider: Provider, folder: Path, questions: Sequence[str], **options: Any) -> list[str]:
+    transport = batching(provider, folder, **options)
+    texts = await ask_all(transport, questions)
+    await transport.close()
+    return texts
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.floats(0, 4 * HOUR)), min_size=1, max_size=20), st.integers(0, 3))
+def test_every_caller_gets_one_reply_of_its_own_whenever_it_comes(
+    tmp_path: Path, calls: list[tuple[str, float]], failing: int
+) -> None:
+    """Equal questions get different replies: a repeat that is a copy would measure no noise."""
+    provider = Provider(max_requests=3)
+    provider.outcome = lambda question, asked: (
+        CallError("server", "no") if asked == failing else reply(f"{question}{asked}")
+    )
+
+    async def one(transport: Any, question: str, at: float) -> str:
+        await asyncio.sleep(at)
+        return await outcome(transport.complete(ask(question)))
+
+    async def main() -> list[str]:
+        transport = batching(provider, tmp_path)
+        texts = await asyncio.gather(*(one(transport, *call) for call in calls))
+        await transport.close()
+        return texts
+
+    texts = travel(main())
+    asked = Counter(question for question, _ in calls)
+    expected = [
+        "server" if number == failing else f"{question}{number}"
+        for question, count in asked.items()
+        for number in range(1, count + 1)
+    ]
+    assert sorted(texts) == sorted(expected)
+    assert [text[0] for text in texts if text != "server"] == [
+        question for (question, _), text in zip(calls, texts, strict=True) if text != "server"
+    ]
+    assert not (tmp_path / RECORD_NAME).exists()
+
+
+# Taking up
+
+
+def test_a_caller_that_goes_away_leaves_its_reply_to_the_next_process(tmp_path: Path) -> None:
+    """Ctrl-C, or a timeout above: the batch is paid for."""
+    provider = Provider()
+
+    async def leave() -> None:
+        transport = batching(provider, tmp_path)
+        calls = [asyncio.create_task(transport.complete(ask(one))) for one in ("a", "b", "b")]
+        await asyncio.sleep(HOUR)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await transport.close()
+
+    async def come_back() -> list[str]:
+        transport = batching(provider, tmp_path)
+        texts = await ask_all(transport, ["b", "new", "a", "b", "b"])
+        await transport.close()
+        return texts
+
+    travel(leave())
+    assert (tmp_path / RECORD_NAME).exists()
+    provider.submitted_at[0] = -3 * HOUR  # the clock of the next process begins at 0 again
+    texts = travel(come_back())
+    assert texts[1:3] == ["new, 1", "a, 1"]
+    assert sorted([texts[0], *texts[3:]]) == ["b, 1", "b, 2", "b, 3"]
+    assert provider.batches == [["a", "b", "b"], ["new", "b"]]
+    assert not (tmp_path / RECORD_NAME).exists()
+
+
+def test_replies_handed_out_are_kept_while_others_are_awaited(tmp_path: Path) -> None:
+    """A verdict may need two calls: when the second is awaited and the process ends, the first is not paid again."""
+    provider = Provider()
+
+    async def leave() -> str:
+        transport = batching(provider, tmp_path)
+        first = await outcome(transport.complete(ask("first")))
+        second = asyncio.create_task(transport.complete(ask("second")))
+        await asyncio.sleep(HOUR)
+        second.cancel()
+        await transport.close()
+        return first
+
+    assert travel(leave()) == "first, 1"
+    provider.submitted_at = [-5 * HOUR, -5 * HOUR]
+    assert travel(ask_and_close(provider, tmp_path, ["first", "second"])) == ["first, 1", "second, 1"]
+    assert len(provider.batches) == 2
+
+
+def test_a_question_is_the_same_whatever_the_marks_of_its_fences(tmp_path: Path) -> None:
+    provider = Provider()
+
+    async def leave() -> None:
+        transport = batching(provider, tmp_path)
+        call = asyncio.create_task(transport.complete(ask("mark 1", address="x", cache_key="k", timeout_s=5.0)))
+        await asyncio.sleep(HOUR)
+        call.cancel()
+        await transport.close()
+
+    async def come_back() -> list[str]:
+        transport = batching(provider, tmp_path)
+        requests = [ask("mark 2", address="x"), ask("mark 2", address="y"), ask("mark 2", address="x", seed=1)]
+        texts = await asyncio.gather(*(outcome(transport.complete(one)) for one in requests))
+        await transport.close()
+        return texts
+
+    travel(leave())
+    provider.submitted_at[0] = -3 * HOUR
+    assert travel(come_back()) == ["mark 1, 1", "mark 2, 1", "mark 2, 2"]
+
+
+def test_a_record_in_use_by_another_process_is_refused(tmp_path: Path) -> None:
+    record = BatchRecord.open(tmp_path, Budget(lambda: None))
+    BatchRecord._open.clear()  # as if it were another process's
+    with pytest.raises(RunError, match=r"batches\.db is in use by another process"):
+        BatchRecord.open(tmp_path, Budget(lambda: None))
+    BatchRecord._open[record.path] = record
+    record.close()
+
+
+def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
+    (tmp_path / RECORD_NAME).write_text("x" * 5000)
+    with pytest.raises(RunError, match=r"batches\.db, the record of batches"):
+        BatchRecord.open(tmp_path, Budget(lambda: None))
+
+
+def test_transports_of_one_folder_share_the_record_and_keep_their_questions_apart(tmp_path: Path) -> None:
+    coach, policy = Provider(), Provider()
+
+    async def main() -> list[list[str]]:
+        one = batching(coach, tmp_path)
+        other = BatchingTransport(policy, BatchOptions(), name="memory", settings="other")
+        other.open_batches(tmp_path, lambda: None, None)
+        texts = await asyncio.gather(ask_all(one, ["a", "b"]), ask_all(other, ["b"]))
+        await one.close()
+        assert (tmp_path / RECORD_NAME).exists()
+        await other.close()
+        return list(texts)
+
+    assert travel(main()) == [["a, 1", "b, 1"], ["b, 1"]]
+    assert (coach.batches, policy.batches) == ([["a", "b"]], [["b"]])
+    assert not (tmp_path / RECORD_NAME).exists()
+
+
+# Money
+
+
+def test_the_cap_holds_before_a_batch_is_submitted(tmp_path: Path) -> None:
+    """A call is 3 bytes, so at most 1 token, and up to 124 tokens of reply: 12.5 cents. Of 1 dollar 8 calls may go. They
+    really cost 11 cents, 100 tokens and 10, so that 12 cents are left: too little for another one."""
+    provider = Provider()
+    spent = 0.0
+
+    async def one(transport: Any, question: str) -> str:
+        nonlocal spent
+        found = await outcome(transport.complete(ask(question, max_tokens=124)))
+        spent += 0.11 if found != "spend" else 0.0
+        return found
+
+    async def main() -> list[str]:
+        transport = batching(provider, tmp_path, left_usd=lambda: 1.0 - spent)
+        texts = await asyncio.gather(*(one(transport, f"{number:03d}") for number in range(15)))
+        await transport.close()
+        return texts
+
+    texts = travel(main())
+    assert [len(batch) for batch in provider.batches] == [8]
+    assert texts[8:] == ["spend"] * 7
+    assert "spend" not in texts[:8]
+
+
+def test_what_the_cap_has_no_room_for_waits_for_what_the_rest_really_costs(tmp_path: Path) -> None:
+    """A call may cost 1 + 999 tokens, a dollar, and costs 0.11. Of 3 dollars: 3 go and cost 0.33; of 2.67 left 2 go and
+    cost 0.22; of 2.45 left 2; of 2.23 left 2; of 2.01 left 1, the tenth."""
+    provider = Provider()
+    spent = 0.0
+
+    async def one(transport: Any, question: str) -> str:
+        nonlocal spent
+        found = await outcome(transport.complete(ask(question, max_tokens=999)))
+        spent += 0.11
+        return found
+
+    async def main() -> list[str]:
+        transport = batching(provider, tmp_path, left_usd=lambda: 3.0 - spent)
+        texts = await asyncio.gather(*(one(transport, f"{number:03d}") for number in range(10)))
+        await transport.close()
+        return texts
+
+    assert "spend" not in travel(main())
+    assert [len(batch) for batch in provider.batches] == [3, 2, 2, 2, 1]
+
+
+def test_a_budget_by_hand() -> None:
+    left = 10.0
+    budget = Budget(lambda: left)
+    assert budget.free == 10.0
+    assert budget.reserve(4.0)
+    assert not budget.reserve(6.5)
+    assert budget.reserve(6.0)
+    assert budget.free == 0.0
+    budget.release(4.0, paid=1.0)  # handed out, and the ledger does not know it yet
+    assert budget.free == 3.0
+    left = 9.0  # now it does
+    assert budget.free == 3.0
+    left = 7.0  # and of two dollars that others spent
+    assert budget.free == 1.0
+    assert Budget(lambda: None).reserve(1e9)
+
+
+# Faults
+
+
+def test_an_outage_while_a_batch_is_awaited_is_sat_out(tmp_path: Path) -> None:
+    provider = Provider()
+    polls, down = provider.poll, 30 * 60.0
+
+    async def poll(name: str) -> BatchState:
+        if HOUR < asyncio.get_running_loop().time() < HOUR + down:
+            raise CallError("connection", "no route")
+        return await polls(name)
+
+    provider.poll = poll  # type: ignore[method-assign]
+    assert travel(ask_and_close(provider, tmp_path, ["a"])) == ["a, 1"]
+
+
+def test_a_provider_out_of_reach_for_long_fails_the_calls_and_loses_nothing(tmp_path: Path) -> None:
+    provider = Provider()
+    polls = provider.poll
+
+    async def poll(name: str) -> BatchState:
+        raise CallError("connection", "no route")
+
+    provider.poll = poll  # type: ignore[method-assign]
+    assert travel(ask_and_close(provider, tmp_path, ["a"])) == ["connection"]
+    provider.poll, provider.submitted_at = polls, [-3 * HOUR]  # type: ignore[method-assign]
+    assert travel(ask_and_close(provider, tmp_path, ["a"])) == ["a, 1"]
+    assert len(provider.batches) == 1
+
+
+def test_a_bug_of_a_wire_reaches_whoever_waits(tmp_path: Path) -> None:
+    provider = Provider()
+
+    async def results(name: str, ids: Sequence[str]) -> Mapping[str, Outcome]:
+        raise ZeroDivisionError("a bug")
+
+    provider.results = results  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        travel(ask_and_close(provider, tmp_path, ["a"]))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"quiet_s": 0.0}, {"poll_s": float("inf")}, {"price_share": 0.0}, {"price_share": 1.5}, {"max_requests": 0}],
+)
+def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"^{next(iter(wrong))}: "):
+        BatchOptions(**wrong).check()
