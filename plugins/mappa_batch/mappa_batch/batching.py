@@ -251,8 +251,8 @@ class BatchingTransport(BatchTransport):
                 return None
             attempted = True
             name = await self._wire.submit(batch.token, requests)
-            most = sum(call.highest_usd for call in calls)
-            log.info("batch.submitted", provider=self._name, batch=name, calls=batch.calls, usd_at_most=round(most, 4))
+            most = None if self._cost is None else round(sum(call.highest_usd for call in calls), 4)
+            log.info("batch.submitted", provider=self._name, batch=name, calls=batch.calls, usd_at_most=most)
             return name
 
         return submit

@@ -339,7 +339,7 @@ def test_transports_of_one_folder_share_the_record_and_keep_their_questions_apar
 
 
 def test_the_cap_holds_before_a_batch_is_submitted(tmp_path: Path) -> None:
-    """A call is 3 bytes, so at most 1 token, and up to 124 tokens of reply: 12.5 cents. Of 1 dollar 8 calls may go. They
+    """A call is 3 bytes, so at most 1 token, and up to 124 tokens of reply: 12.5 cents. Of 1 dollar 8 may go. They
     really cost 11 cents, 100 tokens and 10, so that 12 cents are left: too little for another one."""
     provider = Provider()
     spent = 0.0
