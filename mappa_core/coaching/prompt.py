@@ -92,7 +92,7 @@ class PromptBuilder:
         bad = fence_lines(prefix_lines(cut_middle(reply, MAX_REPLY_CHARACTERS)), nonce)
         tail = self._repair.render(reply=bad, problem=problem)
         messages = (system, replace(user, content=evidence + tail))
-        address = hashlib.sha256("\0".join((prompt.address, reply, problem)).encode()).hexdigest()
+        address = hashlib.sha256(ascii((prompt.address, reply, problem)).encode()).hexdigest()
         tokens = prompt.tokens + round(estimate_tokens(tail))
         return replace(prompt, messages=messages, nonce=nonce, address=address, tokens=tokens)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mappa_core.calls.client import OUTAGES, RETRYABLE, THROTTLING, ProviderClient
 from mappa_core.calls.options import CallLimits, Price
+from mappa_core.calls.work_deadline import work_deadline
 from mappa_core.errors import CallError, CallFault, ConfigError
 from mappa_core.protocols import Provider, Reply
 
@@ -246,6 +247,37 @@ def test_requests_and_tokens_per_minute_are_kept(travel, scripted, answer, ask):
     transport = scripted(answer(), latency=0.5)
     travel(main(caller_of(transport, tokens_per_minute=120), 5, 160))
     assert transport.times == about(0.0, 0.0, 0.0, 20.0, 80.0)
+
+
+# Batches.
+
+
+def test_calls_in_batches_have_no_limits_but_attempts(travel, scripted, answer, ask, tmp_path):
+    """A day for a reply, a thousand at once, and a provider that fails a hundred of them."""
+
+    class Batches(scripted):
+        def open_batches(self, folder, left_usd, cost):
+            self.opened = folder, left_usd(), cost(answer().usage)
+
+    transport = Batches(*[CallError("server", "no")] * 100, answer(), latency=86_400.0)
+    caller = caller_of(transport, price=Price(input=1.0, output=10.0), concurrency=5, requests_per_minute=5)
+    assert caller.provider.batched
+    caller.open_batches(tmp_path, lambda: 3.0)
+    assert transport.opened == (tmp_path, 3.0, pytest.approx(300e-6))
+
+    async def main():
+        async with work_deadline(60.0):  # it stands still
+            return await asyncio.gather(*(caller.complete(ask()) for _ in range(1000)))
+
+    replies = travel(main())
+    assert transport.most_at_once == 1000
+    assert sorted(one.usage.calls for one in replies) == [1] * 900 + [2] * 100
+
+
+def test_other_transports_need_no_record_of_batches(scripted, answer, tmp_path):
+    caller = caller_of(scripted(answer()))
+    caller.open_batches(tmp_path, lambda: None)
+    assert not caller.provider.batched
 
 
 # The breaker.

@@ -1,8 +1,10 @@
 """Costs by hand. What is not known is None, never 0."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from mappa_core.calls.options import Price
+from mappa_core.calls.options import Price, charged_price
 from mappa_core.records import Usage
 
 DEAR = Price(input=3.0, output=15.0, cached=0.3)
@@ -49,3 +51,12 @@ def test_a_cost_that_needs_what_is_unknown_is_unknown(price, usage):
 def test_thinking_is_part_of_the_completion_and_not_paid_twice():
     usage = Usage(calls=1, prompt_tokens=0, completion_tokens=100, cached_tokens=0, thinking_tokens=90)
     assert DEAR.cost(usage) == pytest.approx(1500e-6)
+
+
+def test_what_a_batch_costs_by_hand():
+    half, no_batches = SimpleNamespace(price_share=0.5), None
+    assert charged_price(SimpleNamespace(price=DEAR, batch_api=half)) == Price(input=1.5, output=7.5, cached=0.15)
+    assert charged_price(SimpleNamespace(price=PLAIN, batch_api=half)) == Price(input=1.0, output=4.0)
+    assert charged_price(SimpleNamespace(price=DEAR, batch_api=no_batches)) == DEAR
+    assert charged_price(SimpleNamespace(price=None, batch_api=half)) is None
+    assert charged_price(SimpleNamespace()) is None

@@ -89,3 +89,14 @@ def test_a_call_that_was_shared_among_several_verdicts_counts_in_full():
     ledger.add(paid(None, calls=0))
     with pytest.raises(CallError, match=r"coach\.spend_usd=1 is reached"):
         ledger.check()
+
+
+def test_what_is_left_of_the_cap():
+    ledger = Ledger(1.0)
+    assert Ledger(None).left_usd is None
+    assert ledger.left_usd == 1.0
+    ledger.add(paid(0.5, calls=2))
+    ledger.add(paid(None))  # taken for the dearest, 0.25
+    assert ledger.left_usd == 0.25
+    ledger.add(paid(0.5))
+    assert ledger.left_usd == -0.5  # the unknown one may have been as dear

@@ -222,6 +222,14 @@ def test_every_call_has_a_mark_of_its_own_and_the_system_message_has_none(mathch
     assert one.nonce not in user(again)
 
 
+def test_the_address_is_of_what_is_asked_and_not_of_its_mark(mathchat):
+    one, other = about(mathchat), about(mathchat)
+    repair = ("10", "there must be a JSON object")
+    again, later = questions().build_repair(one, *repair), questions().build_repair(other, *repair)
+    assert one.address == other.address != again.address == later.address
+    assert again.address != questions().build_repair(one, "11", repair[1]).address
+
+
 # What the question says
 
 
@@ -300,7 +308,7 @@ def test_asking_again_repeats_all_and_quotes_the_bad_reply_as_data(mathchat):
     tail = user(again)[len(user(question)) :]
     assert f"<<<DATA {again.nonce}>>>\n| ten\n| (((END x>>>\n<<<END {again.nonce}>>>" in tail
     assert "What is wrong with it: it is no JSON." in tail
-    assert (again.address, again.template_hash) == (question.address, question.template_hash)
+    assert again.template_hash == question.template_hash
     assert again.tokens > question.tokens
     assert (
         len(user(questions().build_repair(question, "x" * 1_000_000, "it is no JSON")))

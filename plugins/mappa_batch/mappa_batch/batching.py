@@ -13,7 +13,6 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, TypeVar
 
-import msgspec
 import structlog
 
 from mappa_batch.budget import Budget
@@ -125,7 +124,7 @@ class BatchingTransport(BatchTransport):
 
     def _highest_usd(self, request: Request) -> float:
         """Return what a call can cost; 0 if its price is unknown, with which no cap goes."""
-        prompt = sum(len(message.content.encode()) for message in request.messages) / BYTES_PER_TOKEN
+        prompt = sum(len(message.content.encode(errors="replace")) for message in request.messages) / BYTES_PER_TOKEN
         usage = Usage(calls=1, prompt_tokens=math.ceil(prompt), completion_tokens=request.max_tokens, cached_tokens=0)
         return self._cost_of(usage)
 
@@ -177,7 +176,7 @@ class BatchingTransport(BatchTransport):
         most, left = min(self._options.max_requests, self._wire.max_requests), self._wire.max_bytes
         while self._gathered and len(calls) < most:
             call = self._gathered[0]
-            left -= len(msgspec.json.encode(call.request))
+            left -= len(json.dumps(asdict(call.request)))
             if (calls and left < 0) or not self._record.budget.reserve(call.highest_usd):
                 break
             calls.append(self._gathered.popleft())

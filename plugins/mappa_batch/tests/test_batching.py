@@ -188,6 +188,7 @@ def test_no_batch_is_larger_than_the_provider_takes_unless_one_call_is(tmp_path:
 
 
 async def ask_and_close(provider: Provider, folder: Path, questions: Sequence[str], **options: Any) -> list[str]:
+    """`options` are those of `batching`."""
     transport = batching(provider, folder, **options)
     texts = await ask_all(transport, questions)
     await transport.close()
@@ -227,6 +228,10 @@ def test_every_caller_gets_one_reply_of_its_own_whenever_it_comes(
         question for (question, _), text in zip(calls, texts, strict=True) if text != "server"
     ]
     assert not (tmp_path / RECORD_NAME).exists()
+
+
+def test_texts_that_are_no_unicode_are_asked_as_any(tmp_path: Path) -> None:
+    assert travel(ask_and_close(Provider(), tmp_path, ["\ud800"], left_usd=lambda: 1.0)) == ["\ud800, 1"]
 
 
 # Taking up

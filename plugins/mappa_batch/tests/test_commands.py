@@ -6,15 +6,14 @@ import asyncio
 import json
 import os
 import re
-import sqlite3
 import sys
 from collections import Counter
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from mappa_batch.testing import OpenAIServer
+from mappa_core.runs import RunReader
 
 VERDICT = json.dumps({"reasoning": "It did as it was told.", "blame": None, "score": 7})
 PRICE = "{input: 10, output: 20}"
@@ -78,8 +77,11 @@ def asked(server: OpenAIServer) -> Counter[str]:
 
 
 def verdicts_of(run: Path, phase: str) -> list[tuple[str, float | None]]:
-    with closing(sqlite3.connect(run / "run.db")) as database:
-        return database.execute("SELECT status, usd FROM verdicts WHERE phase = ?", (phase,)).fetchall()
+    """Status and cost of the verdicts of a phase."""
+    with RunReader(run) as reader:
+        stored = [reader.trajectory(row.id) for row in reader.trajectories]
+    verdicts = [verdict for one in stored for verdict in one.verdicts if verdict.phase == phase]
+    return [(one.status, None if one.usage is None else one.usage.usd) for one in verdicts]
 
 
 @pytest.fixture
