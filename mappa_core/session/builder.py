@@ -293,9 +293,9 @@ def overridden_settings(composed: ComposedConfig, agents: Sequence[str]) -> Iter
             f"estimator.options.normalize=policy: agents share the policy {shared[0]}, so that a coach that likes one "
             "of them moves the advantages of the others; normalize=agent keeps them apart"
         )
-    for key, _, choice in iter_choices(composed.config):
+    for place, _, choice in iter_choices(composed.config):
         if getattr(choice.options, "batch_api", None) is not None:
-            yield f"{key}.options.batch_api: each of the {composed.config.train.iterations} iterations waits for batches"
+            yield f"{place}.options.batch_api: each of {composed.config.train.iterations} iterations waits for batches"
     for name in ("max_tokens", "temperature"):
         given, own = (composed.origins.get(f"{key}.{name}", "") for key in ("sampling", f"agents.{agents[0]}"))
         values = [getattr(composed.config.agents.get(agent), name, None) for agent in agents]

@@ -119,7 +119,7 @@ async def test_a_run_is_judged_again_in_batches(server: OpenAIServer, tmp_path: 
         out, errors = await mappa(tmp_path, *again)
     assert "batch.taken_up" in errors
     result = json.loads(out)
-    assert result["verdicts"]["scored"] == 15
+    assert result["counts"]["scored"] == 15
     assert len(server.batches) == 2
     # Seven of fifteen failed in the first batch, and were made again in the second.
     assert Counter(asked(server).values()) == {1: 8, 2: 7}
