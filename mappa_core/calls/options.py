@@ -29,7 +29,7 @@ class Price:
         cached_price = self.input if self.cached is None else self.cached
         return ((prompt - cached) * self.input + cached * cached_price + completion * self.output) / 1_000_000
 
-    def scaled(self, share: float) -> Price:
+    def scale(self, share: float) -> Price:
         cached = None if self.cached is None else self.cached * share
         return replace(self, input=self.input * share, output=self.output * share, cached=cached)
 
@@ -80,7 +80,7 @@ def charged_price(options: Any) -> Price | None:
     """Return the price of calls under the `options` of a coach or policy: in batches (`batch_api`) its `price_share` of
     `price`; None if unknown."""
     price, batches = getattr(options, "price", None), getattr(options, "batch_api", None)
-    return price if price is None or batches is None else price.scaled(batches.price_share)
+    return price if price is None or batches is None else price.scale(batches.price_share)
 
 
 def merge_options(added: type, options: type) -> type:

@@ -234,7 +234,7 @@ class BatchingTransport(BatchTransport):
             if recorded.name is None and fault.kind not in TRANSIENT:
                 self._record.forget(batch)  # It was refused; after any other fault it may be there.
             self._fail_waiting(batch, fault)
-        except Exception as error:  # noqa: BLE001 - whoever waits is told, a bug with its traceback
+        except Exception as error:  # noqa: BLE001 - raised to the callers, a bug with its traceback
             self._fail_waiting(batch, error)
 
     def _submission(self, batch: RecordedBatch, calls: Sequence[_Call] | None) -> Callable[[], Awaitable[str | None]]:
@@ -273,15 +273,15 @@ class BatchingTransport(BatchTransport):
     async def _ended(self, batch: RecordedBatch, name: str, *, taken_up: bool) -> BatchState:
         if taken_up:
             log.info("batch.taken_up", provider=self._name, batch=name, calls=batch.calls, since=str(batch.begun)[:19])
-        shown, shown_answered = "", 0
+        shown, shown_replies = "", 0
         while True:
             state = await self._patiently(lambda: self._wire.poll(name))
-            answered = state.answered or 0
-            if state.status != shown or answered - shown_answered >= REPORTED_SHARE * batch.calls:
-                shown, shown_answered = state.status, answered
+            replies = state.replies or 0
+            if state.status != shown or replies - shown_replies >= REPORTED_SHARE * batch.calls:
+                shown, shown_replies = state.status, replies
                 log.info(
                     "batch.state", provider=self._name, batch=name, status=state.status, calls=batch.calls,
-                    answered=state.answered, failed=state.failed, gathering=len(self._gathered),
+                    replies=state.replies, failures=state.failures, gathering=len(self._gathered),
                 )  # fmt: skip
             if state.ended:
                 return state

@@ -10,7 +10,7 @@ class Budget:
     """Holds the highest possible cost of every call that is in a batch, so that the cap holds before one is submitted.
 
     Free is what was left at the first question, minus what is held, minus what was spent since: the ledger's figure, or
-    that of the replies handed out, whichever is higher. (The ledger is told later, once a verdict is complete.) All
+    that of the replies handed out, whichever is higher. (The ledger counts a call once its verdict is complete.) All
     figures are US dollars."""
 
     def __init__(self, left_usd: Callable[[], float | None]) -> None:

@@ -107,7 +107,7 @@ class BatchServer:
             found.polls_left -= 1
         return found
 
-    def shuffled(self, batch: Batch) -> list[tuple[str, Any, Fate]]:
+    def shuffle(self, batch: Batch) -> list[tuple[str, Any, Fate]]:
         """Calls of a batch with their fates, in another order; those without a result are left out."""
         found = [(one, body, batch.fates[one]) for one, body in batch.calls.items() if batch.fates[one] != "missing"]
         self._random.shuffle(found)
@@ -191,7 +191,7 @@ class OpenAIServer(BatchServer):
         name, kind = file.split(".")
         batch = self.batch(name)
         assert batch is not None
-        wanted = [one for one in self.shuffled(batch) if (one[2] == "answered") == (kind == "out")]
+        wanted = [one for one in self.shuffle(batch) if (one[2] == "answered") == (kind == "out")]
         return "".join(json.dumps(self._line(one, body, fate)) + "\n" for one, body, fate in wanted)
 
     def _line(self, custom_id: str, body: Any, fate: Fate) -> dict[str, Any]:
@@ -242,7 +242,7 @@ class AnthropicServer(BatchServer):
             case "GET", [name, "results"]:
                 batch = self.batch(name)
                 assert batch is not None
-                lines = (self._line(one, body, fate) for one, body, fate in self.shuffled(batch))
+                lines = (self._line(one, body, fate) for one, body, fate in self.shuffle(batch))
                 text = "".join(json.dumps(line) + "\n" for line in lines)
                 return web.Response(text=text, content_type="application/x-jsonl")
         return not_found()
@@ -323,7 +323,7 @@ class GeminiServer(BatchServer):
         if batch.ended and word == "FAILED":
             shown["error"] = {"code": 8, "message": "Quota of batches is used up"}
         elif batch.ended:
-            results = [self._result(one, body, fate) for one, body, fate in self.shuffled(batch)]
+            results = [self._result(one, body, fate) for one, body, fate in self.shuffle(batch)]
             metadata["output"] = {"inlinedResponses": {"inlinedResponses": results}}
             shown |= {"done": True, "response": metadata["output"]}
         return shown

@@ -15,13 +15,13 @@ Outcome = Reply | CallError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchState:
-    """How far a batch is. `status` is the provider's own word; `answered` and `failed` count calls, None if unknown.
+    """How far a batch is. `status` is the provider's own word; `replies` and `failures` are counted, None if unknown.
     Calls without a result in a batch that has ended failed by `unanswered` for the reason `reason`."""
 
     ended: bool
     status: str
-    answered: int | None = None
-    failed: int | None = None
+    replies: int | None = None
+    failures: int | None = None
     unanswered: CallFault = "garbled"
     reason: str = "the batch ended without an answer to this call"
 

@@ -172,3 +172,16 @@ async def test_a_cap_that_has_no_room_for_a_call_submits_none(server: OpenAIServ
     assert not server.batches
     found = verdicts_of(tmp_path / "runs/x", "live")
     assert found == [("failed", None)] * 15
+
+
+async def test_a_plan_knows_the_price_of_batches_and_that_training_waits_for_them(tmp_path: Path) -> None:
+    words = ["plan", "--plugin", "mathchat", "--json", "coach.use=openai", "coach.options.model=m"]
+    words.append(f"coach.options.price={PRICE}")
+    plain, batched = [
+        json.loads((await mappa(tmp_path, *words, f"coach.options.batch_api={value}"))[0])
+        for value in ("null", "{price_share: 0.25}")
+    ]
+    usd = [one["run"]["coach_usd"]["value"] for one in (plain, batched)]
+    assert usd[1] == pytest.approx(0.25 * usd[0])
+    waiting = [[note for note in one["notes"] if "waits for batches" in note] for one in (plain, batched)]
+    assert waiting == [[], ["coach.options.batch_api: each of 60 iterations waits for batches"]]

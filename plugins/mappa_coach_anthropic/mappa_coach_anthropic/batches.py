@@ -94,8 +94,8 @@ class AnthropicBatches(AnthropicTransport):
         return BatchState(
             ended=batch.processing_status == "ended",
             status=batch.processing_status,
-            answered=counts.succeeded,
-            failed=counts.failed,
+            replies=counts.succeeded,
+            failures=counts.failed,
         )
 
     async def results(self, name: str, ids: Sequence[str]) -> Mapping[str, Outcome]:

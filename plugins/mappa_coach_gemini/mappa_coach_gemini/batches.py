@@ -148,12 +148,12 @@ class GeminiBatches(GeminiTransport):
         stats = job.metadata.batch_stats or _Stats()
         answered, failed = int(stats.successful_request_count), int(stats.failed_request_count)
         if job.state not in ENDED:
-            return BatchState(ended=False, status=job.state.lower(), answered=answered, failed=failed)
+            return BatchState(ended=False, status=job.state.lower(), replies=answered, failures=failed)
         fault, reason = ENDED[job.state]
         if job.error is not None and job.error.message:
             reason = self._hide(f"{reason}: {job.error.message}")
         return BatchState(
-            ended=True, status=job.state.lower(), answered=answered, failed=failed, unanswered=fault, reason=reason
+            ended=True, status=job.state.lower(), replies=answered, failures=failed, unanswered=fault, reason=reason
         )
 
     async def results(self, name: str, ids: Sequence[str]) -> Mapping[str, Outcome]:

@@ -123,14 +123,14 @@ class OpenAIBatches(OpenAITransport):
         batch = await self._retrieve(name)
         counts = batch.request_counts or _Counts()
         if batch.status not in ENDED:
-            return BatchState(ended=False, status=batch.status, answered=counts.completed, failed=counts.failed)
+            return BatchState(ended=False, status=batch.status, replies=counts.completed, failures=counts.failed)
         fault, reason = ENDED[batch.status]
         if batch.status == "failed":
             errors = (batch.errors.data if batch.errors else None) or [_Error()]
             fault = FAULT_OF_BATCH_ERROR.get(errors[0].code, "request")
             reason = self._hide(f"it failed: {'; '.join(str(one.message or one.code) for one in errors[:3])}")
         return BatchState(
-            ended=True, status=batch.status, answered=counts.completed, failed=counts.failed,
+            ended=True, status=batch.status, replies=counts.completed, failures=counts.failed,
             unanswered=fault, reason=reason,
         )  # fmt: skip
 
