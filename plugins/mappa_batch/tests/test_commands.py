@@ -138,7 +138,7 @@ async def test_a_coach_is_evaluated_in_batches(server: OpenAIServer, tmp_path: P
         out, _ = await mappa(tmp_path, *words, *coach(server, "a."))
     assert len(server.batches) == 1
     assert Counter(asked(server).values()) == {3: 15}
-    assert '"failed": 0' in out
+    assert '"failed":0' in out
     assert not (tmp_path / "batches.db").exists()
 
 
