@@ -146,9 +146,9 @@ async def test_prompts_are_improved_with_a_coach_in_batches(server: OpenAIServer
     """The search goes on after a kill from what it has recorded, and every question was asked once."""
     sizes = ["--rollouts", "60", "--propose", "8", "--choose", "4", "--report", "6", "--minibatch", "2"]
     words = ["improve", "--plugin", "gepa", "--proposer", "instruction-editor", "--name", "x", "--json", *sizes]
-    words += ["--patience", "2", "coach.use=openai", *coach(server, "coach.options.")]
+    words += ["--patience", "2", "coach.use=openai"]
     async with server:
-        await killed(server, tmp_path, *words)
+        await killed(server, tmp_path, *words, *coach(server, "coach.options."))
         out, errors = await mappa(tmp_path, "improve", "--resume", "runs/x", "--json")
     assert "batch.taken_up" in errors
     assert set(asked(server).values()) == {1}
