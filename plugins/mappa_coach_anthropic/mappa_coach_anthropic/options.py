@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from mappa_batch.options import BatchOptions
+from mappa_batch import BatchOptions
 from mappa_core import ConfigError
 from mappa_core.transport import check_base_url
 
