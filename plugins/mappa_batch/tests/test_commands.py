@@ -1,4 +1,4 @@
-"""What users type, in batches of a local OpenAI: observe, recoach, coach eval; killed, and begun again."""
+"""What users type, in batches of a local OpenAI: observe, recoach, coach eval, improve; killed, and begun again."""
 
 from __future__ import annotations
 
@@ -158,3 +158,30 @@ async def test_a_cap_that_has_no_room_for_a_call_submits_none(server: OpenAIServ
     assert not server.batches
     found = verdicts_of(tmp_path / "runs/x", "live")
     assert found == [("failed", None)] * 15
+
+
+async def test_prompts_are_improved_with_a_coach_in_batches(server: OpenAIServer, tmp_path: Path) -> None:
+    """The search goes on after a kill from what it has recorded, and every question was asked once."""
+    sizes = ["--rollouts", "60", "--propose", "8", "--choose", "4", "--report", "6", "--minibatch", "2"]
+    words = ["improve", "--plugin", "gepa", "--proposer", "instruction-editor", "--name", "x", "--json", *sizes]
+    words += ["--patience", "2", "coach.use=openai"]
+    async with server:
+        await killed(server, tmp_path, *words, *coach(server, "coach.options."))
+        out, errors = await mappa(tmp_path, "improve", "--resume", "runs/x", "--json")
+    assert "batch.taken_up" in errors
+    assert set(asked(server).values()) == {1}
+    assert json.loads(out)["rollouts"] > 0
+    assert not (tmp_path / "runs/x/batches.db").exists()
+
+
+async def test_a_plan_knows_the_price_of_batches_and_that_training_waits_for_them(tmp_path: Path) -> None:
+    words = ["plan", "--plugin", "mathchat", "--json", "coach.use=openai", "coach.options.model=m"]
+    words.append(f"coach.options.price={PRICE}")
+    plain, batched = [
+        json.loads((await mappa(tmp_path, *words, f"coach.options.batch_api={value}"))[0])
+        for value in ("null", "{price_share: 0.25}")
+    ]
+    usd = [one["run"]["coach_usd"]["value"] for one in (plain, batched)]
+    assert usd[1] == pytest.approx(0.25 * usd[0])
+    waiting = [[note for note in one["notes"] if "waits for batches" in note] for one in (plain, batched)]
+    assert waiting == [[], ["coach.options.batch_api: each of 60 iterations waits for batches"]]
