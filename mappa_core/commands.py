@@ -54,6 +54,7 @@ from mappa_core.hookspecs import PLUGIN_API_VERSION as PLUGIN_API_VERSION
 from mappa_core.plugins import Plugin as Plugin
 from mappa_core.plugins import Registry as Registry
 from mappa_core.plugins import did_you_mean as did_you_mean
+from mappa_core.protocols import PromptOptimizer as PromptOptimizer
 from mappa_core.rollout.collector import RolloutCollector as RolloutCollector
 from mappa_core.rollout.counterfactual import max_actions_after as max_actions_after
 from mappa_core.rollout.counterfactual import rollouts_per_action as rollouts_per_action

@@ -12,19 +12,7 @@ import pluggy
 if TYPE_CHECKING:
     import click
 
-    from mappa_core.protocols import (
-        Coach,
-        Engine,
-        Estimator,
-        Loss,
-        Shaper,
-        TaskSource,
-        Tool,
-        Toolbox,
-        Tracker,
-        Transport,
-        Workflow,
-    )
+    from mappa_core import protocols
 
 T = TypeVar("T")
 PLUGIN_API_VERSION = 1
@@ -78,52 +66,57 @@ class CheckArea:
 
 
 @hookspec
-def mappa_tasks() -> Iterable[Offer[TaskSource]]:
+def mappa_tasks() -> Iterable[Offer[protocols.TaskSource]]:
     """Offer task sources."""
 
 
 @hookspec
-def mappa_workflows() -> Iterable[Offer[Workflow]]:
+def mappa_workflows() -> Iterable[Offer[protocols.Workflow]]:
     """Offer workflows: which agent acts when, and what it sees."""
 
 
 @hookspec
-def mappa_tools() -> Iterable[Offer[Tool | Toolbox]]:
+def mappa_tools() -> Iterable[Offer[protocols.Tool | protocols.Toolbox]]:
     """Offer tools (a code executor is the tool `python`), and toolboxes, whose tools are discovered at start."""
 
 
 @hookspec
-def mappa_coaches() -> Iterable[Offer[Coach]]:
+def mappa_coaches() -> Iterable[Offer[protocols.Coach]]:
     """Offer coaches."""
 
 
 @hookspec
-def mappa_transports() -> Iterable[Offer[Transport]]:
+def mappa_transports() -> Iterable[Offer[protocols.Transport]]:
     """Offer LLM providers for coaches and for policies behind an API."""
 
 
 @hookspec
-def mappa_shapers() -> Iterable[Offer[Shaper]]:
+def mappa_shapers() -> Iterable[Offer[protocols.Shaper]]:
     """Offer reward shapers, which a recipe chains in its order."""
 
 
 @hookspec
-def mappa_estimators() -> Iterable[Offer[Estimator]]:
+def mappa_estimators() -> Iterable[Offer[protocols.Estimator]]:
     """Offer advantage estimators."""
 
 
 @hookspec
-def mappa_losses() -> Iterable[Offer[Loss]]:
+def mappa_prompt_optimizers() -> Iterable[Offer[protocols.PromptOptimizer]]:
+    """Offer optimisers of prompts, which improve what agents are told between iterations."""
+
+
+@hookspec
+def mappa_losses() -> Iterable[Offer[protocols.Loss]]:
     """Offer per-token policy losses."""
 
 
 @hookspec
-def mappa_engines() -> Iterable[Offer[Engine]]:
+def mappa_engines() -> Iterable[Offer[protocols.Engine]]:
     """Offer training engines."""
 
 
 @hookspec
-def mappa_trackers() -> Iterable[Offer[Tracker]]:
+def mappa_trackers() -> Iterable[Offer[protocols.Tracker]]:
     """Offer experiment trackers."""
 
 

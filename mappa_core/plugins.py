@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 OfferKind = Literal[
     "tasks", "workflows", "tools", "coaches", "transports", "policies",
-    "shapers", "estimators", "losses", "engines", "trackers",
+    "shapers", "estimators", "prompt_optimizers", "losses", "engines", "trackers",
 ]  # fmt: skip
 KIND_NAMES: Mapping[OfferKind, str] = MappingProxyType({
     "tasks": "source of tasks", "workflows": "workflow", "tools": "tool", "coaches": "coach",
     "transports": "transport", "policies": "policy behind an API", "shapers": "shaper", "estimators": "estimator",
-    "losses": "loss", "engines": "engine", "trackers": "tracker",
+    "prompt_optimizers": "optimiser of prompts", "losses": "loss", "engines": "engine", "trackers": "tracker",
 })  # fmt: skip
 """Singular names by kind of offer. The hook of a kind is `mappa_<kind>`; core derives `policies` from transports."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -63,6 +64,9 @@ def command(
         composed = restore(registry, run / CONFIG, ("run.name=null", *arguments.words))
         checkpoints = open_checkpoints(run, composed.config.checkpoint.url)
         loaded = checkpoints.load_latest() if checkpoint is None else checkpoints.load(checkpoint)
+        if composed.config.prompts is not None:
+            followed = (f"agents.{name}.prompt={json.dumps(text)}" for name, text in loaded.manifest.prompts.items())
+            composed = restore(registry, run / CONFIG, ("run.name=null", *followed, *arguments.words))
     sizes_by_metric = {"pass": pass_at, "avg": avg_at, "majority": majority_at}
     _check_sizes(sizes_by_metric, composed.config.eval.samples)
     errors = Console(stderr=True)

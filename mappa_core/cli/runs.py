@@ -63,7 +63,7 @@ def _read_status(folder: Path) -> tuple[str, Summary | None]:
 @command.command("show")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
-    "--split", type=click.Choice(["train", "eval", "counterfactual"]), help="Only these; counterfactual ones only so."
+    "--split", type=click.Choice(["train", "eval", "counterfactual", "candidate"]), help="Only these; the last two so."
 )
 @click.option("--iteration", type=int, help="Only trajectories of this iteration.")
 @click.option("--limit", type=int, default=20, show_default=True)

@@ -16,7 +16,8 @@ from mappa_core.plugins import OfferKind, Registry
 
 SECTION_KINDS: Mapping[str, OfferKind] = {
     "tasks": "tasks", "workflow": "workflows", "tools": "tools", "policies": "policies", "coach": "coaches",
-    "shapers": "shapers", "estimator": "estimators", "loss": "losses", "engine": "engines", "trackers": "trackers",
+    "shapers": "shapers", "estimator": "estimators", "prompts": "prompt_optimizers", "loss": "losses",
+    "engine": "engines", "trackers": "trackers",
 }  # fmt: skip
 """Kind of the offers that are chosen in a top-level section."""
 

@@ -87,7 +87,7 @@ VALUE_RULES = (
     above(0, "train.value_clip", "train.health.grad_norm", "train.health.kl"),
     fraction("train.health.entropy", "train.health.clip_share", "train.health.ess", "train.health.equal_groups"),
     ValueRule(("train.supervised.max_score",), lambda score: 0.0 <= score <= MAX_SCORE, "a score from 0 to 10 points"),
-    at_least(1, "eval.problems", "eval.samples", "checkpoint.every", "checkpoint.keep"),
+    at_least(1, "eval.problems", "eval.samples", "checkpoint.every", "checkpoint.keep", "prompts.every"),
     at_least(0, "eval.every", "train.supervised.weight"),
     ValueRule(("eval.selection",), lambda part: 0.0 < part < 1.0, "above 0 and below 1, or null"),
     ValueRule(("policies.*.lora.targets",), lambda names: len(names) > 0 and all(names), "null or names of layers"),

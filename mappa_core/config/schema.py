@@ -176,6 +176,16 @@ class EstimatorSection:
 
 
 @dataclass
+class PromptsSection(Use):
+    """Optimiser that improves what agents are told between iterations."""
+
+    every: int = 10
+    """Iterations between two rounds."""
+    policy: str = "proposer"
+    """The policy, of kind `api`, that writes prompts."""
+
+
+@dataclass
 class CorrectionSection:
     """Importance weights between the log-probabilities of samplers and learners, on the policy loss."""
 
@@ -330,6 +340,8 @@ class RunConfig:
     shapers: list[Use] = field(default_factory=list)
     """Applied in order."""
     estimator: EstimatorSection = field(default_factory=EstimatorSection)
+    prompts: PromptsSection | None = None
+    """Improvement of prompts between iterations; null: they stay as they are."""
     loss: Use = field(default_factory=lambda: Use(use="ppo"))
     train: TrainSection = field(default_factory=TrainSection)
     engine: Use = field(default_factory=lambda: Use(use="local"))

@@ -19,6 +19,7 @@ from .engine import Loss as Loss
 from .engine import LossRows as LossRows
 from .engine import Machine as Machine
 from .engine import PolicySpec as PolicySpec
+from .engine import PromptOptimizer as PromptOptimizer
 from .engine import Render as Render
 from .engine import Rewards as Rewards
 from .engine import Sampler as Sampler

@@ -1,4 +1,4 @@
-"""Interfaces for training: shapers, estimators, losses, samplers and engines."""
+"""Interfaces for training: shapers, estimators, optimisers of prompts, losses, samplers and engines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from mappa_core.errors import RunError
 from mappa_core.experience import Advantages, Experience, Receipt
-from mappa_core.records import Completion, Int32, Message, Process, Sampling, Step, ToolSpec, Trajectory
+from mappa_core.records import Completion, Int32, Message, Process, Sampling, Step, Task, ToolSpec, Trajectory
 
 Rewards = tuple[float | None, ...]
 """One reward per step of a trajectory, in order; None if the verdict is missing."""
@@ -52,6 +52,18 @@ class TeacherEstimator(Estimator, Protocol):
 
     def teacher_view(self, experience: Experience, trajectories: Sequence[Trajectory], render: Render) -> Experience:
         """Return those rows that have a teacher, as the teacher reads them: after other prompts, by other policies."""
+
+
+class PromptOptimizer(Protocol):
+    """Improves what agents are told, every `prompts.every` iterations."""
+
+    def set_apart(self, tasks: Sequence[Task]) -> Collection[str]:
+        """Return the ids of the training tasks on which it chooses; nothing is trained on them."""
+
+    async def improve(self, session: Any, folder: Any, done: int) -> Mapping[str, str]:
+        """Return the prompts that change after `done` iterations, by agent. `session` (`mappa_core.commands.Session`)
+        samples with the weights of now, `policies.NAME` of `prompts.policy` included. What it plays and asks it keeps
+        in `folder` (`mappa_core.runs.RunFolder`), so that a run which was killed meanwhile repeats it from there."""
 
 
 class Loss(Protocol):

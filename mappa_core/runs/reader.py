@@ -19,7 +19,7 @@ from mappa_core.runs.rows import EvaluationRow, RaisedWarning, StepRow, Trajecto
 from mappa_core.runs.table import RolloutTable, Table
 from mappa_core.session.eval_split import EvalPart, in_selection_split
 from mappa_core.store.checkpoint import Checkpoints
-from mappa_core.store.counterfactuals import COUNTERFACTUAL, load_counterfactuals
+from mappa_core.store.counterfactuals import load_counterfactuals
 from mappa_core.store.folder import CHECKPOINTS, CONFIG, FILES, list_run_folders
 from mappa_core.store.iteration_report import HealthWarning, IterationReport
 from mappa_core.store.iterations import load_iterations, load_latest_iteration
@@ -304,8 +304,8 @@ def open(folder: Path | str) -> RunReader:  # noqa: A001 - read as `runs.open`
 
 
 def _rollout_filter(split: str | None, iteration: int | None) -> tuple[str, list[Any]]:
-    """A WHERE clause for trajectories. Split None excludes counterfactual rollouts."""
+    """A WHERE clause for trajectories. Split None: of any split of tasks, and so no counterfactual rollouts."""
     if split is not None:
         return where_equal(split=split, iteration=iteration)
     clause, values = where_equal(iteration=iteration)
-    return f"{clause} {'AND' if clause else 'WHERE'} split <> ?", [*values, COUNTERFACTUAL]
+    return f"{clause} {'AND' if clause else 'WHERE'} split IN ('train', 'eval')", values

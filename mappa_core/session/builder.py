@@ -24,6 +24,7 @@ from mappa_core.protocols import (
     Estimator,
     Loss,
     PolicySpec,
+    PromptOptimizer,
     Provider,
     Split,
     TaskSource,
@@ -73,13 +74,14 @@ class Session:
     experience_builder: ExperienceBuilder
     default_actions: Mapping[str, str]  # per agent, for counterfactual rollouts that replace actions by them
     estimator: Estimator
+    prompt_optimizer: PromptOptimizer | None
     loss: Loss | None  # None if nothing is learned, or every policy is behind an API
     trackers: tuple[tuple[str, Tracker], ...]  # with the names of their offers
 
     @property
     def deterministic(self) -> bool:
         """Whether sampling is reproducible bit for bit."""
-        return self.engine.deterministic and not self.team.api_policies
+        return self.engine.deterministic and self.team.api_policies.keys().isdisjoint(self.team.policy_of.values())
 
     @property
     def providers(self) -> tuple[Provider, ...]:
@@ -111,6 +113,11 @@ class Session:
         """Tasks of evaluations, the same every time. Raises as `tasks` and `split_held_out`."""
         split: Any = self.config.eval.split
         return split_held_out(self.tasks(split)[: self.config.eval.problems], self.config)
+
+    def with_prompts(self, prompts: Mapping[str, str]) -> Session:
+        """The same session with other prompts of some agents."""
+        workflow = self.workflow.with_prompts(prompts)
+        return replace(self, workflow=workflow, team=replace(self.team, workflow=workflow))
 
     def team_for(self, split: Split) -> Team:
         """The team for `split`: evaluation has its own temperature and, unless `eval.coach`, no coaches."""
@@ -190,6 +197,7 @@ class _SessionBuilder:
         check_difference_shaper(config, experience_builder.shapers)
         default_actions = resolve_default_actions(config, workflow)
         trackers, estimator = self._trackers(), build_estimator(config, registry)
+        optimizer = _build_prompt_optimizer(config, registry, workflow) if learning else None
         has_loss = learning and policies_with_weights(config, tuple(workflow.agents))
         loss = registry.build("losses", config.loss.use, config.loss.options) if has_loss else None
         toolset = await open_tools(config, registry, self._stack)
@@ -198,7 +206,8 @@ class _SessionBuilder:
         return Session(
             config=config, workflow=workflow, source=source, engine=engine, team=team, sandboxes=toolset.sandboxes,
             policies=specs, coaches=coaches.coaches, experience_builder=experience_builder,
-            default_actions=default_actions, estimator=estimator, loss=loss, trackers=trackers,
+            default_actions=default_actions, estimator=estimator, prompt_optimizer=optimizer, loss=loss,
+            trackers=trackers,
         )  # fmt: skip
 
     async def _team(
@@ -206,7 +215,8 @@ class _SessionBuilder:
     ) -> tuple[Team, Engine, tuple[PolicySpec, ...]]:
         config, agents = self._config, tuple(workflow.agents)
         policy_of = assign_policies(config, agents)
-        api_policies = self._api_policies(policy_of.values())
+        proposer = [config.prompts.policy] if learning and config.prompts is not None else []
+        api_policies = self._api_policies((*policy_of.values(), *proposer))
         check_prices(config, _providers(coaches.coaches, api_policies.values()))
         specs = build_policy_specs(config, (*policies_with_weights(config, agents), *teachers), fresh=self._fresh)
         engine = await self._engine(specs, learning, teachers)
@@ -243,7 +253,7 @@ class _SessionBuilder:
             return ApiOnlyEngine()
         engine: Engine = self._registry.build("engines", self._config.engine.use, self._config.engine.options)
         self._stack.push_async_callback(engine.close)
-        _check_staleness(engine)
+        _check_staleness(engine, changes_prompts=learning and self._config.prompts is not None)
         check_scored(engine, self._config, [spec for spec in specs if spec.name in teachers])
         check_dynamic_sampling(self._config, engine.straggler_share)
         await engine.open(specs, self._config.train if learning else None, seed=self._config.seed)
@@ -309,10 +319,28 @@ def _find_teachers(config: RunConfig, agents: Sequence[str], estimator: Estimato
     return teachers
 
 
-def _check_staleness(engine: Engine) -> None:
+def _build_prompt_optimizer(config: RunConfig, registry: Registry, workflow: Workflow) -> PromptOptimizer | None:
+    chosen = config.prompts
+    if chosen is None:
+        return None
+    if not workflow.prompts:
+        raise ConfigError(f"prompts.use={chosen.use}: the workflow {config.workflow.use} names no prompts to improve")
+    if chosen.policy not in config.policies or config.policies[chosen.policy].kind != "api":
+        key = f"policies.{chosen.policy}"
+        raise ConfigError(f"prompts.policy={chosen.policy} is no policy behind an API; set {key}.kind=api {key}.use=…")
+    optimizer: PromptOptimizer = registry.build("prompt_optimizers", chosen.use, chosen.options)
+    return optimizer
+
+
+def _check_staleness(engine: Engine, *, changes_prompts: bool) -> None:
     staleness, share = engine.max_staleness, engine.straggler_share
     if staleness < 0:
         raise ConfigError(f"engine.options.max_staleness is {staleness}; it is at least 0")
+    if staleness and changes_prompts:
+        raise ConfigError(
+            f"engine.options.max_staleness={staleness}: what is collected ahead would follow prompts of before; set it "
+            "to 0, or leave prompts out"
+        )
     if not 0.0 <= share < 1.0:
         raise ConfigError(f"engine.options.straggler_share is {share:g}; it is at least 0 and below 1")
     if share and not staleness:

@@ -20,14 +20,18 @@ from mappa_core.store.schema import Database, fold_journal
 from mappa_core.store.search_index import SearchIndex
 
 PROMPT_EVENT = "prompt"  # The text of an agent's prompt and its version.
+PROMPT_ROUND_EVENT = "prompt_round"  # All prompts by agent from after so many iterations on.
 _PAID_USAGE = """
 SELECT json_extract(body, '$.usage.calls'), json_extract(body, '$.usage.usd') FROM verdicts
 WHERE json_extract(body, '$.usage') IS NOT NULL AND NOT json_extract(body, '$.replayed')
 UNION ALL
 SELECT json_extract(body, '$.completion.usage.calls'), json_extract(body, '$.completion.usage.usd') FROM steps
 WHERE json_extract(body, '$.completion.usage') IS NOT NULL
+UNION ALL
+SELECT json_extract(body, '$.usage.calls'), json_extract(body, '$.usage.usd') FROM events
+WHERE json_extract(body, '$.usage') IS NOT NULL
 """
-"""Calls and US dollars of every verdict and action from a provider; NULL if the price is unknown."""
+"""Calls and US dollars of every verdict, action and proposal from a provider; NULL if the price is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -184,7 +188,7 @@ class Store:
         }
 
     def paid_usages(self) -> list[Usage]:
-        """Usage of every recorded verdict and action from a provider: calls and US dollars."""
+        """Usage of every recorded verdict, action and proposal from a provider: calls and US dollars."""
         return [Usage(calls=calls, usd=usd) for calls, usd in self._database.rows(_PAID_USAGE)]
 
     def flush(self) -> None:

@@ -20,7 +20,8 @@ from mappa_core.training.tracker_threads import TrackerThreads
 
 class EvaluationSchedule:
     """Evaluates held-out tasks during a run. `report_evaluations` are on the reported tasks, `best_evaluations` are
-    those that choose the best checkpoint, in order; they are the same unless tasks are set apart for the choice."""
+    those that choose the best checkpoint, in order; they are the same unless tasks are set apart for the choice.
+    `session` plays from now on."""
 
     def __init__(self, session: Session, *, folder: RunFolder, listener: Listener, tracking: TrackerThreads) -> None:
         parts = session.held_out()
@@ -28,7 +29,7 @@ class EvaluationSchedule:
         self.report_evaluations: list[Evaluation] = []
         self.best_evaluations: list[Evaluation] = [] if self.has_selection else self.report_evaluations
         self._tasks: Mapping[EvalPart, tuple[Task, ...]] = {parts.part: parts.report, "selection": parts.selection}
-        self._session = session
+        self.session = session
         self._folder = folder
         self._listener = listener
         self._tracking = tracking
@@ -42,8 +43,8 @@ class EvaluationSchedule:
 
     def due_parts(self, done: int) -> tuple[EvalPart, ...]:
         """Parts to evaluate after `done` iterations. The final report of a best checkpoint is due once it is known."""
-        every = self._session.config.eval.every
-        if done not in (0, self._session.config.train.iterations) and not (every and done % every == 0):
+        every = self.session.config.eval.every
+        if done not in (0, self.session.config.train.iterations) and not (every and done % every == 0):
             return ()
         if not self.has_selection:
             return ("all",)
@@ -51,11 +52,11 @@ class EvaluationSchedule:
 
     async def evaluate(self, part: EvalPart, done: int) -> None:
         """Evaluate a part with the weights after `done` iterations. Raises GuardStop if tools lost too many."""
-        config, store = self._session.config, self._folder.store
+        config, store = self.session.config, self._folder.store
         self._listener.on_phase_start("evaluate", done)
         self._listener.on_rollouts_start("eval", done, len(self._tasks[part]) * config.eval.samples)
         evaluation = await evaluate(
-            self._session,
+            self.session,
             recorder=self._tracking.recorder(store),
             archive=self._folder.files,
             iteration=done,

@@ -44,3 +44,6 @@ class Listener:
     def on_evaluation_end(self, evaluation: Evaluation) -> None: ...
 
     def on_iteration_end(self, report: IterationReport) -> None: ...
+
+    def on_prompts_improved(self, done: int, agents: Sequence[str]) -> None:
+        """A round of proposals after `done` iterations changed the prompts of `agents`."""

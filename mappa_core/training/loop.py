@@ -22,11 +22,12 @@ from mappa_core.records import Process, Trajectory
 from mappa_core.rollout.collector import raise_if_all_failed
 from mappa_core.rollout.counterfactual import CounterfactualCollector
 from mappa_core.rollout.tool_failures import guard_tool_failures
-from mappa_core.session import Session
+from mappa_core.session import Session, record_prompts
 from mappa_core.store.agent_columns import summarize_agents
 from mappa_core.store.checkpoint import POLICIES, BestCheckpoint, PolicyEntry
 from mappa_core.store.folder import RunFolder
 from mappa_core.store.iteration_report import CoachFigures, CounterfactualFigures, IterationReport
+from mappa_core.store.writer import PROMPT_ROUND_EVENT
 from mappa_core.training import iteration_figures as figures
 from mappa_core.training.coach_states import learn_from_verdicts, load_coach_states
 from mappa_core.training.evaluation_schedule import EvaluationSchedule
@@ -43,7 +44,7 @@ class TrainingLoop:
 
     def __init__(self, session: Session, *, folder: RunFolder, listener: Listener, tracking: TrackerThreads) -> None:
         self.evaluations = EvaluationSchedule(session, folder=folder, listener=listener, tracking=tracking)
-        self._session = session
+        self._session = self._start = session
         self._folder = folder
         self._store = folder.store
         self._estimator_state: Mapping[str, Any] = {}
@@ -64,6 +65,7 @@ class TrainingLoop:
         kept = max(2, config.checkpoint.keep) + config.checkpoint.best - len(self._folder.checkpoints.iterations())
         guard_disk(self._folder.path, self._session, checkpoints=min(due, kept))
         self._record_processes()
+        await self._improve_prompts(start)
         for done in range(start + 1):
             await self._evaluate(done)
         await self._keep_best(start)
@@ -107,10 +109,36 @@ class TrainingLoop:
         await self._handle_drift(report.drift, done)
         async with self._checkpoint_on_stop(done):
             self._skipped_steps.guard(done, report.policies)
+        async with self._checkpoint_on_stop(done):
+            await self._improve_prompts(done)
         if done == config.train.iterations or done % config.checkpoint.every == 0:
             await self._checkpoint(done)
         await self._evaluate(done)
         await self._keep_best(done)
+
+    async def _improve_prompts(self, done: int) -> None:
+        """Improve the prompts if that is due, once, and use them. A resume after a stop in a round catches up on it."""
+        optimizer, section = self._session.prompt_optimizer, self._session.config.prompts
+        if optimizer is None or section is None:
+            return
+        self._use_prompts(done)
+        is_recorded = any(event.body["iteration"] == done for event in self._store.events(PROMPT_ROUND_EVENT))
+        if done and done % section.every == 0 and not is_recorded:
+            changed = await optimizer.improve(self._session, self._folder, done)
+            prompts = {**self._session.workflow.prompts, **changed}
+            self._store.record_event(PROMPT_ROUND_EVENT, iteration=done, prompts=prompts, changed=sorted(changed))
+            self._use_prompts(done)
+            record_prompts(self._session.team, self._store)
+            self._listener.on_prompts_improved(done, tuple(changed))
+
+    def _use_prompts(self, done: int) -> None:
+        """Play with the prompts after `done` iterations from now on."""
+        rounds = {event.body["iteration"]: event.body["prompts"] for event in self._store.events(PROMPT_ROUND_EVENT)}
+        last = max((iteration for iteration in rounds if iteration <= done), default=None)
+        self._session = self._start if last is None else self._start.with_prompts(rounds[last])
+        self.evaluations.session = self._session
+        self._rollouts.use(self._session)
+        self._counterfactuals = self._counterfactual_collector()
 
     def _record_processes(self) -> None:
         processes = tuple(self._session.engine.processes)
@@ -317,6 +345,7 @@ class TrainingLoop:
         if best.iteration != self._session.config.train.iterations:
             checkpoint = await asyncio.to_thread(self._folder.checkpoints.load, best.iteration)
             await self._session.engine.load(checkpoint.path / POLICIES)
+            self._use_prompts(best.iteration)
         await self.evaluations.evaluate("report", best.iteration)
 
 

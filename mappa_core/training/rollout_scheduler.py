@@ -85,19 +85,14 @@ class RolloutScheduler:
         self._trained = session.trained_policies
         self._store = folder.store
         self._listener = listener
+        tasks = session.tasks("train")
+        apart = () if session.prompt_optimizer is None else session.prompt_optimizer.set_apart(tasks)
         self._sampler = TaskSampler(
-            session.tasks("train"), prompts=config.train.prompts, seed=config.seed, stratified=config.train.stratified
-        )
-        self._collector = RolloutCollector(
-            session.team_for("train"),
-            recorder=tracking.recorder(self._store),
-            archive=folder.files,
-            concurrency=config.sampling.concurrency,
-            waves=session.deterministic,
-            on_start=self._begin,
-            on_acted=self._note_acted,
-            on_finish=self._finish,
-        )
+            [task for task in tasks if task.id not in apart],
+            prompts=config.train.prompts, seed=config.seed, stratified=config.train.stratified,
+        )  # fmt: skip
+        self._folder, self._recorder = folder, tracking.recorder(self._store)
+        self.use(session)
         self._learned = {report.iteration for report in self._store.iterations()}
         self._dynamic_sampling = DynamicSampling(
             config.train.dynamic_sampling if session.trained_policies else 0,
@@ -114,6 +109,19 @@ class RolloutScheduler:
         self._group_of: dict[str, SampleGroup] = {}
         self._tasks: list[asyncio.Task[Any]] = []
         self._changed = asyncio.Event()
+
+    def use(self, session: Session) -> None:
+        """Play the iterations that begin from now on with the team of `session`."""
+        self._collector = RolloutCollector(
+            session.team_for("train"),
+            recorder=self._recorder,
+            archive=self._folder.files,
+            concurrency=session.config.sampling.concurrency,
+            waves=session.deterministic,
+            on_start=self._begin,
+            on_acted=self._note_acted,
+            on_finish=self._finish,
+        )
 
     async def take(self, iteration: int) -> IterationBatch:
         """Wait for the trajectories that `iteration` learns from. Iterations are taken in order, from the first one

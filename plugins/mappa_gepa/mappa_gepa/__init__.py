@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 from mappa_core import NoOptions, Offer, hookimpl
 from mappa_core.workflow import find_recipes
+from mappa_gepa.desk.team import DeskTasksOptions
+from mappa_gepa.options import ReflectionOptions
 from mappa_gepa.relay.models import EditorOptions, FollowerOptions
 from mappa_gepa.relay.team import RelayOptions, RelayTasksOptions
 
 if TYPE_CHECKING:
     from mappa_core import Coach, TaskSource, Workflow
+    from mappa_core.commands import PromptOptimizer
     from mappa_core.transport import Transport
 
 
@@ -23,28 +26,43 @@ def mappa_recipes() -> Mapping[str, Traversable]:
 
 @hookimpl
 def mappa_tasks() -> Iterable[Offer[TaskSource]]:
+    from mappa_gepa.desk.team import DeskTasks
     from mappa_gepa.relay.team import RelayTasks
 
     yield Offer("relay", RelayTasks, RelayTasksOptions)
+    yield Offer("desk", DeskTasks, DeskTasksOptions)
 
 
 @hookimpl
 def mappa_workflows() -> Iterable[Offer[Workflow]]:
+    from mappa_gepa.desk.team import Desk
     from mappa_gepa.relay.team import Relay
 
     yield Offer("relay", Relay, RelayOptions)
+    yield Offer("desk", Desk)
 
 
 @hookimpl
 def mappa_coaches() -> Iterable[Offer[Coach]]:
+    from mappa_gepa.desk.coach import DeskCoach
     from mappa_gepa.relay.coach import DutyCoach
 
     yield Offer("relay-duties", lambda options: DutyCoach(), NoOptions)
+    yield Offer("desk-lines", lambda options: DeskCoach(), NoOptions)
 
 
 @hookimpl
 def mappa_transports() -> Iterable[Offer[Transport]]:
+    from mappa_gepa.desk.line_editor import LineEditor
     from mappa_gepa.relay.models import InstructionEditor, InstructionFollower
 
     yield Offer("instruction-follower", InstructionFollower, FollowerOptions)
     yield Offer("instruction-editor", InstructionEditor, EditorOptions)
+    yield Offer("line-editor", LineEditor)
+
+
+@hookimpl
+def mappa_prompt_optimizers() -> Iterable[Offer[PromptOptimizer]]:
+    from mappa_gepa.reflection import ReflectiveOptimizer
+
+    yield Offer("reflection", ReflectiveOptimizer, ReflectionOptions)

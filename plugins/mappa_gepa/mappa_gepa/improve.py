@@ -12,7 +12,7 @@ from typing import Any
 from gepa.api import optimize
 from gepa.core.result import GEPAResult
 
-from mappa_core import ConfigError, Trajectory, Usage
+from mappa_core import ConfigError, Trajectory
 from mappa_core.commands import (
     ComposedConfig,
     Registry,
@@ -32,12 +32,13 @@ from mappa_gepa.adapter import TeamAdapter
 from mappa_gepa.agent_choice import BlameChoice
 from mappa_gepa.options import ImproveOptions
 from mappa_gepa.parts import TaskParts, split_tasks
-from mappa_gepa.proposer import PROPOSAL_EVENT, Proposer
+from mappa_gepa.proposer import Proposer
 from mappa_gepa.refusals import LeakCheck, Refusal
 from mappa_gepa.rollouts import CandidateRollouts, Prompts, TaskResult
 from mappa_gepa.stored_search import LOG_NAME, StoredSearch, write_prompts
 
 PERFECT = 1.0
+RESUME = "mappa improve --resume"
 POLICIES = "policies"
 """The folder of a checkpoint that holds what the engine saved."""
 
@@ -112,15 +113,17 @@ async def improve(
             _check_price(composed, options, policy.provider)
             watcher.on_providers((*session.providers, policy.provider))
             with _open_folder(composed, search, folder) as opened, attach_coaches(opened, session):
-                for usage in _recorded_usages(opened):
+                for usage in opened.store.paid_usages():
                     session.team.ledger.add(usage)
                 open_batches([policy], composed.config.coach.cassette, opened.path, session.team.ledger)
                 record_session_events(session, opened.store)
-                rollouts = CandidateRollouts(session, opened, samples=options.samples, on_finish=watcher.on_rollout)
+                rollouts = CandidateRollouts(
+                    session, opened, samples=options.samples, resume=RESUME, on_finish=watcher.on_rollout
+                )
                 proposer = Proposer(
                     policy, opened, options=options, roles=session.workflow.agents, originals=originals,
                     leaks=LeakCheck(parts.all, tuple(originals.values())), is_known=rollouts.is_known,
-                    ledger=session.team.ledger, seed=session.team.seed_of("proposals") % 2**31,
+                    ledger=session.team.ledger, seed=session.team.seed_of("proposals") % 2**31, resume=RESUME,
                 )  # fmt: skip
                 found = await _Search(composed.full_name, session, options, parts, rollouts, proposer).run(
                     opened, originals
@@ -285,18 +288,12 @@ def _open_folder(composed: ComposedConfig, search: StoredSearch, folder: Path | 
 
 def _record(folder: RunFolder, session: Session, found: Improvement) -> None:
     """Record the result: its prompts are the last that the run uses."""
-    record_prompts(replace(session.team, workflow=session.workflow.with_prompts(found.prompts)), folder.store)
+    record_prompts(session.with_prompts(found.prompts).team, folder.store)
     for evaluation in (found.before, found.after):
         if evaluation is not None:
             folder.store.record_event("evaluation", **evaluation.to_event())
     folder.store.record_event("improvement", gain=found.gain, changed=list(found.changed), prompts=dict(found.prompts))
     write_prompts(folder.path, found.prompts)
-
-
-def _recorded_usages(folder: RunFolder) -> list[Usage]:
-    proposals = [event.body["usage"] for event in folder.store.events(PROPOSAL_EVENT)]
-    paid = [Usage(calls=one["calls"], usd=one["usd"]) for one in proposals if one is not None]
-    return [*folder.store.paid_usages(), *paid]
 
 
 class _FileLogger:

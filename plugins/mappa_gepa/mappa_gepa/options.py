@@ -1,8 +1,8 @@
-"""Options of `mappa improve`."""
+"""Options of `mappa improve`, and of the optimiser `reflection`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from mappa_core import ConfigError
@@ -51,3 +51,26 @@ class ImproveOptions:
                 raise ConfigError(f"--{name.replace('_', '-')}: must be at least 1, not {getattr(self, name)}")
         if self.max_growth < 1:
             raise ConfigError(f"--max-growth: must be at least 1, not {self.max_growth:g}")
+
+
+@dataclass
+class ReflectionOptions:
+    proposals: int = 2
+    """Proposals of a round."""
+    tasks: int = 24
+    """Training tasks, by hash, that choose among prompts; they, and others of their clusters, are not trained on."""
+    examples: int = 8
+    """Actions that a proposal is shown, those with the lowest scores."""
+    agents: list[str] = field(default_factory=list)
+    """Agents whose prompts may change; none: all whose prompt the workflow names."""
+    max_growth: float = 4.0
+    """Length of a prompt at which it is refused, in multiples of the first one's, which counts as 500 characters at
+    least."""
+    max_tokens: int = 4096
+    """Tokens of a proposal, thinking included."""
+
+    def check(self) -> None:
+        """Raise ConfigError if a value is invalid."""
+        for name, low in (("proposals", 1), ("tasks", 2), ("examples", 1), ("max_tokens", 1), ("max_growth", 1)):
+            if getattr(self, name) < low:
+                raise ConfigError(f"{name}: must be at least {low}, not {getattr(self, name):g}")

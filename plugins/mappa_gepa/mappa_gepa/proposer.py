@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 PROPOSAL_EVENT = "proposal"
-"""A proposal: its number and agent, the prompt that it was to replace, the new one, why it was refused, its usage."""
+"""A proposal: its number and agent, the prompt that it was to replace, the new one, why it was refused, its usage, and
+the round of a training that it is of; None in a search."""
 _BLOCK = re.compile(r"^`{6}\w*[ \t]*\n(.*?)\n`{6}[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
@@ -55,6 +56,8 @@ class Proposer:
         is_known: Callable[[Prompts], bool],
         ledger: Ledger,
         seed: int,
+        resume: str,
+        round: int | None = None,  # noqa: A002 - as in GEPA
     ) -> None:
         self.proposals: list[Proposal] = []
         self._policy = policy
@@ -66,7 +69,10 @@ class Proposer:
         self._is_known = is_known
         self._ledger = ledger
         self._seed = seed
-        self._recorded = [event.body for event in folder.store.events(PROPOSAL_EVENT)]
+        self._resume = resume
+        self._round = round
+        bodies = (event.body for event in folder.store.events(PROPOSAL_EVENT))
+        self._recorded = [body for body in bodies if body.get("round") == round]
 
     @property
     def refusals(self) -> Mapping[Refusal, int]:
@@ -101,7 +107,7 @@ class Proposer:
         except CallError as error:
             raise GuardStop(
                 f"no proposal from {self._options.proposer}: {error}. Once the cause is mended, go on: "
-                f"mappa improve --resume {self._folder.path}"
+                f"{self._resume} {self._folder.path}"
             ) from error
         self._ledger.add(completion.usage)
         text = find_prompt(self._policy.reply(completion).content)
@@ -110,8 +116,8 @@ class Proposer:
             number=number, agent=agent, current=current, text=text, refused=refused, usage=completion.usage
         )
         self._folder.store.record_event(
-            PROPOSAL_EVENT, number=number, agent=agent, current=current, text=text, refused=refused,
-            usage=completion.usage,
+            PROPOSAL_EVENT, round=self._round, number=number, agent=agent, current=current, text=text,
+            refused=refused, usage=completion.usage,
         )  # fmt: skip
         return proposal
 

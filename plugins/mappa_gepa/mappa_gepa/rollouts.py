@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from mappa_core import GuardStop, ReplayError, Split, Task, ToolError, Trajectory, WorkflowError
@@ -12,13 +12,34 @@ from mappa_core.runs import RunFolder
 from mappa_core.transport import CallError
 
 CANDIDATE_EVENT = "candidate"
-"""The number of a candidate, which its trajectories have as their iteration, and its prompts by agent."""
+"""The number of a candidate, its prompts by agent, and the round of a training that it is of; None in a search."""
 CONTINUED_EVENT = "candidate_continued"
-"""Split and number of a candidate some of whose trajectories were lost, and played on later."""
+"""Split and iteration of trajectories some of which were lost, and played on later."""
+CANDIDATE_SPLIT = "candidate"
+"""Split of the rollouts of candidates in the store of a training, which nothing counts or learns from."""
 MACHINERY = frozenset({ToolError.__name__, CallError.__name__})
 """Failures that no agent caused: the trajectory has no result, and a run that resumes plays it on."""
 
 Prompts = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CandidateJob(Job):
+    """A rollout of a candidate in a training, after so many iterations. All candidates play a task with one seed."""
+
+    candidate: int
+
+    @property
+    def id(self) -> str:
+        return f"{CANDIDATE_SPLIT}-{self.iteration:06d}-{self.candidate:03d}/{self.task.id}/{self.sample:03d}"
+
+    @property
+    def stored_split(self) -> str:
+        return CANDIDATE_SPLIT
+
+    @property
+    def origin(self) -> str:
+        return f"{CANDIDATE_SPLIT}-{self.iteration:06d}/{self.task.id}/{self.sample:03d}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,8 +54,10 @@ class TaskResult:
 class CandidateRollouts:
     """Plays tasks with the team of an open session, whose prompts are those of a candidate.
 
-    Candidates are numbered in the order in which they first play. A resumed run repeats this order: it takes what an
-    earlier process recorded, and raises ReplayError if a candidate is another one than then.
+    Candidates are numbered in the order in which they first play: in a search their trajectories have the number as
+    their iteration, and in the `round` of a training, after so many iterations, a split of their own. A resumed run
+    repeats this order: it takes what an earlier process recorded, and raises ReplayError if a candidate is another one
+    than then. `resume` is the command that an error names.
     """
 
     def __init__(
@@ -43,6 +66,8 @@ class CandidateRollouts:
         folder: RunFolder,
         *,
         samples: int,
+        resume: str,
+        round: int | None = None,  # noqa: A002 - as in GEPA
         on_finish: Callable[[Trajectory], None] | None = None,
     ) -> None:
         self.count = 0
@@ -50,9 +75,11 @@ class CandidateRollouts:
         self._session = session
         self._folder = folder
         self._samples = samples
+        self._resume = resume
+        self._round = round
         self._on_finish = on_finish
-        events = folder.store.events(CANDIDATE_EVENT)
-        self._recorded_prompts = {event.body["number"]: event.body["prompts"] for event in events}
+        events = [event.body for event in folder.store.events(CANDIDATE_EVENT) if event.body.get("round") == round]
+        self._recorded_prompts = {body["number"]: body["prompts"] for body in events}
         continued = folder.store.events(CONTINUED_EVENT)
         self._continued = {(event.body["split"], event.body["number"]) for event in continued}
         self._numbers: dict[frozenset[tuple[str, str]], int] = {}
@@ -65,13 +92,18 @@ class CandidateRollouts:
         new = {task.id: task for task in tasks if (split, number, task.id) not in self._results}
         if new:
             samples = range(self._samples)
-            jobs = [Job(task=task, split=split, iteration=number, sample=at) for task in new.values() for at in samples]
-            trajectories = await self._collect(jobs, self._candidate(prompts), number)
+            jobs = [self._job(task, split, number, sample) for task in new.values() for sample in samples]
+            trajectories = await self._collect(jobs, self._session.with_prompts(prompts), number)
             self.count += len(jobs)
             for name in new:
                 own = [trajectory for trajectory in trajectories if trajectory.task.id == name]
                 self._results[split, number, name] = self._result(own)
         return [self._results[split, number, task.id] for task in tasks]
+
+    def _job(self, task: Task, split: Split, number: int, sample: int) -> Job:
+        if self._round is None:
+            return Job(task=task, split=split, iteration=number, sample=sample)
+        return CandidateJob(task=task, split=split, iteration=self._round, sample=sample, candidate=number)
 
     def is_known(self, prompts: Prompts) -> bool:
         """Whether a candidate has played."""
@@ -83,30 +115,26 @@ class CandidateRollouts:
             return self._numbers[key]
         number = self._numbers[key] = len(self._numbers)
         if number not in self._recorded_prompts:
-            record_prompts(self._candidate(prompts).team, self._folder.store)
-            self._folder.store.record_event(CANDIDATE_EVENT, number=number, prompts=dict(prompts))
+            record_prompts(self._session.with_prompts(prompts).team, self._folder.store)
+            self._folder.store.record_event(CANDIDATE_EVENT, round=self._round, number=number, prompts=dict(prompts))
         elif self._recorded_prompts[number] != dict(prompts):
             raise ReplayError(f"{self._folder.path}: candidate {number} is recorded with other prompts")
         return number
 
-    def _candidate(self, prompts: Prompts) -> Session:
-        workflow = self._session.workflow.with_prompts(prompts)
-        return replace(self._session, workflow=workflow, team=replace(self._session.team, workflow=workflow))
-
     async def _collect(self, jobs: Sequence[Job], candidate: Session, number: int) -> Sequence[Trajectory]:
         """Play `jobs` of one split with the team of `candidate`, as far as they are not recorded."""
-        store, split = self._folder.store, jobs[0].split
-        recorded = store.load_recorded(split, number) if self._recorded_prompts else {}
+        store, place = self._folder.store, (jobs[0].stored_split, jobs[0].iteration)
+        recorded = store.load_recorded(*place) if self._recorded_prompts else {}
         known = {job.id: recorded[job.id] for job in jobs if job.id in recorded}
         lost = [name for name, one in known.items() if one.error is not None and one.error.kind in MACHINERY]
         if len(known) == len(jobs) and not lost and all(one.finished for one in known.values()):
             return [_trajectory(job, known[job.id]) for job in jobs]
         self.check_spend()
-        if lost and (split, number) not in self._continued:
-            store.record_event(CONTINUED_EVENT, split=split, number=number)
-            self._continued.add((split, number))
+        if lost and place not in self._continued:
+            store.record_event(CONTINUED_EVENT, split=place[0], number=place[1])
+            self._continued.add(place)
         collector = RolloutCollector(
-            candidate.team_for(split),
+            candidate.team_for(jobs[0].split),
             recorder=store,
             archive=self._folder.files,
             concurrency=candidate.config.sampling.concurrency,
@@ -114,7 +142,7 @@ class CandidateRollouts:
             on_finish=self._on_finish,
         )
         replays = {name: Replay(steps=one.steps, verdicts=one.verdicts) for name, one in known.items()}
-        trajectories = await collector.collect(jobs, replays, resample=(split, number) not in self._continued)
+        trajectories = await collector.collect(jobs, replays, resample=place not in self._continued)
         if number == 0:
             _raise_if_all_raised(trajectories)
         return trajectories
@@ -124,7 +152,7 @@ class CandidateRollouts:
         try:
             self._session.team.ledger.check()
         except CallError as error:
-            advice = f"go on with a higher cap: mappa improve --resume {self._folder.path} coach.spend_usd=…"
+            advice = f"go on with a higher cap: {self._resume} {self._folder.path} coach.spend_usd=…"
             raise GuardStop(f"{error}; {advice}") from error
 
     def _result(self, trajectories: Sequence[Trajectory]) -> TaskResult:
@@ -138,7 +166,7 @@ class CandidateRollouts:
             reason = "" if failure is None else f"{failure.kind}: {failure.message}"
             raise GuardStop(
                 f"the task {trajectories[0].task.id} was lost, which is no fault of the team: {reason}. Once the cause "
-                f"is mended, go on: mappa improve --resume {self._folder.path}"
+                f"is mended, go on: {self._resume} {self._folder.path}"
             )
         return TaskResult(trajectories=tuple(trajectories), score=sum(found) / len(found))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ import msgspec
 
 from mappa_core import RunError
 from mappa_core.commands import format_yaml, with_origin
-from mappa_core.runs import from_json, storage_errors, to_json, write_atomic
+from mappa_core.runs import PROMPT_ROUND_EVENT, RunReader, from_json, storage_errors, to_json, write_atomic
 from mappa_gepa.options import ImproveOptions
 
 OPTIONS_NAME = "improve.json"
@@ -38,6 +39,19 @@ class StoredSearch:
             return from_json(cls, path.read_bytes())
         except (OSError, msgspec.DecodeError) as error:
             raise RunError(f"{folder} holds no search of prompts that could go on: {path}: {error}") from error
+
+
+def checkpoint_prompts(reader: RunReader, iteration: int) -> tuple[str, ...]:
+    """The prompts that a training's agents followed after `iteration` iterations, as `key=value`; none if it did not
+    change them."""
+    rounds = {event.body["iteration"]: event.body["prompts"] for event in reader.events(PROMPT_ROUND_EVENT)}
+    last = max((done for done in rounds if done <= iteration), default=None)
+    return () if last is None else prompt_words(rounds[last])
+
+
+def prompt_words(prompts: Mapping[str, str]) -> tuple[str, ...]:
+    """Prompts as `key=value`."""
+    return tuple(f"agents.{agent}.prompt={json.dumps(text)}" for agent, text in prompts.items())
 
 
 def write_prompts(folder: Path, prompts: Mapping[str, str]) -> None:

@@ -53,7 +53,9 @@ def read_evidence(run: Path, *, metric: str, agents: Sequence[str]) -> Evidence:
         RunError: the run is a search of prompts, or holds no rollouts with a result and a verdict.
     """
     with RunReader(run) as reader:
-        if reader.events(CANDIDATE_EVENT) or reader.events(TEAM_EVENT):
+        if reader.events(TEAM_EVENT) or any(
+            event.body.get("round") is None for event in reader.events(CANDIDATE_EVENT)
+        ):
             raise RunError(f"{run} holds rollouts of many teams, as a search does: name a run of one team")
         if all(row.status == "open" for row in reader.trajectories):
             raise RunError(f"{run} holds no rollouts that ended, so nothing can be advised")

@@ -115,7 +115,8 @@ def _compose(
         return arguments_without(arguments, PROPOSER).compose(registry), StoredSearch(options=options)
     with RunReader(run) as reader:
         weights = max(reader.checkpoints.items(), default=None)
-    composed = restore(registry, run, ("run.name=null", *words))
+        followed = () if weights is None else checkpoint_prompts(reader, weights[0])
+    composed = restore(registry, run, ("run.name=null", *followed, *words))
     return composed, StoredSearch(options=options, weights=None if weights is None else str(weights[1].resolve()))
 
 

@@ -45,7 +45,7 @@ class InstructionFollower:
         """Follow the last message."""
         prompt, _, words = request.messages[-1].content.rpartition(WORDS_MARK)
         heeded = [one for one in find_instructions(prompt) if Random(f"{request.seed}/{one}").random() >= self._slip]
-        return _reply(" ".join(follow(heeded, words.split())), self.model, request)
+        return build_reply(" ".join(follow(heeded, words.split())), self.model, request)
 
     async def count(self, messages: Sequence[Message]) -> int | None:
         """Return None: it has no tokens."""
@@ -74,7 +74,7 @@ class InstructionEditor:
 
     async def complete(self, request: Request) -> Reply:
         """Edit the first text of the request by the others."""
-        prompt, *others = [_unprefixed(block) for block in _FENCED.findall(request.messages[-1].content)]
+        prompt, *others = read_fenced(request)
         feedback = "\n".join(others)
         random = Random(f"{request.seed}")
         text = (
@@ -85,7 +85,7 @@ class InstructionEditor:
         if self._mode == "answer":
             words = feedback.rpartition(WORDS_MARK)[2].strip().splitlines()[0]
             text += f"\nThe answer to {words} is {_solve(words)}."
-        return _reply(f"``````\n{text}\n``````", self.model, request)
+        return build_reply(f"``````\n{text}\n``````", self.model, request)
 
     async def count(self, messages: Sequence[Message]) -> int | None:
         """Return None: it has no tokens."""
@@ -115,11 +115,14 @@ def _solve(words: str) -> str:
     return " ".join(solved)
 
 
-def _unprefixed(block: str) -> str:
-    return "\n".join(line.removeprefix("| ") for line in block.splitlines())
+def read_fenced(request: Request) -> list[str]:
+    """The texts that stand in fences of a request for a prompt: the present prompt, then the feedback."""
+    blocks = _FENCED.findall(request.messages[-1].content)
+    return ["\n".join(line.removeprefix("| ") for line in block.splitlines()) for block in blocks]
 
 
-def _reply(text: str, model: str, request: Request) -> Reply:
+def build_reply(text: str, model: str, request: Request) -> Reply:
+    """A reply with `text`, whose tokens are counted by characters."""
     prompt = sum(len(message.content) for message in request.messages)
     usage = Usage(
         calls=1,
