@@ -36,7 +36,8 @@ EVALUATION_PART_LABELS = {"all": "held-out", "report": "held-out, reported,", "s
 
 PHASE_LABELS: Mapping[LoopPhase, str] = {
     "evaluate": "evaluating", "collect": "collecting", "judge": "judging", "counterfactuals": "playing counterfactuals",
-    "credit": "learning", "score": "learning", "update": "learning", "publish": "publishing", "save": "saving",
+    "credit": "learning", "score": "learning", "update": "learning", "publish": "publishing",
+    "prompts": "improving prompts", "save": "saving",
 }  # fmt: skip
 
 QUIET_SECONDS = 60.0
@@ -119,6 +120,9 @@ class LineProgress(_ConsoleListener):
 
     def on_evaluation_end(self, evaluation: Evaluation) -> None:
         self._print(evaluation_line(evaluation))
+
+    def on_prompts_improved(self, done: int, agents: Sequence[str]) -> None:
+        self._print(f"prompts after iteration {done}: {', '.join(agents) or 'none'} changed")
 
     def on_iteration_end(self, report: IterationReport) -> None:
         if self._before is None:

@@ -50,4 +50,5 @@ from mappa_core.store.summary import FigureSummary as FigureSummary
 from mappa_core.store.summary import StratumSummary as StratumSummary
 from mappa_core.store.summary import Summary as Summary
 from mappa_core.store.summary import write_summary as write_summary
+from mappa_core.store.writer import PROMPT_ROUND_EVENT as PROMPT_ROUND_EVENT
 from mappa_core.training.iteration_figures import count_verdicts as count_verdicts

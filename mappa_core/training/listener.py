@@ -11,7 +11,9 @@ from mappa_core.records import Sandbox, Step, Trajectory, Verdict
 from mappa_core.rollout.counterfactual import CounterfactualBound
 from mappa_core.store.iteration_report import IterationReport
 
-LoopPhase = Literal["evaluate", "collect", "judge", "counterfactuals", "credit", "score", "update", "publish", "save"]
+LoopPhase = Literal[
+    "evaluate", "collect", "judge", "counterfactuals", "credit", "score", "update", "publish", "prompts", "save"
+]
 """What the loop does or waits for. In `judge` all agents of the iteration have ended and verdicts are outstanding; in
 `save` the loop waits for a checkpoint, which is written while other phases go on."""
 

@@ -124,6 +124,7 @@ class TrainingLoop:
         self._use_prompts(done)
         is_recorded = any(event.body["iteration"] == done for event in self._store.events(PROMPT_ROUND_EVENT))
         if done and done % section.every == 0 and not is_recorded:
+            self._listener.on_phase_start("prompts", done)
             changed = await optimizer.improve(self._session, self._folder, done)
             prompts = {**self._session.workflow.prompts, **changed}
             self._store.record_event(PROMPT_ROUND_EVENT, iteration=done, prompts=prompts, changed=sorted(changed))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from mappa_core import ConfigError
@@ -61,8 +61,6 @@ class ReflectionOptions:
     """Training tasks, by hash, that choose among prompts; they, and others of their clusters, are not trained on."""
     examples: int = 8
     """Actions that a proposal is shown, those with the lowest scores."""
-    agents: list[str] = field(default_factory=list)
-    """Agents whose prompts may change; none: all whose prompt the workflow names."""
     max_growth: float = 4.0
     """Length of a prompt at which it is refused, in multiples of the first one's, which counts as 500 characters at
     least."""

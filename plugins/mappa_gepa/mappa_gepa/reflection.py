@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mappa_core import ConfigError, Task, Trajectory
+from mappa_core import Task, Trajectory
 from mappa_core.runs import RunReader
 from mappa_core.statistics import Interval, paired_gain
 from mappa_gepa.feedback import ActionFeedback, blame_points, own_feedback
@@ -46,7 +46,6 @@ class ReflectiveOptimizer:
     async def improve(self, session: Session, folder: RunFolder, done: int) -> Mapping[str, str]:
         """Return the prompts that a round after `done` iterations changes. Raises GuardStop if the spending cap is
         reached, or a provider or tools failed."""
-        self._check_agents(session)
         prompts = session.workflow.prompts
         tasks = self._choosing(session.tasks("train"))
         rollouts = CandidateRollouts(session, folder, samples=1, resume=RESUME, round=done)
@@ -69,12 +68,6 @@ class ReflectiveOptimizer:
     def _choosing(self, tasks: Sequence[Task]) -> tuple[Task, ...]:
         return tuple(sorted(tasks, key=_place)[: self._options.tasks])
 
-    def _check_agents(self, session: Session) -> None:
-        known = session.workflow.prompts
-        for agent in self._options.agents:
-            if agent not in known:
-                raise ConfigError(f"prompts.options.agents: no prompt of {agent!r} is named, but of {', '.join(known)}")
-
     def _proposer(self, session: Session, folder: RunFolder, done: int, rollouts: CandidateRollouts) -> Proposer:
         section, team = session.config.prompts, session.team
         assert section is not None  # a round is of a run whose config has one
@@ -91,7 +84,7 @@ class ReflectiveOptimizer:
         )  # fmt: skip
 
     def _next_agent(self, judged: Sequence[Trajectory], prompts: Prompts, tries: Counter[str]) -> str | None:
-        points = blame_points(judged, self._options.agents or tuple(prompts))
+        points = blame_points(judged, tuple(prompts))
         chosen = max(points, key=lambda agent: points[agent] / (1 + tries[agent]))
         tries[chosen] += 1
         return chosen if points[chosen] else None

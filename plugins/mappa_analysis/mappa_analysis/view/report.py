@@ -26,6 +26,7 @@ from mappa_analysis.view.metric_points import (
     metric_points,
     points_by_name,
 )
+from mappa_analysis.view.prompt_histories import PromptHistory, build_prompt_histories
 from mappa_analysis.view.provenance import Provenance, read_provenance
 from mappa_core import MAX_SCORE, ConfigError
 from mappa_core.runs import (
@@ -65,6 +66,7 @@ class RunSection:
     drift: DriftHistory
     warnings: Sequence[RaisedWarning]
     gap_charts: Sequence[Chart]
+    prompts: Sequence[PromptHistory]
     highlights: Sequence[Highlight]
     provenance: Provenance
     audit: Sequence[VerdictRow] | None
@@ -114,6 +116,7 @@ def _build_section(folder: Path, summary: Summary, *, audit: bool) -> RunSection
             drift=drift,
             warnings=reader.warnings,
             gap_charts=build_gap_charts(drift),
+            prompts=[one for one in build_prompt_histories(reader) if one.changes],
             highlights=select_highlights(reader, metric),
             provenance=read_provenance(reader, iterations),
             audit=tuple(reader.verdicts) if audit else None,

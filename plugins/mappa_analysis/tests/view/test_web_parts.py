@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from mappa_analysis.view.chart import build_chart, build_fitted_chart
+from mappa_analysis.view.prompt_histories import PromptChange, build_prompt_histories
 from mappa_analysis.view.web.coach import measure_latencies, rank_agents
 from mappa_analysis.view.web.lineage import build_lineage_graph
-from mappa_analysis.view.web.policies import build_prompt_histories
 from mappa_analysis.view.web.rendering import show_invisible, template_environment
 from mappa_analysis.view.web.trajectory import split_fences
 from mappa_core import Breach, Completion, Message, Step, ToolResult, Verdict
@@ -154,3 +154,15 @@ def test_a_prompt_is_shown_as_it_is_used_beside_the_first(tmp_path: Path) -> Non
     assert (solver.versions, solver.text) == (3, "Think.\nAnswer.")
     assert solver.diff == ("@@ -1,2 +1,2 @@", "-Solve.", "+Think.", " Answer.")
     assert (critic.versions, critic.diff) == (1, ())
+
+
+def test_prompts_that_a_training_changed_are_shown_by_iteration(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "run", plugin="p", recipe="r", config="seed: 1\n") as folder:
+        for text in ("Solve.", "A candidate that was not kept.", "Solve.\nThink.", "Solve."):  # the last: a resume
+            folder.store.record_event("prompt", agent="solver", version=text, text=text)
+        for iteration, text in ((2, "Solve."), (4, "Solve.\nThink.")):
+            folder.store.record_event("prompt_round", iteration=iteration, prompts={"solver": text}, changed=[])
+    with RunReader(tmp_path / "run") as reader:
+        (solver,) = build_prompt_histories(reader)
+    assert (solver.text, solver.versions) == ("Solve.\nThink.", 3)
+    assert solver.changes == (PromptChange(iteration=4, diff=("@@ -1 +1,2 @@", " Solve.", "+Think.")),)

@@ -28,7 +28,7 @@ from mappa_core.commands import (
 )
 from mappa_core.runs import RunReader, to_json
 from mappa_gepa.options import ImproveOptions
-from mappa_gepa.stored_search import CONFIG_NAME, StoredSearch
+from mappa_gepa.stored_search import CONFIG_NAME, StoredSearch, checkpoint_prompts
 
 if TYPE_CHECKING:
     from mappa_gepa.improve import Improvement

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from mappa_analysis.view.metric_points import (
     measured_agents,
     points_by_name,
 )
+from mappa_analysis.view.prompt_histories import build_prompt_histories
 from mappa_core.runs import IterationReport, RunReader
 
 POLICY_FIGURES: Mapping[str, str] = {
@@ -45,16 +45,6 @@ class LatestFigures:
     figures: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptHistory:
-    """Prompt of an agent: the last text, and the lines that differ from the first one."""
-
-    agent: str
-    versions: int
-    text: str
-    diff: tuple[str, ...]
-
-
 def build_policies_page(reader: RunReader, folder: Path, request: Request) -> dict[str, Any]:
     iterations = list(reader.iterations)
     policies = collect_names(iterations, lambda report: report.policies)
@@ -73,22 +63,6 @@ def build_policies_page(reader: RunReader, folder: Path, request: Request) -> di
         "charts": build_policy_charts(iterations, policies),
         "prompts": build_prompt_histories(reader),
     }
-
-
-def build_prompt_histories(reader: RunReader) -> list[PromptHistory]:
-    """Build the history of each agent's prompt from the events of a run, the last of which is the one in use."""
-    uses: dict[str, list[str]] = {}
-    for event in reader.events("prompt"):
-        uses.setdefault(event.body["agent"], []).append(event.body["text"])
-    return [
-        PromptHistory(agent=agent, versions=len(set(texts)), text=texts[-1], diff=_diff(texts[0], texts[-1]))
-        for agent, texts in uses.items()
-    ]
-
-
-def _diff(first: str, last: str) -> tuple[str, ...]:
-    lines = difflib.unified_diff(first.splitlines(), last.splitlines(), lineterm="", n=1)
-    return tuple(lines)[2:]  # without the names of files
 
 
 def build_policy_charts(iterations: Iterations, policies: list[str]) -> list[Chart]:
