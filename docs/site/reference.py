@@ -137,6 +137,7 @@ _CHOSEN = {
     "policies": "policies.NAME.use, with kind: api",
     "shapers": "shapers",
     "estimators": "estimator.use",
+    "prompt_optimizers": "prompts.use",
     "losses": "loss.use",
     "engines": "engine.use",
     "trackers": "trackers",

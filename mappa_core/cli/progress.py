@@ -63,7 +63,7 @@ class RunProgress(Listener):
             return f"starting, {elapsed}"
         counts = [f"{self.finished}/{self.rollouts} rollouts", format_count(self.actions, "action")]
         counts += [format_count(self.verdicts, "verdict")] * bool(self.verdicts)
-        between = self.phase in ("evaluate", "save")
+        between = self.phase in ("evaluate", "prompts", "save")
         place = f"after iteration {self.done}" if between else f"iteration {self.done + 1}"
         return f"{PHASE_LABELS[self.phase]}, {place}: {', '.join(counts)}, {elapsed}"
 

@@ -62,8 +62,11 @@ def test_what_only_looks_odd_is_allowed(acme, word):
     compose(load_plugins(), "acme", overrides=[word])
 
 
+OPTIONAL = ("agents.a.max_tokens=1", "agents.a.temperature=1", "prompts.use=acme_prompts")
+
+
 def test_every_rule_is_about_a_setting_that_exists(acme):
-    composed = compose(load_plugins(), "acme", overrides=["agents.a.max_tokens=1", "agents.a.temperature=1"])
+    composed = compose(load_plugins(), "acme", overrides=[*OPTIONAL])
     for pattern in (pattern for rule in VALUE_RULES for pattern in rule.keys):
         assert any(fnmatchcase(key, pattern) for key in composed.origins), pattern
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from mappa_core import NoOptions, Offer, hookimpl
 from mappa_core.workflow import find_recipes
+from mappa_gepa.advise.only_agent import OnlyAgentOptions
 from mappa_gepa.desk.team import DeskTasksOptions
 from mappa_gepa.options import ReflectionOptions
 from mappa_gepa.relay.models import EditorOptions, FollowerOptions
 from mappa_gepa.relay.team import RelayOptions, RelayTasksOptions
 
 if TYPE_CHECKING:
-    from mappa_core import Coach, TaskSource, Workflow
+    from mappa_core import Coach, Shaper, TaskSource, Workflow
     from mappa_core.commands import PromptOptimizer
     from mappa_core.transport import Transport
 
@@ -59,6 +60,13 @@ def mappa_transports() -> Iterable[Offer[Transport]]:
     yield Offer("instruction-follower", InstructionFollower, FollowerOptions)
     yield Offer("instruction-editor", InstructionEditor, EditorOptions)
     yield Offer("line-editor", LineEditor)
+
+
+@hookimpl
+def mappa_shapers() -> Iterable[Offer[Shaper]]:
+    from mappa_gepa.advise.only_agent import OnlyAgentShaper
+
+    yield Offer("only_agent", OnlyAgentShaper, OnlyAgentOptions)
 
 
 @hookimpl

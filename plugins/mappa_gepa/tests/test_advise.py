@@ -9,14 +9,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from mappa_core import Run
 from mappa_core.cli import main
-from mappa_core.commands import compose, evaluate_standalone
+from mappa_core.commands import compose, evaluate_standalone, restore
+from mappa_core.plugins import load_plugins
 from mappa_core.runs import RunReader
 from mappa_core.statistics import Interval
 from mappa_gepa.advise.advice import RankedFix, choose
 from mappa_gepa.advise.evidence import blamed_agents, mean_usd, read_evidence
 from mappa_gepa.advise.fixes import Cost, Fix
+from mappa_gepa.advise.short_training import train_shortly
 from mappa_gepa.advise.trials import Trial
+from mappa_gepa.desk.team import Desk
 from mappa_gepa.relay.team import DUTIES, Relay
 
 SORTER = f"agents.sorter.prompt={json.dumps(Relay.prompts['sorter'])}"
@@ -200,3 +204,69 @@ def test_tasks_too_few_for_three_looks_are_played_once(record, capsys):
     said = advised(capsys, record(SORTER, "eval.problems=1"), "--rollouts", "80", "--model", "writer=other")
     assert said["trials"]["rollouts"] == 2
     assert [one["tasks"] for one in said["fixes"] if one["fix"] == "model"] == [1]
+
+
+DESK = ("train.prompts=8", "train.iterations=2", "tasks.options.eval=64", "checkpoint.every=2")
+MENDED = "agents.solver.prompt=" + json.dumps(Desk.prompts["solver"])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A short training of the small models, in which the greeter alone learns: the solver's weights are the defect."""
+    root = tmp_path_factory.mktemp("desk")
+    only = "shapers=[{use: scale}, {use: only_agent, options: {agent: greeter}}]"
+    words = (f"run.root={root}", "run.name=run", "prompts=null", MENDED, *DESK, "train.iterations=6", only)
+    return Run.from_recipe("gepa/desk", *words).train().folder
+
+
+def test_an_agent_whose_weights_are_the_defect_is_trained(trained, capsys):
+    found = advised(capsys, trained, "--rollouts", "500", "--train", "--agent", "solver", "--agent", "greeter")
+    chosen = found["recommended"]
+    assert chosen["agent"] == "solver" and chosen["choice"] in ("sft", "train"), found
+    by_kind = {(one["agent"], one["fix"]): one for one in found["fixes"]}
+    assert {kind for agent, kind in by_kind if agent == "solver"} == {"prompt", "sft", "train"}
+    tried = by_kind["solver", chosen["choice"]]
+    assert tried["gains"] and tried["rests_on"] == "trial" and tried["cost"]["measured"]
+    assert tried["cost"]["rollouts"] > 0 and tried["cost"]["hours"] > 0
+    assert by_kind["solver", "prompt"]["rests_on"] == "not tried"
+    assert found["trials"]["rollouts"] <= 500
+    assert main(["eval", *chosen["command"].split()[2:], "--quiet", "--json", "run.name=fixed"]) == 0
+    capsys.readouterr()
+
+
+def test_the_other_agents_do_not_move_in_a_short_training(trained):
+    installed = load_plugins()
+    found = asyncio.run(
+        train_shortly(
+            Fix(kind="train", agent="solver"),
+            lambda *words: restore(installed, trained, ("run.name=null", *words)),
+            installed,
+            agents=("greeter", "solver"),
+            weights=trained / "checkpoints/000006",
+            rollouts=2 + 16,
+            on_providers=lambda providers: None,
+            on_rollout=lambda trajectory: None,
+        )
+    )
+    assert found.rollouts == 2 + 16
+
+    def weights(checkpoint, policy):
+        return (checkpoint / "policies" / policy / "weights.safetensors").read_bytes()
+
+    before, after = trained / "checkpoints/000006", found.weights
+    assert weights(before, "greeter") == weights(after, "greeter")
+    assert weights(before, "solver") != weights(after, "solver")
+
+
+def test_agents_whose_policies_are_swapped_play_by_each_others(record, capsys):
+    small = policy("small", 0.5)
+    run = record(small, SORTER, "agents.sorter.policy=small")
+    found = advised(capsys, run, "--rollouts", "150", "--swap", "sorter=cleaner")
+    (swap,) = [one for one in found["fixes"] if one["fix"] == "swap"]
+    assert (swap["agent"], swap["other"], swap["tasks"]) == ("sorter", "cleaner", 48)
+    assert not swap["gains"], "each follows as many instructions, so the slips only move"
+
+
+def test_a_swap_that_changes_nothing_is_refused(record, capsys):
+    assert main(["advise", str(record()), "--rollouts", "150", "--swap", "sorter=cleaner"]) == 2
+    assert "--swap sorter=cleaner: both play by equal policies" in capsys.readouterr().err

@@ -155,7 +155,7 @@ class TrajectorySearch:
         return found + rest
 
     def _clauses(self, trajectory_filter: TrajectoryFilter) -> tuple[list[str], list[Any]]:
-        clauses = ["t.split <> 'counterfactual'" if trajectory_filter.split is None else "t.split = ?"]
+        clauses = ["t.split IN ('train', 'eval')" if trajectory_filter.split is None else "t.split = ?"]
         values: list[Any] = [] if trajectory_filter.split is None else [trajectory_filter.split]
         if trajectory_filter.iteration is not None:
             clauses.append("t.iteration = ?")

@@ -12,14 +12,14 @@ from mappa_core.commands import Registry, RunConfig, assign_policies, trained_po
 from mappa_core.runs import RunReader
 from mappa_core.statistics import Interval
 from mappa_gepa.advise.evidence import Evidence, read_evidence
-from mappa_gepa.advise.fixes import Cost, Fix, estimate_cost, list_fixes
+from mappa_gepa.advise.fixes import TRAINED, Cost, Fix, FixKind, estimate_cost, list_fixes
 from mappa_gepa.advise.trials import Trial, TrialOptions, Trials, Variant
 from mappa_gepa.improve import Watcher
 
-Choice = Literal["nothing", "prompt", "model", "tools or tasks", "cannot be told"]
+Choice = FixKind | Literal["nothing", "tools or tasks", "cannot be told"]
 NEGLIGIBLE = 0.02
 """A gain in the metric that makes no difference."""
-CHEAPEST_FIRST = ("prompt", "adapter", "train", "model")
+CHEAPEST_FIRST: tuple[FixKind, ...] = ("swap", "prompt", "sft", "adapter", "train", "model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +68,12 @@ async def advise(
     *,
     agents: Sequence[str],
     models: Sequence[tuple[str, str]],
+    swaps: Sequence[tuple[str, str]] = (),
     options: TrialOptions,
     watcher: Watcher,
 ) -> Advice:
     """Advise on the team of `run`. `variant` composes its config with further words. Only `agents` are considered, all
-    if there are none named; `models` are pairs of agent and policy.
+    if there are none named; `models` are pairs of agent and policy, `swaps` pairs of agents.
 
     Raises:
         RunError: the run holds no verdicts or no results.
@@ -82,17 +83,19 @@ async def advise(
     config = variant().config
     workflow: Workflow = registry.build("workflows", config.workflow.use, config.workflow.options)
     try:
-        _check_agents((*agents, *(agent for agent, _ in models)), workflow)
+        _check_agents((*agents, *(agent for agent, _ in models), *(one for pair in swaps for one in pair)), workflow)
         evidence = read_evidence(run, metric=workflow.metric, agents=tuple(workflow.agents))
-        fixes = list_fixes(config, workflow, models)
+        fixes = list_fixes(config, workflow, models, swaps, evidence.corrected)
     finally:
         await workflow.close()
     fixes = tuple(fix for fix in fixes if not agents or fix.agent in agents)
     with RunReader(run) as reader:
         weights = max(reader.checkpoints.items(), default=(0, None))[1]
-    trials = Trials(variant, registry, options, weights=weights, watcher=watcher)
-    prompts, tried_models = _worth_trying(fixes, evidence, options)
-    tried = await trials.run(prompts, tried_models) if prompts or tried_models else ()
+    weights = None if weights is None else weights.resolve()
+    team = tuple(workflow.agents)
+    trials = Trials(variant, registry, options, agents=team, weights=weights, watcher=watcher)
+    sought, given = _worth_trying(fixes, evidence, options)
+    tried = await trials.run(sought, given) if sought or given else ()
     ranked = _rank(fixes, tried, config, evidence)
     choice, chosen = choose(ranked, evidence)
     return Advice(
@@ -111,7 +114,7 @@ def choose(fixes: Sequence[RankedFix], evidence: Evidence) -> tuple[Choice, Rank
         best = max(_mean_gain(one) for one in winners)
         equal = [one for one in winners if _mean_gain(one) >= best - NEGLIGIBLE]
         chosen = min(equal, key=lambda one: (CHEAPEST_FIRST.index(one.fix.kind), -_mean_gain(one)))
-        return ("prompt" if chosen.fix.kind == "prompt" else "model"), chosen
+        return chosen.fix.kind, chosen
     headrooms = list(evidence.headroom.values())
     if max(one.mean for one in headrooms) < evidence.unblamed.mean and (evidence.unblamed.low or 0.0) > 0:
         return "tools or tasks", None
@@ -135,13 +138,15 @@ def _trained_sections(config: RunConfig, agents: Sequence[str]) -> tuple[str, ..
 def _worth_trying(
     fixes: Sequence[Fix], evidence: Evidence, options: TrialOptions
 ) -> tuple[tuple[Fix, ...], tuple[Fix, ...]]:
-    """Prompts of agents that are blamed at all, most blamed first, where there is a proposer; and all models."""
+    """Prompts, where there is a proposer, and trainings, where they are wanted, of agents that are blamed at all, most
+    blamed first; and all models and swaps."""
     if not options.rollouts:
         return (), ()
     headroom = evidence.headroom
-    prompts = [fix for fix in fixes if fix.kind == "prompt" and options.proposer and headroom[fix.agent].mean > 0]
-    prompts.sort(key=lambda fix: -headroom[fix.agent].mean)
-    return tuple(prompts), tuple(fix for fix in fixes if fix.kind == "model")
+    kinds = (*(("prompt",) if options.proposer else ()), *(TRAINED if options.train else ()))
+    sought = [fix for fix in fixes if fix.kind in kinds and headroom[fix.agent].mean > 0]
+    sought.sort(key=lambda fix: -headroom[fix.agent].mean)
+    return tuple(sought), tuple(fix for fix in fixes if fix.kind in ("model", "swap"))
 
 
 def _rank(fixes: Sequence[Fix], tried: Sequence[Trial], config: RunConfig, evidence: Evidence) -> tuple[RankedFix, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -39,6 +39,8 @@ class Evidence:
     unjudged: int
     success: Interval
     headroom: Mapping[str, Interval]
+    corrected: frozenset[str]
+    """Agents for whose actions a coach wrote a better one."""
     unblamed: Interval
     usd_per_rollout: float | None
     seconds_per_rollout: float
@@ -78,6 +80,7 @@ def read_evidence(run: Path, *, metric: str, agents: Sequence[str]) -> Evidence:
         unjudged=len(played) - len(known),
         success=share_interval([1.0 - lack for lack in lacks], clusters),
         headroom={agent: _share(lacks, [agent in names for names in guilty], clusters) for agent in agents},
+        corrected=frozenset(agent for one in known for agent in _corrected_agents(one)),
         unblamed=_share(lacks, [not names for names in guilty], clusters),
         usd_per_rollout=mean_usd(known),
         seconds_per_rollout=fmean(one.seconds for one in known),
@@ -104,6 +107,13 @@ def blamed_agents(trajectory: Trajectory) -> frozenset[str]:
         elif verdict.score < MAX_SCORE:
             found.add(step.agent)
     return frozenset(found)
+
+
+def _corrected_agents(trajectory: Trajectory) -> Iterator[str]:
+    verdicts = counting_verdicts(trajectory)
+    for step in trajectory.steps:
+        if step.id in verdicts and (verdicts[step.id].correction or "").strip():
+            yield step.agent
 
 
 def mean_usd(trajectories: Sequence[Trajectory]) -> float | None:

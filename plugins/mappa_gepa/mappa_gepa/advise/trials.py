@@ -1,4 +1,5 @@
-"""Trials of fixes within a budget of rollouts: prompts are searched for, then all fixes race on held-out tasks."""
+"""Trials of fixes within a budget of rollouts: prompts are searched for and agents trained shortly, then all fixes race
+on held-out tasks."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from mappa_core.commands import (
     Ledger,
     Registry,
     RolloutCollector,
+    assign_policies,
     open_session,
     record_session_events,
 )
@@ -25,6 +27,7 @@ from mappa_core.transport import CallError
 from mappa_gepa.advise.evidence import TEAM_EVENT, mean_usd
 from mappa_gepa.advise.fixes import SECONDS_PER_HOUR, Cost, Fix
 from mappa_gepa.advise.race import MIN_TASKS, RacePlan, gain_at, race_cost
+from mappa_gepa.advise.short_training import CHECKS, rollouts_per_iteration, train_shortly
 from mappa_gepa.improve import POLICIES, Watcher, improve
 from mappa_gepa.options import ImproveOptions
 from mappa_gepa.rollouts import metric_value
@@ -32,8 +35,10 @@ from mappa_gepa.stored_search import CONFIG_NAME, StoredSearch
 
 CHOOSING_TASKS, REPORT_TASKS = 16, 2
 """Tasks of a search for one prompt. Its own report is as small as can be, as the race reports."""
-MIN_SEARCH, MAX_SEARCH = 60, 200
-"""Rollouts of a search."""
+MIN_SEARCH, MIN_ITERATIONS = 60, 4
+"""Rollouts of a search for a prompt, and iterations of a training, below which neither tells anything."""
+MAX_SPARE = 400
+"""Rollouts that a search or a training gets beyond the least."""
 
 Variant = Callable[..., ComposedConfig]
 """Composes the run's config with further `key=value` words."""
@@ -41,9 +46,11 @@ Variant = Callable[..., ComposedConfig]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOptions:
-    """A budget of `rollouts` for all trials, and the provider that proposes prompts; None: none are tried."""
+    """A budget of `rollouts` for all trials, the provider that proposes prompts, None: none are tried, and whether
+    agents are trained shortly."""
 
     rollouts: int
+    train: bool = False
     proposer: str | None = None
     proposer_settings: tuple[str, ...] = ()
 
@@ -52,7 +59,8 @@ class TrialOptions:
 class Trial:
     """What trying a fix came to. `gain` over the team as it is, on held-out tasks; None if the search for a prompt kept
     none, so that there was nothing to race. `stopped`: at a look before the end, as others were ahead. `settings`: a
-    config file with the fix."""
+    config file with the fix. The team with the fix plays by the run's config with `words`, and with the `weights` of a
+    checkpoint, None: with its models."""
 
     fix: Fix
     gain: Interval | None
@@ -61,6 +69,8 @@ class Trial:
     cost: Cost
     usd_per_rollout: float | None
     settings: Path | None
+    words: tuple[str, ...] = ()
+    weights: Path | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -69,6 +79,7 @@ class _Team:
 
     number: int
     words: tuple[str, ...]
+    weights: Path | None
     values: dict[str, float] = field(default_factory=dict)
     played: list[Trajectory] = field(default_factory=list)
     seconds: float = 0.0
@@ -78,9 +89,10 @@ class _Team:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What a search for a prompt spent, and where its prompt lies; None if it kept none."""
+    """What a search for a prompt or a short training spent, and where the fix lies; None if it found none."""
 
     words: tuple[str, ...]
+    weights: Path | None
     settings: Path | None
     cost: Cost
 
@@ -89,8 +101,16 @@ class Trials:
     """Tries fixes with the teams that `variant` composes, which play with the `weights` of a checkpoint."""
 
     def __init__(
-        self, variant: Variant, registry: Registry, options: TrialOptions, *, weights: Path | None, watcher: Watcher
+        self,
+        variant: Variant,
+        registry: Registry,
+        options: TrialOptions,
+        *,
+        agents: Sequence[str],
+        weights: Path | None,
+        watcher: Watcher,
     ) -> None:
+        self._agents = agents
         self._variant = variant
         self._registry = registry
         self._options = options
@@ -110,8 +130,9 @@ class Trials:
         """US dollars so far, proposals included; None if a price is unknown."""
         return self._usd
 
-    async def run(self, prompts: Sequence[Fix], models: Sequence[Fix]) -> tuple[Trial, ...]:
-        """Try as many of `prompts`, most promising first, as the budget is enough for, and all of `models`.
+    async def run(self, sought: Sequence[Fix], given: Sequence[Fix]) -> tuple[Trial, ...]:
+        """Try as many of `sought`, prompts and trainings, most promising first, as the budget is enough for, and all of
+        `given`, which are only played.
 
         Raises:
             ConfigError, PluginError: the config cannot be built, or the budget is too small.
@@ -120,34 +141,50 @@ class Trials:
         composed = self._variant()
         composed.require_installed()
         tasks = await self._held_out(composed)
-        prompts = prompts[: self._affordable(len(prompts), len(models), len(tasks))]
-        size = self._search_size(len(prompts), len(models), len(tasks))
-        found = {fix: await self._search(fix, size) for fix in prompts}
-        words = {fix: one.words for fix, one in found.items() if one.settings is not None}
-        words |= {fix: (f"agents.{fix.agent}.policy={json.dumps(fix.policy)}",) for fix in models}
-        raced = await self._race(composed, words, tasks) if words else {}
-        return tuple(self._trial(fix, raced.get(fix), found.get(fix)) for fix in (*prompts, *models))
+        least = {fix: self._least(fix, composed) for fix in sought}
+        chosen = self._affordable(least, len(given), len(tasks))
+        spare = self._spare([least[fix] for fix in chosen], len(given), len(tasks))
+        found = {fix: await self._find(fix, least[fix] + spare) for fix in chosen}
+        variants = {fix: (one.words, one.weights) for fix, one in found.items() if one.settings is not None}
+        variants |= {fix: (self._words_of(fix, composed), self._weights) for fix in given}
+        raced = await self._race(composed, variants, tasks) if variants else {}
+        return tuple(self._trial(fix, raced.get(fix), found.get(fix)) for fix in (*chosen, *given))
 
-    def _affordable(self, prompts: int, models: int, tasks: int) -> int:
-        """How many searches the budget is enough for. Raises ConfigError if it is not enough for any trial."""
-        least = min(MIN_TASKS, tasks)
-        for count in range(prompts, -1, -1):
-            needed = count * MIN_SEARCH + race_cost(least, count + models)
-            if needed <= self._options.rollouts and count + models:
-                return count
-        count = 0 if models else 1
-        needed = count * MIN_SEARCH + race_cost(least, count + models)
-        raise ConfigError(
-            f"--rollouts {self._options.rollouts}: too few to tell anything: what is to be tried, on {least} held-out "
-            f"tasks, takes {needed}; give more, or name fewer models"
+    def _least(self, fix: Fix, composed: ComposedConfig) -> int:
+        """Rollouts below which looking for a fix tells nothing."""
+        return MIN_SEARCH if fix.kind == "prompt" else CHECKS + MIN_ITERATIONS * rollouts_per_iteration(composed)
+
+    def _words_of(self, fix: Fix, composed: ComposedConfig) -> tuple[str, ...]:
+        """Settings of a fix that has only to be played."""
+        if fix.other is None:
+            return (f"agents.{fix.agent}.policy={json.dumps(fix.policy)}",)
+        policy_of = assign_policies(composed.config, self._agents)
+        return tuple(
+            f"agents.{one}.policy={json.dumps(policy_of[other])}"
+            for one, other in ((fix.agent, fix.other), (fix.other, fix.agent))
         )
 
-    def _search_size(self, prompts: int, models: int, tasks: int) -> int:
-        """Rollouts of each search: half of what is left beyond the least for everything goes to searches."""
-        if not prompts:
+    def _affordable(self, least: Mapping[Fix, int], given: int, tasks: int) -> tuple[Fix, ...]:
+        """The first fixes that the budget is enough for. Raises ConfigError if it is not enough for any trial."""
+        fewest, fixes = min(MIN_TASKS, tasks), tuple(least)
+
+        def needed(count: int) -> int:
+            return sum(least[fix] for fix in fixes[:count]) + race_cost(fewest, count + given)
+
+        for count in range(len(fixes), -1, -1):
+            if needed(count) <= self._options.rollouts and count + given:
+                return fixes[:count]
+        raise ConfigError(
+            f"--rollouts {self._options.rollouts}: too few to tell anything: what is to be tried, on {fewest} held-out "
+            f"tasks, takes {needed(0 if given else 1)}; give more, or name fewer models and swaps"
+        )
+
+    def _spare(self, least: Sequence[int], given: int, tasks: int) -> int:
+        """Further rollouts of each search or training: half of what is left beyond the least for everything."""
+        if not least:
             return 0
-        spare = self._options.rollouts - prompts * MIN_SEARCH - race_cost(min(MIN_TASKS, tasks), prompts + models)
-        return min(MAX_SEARCH, MIN_SEARCH + spare // (2 * prompts))
+        spare = self._options.rollouts - sum(least) - race_cost(min(MIN_TASKS, tasks), len(least) + given)
+        return min(MAX_SPARE, spare // (2 * len(least)))
 
     async def _held_out(self, composed: ComposedConfig) -> tuple[Task, ...]:
         """The run's held-out tasks, in an order that does not depend on their source."""
@@ -156,6 +193,21 @@ class Trials:
         for task in tasks:
             self._clusters[task.id] = f"task {task.id}" if task.cluster is None else f"cluster {task.cluster}"
         return tuple(tasks)
+
+    async def _find(self, fix: Fix, size: int) -> _Found:
+        return await (self._search(fix, size) if fix.kind == "prompt" else self._train(fix, size))
+
+    async def _train(self, fix: Fix, size: int) -> _Found:
+        """Train one agent, in a run folder of its own."""
+        start = time.perf_counter()
+        found = await train_shortly(
+            fix, self._capped, self._registry, agents=self._agents, weights=self._weights, rollouts=size,
+            on_providers=self._watcher.on_providers, on_rollout=self._watcher.on_rollout,
+        )  # fmt: skip
+        self._spend(found.rollouts, found.usd)
+        hours = (time.perf_counter() - start) / SECONDS_PER_HOUR
+        cost = Cost(rollouts=found.rollouts, usd=found.usd, hours=hours, measured=True)
+        return _Found(words=found.words, weights=found.weights, settings=found.settings, cost=cost)
 
     async def _search(self, fix: Fix, size: int) -> _Found:
         """Search for a prompt of one agent, in a run folder of its own."""
@@ -171,22 +223,30 @@ class Trials:
         hours = (time.perf_counter() - start) / SECONDS_PER_HOUR
         return _Found(
             words=tuple(f"agents.{name}.prompt={json.dumps(found.prompts[name])}" for name in found.changed),
+            weights=self._weights,
             settings=found.folder / CONFIG_NAME if found.changed else None,
             cost=Cost(rollouts=found.rollouts, usd=found.usd, hours=hours, measured=True),
         )
 
-    def _capped(self) -> ComposedConfig:
-        """The run's config with what is left of its cap on spending."""
+    def _capped(self, *words: str) -> ComposedConfig:
+        """The run's config with further words and what is left of its cap on spending."""
         cap = self._variant().config.coach.spend_usd
-        return self._variant() if cap is None else self._variant(f"coach.spend_usd={cap - (self._usd or 0.0)}")
+        left = () if cap is None else (f"coach.spend_usd={cap - (self._usd or 0.0)}",)
+        return self._variant(*left, *words)
 
     async def _race(
-        self, composed: ComposedConfig, words: Mapping[Fix, tuple[str, ...]], tasks: Sequence[Task]
+        self,
+        composed: ComposedConfig,
+        variants: Mapping[Fix, tuple[tuple[str, ...], Path | None]],
+        tasks: Sequence[Task],
     ) -> dict[Fix, _Team]:
         """Play the team as it is and with each fix, on more tasks at each look; fixes that are behind stop."""
-        plan = RacePlan.within(self._options.rollouts - self._rollouts, len(words), len(tasks))
-        origin = _Team(number=0, words=())
-        teams = {fix: _Team(number=number, words=own) for number, (fix, own) in enumerate(words.items(), 1)}
+        plan = RacePlan.within(self._options.rollouts - self._rollouts, len(variants), len(tasks))
+        origin = _Team(number=0, words=(), weights=self._weights)
+        teams = {
+            fix: _Team(number=number, words=words, weights=weights)
+            for number, (fix, (words, weights)) in enumerate(variants.items(), 1)
+        }
         run, before = composed.config.run, 0
         folder = RunFolder.create(
             Path(run.root), None, plugin=composed.plugin, recipe=f"{composed.recipe}-advise", config=composed.to_yaml()
@@ -206,10 +266,10 @@ class Trials:
     async def _play(self, team: _Team, tasks: Sequence[Task], folder: RunFolder) -> None:
         start, composed = time.perf_counter(), self._variant(*team.words)
         async with open_session(
-            composed, self._registry, learning=False, coach=False, fresh=self._weights is None
+            composed, self._registry, learning=False, coach=False, fresh=team.weights is None
         ) as session:
-            if self._weights is not None:
-                await session.engine.load(self._weights / POLICIES)
+            if team.weights is not None:
+                await session.engine.load(team.weights / POLICIES)
             if not team.played:
                 self._watcher.on_providers(session.providers)
                 record_session_events(session, folder.store)
@@ -256,7 +316,7 @@ class Trials:
         settings = None if found is None else found.settings
         return Trial(
             fix=fix, gain=team.gain, tasks=len(team.values), stopped=team.stopped, cost=raced, usd_per_rollout=usd,
-            settings=settings,
+            settings=settings, words=team.words, weights=team.weights,
         )  # fmt: skip
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from mappa_core.commands import Console, Name, columns_table
+from mappa_gepa.advise.fixes import TRAINED, FixKind
 from mappa_gepa.cli.improve import to_builtins
 
 if TYPE_CHECKING:
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
     from mappa_gepa.advise.fixes import Cost
 
 SUGGESTED_ROLLOUTS = 300
+CHANGES: Mapping[FixKind, str] = {
+    "swap": "Swap the policies of {agent} and {other}",
+    "prompt": "Change the prompt of {agent}",
+    "sft": "Train {agent} on the coach's corrections",
+    "adapter": "Give {agent} an adapter and train it",
+    "train": "Train {agent}",
+    "model": "Give {agent} {policy}",
+}
+"""What a fix changes, as a recommendation."""
 
 
 def show_advice(console: Console, advice: Advice, settings: Sequence[str]) -> None:
@@ -38,6 +48,7 @@ def advice_json(advice: Advice, settings: Sequence[str]) -> dict[str, Any]:
             "choice": advice.choice,
             "agent": None if advice.chosen is None else advice.chosen.fix.agent,
             "policy": None if advice.chosen is None else advice.chosen.fix.policy,
+            "other": None if advice.chosen is None else advice.chosen.fix.other,
             "sentence": sentence(advice),
             "command": next_command(advice, settings),
         },
@@ -46,6 +57,7 @@ def advice_json(advice: Advice, settings: Sequence[str]) -> dict[str, Any]:
                 "agent": one.fix.agent,
                 "fix": one.fix.kind,
                 "policy": one.fix.policy,
+                "other": one.fix.other,
                 "gain": to_builtins(one.gain),
                 "gains": one.gains,
                 "rests_on": _basis(one) if one.gain is None else "trial",
@@ -65,7 +77,7 @@ def sentence(advice: Advice) -> str:
     if advice.chosen is not None:
         fix, gain, trial = advice.chosen.fix, advice.chosen.gain, advice.chosen.trial
         assert gain is not None and trial is not None  # only what was tried is chosen
-        change = f"Change the prompt of {fix.agent}" if fix.kind == "prompt" else f"Give {fix.agent} {fix.policy}"
+        change = CHANGES[fix.kind].format(agent=fix.agent, policy=fix.policy, other=fix.other)
         return f"{change}: {_points(gain)} points on {trial.tasks} held-out tasks."
     if advice.choice == "tools or tasks":
         return (
@@ -94,7 +106,10 @@ def next_command(advice: Advice, settings: Sequence[str]) -> str:
             given.append(f"--config {shlex.quote(str(trial.settings))}")
         if fix.policy is not None:
             given.append(shlex.quote(f"agents.{fix.agent}.policy={fix.policy}"))
-        given += [f"policies.{section}.from={run}@last" for section in advice.trained]
+        if trial is not None and fix.kind == "swap":
+            given += [shlex.quote(word) for word in trial.words]
+        if fix.kind not in TRAINED:
+            given += [f"policies.{section}.from={run}@last" for section in advice.trained]
         return " ".join(["mappa eval", *given, *words])
     if advice.choice == "cannot be told":
         return " ".join([f"mappa advise {run} --rollouts {SUGGESTED_ROLLOUTS} --proposer OFFER", *words])
@@ -156,8 +171,8 @@ def _closing_lines(advice: Advice, settings: Sequence[str]) -> Iterator[str]:
     if advice.rollouts:
         usd = "of unknown price" if advice.usd is None else f"${advice.usd:.4f}"
         yield f"trials    {advice.rollouts:,} rollouts; {usd}"
-    if any(one.fix.kind in ("adapter", "train") for one in advice.fixes):
-        yield "training  is not tried: mappa train tells what it gains"
+    if any(one.fix.kind in TRAINED and one.trial is None for one in advice.fixes):
+        yield "training  where it is not tried, --train with enough --rollouts tries it"
     if any(not one.cost.measured for one in advice.fixes):
         yield "~         estimated from the run, without the proposer and machines of your own"
     yield f"advice    {sentence(advice)}"

@@ -19,8 +19,10 @@ from mappa_core.commands import (
     restore,
     rollout_bar,
 )
+from mappa_core.runs import RunReader
 from mappa_core.transport import Provider
 from mappa_gepa.cli.improve import PROPOSER
+from mappa_gepa.stored_search import checkpoint_prompts
 
 
 @click.command("advise")
@@ -30,6 +32,10 @@ from mappa_gepa.cli.improve import PROPOSER
 @click.option(
     "--model", "models", metavar="AGENT=POLICY", multiple=True, help="Try a policy of the config; may be repeated."
 )
+@click.option(
+    "--swap", "swaps", metavar="AGENT=AGENT", multiple=True, help="Try two agents with each other's policy; repeatable."
+)
+@click.option("--train", "trained", is_flag=True, help="Try short trainings of blamed agents whose weights are yours.")
 @click.option("--agent", "agents", metavar="NAME", multiple=True, help="Consider only this agent; may be repeated.")
 @click.option("--quiet", is_flag=True, help="Print only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
@@ -39,32 +45,38 @@ def command(
     rollouts: int,
     proposer: str | None,
     models: Sequence[str],
+    swaps: Sequence[str],
+    trained: bool,
     agents: Sequence[str],
     quiet: bool,
     as_json: bool,
     settings: Sequence[str],
 ) -> None:
-    """Tell which fix of a team is worth making: none, a prompt, another model.
+    """Tell which fix of a team is worth making: none, a prompt, training, another model, a swap.
 
     From the verdicts of RUN it tells how much mending each agent can give at most. With --rollouts it tries prompts
-    (--proposer) and models (--model) on the run's held-out tasks, in a race against the team as it is. Training is
-    listed and not tried. KEY=VALUE changes the run's config, and gives policies to try: policies.big.kind=api.
+    (--proposer), short trainings (--train), models (--model) and swaps (--swap) on the run's held-out tasks, in a race
+    against the team as it is. KEY=VALUE changes the run's config, and gives policies to try: policies.big.kind=api.
     """
     from mappa_gepa.advise.advice import advise
     from mappa_gepa.advise.trials import TrialOptions
     from mappa_gepa.cli.advice_output import advice_json, show_advice
     from mappa_gepa.improve import Watcher
 
-    if rollouts and not proposer and not models:
+    if rollouts and not (proposer or models or swaps or trained):
         raise ConfigError(
-            "--rollouts: nothing is named to be tried: --proposer OFFER for prompts, --model AGENT=POLICY"
+            "--rollouts: nothing is named to be tried: --proposer OFFER for prompts, --train, --model AGENT=POLICY, "
+            "--swap AGENT=AGENT"
         )
     words = tuple(word for word in settings if not word.startswith(PROPOSER))
     proposed = tuple(word.removeprefix(PROPOSER) for word in settings if word.startswith(PROPOSER))
     registry, errors, announced = load_registry(), Console(stderr=True), set[Provider]()
 
+    with RunReader(run) as reader:
+        followed = checkpoint_prompts(reader, max(reader.checkpoints, default=0))
+
     def variant(*others: str) -> ComposedConfig:
-        return restore(registry, run, ("run.name=null", *words, *others))
+        return restore(registry, run, ("run.name=null", *followed, *words, *others))
 
     def announce(providers: Sequence[Provider]) -> None:
         announce_providers(errors, [one for one in providers if one not in announced])
@@ -79,8 +91,9 @@ def command(
                 variant,
                 registry,
                 agents=agents,
-                models=[_model(text) for text in models],
-                options=TrialOptions(rollouts=rollouts, proposer=proposer, proposer_settings=proposed),
+                models=[_pair(text, "--model", "AGENT=POLICY, an agent and a policy of the config") for text in models],
+                swaps=[_pair(text, "--swap", "AGENT=AGENT, two agents") for text in swaps],
+                options=TrialOptions(rollouts=rollouts, train=trained, proposer=proposer, proposer_settings=proposed),
                 watcher=Watcher(on_providers=announce, on_rollout=bar.on_rollout_end),
             )
         )
@@ -90,8 +103,8 @@ def command(
         show_advice(Console(), advice, words)
 
 
-def _model(text: str) -> tuple[str, str]:
-    agent, separator, policy = text.partition("=")
-    if not agent or not separator or not policy:
-        raise ConfigError(f"--model {text}: not AGENT=POLICY, an agent and the name of a policy in the config")
-    return agent, policy
+def _pair(text: str, option: str, form: str) -> tuple[str, str]:
+    first, separator, second = text.partition("=")
+    if not first or not separator or not second:
+        raise ConfigError(f"{option} {text}: not {form}")
+    return first, second

@@ -19,4 +19,5 @@ class DeskCoach(Coach):
             return Verdict.scored(MAX_SCORE, "That is what it should say.", blame=NOBODY)
         if right not in offered_lines(prompt):
             return Verdict.scored(WRONG_POINTS, f"Its prompt lacks the line “{right}”", blame=agent)
-        return Verdict.scored(WRONG_POINTS, f"It said “{said}” and should say “{right}”", blame=agent)
+        reason = f"It said “{said}” and should say “{right}”"
+        return Verdict.scored(WRONG_POINTS, reason, blame=agent, correction=right)

@@ -96,6 +96,11 @@ def mappa_estimators() -> Iterable[Offer[Any]]:
 
 
 @hookimpl
+def mappa_prompt_optimizers() -> Iterable[Offer[Any]]:
+    yield Offer("acme_prompts", team.Reword)
+
+
+@hookimpl
 def mappa_losses() -> Iterable[Offer[Any]]:
     yield Offer("acme_loss", build_loss)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from mappa_core import (
@@ -24,6 +24,8 @@ from mappa_core import (
     Workflow,
     Workspace,
 )
+from mappa_core.commands import Session
+from mappa_core.runs import RunFolder
 from mappa_core.transport import Reply, Request
 
 
@@ -94,6 +96,17 @@ class Estimate:
 
     def __call__(self, experience: Experience, state: Mapping[str, Any]) -> tuple[Advantages, Mapping[str, Any]]:
         return Advantages(advantages=experience.reward[experience.row_of_token] * experience.token_weight), state
+
+
+class Reword:
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    def set_apart(self, tasks: Sequence[Task]) -> Collection[str]:
+        return [tasks[0].id]
+
+    async def improve(self, session: Session, folder: RunFolder, done: int) -> Mapping[str, str]:
+        return {agent: f"{text} {done}" for agent, text in session.workflow.prompts.items()}
 
 
 class Track(Tracker):
