@@ -59,7 +59,7 @@ async def train_shortly(
     origin = compose()
     iterations = (rollouts - CHECKS) // rollouts_per_iteration(origin)
     kind = _kind_word(fix, origin, agents)
-    words = (*kind, *_training_words(fix, origin, iterations), *_start_words(origin, agents, weights))
+    words = (*kind, *_training_words(fix, origin, iterations), *start_words(origin, agents, weights))
     listener = _Listener(on_providers, on_rollout)
     result = await asyncio.to_thread(Run(compose(*words), registry).train, listener)
     with RunReader(result.folder) as reader:
@@ -113,7 +113,8 @@ def _training_words(fix: Fix, composed: ComposedConfig, iterations: int) -> tupl
     return tuple(words)
 
 
-def _start_words(composed: ComposedConfig, agents: Sequence[str], weights: Path | None) -> tuple[str, ...]:
+def start_words(composed: ComposedConfig, agents: Sequence[str], weights: Path | None) -> tuple[str, ...]:
+    """Settings by which the trained policies of a team start with the checkpoint `weights`."""
     if weights is None:
         return ()
     return tuple(f"policies.{name}.from={json.dumps(ref)}" for name, ref in _starts(composed, agents, weights).items())
@@ -123,7 +124,7 @@ def _starts(composed: ComposedConfig, agents: Sequence[str], weights: Path) -> M
     """Where the trained policies of a config start, by name: at a checkpoint of a run."""
     run, iteration = weights.parent.parent, int(weights.name)
     names = dict.fromkeys(assign_policies(composed.config, agents).values())
-    return {name: f"{run}/{name}@{iteration}" for name in names if _kind_of(composed, name) in ("full", "lora")}
+    return {name: f"{run}@{iteration}" for name in names if _kind_of(composed, name) in ("full", "lora")}
 
 
 def _kind_of(composed: ComposedConfig, name: str) -> str:
