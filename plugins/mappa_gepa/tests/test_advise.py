@@ -206,7 +206,7 @@ def test_tasks_too_few_for_three_looks_are_played_once(record, capsys):
     assert [one["tasks"] for one in said["fixes"] if one["fix"] == "model"] == [1]
 
 
-DESK = ("train.prompts=8", "tasks.options.eval=40", "checkpoint.every=6")
+DESK = ("tasks.options.eval=40", "checkpoint.every=4")
 MENDED = "agents.solver.prompt=" + json.dumps(Desk.prompts["solver"])
 
 
@@ -215,12 +215,12 @@ def trained(tmp_path_factory):
     """A short training of the small models, in which the greeter alone learns: the solver's weights are the defect."""
     root = tmp_path_factory.mktemp("desk")
     only = "shapers=[{use: scale}, {use: only_agent, options: {agent: greeter}}]"
-    words = (f"run.root={root}", "run.name=run", "prompts=null", MENDED, *DESK, "train.iterations=6", only)
+    words = (f"run.root={root}", "run.name=run", "prompts=null", MENDED, *DESK, "train.iterations=4", only)
     return Run.from_recipe("gepa/desk", *words).train().folder
 
 
 def test_an_agent_whose_weights_are_the_defect_is_trained(trained, capsys):
-    found = advised(capsys, trained, "--rollouts", "240", "--train", "--agent", "solver")
+    found = advised(capsys, trained, "--rollouts", "400", "--train", "--agent", "solver")
     chosen = found["recommended"]
     assert chosen["agent"] == "solver" and chosen["choice"] in ("sft", "train"), found
     by_kind = {(one["agent"], one["fix"]): one for one in found["fixes"]}
@@ -229,7 +229,7 @@ def test_an_agent_whose_weights_are_the_defect_is_trained(trained, capsys):
     assert tried["gains"] and tried["rests_on"] == "trial" and tried["cost"]["measured"]
     assert tried["cost"]["rollouts"] > 0 and tried["cost"]["hours"] > 0
     assert by_kind["solver", "prompt"]["rests_on"] == "not tried"
-    assert found["trials"]["rollouts"] <= 240
+    assert found["trials"]["rollouts"] <= 400
     assert main(["eval", *chosen["command"].split()[2:], "--quiet", "--json", "run.name=fixed"]) == 0
     capsys.readouterr()
 
@@ -242,18 +242,18 @@ def test_the_other_agents_do_not_move_in_a_short_training(trained):
             lambda *words: restore(installed, trained, ("run.name=null", *words)),
             installed,
             agents=("greeter", "solver"),
-            weights=trained / "checkpoints/000006",
-            rollouts=2 + 16,
+            weights=trained / "checkpoints/000004",
+            rollouts=2 + 32,
             on_providers=lambda providers: None,
             on_rollout=lambda trajectory: None,
         )
     )
-    assert found.rollouts == 2 + 16
+    assert found.rollouts == 2 + 32
 
     def weights(checkpoint, policy):
         return (checkpoint / "policies" / policy / "weights.safetensors").read_bytes()
 
-    before, after = trained / "checkpoints/000006", found.weights
+    before, after = trained / "checkpoints/000004", found.weights
     assert weights(before, "greeter") == weights(after, "greeter")
     assert weights(before, "solver") != weights(after, "solver")
 

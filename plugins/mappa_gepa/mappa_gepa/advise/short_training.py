@@ -18,6 +18,7 @@ from mappa_gepa.advise.fixes import Fix
 SETTINGS_NAME = "advised.yaml"
 CHECKS = 2
 """Rollouts of the two evaluations, before and after, of one task each."""
+ONLY_AGENT = "only_agent"
 SFT_WEIGHT, SFT_MAX_SCORE = 1.0, 10.0
 
 
@@ -99,10 +100,11 @@ def _kind_word(fix: Fix, composed: ComposedConfig, agents: Sequence[str]) -> tup
 def _training_words(fix: Fix, composed: ComposedConfig, iterations: int) -> tuple[str, ...]:
     """Settings by which the agent of `fix` alone learns; SFT learns from corrections alone, as equal rewards teach
     nothing. One held-out task is evaluated, before and after, as a run evaluates at least one."""
-    shapers = [*composed.settings.plain["shapers"]]
+    # A run that trained one agent alone says nothing of whom the trial trains.
+    shapers = [one for one in composed.settings.plain["shapers"] if one["use"] != ONLY_AGENT]
     if fix.kind == "sft":
         shapers.append({"use": "scale", "options": {"low": 0.0, "high": 0.0}})
-    shapers.append({"use": "only_agent", "options": {"agent": fix.agent}})
+    shapers.append({"use": ONLY_AGENT, "options": {"agent": fix.agent}})
     words = [
         f"shapers={json.dumps(shapers)}", f"train.iterations={iterations}", f"checkpoint.every={iterations}",
         "checkpoint.best=false", "checkpoint.url=null", "eval.every=0", "eval.samples=1", "eval.problems=1",
