@@ -206,7 +206,7 @@ def test_tasks_too_few_for_three_looks_are_played_once(record, capsys):
     assert [one["tasks"] for one in said["fixes"] if one["fix"] == "model"] == [1]
 
 
-DESK = ("tasks.options.eval=40", "checkpoint.every=4")
+DESK = ("tasks.options.eval=72", "checkpoint.every=4")
 MENDED = "agents.solver.prompt=" + json.dumps(Desk.prompts["solver"])
 
 
@@ -220,7 +220,7 @@ def trained(tmp_path_factory):
 
 
 def test_an_agent_whose_weights_are_the_defect_is_trained(trained, capsys):
-    found = advised(capsys, trained, "--rollouts", "400", "--train", "--agent", "solver")
+    found = advised(capsys, trained, "--rollouts", "500", "--train", "--agent", "solver")
     chosen = found["recommended"]
     assert chosen["agent"] == "solver" and chosen["choice"] in ("sft", "train"), found
     by_kind = {(one["agent"], one["fix"]): one for one in found["fixes"]}
@@ -229,7 +229,7 @@ def test_an_agent_whose_weights_are_the_defect_is_trained(trained, capsys):
     assert tried["gains"] and tried["rests_on"] == "trial" and tried["cost"]["measured"]
     assert tried["cost"]["rollouts"] > 0 and tried["cost"]["hours"] > 0
     assert by_kind["solver", "prompt"]["rests_on"] == "not tried"
-    assert found["trials"]["rollouts"] <= 400
+    assert found["trials"]["rollouts"] <= 500
     assert main(["eval", *chosen["command"].split()[2:], "--quiet", "--json", "run.name=fixed"]) == 0
     capsys.readouterr()
 
