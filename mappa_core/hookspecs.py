@@ -32,13 +32,11 @@ class Offer(Generic[T]):
     """Component that a recipe selects with `use: name`. `options` is a dataclass: the schema, defaults and
     documentation of `options:`. `build` returns the object for an instance of it, and imports what is heavy. Its method
     `check`, if any, raises ConfigError that begins with the field, `steps: must be …`, when a config is composed; Mappa
-    adds the key and the origin. A field with the metadata `{"former_key": "old"}` is read by that key for one more
-    release, with a warning.
+    adds the key and the origin. A field with the metadata `{"former_key": "old"}` is also read by that key.
 
     The options of a `composite` offer may choose other offers of the same kind (fields of type `Use` or lists of them),
     which the second argument of its `build` builds. `values` marks an estimator that reads `Experience.values`: its
-    policies must have a value head. `default` marks a tracker that every run has, with default options, unless the
-    recipe's trackers name it.
+    policies must have a value head. `default` marks a tracker of every run, with default options unless it is named.
     """
 
     name: str
@@ -102,7 +100,7 @@ def mappa_estimators() -> Iterable[Offer[protocols.Estimator]]:
 
 @hookspec
 def mappa_prompt_optimizers() -> Iterable[Offer[protocols.PromptOptimizer]]:
-    """Offer optimisers of prompts, which improve what agents are told between iterations."""
+    """Offer optimisers of prompts, which improve those of agents between iterations."""
 
 
 @hookspec

@@ -17,8 +17,11 @@ from mappa_core.config.compose import restore
 from mappa_core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from mappa_core.config.compose import ComposedConfig
     from mappa_core.evaluation.heldout import Evaluation
     from mappa_core.evaluation.standalone import StandaloneEvaluation
+    from mappa_core.plugins import Registry
+    from mappa_core.store.checkpoint import Checkpoint
 
 
 @click.command("eval")
@@ -50,7 +53,6 @@ def command(
     from mappa_core.cli.progress import rollout_bar
     from mappa_core.cli.result_tables import show_evaluation
     from mappa_core.evaluation.standalone import evaluate_standalone
-    from mappa_core.store.folder import CONFIG, open_checkpoints
 
     registry = load_registry()
     loaded = None
@@ -61,12 +63,7 @@ def command(
     else:
         if arguments.plugin or arguments.recipe or arguments.config_files:
             raise ConfigError("--run takes the run's own config: leave out --plugin, --recipe and --config")
-        composed = restore(registry, run / CONFIG, ("run.name=null", *arguments.words))
-        checkpoints = open_checkpoints(run, composed.config.checkpoint.url)
-        loaded = checkpoints.load_latest() if checkpoint is None else checkpoints.load(checkpoint)
-        if composed.config.prompts is not None:
-            followed = (f"agents.{name}.prompt={json.dumps(text)}" for name, text in loaded.manifest.prompts.items())
-            composed = restore(registry, run / CONFIG, ("run.name=null", *followed, *arguments.words))
+        composed, loaded = _restore_checkpoint(registry, run, checkpoint, arguments.words)
     sizes_by_metric = {"pass": pass_at, "avg": avg_at, "majority": majority_at}
     _check_sizes(sizes_by_metric, composed.config.eval.samples)
     errors = Console(stderr=True)
@@ -91,6 +88,21 @@ def command(
         for k in sizes:
             console.print(_samples_line(evaluated.evaluation, what, k), highlight=False)
     console.print(f"trajectories: mappa runs show {evaluated.folder}", soft_wrap=True, highlight=False)
+
+
+def _restore_checkpoint(
+    registry: Registry, run: Path, number: int | None, words: Sequence[str]
+) -> tuple[ComposedConfig, Checkpoint]:
+    """Restore a run's config with `words`, and one of its checkpoints, with the prompts of then if these changed."""
+    from mappa_core.store.folder import CONFIG, open_checkpoints
+
+    composed = restore(registry, run / CONFIG, ("run.name=null", *words))
+    checkpoints = open_checkpoints(run, composed.config.checkpoint.url)
+    loaded = checkpoints.load_latest() if number is None else checkpoints.load(number)
+    if composed.config.prompts is not None:
+        followed = (f"agents.{agent}.prompt={json.dumps(text)}" for agent, text in loaded.manifest.prompts.items())
+        composed = restore(registry, run / CONFIG, ("run.name=null", *followed, *words))
+    return composed, loaded
 
 
 def _check_sizes(sizes_by_metric: Mapping[str, Sequence[int]], samples: int) -> None:

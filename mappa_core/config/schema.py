@@ -177,7 +177,7 @@ class EstimatorSection:
 
 @dataclass
 class PromptsSection(Use):
-    """Optimiser that improves what agents are told between iterations."""
+    """Optimiser that improves the prompts of agents between iterations."""
 
     every: int = 10
     """Iterations between two rounds."""

@@ -55,15 +55,14 @@ class TeacherEstimator(Estimator, Protocol):
 
 
 class PromptOptimizer(Protocol):
-    """Improves what agents are told, every `prompts.every` iterations."""
+    """Improves the prompts of agents, every `prompts.every` iterations."""
 
     def set_apart(self, tasks: Sequence[Task]) -> Collection[str]:
         """Return the ids of the training tasks on which it chooses; nothing is trained on them."""
 
     async def improve(self, session: Any, folder: Any, done: int) -> Mapping[str, str]:
-        """Return the prompts that change after `done` iterations, by agent. `session` (`mappa_core.commands.Session`)
-        samples with the weights of now, `policies.NAME` of `prompts.policy` included. What it plays and asks it keeps
-        in `folder` (`mappa_core.runs.RunFolder`), so that a run which was killed meanwhile repeats it from there."""
+        """Return the prompts that change after `done` iterations, by agent. `session` (`commands.Session`) samples with
+        the current weights. What it plays and asks is recorded in `folder` (`runs.RunFolder`), for a resume."""
 
 
 class Loss(Protocol):

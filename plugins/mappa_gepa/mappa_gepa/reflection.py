@@ -32,7 +32,7 @@ class ReflectiveOptimizer:
 
     A round makes some proposals. Each is for the agent that the verdicts on the last iterations blame most, a second
     one for the same agent counting half its blame, and is shown the worst of its own actions. A prompt is kept if its
-    gain over the prompts so far, with the weights of now and paired by task, has a 95 % interval above 0.
+    gain over the prompts so far, with the current weights and paired by task, has a 95 % interval above 0.
     """
 
     def __init__(self, options: ReflectionOptions) -> None:

@@ -1,4 +1,4 @@
-"""Prompts of a run: what each agent is told, and after which iterations of a training that changed."""
+"""Prompts of a run: the text of each agent, and after which iterations of a training it changed."""
 
 from __future__ import annotations
 

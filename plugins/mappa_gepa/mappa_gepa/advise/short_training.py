@@ -100,7 +100,7 @@ def _kind_word(fix: Fix, composed: ComposedConfig, agents: Sequence[str]) -> tup
 def _training_words(fix: Fix, composed: ComposedConfig, iterations: int) -> tuple[str, ...]:
     """Settings by which the agent of `fix` alone learns; SFT learns from corrections alone, as equal rewards teach
     nothing. One held-out task is evaluated, before and after, as a run evaluates at least one."""
-    # A run that trained one agent alone says nothing of whom the trial trains.
+    # Whom the run trained alone does not decide whom the trial trains.
     shapers = [one for one in composed.settings.plain["shapers"] if one["use"] != ONLY_AGENT]
     if fix.kind == "sft":
         shapers.append({"use": "scale", "options": {"low": 0.0, "high": 0.0}})

@@ -24,6 +24,11 @@ from mappa_core.transport import Provider
 from mappa_gepa.cli.improve import PROPOSER
 from mappa_gepa.stored_search import checkpoint_prompts
 
+NOTHING_TO_TRY = (
+    "--rollouts: nothing is named to be tried: --proposer OFFER for prompts, --train, --model AGENT=POLICY, "
+    "--swap AGENT=AGENT"
+)
+
 
 @click.command("advise")
 @click.argument("run", type=click.Path(path_type=Path))
@@ -64,16 +69,12 @@ def command(
     from mappa_gepa.improve import Watcher
 
     if rollouts and not (proposer or models or swaps or trained):
-        raise ConfigError(
-            "--rollouts: nothing is named to be tried: --proposer OFFER for prompts, --train, --model AGENT=POLICY, "
-            "--swap AGENT=AGENT"
-        )
+        raise ConfigError(NOTHING_TO_TRY)
     words = tuple(word for word in settings if not word.startswith(PROPOSER))
     proposed = tuple(word.removeprefix(PROPOSER) for word in settings if word.startswith(PROPOSER))
     registry, errors, announced = load_registry(), Console(stderr=True), set[Provider]()
 
-    with RunReader(run) as reader:
-        followed = checkpoint_prompts(reader, max(reader.checkpoints, default=0))
+    followed = _last_prompts(run)
 
     def variant(*others: str) -> ComposedConfig:
         return restore(registry, run, ("run.name=null", *followed, *words, *others))
@@ -101,6 +102,12 @@ def command(
         echo(msgspec.json.encode(advice_json(advice, words)).decode())
     else:
         show_advice(Console(), advice, words)
+
+
+def _last_prompts(run: Path) -> tuple[str, ...]:
+    """The prompts of the run's last checkpoint, as `key=value`, where a training changed them."""
+    with RunReader(run) as reader:
+        return checkpoint_prompts(reader, max(reader.checkpoints, default=0))
 
 
 def _pair(text: str, option: str, form: str) -> tuple[str, str]:
