@@ -36,8 +36,7 @@ class Offer(Generic[T]):
 
     The options of a `composite` offer may choose other offers of the same kind (fields of type `Use` or lists of them),
     which the second argument of its `build` builds. `values` marks an estimator that reads `Experience.values`: its
-    policies must have a value head. `default` marks a tracker of every run, with default options unless it is named.
-    """
+    policies must have a value head. `default` marks a tracker of every run, with default options unless named."""
 
     name: str
     build: Callable[..., T]
