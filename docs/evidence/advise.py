@@ -6,7 +6,7 @@ instructions in their prompts and overlook 3 % of them: one prompt lacks an inst
 (*nothing*). 120 held-out tasks are played with the coach, and then advice is asked for with 400 rollouts, a proposer,
 and for each agent a model that is as good as the one that the others have. The fifth is the desk of mappa-gepa, two
 small models with weights of their own, one of which a training of six iterations did not reach (*weights*): advice on
-that training is asked for with 500 rollouts, a proposer, short trainings, and a swap.
+that training is asked for with 1,000 rollouts, a proposer, short trainings, and a swap.
 
 With `--fresh N` every fix that was tried, and the team as it is, plays N new tasks. *Regret* is the gain of the best of
 them there, by hindsight, less that of what was recommended; as the best is chosen by the same figures, it is a little
@@ -48,7 +48,7 @@ from mappa_gepa.improve import Watcher
 from mappa_gepa.relay.team import DUTIES, Relay
 
 TEAMS = ("prompt", "model", "tool", "nothing", "weights")
-ROLLOUTS, DESK_ROLLOUTS = 400, 500
+ROLLOUTS, DESK_ROLLOUTS = 400, 1000
 GOOD, BAD = 0.03, 0.4
 """Shares of instructions that a good model and a bad one overlook."""
 LOSS = 0.3
@@ -118,8 +118,8 @@ def record_relay(registry: Registry, root: str, team: str, agent: str, seed: int
 def record_desk(registry: Registry, root: str, team: str, agent: str, seed: int) -> Path:
     """Train the agents of a desk but for `agent`."""
     (learner,) = set(Desk.agents) - {agent}
-    words = [f"run.root={root}", f"seed={seed}", f"tasks.options.seed={seed}", "tasks.options.eval=64", "prompts=null"]
-    words += [f"agents.solver.prompt={json.dumps(Desk.prompts['solver'])}", "train.iterations=6", "train.prompts=8"]
+    words = [f"run.root={root}", f"seed={seed}", f"tasks.options.seed={seed}", "tasks.options.eval=96", "prompts=null"]
+    words += [f"agents.solver.prompt={json.dumps(Desk.prompts['solver'])}", "train.iterations=6"]
     words += [f"shapers=[{{use: scale}}, {{use: only_agent, options: {{agent: {learner}}}}}]"]
     return Run.from_recipe("gepa/desk", *words, registry=registry).train().folder
 
