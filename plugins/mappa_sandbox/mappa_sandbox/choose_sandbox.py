@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 
 from mappa_core import ConfigError, ToolError, ToolLimits
@@ -27,6 +28,7 @@ PREFERRED_BACKENDS = ("bubblewrap", "landlock") if sys.platform == "linux" else 
 """Backends to try on this system, best first."""
 INSTALL_BUBBLEWRAP = "apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora)"
 NOT_SANDBOXED = "programs are not caged: they can read your files and keys, change your files and use your network"
+PACKAGE = "package:"
 SECRET = "not for programs"
 
 PROBE = """
@@ -82,10 +84,11 @@ async def choose_sandbox(options: PythonOptions) -> OpenedSandbox:
     """
     backends = _backends_to_try(options)
     hidden = resolve_hidden(options.hidden_paths)
+    warm_up = read_warm_up(options.warm_up)
     reasons = {}
     for backend in backends:
         try:
-            return await try_backend(backend, options.preload, hidden)
+            return await try_backend(backend, options.preload, hidden, warm_up)
         except ToolError as error:
             reasons[backend] = str(error)
     listed = "".join(f"\n  {backend}: {reason}" for backend, reason in reasons.items())
@@ -97,7 +100,7 @@ async def choose_sandbox(options: PythonOptions) -> OpenedSandbox:
         )
     if hidden:
         raise ConfigError(f"hidden_paths cannot be kept without a sandbox.{listed}")
-    opened = await try_backend("none", options.preload, ())
+    opened = await try_backend("none", options.preload, (), warm_up)
     details = [*(f"{backend}: {reason}" for backend, reason in reasons.items()), opened.sandbox.detail]
     return replace(opened, sandbox=replace(opened.sandbox, detail="; ".join(details)))
 
@@ -123,14 +126,14 @@ async def survey_backends() -> Mapping[str, Sandbox | str]:
     return results
 
 
-async def try_backend(backend: str, preload: Sequence[str], hidden: Sequence[str]) -> OpenedSandbox:
+async def try_backend(backend: str, preload: Sequence[str], hidden: Sequence[str], warm_up: str = "") -> OpenedSandbox:
     """Start a fork server for `backend` and run a program in its sandbox that tries to escape.
 
     Raises:
         ToolError: the backend does not work here; says why.
-        ConfigError: a module cannot be preloaded.
+        ConfigError: a module cannot be preloaded, or the program `warm_up` fails.
     """
-    config = _make_config(backend, tuple(preload), tuple(hidden))
+    config = _make_config(backend, tuple(preload), tuple(hidden), warm_up)
     fork_server = ForkServerProcess(config)
     try:
         threads = await fork_server.wait_ready()
@@ -162,7 +165,7 @@ def folder_inside(backend: str, folder: str) -> str:
     return WORKSPACE if backend == "bubblewrap" else folder
 
 
-def _make_config(backend: str, preload: tuple[str, ...], hidden: tuple[str, ...]) -> SandboxConfig:
+def _make_config(backend: str, preload: tuple[str, ...], hidden: tuple[str, ...], warm_up: str) -> SandboxConfig:
     if backend == "landlock" and not landlock.abi_version():
         raise ToolError("this kernel has no Landlock, or it is switched off")
     if backend not in (*PREFERRED_BACKENDS, "none"):
@@ -177,6 +180,7 @@ def _make_config(backend: str, preload: tuple[str, ...], hidden: tuple[str, ...]
         backend=backend,
         scratch=scratch,
         preload=preload,
+        warm_up=warm_up,
         readable=readable_paths(),
         hidden=hidden,
         bubblewrap=program,
@@ -237,6 +241,23 @@ def readable_paths() -> tuple[str, ...]:
         if not any(path.startswith(f"{above}/") for above in paths):
             paths.append(path)
     return tuple(paths)
+
+
+def read_warm_up(spec: str | None) -> str:
+    """Read the program of the option `warm_up`: a file, or `package:NAME/PATH`.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    if spec is None:
+        return ""
+    package, _, inside = spec.removeprefix(PACKAGE).partition("/")
+    try:
+        if not spec.startswith(PACKAGE):
+            return Path(spec).read_text(encoding="utf-8")
+        return (files(package) / inside).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, ModuleNotFoundError) as error:
+        raise ConfigError(f"warm_up: cannot read {spec!r}: {error}") from error
 
 
 def resolve_hidden(hidden_paths: Sequence[str]) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ class ForkServerProcess:
 
         Raises:
             ConfigError: a module cannot be imported.
-            ToolError: the fork server ended, or takes too long.
+            ToolError: the sandbox does not work here, the fork server ended, or takes too long.
         """
         try:
             async with asyncio.timeout(STARTUP_TIMEOUT_S):
@@ -111,6 +111,8 @@ class ForkServerProcess:
         if not greeting.endswith(b"\n"):
             raise ToolError(f"the python tool's fork server ended at its start{self._stderr_tail()}")
         answer: dict[str, Any] = json.loads(greeting)
+        if "broken" in answer:
+            raise ToolError(answer["broken"])
         if "fault" in answer:
             raise ConfigError(answer["fault"])
         return int(answer["threads"])

@@ -15,6 +15,9 @@ class PythonOptions:
     preload: list[str] = field(default_factory=list)
     """Modules that are imported once, before the first program, so that programs that import them start at once. A
     module whose name ends in `?` may be missing."""
+    warm_up: str | None = None
+    """A program that is run once after that, without a sandbox and in a folder of its own, so that libraries have done
+    what they do on first use: a file, or `package:NAME/PATH` for one inside an installed package."""
     hidden_paths: list[str] = field(default_factory=list, metadata={"former_key": "hide"})
     """Files and folders that programs cannot read, unlike the rest of the interpreter's packages: absolute paths, or
     paths inside the folder of installed packages (`sklearn/datasets/data`). A path that ends in `?` may be missing."""

@@ -129,6 +129,37 @@ def test_the_interpreter_and_its_packages_are_readable_and_home_is_not():
     assert [one for one in places for other in places if one.startswith(f"{other}/")] == []
 
 
+async def test_the_program_for_warming_up_runs_once_before_all_others(tmp_path):
+    warm_up = tmp_path / "warm_up.py"
+    warm_up.write_text(
+        "import json, os\njson.warm = os.getpid()\nopen('written', 'w').close()\nprint('not for programs')"
+    )
+    tool = PythonTool(PythonOptions(warm_up=str(warm_up)))
+    code = "import json, os\nprint(json.warm != os.getpid(), json.warm, os.listdir())"
+    results = [await tool.call({"code": code}, FolderWorkspace(tmp_path / name), ToolLimits()) for name in "ab"]
+    await tool.close()
+    assert results[0].stdout == results[1].stdout
+    assert results[0].stdout.startswith("True ") and results[0].stdout.endswith(" []\n")
+    assert not Path("written").exists()
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("nowhere.py", "warm_up: cannot read 'nowhere.py': .*No such file"),
+        ("package:mappa_nowhere/a.py", "warm_up: cannot read 'package:mappa_nowhere/a.py': No module named"),
+        ("fails.py", "warm_up: the program failed in line 2: ZeroDivisionError: division by zero"),
+        ("wrong.py", r"warm_up: the program failed: SyntaxError: .*line 1"),
+    ],
+)
+async def test_a_program_for_warming_up_that_does_not_work_is_told(spec, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("fails.py").write_text("a = 1\na / 0\n")
+    Path("wrong.py").write_text("a = = 1\n")
+    with pytest.raises(ConfigError, match=said):
+        await opened(warm_up=spec)
+
+
 async def test_preloaded_modules_are_there_and_are_started_afresh(tmp_path):
     tool = PythonTool(PythonOptions(preload=["random", "numpy.random", "tempfile"]))
     code = (

@@ -41,6 +41,12 @@ async def until(condition) -> None:
             await asyncio.sleep(0.01)
 
 
+def fork_server_of(pids) -> int:
+    """The fork server among its forks, which have its command line: it alone is our child."""
+    (fork_server,) = (pid for pid in pids if f"PPid:\t{os.getpid()}\n" in Path(f"/proc/{pid}/status").read_text())
+    return fork_server
+
+
 async def under_way(run, workspace, code):
     """`code`, begun; it makes the file `up`."""
     task = asyncio.create_task(run(code, wall_s=100.0))
@@ -83,11 +89,20 @@ async def test_a_run_leaves_no_folder_of_its_own(run, scratch):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 async def test_a_fork_server_that_dies_loses_programs_and_is_replaced(run, workspace, processes, scratch, mark, number):
     task = await under_way(run, workspace, SLEEP.format(mark))
-    # Supervisors have the fork server's command line; it alone is our child.
-    (fork_server,) = (
-        pid for pid in processes(str(scratch)) if f"PPid:\t{os.getpid()}\n" in Path(f"/proc/{pid}/status").read_text()
-    )
-    os.kill(fork_server, number)
+    os.kill(fork_server_of(processes(str(scratch))), number)
+    with pytest.raises(ToolError, match="fork server ended"):
+        await task
+    await until(lambda: processes(mark) == [])
+    assert (await run("print(1)")).stdout == "1\n"
+
+
+async def test_a_zygote_that_dies_ends_its_fork_server(tool, run, workspace, processes, scratch, mark):
+    if (await tool.open()).name != "bubblewrap":
+        pytest.skip("elsewhere the fork server itself is what programs are forked of")
+    task = await under_way(run, workspace, SLEEP.format(mark))
+    fork_server = fork_server_of(processes(str(scratch)))
+    zygote = int(Path(f"/proc/{fork_server}/task/{fork_server}/children").read_text().split()[0])
+    os.kill(zygote, signal.SIGKILL)
     with pytest.raises(ToolError, match="fork server ended"):
         await task
     await until(lambda: processes(mark) == [])
@@ -139,8 +154,7 @@ async def test_stopping_the_supervisor_is_the_programs_own_error(monkeypatch, un
 async def test_a_stopped_fork_server_is_given_up(monkeypatch, run, processes, scratch):
     monkeypatch.setattr(fork_server_process, "KILL_GRACE_S", 0.5)
     await run("")
-    await until(lambda: len(processes(str(scratch))) == 1)  # the supervisor, having replied, is gone
-    os.kill(processes(str(scratch))[0], signal.SIGSTOP)
+    os.kill(fork_server_of(processes(str(scratch))), signal.SIGSTOP)
     with pytest.raises(ToolError, match="does not answer"):
         await run("print(1)", wall_s=0.1)
     assert (await run("print(1)")).stdout == "1\n"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 
 from mappa_core.safe_walk import remove_tree
 from mappa_sandbox.isolation import disk, kernel, landlock, privileges, processes, seatbelt, seccomp, system_paths
+from mappa_sandbox.isolation.control_groups import ControlGroup
 from mappa_sandbox.isolation.job import SandboxConfig, SandboxJob
+from mappa_sandbox.isolation.program_process import ChildProcess, ProgramProcess, become_program
 
 FIRST_UID = 0x6D610000
 UID_COUNT = 1 << 24
@@ -21,20 +24,21 @@ class SandboxBackend(ABC):
 
     folder: str
     """Working folder of the program."""
-    home: str
-    """Home folder of the program, and its folder for temporary files."""
     folders: tuple[str, ...]
     """Writable folders on a disk."""
-    has_own_user: bool
-    """Whether the program runs as a user that runs nothing else."""
 
     @abstractmethod
     def build(self) -> None:
         """Set up the sandbox: called in the supervisor before it forks the program. Raises OSError if this fails."""
 
     @abstractmethod
-    def confine(self) -> None:
-        """Confine this process: called in the program's process before its first line."""
+    def start_program(self, outputs: Sequence[int], group: ControlGroup | None) -> ProgramProcess:
+        """Fork the program of the job; it writes to the descriptors `outputs` and joins the control group. Raises
+        OSError if this fails."""
+
+    @abstractmethod
+    def inherited_memory(self) -> int:
+        """Bytes of memory of the process that the program is a fork of. Linux only."""
 
     @abstractmethod
     def pids(self) -> list[int]:
@@ -62,13 +66,22 @@ class NoSandbox(SandboxBackend):
         self.folder = job.folder
         self.home = f"{config.scratch}/{os.getpid()}"
         self.folders = (self.folder, self.home)
-        self.uid = assign_workspace_user(job.folder) if os.geteuid() == 0 and config.backend != "none" else None
+        self.uid = assign_workspace_user(job.folder) if config.backend != "none" else None
         self.has_own_user = self.uid is not None
 
     def build(self) -> None:
         os.mkdir(self.home, 0o700)
         if self.uid is not None:
             disk.change_owner(self.home, self.uid)
+
+    def start_program(self, outputs: Sequence[int], group: ControlGroup | None) -> ProgramProcess:
+        pid = os.fork()
+        if pid == 0:
+            become_program(self.job, self, outputs, None if group is None else group.folder)
+        return ChildProcess(pid)
+
+    def inherited_memory(self) -> int:
+        return processes.own_memory_bytes()
 
     def confine(self) -> None:
         kernel.no_new_privileges()
@@ -117,9 +130,12 @@ class SeatbeltBackend(NoSandbox):
         )
 
 
-def assign_workspace_user(folder: str) -> int:
-    """Return the user that programs of the workspace `folder` run as when this process is root: the folder's owner, or
-    a dedicated user if the owner is root. The folder and all that is in it are given to that user."""
+def assign_workspace_user(folder: str) -> int | None:
+    """Return the user that programs of the workspace `folder` run as: None for the user of this process, unless it is
+    root. Else it is the folder's owner, or a dedicated user if that is root, too; the folder and all that is in it are
+    given to that user."""
+    if os.geteuid() != 0:
+        return None
     status = os.stat(folder)
     uid = status.st_uid or _dedicated_uid(status.st_ino)
     disk.change_owner(folder, uid)

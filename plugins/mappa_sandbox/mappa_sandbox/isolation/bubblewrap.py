@@ -1,9 +1,9 @@
-"""Backend `bubblewrap`: `bwrap` builds a container of namespaces and mounts, and the supervisor enters it.
+"""Backend `bubblewrap`: `bwrap` builds a container of namespaces and mounts, and a fork of the zygote enters it.
 
-`bwrap` starts `cat`, which answers once the container is ready and then waits in it. The supervisor enters the
-container's namespaces, so that the program, its fork, starts inside, with everything that was imported before the fork
-and without starting an interpreter. When the supervisor ends, in whatever way, the container ends with all processes in
-it.
+`bwrap` starts `cat`, which answers once the container is ready and then waits in it. The supervisor looks at the
+container's files and processes from inside. The zygote forks the program into the container, where it starts with
+everything that the zygote imported and without starting an interpreter. When the supervisor ends, in whatever way, the
+container ends with all processes in it.
 
 In the container the workspace is the only writable folder on a disk. /tmp and /dev/shm are in memory. There is only an
 empty network, no process of the host, and of /dev only devices that store nothing.
@@ -17,11 +17,15 @@ import json
 import os
 import select
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from mappa_sandbox.isolation import kernel, privileges, processes, seccomp, system_paths
 from mappa_sandbox.isolation.backends import SandboxBackend, assign_workspace_user
+from mappa_sandbox.isolation.control_groups import ControlGroup
 from mappa_sandbox.isolation.job import SandboxConfig, SandboxJob
+from mappa_sandbox.isolation.program_process import ProgramProcess
+from mappa_sandbox.isolation.zygote import Zygote
 
 WORKSPACE = "/workspace"
 HOME = "/tmp"
@@ -32,56 +36,23 @@ NAME_BYTES = 1536
 """Memory of the kernel for a file in memory, beside its content: its inode and a long name. A link has nothing else."""
 READY_TIMEOUT_S = 20.0
 """Seconds until a container that is not ready counts as broken; long, for a busy machine."""
-HOLD, READY, ERRORS, INFO, FILTER, ARGUMENTS, EMPTY = range(7)
+HOLD, READY, ERRORS, INFO, ARGUMENTS, FILTER, EMPTY = range(7)
 """Descriptors of `bwrap`. None refers to a file of the host: a program may open what `cat` has open."""
 NAMESPACES = kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET
 
 
-class BubblewrapBackend(SandboxBackend):
-    """One container, for one program."""
+@dataclass(frozen=True)
+class Container:
+    """A container, for the program in it, which runs as the user `uid`; None: as the user of this process."""
 
-    folder = WORKSPACE
-    home = HOME
-    folders = (WORKSPACE,)
-    has_own_user = True
+    uid: int | None
+    folder: str = WORKSPACE
+    home: str = HOME
+    has_own_user: bool = True
 
-    def __init__(self, config: SandboxConfig, job: SandboxJob) -> None:
-        self.config = config
-        self.job = job
-        self.uid = assign_workspace_user(job.folder) if os.geteuid() == 0 else None
-        self.pid = 0
-        self.hold = -1
-
-    def build(self) -> None:
-        if self.uid is not None:
-            _check_readable(self.job.inputs)
-        hold, self.hold = os.pipe()
-        ready, ready_end = os.pipe()
-        errors, errors_end = os.pipe()
-        info, info_end = os.pipe()
-        filter_start, filter_end = os.pipe()
-        os.write(filter_end, seccomp.build_filter(keep_metadata=False))
-        os.close(filter_end)
-        # Not on the command line, which programs can read: it names paths of the host.
-        arguments = os.memfd_create("arguments", os.MFD_CLOEXEC)
-        os.write(arguments, b"".join(os.fsencode(argument) + b"\0" for argument in self._arguments()))
-        os.lseek(arguments, 0, os.SEEK_SET)
-        ends = {HOLD: hold, READY: ready_end, ERRORS: errors_end, INFO: info_end, FILTER: filter_start}
-        ends |= {ARGUMENTS: arguments}
-        # Each hidden file is covered by the empty content of its own descriptor.
-        ends |= {
-            EMPTY + place: os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for place in range(len(self.config.hidden))
-        }
-        assert self.config.bubblewrap is not None  # the driver found it
-        self.pid = _spawn([self.config.bubblewrap, "--args", str(ARGUMENTS), "cat"], ends)
-        with contextlib.suppress(BrokenPipeError):  # if bwrap has ended, its stderr says why
-            os.write(self.hold, b"!")
-        if not select.select([ready], [], [], READY_TIMEOUT_S)[0] or os.read(ready, 1) != b"!":
-            raise OSError(f"bwrap: {_read_text(errors) or 'the container was not ready in time'}")
-        inside = json.loads(os.read(info, 4096))["child-pid"]
-        kernel.enter_namespaces(inside, NAMESPACES if os.geteuid() == 0 else NAMESPACES | kernel.CLONE_NEWUSER)
-        for place in IN_MEMORY:  # bwrap itself knows no limit of files, and no older one a size
-            kernel.limit_memory_files(place, self.job.memory_bytes, self.job.memory_bytes // BYTES_PER_NAME)
+    def enter(self, process: int) -> None:
+        """Enter the container that `process`, a descriptor of a process, is in."""
+        kernel.enter_namespaces(process, NAMESPACES if self.uid is not None else NAMESPACES | kernel.CLONE_NEWUSER)
 
     def confine(self) -> None:
         os.chdir(WORKSPACE)
@@ -91,6 +62,40 @@ class BubblewrapBackend(SandboxBackend):
             privileges.drop_to_user(self.uid, read_everything=False)
         kernel.no_new_privileges()
         seccomp.install_filter(seccomp.build_filter(keep_metadata=False))
+
+
+class BubblewrapBackend(SandboxBackend):
+    """One container, for one program."""
+
+    folder = WORKSPACE
+    folders = (WORKSPACE,)
+
+    def __init__(self, config: SandboxConfig, job: SandboxJob, zygote: Zygote) -> None:
+        self.config = config
+        self.job = job
+        self.zygote = zygote
+        self.uid = assign_workspace_user(job.folder)
+        self.bwrap = BwrapProcess()
+
+    def build(self) -> None:
+        if self.uid is not None:
+            _check_readable(self.job.inputs)
+        assert self.config.bubblewrap is not None  # the driver found it
+        filter_start, filter_end = os.pipe()
+        os.write(filter_end, seccomp.build_filter(keep_metadata=False))
+        os.close(filter_end)
+        # Each hidden file is covered by the empty content of its own descriptor.
+        empty = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in self.config.hidden]
+        self.bwrap.start(self.config.bubblewrap, self._arguments(), (filter_start, *empty))
+        kernel.enter_namespaces(self.bwrap.inside, kernel.CLONE_NEWNS)
+        for place in IN_MEMORY:  # bwrap itself knows no limit of files, and no older one a size
+            kernel.limit_memory_files(place, self.job.memory_bytes, self.job.memory_bytes // BYTES_PER_NAME)
+
+    def start_program(self, outputs: Sequence[int], group: ControlGroup | None) -> ProgramProcess:
+        return self.zygote.fork_program(self.job, self.uid, self.bwrap.inside, outputs, group)
+
+    def inherited_memory(self) -> int:
+        return self.zygote.memory
 
     def pids(self) -> list[int]:
         return processes.list_processes()
@@ -104,22 +109,19 @@ class BubblewrapBackend(SandboxBackend):
         return used
 
     def kill_all(self, pid: int) -> None:
-        # The first process of the container dies with bwrap, and all others with the first process.
-        if self.pid:
-            processes.kill(self.pid)
-            self.pid = 0
+        # All processes of the container die with its first one, which ends when the others are gone.
+        self.bwrap.kill()
         processes.kill_descendants()
 
     def clean_up(self) -> None:
-        if self.hold >= 0:
-            os.close(self.hold)
+        self.bwrap.close()
 
     def _arguments(self) -> Iterator[str]:
-        yield from ("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--die-with-parent")
+        yield from ("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts")
         # As root no user namespace: in one, the root of the host could not become another user.
-        yield from ("--cap-drop", "ALL") if os.geteuid() == 0 else ("--unshare-user",)
+        yield from ("--cap-drop", "ALL") if self.uid is not None else ("--unshare-user",)
         yield from ("--new-session", "--clearenv", "--hostname", "sandbox")
-        yield from ("--info-fd", str(INFO), "--seccomp", str(FILTER))
+        yield from ("--seccomp", str(FILTER))
         yield from ("--proc", "/proc", "--perms", "0755", "--dir", "/dev")
         for device in system_paths.DEVICES:
             yield from ("--dev-bind", device, device)
@@ -153,6 +155,69 @@ def hide_arguments(paths: Iterable[str]) -> Iterator[str]:
             yield from ("--perms", "0000", "--tmpfs", path, "--remount-ro", path)
         else:
             yield from ("--perms", "0000", "--ro-bind-data", str(EMPTY + place), path)
+
+
+class BwrapProcess:
+    """A process of `bwrap` that holds a container until it is killed, or this process ends.
+
+    `inside` is a descriptor of the container's first process."""
+
+    def __init__(self) -> None:
+        self.inside = -1
+        self._pid = 0
+        self._hold = -1
+
+    def start(self, bubblewrap: str, arguments: Iterable[str], extra: Sequence[int] = ()) -> None:
+        """Start it, and wait until the container is ready. It gets the descriptors `extra` from FILTER on; they are
+        closed in this process. Raises OSError if there is no container."""
+        hold, self._hold = os.pipe()
+        ready, ready_end = os.pipe()
+        errors, errors_end = os.pipe()
+        info, info_end = os.pipe()
+        # Not on the command line, which programs can read: it names paths of the host.
+        listed = os.memfd_create("arguments", os.MFD_CLOEXEC)
+        os.write(listed, b"".join(os.fsencode(argument) + b"\0" for argument in ("--info-fd", str(INFO), *arguments)))
+        os.lseek(listed, 0, os.SEEK_SET)
+        ends = {HOLD: hold, READY: ready_end, ERRORS: errors_end, INFO: info_end, ARGUMENTS: listed}
+        ends |= {FILTER + place: end for place, end in enumerate(extra)}
+        self._pid = _spawn([bubblewrap, "--die-with-parent", "--args", str(ARGUMENTS), "cat"], ends)
+        with contextlib.suppress(BrokenPipeError):  # if bwrap has ended, its stderr says why
+            os.write(self._hold, b"!")
+        try:
+            if not select.select([ready], [], [], READY_TIMEOUT_S)[0] or os.read(ready, 1) != b"!":
+                raise OSError(f"bwrap: {_read_text(errors) or 'the container was not ready in time'}")
+            self.inside = os.pidfd_open(json.loads(os.read(info, 4096))["child-pid"])
+        finally:
+            for end in (ready, errors, info):
+                os.close(end)
+
+    def kill(self) -> None:
+        """Kill it; the container ends soon after."""
+        if self._pid:
+            processes.kill(self._pid)
+            self._pid = 0
+
+    def close(self) -> None:
+        for end in (self._hold, self.inside):
+            if end >= 0:
+                os.close(end)
+
+
+def enter_user_namespace(bubblewrap: str) -> None:
+    """As an ordinary user, enter a user namespace in which this process may enter the containers that it makes, one
+    after the other. From that of a container there is no way back.
+
+    Raises:
+        OSError: `bwrap` makes none here; says why.
+    """
+    bwrap = BwrapProcess()
+    try:
+        bwrap.start(bubblewrap, ("--unshare-user", "--dev-bind", "/", "/"))
+        kernel.enter_namespaces(bwrap.inside, kernel.CLONE_NEWUSER)
+    finally:
+        bwrap.kill()
+        processes.kill_descendants()
+        bwrap.close()
 
 
 def _check_readable(paths: Iterable[str]) -> None:

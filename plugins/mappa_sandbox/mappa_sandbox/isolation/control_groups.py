@@ -26,7 +26,7 @@ PREFIX = "mappa-"
 
 
 class ControlGroup:
-    """The group of one program. `held` are the limits that it holds."""
+    """The group of one program. `held` are the limits that it holds, `folder` is open."""
 
     def __init__(self, base: str, held: tuple[str, ...]) -> None:
         self.held = held
@@ -34,7 +34,7 @@ class ControlGroup:
         # In a sandbox there is no path to them.
         self._base = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         os.mkdir(self.name, dir_fd=self._base)
-        self._folder = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._base)
+        self.folder = os.open(self.name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._base)
 
     def limit(self, memory_bytes: int, processes: int) -> None:
         """Set the limits of all members together."""
@@ -46,10 +46,6 @@ class ControlGroup:
         if PROCESSES in self.held:
             self._write("pids.max", processes)
 
-    def join(self) -> None:
-        """Make this process a member, and so all that it starts."""
-        self._write("cgroup.procs", 0)
-
     def cpu_s(self) -> float:
         """CPU seconds of all that have been members, waited for or not."""
         return self._counts("cpu.stat")["usage_usec"] / 1e6
@@ -60,20 +56,21 @@ class ControlGroup:
 
     def remove(self) -> None:
         """Kill all members, and remove the group. Raises OSError if they are not gone in time."""
-        os.close(self._folder)
+        os.close(self.folder)
         remove_group(self._base, self.name)
         os.close(self._base)
 
     def _write(self, name: str, value: int) -> None:
-        control = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._folder)
-        try:
-            os.write(control, str(value).encode())
-        finally:
-            os.close(control)
+        _write(self.folder, name, value)
 
     def _counts(self, name: str) -> dict[str, int]:
-        with open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder)) as lines:
+        with open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.folder)) as lines:
             return {key: int(value) for key, value in (line.split() for line in lines)}
+
+
+def join(folder: int) -> None:
+    """Make this process, and so all that it starts, a member of the group with the open `folder`."""
+    _write(folder, "cgroup.procs", 0)
 
 
 def remove_group(base: int, name: str) -> None:
@@ -165,7 +162,7 @@ def _is_stopped(base: str, limit: str | None, attempt: Callable[[], None]) -> bo
         pid = os.fork()
         if pid == 0:
             try:
-                group.join()
+                join(group.folder)
                 attempt()
                 os._exit(0)
             except BaseException:  # noqa: BLE001 - it was stopped
@@ -187,6 +184,14 @@ def _exceed_processes() -> None:
         if os.fork() == 0:
             time.sleep(2)
             os._exit(0)
+
+
+def _write(folder: int, name: str, value: int) -> None:
+    control = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.write(control, str(value).encode())
+    finally:
+        os.close(control)
 
 
 def _own_group() -> str:

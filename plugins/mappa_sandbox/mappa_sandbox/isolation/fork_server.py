@@ -1,15 +1,20 @@
-"""The fork server: a small clean process that forks a supervisor for each program. Started by the driver.
+"""The fork server: a clean process that forks a supervisor for each program. Started by the driver.
 
     driver -- fork server -- supervisor -- program -- its children
+    driver -- fork server -- supervisor, and zygote -- program -- its children    with bubblewrap
 
 The fork server is started once, in an environment that holds nothing of the driver's. It imports the modules to
 preload, reports that it is ready, and waits on a socket. For every program the driver sends it one end of a new socket
-pair (the *channel*) and the seconds after which the run counts as stuck; the fork server forks a supervisor for it.
-Programs share no state: each is a fork of a fork server that has run none.
+pair (the *channel*) and the seconds after which the run counts as stuck; the fork server forks a supervisor for it,
+which forks the program. Where programs run in containers, the fork server stays small: its child, the *zygote*, imports
+the modules, and forks programs where supervisors tell it. Programs share no state: each is a fork of a process that has
+run none.
 
-No process outlives its parent: a supervisor ends when its channel or the fork server does, the fork server when the
-driver does. The supervisor adopts orphans (on Linux, as a child subreaper), so a program gains nothing by leaving the
-session or the process group. Without a sandbox a program can kill or stop its supervisor, which is reported as such.
+No process outlives its parent: a supervisor ends when its channel or the fork server does, a program when its
+supervisor or its parent does, the zygote when the fork server does, the fork server when the driver does. The
+supervisor adopts orphans (on Linux, as a child subreaper), so a program gains nothing by leaving the session or the
+process group; in a container its first process adopts them. Without a sandbox a program can kill or stop its
+supervisor, which is reported as such.
 
 Without prctl (macOS, untested) only the program's process group is killed.
 """
@@ -19,8 +24,6 @@ Without prctl (macOS, untested) only the program's process group is killed.
 from __future__ import annotations
 
 import contextlib
-import gc
-import importlib
 import json
 import math
 import os
@@ -29,7 +32,6 @@ import signal
 import socket
 import struct
 import sys
-import threading
 import time
 import traceback
 from dataclasses import replace
@@ -37,32 +39,36 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mappa_core.safe_walk import remove_tree
-from mappa_sandbox.isolation import control_groups, huge_pages, kernel, landlock, processes, program
+from mappa_sandbox.isolation import control_groups, kernel, landlock, processes
+from mappa_sandbox.isolation.bubblewrap import enter_user_namespace
 from mappa_sandbox.isolation.job import SandboxConfig
 from mappa_sandbox.isolation.output import read_available
-from mappa_sandbox.isolation.supervisor import open_signal_pipe, reset_signals, send_reply, supervise
+from mappa_sandbox.isolation.preload import preload, settle_memory
+from mappa_sandbox.isolation.signal_pipe import open_signal_pipe, reset_signals
+from mappa_sandbox.isolation.supervisor import send_reply, supervise
+from mappa_sandbox.isolation.zygote import Zygote
+from mappa_sandbox.isolation.zygote_process import start_zygote
 
 
 class ForkServer:
     """Forks supervisors, and replies for those that end without a reply."""
 
-    def __init__(self, control: socket.socket, config: SandboxConfig) -> None:
+    def __init__(self, control: socket.socket, config: SandboxConfig, zygote: Zygote | None = None) -> None:
         self.control = control
         self.config = config
+        self.zygote = zygote
         self.signals = open_signal_pipe(signal.SIGCHLD, signal.SIGTERM)
         self.running: dict[int, tuple[socket.socket, float]] = {}
 
     def serve(self) -> None:
-        """Serve until the driver closes its end or dies."""
+        """Serve until the driver closes its end or dies, or the zygote does."""
         poller = select.poll()
         poller.register(self.control, select.POLLIN)
         poller.register(self.signals, select.POLLIN)
         while True:
             ready = {fd for fd, _ in poller.poll(self._poll_timeout_ms())}
-            if self.signals in ready:
-                if signal.SIGTERM in (read_available(self.signals) or b""):
-                    return
-                self._reap()
+            if self.signals in ready and (signal.SIGTERM in (read_available(self.signals) or b"") or not self._reap()):
+                return
             if self.control.fileno() in ready and not self._accept():
                 return
             self._kill_overdue()
@@ -106,18 +112,21 @@ class ForkServer:
             self.control.close()
             for other, _ in self.running.values():
                 other.close()
-            supervise(channel, fork_server, self.config)
+            supervise(channel, fork_server, self.config, self.zygote)
         except BaseException:  # noqa: BLE001 - a fork must not go on as a second fork server
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
 
-    def _reap(self) -> None:
+    def _reap(self) -> bool:
+        """Reap children that have ended; returns False if the zygote is one of them."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
-                    return
+                    return True
+                if self.zygote is not None and pid == self.zygote.pid:
+                    return False
                 code = os.waitstatus_to_exitcode(status)
                 orphan = pid not in self.running
                 if not orphan:
@@ -129,14 +138,16 @@ class ForkServer:
                     channel.close()
                 if orphan or code != 0:
                     self._clean_up_after(pid)
+        return True
 
     def _clean_up_after(self, pid: int) -> None:
         """Remove all that is left of a run: after its supervisor was killed, and after each orphan of it."""
         remove_tree(Path(self.config.scratch, str(pid)))
         if self.config.control_base:
             control_groups.remove_groups(self.config.control_base, of=(pid,))
+        kept = self.running.keys() | ({self.zygote.pid} if self.zygote is not None else set())
         for child in processes.children_of(os.getpid()):
-            if child not in self.running:
+            if child not in kept:
                 processes.kill(child)
 
 
@@ -149,23 +160,6 @@ def _describe_kernel_waits(supervisor: int) -> str:
         with contextlib.suppress(OSError):  # it has ended
             waits.append(f"{pid} {processes.process_state(pid)} {Path(f'/proc/{pid}/wchan').read_text()}")
     return "; ".join(waits)
-
-
-def preload_modules(names: tuple[str, ...]) -> dict[str, Any]:
-    """Import modules; returns the greeting for the driver: `ready`, or the `fault` of the first module that could not
-    be imported. A module whose name ends in `?` may be missing."""
-    for name in names:
-        try:
-            with contextlib.suppress(*([ModuleNotFoundError] if name.endswith("?") else [])):
-                importlib.import_module(name.removesuffix("?"))
-        except BaseException as error:  # noqa: BLE001 - whatever a module does
-            return {"fault": f"preload: cannot import {name!r}: {type(error).__name__}: {error}"}
-    return {"ready": True, "threads": _count_other_threads()}
-
-
-def _count_other_threads() -> int:
-    """Number of threads beside this one. Programs are forks without them, whatever locks they held."""
-    return (len(os.listdir("/proc/self/task")) if kernel.LINUX else threading.active_count()) - 1
 
 
 def main() -> None:
@@ -181,20 +175,12 @@ def main() -> None:
     sys.argv = [""]
     if config.held:
         config = replace(config, control_base=control_groups.open_base())
-    greeting = preload_modules(config.preload)
+    zygote, greeting = _prepare(config, control)
     control.sendall(json.dumps(greeting).encode() + b"\n")
-    if "fault" in greeting:
+    if "ready" not in greeting:
         return
-    if kernel.LINUX:
-        processes.socket_bytes()  # cached, as it cannot be read in a network namespace
-    if config.backend == "landlock":
-        landlock.prepare(config.hidden)
-    fork_server = ForkServer(control, config)
-    program.record_own_modules()
-    gc.collect()
-    gc.freeze()
-    if kernel.LINUX:
-        huge_pages.collapse_memory()
+    fork_server = ForkServer(control, config, zygote)
+    settle_memory()
     try:
         fork_server.serve()
     finally:
@@ -206,3 +192,21 @@ def main() -> None:
         if config.control_base:
             control_groups.remove_groups(config.control_base, of=fork_server.running)
         remove_tree(Path(config.scratch))
+
+
+def _prepare(config: SandboxConfig, control: socket.socket) -> tuple[Zygote | None, dict[str, Any]]:
+    """Preload modules, in a zygote where programs are forks of one; returns it, and the greeting for the driver."""
+    if kernel.LINUX:
+        processes.socket_bytes()  # cached, as it cannot be read in a network namespace
+    if config.backend != "bubblewrap":
+        if config.backend == "landlock":
+            landlock.prepare(config.hidden)
+        return None, preload(config)
+    try:
+        if os.geteuid() != 0:
+            assert config.bubblewrap is not None  # the driver found it
+            enter_user_namespace(config.bubblewrap)
+            kernel.die_with_parent(signal.SIGTERM)  # entering it has undone it
+        return start_zygote(config, control.close)
+    except OSError as error:
+        return None, {"broken": str(error)}

@@ -24,6 +24,8 @@ class SandboxConfig:
     backend: str
     scratch: str
     preload: tuple[str, ...] = ()
+    warm_up: str = ""
+    """Source of a program that is run once, before all others."""
     readable: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     bubblewrap: str | None = None

@@ -61,14 +61,10 @@ def set_dumpable() -> None:
     prctl(PR_SET_DUMPABLE, 1)
 
 
-def enter_namespaces(pid: int, flags: int) -> None:
-    """Enter the namespaces of the process `pid` given by `flags` (CLONE_NEW…): all of them or none. A process namespace
-    is entered by future children, not by this process."""
-    process = os.pidfd_open(pid)
-    try:
-        check_result(LIBC.setns(process, flags), f"setns({pid})")
-    finally:
-        os.close(process)
+def enter_namespaces(process: int, flags: int) -> None:
+    """Enter the namespaces given by `flags` (CLONE_NEW…) of a process, given by a descriptor of it (`os.pidfd_open`):
+    all of them or none. A process namespace is entered by future children, not by this process."""
+    check_result(LIBC.setns(process, flags), f"setns({flags:#x})")
 
 
 def limit_memory_files(place: str, size: int, count: int) -> None:

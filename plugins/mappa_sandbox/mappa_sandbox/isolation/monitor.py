@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import resource
@@ -18,6 +17,7 @@ from mappa_sandbox.isolation.backends import SandboxBackend
 from mappa_sandbox.isolation.control_groups import CPU, MEMORY, ControlGroup
 from mappa_sandbox.isolation.job import SandboxJob
 from mappa_sandbox.isolation.output import OutputCapture, read_available
+from mappa_sandbox.isolation.program_process import ProgramProcess
 
 FIRST_CHECK_S = 0.05
 CHECK_INTERVAL_S = 0.1
@@ -31,9 +31,14 @@ class ProgramMonitor:
     """Waits for a program while reading its output and checking its limits."""
 
     def __init__(
-        self, pid: int, signals: int, channel: socket.socket, outputs: list[OutputCapture], checker: LimitChecker | None
+        self,
+        process: ProgramProcess,
+        signals: int,
+        channel: socket.socket,
+        outputs: list[OutputCapture],
+        checker: LimitChecker | None,
     ) -> None:
-        self.pid = pid
+        self.process = process
         self.signals = signals
         self.channel = channel
         self.outputs = {output.end: output for output in outputs}
@@ -43,8 +48,9 @@ class ProgramMonitor:
         """Wait for the program until `deadline`; returns its `exit` code, or the `limit` that was reached. None if
         nobody waits for it any more, as the driver or the fork server is gone."""
         poller = select.poll()
-        for readable in (self.signals, self.channel.fileno(), *self.outputs):
-            poller.register(readable, select.POLLIN)
+        for readable in (self.signals, self.channel.fileno(), self.process.descriptor, *self.outputs):
+            if readable is not None:
+                poller.register(readable, select.POLLIN)
         next_check = time.monotonic() + FIRST_CHECK_S if self.checker else math.inf
         while (now := time.monotonic()) < deadline:
             if now >= next_check:
@@ -56,25 +62,15 @@ class ProgramMonitor:
                 if fd in self.outputs:
                     if not self.outputs[fd].read():
                         poller.unregister(fd)
-                elif fd == self.signals:
-                    if signal.SIGTERM in (read_available(fd) or b""):
-                        return None
-                    if (ending := self._reap()) is not None:
-                        return ending
-                else:
+                elif fd == self.channel.fileno() or (
+                    fd == self.signals and signal.SIGTERM in (read_available(fd) or b"")
+                ):
                     return None
-        return {"exit": None, "limit": "wall"}
-
-    def _reap(self) -> dict[str, Any] | None:
-        """Reap all children that have ended; returns how the program ended, None if it has not."""
-        with contextlib.suppress(ChildProcessError):
-            while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
-                if reaped[0] == self.pid:
-                    code = os.waitstatus_to_exitcode(reaped[1])
+                elif (code := self.process.exit_code()) is not None:
                     # The kernel sends it at the soft limit of CPU time, and SIGKILL at the hard one a second later.
                     spent = code == -signal.SIGXCPU
                     return {"exit": None, "limit": "cpu"} if spent else {"exit": code, "limit": None}
-        return None
+        return {"exit": None, "limit": "wall"}
 
 
 class LimitChecker:
@@ -194,10 +190,3 @@ class UnreapedTime:
         self.total = max(0.0, self.total + gone + between - max(0.0, reaped_s - self._reaped))
         self._own, self._reaped = own, max(self._reaped, reaped_s)
         return self.total
-
-
-def own_memory_bytes() -> int:
-    """Bytes of memory of this process."""
-    usage = processes.read_process_usage(os.getpid())
-    assert usage is not None
-    return usage.memory

@@ -95,6 +95,13 @@ def read_process_usage(pid: int) -> ProcessUsage | None:
     return ProcessUsage(pid, int(fields[17]), own + reaped, reaped, age, sum(sizes.values()) << 10)
 
 
+def own_memory_bytes() -> int:
+    """Bytes of memory of this process."""
+    usage = read_process_usage(os.getpid())
+    assert usage is not None
+    return usage.memory
+
+
 def run_time(usage: ProcessUsage) -> float:
     """CPU seconds of a process alone: of its first thread to the nanosecond where the kernel tells, else to a tick."""
     ran_s = 0.0

@@ -20,7 +20,8 @@ from mappa_core.safe_walk import remove_tree
 from mappa_sandbox.isolation import kernel, processes, program
 from mappa_sandbox.isolation.backends import NoSandbox
 from mappa_sandbox.isolation.job import SandboxConfig, SandboxJob
-from mappa_sandbox.isolation.supervisor import open_signal_pipe, run_job, send_reply
+from mappa_sandbox.isolation.signal_pipe import open_signal_pipe
+from mappa_sandbox.isolation.supervisor import run_job, send_reply
 
 
 def main() -> None:

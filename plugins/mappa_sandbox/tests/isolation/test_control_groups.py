@@ -37,7 +37,7 @@ def test_time_of_members_counts_whoever_waits_for_them(base, in_child):
     def count() -> float:
         group = control_groups.ControlGroup(base, ("cpu",))
         if os.fork() == 0:
-            group.join()
+            control_groups.join(group.folder)
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
             for _ in range(5):
                 if os.fork() == 0:
@@ -62,7 +62,7 @@ def test_members_are_killed_when_a_group_is_removed(base, in_child):
         ready, tell = os.pipe()
         pid = os.fork()
         if pid == 0:
-            group.join()
+            control_groups.join(group.folder)
             os.write(tell, b"!")
             signal.pause()
         os.read(ready, 1)

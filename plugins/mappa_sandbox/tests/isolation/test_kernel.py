@@ -67,7 +67,7 @@ def test_namespaces_of_another_process_can_be_entered(in_child, stranger):
             os.kill(os.getpid(), signal.SIGSTOP)
         os.waitpid(pid, os.WUNTRACED)
         before = os.readlink("/proc/self/ns/uts")
-        kernel.enter_namespaces(pid, kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC)
+        kernel.enter_namespaces(os.pidfd_open(pid), kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC)
         same = [
             os.readlink(f"/proc/self/ns/{kind}") == os.readlink(f"/proc/{pid}/ns/{kind}") for kind in ("uts", "ipc")
         ]
@@ -84,7 +84,7 @@ def test_namespaces_of_nobody_cannot_be_entered(in_child):
         if pid == 0:
             os._exit(0)
         os.waitpid(pid, 0)
-        kernel.enter_namespaces(pid, kernel.CLONE_NEWUTS)
+        kernel.enter_namespaces(os.pidfd_open(pid), kernel.CLONE_NEWUTS)
 
     with pytest.raises(ProcessLookupError):
         in_child(child)
