@@ -165,15 +165,17 @@ class BwrapProcess:
     def __init__(self) -> None:
         self.inside = -1
         self._pid = 0
-        self._hold = -1
+        # Open until the end: what an ordinary user's program writes to what `cat` reads must not end `cat`.
+        self._ours: list[int] = []
 
     def start(self, bubblewrap: str, arguments: Iterable[str], extra: Sequence[int] = ()) -> None:
         """Start it, and wait until the container is ready. It gets the descriptors `extra` from FILTER on; they are
         closed in this process. Raises OSError if there is no container."""
-        hold, self._hold = os.pipe()
+        hold, hold_end = os.pipe()
         ready, ready_end = os.pipe()
         errors, errors_end = os.pipe()
         info, info_end = os.pipe()
+        self._ours = [hold_end, ready, errors, info]
         # Not on the command line, which programs can read: it names paths of the host.
         listed = os.memfd_create("arguments", os.MFD_CLOEXEC)
         os.write(listed, b"".join(os.fsencode(argument) + b"\0" for argument in ("--info-fd", str(INFO), *arguments)))
@@ -182,14 +184,10 @@ class BwrapProcess:
         ends |= {FILTER + place: end for place, end in enumerate(extra)}
         self._pid = _spawn([bubblewrap, "--die-with-parent", "--args", str(ARGUMENTS), "cat"], ends)
         with contextlib.suppress(BrokenPipeError):  # if bwrap has ended, its stderr says why
-            os.write(self._hold, b"!")
-        try:
-            if not select.select([ready], [], [], READY_TIMEOUT_S)[0] or os.read(ready, 1) != b"!":
-                raise OSError(f"bwrap: {_read_text(errors) or 'the container was not ready in time'}")
-            self.inside = os.pidfd_open(json.loads(os.read(info, 4096))["child-pid"])
-        finally:
-            for end in (ready, errors, info):
-                os.close(end)
+            os.write(hold_end, b"!")
+        if not select.select([ready], [], [], READY_TIMEOUT_S)[0] or os.read(ready, 1) != b"!":
+            raise OSError(f"bwrap: {_read_text(errors) or 'the container was not ready in time'}")
+        self.inside = os.pidfd_open(json.loads(os.read(info, 4096))["child-pid"])
 
     def kill(self) -> None:
         """Kill it; the container ends soon after."""
@@ -198,9 +196,8 @@ class BwrapProcess:
             self._pid = 0
 
     def close(self) -> None:
-        for end in (self._hold, self.inside):
-            if end >= 0:
-                os.close(end)
+        for end in (*self._ours, *([self.inside] if self.inside >= 0 else [])):
+            os.close(end)
 
 
 def enter_user_namespace(bubblewrap: str) -> None:
