@@ -230,13 +230,9 @@ def load_plugins(
         except PluginError:
             raise
         except Exception as error:  # noqa: BLE001  third-party code: its error is shown when the plugin is needed
-            broken[point.name] = BrokenPlugin(
-                name=point.name,
-                package=_package(point),
-                version=_version(point),
-                reason=f"{type(error).__name__}: {error}",
-                traceback="".join(traceback.format_exception(error)),
-            )
+            why, trace = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
+            named = {"name": point.name, "package": _package(point), "version": _version(point)}
+            broken[point.name] = BrokenPlugin(**named, reason=why, traceback=trace)
     for name, module in (modules or {}).items():
         if name in plugins:
             raise PluginError(f"there is a plugin called {name!r} already ({plugins[name].package})")
@@ -275,8 +271,6 @@ def _collect(module: object, name: str, package: str, release: str) -> Plugin:
 def _add_transport_offers(plugin: Plugin, core: Any) -> Plugin:
     """Add a coach and a policy for each transport of `plugin`, under the same name."""
     transports = plugin.offers["transports"]
-    if not transports:
-        return plugin
     coaches = {name: core.coach_from_transport(offer) for name, offer in transports.items()}
     policies = {name: core.policy_from_transport(offer) for name, offer in transports.items()}
     if clash := sorted(coaches.keys() & plugin.offers["coaches"].keys()):

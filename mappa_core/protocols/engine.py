@@ -146,7 +146,7 @@ class EnginePlan:
 
 class Engine(Protocol):
     """Holds the samplers and learners of all policies. A class that derives from this one takes over the properties,
-    `scores`, `plan` and `export`. Building an engine loads no library of the training: `open` imports them."""
+    `can_score`, `plan` and `export`. Building an engine loads no library of the training: `open` imports them."""
 
     @property
     def deterministic(self) -> bool:
@@ -169,7 +169,7 @@ class Engine(Protocol):
         """The current sampler and learner processes; a restarted one is a new process."""
         return ()
 
-    def scores(self, policy: PolicySpec) -> bool:
+    def can_score(self, policy: PolicySpec) -> bool:
         """Whether `score` takes rows of a policy: of every trained one, and of others, so that they may teach."""
         return True
 

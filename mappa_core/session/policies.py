@@ -82,7 +82,7 @@ def check_teachers(config: RunConfig, agents: Sequence[str], teachers: Iterable[
 def check_scored(engine: Engine, config: RunConfig, teachers: Iterable[PolicySpec]) -> None:
     """Raise ConfigError if the engine cannot score tokens by a policy that teaches."""
     for spec in teachers:
-        if not engine.scores(spec):
+        if not engine.can_score(spec):
             raise ConfigError(
                 f"estimator: engine.use={config.engine.use} cannot score tokens by the teacher {spec.name!r}, which is "
                 f"{spec.kind}; choose a teacher that is trained, or another engine"

@@ -215,5 +215,5 @@ def test_reasons_of_coaches_that_saw_the_truth_are_refused():
 @pytest.mark.parametrize(("kind", "scored"), [("full", True), ("frozen", False)])
 def test_on_the_cluster_only_a_policy_that_is_trained_can_teach(kind, scored):
     mentor = PolicySpec(name="mentor", model="8b", kind=kind)
-    assert ClusterEngine(ClusterOptions()).scores(mentor) is scored
-    assert LocalEngine(LocalOptions(device="cpu")).scores(mentor)
+    assert ClusterEngine(ClusterOptions()).can_score(mentor) is scored
+    assert LocalEngine(LocalOptions(device="cpu")).can_score(mentor)

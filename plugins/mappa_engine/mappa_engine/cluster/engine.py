@@ -64,7 +64,7 @@ class ClusterEngine(Engine):
         """Sampler and learner processes."""
         return () if self._cluster is None else self._cluster.processes
 
-    def scores(self, policy: PolicySpec) -> bool:
+    def can_score(self, policy: PolicySpec) -> bool:
         """Whether a learner holds the policy; samplers score no given tokens."""
         return policy.trained
 
