@@ -36,7 +36,7 @@ from version import ROOT, current
 DIST = ROOT / "dist"
 LIGHT = ("config", "credit", "store", "coaching", "calls")
 """Folders of tests that need core's light dependencies alone."""
-PARTS = ("engine", "sandbox", "analysis", "calibration", "gateway", "gepa", "mcp")
+PARTS = ("engine", "sandbox", "analysis", "calibration", "batch", "gateway", "gepa", "mcp")
 TESTING = ("hypothesis", "pytest-timeout", "pytest-xdist")
 """What these tests need beside the extra `test`."""
 PYTHON = "```python\nprint(6 * 7)\n```"

@@ -297,7 +297,7 @@ class GeminiServer(BatchServer):
                 )
                 return accepted if isinstance(accepted, web.Response) else web.json_response(self._show(accepted))
             case "GET", ["batches"]:
-                start = int(request.query.get("pageToken", 0))
+                start = int(request.query.get("pageToken") or 0)
                 newest = self.batches[::-1]
                 page: dict[str, Any] = {"operations": [self._show(one) for one in newest[start : start + 2]]}
                 if start + 2 < len(newest):
