@@ -91,7 +91,7 @@ def test_everybody_imports_what_is_public(packages):
     sources = [*packages.rglob("*.py"), *PRESS.parent.rglob("*.py")]
     assert len(sources) > 20
     modules = {name for path in sources for name in _imported(path) if name.startswith("mappa_")}
-    families = ("data", "engine", "runs", "sandbox", "statistics", "testing", "transport", "workflow")
+    families = ("commands", "data", "engine", "runs", "sandbox", "statistics", "testing", "transport", "workflow")
     public = {"mappa_core", "mappa_engine", "mappa_sandbox", *(f"mappa_core.{name}" for name in families)}
     own = {f"mappa_my_{kind}" for kind in PACKAGE_KINDS}
     deep = {name for name in modules - public if name.partition(".")[0] not in own}

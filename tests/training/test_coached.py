@@ -161,7 +161,8 @@ def test_usage_is_counted_by_agent_and_by_coach(start):
     assert counts.by_agent["doubler"].usage.prompt_tokens == 400
     assert counts.by_coach["dear"].verdicts == 8
     assert counts.total.usage.cached_tokens is None and "coach/cached_tokens" not in report.metrics()
-    assert said.body["providers"] == [{"name": "dear", "model": "d-1", "host": "dear.example", "priced": True}]
+    dear = {"name": "dear", "model": "d-1", "host": "dear.example", "priced": True, "batched": False}
+    assert said.body["providers"] == [dear]
 
 
 def test_the_listener_hears_first_to_whom_data_will_be_sent(start):

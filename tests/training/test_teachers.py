@@ -76,7 +76,7 @@ def test_teachers_that_cannot_be_are_refused_before_anything_is_played(play, tmp
 
 def test_a_teacher_that_the_engine_cannot_score_is_refused_before_it_opens(plugin, registry, tmp_path, monkeypatch):
     opened = []
-    monkeypatch.setattr(ScriptedEngine, "scores", lambda engine, policy: policy.trained)
+    monkeypatch.setattr(ScriptedEngine, "can_score", lambda engine, policy: policy.trained)
     monkeypatch.setattr(ScriptedEngine, "open", lambda *arguments, **named: opened.append(named))
     settings = (
         f"run.root={tmp_path / 'runs'}",

@@ -53,7 +53,10 @@ def command(runs: Sequence[Path], out: Path | None, audit: bool, as_json: bool) 
 
 def _require_summary(reader: RunReader) -> Summary:
     if reader.summary is None:
-        raise RunError(f"{reader.folder} has no summary.json: mappa train --resume {reader.folder} writes it")
+        raise RunError(
+            f"{reader.folder} has no summary.json, which a training writes: go on with one by mappa train --resume "
+            f"{reader.folder}; what was played without training is read by mappa observe {reader.folder}"
+        )
     return reader.summary
 
 

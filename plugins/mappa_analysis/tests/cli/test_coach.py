@@ -53,7 +53,9 @@ def told(run, capsys, monkeypatch):
 
 
 def choose(coaches, *settings):
-    return parse_coaches(load_plugins(only=("analysis", "doubles", "engine", "sandbox")), coaches, settings)
+    return parse_coaches(
+        load_plugins(only=("analysis", "calibration", "doubles", "engine", "sandbox")), coaches, settings
+    )
 
 
 def test_a_coach_is_named_by_its_offer_or_by_a_name_of_its_own(doubles):

@@ -83,7 +83,9 @@ class Clerks:
 @pytest.fixture(scope="module")
 def registry(module_site) -> Registry:
     module_site.install("acme_doubles")
-    return load_plugins(only=("analysis", "doubles", "engine", "mathchat", "sandbox"), modules={"clerks": Clerks()})
+    return load_plugins(
+        only=("analysis", "calibration", "doubles", "engine", "mathchat", "sandbox"), modules={"clerks": Clerks()}
+    )
 
 
 @pytest.fixture(scope="module")
