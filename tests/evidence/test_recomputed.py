@@ -20,7 +20,12 @@ from mappa_core.training.run import Run
 
 OFFERS = {"lenient": lenient_offers, "failing": failing_offers, "looking_back": hindsight_offers, "bugs": bug_offers}
 RESULTS = Path(__file__).parents[2] / "docs" / "evidence" / "results"
-STORED = [path for path in sorted(RESULTS.glob("*.json")) if "study" in json.loads(path.read_text())]
+STORED = [
+    path
+    for path in sorted(RESULTS.glob("*.json"))
+    if "study" in json.loads(path.read_text()) and not path.stem.endswith("_former")
+]
+"""Studies of today's code: a former one is kept to be compared with."""
 ELSEWHERE = 0.35
 """How far accuracy may be off on another processor, which rounds otherwise and so samples other tokens in the end.
 
