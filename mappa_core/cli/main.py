@@ -15,10 +15,10 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import click
 import structlog
@@ -33,6 +33,7 @@ from mappa_core.redaction import clean, keep_environment, redact
 CORE_COMMANDS = ("train", "eval", "runs", "config", "plugins", "new", "doctor", "completion")
 
 EXIT_INPUT, EXIT_GUARD, EXIT_INTERRUPTED, EXIT_TERMINATED = 2, 3, 130, 143
+Found = TypeVar("Found")
 
 
 class MappaGroup(click.Group):
@@ -149,14 +150,14 @@ def command_names(ctx: click.Context | None = None) -> tuple[str, ...]:
     """Commands that are not blocked: core's, then those of other packages, but not `GROUP.NAME` below one of core's."""
     from mappa_core.plugins import find_commands
 
-    others = (name for name in find_commands(blocked_plugins(ctx)) if "." not in name)
+    others = (name for name in _find_once(find_commands, ctx) if "." not in name)
     return (*CORE_COMMANDS, *(name for name in others if name not in CORE_COMMANDS))
 
 
 def _command(ctx: click.Context, name: str) -> click.Command:
     from mappa_core.plugins import find_commands
 
-    found = find_commands(blocked_plugins(ctx))
+    found = _find_once(find_commands, ctx)
     if name not in CORE_COMMANDS:
         return cast(click.Command, found[name].load())
     command = cast(click.Command, importlib.import_module(f"mappa_core.cli.{name}").command)
@@ -179,7 +180,16 @@ def plugin_entry_points(ctx: click.Context) -> dict[str, EntryPoint]:
     from mappa_core.plugins import find_entry_points
 
     names = command_names(ctx)
-    return {point.name: point for point in find_entry_points(blocked_plugins(ctx)) if point.name not in names}
+    return {point.name: point for point in _find_once(find_entry_points, ctx) if point.name not in names}
+
+
+def _find_once(find: Callable[[Collection[str]], Found], ctx: click.Context | None) -> Found:
+    """What `find` finds without blocked plugins, once per invocation: it reads a file of every installed package."""
+    blocked, current = blocked_plugins(ctx), ctx or click.get_current_context(silent=True)
+    kept = current.meta.setdefault(f"{__name__}.{find.__name__}", {}) if current else {}
+    if blocked not in kept:
+        kept[blocked] = find(blocked)
+    return cast(Found, kept[blocked])
 
 
 def _plugin_group(name: str) -> click.Group:

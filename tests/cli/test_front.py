@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 import pytest
 
+from mappa_core import plugins
 from mappa_core.cli import main
 from mappa_core.cli.main import command_names
 
@@ -136,6 +137,13 @@ def test_help_lists_commands_and_plugins(acme, capsys):
     out = capsys.readouterr().out
     assert all(f"\n  {name} " in out for name in command_names())
     assert "A team that nobody in core knows." in out
+
+
+def test_help_reads_what_is_installed_once_for_commands_and_once_for_plugins(monkeypatch, capsys):
+    read, groups = plugins.entry_points, []
+    monkeypatch.setattr(plugins, "entry_points", lambda group: groups.append(group) or read(group=group))
+    assert main(["--help"]) == 0
+    assert len(groups) <= 3, groups
 
 
 def test_help_works_beside_a_broken_plugin(site, capsys):
