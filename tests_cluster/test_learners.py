@@ -107,7 +107,7 @@ async def test_learners_do_what_the_embedded_engine_does(qwen3, group, start, re
 
 
 @pytest.mark.parametrize("zero", [0, 2, 3])
-@pytest.mark.parametrize("fault", [np.nan, 1e38])
+@pytest.mark.parametrize("fault", [np.nan, 1e38, 1e25])
 async def test_a_step_that_is_not_finite_moves_nothing_on_any_rank(group, start, tmp_path, fault):
     await group.load(start)
     await iterate(group, ITERATIONS[1], 1)

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, fields, is_dataclass
 from functools import cache
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
@@ -133,10 +133,11 @@ def setting_key(field: Field[Any]) -> str:
     return cast(str, field.metadata.get(SETTING_KEY, field.name))
 
 
-def field_hints(schema: type) -> dict[str, Any]:
+@cache
+def field_hints(schema: type) -> Mapping[str, Any]:
     """Type of every setting by key."""
     hints = get_type_hints(schema)
-    return {setting_key(field): hints[field.name] for field in fields(schema)}
+    return MappingProxyType({setting_key(field): hints[field.name] for field in fields(schema)})
 
 
 def _suggest(key: str, name: str, known: list[str]) -> str:

@@ -46,6 +46,7 @@ class RankLearner:
 
     name = "solver"
     device = torch.device("cpu")
+    norm_dtype = torch.float32
 
     def __init__(self, start: LogprobModel, meeting: Meeting, rank: int) -> None:
         self.rank, self.ranks, self.steps = rank, meeting.ranks, 0
@@ -64,7 +65,7 @@ class RankLearner:
         own = {name: one.grad for name, one in self.scorer.weights().items() if one.grad is not None}
         all_ranks = self._meeting.everyones(self.rank, own)
         self._whole = {name: sum(one[name] for one in all_ranks) for name in own}
-        return torch.nn.utils.get_total_norm(self._whole.values()).item()
+        return torch.nn.utils.get_total_norm([one.to(self.norm_dtype) for one in self._whole.values()]).item()
 
     @torch.no_grad()
     def step(self, learning_rate):
@@ -197,6 +198,16 @@ def test_what_is_not_finite_on_one_rank_is_skipped_on_all(start, experience, giv
     for learner, metrics in updates(start, experience, broken, 2, PACKED, train):
         assert (metrics["skipped"], metrics["steps"], learner.steps) == (1.0, 0.0, 0)
         assert all(torch.equal(one, before[name]) for name, one in learner.scorer.weights().items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_gradient_that_cannot_be_squared_is_skipped_in_whatever_dtype_its_norm_is_summed(
+    start, experience, given, monkeypatch, dtype
+):
+    monkeypatch.setattr(RankLearner, "norm_dtype", dtype)
+    broken = replace(given, advantages=given.advantages * np.float32(1e25))
+    for learner, metrics in updates(start, experience, broken, 2, PACKED, replace(TRAIN, minibatch_rows=None)):
+        assert (metrics["skipped"], metrics["steps"], learner.steps) == (1.0, 0.0, 0)
 
 
 def test_shares_that_do_not_add_up_are_refused(start, experience):

@@ -46,7 +46,8 @@ class Learner(Protocol):
         ...
 
     def grad_norm(self) -> float:
-        """Return the norm of the step's gradient over all ranks, before clipping; not finite if any part is not."""
+        """Return the norm of the step's gradient over all ranks, before clipping; not finite if any part is not. The
+        dtype in which squares are summed is the learner's own."""
         ...
 
     def step(self, learning_rate: float) -> None:

@@ -34,6 +34,10 @@ from mappa_engine.lr_schedule import learning_rate
 
 log = structlog.get_logger()
 
+_MAX_GRAD_NORM = math.sqrt(torch.finfo(torch.float32).max)
+"""Above it the square of a gradient, of which AdamW keeps a mean, is infinite in float32. Whether the norm itself is
+finite depends on the dtype in which a learner sums squares, which must not decide which steps are taken."""
+
 
 class PolicyUpdate:
     """The optimiser steps of one policy on one iteration's experience. Every rank of a learner creates one, on the same
@@ -71,8 +75,8 @@ class PolicyUpdate:
     def run(self, progress: float, *, seed: int) -> dict[str, float]:
         """Take the steps; return the metrics over all ranks.
 
-        A step whose loss or gradient is not finite is skipped and counted, without a change of weights. Step metrics
-        cover only steps taken, and are absent if there were none.
+        A step whose loss or gradient is not finite, or too large to be squared in float32, is skipped and counted,
+        without a change of weights. Step metrics cover only steps taken, and are absent if there were none.
         """
         steps = list(self._minibatches(round(progress * self._train.iterations), seed)) if len(self._rows) else []
         taken = []
@@ -103,11 +107,11 @@ class PolicyUpdate:
             yield from np.array_split(rows if count == 1 else random.permutation(rows), count)
 
     def _step(self, rows: Int64, rate: float) -> OptimiserStep | None:
-        """Take one optimiser step on `rows`; None if it was skipped. All ranks decide the same."""
+        """Take one optimiser step on `rows`; None if it was skipped. All ranks decide the same, and all learners."""
         learner = self._learner
         sums = learner.all_reduce(self._gradient(rows))
         loss, ratio_max, grad_norm = sums.pop(LOSS), pop_ratio_max(sums), learner.grad_norm()
-        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+        if not (math.isfinite(loss) and grad_norm <= _MAX_GRAD_NORM):
             learner.zero_grad()
             if learner.rank == 0:
                 log.warning("step.skipped", policy=learner.name, step=learner.steps + 1, loss=loss, grad_norm=grad_norm)
