@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from mappa_engine.learning.scoring import merge_scores
 from mappa_engine.local import LocalEngine
 from mappa_engine.losses import PPOLoss
 from mappa_engine.options import LocalOptions, PlacedOptions, PPOOptions
+from mappa_engine.testing import ExperienceRow, build_experience
 
 POLICIES = ("solver", "coder")
 LOSS = PPOLoss(PPOOptions(kl="k3", kl_coef=0.1))
@@ -48,45 +49,28 @@ class Rows:
 
     def experience(self) -> Experience:
         random = np.random.default_rng(self.seed)
-        policy = np.repeat([0, 1, 0, 1], [*self.live, *self.dead]).astype(np.int32)
-        weight = np.repeat([1.0, 0.0], [sum(self.live), sum(self.dead)]).astype(np.float32)
-        count = len(policy)
-        prompts = [random.integers(3, 259, random.integers(3, 30)) for _ in range(count)]
-        actions = [random.integers(3, 259, random.integers(2, 20)) for _ in range(count)]
-        zeros, numbers = np.zeros(count, np.int32), np.arange(count, dtype=np.int32)
-        tokens = np.concatenate(actions).astype(np.int32)
-        return Experience(
-            agents=POLICIES,
-            policies=POLICIES,
-            trajectories=tuple(f"t{one}" for one in range(count)),
-            tasks=("task",),
-            strata=("all",),
-            steps=tuple(f"s{one}" for one in range(count)),
-            agent=policy,
-            policy=policy,
-            trajectory=numbers,
-            task=zeros,
-            group=zeros,
-            stratum=zeros,
-            position=zeros,
-            turn=zeros,
-            truncated=np.zeros(count, np.bool_),
-            temperature=np.where(numbers % 3 == 0, np.float32(0.7), np.float32(1.0)),
-            outcome=np.ones(count, np.float32),
-            reward=np.where(weight > 0, np.float32(1.0), np.float32(np.nan)),
-            weight=weight,
-            tokens=tokens,
-            offsets=np.cumsum([0, *map(len, actions)]),
-            version=np.zeros(len(tokens), np.int32),
-            logprobs=random.normal(-5.0, 0.5, len(tokens)).astype(np.float32),
-            prompt_tokens=np.concatenate(prompts).astype(np.int32),
-            prompt_offsets=np.cumsum([0, *map(len, prompts)]),
-            demonstrations=Demonstrations(
-                row=np.array([0, sum(self.live) - 1, sum(self.live) - 1, count - 1], np.int32),
-                tokens=random.integers(3, 259, 30).astype(np.int32),
-                offsets=np.array([0, 12, 14, 25, 30]),
-            ),
+        policy = np.repeat([0, 1, 0, 1], [*self.live, *self.dead])
+        weight = np.repeat([1.0, 0.0], [sum(self.live), sum(self.dead)])
+        prompts = [random.integers(3, 259, random.integers(3, 30)) for _ in policy]
+        actions = [random.integers(3, 259, random.integers(2, 20)) for _ in policy]
+        rows = [
+            ExperienceRow(
+                prompt=prompts[number].tolist(),
+                tokens=actions[number].tolist(),
+                logprobs=random.normal(-5.0, 0.5, len(actions[number])).tolist(),
+                policy=POLICIES[policy[number]],
+                trajectory=number,
+                temperature=0.7 if number % 3 == 0 else 1.0,
+                weight=weight[number],
+            )
+            for number in range(len(policy))
+        ]
+        corrected = Demonstrations(
+            row=np.array([0, sum(self.live) - 1, sum(self.live) - 1, len(rows) - 1], np.int32),
+            tokens=random.integers(3, 259, 30).astype(np.int32),
+            offsets=np.array([0, 12, 14, 25, 30]),
         )
+        return replace(build_experience(rows, POLICIES), demonstrations=corrected)
 
 
 ITERATIONS = [Rows(ONE_STEP).experience(), Rows((9, 6), seed=1).experience(), Rows((7, 5), (0, 2), 2).experience()]

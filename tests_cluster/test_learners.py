@@ -106,8 +106,11 @@ async def test_learners_do_what_the_embedded_engine_does(qwen3, group, start, re
     assert "value_loss" in found[0][0]["solver"]
 
 
-@pytest.mark.parametrize("zero", [0, 2, 3])
-@pytest.mark.parametrize("fault", [np.nan, 1e38, 1e25])
+@pytest.mark.parametrize(
+    ("fault", "zero"),
+    # The last one's gradient is finite, and its squares are beyond float32; ZeRO-3 sums them in float64.
+    [(np.nan, 0), (np.nan, 2), (np.nan, 3), (1e38, 0), (1e38, 2), (1e38, 3), (1e25, 3)],
+)
 async def test_a_step_that_is_not_finite_moves_nothing_on_any_rank(group, start, tmp_path, fault):
     await group.load(start)
     await iterate(group, ITERATIONS[1], 1)

@@ -21,12 +21,12 @@ from mappa_core.training.run import Run
 from mappa_engine.checkpoint import WEIGHTS_FILE, StoredTensors
 from mappa_engine.cluster.samplers.remote_engine import HANG_S, POLL_S
 
-# Every test starts all processes anew, some four times: minutes where a machine has other work, too.
+# Every test starts all processes anew, some three times: minutes where a machine has other work, too.
 pytestmark = pytest.mark.timeout(900)
 
 SMALL = (
     "train.prompts=8",
-    "eval.problems=16",
+    "eval.problems=8",
     "checkpoint.every=1",
     "train.micro_tokens=2048",
     "train.correction.kind=truncate",
@@ -181,9 +181,13 @@ def every_prompt_once(folder: Path, iterations: int) -> None:
     assert set(tasks.values()) == {1}
 
 
+KILLED = "train.iterations=4"
+"""Of runs whose processes are killed twice; those of the soak test thirty times."""
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    return run(tmp_path_factory.mktemp("runs"), "undisturbed", "train.iterations=5", ONE_POLICY).train().folder
+    return run(tmp_path_factory.mktemp("runs"), "undisturbed", KILLED, ONE_POLICY).train().folder
 
 
 class Killer(threading.Thread):
@@ -217,31 +221,31 @@ class Killer(threading.Thread):
 
 
 def test_killed_learners_lose_nothing(undisturbed, tmp_path):
-    killer = Killer(tmp_path / "killed", "learner", 3)
+    killer = Killer(tmp_path / "killed", "learner", 2)
     killer.start()
-    outcome = run(tmp_path, "killed", "train.iterations=5", "train.max_restarts=3", ONE_POLICY).train()
+    outcome = run(tmp_path, "killed", KILLED, "train.max_restarts=2", ONE_POLICY).train()
     with RunReader(outcome.folder) as reader:
         # One that is killed when all is done, or with another one, ends nothing by itself.
         assert 1 <= len(reader.events("engine_lost")) <= len(killer.killed)
-    every_prompt_once(outcome.folder, 5)
-    assert_equal_to_the_bit(undisturbed, outcome.folder, 5)
+    every_prompt_once(outcome.folder, 4)
+    assert_equal_to_the_bit(undisturbed, outcome.folder, 4)
 
 
 def test_a_killed_sampler_is_started_again_with_the_weights_of_now(undisturbed, tmp_path):
-    killer = Killer(tmp_path / "killed", "sampler", 3)
+    killer = Killer(tmp_path / "killed", "sampler", 2)
     killer.start()
-    outcome = run(tmp_path, "killed", "train.iterations=5", ONE_POLICY).train()
+    outcome = run(tmp_path, "killed", KILLED, ONE_POLICY).train()
     with RunReader(outcome.folder) as reader:
         assert reader.events("engine_lost") == []
     assert killer.killed
-    every_prompt_once(outcome.folder, 5)
-    assert_equal_to_the_bit(undisturbed, outcome.folder, 5)
+    every_prompt_once(outcome.folder, 4)
+    assert_equal_to_the_bit(undisturbed, outcome.folder, 4)
 
 
 def test_a_killed_driver_goes_on_where_it_was(undisturbed, tmp_path):
-    folder = train_and_kill(tmp_path, "train.iterations=5", kills=3)
-    every_prompt_once(folder, 5)
-    assert_equal_to_the_bit(undisturbed, folder, 5)
+    folder = train_and_kill(tmp_path, KILLED, kills=2)
+    every_prompt_once(folder, 4)
+    assert_equal_to_the_bit(undisturbed, folder, 4)
 
 
 def train_and_kill(tmp_path: Path, *settings: str, kills: int) -> Path:
