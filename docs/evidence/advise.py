@@ -29,6 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -83,8 +84,11 @@ class Advised:
         """The gain of the best fix, chosen on one half and measured on the other, less that of `fix`; mean of both."""
         if not self.gains:
             return None
-        best = (max(self.gains.values(), key=lambda halves, half=half: halves[half]) for half in (1, 0))
-        return fmean(one[half] - self.gains[self.fix][half] for half, one in enumerate(best))
+        own = self.gains[self.fix]
+        return fmean(
+            max(self.gains.values(), key=itemgetter(choosing))[measuring] - own[measuring]
+            for choosing, measuring in ((0, 1), (1, 0))
+        )
 
     @property
     def hindsight(self) -> float | None:
