@@ -202,10 +202,9 @@ def is_right(team: str, agent: str, advice: Advice) -> bool:
 
 def mended_words(team: str, agent: str) -> tuple[str, ...]:
     """Settings that mend the planted defect; none where no setting of an agent does."""
-    return {
-        "prompt": (f"agents.{agent}.prompt={json.dumps(Relay.prompts[agent])}",),
-        "model": (f"agents.{agent}.policy=other",),
-    }.get(team, ())
+    if team == "prompt":
+        return (f"agents.{agent}.prompt={json.dumps(Relay.prompts[agent])}",)
+    return (f"agents.{agent}.policy=other",) if team == "model" else ()
 
 
 def measure_gains(
