@@ -3,6 +3,7 @@
 from mappa_core.evaluation.statistics import CONFIDENCE_LEVEL as CONFIDENCE_LEVEL
 from mappa_core.evaluation.statistics import cluster_draws as cluster_draws
 from mappa_core.evaluation.statistics import cluster_robust_error as cluster_robust_error
+from mappa_core.evaluation.statistics import difference_bounds as difference_bounds
 from mappa_core.evaluation.statistics import effective_clusters as effective_clusters
 from mappa_core.evaluation.statistics import gain_half_widths as gain_half_widths
 from mappa_core.evaluation.statistics import mean_interval as mean_interval

@@ -67,7 +67,7 @@ Gains = tuple[float, float]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advised:
     """The advice on a team with a defect of `agent`. `fix` is the one that was recommended, `NOTHING` if there was
-    none; `gains` are those of all fixes on new tasks, empty if none were played."""
+    none; `trials` are the gains in the trials, `gains` those on new tasks, empty if none were played."""
 
     seed: int
     agent: str
@@ -75,6 +75,7 @@ class Advised:
     fix: str
     right: bool
     rollouts: int
+    trials: Mapping[str, Interval]
     gains: Mapping[str, Gains]
     seconds: float
 
@@ -155,6 +156,7 @@ def advise_planted(registry: Registry, root: str, team: str, seed: int, fresh: i
         fix=NOTHING if advice.chosen is None else _name(advice.chosen.fix),
         right=is_right(team, agent, advice),
         rollouts=advice.rollouts,
+        trials={_name(one.fix): one.gain for one in advice.fixes if one.gain is not None},
         gains=measure_gains(registry, run, advice, mended, seed, fresh) if fresh else {},
         seconds=time.perf_counter() - start,
     )
@@ -218,7 +220,7 @@ def measure_gains(
     if mended:
         teams["mended"] = (mended, own)
     for one in advice.fixes:
-        if one.trial is not None and one.trial.gain is not None:
+        if one.trial is not None and one.gain is not None:
             teams[_name(one.fix)] = (one.trial.words, one.trial.weights)
     played = {name: _play(registry, run, weights, (*words, *more)) for name, (more, weights) in teams.items()}
     before = played[NOTHING]

@@ -120,6 +120,24 @@ def gain_half_widths(
     return combine(now - now_low, then_high - then), combine(now_high - now, then - then_low)
 
 
+def difference_bounds(differences: Float64, cluster_ids: Int64, alpha: float) -> tuple[float, float]:
+    """Return the bounds of the mean of differences (n,) of paired shares, each from -1 to 1, at level `1 - alpha`.
+
+    They are Wilson's for the share `(1 + difference) / 2`, as in `share_interval` for few clusters, with the degrees of
+    freedom of `_error_freedom`. What `gain_half_widths` puts together from either side's own interval is wider where
+    one side is nearly always right: a few problems make its error, of which a small `alpha` says next to nothing, though
+    the differences may all have one sign. If all differences are equal, another one is as rare as Wilson's interval for
+    as many problems as there are effective clusters has it.
+    """
+    mean = float(differences.mean())
+    if cluster_robust_error(differences, cluster_ids) < TINY:
+        seen, _ = _wilson_bounds(1.0, effective_clusters(cluster_ids), -NormalDist().inv_cdf(alpha / 2))
+        return mean - (1 + mean) * (1 - seen), mean + (1 - mean) * (1 - seen)
+    freedom = _error_freedom(differences, cluster_ids)
+    low, high = _few_cluster_bounds((1 + differences) / 2, cluster_ids, alpha, freedom)
+    return 2 * low - 1, 2 * high - 1
+
+
 def pass_at_k(n: int, c: int, k: int) -> float:
     """Return the chance that at least one of k samples is right, given that c of n were: `1 - C(n-c, k) / C(n, k)`, the
     unbiased estimator of Chen et al. 2021. Raises ValueError if k is not between 1 and n, or c not between 0 and n."""

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.statistics import Interval, paired_gain
-from mappa_gepa.advise.race import RacePlan, gain_at, race_cost
+from mappa_gepa.advise.race import MIN_TASKS, RacePlan, gain_at, race_cost
 
 
 def test_the_cost_of_a_race_by_hand():
@@ -45,13 +45,13 @@ def test_those_that_are_clearly_worse_stop_and_of_the_others_the_best_go_on():
     assert plan.survivors({"worse": gains["worse"]}, 0) == []
 
 
-def test_a_gain_is_paired_by_task_and_at_95_per_cent_that_of_the_library():
-    random = np.random.default_rng(0)
-    before, after = ({f"t{at}": float(random.random() < share) for at in range(40)} for share in (0.4, 0.7))
+def test_a_gain_is_paired_by_task(pairs):
+    before, after = pairs(40, 0.4, 0.7)
     clusters = {task: task for task in before}
-    expected = paired_gain(list(before.values()), list(after.values()))
     found = gain_at(before, after, clusters, 0.05)
-    assert (found.mean, found.low, found.high) == pytest.approx((expected.mean, expected.low, expected.high))
+    usual = paired_gain(list(before.values()), list(after.values()))
+    assert found.mean == pytest.approx(usual.mean)
+    assert (found.low, found.high) == pytest.approx((usual.low, usual.high), abs=0.03), "in the middle both are alike"
     wider = gain_at(before, after, clusters, 0.001)
     assert wider.low < found.low < found.high < wider.high
     without = {task: value for task, value in after.items() if task != "t0"}
@@ -61,3 +61,44 @@ def test_a_gain_is_paired_by_task_and_at_95_per_cent_that_of_the_library():
     )
     assert gain_at(before, {}, clusters, 0.05) is None
     assert gain_at(before, after, dict.fromkeys(before, "one"), 0.05).low is None
+
+
+@pytest.fixture
+def pairs():
+    """Draws values of so many tasks, right by chance of `then` and `now`."""
+    random = np.random.default_rng(0)
+
+    def draw(tasks, then, now):
+        return tuple({f"t{at}": float(random.random() < share) for at in range(tasks)} for share in (then, now))
+
+    return draw
+
+
+def test_a_fix_that_fails_hardly_ever_is_told_from_a_team_that_often_fails(pairs):
+    """One failure makes all of the error of the team with the fix: of itself that bounds next to nothing."""
+    then, now = [0.5] * 60 + [1.0] * 33, [1.0] * 92 + [0.5]
+    before, after = ({f"t{at}": value for at, value in enumerate(values)} for values in (then, now))
+    level = RacePlan(fixes=5, looks=(24, 47, 93)).alpha(2)
+    found = gain_at(before, after, {task: task for task in before}, level)
+    assert found.mean == pytest.approx(29.5 / 93)
+    assert found.low == pytest.approx(0.2456, abs=5e-4) and found.high == pytest.approx(0.3853, abs=5e-4)
+    drawn = [pairs(MIN_TASKS, 0.35, 0.98) for _ in range(100)]
+    assert all(gain_at(*pair, {task: task for task in pair[0]}, level).low > 0 for pair in drawn)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.83, 0.98])
+def test_teams_that_are_equally_good_are_told_apart_no_more_often_than_the_level_says(pairs, share):
+    drawn, level = [pairs(MIN_TASKS, share, share) for _ in range(1000)], 0.05
+    gains = [gain_at(*pair, {task: task for task in pair[0]}, level) for pair in drawn]
+    assert np.mean([gain.low > 0 for gain in gains]) <= 1.5 * level / 2
+    assert np.mean([gain.high < 0 for gain in gains]) <= 1.5 * level / 2
+
+
+@pytest.mark.parametrize(
+    ("difference", "low", "high"), [(0.0, -0.3244, 0.3244), (1.0, 0.3511, 1.0), (0.5, 0.0133, 0.6622)]
+)
+def test_equal_differences_of_few_tasks_are_no_certainty(difference, low, high):
+    """Of eight tasks none differs, so by Wilson's interval at most 32.4 % of others do: `z^2 / (n + z^2)`."""
+    before = {f"t{at}": 0.0 for at in range(8)}
+    found = gain_at(before, dict.fromkeys(before, difference), {task: task for task in before}, 0.05)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=1e-4)

@@ -15,6 +15,7 @@ from mappa_core import GuardStop, InputError, Offer, Task, hookimpl
 from mappa_core.cli import main
 from mappa_core.plugins import load_plugins
 from mappa_core.runs import RunReader
+from mappa_core.testing import ScriptedEngine
 from mappa_core.training import Run
 from mappa_gepa.options import ReflectionOptions
 from mappa_gepa.reflection import ReflectiveOptimizer
@@ -136,6 +137,30 @@ def test_rounds_that_change_nothing_leave_every_weight_as_it_is_without_them(tra
     between = train(*words, "prompts={use: still, every: 1}", registry=still, recipe="gepa/desk", name="between")
     assert len(bodies(between, "prompt_round")) == 4
     assert weights(between) == weights(without) and played(between) == played(without)
+
+
+class Ahead(ScriptedEngine):
+    """An engine that samples while it updates."""
+
+    deterministic = False
+    max_staleness = 1
+
+
+@hookimpl
+def offer_ahead():
+    yield Offer("ahead", lambda options: Ahead(lambda prompt, sampling: "hello"))
+
+
+def test_rounds_are_refused_where_rollouts_are_collected_ahead(train, tmp_path):
+    ahead = load_plugins(
+        only=["engine"], modules={"gepa": mappa_gepa, "ahead": SimpleNamespace(mappa_engines=offer_ahead)}
+    )
+    words = ("engine={use: ahead}", "train.iterations=1", *DESK[1:])
+    with pytest.raises(InputError, match="max_staleness=1: what is collected ahead would follow prompts of before"):
+        train(*words, registry=ahead, recipe="gepa/desk", name="refused")
+    assert not (tmp_path / "refused").exists()
+    words = [word for word in words if word != "prompts.every=2"]
+    assert train(*words, "prompts=null", registry=ahead, recipe="gepa/desk", name="without").exists()
 
 
 KILLED_AT = """

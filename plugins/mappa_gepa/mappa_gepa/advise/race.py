@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from mappa_core.statistics import CONFIDENCE_LEVEL, Interval, effective_clusters, gain_half_widths, number_clusters
+from mappa_core.statistics import CONFIDENCE_LEVEL, Interval, difference_bounds, effective_clusters, number_clusters
 
 Name = TypeVar("Name", bound=Hashable)
 INTERIM_ALPHA = 0.005
@@ -68,13 +68,13 @@ def gain_at(
     both = [task for task in before if task in after]
     if not both:
         return None
-    then, now = (np.array([values[task] for task in both]) for values in (before, after))
-    mean = float((now - then).mean())
+    differences = np.array([after[task] - before[task] for task in both], dtype=np.float64)
+    mean = float(differences.mean())
     groups = number_clusters([clusters[task] for task in both], len(both))
     if effective_clusters(groups) < 2:
         return Interval(mean=mean)
-    below, above = gain_half_widths(then, now, groups, alpha)
-    return Interval(mean=mean, low=mean - below, high=mean + above)
+    low, high = difference_bounds(differences, groups, alpha)
+    return Interval(mean=mean, low=low, high=high)
 
 
 def _looks(tasks: int) -> tuple[int, ...]:
