@@ -124,10 +124,10 @@ def difference_bounds(differences: Float64, cluster_ids: Int64, alpha: float) ->
     """Return the bounds of the mean of differences (n,) of paired shares, each from -1 to 1, at level `1 - alpha`.
 
     They are Wilson's for the share `(1 + difference) / 2`, as in `share_interval` for few clusters, with the degrees of
-    freedom of `_error_freedom`. What `gain_half_widths` puts together from either side's own interval is wider where
-    one side is nearly always right: a few problems make its error, of which a small `alpha` says next to nothing, though
-    the differences may all have one sign. If all differences are equal, another one is as rare as Wilson's interval for
-    as many problems as there are effective clusters has it.
+    freedom of `_error_freedom`. `gain_half_widths` puts them together from the interval of either side. Where one side
+    is nearly always right, a few problems make its error, and at a small `alpha` that says next to nothing, even if all
+    differences have one sign. If all differences are equal, another one is as rare as Wilson's interval for as many
+    problems as there are effective clusters has it.
     """
     mean = float(differences.mean())
     if cluster_robust_error(differences, cluster_ids) < TINY:
