@@ -4,17 +4,18 @@ A lenient coach, `5 + 0.2 * the rules' points`. `fair` likes nothing. `task` giv
 add and subtract (`sum`), which no agent can choose. `plan` gives them for a *plan* that only adds and subtracts,
 which the Problem Solver can choose: that is more than it gives for a right plan (1.4); `plan, half` gives 0.75.
 `corrected` is `plan` inside the coach `bias_corrected` by strata of the plan, with the fair coach as the second one,
-which judges a quarter of the actions again; `fair, corrected` is `fair` in the same way. What an oracle would
-correct, who knows the bonus, is `fair`. `by siblings` is `plan` corrected without a second coach. `per task` arms have
-a baseline of the task's own samples. The tasks to watch are those that need the other kind of plan (`scale`).
-`corrected, all twice` has the second coach judge every action; it was added when `corrected` had been seen to begin
-late, and nothing is claimed of it.
+which judges all actions again until the preference is shown, and a quarter from then on; `fair, corrected` is `fair` in
+the same way, and `corrected, late` has a quarter judged again from the start. What an oracle would correct, who knows
+the bonus, is `fair`. `by siblings` is `plan` corrected without a second coach. `per task` arms have a baseline of the
+task's own samples. The tasks to watch are those that need the other kind of plan (`scale`).
 
 Claimed beforehand, of accuracy on `scale`. `plan` is worse than `fair`: the Solver comes to write such plans for
 everything. `corrected` is better than `plan`, and no different from `fair`. `fair, corrected` is no different from
 `fair`: what is not there is not taken off. `task` does harm where advantages are whitened over an iteration, and none
 with a baseline of the task's own samples. Were preferences harmless, `plan` would be as `fair`. Nothing is claimed of
-`by siblings`: whether so few actions of a prompt tell a preference is what it shows.
+`by siblings`: whether so few actions of a prompt tell a preference is what it shows. Claimed when three seeds of the
+first and one of the second had been seen: `corrected, late` is worse than `corrected`, for a preference that is found
+late is served by then.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ ARMS: dict[str, Words] = {
     "plan": (f"coach={lenient('plan')}",),
     "plan, half": (f"coach={lenient('plan', 0.75)}",),
     "corrected": corrected(lenient("plan"), SECOND),
-    "corrected, all twice": corrected(lenient("plan"), SECOND, "share: 1"),
+    "corrected, late": corrected(lenient("plan"), SECOND, "initial_share: 0"),
     "half, corrected": corrected(lenient("plan", 0.75), SECOND),
     "by siblings": corrected(lenient("plan")),
     "fair, per task": (f"coach={lenient('nothing')}", *PER_TASK),
@@ -56,6 +57,7 @@ CLAIMS = (
     Claim(one="corrected", other="plan", stratum=WATCHED, expected="better"),
     Claim(one="corrected", other="fair", stratum=WATCHED, expected="no significant difference"),
     Claim(one="fair, corrected", other="fair", stratum=WATCHED, expected="no significant difference"),
+    Claim(one="corrected, late", other="corrected", stratum=WATCHED, expected="worse"),
     Claim(one="task, per task", other="fair, per task", stratum=WATCHED, expected="no significant difference"),
 )
 

@@ -85,6 +85,16 @@ class BiasModel:
                 total += fit.get((name, agent if name == AGENT else strata.get(name, "")), 0.0)
         return min(max(total, -self._options.max_points), self._options.max_points)
 
+    def is_undecided(self, phase: Phase, agent: str) -> bool:
+        """Whether a preference that second judgements identify, and that actions of `agent` tell of, is neither shown
+        nor excluded yet, and may be soon."""
+        options = self._options
+        return any(
+            self._monitor.is_undecided((phase, EVERYONE if name == AGENT else agent, name), PATIENCE)
+            for name in options.strata
+            if options.method(name) != "siblings"
+        )
+
     def _split(self, actions: ActionColumns) -> Iterator[tuple[str, ActionColumns]]:
         agents = sorted(set(actions.agent))
         if AGENT in self._options.strata and len(agents) > 1:

@@ -20,8 +20,8 @@ class BiasCorrectedCoach(DelegatingCoach):
     """Wraps a coach and subtracts preferences from its scores once they are shown. They are learned from the raw scores
     once an iteration, for every agent, phase and stratifier of the options, by what tells them from merit; where
     nothing does, the score stays and a note says so. A share of the actions is judged twice: blind by the coach itself,
-    or by a `second` one; that verdict is kept among the members of the first. A score moves by at most
-    `options.max_points`; `raw_score` keeps the coach's own."""
+    or by a `second` one, more of them until preferences are shown or excluded; that verdict is kept among the members
+    of the first. A score moves by at most `options.max_points`; `raw_score` keeps the coach's own."""
 
     def __init__(self, coach: Coach, options: BiasOptions, second: Coach | None = None) -> None:
         super().__init__({"coach": coach} if second is None else {"coach": coach, "second": second})
@@ -31,23 +31,29 @@ class BiasCorrectedCoach(DelegatingCoach):
         self._model = BiasModel(options)
 
     async def score(self, scene: Scene) -> Verdict:
-        if not self._is_judged_twice(scene):
+        if not self._is_judged_twice([scene]):
             return self._correct(scene, await self._coach.score(scene))
         first, again = await asyncio.gather(self._coach.score(scene), self._judge_again([scene]))
         return self._correct(scene, _with_reference(first, *again))
 
     async def review(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
-        if not scenes or not self._is_judged_twice(scenes[0]):
+        if not scenes or not self._is_judged_twice(scenes):
             verdicts = await self._coach.review(scenes)
         else:
             first, again = await asyncio.gather(self._coach.review(scenes), self._judge_again(scenes))
             verdicts = [_with_reference(*pair) for pair in zip(first, again, strict=True)]
         return [self._correct(scene, verdict) for scene, verdict in zip(scenes, verdicts, strict=True)]
 
-    def _is_judged_twice(self, scene: Scene) -> bool:
-        """A function of the action's id, so that a resumed run asks the same again."""
-        number = int.from_bytes(hashlib.blake2b(scene.step.id.encode(), digest_size=8).digest())
-        return number < self._options.share * 2**64
+    def _is_judged_twice(self, scenes: Sequence[Scene]) -> bool:
+        """A function of the first action's id and of what was learned, so that a resumed run asks the same again."""
+        number = int.from_bytes(hashlib.blake2b(scenes[0].step.id.encode(), digest_size=8).digest())
+        options = self._options
+        share = options.share
+        if options.initial_share > share and any(
+            self._model.is_undecided(_phase(scene), scene.step.agent) for scene in scenes
+        ):
+            share = options.initial_share
+        return number < share * 2**64
 
     async def _judge_again(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
         """Judge again; what fails is no reference, and leaves the first verdict as it is."""
@@ -65,9 +71,8 @@ class BiasCorrectedCoach(DelegatingCoach):
     def _correct(self, scene: Scene, verdict: Verdict) -> Verdict:
         if not self._options.correct or verdict.score is None:
             return verdict
-        phase: Phase = "live" if scene.later is None else "after"
         step = scene.step
-        bias = self._model.bias(phase, step.agent, step.strata, sampled_tokens(step))
+        bias = self._model.bias(_phase(scene), step.agent, step.strata, sampled_tokens(step))
         if bias == 0:
             return verdict
         raw = verdict.score if verdict.raw_score is None else verdict.raw_score
@@ -97,6 +102,10 @@ class BiasCorrectedCoach(DelegatingCoach):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self._model.load_state_dict(state["model"])
+
+
+def _phase(scene: Scene) -> Phase:
+    return "live" if scene.later is None else "after"
 
 
 def _with_reference(first: Verdict, again: Verdict) -> Verdict:

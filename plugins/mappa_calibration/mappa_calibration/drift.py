@@ -93,9 +93,11 @@ class DriftMonitor:
         self._states: dict[GapKey, GapState] = {}
         self._started = False
         self._late = 0
+        self._last: int | None = None  # Iteration that was observed last.
 
     def observe(self, found: Mapping[Subject, Comparison], iteration: int, basis: Mapping[str, str]) -> DriftReport:
         """Update the gaps of one iteration's comparisons. `basis` says, by stratifier, how its gaps are identified."""
+        self._last = iteration
         for subject, comparison in found.items():
             self._add(subject, comparison, iteration)
         estimates = {key: GapEstimate.of(state, iteration) for key, state in self._states.items()}
@@ -112,6 +114,22 @@ class DriftMonitor:
         tests = [state.tests.get("level") for key, state in self._states.items() if key[:3] == subject]
         shown = any(test is not None and test.significant for test in tests)
         return shown and not self._is_acknowledged(subject)
+
+    def is_undecided(self, subject: Subject, patience: int) -> bool:
+        """Whether a gap of the subject, or one that may still appear, is neither shown nor known to within `min_gap`
+        points, and has been looked for in fewer than `patience` iterations."""
+        if self._last is None:
+            return True
+        states = [state for key, state in self._states.items() if key[:3] == subject]
+        if not states:
+            return self._last + 1 < patience
+        return any(self._last + 1 - state.since < patience and not self._is_decided(state) for state in states)
+
+    def _is_decided(self, state: GapState) -> bool:
+        if (test := state.tests.get("level")) is not None and test.significant:
+            return True
+        found = GapEstimate.of(state, state.since).testable("level")
+        return found is not None and found.half_width <= self._options.min_gap
 
     def contrasts(self, subject: Subject) -> list[Contrast]:
         """The contrasts of a subject's strata."""
@@ -195,6 +213,7 @@ class DriftMonitor:
         return {
             "started": self._started,
             "late": self._late,
+            "last": self._last,
             "strata": [[*subject, sorted(names)] for subject, names in self._strata.items()],
             "gaps": [
                 {
@@ -209,7 +228,7 @@ class DriftMonitor:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._started, self._late = state["started"], state["late"]
+        self._started, self._late, self._last = state["started"], state["late"], state["last"]
         self._strata = {(phase, agent, name): set(strata) for phase, agent, name, strata in state["strata"]}
         self._states = {
             tuple(one["key"]): GapState(

@@ -45,6 +45,9 @@ class BiasOptions:
     """Another coach with the same scale, which judges again; its own preferences must be others."""
     share: float = 0.25
     """Share of the actions that are judged twice. 0: none; the coach is taken to say the same of the same action."""
+    initial_share: float = 1.0
+    """Share that is judged twice, where `share` is less, until each preference that second judgements identify is shown
+    or known to within `alarms.min_gap` points, and for ten iterations at most after its stratum was first seen."""
     metric: str = "correct"
     """The workflow's metric, which says how a trajectory came out."""
     correct: bool = True
@@ -66,8 +69,9 @@ class BiasOptions:
     def check(self) -> None:
         if not 0 < self.decay <= 1:
             raise ConfigError(f"decay: must be above 0 and at most 1, not {self.decay!r}")
-        if not 0 <= self.share <= 1:
-            raise ConfigError(f"share: must be from 0 to 1, not {self.share!r}")
+        for name in ("share", "initial_share"):
+            if not 0 <= (share := getattr(self, name)) <= 1:
+                raise ConfigError(f"{name}: must be from 0 to 1, not {share!r}")
         if not 0 <= self.shrink < math.inf:
             raise ConfigError(f"shrink: must be at least 0 and finite, not {self.shrink!r}")
         if not 0 < self.max_points < math.inf:

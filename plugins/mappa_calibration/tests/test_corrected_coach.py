@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -63,10 +64,15 @@ def scene(act):
 
 @pytest.fixture
 def learned(scene):
-    """A coach that has learned from so many tasks, on each of which both agents acted."""
+    """A coach that has learned from so many tasks, on each of which both agents acted, in every iteration."""
 
-    async def make(options=OPTIONS, coach=None, tasks=60):
+    async def make(options=OPTIONS, coach=None, tasks=60, iterations=(0,)):
         wrapped = BiasCorrectedCoach(coach or Fond(), options)
+        for iteration in iterations:
+            report = wrapped.learn(await judged(wrapped, tasks, iteration))
+        return wrapped, report
+
+    async def judged(wrapped, tasks, iteration):
         trajectories = []
         for number in range(tasks):
             scenes = [scene(agent, f"{number}/{agent}") for agent in TEAM]
@@ -74,9 +80,9 @@ def learned(scene):
             own = tuple(replace(one, step=shown.step.id) for one, shown in zip(verdicts, scenes, strict=True))
             steps, task = tuple(one.step for one in scenes), Task(id=f"task-{number}", prompt="?")
             outcome = {"correct": float(number % 2)}
-            common = {"sample": 0, "iteration": 0, "outcome": outcome}
+            common = {"sample": 0, "iteration": iteration, "outcome": outcome}
             trajectories.append(Trajectory(id=str(number), task=task, steps=steps, verdicts=own, **common))
-        return wrapped, wrapped.learn(trajectories)
+        return trajectories
 
     return make
 
@@ -91,9 +97,43 @@ async def test_an_action_is_judged_twice_and_blind(scene):
 
 
 async def test_a_share_of_the_actions_is_judged_twice_the_same_ones_every_time(scene):
-    coach = BiasCorrectedCoach(Fond(), replace(OPTIONS, share=0.25))
+    coach = BiasCorrectedCoach(Fond(), replace(OPTIONS, share=0.25, initial_share=0.25))
     twice = [[bool((await coach.score(scene(identity=f"s{n}"))).members) for n in range(200)] for _ in range(2)]
     assert twice[0] == twice[1] and 30 <= sum(twice[0]) <= 70
+
+
+class Even(Fond):
+    async def score(self, scene):
+        return Verdict.scored(5, "so")
+
+
+class Moody(Fond):
+    """Gives 2 or 8 points by chance, and others when it is asked again."""
+
+    async def score(self, scene):
+        self.shown.append(scene.step.agent)
+        return Verdict.scored(Random(len(self.shown)).choice((2, 8)), "so")
+
+
+@pytest.mark.parametrize(
+    ("coach", "tasks", "iterations", "twice"),
+    [
+        pytest.param(Fond, 8, (), "all", id="nothing was learned"),
+        pytest.param(Fond, 8, (0,), "all", id="too few tasks"),
+        pytest.param(Fond, 8, (0, 9), "some", id="too few tasks for ten iterations"),
+        pytest.param(Fond, 60, (0,), "some", id="shown"),
+        pytest.param(Even, 60, (0,), "some", id="excluded"),
+        pytest.param(Moody, 60, (0,), "all", id="neither"),
+    ],
+)
+async def test_all_is_judged_twice_until_preferences_are_shown_or_excluded(
+    learned, scene, coach, tasks, iterations, twice
+):
+    wrapped = BiasCorrectedCoach(coach(), replace(OPTIONS, share=0.25))
+    if iterations:
+        wrapped, _ = await learned(replace(OPTIONS, share=0.25), coach(), tasks, iterations)
+    count = sum([bool((await wrapped.score(scene(identity=f"s{n}"))).members) for n in range(100)])
+    assert count == 100 if twice == "all" else 10 <= count <= 40
 
 
 async def test_a_second_coach_sees_what_the_first_one_sees(scene):
@@ -167,6 +207,7 @@ async def test_an_unknown_stratifier_or_metric_is_an_error(learned):
     [
         ({"decay": 0.0}, "decay: must be above 0"),
         ({"share": 1.5}, "share: must be from 0 to 1"),
+        ({"initial_share": -0.1}, "initial_share: must be from 0 to 1"),
         ({"share": 0.0}, "share: must be above 0, as agent is told by judging actions twice"),
         ({"shrink": -1.0}, "shrink: must be at least 0"),
         ({"max_points": 0.0}, "max_points: must be above 0"),
