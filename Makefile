@@ -14,7 +14,7 @@ export OMP_NUM_THREADS ?= 1
 # Tests start hundreds of processes: what one of them compiles the others read.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help train improve cluster test test-cluster test-shapes test-trl test-trackers test-frameworks test-evidence dist test-dist docs gpu-smoke soak lint bench bubblewrap chromium clean
+.PHONY: help train improve cluster test test-cluster test-shapes test-trl test-trackers test-frameworks test-evidence dist test-dist docs gpu-smoke soak lint pytest bench bubblewrap chromium clean
 
 help:
 	@echo "make train [PLUGIN=mathchat|dsbench] [SEED=0] [ARGS='key=value …']"
@@ -95,8 +95,12 @@ cluster: .venv-cluster/.installed | bubblewrap
 	.venv-cluster/bin/mappa train --plugin mathchat seed=$(SEED) engine.use=cluster \
 		train.correction.kind=truncate train.iterations=3 eval.problems=32 $(ARGS)
 
+# What is checked without running it is one process, so it is checked beside the tests.
+test: .venv/.test | chromium
+	@$(MAKE) --no-print-directory --jobs=2 lint pytest
+
 # Three on two cores: tests wait for processes about as often as they compute.
-test: .venv/.test lint | chromium
+pytest: .venv/.test | chromium
 	.venv/bin/pytest --numprocesses=3 --dist=worksteal --durations=15
 
 test-cluster: .venv-cluster/.installed | bubblewrap

@@ -82,6 +82,7 @@ class Cell:
         return self.trajectories * self.agents
 
 
+FEW = 64
 LARGE = Cell(trajectories=10_000, agents=3, engines=1_000)
 OTHERS = (
     Cell(trajectories=64, agents=3, engines=1_000),
@@ -299,7 +300,7 @@ def cpu_per_action(cell: Cell) -> float:
         recipe.write_text(RECIPE)
         plugin = Plugin(cell, recipe)
         registry = load_plugins(only=("engine", "sandbox"), modules={"bench": plugin})
-        measured = max(1, 256 // cell.trajectories)
+        measured = max(1, 256 // cell.trajectories) if cell.trajectories >= FEW else 1
         settings = (
             f"run.root={name}",
             f"train.prompts={-(-cell.trajectories // SAMPLES)}",
@@ -330,8 +331,8 @@ def main() -> None:
         cell = Cell(trajectories=trajectories, agents=agents, engines=engines, waves="waves" in given.cell)
         print(cpu_per_action(cell))
         return
-    small = Cell(trajectories=64, agents=3, engines=6)
-    large = replace(small, trajectories=256, engines=24) if given.quick else LARGE
+    small = Cell(trajectories=16 if given.quick else FEW, agents=3, engines=6)
+    large = replace(small, trajectories=64, engines=24) if given.quick else LARGE
     ratios = []
     for _ in range(1 if given.quick else given.rounds):
         few, many = measure(small), measure(large)

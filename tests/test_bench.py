@@ -21,6 +21,7 @@ NAMES = sorted({path.stem for path in BENCH.glob("*.py")} - HELPERS - CLUSTER)
 PEER_PYTHON = BENCH.parent / ".venv-bench" / "bin" / "python"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

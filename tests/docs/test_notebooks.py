@@ -15,6 +15,7 @@ pytest.importorskip("ipykernel")
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.ipynb"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_a_notebook_runs(path, build_old_run, tmp_path, monkeypatch):
     monkeypatch.setenv("MAPPA_RUN", str(build_old_run(tmp_path / "run")))

@@ -58,6 +58,7 @@ def test_what_a_page_shows_works(page, reader):
         reader.do(block)
 
 
+@pytest.mark.slow
 def test_the_tutorials_can_be_followed_one_after_the_other(reader):
     for page in FOLLOWED:
         for block in samples.blocks_of(page):

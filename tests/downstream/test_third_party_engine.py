@@ -40,6 +40,7 @@ def without_engine(site, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_it_trains_a_team(without_engine, tmp_path):
     words = ("train", "--plugin", "tables", "--name", "run", "--json", f"run.root={tmp_path}")
     said = without_engine("from mappa_core.cli import main\nsys.exit(main(sys.argv[1:]))", *words)

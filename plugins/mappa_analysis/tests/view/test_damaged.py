@@ -128,7 +128,8 @@ def check_damaged(small: Path, folder: Path, identity: str, capsys: pytest.Captu
 _files = st.sampled_from(["run.db", "run.db", "run.db", "summary.json", "config.yaml"])
 
 
-@settings(max_examples=25, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.slow
+@settings(max_examples=15, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(damages=st.lists(st.tuples(_files, _damages), min_size=1, max_size=2))
 def test_a_damaged_run_is_an_error_of_the_input(small, identity, tmp_path, capsys, damages):
     check_damaged(small, tmp_path / "damaged", identity, capsys, *damages)
