@@ -103,8 +103,7 @@ class Usage:
 class Completion:
     """Output of a sampler, trained on as it is. `text` is the decoded `tokens` without the stop token; `logprobs` are
     nats of the temperature-scaled distribution, cut by top_p and top_k. What they left to choose from at each token is
-    its sampling mask, of as many ids as `mask_sizes` says (0: of all). Policies behind an API have `usage` and no
-    arrays."""
+    its sampling mask, of `mask_sizes` ids (0: of all). Policies behind an API have `usage` and no arrays."""
 
     text: str
     prompt_tokens: Int32 | None  # (P,)
@@ -132,7 +131,8 @@ class FileChange:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
     """Result of a tool call. A program that fails is a result (`error`); a sandbox that fails raises ToolError. All
-    `attempts` but the last failed in the tool's infrastructure."""
+    `attempts` but the last failed in the tool's infrastructure. `limit` is the one that stopped the program. The
+    kernel holds all limits but those `watched`, which are looked at from time to time."""
 
     tool: str
     status: Literal["ok", "error", "timeout"]
@@ -144,6 +144,8 @@ class ToolResult:
     seconds: float = 0.0
     sandbox: str | None = None
     attempts: int = 1
+    limit: str | None = None
+    watched: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,8 +211,7 @@ class Verdict:
     """A coach's judgement of one step. `score` is in points 0-10, and None unless `status` is `scored`.
 
     A coach creates it with `scored`, `abstained` or `failed`; the stage fills in step, coach, phase and time. `blame`
-    names the agent at fault, or `nobody`. `correction` is a complete better action. `raw_score` is the score before
-    bias correction, None if it was not corrected.
+    names the agent at fault, or `nobody`. `correction` is a complete better action. `raw_score` has no bias correction.
 
     `question` is the content address of the full request (template, model, schema, evidence); `template_hash`, `model`
     (as the provider reported it), `seed` and `raw_reply` belong to the call that gave the score. The `usage` of a
@@ -322,8 +323,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """An agent's purpose (shown to the coach) and file contract. `rubric`: the Markdown template that a coach judges
-    by."""
+    """An agent's purpose (shown to the coach) and file contract. `rubric`: Markdown template that a coach judges by."""
 
     brief: str
     needs: tuple[str, ...] = ()

@@ -157,8 +157,10 @@ def _show_labels(console: Console, labels: Sequence[Label]) -> None:
 
 def _describe_result(result: ToolResult) -> str:
     where = "" if result.sandbox is None else f", in {result.sandbox}"
+    stopped = "" if result.limit is None else f", stopped at its limit of {result.limit}"
+    watched = f" (looked after: {', '.join(result.watched)})" if result.limit and result.watched else ""
     again = "" if result.attempts == 1 else f", in attempt {result.attempts}"
-    return f"{result.tool}: {result.status}{where}{again}"
+    return f"{result.tool}: {result.status}{stopped}{watched}{where}{again}"
 
 
 def verdict_headline(verdict: Verdict) -> str:

@@ -94,7 +94,7 @@ class Prints:
     spec = ToolSpec(name="search", description="finds", schema={"type": "object"})
 
     async def call(self, arguments, workspace, limits):
-        return ToolResult(tool="search", status="ok", stdout="nothing")
+        return ToolResult(tool="search", status="ok", stdout="nothing", limit="disk", watched=("wall", "disk"))
 
     async def close(self): ...
 
@@ -119,6 +119,7 @@ async def test_a_trace_shows_arguments_and_every_message_once(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert shown.count("the rules") == 1 and shown.count("and now?") == 1
     # What the text says already is not said twice; the text holds the line end as an escape.
+    assert "search: ok, stopped at its limit of disk (looked after: wall, disk)\n" in shown
     assert """called search\n{"query":"high\\ntides"}""" in shown and '"top":5' not in shown
     assert main(["runs", "trace", str(folder.path), "train-000000/t/000", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"][0]["calls"][0]["arguments"]["query"] == "high\ntides"

@@ -129,6 +129,8 @@ def program_result(
         truncated=reply["stdout"]["cut"] > 0 or reply["stderr"]["cut"] > 0,
         seconds=reply["seconds"],
         sandbox=sandbox,
+        limit=reply["limit"],
+        watched=tuple(reply["watched"]),
     )
 
 

@@ -17,7 +17,15 @@ def kept(head: bytes, tail: bytes = b"", cut: int = 0) -> dict[str, object]:
 
 
 def reply(**fields: object) -> dict[str, object]:
-    return {"exit": 0, "limit": None, "stdout": kept(b""), "stderr": kept(b""), "seconds": 0.25, **fields}
+    return {
+        "exit": 0,
+        "limit": None,
+        "stdout": kept(b""),
+        "stderr": kept(b""),
+        "seconds": 0.25,
+        "watched": ["wall"],
+        **fields,
+    }
 
 
 def result(answer, limits=None, folder="/some/space", files=(), irregular_files=()):
@@ -45,6 +53,7 @@ def test_the_status_follows_the_exit_code(code, status):
     done = result(reply(exit=code, stdout=kept(b"out"), stderr=kept(b"err")))
     assert (done.status, done.exit_code, done.stdout, done.stderr) == (status, code, "out", "err")
     assert (done.sandbox, done.seconds, done.truncated, done.attempts) == ("somewhere", 0.25, False, 1)
+    assert (done.limit, done.watched) == (None, ("wall",))
 
 
 @pytest.mark.parametrize(
@@ -65,6 +74,7 @@ def test_a_limit_is_named_in_the_last_line(limit, status, reason):
     )
     done = result(reply(exit=None, limit=limit, stderr=kept(b"half")), limits)
     assert (done.status, done.exit_code, done.stderr) == (status, None, f"half\n[stopped: {reason}]\n")
+    assert (done.limit, done.watched) == (limit, ("wall",))
 
 
 def test_what_was_left_behind_is_named_and_not_too_much_of_it():

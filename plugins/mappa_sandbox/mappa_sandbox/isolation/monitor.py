@@ -14,7 +14,7 @@ from typing import Any
 
 from mappa_sandbox.isolation import disk, processes
 from mappa_sandbox.isolation.backends import SandboxBackend
-from mappa_sandbox.isolation.control_groups import CPU, MEMORY, ControlGroup
+from mappa_sandbox.isolation.control_groups import CPU, MEMORY, PROCESSES, ControlGroup
 from mappa_sandbox.isolation.job import SandboxJob
 from mappa_sandbox.isolation.output import OutputCapture, read_available
 from mappa_sandbox.isolation.program_process import ProgramProcess
@@ -23,6 +23,8 @@ FIRST_CHECK_S = 0.05
 CHECK_INTERVAL_S = 0.1
 FILE_CHECK_INTERVAL = 3
 """Files and mappings are included in every n-th check."""
+WALL, DISK, FILES, HIDDEN = "wall", "disk", "files", "hidden"
+"""Limits, beside those that control groups can hold."""
 MAX_FAILED_CHECKS = 5
 """Consecutive checks that may fail, as a check of a process in the middle of an `exec` does."""
 
@@ -69,8 +71,8 @@ class ProgramMonitor:
                 elif (code := self.process.exit_code()) is not None:
                     # The kernel sends it at the soft limit of CPU time, and SIGKILL at the hard one a second later.
                     spent = code == -signal.SIGXCPU
-                    return {"exit": None, "limit": "cpu"} if spent else {"exit": code, "limit": None}
-        return {"exit": None, "limit": "wall"}
+                    return {"exit": None, "limit": CPU} if spent else {"exit": code, "limit": None}
+        return {"exit": None, "limit": WALL}
 
 
 class LimitChecker:
@@ -99,27 +101,32 @@ class LimitChecker:
         self.failures = 0
         self.unreaped = UnreapedTime()
 
+    @property
+    def watched(self) -> list[str]:
+        """The limits that the kernel does not hold or count for all processes together."""
+        return [*(limit for limit in (MEMORY, PROCESSES, CPU) if limit not in self.held), DISK, FILES]
+
     def exceeded_limit(self) -> str | None:
         """Return the limit that is exceeded now, if any: memory, processes, cpu, disk, files or hidden."""
         pids = self.sandbox.pids()
         usages = [usage for usage in map(processes.read_process_usage, pids) if usage is not None]
         self.checks += 1
         if sum(usage.threads for usage in usages) > self.job.processes:
-            return "processes"
+            return PROCESSES
         if self._cpu_s(usages) > self.job.cpu_s:
-            return "cpu"
+            return CPU
         try:
             limit = self._exceeded_memory_or_files(pids, usages, thoroughly=self.checks % FILE_CHECK_INTERVAL == 1)
             self.failures = 0
         except OSError:  # a process cannot be inspected, or keeps moving its folders
             self.failures += 1
-            limit = "hidden" if self.failures > MAX_FAILED_CHECKS else None
+            limit = HIDDEN if self.failures > MAX_FAILED_CHECKS else None
         return limit
 
     def exceeded_at_end(self) -> str | None:
         """Return the limit that a program that has ended was over, or that its files are over, if any."""
         if self.group is not None and self.group.was_killed_for_memory():
-            return "memory"
+            return MEMORY
         return self._check_files(0)
 
     def _cpu_s(self, usages: list[processes.ProcessUsage]) -> float:
@@ -144,7 +151,7 @@ class LimitChecker:
         if MEMORY not in self.held:
             elsewhere = sum(held.memory.values()) + self.sandbox.memory_file_bytes()
             if self._exceeds_memory(usages, elsewhere):
-                return "memory"
+                return MEMORY
         return self._check_files(sum(held.files.values())) if thoroughly else None
 
     def _exceeds_memory(self, usages: list[processes.ProcessUsage], elsewhere: int) -> bool:
@@ -160,8 +167,8 @@ class LimitChecker:
     def _check_files(self, nameless: int) -> str | None:
         usage = disk.measure(self.sandbox.folders, self.max_entries)
         if usage.inaccessible or usage.entries > self.max_entries:
-            return "files"
-        return "disk" if usage.bytes + nameless > self.max_bytes else None
+            return FILES
+        return DISK if usage.bytes + nameless > self.max_bytes else None
 
 
 class UnreapedTime:

@@ -16,7 +16,7 @@ from mappa_sandbox.isolation.backends import LandlockBackend, NoSandbox, Sandbox
 from mappa_sandbox.isolation.bubblewrap import BubblewrapBackend
 from mappa_sandbox.isolation.control_groups import ControlGroup
 from mappa_sandbox.isolation.job import SandboxConfig, SandboxJob
-from mappa_sandbox.isolation.monitor import LimitChecker, ProgramMonitor
+from mappa_sandbox.isolation.monitor import WALL, LimitChecker, ProgramMonitor
 from mappa_sandbox.isolation.output import OutputCapture, open_one_way
 from mappa_sandbox.isolation.program_process import limit_machinery
 from mappa_sandbox.isolation.signal_pipe import open_signal_pipe
@@ -108,7 +108,14 @@ def run_monitored(
         output.drain()
     if ending is None:
         return None
-    return {**ending, "stdout": outputs[0].to_reply(), "stderr": outputs[1].to_reply(), "seconds": seconds}
+    watched = [WALL, *(checker.watched if checker is not None else ())]
+    return {
+        **ending,
+        "watched": watched,
+        "stdout": outputs[0].to_reply(),
+        "stderr": outputs[1].to_reply(),
+        "seconds": seconds,
+    }
 
 
 def open_outputs(job: SandboxJob) -> tuple[list[OutputCapture], list[int]]:

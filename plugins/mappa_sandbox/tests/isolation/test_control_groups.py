@@ -17,6 +17,9 @@ from mappa_sandbox.isolation import control_groups
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool
 
+LIMITS = ("memory", "processes", "cpu")
+"""Those that control groups may hold."""
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
 
@@ -88,7 +91,10 @@ async def test_no_group_is_left_of_a_program(base, backend, tmp_path):
     tool = PythonTool(PythonOptions(sandbox=backend, allow_unsafe=backend == "none"))
     sandbox = await tool.open()
     for code in ("print(1)", "import os\nos.fork()\nos.kill(os.getpid(), 9)", "while True: pass"):
-        await tool.call({"code": code}, FolderWorkspace(tmp_path / "w"), ToolLimits(wall_s=0.5))
+        result = await tool.call({"code": code}, FolderWorkspace(tmp_path / "w"), ToolLimits(wall_s=0.5))
+    held = find_control_groups().held
+    assert result.limit == "wall" and held
+    assert result.watched == ("wall", *(name for name in LIMITS if name not in held), "disk", "files")
     assert "control groups hold" in sandbox.detail
     await tool.close()
     left = groups_in(base) - before  # other programs of this machine have groups, too
@@ -102,7 +108,8 @@ async def test_without_groups_programs_are_looked_after_and_it_is_said(monkeypat
     result = await tool.call({"code": "while True: pass"}, FolderWorkspace(tmp_path / "w"), ToolLimits(cpu_s=1.0))
     await tool.close()
     assert detail.endswith("looked after: memory, processes, CPU time, files (no control groups: none of yours)")
-    assert (result.status, result.exit_code) == ("timeout", None)
+    assert (result.status, result.exit_code, result.limit) == ("timeout", None, "cpu")
+    assert result.watched == ("wall", *LIMITS, "disk", "files")
 
 
 def test_a_launcher_that_does_not_work_is_no_fault(monkeypatch, tmp_path):
