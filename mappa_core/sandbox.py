@@ -6,6 +6,9 @@ from mappa_core.protocols import Sandboxed as Sandboxed
 from mappa_core.records import FileChange as FileChange
 from mappa_core.records import Sandbox as Sandbox
 from mappa_core.store.codec import to_json as to_json
+from mappa_core.tools.owned_folder import OwnedFolder as OwnedFolder
+from mappa_core.tools.owned_folder import own_folder as own_folder
+from mappa_core.tools.owned_folder import sweep_folders as sweep_folders
 from mappa_core.tools.parse_calls import PYTHON as PYTHON
 from mappa_core.tools.retry import retry as retry
 from mappa_core.tools.tool_limits import to_tool_limits as to_tool_limits

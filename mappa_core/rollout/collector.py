@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -19,7 +18,7 @@ from mappa_core.rollout.stage import LiveStage
 from mappa_core.rollout.team import Job, Recorder, Team
 from mappa_core.rollout.tool_call_runner import ToolCallRunner
 from mappa_core.rollout.wave_scheduler import WaveScheduler
-from mappa_core.safe_walk import remove_tree
+from mappa_core.tools.owned_folder import OwnedFolder
 
 log = structlog.get_logger()
 
@@ -61,14 +60,14 @@ class RolloutCollector:
         sampled again and compared. A MappaError, if the run itself is at fault, cancels the other trajectories."""
         scheduler, queue = WaveScheduler(waves=self._waves), iter(jobs)
         results: dict[str, Trajectory] = {}
-        folder, replays = Path(tempfile.mkdtemp(prefix="mappa-work-")), recorded or {}
+        folder, replays = await asyncio.to_thread(OwnedFolder, "mappa-work-"), recorded or {}
         bench = self._team.bench(self._archive)
         try:
             async with asyncio.TaskGroup() as group:
 
                 def stage_of(job: Job) -> LiveStage:
                     # Named by hash, because an id may hold any character.
-                    workspace = folder / f"{self._team.seed_of(job.id, 'workspace'):016x}"
+                    workspace = folder.path / f"{self._team.seed_of(job.id, 'workspace'):016x}"
                     return LiveStage(
                         self._team,
                         job,
@@ -86,7 +85,7 @@ class RolloutCollector:
         except* MappaError as errors:
             raise errors.exceptions[0] from None
         finally:
-            await asyncio.to_thread(remove_tree, folder)
+            await asyncio.to_thread(folder.close)
         return tuple(results[job.id] for job in jobs)
 
     async def _work(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mappa_core.errors import ConfigError, ToolError
 from mappa_core.protocols import ProgramRun, Sandboxed, Tool
 from mappa_core.records import FileChange, Step, ToolLimits
-from mappa_core.safe_walk import remove_tree
+from mappa_core.tools.owned_folder import OwnedFolder
 from mappa_core.tools.parse_calls import PYTHON
 from mappa_core.tools.retry import retry
 from mappa_core.tools.task_files import resolve_task_files
@@ -63,12 +62,12 @@ class ScratchRunner:
             raise ConfigError("files are looked into by programs, and tools.python is no tool that runs them: set it")
 
         async def once() -> ProgramRun:
-            folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="mappa-bench-"))
+            folder = await asyncio.to_thread(OwnedFolder, "mappa-bench-")
             try:
-                workspace = await asyncio.to_thread(self._workspace, folder / "work", inputs, copies)
+                workspace = await asyncio.to_thread(self._workspace, folder.path / "work", inputs, copies)
                 result = await tool.run(code, arguments, workspace, self._limits[PYTHON])
             finally:
-                await asyncio.to_thread(remove_tree, folder)
+                await asyncio.to_thread(folder.close)
             changed = {change.path for change in result.files}
             untouched = {name: path for name, path in copies.items() if name not in changed}
             return ProgramRun(result=result, files={**untouched, **self._contents(result.files)})

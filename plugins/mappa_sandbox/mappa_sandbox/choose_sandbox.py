@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from mappa_core import ConfigError, ToolError, ToolLimits
-from mappa_core.sandbox import Sandbox, retry
+from mappa_core.sandbox import Sandbox, retry, sweep_folders
 from mappa_sandbox.find_control_groups import describe_limits, find_control_groups
 from mappa_sandbox.fork_server_process import ForkServerProcess
 from mappa_sandbox.isolation import landlock, system_paths
@@ -29,6 +29,7 @@ PREFERRED_BACKENDS = ("bubblewrap", "landlock") if sys.platform == "linux" else 
 INSTALL_BUBBLEWRAP = "apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora)"
 NOT_SANDBOXED = "programs are not caged: they can read your files and keys, change your files and use your network"
 PACKAGE = "package:"
+SCRATCH_PREFIX = "mappa-python-"
 SECRET = "not for programs"
 
 PROBE = """
@@ -173,7 +174,8 @@ def _make_config(backend: str, preload: tuple[str, ...], hidden: tuple[str, ...]
     program = shutil.which("bwrap") if backend == "bubblewrap" else None
     if backend == "bubblewrap" and program is None:
         raise ToolError("bwrap was not found")
-    scratch = tempfile.mkdtemp(prefix="mappa-python-")
+    sweep_folders(SCRATCH_PREFIX)
+    scratch = tempfile.mkdtemp(prefix=SCRATCH_PREFIX)
     Path(scratch).chmod(_scratch_mode())
     groups = find_control_groups()
     return SandboxConfig(

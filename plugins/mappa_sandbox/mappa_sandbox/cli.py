@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,15 +89,16 @@ def _section(config_arguments: ConfigArguments, registry: Registry, name: str) -
 async def _run(
     registry: Registry, section: ToolSection, code: str, arguments: Sequence[str]
 ) -> tuple[Sandbox, ToolResult]:
-    from mappa_core.sandbox import FolderWorkspace, Sandboxed, to_tool_limits
+    from mappa_core.sandbox import FolderWorkspace, OwnedFolder, Sandboxed, to_tool_limits
 
     tool = registry.build("tools", section.use, section.options)
     try:
         if not isinstance(tool, Sandboxed):
             raise ConfigError(f"the tool {section.use} runs no programs")
         sandbox = await tool.open()
-        with tempfile.TemporaryDirectory(prefix="mappa-work-") as folder:
-            return sandbox, await tool.run(code, arguments, FolderWorkspace(Path(folder)), to_tool_limits(section))
+        with closing(OwnedFolder("mappa-work-")) as folder:
+            workspace = FolderWorkspace(folder.path / "work")
+            return sandbox, await tool.run(code, arguments, workspace, to_tool_limits(section))
     finally:
         await tool.close()
 

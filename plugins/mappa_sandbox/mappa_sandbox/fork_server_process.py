@@ -17,6 +17,7 @@ from typing import Any
 
 import mappa_core
 from mappa_core import ConfigError, ToolError
+from mappa_core.sandbox import own_folder
 from mappa_sandbox.isolation.job import SandboxConfig, SandboxJob
 from mappa_sandbox.messages import PROGRAM_ENVIRONMENT
 
@@ -67,6 +68,7 @@ class ForkServerProcess:
 
     def __init__(self, config: SandboxConfig) -> None:
         self._scratch = config.scratch
+        self._owner = own_folder(Path(config.scratch))
         self._control, control = socket.socketpair()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
         environment = clean_environment(config.backend, config.scratch) | FORK_SERVER_ENVIRONMENT
@@ -175,6 +177,7 @@ class ForkServerProcess:
             self._process.wait()
         self._errors.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
+        os.close(self._owner)
 
 
 async def _exchange(channel: socket.socket, job: SandboxJob, max_bytes: int) -> bytes:

@@ -13,8 +13,10 @@ import pytest
 
 from mappa_core.errors import ToolError
 from mappa_core.records import ToolLimits
+from mappa_core.tools.owned_folder import OWNER
 from mappa_sandbox import fork_server_process
 from mappa_sandbox.isolation.fork_server import ForkServer
+from mappa_sandbox.isolation.processes import descendants_of
 from mappa_sandbox.messages import SUPERVISOR_LOST
 from mappa_sandbox.options import PythonOptions
 from mappa_sandbox.tool import PythonTool
@@ -83,7 +85,38 @@ async def test_closing_an_unused_tool_starts_nothing(tool, scratch):
 async def test_a_run_leaves_no_folder_of_its_own(run, scratch):
     await run("import tempfile, os\nopen(os.path.expanduser('~/x'), 'w').close()\ntempfile.mkdtemp()")
     (fork_server,) = scratch.iterdir()
-    assert list(fork_server.iterdir()) == []
+    assert [path.name for path in fork_server.iterdir()] == [OWNER]
+
+
+KILLED = """
+import asyncio, sys, tempfile
+from mappa_sandbox.options import PythonOptions
+from mappa_sandbox.tool import PythonTool
+
+tempfile.tempdir = sys.argv[1]
+tool = PythonTool(PythonOptions())
+asyncio.run(tool.open())
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_what_a_killed_run_left_is_removed_by_the_next(run, scratch):
+    driver = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(scratch)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    with driver:
+        assert driver.stdout.readline() == b"open\n"
+        (left,) = scratch.iterdir()
+        for pid in (driver.pid, *descendants_of(driver.pid)):
+            os.kill(pid, signal.SIGKILL)
+    assert left.is_dir()
+    await run("")
+    (ours,) = scratch.iterdir()
+    assert ours != left
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

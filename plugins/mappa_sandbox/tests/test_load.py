@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mappa_core.records import ToolLimits
+from mappa_core.tools.owned_folder import OWNER
 from mappa_core.tools.workspace import FolderWorkspace
 from mappa_sandbox.isolation import processes
 from mappa_sandbox.options import PythonOptions
@@ -81,7 +82,7 @@ async def play(count: int, hostile_every: int, scratch: Path, tmp_path: Path) ->
     assert after[0] <= before[0]
     assert after[1] - before[1] < 32 << 20 and after[2] - before[2] < 4 << 20
     assert processes.descendants_of(fork_server) == kept
-    assert [path for folder in scratch.iterdir() for path in folder.iterdir()] == []
+    assert [path for folder in scratch.iterdir() for path in folder.iterdir() if path.name != OWNER] == []
     await tool.close()
     assert set(processes.children_of(os.getpid())) <= others and list(scratch.iterdir()) == []
 

@@ -28,7 +28,8 @@ def looks_like_langchain(row: Mapping[str, Any]) -> bool:
     first = messages[0] if isinstance(messages, list) and messages else row
     if not isinstance(first, Mapping) or "role" in first:
         return False
-    return first.get("type") in _LANGCHAIN and ("data" in first or "content" in first)
+    kind = first.get("type")
+    return isinstance(kind, str) and kind in _LANGCHAIN and ("data" in first or "content" in first)
 
 
 def looks_like_autogen(row: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from mappa_core.cli.main import EXIT_INPUT, main
@@ -110,6 +110,14 @@ LOGS: dict[str, Any] = {
         },
     ],
 }
+SHIPPED = {
+    path.name: json.loads(path.read_text())
+    if path.suffix == ".json"
+    else [json.loads(line) for line in path.read_text().splitlines()]
+    for path in sorted(Path(__file__).with_name("logs").iterdir())
+}
+"""Logs that the frameworks wrote themselves."""
+SAMPLES = LOGS | SHIPPED
 HOSTILE = [
     *(None, True, 0, -1, 1e300, 10**400, "", "\0", "\u202e", "x" * 2_000, "9" * 5_000, "nan", "a: [b"),
     *([], {}, [[]], [None], [1, "a", {}], {"a": {}}, {"role": "assistant"}),
@@ -131,19 +139,33 @@ def replaced(value: Any, place: tuple[str | int, ...], by: Any) -> Any:
     return copy
 
 
+def without(value: Any, place: tuple[str | int, ...]) -> Any:
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    if len(place) == 1:
+        del copy[place[0]]
+    else:
+        copy[place[0]] = without(value[place[0]], place[1:])
+    return copy
+
+
 @st.composite
 def _logs(draw: st.DrawFn) -> tuple[str, bool, bytes]:
-    """A format, whether it is named on the command line, and a file."""
-    name = draw(st.sampled_from(sorted(LOGS)))
-    log = replaced(LOGS[name], draw(st.sampled_from(list(places_of(LOGS[name])))), draw(st.sampled_from(HOSTILE)))
+    """A sample, whether its format is named on the command line, and a file."""
+    name = draw(st.sampled_from(sorted(SAMPLES)))
+    place = draw(st.sampled_from(list(places_of(SAMPLES[name]))))
+    if place and draw(st.booleans()):
+        log = without(SAMPLES[name], place)
+    else:
+        log = replaced(SAMPLES[name], place, draw(st.sampled_from(HOSTILE)))
     data = json.dumps(log).encode()
     if draw(st.integers(0, 5)) == 0:
-        place = draw(st.integers(0, len(data)))
-        data = data[:place] + draw(st.binary(max_size=20)) + data[place:]
-    return name, draw(st.booleans()), data
+        at = draw(st.integers(0, len(data)))
+        data = data[:at] + draw(st.binary(max_size=20)) + data[at if draw(st.booleans()) else len(data) :]
+    return name, name in LOGS and draw(st.booleans()), data
 
 
-def check_import(folder: Path, capsys: pytest.CaptureFixture[str], name: str, named: bool, data: bytes) -> None:
+def check_import(folder: Path, capsys: pytest.CaptureFixture[str], name: str, named: bool, data: bytes) -> int:
+    """Import a file; returns the exit code."""
     log, runs = folder / "log.json", folder / "runs"
     log.write_bytes(data)
     labels = ["--outcome", "result.solved", "--guilty-agent", "label.agent", "--guilty-step", "label.step"]
@@ -163,6 +185,7 @@ def check_import(folder: Path, capsys: pytest.CaptureFixture[str], name: str, na
     if code == EXIT_INPUT:
         assert error.startswith("Error: ") and "Traceback" not in error
         assert (set(runs.iterdir()) if runs.exists() else set()) == before, "half a run"
+    return code
 
 
 @pytest.mark.parametrize("name", sorted(LOGS))
@@ -176,6 +199,21 @@ def test_the_logs_that_are_damaged_here_are_logs(tmp_path, capsys, name):
 @given(log=_logs())
 def test_a_damaged_log_is_an_error_of_the_input(tmp_path, capsys, log):
     check_import(tmp_path, capsys, *log)
+
+
+@pytest.mark.soak
+def test_two_hundred_damaged_logs(tmp_path, capsys):
+    codes: list[int] = []
+
+    @settings(max_examples=200, derandomize=True, database=None, deadline=None, phases=[Phase.generate])
+    @given(log=_logs())
+    def check(log):
+        codes.append(check_import(tmp_path, capsys, *log))
+
+    check()
+    with capsys.disabled():
+        print(f"{len(codes)} of 200 damaged logs: {codes.count(EXIT_INPUT)} refused, {codes.count(0)} imported")
+    assert len(codes) == 200
 
 
 @pytest.mark.soak

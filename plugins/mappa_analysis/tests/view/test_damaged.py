@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 import stores
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
@@ -52,10 +54,12 @@ _parameters = st.dictionaries(
 )
 
 
-def check_addresses(small: Path, page: str, parameters: dict[str, str]) -> None:
+def check_addresses(small: Path, page: str, parameters: dict[str, str]) -> int:
+    """Ask for a page; returns the status."""
     query = urlencode([(name, value.encode(errors="replace")) for name, value in parameters.items()])
     answer = client_of(small.parent).get(f"/runs/{small.name}/{page}?{query}")
     assert answer.status_code in (200, 400, 404), answer.text
+    return answer.status_code
 
 
 @settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
@@ -101,12 +105,13 @@ def damage(path: Path, kind: str, place: int, content: bytes) -> None:
     path.write_bytes(data)
 
 
-def check_damaged(small: Path, folder: Path, identity: str, capsys: pytest.CaptureFixture[str], *damages) -> None:
+def check_damaged(small: Path, folder: Path, identity: str, capsys: pytest.CaptureFixture[str], *damages) -> int:
+    """Read a damaged run by commands and pages; returns how many refused it."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(small, folder / "run")
     for name, (kind, place, content) in damages:
         damage(folder / "run" / name, kind, place, content)
-    page = folder / "page.html"
+    page, refused = folder / "page.html", 0
     capsys.readouterr()
     for arguments in (
         ["report", str(folder / "run"), "--out", str(page)],
@@ -116,6 +121,7 @@ def check_damaged(small: Path, folder: Path, identity: str, capsys: pytest.Captu
     ):
         code, printed = main(arguments), capsys.readouterr()
         assert code in (0, EXIT_INPUT), (arguments, printed.err)
+        refused += code == EXIT_INPUT
         if code == EXIT_INPUT:
             assert printed.err.startswith("Error: ") and "Traceback" not in printed.err
             assert not page.exists() or arguments[0] != "report", "half a report"
@@ -123,6 +129,8 @@ def check_damaged(small: Path, folder: Path, identity: str, capsys: pytest.Captu
     for name in PAGES:
         answer = client.get(f"/runs/run/{name}", params={"id": identity, "after": 0, "step": f"{identity}/000"})
         assert answer.status_code in (200, 400, 404, 409), answer.text
+        refused += answer.status_code != 200
+    return refused
 
 
 _files = st.sampled_from(["run.db", "run.db", "run.db", "summary.json", "config.yaml"])
@@ -140,3 +148,31 @@ def test_a_damaged_run_is_an_error_of_the_input(small, identity, tmp_path, capsy
 @given(damages=st.lists(st.tuples(_files, _damages), min_size=1, max_size=2))
 def test_a_damaged_run_of_a_thousand_is_an_error_of_the_input(small, identity, tmp_path, capsys, damages):
     check_damaged(small, tmp_path / "damaged", identity, capsys, *damages)
+
+
+def two_hundred(strategy: st.SearchStrategy[tuple], check: Callable[..., int]) -> list[int]:
+    results: list[int] = []
+
+    @settings(max_examples=200, derandomize=True, database=None, deadline=None, phases=[Phase.generate])
+    @given(drawn=strategy)
+    def once(drawn):
+        results.append(check(*drawn))
+
+    once()
+    assert len(results) == 200
+    return results
+
+
+@pytest.mark.soak
+def test_two_hundred_damaged_runs(small, identity, tmp_path, capsys):
+    damaged = st.lists(st.tuples(_files, _damages), min_size=1, max_size=2)
+    refused = two_hundred(damaged, lambda *damages: check_damaged(small, tmp_path / "x", identity, capsys, *damages))
+    with capsys.disabled():
+        print(f"{len(refused)} of 200 damaged runs: {sum(map(bool, refused))} refused by a command or a page")
+
+
+@pytest.mark.soak
+def test_two_hundred_hostile_addresses(small, capsys):
+    status = two_hundred(st.tuples(st.sampled_from(PAGES), _parameters), partial(check_addresses, small))
+    with capsys.disabled():
+        print(f"{len(status)} of 200 addresses: {status.count(400)} were answered 400, {status.count(404)} 404")
