@@ -130,16 +130,17 @@ test-trl: .venv-trl/.installed | bubblewrap
 test-trackers: .venv-trackers/.installed
 	.venv-trackers/bin/pytest plugins/mappa_trackers plugins/mappa_gateway/tests/test_agents_sdk.py
 
-# Frameworks of agents resolve without our pins.
-.venv-frameworks/.installed: requirements/frameworks.txt pyproject.toml plugins/mappa_gateway/pyproject.toml | .venv/bin/pip
-	.venv/bin/python -m venv .venv-frameworks
-	.venv-frameworks/bin/pip --disable-pip-version-check install --quiet torch==2.13.0
-	.venv-frameworks/bin/pip --disable-pip-version-check install --quiet --editable . --requirement $< \
+# Frameworks of agents resolve without our pins, and not all of them beside each other.
+.venv-%/.installed: requirements/%.txt pyproject.toml plugins/mappa_gateway/pyproject.toml | .venv/bin/pip
+	.venv/bin/python -m venv .venv-$*
+	.venv-$*/bin/pip --disable-pip-version-check install --quiet torch==2.13.0
+	.venv-$*/bin/pip --disable-pip-version-check install --quiet --editable . --requirement $< \
 		$(foreach part,engine sandbox analysis calibration gateway mathchat,--editable plugins/mappa_$(part))
 	@touch $@
 
-test-frameworks: .venv-frameworks/.installed | bubblewrap
+test-frameworks: .venv-frameworks/.installed .venv-crewai/.installed | bubblewrap
 	.venv-frameworks/bin/pytest tests_frameworks
+	.venv-crewai/bin/pytest tests_frameworks
 
 test-evidence: .venv/.test
 	.venv/bin/pytest --numprocesses=3 --dist=worksteal -m soak tests/evidence/test_recomputed.py

@@ -70,6 +70,7 @@ from mappa_core.session.credit import build_estimator as build_estimator
 from mappa_core.session.credit import build_experience_builder as build_experience_builder
 from mappa_core.session.policies import assign_policies as assign_policies
 from mappa_core.session.policies import build_policy_specs as build_policy_specs
+from mappa_core.session.policies import find_teachers as find_teachers
 from mappa_core.session.policies import trained_policies as trained_policies
 from mappa_core.session.runtime import attach_cassette as attach_cassette
 from mappa_core.session.runtime import attach_coaches as attach_coaches

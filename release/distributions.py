@@ -10,8 +10,9 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from email import message_from_bytes
 from pathlib import Path
 from typing import Any
@@ -20,22 +21,28 @@ from zipfile import ZipFile
 from version import ROOT, current
 
 DIST = ROOT / "dist"
-ANALYSIS = ROOT / "plugins/mappa_analysis/mappa_analysis"
-MANUAL = ANALYSIS / "manual.md"
+ANALYSIS = ROOT / "plugins/mappa_analysis"
 
 
 def main() -> int:
     shutil.rmtree(DIST, ignore_errors=True)
-    # `mappa docs` shows the pages, which lie outside the package.
-    MANUAL.write_text(runpy.run_path(str(ANALYSIS / "manual.py"))["join_pages"](ROOT / "docs"), encoding="utf-8")
-    try:
-        return build()
-    finally:
-        MANUAL.unlink()
+    with tempfile.TemporaryDirectory(prefix="mappa-sources-") as place:
+        plugins = [file.parent for file in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
+        copy = copy_with_manual(Path(place) / ANALYSIS.name)
+        return build([ROOT, *(copy if folder == ANALYSIS else folder for folder in plugins)])
 
 
-def build() -> int:
-    projects = [ROOT, *(file.parent for file in sorted(ROOT.glob("plugins/*/pyproject.toml")))]
+def copy_with_manual(place: Path) -> Path:
+    """Copy mappa-analysis to `place`, with the file that `mappa docs` shows: the pages lie outside the package."""
+    package = ANALYSIS / "mappa_analysis"
+    pages = runpy.run_path(str(package / "manual.py"))["join_pages"](ROOT / "docs")
+    shutil.copytree(ANALYSIS, place, ignore=shutil.ignore_patterns("__pycache__"))
+    (place / package.name / "manual.md").write_text(pages, encoding="utf-8")
+    return place
+
+
+def build(projects: Sequence[Path]) -> int:
+    """Build the projects in these folders. Returns the exit code."""
     for folder in projects:
         # Without isolation: the build backend is the one that is installed here, fetched once for all.
         python("build", "--no-isolation", "--outdir", str(DIST), str(folder))

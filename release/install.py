@@ -7,8 +7,11 @@ core      core and a provider with the newest versions there are, without torch:
 training  `pip install mappa-core mappa-dsbench` with the versions of constraints.txt: `mappa train`
 all       every wheel: `mappa doctor`, `mappa observe` of a team behind an API and of the run that this left,
           `mappa train` and the report of it, the commands of every part
+minute    what README shows people who have logs, command by command: who failed, in which step, and why
+pages     every wheel: README, the tutorials, the how-tos and all other pages are followed as they are written
 
-`python release/install.py [lowest] [core] [training] [all]` tries those that are named, or all, after `make dist`.
+`python release/install.py [lowest] [core] [training] [all] [minute] [pages]` tries those that are named, or all of
+them, after `make dist`.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -163,10 +167,7 @@ def training(environment: Environment) -> None:
 
 
 def all_wheels(environment: Environment) -> None:
-    pinned = install_torch(environment)
-    projects = (tomllib.loads(file.read_text())["project"]["name"] for file in ROOT.glob("plugins/*/pyproject.toml"))
-    environment.install("mappa-core[data]", *projects, constraints=pinned)
-    environment.check(torch=True)
+    install_all(environment)
     environment.run("python", "-c", "; ".join(f"import mappa_{part}" for part in PARTS))
     environment.run("mappa", "doctor")
     with answering() as url:
@@ -199,6 +200,49 @@ def all_wheels(environment: Environment) -> None:
     print(f"  observed the actions of {', '.join(actions)}; every part is there")
 
 
+def minute(environment: Environment) -> None:
+    """Type the commands of README in a folder that has a log of LangGraph, and hold them to a minute."""
+    block = re.search(r"```bash\n(pip install mappa-analysis .*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    installed, *commands = (shlex.split(line) for line in block[1].splitlines()) if block else ()
+    environment.install(*installed[2:])
+    environment.check(torch=False)
+    shutil.copy(ROOT / "tests/fixtures/first_minute/langgraph.jsonl", environment.place / "LOG")
+    began = time.monotonic()
+    *_, shown = (environment.run(*command) for command in commands)
+    took = time.monotonic() - began
+    told = {"who": r"\banalyst .* 3 of 3 ", "in which step": r"analyst +3 times, first \S+/001", "why": r"\b165\b"}
+    missing = [name for name, pattern in told.items() if not re.search(pattern, shown)]
+    if missing or len(commands) > 3 or took > 60:
+        raise SystemExit(f"{len(commands)} commands in {took:.0f} s, and not told: {missing}\n{shown}")
+    print(f"  {len(commands)} commands say who, in which step and why, {took:.1f} s after the install")
+
+
+def pages(environment: Environment) -> None:
+    """Follow the pages from a copy of the repository that has none of its packages."""
+    install_all(environment, "--requirement", str(ROOT / "requirements/test.txt"))
+    copy = environment.place / "pages"
+    shutil.copytree(ROOT, copy, ignore=packages_and_builds)
+    test = f"{copy.name}/tests/docs/test_samples.py"
+    shown = environment.run("pytest", "-p", "no:cacheprovider", "--numprocesses=2", "--dist=worksteal", test)
+    print(f"  {shown.splitlines()[-1]}")
+
+
+def packages_and_builds(folder: str, names: list[str]) -> list[str]:
+    """The packages in a folder of the repository, and what is no source."""
+    built = ("dist", "site", "runs", "__pycache__")
+    return [
+        name for name in names if name in built or name.startswith(".") or (Path(folder) / name / "py.typed").is_file()
+    ]
+
+
+def install_all(environment: Environment, *further: str) -> None:
+    """Install every wheel, and what else is asked for, with the versions that are pinned."""
+    pinned = install_torch(environment)
+    projects = (tomllib.loads(file.read_text())["project"]["name"] for file in ROOT.glob("plugins/*/pyproject.toml"))
+    environment.install("mappa-core[data]", *projects, *further, constraints=pinned)
+    environment.check(torch=True)
+
+
 def install_torch(environment: Environment) -> Path:
     """Install torch first and alone, so that nothing asks the registry for a build with CUDA; return what is pinned."""
     pinned = ROOT / "constraints.txt"
@@ -212,7 +256,7 @@ def api_policy(url: str) -> dict[str, Any]:
 
 
 WAYS: Mapping[str, Callable[[Environment], None]] = MappingProxyType(
-    {"lowest": lowest, "core": core, "training": training, "all": all_wheels}
+    {"lowest": lowest, "core": core, "training": training, "all": all_wheels, "minute": minute, "pages": pages}
 )
 
 

@@ -19,7 +19,7 @@ from mappa_core.config.rules import check_options, check_values
 from mappa_core.config.schema import CoachSection, EstimatorSection, PolicySection, RunConfig, ToolSection, Use
 from mappa_core.config.validate import fields_to_keys, raise_missing, require_values, validate
 from mappa_core.config.yaml_io import CONFIG, format_yaml, parse_origins, parse_overrides, parse_yaml
-from mappa_core.errors import ConfigError, PluginError
+from mappa_core.errors import ConfigError, PluginError, RunError
 from mappa_core.hookspecs import Offer
 from mappa_core.plugins import DEFAULT_RECIPE, OfferKind, Recipe, Registry
 
@@ -101,8 +101,13 @@ def compose(
 
 def restore(registry: Registry, stored: Path, overrides: Sequence[str] = ()) -> ComposedConfig:
     """Restore a config written by `ComposedConfig.to_yaml`, origins included, from the file or run folder `stored`, and
-    apply overrides. The recipe itself is not read again: a resumed run keeps its values. Raises as `compose`."""
-    stored = stored if stored.is_file() else stored / CONFIG
+    apply overrides. The recipe itself is not read again: a resumed run keeps its values. Raises as `compose`, and
+    RunError where there is no such file."""
+    stored = stored if stored.is_file() or stored.name == CONFIG else stored / CONFIG
+    if not stored.is_file():
+        inside = sorted(stored.parent.glob(f"*/{CONFIG}"))
+        known = f", it holds some: name one of them, such as {inside[-1].parent}" if inside else f": it has no {CONFIG}"
+        raise RunError(f"{stored.parent} is not a run folder{known}")
     settings, name = _pop_text(_read_file(stored), RECIPE)
     if name is None or "/" not in name:
         raise ConfigError(f"{stored}: not the config of a run: it has no line `{RECIPE}: plugin/recipe`")

@@ -15,7 +15,6 @@ from mappa_core.config.compose import ComposedConfig, iter_choices
 from mappa_core.config.layers import DEFAULT_ORIGIN
 from mappa_core.config.schema import AgentSection, RunConfig
 from mappa_core.credit.build_experience import ExperienceBuilder
-from mappa_core.credit.teachers import find_teacher_policies
 from mappa_core.errors import ConfigError, InputError, TaskError
 from mappa_core.plugins import Registry
 from mappa_core.protocols import (
@@ -49,9 +48,9 @@ from mappa_core.session.policies import (
     build_api_policies,
     build_policy_specs,
     check_scored,
-    check_teachers,
     check_temperatures,
     check_value_heads,
+    find_teachers,
     policies_with_weights,
 )
 from mappa_core.session.toolset import Toolset, open_tools
@@ -161,7 +160,7 @@ def find_problems(composed: ComposedConfig, registry: Registry) -> list[str]:
                 problems += [f"tasks: no {one} tasks" for one in ("train", config.eval.split) if not offer.load(one)]
             elif kind == "engines" and hasattr(offer, "plan"):
                 agents = tuple(registry.build("workflows", config.workflow.use, config.workflow.options).agents)
-                teachers = _find_teachers(config, agents, build_estimator(config, registry))
+                teachers = find_teachers(config, agents, build_estimator(config, registry))
                 if specs := build_policy_specs(config, (*policies_with_weights(config, agents), *teachers)):
                     plan = offer.plan(specs, config.train, rows=config.sampling.concurrency, machines=())
                     problems += plan.details.get("problems", ())
@@ -201,7 +200,7 @@ class _SessionBuilder:
         has_loss = learning and policies_with_weights(config, tuple(workflow.agents))
         loss = registry.build("losses", config.loss.use, config.loss.options) if has_loss else None
         toolset = await open_tools(config, registry, self._stack)
-        teachers = _find_teachers(config, tuple(workflow.agents), estimator) if learning else ()
+        teachers = find_teachers(config, tuple(workflow.agents), estimator) if learning else ()
         team, engine, specs = await self._team(workflow, coaches, toolset, learning, teachers)
         return Session(
             config=config, workflow=workflow, source=source, engine=engine, team=team, sandboxes=toolset.sandboxes,
@@ -311,12 +310,6 @@ def overridden_settings(composed: ComposedConfig, agents: Sequence[str]) -> Iter
         values = [getattr(composed.config.agents.get(agent), name, None) for agent in agents]
         if not given.startswith((DEFAULT_ORIGIN, "recipe ")) and None not in values:
             yield f"sampling.{name} ({given}) has no effect: every agent has an agents.AGENT.{name} of its own ({own})"
-
-
-def _find_teachers(config: RunConfig, agents: Sequence[str], estimator: Estimator) -> tuple[str, ...]:
-    teachers = find_teacher_policies(estimator, agents, config.coach.reference_for)
-    check_teachers(config, agents, teachers)
-    return teachers
 
 
 def _build_prompt_optimizer(config: RunConfig, registry: Registry, workflow: Workflow) -> PromptOptimizer | None:

@@ -8,9 +8,10 @@ from typing import Any
 
 from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.config.schema import AgentSection, LoraSection, PolicySection, RunConfig
+from mappa_core.credit.teachers import find_teacher_policies
 from mappa_core.errors import ConfigError
 from mappa_core.plugins import Registry
-from mappa_core.protocols import Engine, Lora, PolicySpec
+from mappa_core.protocols import Engine, Estimator, Lora, PolicySpec
 from mappa_core.session.warm_start import find_start_folder
 
 _TRAINED = ("full", "lora")
@@ -68,8 +69,11 @@ def check_temperatures(config: RunConfig, agents: Sequence[str]) -> None:
             )
 
 
-def check_teachers(config: RunConfig, agents: Sequence[str], teachers: Iterable[str]) -> None:
-    """Raise ConfigError if a policy that an estimator names as a teacher is none, or has no weights."""
+def find_teachers(config: RunConfig, agents: Sequence[str], estimator: Estimator) -> tuple[str, ...]:
+    """Return the policies that an estimator names as teachers, whether agents play by them or not.
+
+    Raises ConfigError if one is no policy of the run, has no weights, or must not teach an agent."""
+    teachers = find_teacher_policies(estimator, agents, config.coach.reference_for)
     known = dict.fromkeys((*assign_policies(config, agents).values(), *config.policies))
     known.pop("default", None)
     for name in teachers:
@@ -77,6 +81,7 @@ def check_teachers(config: RunConfig, agents: Sequence[str], teachers: Iterable[
             raise ConfigError(f"estimator: the teacher {name!r} is no policy of this run; those are {', '.join(known)}")
         if _section(name, config).kind == "api":
             raise ConfigError(f"estimator: the teacher {name!r} is behind an API, which scores no given tokens")
+    return teachers
 
 
 def check_scored(engine: Engine, config: RunConfig, teachers: Iterable[PolicySpec]) -> None:

@@ -39,5 +39,13 @@ def guard_verdicts(coach: CoachFigures, what: str, *, max_missing: float) -> Non
         raise GuardStop(
             f"{coach.total.missing:.0%} of the verdicts of {what} have no score, more than "
             f"coach.max_missing={max_missing:.0%}. Nothing was learned from them:\n"
-            f"{format_reasons(Counter(coach.reasons))}"
+            f"{format_reasons(Counter(coach.reasons))}{_suggest_coaches(coach)}"
         )
+
+
+def _suggest_coaches(coach: CoachFigures) -> str:
+    """A line on agents that the coach never judges, where there are others that it does."""
+    silent = [agent for agent, count in coach.by_agent.items() if count.verdicts and count.abstained == count.verdicts]
+    if not 0 < len(silent) < len(coach.by_agent):
+        return ""
+    return f"\nNo action of {', '.join(sorted(silent))} was judged: coach.by_agent gives an agent its own coach."

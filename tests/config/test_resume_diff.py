@@ -6,7 +6,7 @@ import pytest
 
 from mappa_core.config.compose import compose, restore
 from mappa_core.config.resume_diff import check_resume_changes, diff_configs
-from mappa_core.errors import ConfigError, PluginError
+from mappa_core.errors import ConfigError, PluginError, RunError
 from mappa_core.plugins import load_plugins
 
 
@@ -67,6 +67,18 @@ def test_a_mistake_in_a_stored_config_names_its_line(registry, stored, write):
 def test_a_file_that_is_no_stored_config_is_refused(registry, write):
     with pytest.raises(ConfigError, match="not the config of a run: it has no line `recipe: plugin/recipe`"):
         restore(registry, write("mine.yaml", "seed: 1\n"))
+
+
+def test_a_folder_that_is_no_run_is_named_and_so_is_a_run_in_it(registry, stored):
+    folder = stored.parent
+    inside = folder / "runs" / "first"
+    for named in (folder / "none", folder / "none" / "config.yaml"):
+        with pytest.raises(RunError, match=rf"^{folder}/none is not a run folder: it has no config.yaml$"):
+            restore(registry, named)
+    inside.mkdir(parents=True)
+    (inside / "config.yaml").write_text(stored.read_text())
+    with pytest.raises(RunError, match=rf"{folder}/runs is not a run folder, it holds some: .* such as {inside}$"):
+        restore(registry, folder / "runs")
 
 
 def test_a_stored_config_whose_plugin_is_gone_names_the_plugin(stored):

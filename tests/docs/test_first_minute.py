@@ -3,29 +3,21 @@ failed, in which step, and why."""
 
 from __future__ import annotations
 
-import json
 import re
+import shutil
 from pathlib import Path
 
 from mappa_core.cli.main import main
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-CHAT = [
-    {"type": "human", "content": "How many calls did Acme get in May: 120 by mail, 45 by phone?"},
-    {
-        "type": "ai", "name": "analyst", "content": "",
-        "tool_calls": [{"name": "calculator", "args": {"expression": "120 + 45"}, "id": "c1"}],
-    },
-    {"type": "tool", "name": "calculator", "content": "165", "tool_call_id": "c1"},
-    {"type": "ai", "name": "analyst", "content": "120 + 45 = 156, so Acme got 156 calls in May."},
-    {"type": "ai", "name": "writer", "content": "Acme got 156 calls in May."},
-]  # fmt: skip
-"""A team of LangGraph: the analyst's tool is right, and the analyst misreads it."""
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+LOG = ROOT / "tests/fixtures/first_minute/langgraph.jsonl"
+"""Three plays of a team of LangGraph: the analyst's tool is right, and the analyst misreads it."""
 
 
 def test_logs_of_another_framework_say_who_failed_where_and_why(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    Path("LOG").write_text("".join(json.dumps({"messages": CHAT}) + "\n" for _ in range(3)))
+    shutil.copy(LOG, "LOG")
     (block,) = re.findall(r"```bash\n(pip install mappa-analysis mappa-coach-evidence\n.*?)```", README, re.DOTALL)
     _, *commands = block.splitlines()
     assert len(commands) == 3

@@ -1,15 +1,19 @@
 """What the one page on Mappa shows is run."""
 
 import re
+import shlex
 import types
 from pathlib import Path
 
+from mappa_core.cli import main
 from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Workflow
 from mappa_core.records import Message, Role, Task, ToolResult
+from mappa_core.runs import RunReader
 from mappa_core.testing import play
 
 PAGE = (Path(__file__).parents[2] / "docs" / "overview.md").read_text()
+SHORT = ("train.iterations=1", "train.prompts=2", "eval.problems=2")
 SAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -45,6 +49,17 @@ async def test_the_coach_of_the_page_is_a_plugin_that_works():
     assert (await judged("no code")).status == "abstained"
     assert (await judged("```python\nprint(1)\n```")).score == 9.0
     assert (await judged("```python\nraise ValueError\n```")).blame == "coder"
+
+
+def test_the_command_of_the_page_trains_with_that_coach(site, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    site.write("receipts", SAMPLES[0])
+    (line,) = re.findall(r"^mappa (train .*receipts.*)$", PAGE, re.MULTILINE)
+    assert main([*shlex.split(line), *SHORT, "--name", "own"]) == 0
+    with RunReader(Path("runs/own")) as reader:
+        judges = {(row.agent, row.verdict.coach) for row in reader.verdicts}
+        assert ("code_executor", "receipts") in judges and len(judges) == 3, judges
+        assert {row.verdict.status for row in reader.verdicts} == {"scored"}
 
 
 def test_the_notebook_sample_trains(tmp_path, monkeypatch, capsys):

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from mappa_core.errors import ConfigError, GuardStop, RunError
-from mappa_core.runs import RunReader
+from mappa_core.runs import CoachFigures, RunReader, VerdictCount
 from mappa_core.store.checkpoint import Checkpoints
 from mappa_core.store.summary import Seconds, read_summary, write_summary
 from mappa_core.training import Run
+from mappa_core.training.guards import guard_verdicts
 
 
 def start(registry, tmp_path, *settings, name="run"):
@@ -129,6 +130,15 @@ def test_too_many_missing_verdicts_stop_the_run_with_a_checkpoint_and_the_reason
     with pytest.raises(GuardStop, match="iteration 3"):
         Run.resume(folder, registry=registry).train()
     assert Checkpoints(folder / "checkpoints").iterations() == (1, 2)
+
+
+def test_where_a_coach_abstains_from_some_agents_alone_they_are_named():
+    judged, silent = VerdictCount(scored=4), VerdictCount(abstained=4)
+    figures = CoachFigures(total=VerdictCount(scored=4, abstained=4), by_agent={"coder": judged, "planner": silent})
+    with pytest.raises(GuardStop, match=r"50% (.|\n)*No action of planner was judged: coach\.by_agent"):
+        guard_verdicts(figures, "iteration 1", max_missing=0.1)
+    with pytest.raises(GuardStop, match=r"^(?!.*by_agent)"):
+        guard_verdicts(CoachFigures(total=silent, by_agent={"coder": silent}), "iteration 1", max_missing=0.1)
 
 
 def test_a_few_missing_verdicts_are_counted_and_carry_no_reward(registry, tmp_path):

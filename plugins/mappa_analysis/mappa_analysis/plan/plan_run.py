@@ -18,14 +18,16 @@ from mappa_core.commands import (
     Registry,
     RunConfig,
     assign_policies,
+    build_estimator,
     build_policy_specs,
     diff_configs,
     find_problems,
+    find_teachers,
     overridden_settings,
     restore,
     trained_policies,
 )
-from mappa_core.engine import Engine, EnginePlan, Machine, PolicySpec
+from mappa_core.engine import Engine, EnginePlan, Machine
 from mappa_core.runs import CONFIG
 
 _FREE_COACH_KEYS = ("price", "limits")
@@ -34,6 +36,7 @@ _BATCH_KEY = ".batch_api"
 _MACHINE_KEYS = ("engine.", "policies.")
 _TEAM_KEYS = ("tasks.", "workflow.", "agents.", "sampling.max_tokens", "sampling.temperature")
 """Settings that affect the actions of agents, in addition to those of the machine."""
+_TEACHES = "{} only teaches: its kv cache stays empty"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,22 +99,22 @@ async def plan_run(
         history=None if previous is None else read_history(previous, tuple(roles)),
         coach_differs=any(key.startswith("coach.") and _BATCH_KEY not in key for key in differing),
     )
-    specs = build_policy_specs(config, [name for agent, name in policy_of.items() if sections[agent].kind != "api"])
+    played = [name for agent, name in policy_of.items() if sections[agent].kind != "api"]
+    teachers = _find_unplayed_teachers(config, registry, tuple(roles), played) if trained else []
     tasks, no_tasks = _count_held_out_tasks(config, registry)
     evaluations = _count_evaluations(config) if trained else 1
     whole = _full_evaluations(config, evaluations)
-    iterations = config.train.iterations if trained else 0
-    rollouts = config.train.prompts * config.train.samples
+    iterations, rollouts = config.train.iterations if trained else 0, config.train.prompts * config.train.samples
     learned = estimator.estimate("train", PlannedAmount(float(rollouts)), judged=True)
     replayed = estimator.estimate_counterfactuals(rollouts)
     iteration = learned + replayed
-    evaluation = estimator.estimate(
-        "eval", multiply_amounts(tasks, float(config.eval.samples)), judged=config.eval.coach
-    )
+    held_out = multiply_amounts(tasks, float(config.eval.samples))
+    evaluation = estimator.estimate("eval", held_out, judged=config.eval.coach)
     hours, no_hours = _estimate_hours(estimator.history, differing, learned, replayed, evaluation, iterations, whole)
-    memory = await _plan_engine(config, registry, specs, machines, learning=bool(trained))
+    memory = await _plan_engine(config, registry, (*played, *teachers), machines, learning=bool(trained))
     checkpoints = plan_checkpoints(config, memory)
     no_space = () if checkpoints is None or machines else checkpoints.problems
+    others = (*overridden_settings(composed, tuple(roles)), *no_space, *map(_TEACHES.format, teachers))
     return RunPlan(
         recipe=composed.full_name,
         agents=tuple(_planned_agent(agent, policy_of[agent], section) for agent, section in sections.items()),
@@ -125,7 +128,7 @@ async def plan_run(
         run=iteration * iterations + evaluation * whole,
         hours=hours,
         checkpoints=checkpoints,
-        notes=_notes(previous, differing, no_tasks, no_hours, *overridden_settings(composed, tuple(roles)), *no_space),
+        notes=_notes(previous, differing, no_tasks, no_hours, *others),
         problems=problems,
     )
 
@@ -149,15 +152,23 @@ async def _team(config: RunConfig, registry: Registry) -> tuple[Mapping[str, Rol
         await workflow.close()
 
 
+def _find_unplayed_teachers(
+    config: RunConfig, registry: Registry, agents: Sequence[str], played: Sequence[str]
+) -> list[str]:
+    """Find the policies that the estimator learns from and no agent acts by; they are loaded, too."""
+    teachers = find_teachers(config, agents, build_estimator(config, registry))
+    return [name for name in teachers if name not in played]
+
+
 async def _plan_engine(
     config: RunConfig,
     registry: Registry,
-    policies: Sequence[PolicySpec],
+    policies: Sequence[str],
     machines: Sequence[Machine],
     *,
     learning: bool,
 ) -> EnginePlan:
-    """Ask the engine for its memory."""
+    """Ask the engine for the memory of the policies of these names."""
     if not policies:
         return EnginePlan(unknown="every policy is behind an API: there are no weights here")
     engine: Engine = registry.build("engines", config.engine.use, config.engine.options)
@@ -165,7 +176,8 @@ async def _plan_engine(
         return EnginePlan(unknown=f"the engine {config.engine.use} makes no plan")
     try:
         train = config.train if learning else None
-        return engine.plan(policies, train, rows=config.sampling.concurrency, machines=machines)
+        specs = build_policy_specs(config, policies)
+        return engine.plan(specs, train, rows=config.sampling.concurrency, machines=machines)
     finally:
         await engine.close()
 

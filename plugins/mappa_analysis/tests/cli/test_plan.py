@@ -53,6 +53,16 @@ def test_a_plan_names_agents_memory_and_work(capsys):
     assert lines[-1].startswith("without a run figures are bounds")
 
 
+def test_a_teacher_that_no_agent_plays_is_part_of_the_memory(capsys):
+    mentor = "policies.mentor={model: 'package:mappa_engine/models/tiny', kind: frozen}"
+    lines = lines_of(capsys, *MATHCHAT, mentor, "estimator={use: distill, options: {policy: mentor, reason: false}}")
+    (header,) = [line.split() for line in lines if line.strip().startswith("memory ")]
+    assert header == ["memory", "problem_solver", "code_executor", "verifier", "mentor", "shared"]
+    assert [cell.strip() for cell in row(lines, "gradients") if cell.strip()] == ["1.0 MB"] * 3
+    assert [cell.strip() for cell in row(lines, "reference") if cell.strip()] == ["1.6 MB"]
+    assert lines[-1].startswith("mentor only teaches")
+
+
 def test_a_plan_by_a_run_knows_hours_and_no_bounds(run, capsys):
     lines = lines_of(capsys, "plan", "--plugin", "doubles", "--from", str(run), "train.iterations=9")
     text = "\n".join(lines)
