@@ -28,7 +28,7 @@ help:
 	@echo "make test-shapes                           install, then train models of published shapes on the cluster engine"
 	@echo "make test-trl                              install, then train on exported data with TRL"
 	@echo "make test-trackers                         install, then try trackers and agents whose pins are not ours"
-	@echo "make test-frameworks                       install, then train teams of LangGraph, AutoGen and the OpenAI Agents SDK"
+	@echo "make test-frameworks                       install, then train teams of LangGraph, AutoGen, CrewAI and the OpenAI Agents SDK"
 	@echo "make test-evidence                         install, then make one figure of every study in docs/evidence anew"
 	@echo "make docs                                  build the documentation site into site/; it can be read offline"
 	@echo "make dist                                  build every wheel and sdist into dist/"
@@ -131,6 +131,8 @@ test-trackers: .venv-trackers/.installed
 	.venv-trackers/bin/pytest plugins/mappa_trackers plugins/mappa_gateway/tests/test_agents_sdk.py
 
 # Frameworks of agents resolve without our pins, and not all of them beside each other.
+APART := tests_frameworks/test_crewai.py tests_frameworks/test_openai_v2.py
+
 .venv-%/.installed: requirements/%.txt pyproject.toml plugins/mappa_gateway/pyproject.toml | .venv/bin/pip
 	.venv/bin/python -m venv .venv-$*
 	.venv-$*/bin/pip --disable-pip-version-check install --quiet torch==2.13.0
@@ -139,8 +141,8 @@ test-trackers: .venv-trackers/.installed
 	@touch $@
 
 test-frameworks: .venv-frameworks/.installed .venv-crewai/.installed | bubblewrap
-	.venv-frameworks/bin/pytest tests_frameworks
-	.venv-crewai/bin/pytest tests_frameworks
+	.venv-frameworks/bin/pytest $(filter-out $(APART),$(wildcard tests_frameworks/test_*.py))
+	.venv-crewai/bin/pytest $(APART)
 
 test-evidence: .venv/.test
 	.venv/bin/pytest --numprocesses=3 --dist=worksteal -m soak tests/evidence/test_recomputed.py
@@ -192,4 +194,4 @@ bench: .venv/.test .venv-bench/.installed .venv-cluster/.installed .venv-trl/.in
 	.venv/bin/python bench/speed.py
 
 clean:
-	rm -rf .venv .venv-bench .venv-cluster .venv-trl .venv-trackers .venv-frameworks .venv-dist .venv-docs dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-cluster .venv-trl .venv-trackers .venv-frameworks .venv-crewai .venv-dist .venv-docs dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -46,8 +46,8 @@ _ROLES: Mapping[str, Literal["system", "user", "assistant", "tool"]] = {
 _NON_TEXT_PARTS = ("tool_call", "tool_call_response", "reasoning")
 """Types of message parts that are not part of its text."""
 _CAPTURE_HINT = (
-    "record what is said, with OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true, or `content: true` of the "
-    "tracker otel"
+    "record what is said: OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=span_only with "
+    "OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental, or `content: true` of the tracker otel"
 )
 
 
