@@ -1,5 +1,6 @@
 """The console of commands: what agents, programs and errors wrote is shown and not obeyed, and keys are masked."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,8 @@ from mappa_core.redaction import clean
 FILE_WIDTH = 400
 """Columns where the output is no terminal: nothing is shortened for a file."""
 RULE_WIDTH = 80
+_LABELLED = re.compile(r"\w+ {2,}\S")
+"""A label and what is copied from the line whole: `next     mappa view …`."""
 
 
 class Console(rich.console.Console):
@@ -26,12 +29,39 @@ class Console(rich.console.Console):
         if not self.is_terminal and options.get("width") is None and "COLUMNS" not in self._environ:
             self.width = FILE_WIDTH
 
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
+        """Print as rich does; with `soft_wrap` a terminal is given lines that end between words."""
+        if soft_wrap and self.is_terminal:
+            objects = tuple(self._break_lines(one, options.get("markup")) for one in objects)
+        super().print(*objects, soft_wrap=soft_wrap, **options)
+
+    def _break_lines(self, shown: Any, markup: bool | None) -> Any:
+        if not isinstance(shown, str | Text) or _LABELLED.match(str(shown)):
+            return shown
+        text = self.render_str(shown, markup=markup, highlight=False) if isinstance(shown, str) else shown
+        lines = text.split("\n", allow_blank=True)
+        return Text("\n").join(part for line in lines for part in break_line(line, self.width))
+
     def rule(self, title: Any = "", **options: Any) -> None:
         self.print(Rule(title, **options), width=min(self.width, RULE_WIDTH))
 
     def render(self, *args: Any, **kwargs: Any) -> Iterator[Segment]:
         for segment in super().render(*args, **kwargs):
             yield segment if segment.control else segment._replace(text=clean(segment.text))
+
+
+def break_line(line: Text, width: int) -> Iterator[Text]:
+    """Break a line between words. What follows is indented as the line is; a word that is too long stays whole."""
+    indent = len(line.plain) - len(line.plain.lstrip(" "))
+    column, starts = indent, list[int]()
+    for word in re.finditer(r"\S+\s*", line.plain):
+        if column > indent and column + cell_len(word[0].rstrip()) > width:
+            starts.append(word.start())
+            column = indent
+        column += cell_len(word[0])
+    for number, part in enumerate(line.divide(starts)):
+        part.rstrip()
+        yield Text(" " * indent).append_text(part) if number else part
 
 
 class Name:

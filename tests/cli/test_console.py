@@ -133,3 +133,42 @@ def test_commands_print_on_no_other_console():
 def test_an_echo_is_clean(capsys):
     echo("\x1b[2Jx", nl=False)
     assert capsys.readouterr().out == "\\u001b[2Jx"
+
+
+def on_a_terminal(width: int, *printed: str) -> list[str]:
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
+    for text in printed:
+        console.print(text, soft_wrap=True, highlight=False)
+    return console.file.getvalue().splitlines()
+
+
+def test_a_terminal_is_given_lines_that_end_between_words():
+    assert on_a_terminal(12, "what one has measured", "  3 x it cannot be told") == [
+        "what one has", "measured", "  3 x it", "  cannot be", "  told",
+    ]  # fmt: skip
+    assert on_a_terminal(9, "[bold]see /a/long/path now[/]", "", "a\n\nb") == [
+        "see",
+        "/a/long/path",
+        "now",
+        "",
+        "a",
+        "",
+        "b",
+    ]
+
+
+def test_what_is_copied_from_a_terminal_is_left_whole():
+    line = "next     mappa runs show runs/first, mappa view"
+    assert on_a_terminal(20, line) == [line]
+
+
+@given(st.text(st.sampled_from("ab /é漢[\n")), st.integers(1, 30))
+def test_nothing_but_spaces_is_lost_where_lines_are_broken(text, width):
+    shown = "\n".join(on_a_terminal(width, escape(text)))
+    assert shown.split() == text.split()
+
+
+def test_a_file_is_given_whole_lines():
+    console = Console(file=io.StringIO(), width=12)
+    console.print("what one has measured", soft_wrap=True, highlight=False)
+    assert console.file.getvalue() == "what one has measured\n"
