@@ -155,7 +155,7 @@ def test_rounds_are_refused_where_rollouts_are_collected_ahead(train, tmp_path):
     ahead = load_plugins(
         only=["engine"], modules={"gepa": mappa_gepa, "ahead": SimpleNamespace(mappa_engines=offer_ahead)}
     )
-    words = ("engine={use: ahead}", "train.iterations=1", *DESK[1:])
+    words = ("engine={use: ahead}", "estimator.options.kl_coef=0", "train.iterations=1", *DESK[1:])
     with pytest.raises(InputError, match="max_staleness=1: what is collected ahead would follow prompts of before"):
         train(*words, registry=ahead, recipe="gepa/desk", name="refused")
     assert not (tmp_path / "refused").exists()
