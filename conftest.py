@@ -1,16 +1,20 @@
-"""What all tests need: settings of hypothesis, and plugins that are found through the metadata of distributions."""
+"""What all tests need: settings of hypothesis, plugins that are found through the metadata of distributions, and an
+event loop whose clock jumps."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import runpy
+import selectors
 import signal
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -141,3 +145,38 @@ def documented_metric(metric_names: list[str]) -> Callable[[str], str | None]:
 def build_old_run() -> Callable[[Path], Path]:
     """What writes a run of mappa-core 0.1.0 into a folder that is not there yet."""
     return runpy.run_path(str(Path(__file__).parent / "tests/fixtures/run_0_1_0/build.py"))["build"]
+
+
+class JumpingSelector(selectors.SelectSelector):
+    """Does not wait: notes how long it would have, which is what has passed on the clock. A nanosecond always passes:
+    on a clock that stands still, whoever waits for the rest of a rounding error waits forever."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        events = super().select(0)
+        if not events:
+            if timeout is None:
+                raise RuntimeError("everyone waits for something that never happens")
+            self.now += max(timeout, 1e-9)
+        return events
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._jumping = JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.now
+
+
+def run_on_jumping_clock(main: Coroutine[Any, Any, Any]) -> Any:
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        return runner.run(main)
+
+
+@pytest.fixture(scope="session")
+def travel() -> Callable[[Coroutine[Any, Any, Any]], Any]:
+    """Run a coroutine on a clock that begins at 0 and jumps to whatever happens next."""
+    return run_on_jumping_clock

@@ -1,8 +1,7 @@
-"""An event loop whose clock jumps, so that no test waits, and a transport that does as it is told."""
+"""A transport that does as it is told."""
 
 import asyncio
-import selectors
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,41 +9,6 @@ import pytest
 from mappa_core.errors import CallError
 from mappa_core.protocols import Reply, Request
 from mappa_core.records import Message, Usage
-
-
-class JumpingSelector(selectors.SelectSelector):
-    """Does not wait: notes how long it would have, which is what has passed on the clock. A nanosecond always passes:
-    on a clock that stands still, whoever waits for the rest of a rounding error waits forever."""
-
-    now = 0.0
-
-    def select(self, timeout=None):
-        events = super().select(0)
-        if not events:
-            if timeout is None:
-                raise RuntimeError("everyone waits for something that never happens")
-            self.now += max(timeout, 1e-9)
-        return events
-
-
-class JumpingLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._jumping = JumpingSelector()
-        super().__init__(self._jumping)
-
-    def time(self) -> float:
-        return self._jumping.now
-
-
-def run_on_jumping_clock(main: Coroutine[Any, Any, Any]) -> Any:
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        return runner.run(main)
-
-
-@pytest.fixture(scope="session")
-def travel() -> Callable[[Coroutine[Any, Any, Any]], Any]:
-    """Run a coroutine on a clock that begins at 0 and jumps to whatever happens next."""
-    return run_on_jumping_clock
 
 
 def reply(text: str = "yes", **fields: Any) -> Reply:

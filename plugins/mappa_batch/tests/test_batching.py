@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import selectors
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -24,32 +23,7 @@ from mappa_core.transport import CallError, Reply, Request
 HOUR = 3600.0
 
 
-class JumpingSelector(selectors.SelectSelector):
-    """Does not wait: what it would have waited has passed on the clock."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        events = super().select(0)
-        if not events:
-            if timeout is None:
-                raise RuntimeError("everyone waits for something that never happens")
-            self.now += max(timeout, 1e-9)
-        return events
-
-
-class JumpingLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._jumping = JumpingSelector()
-        super().__init__(self._jumping)
-
-    def time(self) -> float:
-        return self._jumping.now
-
-
-def travel(main: Coroutine[Any, Any, Any]) -> Any:
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        return runner.run(main)
+Travel = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class Provider:
@@ -137,7 +111,7 @@ async def ask_all(transport: Any, questions: Sequence[str]) -> list[str]:
 # Gathering
 
 
-def test_calls_that_follow_each_other_share_a_batch_and_a_pause_ends_it(tmp_path: Path) -> None:
+def test_calls_that_follow_each_other_share_a_batch_and_a_pause_ends_it(travel: Travel, tmp_path: Path) -> None:
     provider = Provider()
 
     async def later(transport: Any, seconds: float, question: str) -> str:
@@ -156,7 +130,7 @@ def test_calls_that_follow_each_other_share_a_batch_and_a_pause_ends_it(tmp_path
     assert provider.submitted_at == pytest.approx([58.0, 78.5], abs=0.01)
 
 
-def test_calls_that_never_pause_are_submitted_after_twenty_times_the_quiet(tmp_path: Path) -> None:
+def test_calls_that_never_pause_are_submitted_after_twenty_times_the_quiet(travel: Travel, tmp_path: Path) -> None:
     provider = Provider(hours=0.01)
 
     async def main() -> None:
@@ -173,14 +147,14 @@ def test_calls_that_never_pause_are_submitted_after_twenty_times_the_quiet(tmp_p
     assert provider.submitted_at[0] == pytest.approx(205.0, abs=0.1)
 
 
-def test_a_batch_is_as_large_as_was_said_or_as_the_provider_takes(tmp_path: Path) -> None:
+def test_a_batch_is_as_large_as_was_said_or_as_the_provider_takes(travel: Travel, tmp_path: Path) -> None:
     questions = [f"{number:02d}" for number in range(10)]
     for provider, options in ((Provider(), {"max_requests": 4}), (Provider(max_requests=4), {})):
         travel(ask_and_close(provider, tmp_path, questions, **options))
         assert [len(batch) for batch in provider.batches] == [4, 4, 2]
 
 
-def test_no_batch_is_larger_than_the_provider_takes_unless_one_call_is(tmp_path: Path) -> None:
+def test_no_batch_is_larger_than_the_provider_takes_unless_one_call_is(travel: Travel, tmp_path: Path) -> None:
     provider = Provider(max_bytes=3000)
     questions = ["x" * 1000, "y" * 1000, "z" * 5000, "a" * 10, "b" * 10]
     travel(ask_and_close(provider, tmp_path, questions))
@@ -198,7 +172,7 @@ async def ask_and_close(provider: Provider, folder: Path, questions: Sequence[st
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.floats(0, 4 * HOUR)), min_size=1, max_size=20), st.integers(0, 3))
 def test_every_caller_gets_one_reply_of_its_own_whenever_it_comes(
-    tmp_path: Path, calls: list[tuple[str, float]], failing: int
+    travel: Travel, tmp_path: Path, calls: list[tuple[str, float]], failing: int
 ) -> None:
     """Equal questions get different replies: a repeat that is a copy would measure no noise."""
     provider = Provider(max_requests=3)
@@ -230,14 +204,14 @@ def test_every_caller_gets_one_reply_of_its_own_whenever_it_comes(
     assert not (tmp_path / RECORD_NAME).exists()
 
 
-def test_texts_that_are_no_unicode_are_asked_as_any(tmp_path: Path) -> None:
+def test_texts_that_are_no_unicode_are_asked_as_any(travel: Travel, tmp_path: Path) -> None:
     assert travel(ask_and_close(Provider(), tmp_path, ["\ud800"], left_usd=lambda: 1.0)) == ["\ud800, 1"]
 
 
 # Taking up
 
 
-def test_a_caller_that_goes_away_leaves_its_reply_to_the_next_process(tmp_path: Path) -> None:
+def test_a_caller_that_goes_away_leaves_its_reply_to_the_next_process(travel: Travel, tmp_path: Path) -> None:
     """Ctrl-C, or a timeout above: the batch is paid for."""
     provider = Provider()
 
@@ -266,7 +240,7 @@ def test_a_caller_that_goes_away_leaves_its_reply_to_the_next_process(tmp_path: 
     assert not (tmp_path / RECORD_NAME).exists()
 
 
-def test_replies_handed_out_are_kept_while_others_are_awaited(tmp_path: Path) -> None:
+def test_replies_handed_out_are_kept_while_others_are_awaited(travel: Travel, tmp_path: Path) -> None:
     """A verdict may need two calls: when the second is awaited and the process ends, the first is not paid again."""
     provider = Provider()
 
@@ -285,7 +259,7 @@ def test_replies_handed_out_are_kept_while_others_are_awaited(tmp_path: Path) ->
     assert len(provider.batches) == 2
 
 
-def test_a_question_is_the_same_whatever_the_marks_of_its_fences(tmp_path: Path) -> None:
+def test_a_question_is_the_same_whatever_the_marks_of_its_fences(travel: Travel, tmp_path: Path) -> None:
     provider = Provider()
 
     async def leave() -> None:
@@ -322,7 +296,9 @@ def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
         BatchRecord.open(tmp_path, Budget(lambda: None))
 
 
-def test_transports_of_one_folder_share_the_record_and_keep_their_questions_apart(tmp_path: Path) -> None:
+def test_transports_of_one_folder_share_the_record_and_keep_their_questions_apart(
+    travel: Travel, tmp_path: Path
+) -> None:
     coach, policy = Provider(), Provider()
 
     async def main() -> list[list[str]]:
@@ -343,7 +319,7 @@ def test_transports_of_one_folder_share_the_record_and_keep_their_questions_apar
 # Money
 
 
-def test_the_cap_holds_before_a_batch_is_submitted(tmp_path: Path) -> None:
+def test_the_cap_holds_before_a_batch_is_submitted(travel: Travel, tmp_path: Path) -> None:
     """A call is 3 bytes, so at most 1 token, and up to 124 tokens of reply: 12.5 cents. Of 1 dollar 8 may go. They
     really cost 11 cents, 100 tokens and 10, so that 12 cents are left: too little for another one."""
     provider = Provider()
@@ -367,7 +343,7 @@ def test_the_cap_holds_before_a_batch_is_submitted(tmp_path: Path) -> None:
     assert "spend" not in texts[:8]
 
 
-def test_what_the_cap_has_no_room_for_waits_for_what_the_rest_really_costs(tmp_path: Path) -> None:
+def test_what_the_cap_has_no_room_for_waits_for_what_the_rest_really_costs(travel: Travel, tmp_path: Path) -> None:
     """A call may cost 1 + 999 tokens, a dollar, and costs 0.11. Of 3 dollars: 3 go and cost 0.33; of 2.67 left 2 go and
     cost 0.22; of 2.45 left 2; of 2.23 left 2; of 2.01 left 1, the tenth."""
     provider = Provider()
@@ -409,7 +385,7 @@ def test_a_budget_by_hand() -> None:
 # Faults
 
 
-def test_an_outage_while_a_batch_is_awaited_is_sat_out(tmp_path: Path) -> None:
+def test_an_outage_while_a_batch_is_awaited_is_sat_out(travel: Travel, tmp_path: Path) -> None:
     provider = Provider()
     polls, down = provider.poll, 30 * 60.0
 
@@ -422,7 +398,7 @@ def test_an_outage_while_a_batch_is_awaited_is_sat_out(tmp_path: Path) -> None:
     assert travel(ask_and_close(provider, tmp_path, ["a"])) == ["a, 1"]
 
 
-def test_a_provider_out_of_reach_for_long_fails_the_calls_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_provider_out_of_reach_for_long_fails_the_calls_and_loses_nothing(travel: Travel, tmp_path: Path) -> None:
     provider = Provider()
     polls = provider.poll
 
@@ -436,7 +412,7 @@ def test_a_provider_out_of_reach_for_long_fails_the_calls_and_loses_nothing(tmp_
     assert len(provider.batches) == 1
 
 
-def test_a_bug_of_a_wire_reaches_whoever_waits(tmp_path: Path) -> None:
+def test_a_bug_of_a_wire_reaches_whoever_waits(travel: Travel, tmp_path: Path) -> None:
     provider = Provider()
 
     async def results(name: str, ids: Sequence[str]) -> Mapping[str, Outcome]:

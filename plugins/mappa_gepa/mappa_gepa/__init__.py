@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from mappa_core import NoOptions, Offer, hookimpl
 from mappa_core.workflow import find_recipes
 from mappa_gepa.advise.only_agent import OnlyAgentOptions
-from mappa_gepa.desk.team import DeskTasksOptions
+from mappa_gepa.drawn_tasks import DrawnTasksOptions
 from mappa_gepa.options import ReflectionOptions
 from mappa_gepa.relay.models import EditorOptions, FollowerOptions
-from mappa_gepa.relay.team import RelayOptions, RelayTasksOptions
+from mappa_gepa.relay.team import RelayOptions
 
 if TYPE_CHECKING:
     from mappa_core import Coach, Shaper, TaskSource, Workflow
@@ -30,8 +30,8 @@ def mappa_tasks() -> Iterable[Offer[TaskSource]]:
     from mappa_gepa.desk.team import DeskTasks
     from mappa_gepa.relay.team import RelayTasks
 
-    yield Offer("relay", RelayTasks, RelayTasksOptions)
-    yield Offer("desk", DeskTasks, DeskTasksOptions)
+    yield Offer("relay", RelayTasks, DrawnTasksOptions)
+    yield Offer("desk", DeskTasks, DrawnTasksOptions)
 
 
 @hookimpl

@@ -5,11 +5,12 @@ import pytest
 from mappa_core import Message, Task
 from mappa_core.testing import PackageContract, TaskSourceContract, WorkflowContract, play
 from mappa_core.transport import Request
+from mappa_gepa.drawn_tasks import DrawnTasksOptions
 from mappa_gepa.proposer import find_prompt
 from mappa_gepa.relay.coach import DutyCoach
 from mappa_gepa.relay.instructions import INSTRUCTIONS, find_instructions, follow
 from mappa_gepa.relay.models import FollowerOptions, InstructionFollower
-from mappa_gepa.relay.team import DUTIES, Relay, RelayTasks, RelayTasksOptions
+from mappa_gepa.relay.team import DUTIES, Relay, RelayTasks
 
 TASK = Task(id="t", prompt="fox maple elm maple birch heron amber linden", reference="AMBER-BIRCH-HERON-LINDEN")
 REPLIES = ("maple birch heron amber linden", "amber birch heron linden", TASK.reference)
@@ -21,7 +22,7 @@ class TestPackage(PackageContract):
 
 class TestTasks(TaskSourceContract):
     def source(self):
-        return RelayTasks(RelayTasksOptions(train=20, eval=10))
+        return RelayTasks(DrawnTasksOptions(train=20, eval=10))
 
 
 class TestWorkflow(WorkflowContract):
@@ -40,7 +41,7 @@ def test_instructions_are_followed_in_one_order_wherever_they_stand():
 
 @pytest.mark.parametrize("instruction", INSTRUCTIONS)
 def test_every_instruction_changes_some_task_and_no_words_are_words(instruction):
-    tasks = RelayTasks(RelayTasksOptions(train=20)).load("train")
+    tasks = RelayTasks(DrawnTasksOptions(train=20)).load("train")
     assert any(follow([instruction], task.prompt.split()) != task.prompt.split() for task in tasks)
     assert "".join(follow([instruction], [])) == ""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from random import Random
 
-from mappa_core import Message, NoOptions, Role, Split, Stage, Task, Workflow
+from mappa_core import Message, NoOptions, Role, Stage, Task, Workflow
+from mappa_gepa.drawn_tasks import DrawnTasks
 
 RIGHT: Mapping[str, str] = {"greeter": "hello", "solver": "refund"}
 """What each agent should say, whatever the letter."""
@@ -19,26 +19,10 @@ WORDS = ("lamp", "chair", "clock", "kettle", "mirror", "basket", "carpet", "mug"
 FAULTS = ("is late", "is broken", "is too big", "is the wrong one", "has no key", "does not work")
 
 
-@dataclass
-class DeskTasksOptions:
-    train: int = 240
-    eval: int = 64
-    seed: int = 0
-
-
-class DeskTasks:
+class DeskTasks(DrawnTasks):
     """Letters of customers."""
 
-    def __init__(self, options: DeskTasksOptions) -> None:
-        self._options = options
-
-    def load(self, split: Split) -> Sequence[Task]:
-        """Draw the tasks of `split`."""
-        count = self._options.train if split == "train" else self._options.eval
-        return [self._task(f"{split}-{number:04d}") for number in range(count)]
-
-    def _task(self, name: str) -> Task:
-        random = Random(f"{self._options.seed}/{name}")
+    def _draw(self, name: str, random: Random) -> Task:
         return Task(id=name, prompt=f"The {random.choice(WORDS)} {random.choice(FAULTS)}.")
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from mappa_core import ConfigError, Message, Role, Split, Stage, Step, Task, TaskError, Workflow
+from mappa_core import ConfigError, Message, Role, Stage, Step, Task, TaskError, Workflow
+from mappa_gepa.drawn_tasks import DrawnTasks
 from mappa_gepa.relay.instructions import WORDS_MARK, follow
 
 DUTIES: Mapping[str, tuple[str, ...]] = {
@@ -25,26 +26,10 @@ VOCABULARY = tuple(
 WORDS_PER_TASK = 8
 
 
-@dataclass
-class RelayTasksOptions:
-    train: int = 240
-    eval: int = 64
-    seed: int = 0
-
-
-class RelayTasks:
+class RelayTasks(DrawnTasks):
     """Lists of words, of which one occurs twice."""
 
-    def __init__(self, options: RelayTasksOptions) -> None:
-        self._options = options
-
-    def load(self, split: Split) -> Sequence[Task]:
-        """Draw the tasks of `split`."""
-        count = self._options.train if split == "train" else self._options.eval
-        return [self._task(f"{split}-{number:04d}") for number in range(count)]
-
-    def _task(self, name: str) -> Task:
-        random = Random(f"{self._options.seed}/{name}")
+    def _draw(self, name: str, random: Random) -> Task:
         words = random.sample(VOCABULARY, WORDS_PER_TASK - 1)
         words.insert(random.randrange(1, WORDS_PER_TASK), words[0])
         reference = words
