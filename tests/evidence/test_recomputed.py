@@ -1,15 +1,18 @@
-"""One cell of every study whose results are stored, computed again: the first run of each, and a row of cosines."""
+"""One cell of every study whose results are stored, computed again: the first run of each, a row of cosines, and the
+first advice on a team with each defect."""
 
 import asyncio
 import json
 from pathlib import Path
 
+import advise
 import alignment
 import blamed_agents
 import bug_offers
 import failing_offers
 import hindsight_offers
 import lenient_offers
+import msgspec
 import pytest
 import stored
 
@@ -67,3 +70,20 @@ def test_a_stored_cell_is_what_its_run_comes_to(path, tmp_path):
         for one in alignment.cosines(folder, registry):
             assert one.process == pytest.approx(stored[one.agent]["process"], abs=most + 1e-6)
             assert one.outcome == pytest.approx(stored[one.agent]["outcome"], abs=most + 1e-6)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "team", [team if team == "nothing" else pytest.param(team, marks=pytest.mark.soak) for team in advise.TEAMS]
+)
+def test_the_first_advice_is_the_same_again(team, tmp_path):
+    cells = json.loads((RESULTS / f"advise_{team}.json").read_text())["cells"]
+    then = msgspec.convert(cells[0], advise.Advised)
+    found = advise.advise_planted(load_plugins(), str(tmp_path), team, 0, 0)
+    assert (found.agent, found.choice, found.fix, found.right) == (then.agent, then.choice, then.fix, then.right)
+    if team == "weights":
+        return  # Another processor rounds otherwise, and so trains other weights.
+    assert found.rollouts == then.rollouts and found.trials.keys() == then.trials.keys()
+    for name, gain in found.trials.items():
+        stored_gain = then.trials[name]
+        assert (gain.mean, gain.low, gain.high) == pytest.approx((stored_gain.mean, stored_gain.low, stored_gain.high))

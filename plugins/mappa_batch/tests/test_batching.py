@@ -259,6 +259,26 @@ def test_replies_handed_out_are_kept_while_others_are_awaited(travel: Travel, tm
     assert len(provider.batches) == 2
 
 
+def test_replies_handed_out_are_kept_when_a_caller_goes_away_before_its_call_is_in_a_batch(
+    travel: Travel, tmp_path: Path
+) -> None:
+    provider = Provider()
+
+    async def leave() -> None:
+        transport = batching(provider, tmp_path, quiet_s=60.0)
+        await outcome(transport.complete(ask("first")))
+        second = asyncio.create_task(transport.complete(ask("second")))
+        await asyncio.sleep(1.0)
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+        await transport.close()
+
+    travel(leave())
+    provider.submitted_at = [-5 * HOUR]
+    assert travel(ask_and_close(provider, tmp_path, ["first", "second"])) == ["first, 1", "second, 1"]
+    assert provider.batches == [["first"], ["second"]]
+
+
 def test_a_question_is_the_same_whatever_the_marks_of_its_fences(travel: Travel, tmp_path: Path) -> None:
     provider = Provider()
 
