@@ -113,14 +113,19 @@ class RunReader:
     @property
     def evaluations(self) -> Table[EvaluationRow]:
         """Evaluations in the order in which they were made."""
-        return Table(lambda: [msgspec.convert(event.body, EvaluationRow) for event in self.events("evaluation")])
+        return Table(self._evaluations)
+
+    def _evaluations(self) -> list[EvaluationRow]:
+        with self._database.damage_reported():
+            return [msgspec.convert(dict(event.body), EvaluationRow) for event in self.events("evaluation")]
 
     @property
     def prompts(self) -> Mapping[str, Mapping[str, str]]:
         """Texts of each agent's prompt by the version that its steps refer to, in the order of their first use."""
         texts: dict[str, dict[str, str]] = {}
-        for event in self.events(PROMPT_EVENT):
-            texts.setdefault(event.body["agent"], {})[event.body["version"]] = event.body["text"]
+        with self._database.damage_reported():
+            for event in self.events(PROMPT_EVENT):
+                texts.setdefault(event.body["agent"], {})[event.body["version"]] = event.body["text"]
         return texts
 
     def _trajectories(self, split: str | None, iteration: int | None) -> Iterator[TrajectoryRow]:
@@ -280,11 +285,12 @@ class RunReader:
     def warnings(self) -> tuple[RaisedWarning, ...]:
         """Warnings of the policies' health, in order; those of an iteration that a resume repeated appear once."""
         found = {}
-        for event in self.events("health"):
-            for one in msgspec.convert(event.body["warnings"], tuple[HealthWarning, ...]):
-                key = (event.body["iteration"], one.rule, one.policy)
-                found[key] = RaisedWarning(iteration=key[0], rule=one.rule, policy=one.policy, text=str(one))
-        return tuple(found[key] for key in sorted(found))
+        with self._database.damage_reported():
+            for event in self.events("health"):
+                for one in msgspec.convert(event.body["warnings"], tuple[HealthWarning, ...]):
+                    key = (event.body["iteration"], one.rule, one.policy)
+                    found[key] = RaisedWarning(iteration=key[0], rule=one.rule, policy=one.policy, text=str(one))
+            return tuple(found[key] for key in sorted(found))
 
     def close(self) -> None:
         self._database.close()

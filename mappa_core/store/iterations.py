@@ -71,10 +71,11 @@ def _load_flat(database: Database) -> list[IterationReport]:
     """Reports of a run of 0.1.0, whose warnings and alarms are in events alone."""
     warnings: dict[int, tuple[HealthWarning, ...]] = {}
     alarms: dict[int, tuple[Alarm, ...]] = {}
-    for event in load_events(database, "health"):
-        warnings[event.body["iteration"]] = msgspec.convert(event.body["warnings"], tuple[HealthWarning, ...])
-    for event in load_events(database, "drift"):
-        alarms[event.body["iteration"]] = msgspec.convert(event.body["alarms"], tuple[Alarm, ...])
+    with database.damage_reported():
+        for event in load_events(database, "health"):
+            warnings[event.body["iteration"]] = msgspec.convert(event.body["warnings"], tuple[HealthWarning, ...])
+        for event in load_events(database, "drift"):
+            alarms[event.body["iteration"]] = msgspec.convert(event.body["alarms"], tuple[Alarm, ...])
     rows = database.rows("SELECT number, metrics FROM iterations ORDER BY number")
     flat = {number: database.unpack(dict[str, float], text) for number, text in rows}
     return [report_of_flat(number, flat[number], warnings.get(number, ()), alarms.get(number, ())) for number in flat]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mappa_core.errors import RunError
 from mappa_core.records import Failure, Label, Step, Verdict
 from mappa_core.store.schema import LABELS_SCHEMA, Database
 
@@ -19,10 +20,17 @@ class Event:
     body: Mapping[str, Any]
 
 
+class _Body(dict[str, Any]):
+    """Values of an event, of which any may be missing in a damaged database."""
+
+    def __missing__(self, key: str) -> Any:
+        raise RunError(f"the run is damaged: an event has no {key!r}")
+
+
 def load_events(database: Database, kind: str | None) -> list[Event]:
     where, values = where_equal(kind=kind)
     rows = database.rows(f"SELECT time, kind, body FROM events {where} ORDER BY number", *values)
-    return [Event(time=time, kind=kind, body=database.unpack(dict[str, Any], body)) for time, kind, body in rows]
+    return [Event(time=time, kind=kind, body=_Body(database.unpack(dict[str, Any], body))) for time, kind, body in rows]
 
 
 def load_steps(database: Database, trajectory: str) -> tuple[Step, ...]:

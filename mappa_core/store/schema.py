@@ -179,10 +179,18 @@ class Database:
 
     @contextmanager
     def damage_reported(self) -> Iterator[None]:
-        """Raise RunError where the values of a damaged database make the code inside fail."""
+        """Raise RunError where the values of a damaged database make the code inside fail (msgspec: ValueError)."""
         try:
             yield
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        except RunError:
+            raise
+        except (
+            ValueError,
+            TypeError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+        ) as error:  # msgspec's errors are ValueErrors
             raise RunError(f"{self.path}: it is damaged: {error}") from error
 
     def _blob(self, where: str) -> bytes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from mappa_core import RunError
 from mappa_core.runs import Alarm, AlarmKind, Gap, IterationReport, RunReader
 from mappa_core.statistics import Interval
 
@@ -55,11 +56,14 @@ class DriftHistory:
 
 def read_drift(reader: RunReader) -> DriftHistory:
     """Read the drift that the run of `reader` has recorded so far."""
-    alarms = [
-        (event.body["iteration"], alarm)
-        for event in reader.events("drift")
-        for alarm in msgspec.convert(event.body["alarms"], tuple[Alarm, ...])
-    ]
+    try:
+        alarms = [
+            (event.body["iteration"], alarm)
+            for event in reader.events("drift")
+            for alarm in msgspec.convert(event.body["alarms"], tuple[Alarm, ...])
+        ]
+    except msgspec.ValidationError as error:
+        raise RunError(f"{reader.folder}: it is damaged: an alarm: {error}") from error
     return DriftHistory(
         gaps=_gaps(list(reader.iterations), alarms),
         alarms=tuple(RaisedAlarm(iteration=at, kind=alarm.kind, text=str(alarm)) for at, alarm in alarms),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode
@@ -91,6 +93,10 @@ _damages = st.one_of(
 
 
 def damage(path: Path, kind: str, place: int, content: bytes) -> None:
+    if kind == "events":
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute("UPDATE events SET body = ?", [content.decode()])
+        return
     data = bytearray(path.read_bytes())
     at = place % max(1, len(data))
     if kind == "overwrite":
@@ -131,6 +137,13 @@ def check_damaged(small: Path, folder: Path, identity: str, capsys: pytest.Captu
         assert answer.status_code in (200, 400, 404, 409), answer.text
         refused += answer.status_code != 200
     return refused
+
+
+@pytest.mark.parametrize(
+    "body", ["{}", '{"iteration": [], "alarms": 1, "warnings": {}, "agent": {}, "version": [], "text": 0}', "[]", "x"]
+)
+def test_events_of_other_content_are_an_error_of_the_input(small, identity, tmp_path, capsys, body):
+    check_damaged(small, tmp_path / "damaged", identity, capsys, ("run.db", ("events", 0, body.encode())))
 
 
 _files = st.sampled_from(["run.db", "run.db", "run.db", "summary.json", "config.yaml"])
