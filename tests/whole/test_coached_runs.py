@@ -25,7 +25,7 @@ from mappa_core.testing.wire_server import GARBAGE, HTML, WireAnswer, WireReques
 from mappa_engine.local import LocalEngine
 from mappa_engine.options import LocalOptions
 
-SMALL = ("train.prompts=3", "train.iterations=2", "checkpoint.every=1", "eval.problems=4", "coach.use=openai")
+SMALL = ("train.prompts=3", "train.iterations=2", "checkpoint.every=1", "eval.problems=1", "coach.use=openai")
 ONCE = "limits: {attempts: 1, timeout_s: 5.0, breaker_failures: 100000}"
 
 

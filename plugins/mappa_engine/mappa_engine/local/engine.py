@@ -105,6 +105,9 @@ class LocalEngine(Engine):
         import torch
 
         from mappa_engine.float32 import forbid_tf32
+        from mappa_engine.lean_imports import import_transformers
+
+        import_transformers()
         from mappa_engine.local.continuous_batching import Decoder
         from mappa_engine.local.models import load_model
         from mappa_engine.local.policy import Policy

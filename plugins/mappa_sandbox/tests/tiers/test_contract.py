@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from mappa_core.protocols import Tool
 from mappa_core.testing import ToolContract
@@ -23,19 +24,30 @@ class TestCalculator(ToolContract):
         return Calculator()
 
 
+@pytest_asyncio.fixture(scope="class", loop_scope="class")
+async def tool_of_the_class(request: pytest.FixtureRequest, open_cage) -> AsyncIterator[Tool]:
+    tool = request.cls().tool()
+    await open_cage(tool, request.cls.cage)
+    yield tool
+    await tool.close()
+
+
 class InACage(ExecutorContract):
+    """All clauses share a tool, and its event loop."""
+
     cage: str
     allow_unsafe = False
+    pytestmark = (
+        pytest.mark.asyncio(loop_scope="class"),
+        pytest.mark.filterwarnings("ignore:.* but it is not an async function:pytest.PytestWarning"),
+    )
 
     def tool(self) -> Tool:
         return PythonTool(PythonOptions(sandbox=self.cage, allow_unsafe=self.allow_unsafe, workers=4))
 
     @pytest.fixture
-    async def opened(self, open_cage) -> AsyncIterator[Tool]:
-        tool = self.tool()
-        await open_cage(tool, self.cage)
-        yield tool
-        await tool.close()
+    def opened(self, tool_of_the_class: Tool) -> Tool:
+        return tool_of_the_class
 
 
 class TestInBubblewrap(InACage):
