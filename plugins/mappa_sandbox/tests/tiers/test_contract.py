@@ -32,15 +32,13 @@ async def tool_of_the_class(request: pytest.FixtureRequest, open_cage) -> AsyncI
     await tool.close()
 
 
+@pytest.mark.asyncio(loop_scope="class")
+@pytest.mark.filterwarnings("ignore:.* but it is not an async function:pytest.PytestWarning")
 class InACage(ExecutorContract):
     """All clauses share a tool, and its event loop."""
 
     cage: str
     allow_unsafe = False
-    pytestmark = (
-        pytest.mark.asyncio(loop_scope="class"),
-        pytest.mark.filterwarnings("ignore:.* but it is not an async function:pytest.PytestWarning"),
-    )
 
     def tool(self) -> Tool:
         return PythonTool(PythonOptions(sandbox=self.cage, allow_unsafe=self.allow_unsafe, workers=4))
