@@ -184,13 +184,7 @@ class Database:
             yield
         except RunError:
             raise
-        except (
-            ValueError,
-            TypeError,
-            AttributeError,
-            LookupError,
-            RecursionError,
-        ) as error:  # msgspec's errors are ValueErrors
+        except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
             raise RunError(f"{self.path}: it is damaged: {error}") from error
 
     def _blob(self, where: str) -> bytes:
