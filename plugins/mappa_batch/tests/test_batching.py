@@ -385,6 +385,26 @@ def test_what_the_cap_has_no_room_for_waits_for_what_the_rest_really_costs(trave
     assert [len(batch) for batch in provider.batches] == [3, 2, 2, 2, 1]
 
 
+def test_what_was_held_for_a_batch_that_was_refused_is_free_again(travel: Travel, tmp_path: Path) -> None:
+    """A call may cost a dollar, which is all there is."""
+    provider = Provider()
+    submit = provider.submit
+
+    async def refuse(token: str, requests: Mapping[str, Request]) -> str:
+        raise CallError("model", "no such model")
+
+    async def main() -> list[str]:
+        transport = batching(provider, tmp_path, left_usd=lambda: 1.0)
+        provider.submit = refuse  # type: ignore[method-assign]
+        first = await outcome(transport.complete(ask("001", max_tokens=999)))
+        provider.submit = submit  # type: ignore[method-assign]
+        second = await asyncio.wait_for(outcome(transport.complete(ask("002", max_tokens=999))), 10 * HOUR)
+        await transport.close()
+        return [first, second]
+
+    assert travel(main()) == ["model", "002, 1"]
+
+
 def test_a_budget_by_hand() -> None:
     left = 10.0
     budget = Budget(lambda: left)
