@@ -17,6 +17,7 @@ from mappa_core.plugins import load_plugins
 from mappa_core.runs import RunReader
 from mappa_core.testing import ScriptedEngine
 from mappa_core.training import Run
+from mappa_gepa.feedback import blame_points
 from mappa_gepa.options import ReflectionOptions
 from mappa_gepa.reflection import ReflectiveOptimizer
 from mappa_gepa.relay.team import DUTIES
@@ -137,6 +138,40 @@ def test_rounds_that_change_nothing_leave_every_weight_as_it_is_without_them(tra
     between = train(*words, "prompts={use: still, every: 1}", registry=still, recipe="gepa/desk", name="between")
     assert len(bodies(between, "prompt_round")) == 4
     assert weights(between) == weights(without) and played(between) == played(without)
+
+
+class Numbering(Still):
+    """An optimiser that numbers its rounds."""
+
+    async def improve(self, session, folder, done):
+        return {"sorter": f"Round {done}."}
+
+
+@hookimpl
+def offer_numbering():
+    yield Offer("numbering", lambda options: Numbering())
+
+
+def test_every_iteration_is_played_with_the_prompts_of_the_last_round(train):
+    modules = {"gepa": mappa_gepa, "numbering": SimpleNamespace(mappa_prompt_optimizers=offer_numbering)}
+    words = (RELAY[0], *RELAY[5:], "train.iterations=4", "prompts={use: numbering, every: 1}")
+    folder = train(*words, registry=load_plugins(only=[], modules=modules))
+    with RunReader(folder) as reader:
+        rows = [row for row in reader.steps.where(split="train") if row.step.agent == "sorter" and row.iteration]
+        followed = {(row.iteration, reader.prompts["sorter"][row.step.prompt]) for row in rows}
+    assert followed == {(done, f"Round {done}.") for done in (1, 2, 3)}
+
+
+def test_a_round_learns_from_the_iterations_since_the_last_one(train, monkeypatch):
+    seen = set()
+
+    def spy(judged, agents):
+        seen.add(tuple(sorted({one.id.partition("/")[0] for one in judged})))
+        return blame_points(judged, agents)
+
+    monkeypatch.setattr("mappa_gepa.reflection.blame_points", spy)
+    train(*RELAY, "train.iterations=4")
+    assert seen == {("train-000000", "train-000001"), ("train-000002", "train-000003")}
 
 
 class Ahead(ScriptedEngine):
