@@ -14,7 +14,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import click
+from rich.text import Text
 
+from mappa_core.cli.console import Console, break_line
 from mappa_core.cli.options import load_registry
 from mappa_core.config.schema import RunSection
 from mappa_core.hookspecs import CheckResult
@@ -22,6 +24,8 @@ from mappa_core.plugins import CORE_PACKAGE, KIND_NAMES, Registry, first_party_p
 
 API_KEY_VARIABLES = ("GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HF_TOKEN", "WANDB_API_KEY")
 """Environment variables with keys of providers; options of offers that end in `_env` add more."""
+_INDENT = 29
+"""Columns before what is said of a check."""
 
 CheckResults = Mapping[str, Mapping[str, CheckResult]]
 
@@ -39,11 +43,13 @@ def command(as_json: bool) -> None:
 
 
 def show_checks(results: CheckResults) -> None:
+    console = Console()
     for area, checks in results.items():
         click.secho(area, bold=True)
         for name, check in checks.items():
             mark = click.style("yes" if check.ok else "no ", fg="green" if check.ok else "yellow")
-            click.echo(f"  {mark}  {name:<22}{check.detail}")
+            lines = break_line(Text(check.detail), console.width - _INDENT) if console.is_terminal else [check.detail]
+            click.echo(f"  {mark}  {name:<22}" + f"\n{' ' * _INDENT}".join(map(str, lines)))
 
 
 def run_checks(registry: Registry) -> CheckResults:

@@ -48,7 +48,7 @@ def list_runs(root: Path, as_json: bool) -> None:
         iterations = "-" if summary is None else str(summary.iterations)
         table.add_row(Name(folder.name), Name(status), iterations, *shares, format_share(gain, sign=True))
     if not as_json:
-        console.print(table)
+        console.print(table if table.row_count else f"no runs in {root}", highlight=False, markup=False)
 
 
 def _read_status(folder: Path) -> tuple[str, Summary | None]:

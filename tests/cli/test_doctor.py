@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import click
 import pytest
 
 from mappa_core import CheckResult
@@ -80,3 +81,12 @@ def test_for_people_each_finding_is_a_line(capsys):
         ["yes", "ACME_API_KEY", "set"],
         ["no", "OPENAI_API_KEY", "not", "set"],
     ]
+
+
+def test_on_a_terminal_a_long_finding_goes_on_below_its_beginning(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "59")
+    show_checks({"engines": {"cluster": CheckResult(False, "lacks ray, deepspeed, vllm: pip install mappa-engine")}})
+    _, first, second = click.unstyle(capsys.readouterr().out).splitlines()
+    assert first == f"  no   {'cluster':<22}lacks ray, deepspeed, vllm:"
+    assert second == f"{' ' * 29}pip install mappa-engine"

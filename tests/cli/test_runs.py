@@ -56,6 +56,10 @@ def test_a_list_fits_80_columns_with_each_run_on_one_line(root, capsys, monkeypa
     assert LONG.startswith(start) and LONG.endswith(end) and min(len(start), len(end)) >= 10
 
 
+def test_a_folder_without_runs_says_so(tmp_path, capsys):
+    assert listed(capsys, tmp_path / "runs") == [f"no runs in {tmp_path / 'runs'}"]
+
+
 def test_a_list_for_a_file_holds_whole_names_and_every_interval(root, capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     lines = listed(capsys, root)

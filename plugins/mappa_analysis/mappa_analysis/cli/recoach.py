@@ -112,7 +112,8 @@ def show_recoach(console: Console, recoached: RecoachResult) -> None:
         console.print("no advantage moved")
         return
     console.print("\n[bold]biggest movers[/]")
-    console.print(_movers(recoached.movers))
+    for one in recoached.movers:
+        _show_mover(console, one)
     console.print(f"next     mappa runs trace {recoached.folder} TRAJECTORY", soft_wrap=True, highlight=False)
 
 
@@ -154,10 +155,9 @@ def _changes(title: str, changes: Mapping[str, AdvantageComparison]) -> Table:
     return table
 
 
-def _movers(actions: Sequence[ActionAdvantages]) -> Table:
-    table = make_table("trajectory", "agent", "reward", "advantage", text=2)
-    for one in actions:
-        reward = f"{format_or_dash(one.reward_before, '.2f')} -> {format_or_dash(one.reward_after, '.2f')}"
-        advantage = f"{format_or_dash(one.before, '+z.2f')} -> {format_or_dash(one.after, '+z.2f')}"
-        table.add_row(escape(one.trajectory), escape(one.agent), reward, advantage)
-    return table
+def _show_mover(console: Console, one: ActionAdvantages) -> None:
+    """Print an action in two lines: its trajectory is copied from here, and a column of it would be broken."""
+    reward = f"{format_or_dash(one.reward_before, '.2f')} -> {format_or_dash(one.reward_after, '.2f')}"
+    advantage = f"{format_or_dash(one.before, '+z.2f')} -> {format_or_dash(one.after, '+z.2f')}"
+    console.print(f"{one.trajectory}  {one.agent}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"   reward {reward}, advantage {advantage}", markup=False, highlight=False, soft_wrap=True)

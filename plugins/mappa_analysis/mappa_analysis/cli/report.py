@@ -63,7 +63,7 @@ def _require_summary(reader: RunReader) -> Summary:
 def show_report(
     console: Console, folder: Path, page: Path, summary: Summary, drift: DriftHistory, warnings: Sequence[RaisedWarning]
 ) -> None:
-    """Print the results, the coach's gaps and alarms, warnings of health, and the path of the page."""
+    """Print the results, the coach's gaps, alarms and notes, warnings of health, and the path of the page."""
     from mappa_core.commands import format_problem_count, gains_table, selection_sentence, show_warnings
 
     console.print(f"[bold]{escape(folder.resolve().name)}[/]  {summary.status}", highlight=False)
@@ -78,6 +78,9 @@ def show_report(
         console.print(_gaps(drift.gaps))
     for alarm in drift.alarms:
         line = f"{alarm.kind} alarm after iteration {alarm.iteration}: {alarm.text}"
+        console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    for note in drift.notes:
+        line = f"coach, after iteration {note.iteration}: {note.text}"
         console.print(line, style="yellow", markup=False, highlight=False, soft_wrap=True)
     show_warnings(console, warnings)
     console.print(f"report   {page}", markup=False, highlight=False, soft_wrap=True)
@@ -106,8 +109,8 @@ def _points(gap: Interval) -> str:
 
 
 def report_json(page: Path, summary: Summary, drift: DriftHistory, warnings: Sequence[RaisedWarning]) -> str:
-    """Encode the summary of a run, the path of its page, the coach's gaps (points) and alarms, and warnings of
-    health."""
+    """Encode the summary of a run, the path of its page, the coach's gaps (points), alarms and notes, and
+    warnings of health."""
     health = msgspec.to_builtins(warnings)
     document = {**msgspec.to_builtins(summary), "report": str(page), **msgspec.to_builtins(drift), "health": health}
     return msgspec.json.encode(document).decode()

@@ -1,4 +1,4 @@
-"""Reads the drift of a run's coach: gaps between strata over the iterations, and the alarms they raised."""
+"""Reads what a run's coach reported of itself: gaps between strata over the iterations, alarms and notes."""
 
 from __future__ import annotations
 
@@ -47,11 +47,20 @@ class RaisedAlarm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CoachNote:
+    """What a coach said of itself, first after `iteration`, such as that nothing tells its preference from merit."""
+
+    iteration: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DriftHistory:
-    """All monitored gaps and all alarms."""
+    """All monitored gaps, all alarms, and the coach's notes, each once."""
 
     gaps: tuple[GapHistory, ...]
     alarms: tuple[RaisedAlarm, ...]
+    notes: tuple[CoachNote, ...]
 
 
 def read_drift(reader: RunReader) -> DriftHistory:
@@ -67,7 +76,25 @@ def read_drift(reader: RunReader) -> DriftHistory:
     return DriftHistory(
         gaps=_gaps(list(reader.iterations), alarms),
         alarms=tuple(RaisedAlarm(iteration=at, kind=alarm.kind, text=str(alarm)) for at, alarm in alarms),
+        notes=_read_notes(reader),
     )
+
+
+def _read_notes(reader: RunReader) -> tuple[CoachNote, ...]:
+    said: dict[str, int] = {}
+    try:
+        for event in (msgspec.convert(event.body, _NotesEvent) for event in reader.events("coach")):
+            said |= {note: event.iteration for note in event.notes if note not in said}
+    except msgspec.ValidationError as error:
+        raise RunError(f"{reader.folder}: it is damaged: a note of the coach: {error}") from error
+    return tuple(CoachNote(iteration=at, text=note) for note, at in said.items())
+
+
+class _NotesEvent(msgspec.Struct):
+    """The body of an event `coach`."""
+
+    iteration: int
+    notes: tuple[str, ...]
 
 
 def _gaps(iterations: Iterable[IterationReport], alarms: Sequence[tuple[int, Alarm]]) -> tuple[GapHistory, ...]:

@@ -6,32 +6,21 @@ import re
 import shutil
 from pathlib import Path
 
+import click
 import pytest
 
 from mappa_analysis.demo import unpack_demo
 from mappa_core.cli.main import main
 
 LONG = "mathchat-small-full-20261123-214803-a1b2"
-SENTENCES = (
-    "report ",
-    "next ",
-    "the run",
-    "without ",
-    "memory ",
-    "Where ",
-    "held-out ",
-    "A, B",
-    "B, A",
-    "A: ",
-    "B: ",
-    "- ",
-)
-"""Beginnings of lines that are prose or paths: a terminal folds them, so that what is copied from them is whole."""
+COPIED = ("report ", "next ")
+"""Beginnings of lines that hold a path or a command: a terminal folds them, so that what is copied is whole."""
 
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch) -> Path:
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # For rich it is a terminal.
     unpack_demo(tmp_path)
     shutil.copytree(tmp_path / "demo", tmp_path / LONG)
     return tmp_path
@@ -39,9 +28,9 @@ def root(tmp_path: Path, monkeypatch) -> Path:
 
 def screen(capsys, *words: object) -> list[str]:
     assert main([str(word) for word in words]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    table = [line for line in lines if not line.startswith(SENTENCES)]
-    assert max(map(len, table)) <= 80, [line for line in table if len(line) > 80]
+    lines = click.unstyle(capsys.readouterr().out).splitlines()
+    wide = [line for line in lines if len(line) > 80 and " " in line.strip()]
+    assert not [line for line in wide if not line.startswith(COPIED)]
     return lines
 
 
@@ -66,3 +55,24 @@ def test_plan(root, capsys, monkeypatch):
 def test_report(root, capsys):
     lines = screen(capsys, "report", root / LONG)
     assert any(line.startswith(" scale") and line.count("%") == 3 for line in lines)
+
+
+def test_recoach(root, capsys):
+    lines = screen(capsys, "recoach", root / "demo", "--coach", "evidence")
+    trajectories = [line for line in lines if re.fullmatch(r"train-\d{6}/words-\w{16}/\d{3}  \w+", line)]
+    assert len(trajectories) == 10
+    assert len([line for line in lines if re.match(r"   reward \d\.\d\d -> \d\.\d\d, advantage [-+]\d", line)]) == 10
+
+
+@pytest.mark.parametrize("words", [("observe", "demo"), ("runs", "show", "demo"), ("coach", "eval", "--run", "demo")])
+def test_other_commands(root, capsys, monkeypatch, words):
+    monkeypatch.chdir(root)
+    others = ("--coach", "evidence") if words[0] == "coach" else ()
+    text = "\n".join(screen(capsys, *words, *others))
+    assert "problem_solver" in text and "…" not in text
+
+
+def test_doctor(root, capsys, monkeypatch):
+    monkeypatch.chdir(root)
+    lines = screen(capsys, "doctor")
+    assert all(line.startswith((" " * 29, "  yes  ", "  no   ")) for line in lines if line.startswith(" "))

@@ -9,9 +9,12 @@ from random import Random
 
 import pytest
 from rich.console import Console
+from starlette.testclient import TestClient
 
 from mappa_analysis.view.drift import read_drift
 from mappa_analysis.view.report import build_gap_charts, write_report
+from mappa_analysis.view.web.app import create_app
+from mappa_analysis.view.web.run_folders import RunFolders
 from mappa_core.cli.main import main
 from mappa_core.cli.progress import format_share
 from mappa_core.cli.result_tables import show_evaluation
@@ -86,7 +89,8 @@ class Partial(Coach):
         grown = -0.1 * self._learned
         gaps = self._gap("modeler", -FAVOUR, 0.0), self._gap("analyst", grown, -0.2)
         raised = {4: [("level", gaps[0])], 9: [("level", gaps[1]), ("widening", gaps[1])]}.get(self._learned, [])
-        return DriftReport(gaps=gaps, alarms=tuple(Alarm(kind=kind, gap=gap) for kind, gap in raised))
+        notes = ("nothing tells <taste> from merit",) if self._learned in (3, 6) else ()
+        return DriftReport(gaps=gaps, alarms=tuple(Alarm(kind=kind, gap=gap) for kind, gap in raised), notes=notes)
 
     def _gap(self, agent, points, growth):
         return Gap(
@@ -179,6 +183,22 @@ def test_the_page_shows_the_gap_its_band_its_alarms_and_every_measure(trained, w
     (drawn,) = build_gap_charts(watch)
     assert [line.name for line in drawn.lines] == ["modeler", "analyst"]
     assert len(drawn.error_bars) == len(watch.alarms)
+
+
+def test_a_note_of_the_coach_is_on_the_page_and_printed_once_with_its_first_iteration(trained, watch, capsys):
+    (note,) = watch.notes
+    assert (note.iteration, note.text) == (3, "nothing tells <taste> from merit")
+    page = write_report(trained.folder, trained.summary).read_text()
+    assert page.count("After iteration 3: nothing tells &lt;taste&gt; from merit") == 1
+    assert main(["report", str(trained.folder)]) == 0
+    assert capsys.readouterr().out.count("coach, after iteration 3: nothing tells <taste> from merit") == 1
+
+
+def test_a_note_of_the_coach_is_on_its_page_in_the_viewer(trained):
+    app = create_app(RunFolders([trained.folder.parent]), token="t")
+    client = TestClient(app, base_url="http://127.0.0.1:1")
+    page = client.get(f"/runs/{trained.folder.name}/coach?token=t")
+    assert page.text.count("After iteration 3: nothing tells &lt;taste&gt; from merit") == 1
 
 
 def test_the_report_as_json_holds_gaps_and_alarms(trained, capsys):
