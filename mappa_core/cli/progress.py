@@ -13,6 +13,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -218,8 +219,15 @@ def rollout_bar(console: Console, *, quiet: bool) -> Iterator[RolloutBar]:
 
 
 def _columns() -> tuple[ProgressColumn, ...]:
-    text, left = TextColumn("{task.description:<12}"), TextColumn("left")
-    return text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), left, TimeRemainingColumn()
+    return TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), _TimeLeft()
+
+
+class _TimeLeft(TimeRemainingColumn):
+    """The time that remains; nothing where the total is not known, as the time before it would be taken for it."""
+
+    def render(self, task: Task) -> Text:
+        remaining = super().render(task)
+        return Text.assemble("left ", remaining) if remaining.plain else remaining
 
 
 def agents_table(agents: Mapping[str, AgentSummary]) -> Table:

@@ -6,6 +6,7 @@ import io
 from typing import get_args
 
 import pytest
+from rich.progress import Progress
 
 from mappa_core.cli import progress
 from mappa_core.cli.console import Console
@@ -99,3 +100,12 @@ def test_a_listener_hears_of_actions_and_verdicts_once_they_are_recorded():
     recorder.record_step("t", "a step")
     recorder.record_verdict(verdict)
     assert heard == [("stored", "a step"), ("step", "a step"), ("stored", verdict), ("verdict", verdict)]
+
+
+@pytest.mark.parametrize("total", [None, 4])
+def test_no_time_is_said_to_be_left_where_the_total_is_unknown(total):
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    bars = Progress(*progress._columns(), console=console)
+    bars.add_task("rollouts", total=total)
+    console.print(bars.get_renderable())
+    assert ("left" in console.file.getvalue()) == (total is not None)
