@@ -104,7 +104,7 @@ def damage(path: Path, kind: str, place: int, content: bytes) -> None:
     elif kind == "cut":
         del data[at:]
     elif kind == "repeat":  # what a bad cable does: a byte here and there
-        for offset in range(0, 64_000, 997):
+        for offset in range(0, 64_000 if data else 0, 997):
             data[(at + offset) % len(data)] ^= content[offset % len(content)]
     else:
         data[:] = content
