@@ -54,6 +54,8 @@ def database_errors(path: Path) -> Iterator[None]:
         if advice is None:
             raise
         raise RunError(f"{path}: {error}: {advice}") from error
+    except UnicodeDecodeError as error:  # SQLite's own message quotes a damaged text
+        raise RunError(f"{path}: {error}: {_STORAGE[sqlite3.SQLITE_CORRUPT]}") from error
 
 
 class Database:

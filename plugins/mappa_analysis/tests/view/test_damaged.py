@@ -146,6 +146,12 @@ def test_events_of_other_content_are_an_error_of_the_input(small, identity, tmp_
     check_damaged(small, tmp_path / "damaged", identity, capsys, ("run.db", ("events", 0, body.encode())))
 
 
+def test_a_schema_that_is_no_utf8_is_an_error_of_the_input(small, identity, tmp_path, capsys):
+    place = (small / "run.db").read_bytes().index(b"CREATE TABLE events") + len("CREATE TABLE events(")
+    damages = ("run.db", ("overwrite", place, b"\xc9\xc9"))
+    assert check_damaged(small, tmp_path / "damaged", identity, capsys, damages)
+
+
 _files = st.sampled_from(["run.db", "run.db", "run.db", "summary.json", "config.yaml"])
 
 
