@@ -211,7 +211,7 @@ class Verdict:
     """A coach's judgement of one step. `score` is in points 0-10, and None unless `status` is `scored`.
 
     A coach creates it with `scored`, `abstained` or `failed`; the stage fills in step, coach, phase and time. `blame`
-    names the agent at fault, or `nobody`. `correction` is a complete better action. `raw_score`: before bias correction.
+    names the agent at fault, or `nobody`. `correction` is a complete better action. `raw_score`: before correction.
 
     `question` is the content address of the full request (template, model, schema, evidence); `template_hash`, `model`
     (as the provider reported it), `seed` and `raw_reply` belong to the call that gave the score. The `usage` of a
