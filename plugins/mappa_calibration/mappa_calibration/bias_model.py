@@ -143,9 +143,11 @@ class BiasModel:
         if not gaps or min(gap.degrees_of_freedom for gap in gaps) < 2:
             return None
         error = max(gap.standard_error for gap in gaps) * math.sqrt(self._iterations)
-        seen = [f"{(Z_SHOWN + Z_POWER) * error / math.sqrt(count):.2g} in {count}" for count in (10, 100)]
+        few, many = ((Z_SHOWN + Z_POWER) * error / math.sqrt(count) for count in (10, 100))
         unit = "points per doubling" if stratifier == LENGTH else "points"
-        said = f"a preference by {where} is seen here from {unit} {' or '.join(seen)} iterations on"
+        said = (
+            f"a preference by {where} is seen within 10 iterations from {few:.2f} {unit} on, within 100 from {many:.2f}"
+        )
         return f"power {where}", said
 
     def _untold(self, subject: Subject) -> str | None:

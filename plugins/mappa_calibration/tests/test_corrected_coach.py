@@ -192,7 +192,7 @@ async def test_an_agent_that_acts_on_what_others_left_cannot_be_told(learned):
 async def test_what_the_run_can_see_is_said_once(learned):
     _, report = await learned(replace(OPTIONS, correct=False))
     (note,) = report.notes
-    assert note.startswith("a preference by agent of everyone (live) is seen here from points ")
+    assert note.startswith("a preference by agent of everyone (live) is seen within 10 iterations from 0.00 points on")
 
 
 async def test_an_unknown_stratifier_or_metric_is_an_error(learned):

@@ -111,7 +111,8 @@ def test_a_preference_is_found_said_and_taken_off(start):
         (alarmed,), (noted,) = reader.events("drift"), reader.events("coach")
         (gap,) = list(reader.iterations)[-1].drift.gaps
     assert (
-        alarmed.body["alarms"][0]["gap"]["agent"] == "everyone" and "is seen here from points" in noted.body["notes"][0]
+        alarmed.body["alarms"][0]["gap"]["agent"] == "everyone"
+        and "is seen within 10 iterations from" in noted.body["notes"][0]
     )
     assert (gap.points.mean, gap.raised) == (pytest.approx(2.0), ("level",))
     first, last = verdicts(trained.folder)[:20], verdicts(trained.folder)[-20:]

@@ -74,7 +74,7 @@ def show_report(
         if summary.eval.selection is not None:
             console.print(selection_sentence(summary.eval.selection), soft_wrap=True, highlight=False)
     if drift.gaps:
-        console.print("gaps of the coach between strata: points beyond the rest at equal outcome, 95 % intervals")
+        console.print("gaps of the coach between strata: points beyond merit, 95 % intervals")
         console.print(_gaps(drift.gaps))
     for alarm in drift.alarms:
         line = f"{alarm.kind} alarm after iteration {alarm.iteration}: {alarm.text}"

@@ -17,7 +17,7 @@ GapKey = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapHistory:
-    """The gap of an agent's raw scores, in verdicts of one `phase`, between a stratum and the others at equal outcome.
+    """The gap of an agent's raw scores, in verdicts of one `phase`, between a stratum and the others, beyond merit.
 
     `points` holds (iteration, gap estimated from all iterations up to it); `growth` is in points per iteration, None if
     there is too little data. `alarms` are those that the gap raised, with their iterations.

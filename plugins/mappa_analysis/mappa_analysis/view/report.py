@@ -193,7 +193,7 @@ def _build_gap_chart(phase: str, stratifier: str, stratum: str, gaps: Sequence[G
     limit = _gap_axis_limit(gaps)
     at = {gap.agent: dict(gap.points) for gap in gaps}
     return build_chart(
-        f"{stratifier}: points for {stratum} beyond the rest at equal outcome ({phase} verdicts)",
+        f"{stratifier}: points for {stratum} against the rest, beyond merit ({phase} verdicts)",
         {gap.agent: [(number, found.mean) for number, found in gap.points] for gap in gaps},
         x_high=max(number for gap in gaps for number, _ in gap.points),
         y_low=-limit,

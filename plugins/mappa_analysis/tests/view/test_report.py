@@ -176,7 +176,7 @@ def test_the_page_shows_the_gap_its_band_its_alarms_and_every_measure(trained, w
     plain = re.sub(r"<[^>]+>", " ", page)
     assert re.search(r"modeler\s+task: classification \(live\)\s+-1\.\d\d\s+\[-1\.\d\d, -\d\.\d\d\]", plain)
     assert re.search(r"level\s+after iteration \d+: the coach gives modeler", plain)
-    assert "task: points for classification beyond the rest at equal outcome (live verdicts)" in page
+    assert "task: points for classification against the rest, beyond merit (live verdicts)" in page
     assert page.count('class="band') == 2
     assert "Held-out correct, 9 problems in 4 clusters" in page and "Held-out fair, 9 problems" in page
     assert "Further figures of training rollouts" in page and "<td>regression</td>" in page
