@@ -17,8 +17,10 @@ from mappa_core.redaction import clean
 FILE_WIDTH = 400
 """Columns where the output is no terminal: nothing is shortened for a file."""
 RULE_WIDTH = 80
-_LABELLED = re.compile(r"\w+ {2,}\S")
-"""A label and what is copied from the line whole: `next     mappa view …`."""
+_COPIED = re.compile(r"\w+ {2,}(mappa |\S*/)")
+"""A label and a command or a path, which is copied from the line whole: `next     mappa view …`."""
+_INDENT = re.compile(r" *(\w+ {2,})?")
+_WORD = re.compile(r"\S+\s*")
 
 
 class Console(rich.console.Console):
@@ -36,7 +38,7 @@ class Console(rich.console.Console):
         super().print(*objects, soft_wrap=soft_wrap, **options)
 
     def _break_lines(self, shown: Any, markup: bool | None) -> Any:
-        if not isinstance(shown, str | Text) or _LABELLED.match(str(shown)):
+        if not isinstance(shown, str | Text) or _COPIED.match(str(shown)):
             return shown
         text = self.render_str(shown, markup=markup, highlight=False) if isinstance(shown, str) else shown
         lines = text.split("\n", allow_blank=True)
@@ -51,10 +53,11 @@ class Console(rich.console.Console):
 
 
 def break_line(line: Text, width: int) -> Iterator[Text]:
-    """Break a line between words. What follows is indented as the line is; a word that is too long stays whole."""
-    indent = len(line.plain) - len(line.plain.lstrip(" "))
+    """Break a line between words. What follows is indented as the line is, or as what stands behind its label; a word
+    that is too long stays whole."""
+    indent = next(_INDENT.finditer(line.plain)).end()
     column, starts = indent, list[int]()
-    for word in re.finditer(r"\S+\s*", line.plain):
+    for word in _WORD.finditer(line.plain, indent):
         if column > indent and column + cell_len(word[0].rstrip()) > width:
             starts.append(word.start())
             column = indent

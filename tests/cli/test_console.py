@@ -157,8 +157,14 @@ def test_a_terminal_is_given_lines_that_end_between_words():
     ]
 
 
-def test_what_is_copied_from_a_terminal_is_left_whole():
-    line = "next     mappa runs show runs/first, mappa view"
+def test_what_follows_a_label_stands_behind_it():
+    assert on_a_terminal(20, "advice    train the solver") == ["advice    train the", "          solver"]
+
+
+@pytest.mark.parametrize(
+    "line", ["next     mappa runs show runs/first, mappa view", "report   runs/a name/report.html"]
+)
+def test_what_is_copied_from_a_terminal_is_left_whole(line):
     assert on_a_terminal(20, line) == [line]
 
 
