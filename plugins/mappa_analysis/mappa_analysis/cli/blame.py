@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
-from rich.markup import escape
 from rich.table import Table
 
 from mappa_analysis.cli.verdict_tables import make_table
@@ -86,7 +85,8 @@ def show_proofs(console: Console, proven: BlameProofs, save: Path | None) -> Non
     for line in _facts(proven):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     console.print(_shares_table(proven))
-    console.print(_proofs_table(proven.proofs))
+    for one in proven.proofs[:MAX_LISTED]:
+        _show_proof(console, one)
     if len(proven.proofs) > MAX_LISTED:
         console.print(f"and {len(proven.proofs) - MAX_LISTED:,} more: --json", highlight=False)
     for reason, times in proven.left_out.items():
@@ -129,13 +129,12 @@ def _shares_table(proven: BlameProofs) -> Table:
     return table
 
 
-def _proofs_table(proofs: Sequence[Proof]) -> Table:
-    table = make_table("trajectory", "blamed", "flips", "why", text=4)
-    words = {True: "yes", False: "no", None: "lost"}
-    for one in proofs[:MAX_LISTED]:
-        flips = words[one.flips["blamed"]]
-        table.add_row(escape(one.trajectory), f"{escape(one.agent)} at {one.position}", flips, escape(one.reason))
-    return table
+def _show_proof(console: Console, proof: Proof) -> None:
+    """Print a proof in two lines: its trajectory is copied from here, and a column of it would be broken."""
+    became = {True: "flips", False: "does not flip", None: "was lost"}[proof.flips["blamed"]]
+    console.print(f"{proof.trajectory}  {became}", markup=False, highlight=False, soft_wrap=True)
+    blamed = f"   {proof.agent} at {proof.position}: {proof.reason}"
+    console.print(blamed, markup=False, highlight=False, soft_wrap=True)
 
 
 def _interval(value: Interval | None, spec: str) -> str:
