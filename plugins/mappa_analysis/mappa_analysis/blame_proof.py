@@ -208,30 +208,32 @@ def _summarize(
     folder: Path, coach: str, failed: Sequence[Trajectory], proofs: Sequence[Proof], left_out: Counter[str]
 ) -> BlameProofs:
     flipped = {one.trajectory for one in proofs if one.flips["blamed"]}
-    shares = {arm: _share(proofs, arm) for arm in ARMS}
-    beyond = {arm: _gain(proofs, arm) for arm in ARMS if arm != "blamed"}
+    shares = {arm: flip_share(proofs, arm) for arm in ARMS}
+    beyond = {arm: gain_beyond(proofs, arm) for arm in ARMS if arm != "blamed"}
     return BlameProofs(
         folder=folder,
         coach=coach,
         failed=len(failed),
         proofs=tuple(proofs),
         shares={arm: share for arm, share in shares.items() if share is not None},
-        corrected_share=_share([one for one in proofs if one.corrected], "blamed"),
+        corrected_share=flip_share([one for one in proofs if one.corrected], "blamed"),
         beyond={arm: gain for arm, gain in beyond.items() if gain is not None},
         left_out=dict(+left_out),
         tasks=tuple({one.task.id: one.task for one in failed if one.id in flipped}.values()),
     )
 
 
-def _share(proofs: Sequence[Proof], arm: Arm) -> Interval | None:
+def flip_share(proofs: Sequence[Proof], arm: Arm) -> Interval | None:
+    """Share of plays that flip, with its 95 % interval by task; None where none is known."""
     known = [one for one in proofs if one.flips[arm] is not None]
     return (
         share_interval([float(bool(one.flips[arm])) for one in known], [one.task for one in known]) if known else None
     )
 
 
-def _gain(proofs: Sequence[Proof], arm: Arm) -> Interval | None:
-    """How much more often the blamed action's replacement flips a play than that of `arm`."""
+def gain_beyond(proofs: Sequence[Proof], arm: Arm) -> Interval | None:
+    """How much more often the blamed action's replacement flips a play than that of `arm`, with its 95 % interval by
+    task; None where no play has both."""
     known = [one for one in proofs if one.flips["blamed"] is not None and one.flips[arm] is not None]
     if not known:
         return None

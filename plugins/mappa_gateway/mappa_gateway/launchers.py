@@ -9,10 +9,9 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
@@ -20,7 +19,7 @@ from typing import Any
 
 from mappa_core import ConfigError, Task, WorkflowError
 from mappa_core.redaction import redact
-from mappa_core.sandbox import cut_middle, to_json
+from mappa_core.sandbox import OwnedFolder, cut_middle, to_json
 
 MAX_STDERR_CHARACTERS = 2000
 """Maximum characters of a command's standard error in the record of its failure."""
@@ -120,8 +119,8 @@ def command_launcher(command: Sequence[str]) -> AgentLauncher:
         raise ConfigError(f"workflow.options.command: there is no program {command[0]!r}")
 
     async def start(assignment: Assignment) -> str | None:
-        with tempfile.TemporaryDirectory(prefix="mappa-agent-") as folder:
-            task = Path(folder) / "task.json"
+        with closing(OwnedFolder("mappa-agent-")) as folder:
+            task = folder.path / "task.json"
             task.write_bytes(to_json({"task": assignment.task, "seed": assignment.seed}))
             process = await asyncio.create_subprocess_exec(
                 *command,

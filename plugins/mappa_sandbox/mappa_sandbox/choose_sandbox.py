@@ -9,13 +9,14 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
 from mappa_core import ConfigError, ToolError, ToolLimits
-from mappa_core.sandbox import Sandbox, retry, sweep_folders
+from mappa_core.sandbox import OwnedFolder, Sandbox, retry, sweep_folders
 from mappa_sandbox.find_control_groups import describe_limits, find_control_groups
 from mappa_sandbox.fork_server_process import ForkServerProcess
 from mappa_sandbox.isolation import landlock, system_paths
@@ -198,8 +199,8 @@ def _scratch_mode() -> int:
 
 async def _find_escapes(fork_server: ForkServerProcess, config: SandboxConfig) -> list[str]:
     """Run the probe in the sandbox; returns what it could do but should not."""
-    with tempfile.TemporaryDirectory(prefix="mappa-probe-") as parent:
-        folder, secret = _make_probe_files(parent)
+    with closing(OwnedFolder("mappa-probe-")) as parent:
+        folder, secret = _make_probe_files(parent.path)
         arguments = (secret, str(os.getpid()), *config.hidden)
         reply = await fork_server.run(program_job(PROBE, ToolLimits(), folder=folder, arguments=arguments))
         written = "written" in os.listdir(folder)  # noqa: PTH208
@@ -211,10 +212,10 @@ async def _find_escapes(fork_server: ForkServerProcess, config: SandboxConfig) -
     return [what for what in escapes if not (_gaps(config.backend) and what.startswith("signal"))]
 
 
-def _make_probe_files(parent: str) -> tuple[str, str]:
+def _make_probe_files(parent: Path) -> tuple[str, str]:
     """Create a workspace below `parent`, and beside it a file that everyone may read."""
-    Path(parent).chmod(_scratch_mode())
-    folder, secret = Path(parent, "folder").resolve(), Path(parent, "secret")
+    parent.chmod(_scratch_mode())
+    folder, secret = (parent / "folder").resolve(), parent / "secret"
     folder.mkdir()
     secret.write_text(SECRET)
     return str(folder), str(secret)

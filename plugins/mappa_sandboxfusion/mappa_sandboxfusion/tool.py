@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from mappa_core import ConfigError, ToolError, ToolLimits, ToolResult, Workspace
-from mappa_core.sandbox import Sandbox
+from mappa_core.sandbox import OwnedFolder, Sandbox
 from mappa_sandbox import PYTHON_SPEC, program_result
 from mappa_sandboxfusion.client import FusionClient, ServerFault
 from mappa_sandboxfusion.local import FileHashes, linked_inputs, remove_files, scan_folder, write_file
@@ -74,8 +74,8 @@ class SandboxFusionTool:
         turn = self._turns.setdefault(workspace.path, asyncio.Lock())
         async with turn:  # programs in one folder run one after the other
             program = await asyncio.to_thread(self._read_workspace, code, arguments, workspace, limits)
-            with tempfile.TemporaryDirectory(prefix="mappa-fetched-") as aside:
-                outcome = await self._run(pool, program, Path(aside))
+            with closing(OwnedFolder("mappa-fetched-")) as aside:
+                outcome = await self._run(pool, program, aside.path)
                 await asyncio.to_thread(_apply_changes, program, outcome)
             files = await asyncio.to_thread(workspace.changes)
         return program_result(

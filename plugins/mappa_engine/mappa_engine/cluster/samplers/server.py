@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mappa_core.engine import EngineError
+from mappa_core.sandbox import OwnedFolder
 from mappa_engine.arrays import Int32
 from mappa_engine.cluster.samplers.messages import GenerationRequest, RequestResult, SamplerConfig
 from mappa_engine.cluster.samplers.step_loop import SequenceLogprobs, StepLoop
@@ -41,7 +42,7 @@ class SamplerServer:
         self._config = config
         self._is_complete = True
         self._queue: BucketQueue | None = None
-        self._folder = Path(tempfile.mkdtemp(prefix="mappa-adapters-"))
+        self._adapters = OwnedFolder("mappa-adapters-")
         opened: Future[None] = Future()
         threading.Thread(target=self._run_engine, args=(opened,), name="engine", daemon=True).start()
         opened.result()
@@ -162,7 +163,7 @@ class SamplerServer:
         try:
             begun = time.perf_counter()
             received = ReceivedTensors({})
-            folder = Path(tempfile.mkdtemp(dir=self._folder))
+            folder = Path(tempfile.mkdtemp(dir=self._adapters.path))
             tensors = {name: tensor.clone() for name, tensor in received.tensors(queue.received_buckets())}
             save_file(tensors, folder / "adapter_model.safetensors")
             (folder / "adapter_config.json").write_text(json.dumps(dict(adapter)))
