@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -152,7 +153,8 @@ class Run:
                 status: Ending = "failed"
                 try:
                     tracking.start(self._tracked(folder))
-                    await loop.run()
+                    with _frozen_heap():
+                        await loop.run()
                     status = "done"
                 except (GuardStop, asyncio.CancelledError, SystemExit, KeyboardInterrupt):
                     status = "stopped"
@@ -227,6 +229,17 @@ class Run:
             seed=self.composed.config.seed,
             status="running",
         )
+
+
+@contextmanager
+def _frozen_heap() -> Iterator[None]:
+    """Keep what is there by now out of garbage collection, which would walk through libraries and models every time."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _bound_counterfactuals(session: Session) -> CounterfactualBound:

@@ -9,6 +9,22 @@ AUTO = "auto"
 
 
 @dataclass
+class TeacherServer:
+    """A server that scores given tokens: vLLM, SGLang, or another with `echo` in OpenAI's completions API."""
+
+    base_url: str
+    """Where its API begins: http://HOST:8000/v1."""
+    model: str | None = None
+    """What the server calls the model; None: as policies.NAME.model, of which only the tokenizer is read here."""
+    api_key_env: str | None = None
+    """Environment variable that holds the key; None: it needs none."""
+    concurrency: int = 8
+    """Actions that are scored at once."""
+    timeout_s: float = 300.0
+    """Seconds that one answer may take."""
+
+
+@dataclass
 class LocalOptions:
     """The engine `local`: every policy in this process, on the CPU or one GPU."""
 
@@ -31,6 +47,9 @@ class LocalOptions:
     """Compute activations again in the backward pass: less memory, about a third more time."""
     prefill_tokens: int = 16384
     """Prompt tokens, padding included, of one forward pass of a sampler."""
+    teachers: dict[str, TeacherServer] = field(default_factory=dict)
+    """Teachers of `distill` that stay on servers, by the names of their policies, which are of kind frozen: each with
+    `base_url` (http://HOST:8000/v1), and `model`, `api_key_env`, `concurrency` and `timeout_s` where they differ."""
 
 
 @dataclass
@@ -83,6 +102,9 @@ class ClusterOptions:
     straggler_share: float = 0.0
     """Share of an iteration's trajectories that it does not wait for; they are finished later and used within
     `max_staleness`."""
+    teachers: dict[str, TeacherServer] = field(default_factory=dict)
+    """Teachers of `distill` that stay on servers, by the names of their policies, which are of kind frozen: each with
+    `base_url` (http://HOST:8000/v1), and `model`, `api_key_env`, `concurrency` and `timeout_s` where they differ."""
     logs: str | None = None
     """Folder to which what actors wrote is copied when a Ray that the run started ends; None: it goes with it."""
     start_s: float = 600.0

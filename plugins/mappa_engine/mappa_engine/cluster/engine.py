@@ -27,6 +27,7 @@ from mappa_engine.cluster.plan import node_problems, plan_cluster
 from mappa_engine.cluster.requirements import check_installed
 from mappa_engine.node import this_node
 from mappa_engine.options import ClusterOptions
+from mappa_engine.teacher_servers import TeacherServers
 
 if TYPE_CHECKING:
     from mappa_engine.cluster.running_cluster import RunningCluster
@@ -42,6 +43,7 @@ class ClusterEngine(Engine):
     def __init__(self, options: ClusterOptions) -> None:
         check_options(options)
         self._options = options
+        self._teachers = TeacherServers(options.teachers)
         self._cluster: RunningCluster | None = None
 
     @property
@@ -65,13 +67,14 @@ class ClusterEngine(Engine):
         return () if self._cluster is None else self._cluster.processes
 
     def can_score(self, policy: PolicySpec) -> bool:
-        """Whether a learner holds the policy; samplers score no given tokens."""
-        return policy.trained
+        """Whether a learner holds the policy, or a server; samplers score no given tokens."""
+        return policy.trained or policy.name in self._teachers
 
     def plan(
         self, policies: Sequence[PolicySpec], train: TrainSection | None, *, rows: int, machines: Sequence[Machine]
     ) -> EnginePlan:
         """Place the policies on the machines' GPUs, or on CPUs if there are none; without machines on this one."""
+        policies = self._teachers.loaded_by_engine(policies)
         try:
             shapes = {model: read_shape(model) for model in dict.fromkeys(spec.model for spec in policies)}
         except ModelError as error:
@@ -96,15 +99,21 @@ class ClusterEngine(Engine):
         from mappa_engine.cluster.running_cluster import RunningCluster
 
         cluster = RunningCluster(self._options)
-        await cluster.open(policies, train, seed=seed)
+        await self._teachers.open(policies)
+        await cluster.open(self._teachers.loaded_by_engine(policies), train, seed=seed)
         self._cluster = cluster
 
     def sampler(self, policy: str) -> Sampler:
         """Return the sampler of `policy`."""
+        if policy in self._teachers:
+            return self._teachers.sampler(policy)
         return self._running.sampler(policy)
 
     async def score(self, experience: Experience) -> Experience:
-        """Fill old_logprobs, ref_logprobs and values (NaN for policies without a value head) of all rows."""
+        """Fill old_logprobs, ref_logprobs and values (NaN for policies without a value head) of all rows; of a teacher
+        on a server old_logprobs alone."""
+        if self._teachers.teach(experience):
+            return await self._teachers.score(experience)
         return await self._running.score(experience)
 
     async def update(
@@ -132,6 +141,7 @@ class ClusterEngine(Engine):
 
     async def close(self) -> None:
         """End all processes, and Ray if it was started here."""
+        await self._teachers.close()
         if self._cluster is not None:
             await self._cluster.close()
 

@@ -23,6 +23,7 @@ from mappa_core.engine import (
     PolicySpec,
     Process,
     Receipt,
+    Sampler,
     TrainSection,
 )
 from mappa_engine.local.memory import estimate_local_memory, memory_plan
@@ -31,6 +32,7 @@ from mappa_engine.memory_estimate import BYTES_PER_NUMBER
 from mappa_engine.model_shape import read_shape
 from mappa_engine.options import LocalOptions
 from mappa_engine.process_info import process_info
+from mappa_engine.teacher_servers import TeacherServers
 
 if TYPE_CHECKING:
     import torch
@@ -60,6 +62,7 @@ class LocalEngine(Engine):
             if getattr(options, name) is not None and getattr(options, name) < 1:
                 raise ConfigError(f"engine.options.{name} is {getattr(options, name)}; it is at least 1")
         self._options = options
+        self._teachers = TeacherServers(options.teachers)
         self._worker = Worker()
         self._policies: dict[str, Policy] = {}
         self._decoders: dict[str, Decoder] = {}
@@ -83,6 +86,7 @@ class LocalEngine(Engine):
         self, policies: Sequence[PolicySpec], train: TrainSection | None, *, rows: int, machines: Sequence[Machine]
     ) -> EnginePlan:
         """Estimate the memory of every policy."""
+        policies = self._teachers.loaded_by_engine(policies)
         try:
             shapes = {model: read_shape(model) for model in dict.fromkeys(spec.model for spec in policies)}
         except ModelError as error:
@@ -99,7 +103,8 @@ class LocalEngine(Engine):
     async def open(self, policies: Sequence[PolicySpec], train: TrainSection | None, *, seed: int) -> None:
         """Load every policy. Raises ModelError if a model cannot be used, ConfigError if there is no such device."""
         self._train, self._seed = train, seed
-        await self._worker.run(self._open, policies)
+        await self._teachers.open(policies)
+        await self._worker.run(self._open, self._teachers.loaded_by_engine(policies))
 
     def _open(self, policies: Sequence[PolicySpec]) -> None:
         import torch
@@ -170,13 +175,18 @@ class LocalEngine(Engine):
             taken.add(spec.model)
         return modules
 
-    def sampler(self, policy: str) -> LocalSampler:
+    def sampler(self, policy: str) -> Sampler:
         """Return the sampler of `policy`."""
+        if policy in self._teachers:
+            return self._teachers.sampler(policy)
         self._policy(policy)
         return self._samplers[policy]
 
     async def score(self, experience: Experience) -> Experience:
-        """Fill in old_logprobs and ref_logprobs of all rows, and values (NaN for policies without a value head)."""
+        """Fill in old_logprobs and ref_logprobs of all rows, and values (NaN for policies without a value head); of a
+        teacher on a server old_logprobs alone."""
+        if self._teachers.teach(experience):
+            return await self._teachers.score(experience)
         return await self._worker.run(self._score, experience)
 
     def _score(self, experience: Experience) -> Experience:
@@ -272,6 +282,7 @@ class LocalEngine(Engine):
 
     async def close(self) -> None:
         """Stop the thread and release all weights."""
+        await self._teachers.close()
         await self._worker.close()
         for mapping in (self._policies, self._decoders, self._samplers):
             mapping.clear()
