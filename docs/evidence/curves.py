@@ -47,6 +47,16 @@ class Curve:
         """(evaluations,), over all seeds and problems."""
         return np.asarray(np.nanmean(self.values, axis=(0, 2)))
 
+    @property
+    def told(self) -> dict[str, object]:
+        """The curve as JSON values."""
+        return {
+            "rate": self.rate,
+            "rollouts": self.rollouts.tolist(),
+            "accuracy_by_seed": [self.of_seed(index).accuracy.tolist() for index in range(len(self.values))],
+            "seconds": self.seconds,
+        }
+
     def of_seed(self, index: int) -> Curve:
         return replace(self, values=self.values[[index]])
 

@@ -76,7 +76,7 @@ def main(asked: Asked, mixes: tuple[str, ...]) -> None:
     study.finish(
         study.write(
             rates=[one.told for one in choices],
-            curves={arm: _told(curve) for arm, curve in curves.items()},
+            curves={arm: curve.told for arm, curve in curves.items()},
             comparisons=[{"comparison": one, "standing": needs_more(one)} for one in found],
             claims=ends,
         )
@@ -115,16 +115,6 @@ def _show(choices: Sequence[Choice], curves: Mapping[str, Curve], found: list[Co
     click.echo("\nRollouts to an accuracy, with 95 % intervals (and by seed):\n")
     header = ("mix", "to", "process", "outcome", "outcome / process", "more rollouts, as claimed")
     click.echo(table(header, [(*comparison_cells(one), needs_more(one)) for one in found]))
-
-
-def _told(curve: Curve) -> dict[str, object]:
-    """A curve as JSON values."""
-    return {
-        "rate": curve.rate,
-        "rollouts": curve.rollouts.tolist(),
-        "accuracy_by_seed": [curve.of_seed(index).accuracy.tolist() for index in range(len(curve.values))],
-        "seconds": curve.seconds,
-    }
 
 
 if __name__ == "__main__":

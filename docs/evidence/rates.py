@@ -1,6 +1,6 @@
 """Each arm at its best learning rate: chosen on one part of the held-out tasks, reported on the other.
 
-The first seeds try every rate. The rate whose mean accuracy on the tasks that choose is highest is taken for all seeds.
+Some seeds try every rate. The rate whose mean accuracy on the tasks that choose is highest is taken for all seeds.
 Tasks part by hash, as `eval.selection` parts them, and no figure that is reported had a say in the choice.
 """
 
@@ -44,17 +44,20 @@ def at_best_rates(
     arms: Mapping[str, Words],
     rates: Mapping[str, Sequence[float]],
     chosen_by: Callable[[Sequence[Path]], float],
+    *,
+    choosing: Sequence[int] | None = None,
 ) -> tuple[Choice, ...]:
     """Train every arm at all of its `rates`, then at the best of them with every seed.
 
     Args:
         chosen_by: the figure of an arm at a rate by which the rate is chosen, from its runs: the highest is taken.
+        choosing: the seeds that try every rate; None: the first ones of the study.
 
     Raises:
         Failed: a run did not come to its end.
     """
     tried = {(arm, rate): (*arms[arm], _word(rate)) for arm in arms for rate in rates[arm]}
-    first = study.train({_name(*key): words for key, words in tried.items()}, study.asked.seeds[:CHOOSING])
+    first = study.train({_name(*key): words for key, words in tried.items()}, choosing or study.asked.seeds[:CHOOSING])
     figures = {key: chosen_by(first[_name(*key)]) for key in tried}
     best = {arm: max(rates[arm], key=lambda rate: figures[arm, rate]) for arm in arms}
     last = study.train({_name(arm, rate): tried[arm, rate] for arm, rate in best.items()}, study.asked.seeds)

@@ -19,6 +19,7 @@ import hindsight
 import hindsight_offers
 import lenient_offers
 import numpy as np
+import opponents
 import process_vs_outcome
 import pytest
 import reference_bugs
@@ -75,6 +76,7 @@ def started(trained, monkeypatch):
         pytest.param(distill, 4, 2, marks=pytest.mark.soak),
         pytest.param(sharing, 3, 2, marks=pytest.mark.soak),
         pytest.param(process_vs_outcome, 4, 1, marks=pytest.mark.soak),
+        pytest.param(opponents, 10, 4, marks=pytest.mark.soak),
         (alignment, 1, 3),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -88,7 +90,7 @@ def test_a_study_goes_from_its_command_line_to_its_results(script, runs, claims,
     done = CliRunner().invoke(script.main, ["--quick", "--seeds", "0,1", f"run.root={tmp_path}"])
     assert done.exit_code == 0, done.output
     assert "shows nothing" in done.output
-    assert len(started) == runs and {seed for _, seed in started} == {0}
+    assert len(started) == runs and {seed for _, seed in started} <= {0, opponents.CHOOSER}
     (folder,) = (tmp_path / "evidence").iterdir()
     found = json.loads((folder / "quick.json").read_text())
     assert (found["study"], found["quick"], found["seeds"]) == (script.__name__, True, [0])
@@ -125,6 +127,8 @@ def test_each_arm_runs_at_the_rate_that_was_best_where_it_is_chosen():
     assert [one.rate for one in chosen] == [2, 1]
     assert chosen[0].tried == {1: 0.2, 2: 0.7}
     assert [run.name for run in chosen[0].runs] == ["0", "1", "2"]
+    at_best_rates(Recorded(), {"a": ()}, {"a": (1, 2)}, lambda runs: accuracy[runs[0].parts[0]], choosing=(9,))
+    assert [seeds for _, seeds in Recorded.calls[2:]] == [(9,), (0, 1, 2)]
 
 
 def test_shared_weights_are_chosen_by_what_their_checkpoints_came_to(monkeypatch):
