@@ -67,7 +67,7 @@ async def test_a_real_server_scores_as_the_engine_does(server, qwen3):
     expected = (await engine.score(experience)).old_logprobs
     await engine.close()
     teachers = TeacherServers({"mentor": TeacherServer(base_url=f"{server}/v1", model="mentor")})
-    await teachers.open([mentor])
+    await teachers.open([mentor], learning=True)
     found = (await teachers.score(experience)).old_logprobs
     await teachers.close()
     assert expected is not None and found is not None

@@ -12,7 +12,7 @@ import numpy as np
 import structlog
 
 from mappa_core import ConfigError, Message, ToolSpec
-from mappa_core.engine import Completion, EngineError, Experience, PolicySpec, Sampling
+from mappa_core.engine import Completion, EngineLost, Experience, PolicySpec, Sampling
 from mappa_core.transport import CallError, Secret, check_base_url, fault_from_status, one_line, retry_after
 from mappa_engine.arrays import Float32, Int32
 
@@ -57,14 +57,26 @@ class TeacherServers:
                 )
         return tuple(spec for spec in policies if spec.name not in self._servers)
 
-    async def open(self, policies: Sequence[PolicySpec]) -> None:
-        """Read the tokenizers of the teachers among `policies`. Raises ModelError if one cannot be used."""
+    async def open(self, policies: Sequence[PolicySpec], *, learning: bool) -> None:
+        """Read the tokenizers of the teachers among `policies`, and let each score a few tokens if the run is
+        `learning`. Raises ModelError if a tokenizer cannot be used, ConfigError if a server does not score, or no
+        policy has its name."""
+        names = [spec.name for spec in policies]
+        for name in self._servers:
+            if learning and name not in names:
+                raise ConfigError(
+                    f"engine.options.teachers.{name}: no policy of this name teaches or plays here: name it in the "
+                    f"estimator's options, or one of {', '.join(names)} here"
+                )
         for spec in policies:
             if spec.name in self._servers:
                 server = self._servers[spec.name]
-                client = _ScoringClient(server, server.model or spec.model, self._keys.get(spec.name))
+                client = _ScoringClient(spec.name, server, server.model or spec.model, self._keys.get(spec.name))
                 log.warning("teacher.opens", policy=spec.name, host=client.host, sends="prompts and actions, as tokens")
-                self._teachers[spec.name] = _Teacher(spec, await asyncio.to_thread(_read_info, spec.model), client)
+                info = await asyncio.to_thread(_read_info, spec.model)
+                self._teachers[spec.name] = _Teacher(spec, info, client)
+                if learning:
+                    await client.check(info.chat.render([Message(role="user", content="?")]))
 
     def teach(self, experience: Experience) -> bool:
         """Whether all rows are of one teacher on a server."""
@@ -78,8 +90,8 @@ class TeacherServers:
         """Fill in old_logprobs of rows that are all of one teacher.
 
         Raises:
-            ConfigError: an action was drawn from a distribution that a server cannot compute.
-            EngineError: the server does not answer as it should.
+            ConfigError: an action was drawn from a distribution that a server cannot compute, or it refuses.
+            EngineLost: it does not answer.
         """
         (name,) = experience.policies
         if (experience.temperature != 1.0).any() or experience.mask_tokens is not None:
@@ -121,11 +133,13 @@ class _Teacher:
 class _ScoringClient:
     """Asks one server for log-probabilities of tokens that it did not write."""
 
-    def __init__(self, server: TeacherServer, model: str, key: Secret | None) -> None:
+    def __init__(self, policy: str, server: TeacherServer, model: str, key: Secret | None) -> None:
         import httpx2
 
-        self._server, self._model, self._key = server, model, key
+        self._policy, self._server, self._model, self._key = policy, server, model, key
         self._turns = asyncio.Semaphore(server.concurrency)
+        self._told = 0
+        """The attempt that was warned of last, 0 after an answer."""
         headers = {} if key is None else {"Authorization": f"Bearer {key.reveal()}"}
         self._http = httpx2.AsyncClient(
             base_url=server.base_url.rstrip("/") + "/",
@@ -136,6 +150,13 @@ class _ScoringClient:
         )
         self.host = self._http.base_url.netloc.decode()
 
+    async def check(self, tokens: Int32) -> None:
+        """Raise ConfigError if the server does not score these tokens."""
+        try:
+            await self._score(tokens[:1], tokens[1:])
+        except EngineLost as error:
+            raise ConfigError(str(error)) from error
+
     async def score_rows(self, experience: Experience) -> list[Float32]:
         """The log-probabilities (T,) of every row's sampled tokens after its prompt, at temperature 1."""
         prompts = np.split(experience.prompt_tokens, experience.prompt_offsets[1:-1])
@@ -143,7 +164,7 @@ class _ScoringClient:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._score(*row)) for row in zip(prompts, actions, strict=True)]
-        except* EngineError as several:
+        except* (ConfigError, EngineLost) as several:
             raise several.exceptions[0] from None
         return [task.result() for task in tasks]
 
@@ -152,11 +173,18 @@ class _ScoringClient:
         async with self._turns:
             for attempt in count(1):
                 try:
-                    return (await self._ask(tokens))[len(prompt) :]
+                    found = (await self._ask(tokens))[len(prompt) :]
+                    self._told = 0
+                    return found
                 except CallError as error:
-                    if error.kind not in TRANSIENT or attempt == ATTEMPTS:
-                        raise EngineError(f"the teacher at {self.host} scored nothing: {error}") from error
-                    log.warning("teacher.retried", host=self.host, attempt=attempt, error=str(error))
+                    fault = f"engine.options.teachers.{self._policy}: {self.host} scored nothing: {error}"
+                    if error.kind not in TRANSIENT:
+                        raise ConfigError(fault) from error
+                    if attempt == ATTEMPTS:
+                        raise EngineLost(fault, actor=f"the server of {self._policy}") from error
+                    if attempt > self._told:  # once for all actions that wait
+                        log.warning("teacher.retried", host=self.host, attempt=attempt, error=str(error))
+                        self._told = attempt
                     wait_s = WAIT_S * 2 ** (attempt - 1)
                     await asyncio.sleep(wait_s if error.retry_after_s is None else error.retry_after_s)
         raise AssertionError("count does not end")
@@ -175,7 +203,8 @@ class _ScoringClient:
             raise CallError("connection", self._hide(str(error) or type(error).__name__)) from error
         if response.status_code != 200:
             fault, wait_s = fault_from_status(response.status_code), retry_after(response.headers)
-            raise CallError(fault, self._hide(response.text), retry_after_s=wait_s)
+            said = self._hide(f"status {response.status_code} {response.text}")
+            raise CallError(fault, said, retry_after_s=wait_s)
         return _read_logprobs(response, len(tokens))
 
     def _hide(self, text: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mappa_core import ConfigError, Run
-from mappa_core.engine import EngineError, PolicySpec
+from mappa_core.engine import EngineLost, PolicySpec
 from mappa_core.runs import RunReader
 from mappa_core.testing import WireAnswer, WireServer, json_answer
 from mappa_engine import teacher_servers
@@ -34,9 +34,9 @@ def echo(request):
     return json_answer({"choices": [{"logprobs": {"token_logprobs": logprobs}}]})
 
 
-async def scored(url, experience, folder, **settings):
+async def scored(url, experience, folder, *, learning=False, **settings):
     teachers = TeacherServers({"mentor": TeacherServer(base_url=f"{url}/v1", **settings)})
-    await teachers.open([PolicySpec(name="mentor", model=folder, kind="frozen")])
+    await teachers.open([PolicySpec(name="mentor", model=folder, kind="frozen")], learning=learning)
     try:
         return (await teachers.score(experience)).old_logprobs
     finally:
@@ -90,10 +90,11 @@ async def test_a_busy_server_is_asked_again(experience, qwen3):
     ],
 )
 async def test_a_server_that_does_not_score_ends_it_and_shows_no_key(experience, qwen3, answer, asked, says):
-    async with WireServer(lambda request: answer) as server:
-        with pytest.raises(EngineError, match=says) as caught:
-            await scored(server.url, experience, qwen3, api_key_env="TEACHER_KEY", concurrency=1)
-    assert len(server.requests) == asked and KEY not in str(caught.value)
+    for learning, error in ((False, ConfigError if asked == 1 else EngineLost), (True, ConfigError)):
+        async with WireServer(lambda request: answer) as server:
+            with pytest.raises(error, match=says) as caught:
+                await scored(server.url, experience, qwen3, learning=learning, api_key_env="TEACHER_KEY", concurrency=1)
+        assert len(server.requests) == asked and KEY not in str(caught.value)
 
 
 async def test_a_cut_distribution_is_refused(experience, qwen3):
@@ -133,6 +134,14 @@ def test_nothing_is_loaded_of_a_teacher_on_a_server_and_the_cluster_can_score_it
         cluster.plan([solver, replace(mentor, kind="full")], None, rows=1, machines=())
 
 
+async def test_a_server_of_no_policy_is_refused_where_it_would_be_asked():
+    teachers = TeacherServers({"mentr": TeacherServer(base_url="http://gpu-box/v1")})
+    solver = PolicySpec(name="solver", model=TINY)
+    with pytest.raises(ConfigError, match=r"teachers\.mentr: no policy of this name .* one of solver here"):
+        await teachers.open([solver], learning=True)
+    await teachers.open([solver], learning=False)
+
+
 async def test_a_run_learns_from_a_teacher_on_a_server_and_plays_by_none(tmp_path):
     """The teacher finds every token equally likely, so that the gap is -1 less what the policy thinks of it."""
 
@@ -152,7 +161,8 @@ async def test_a_run_learns_from_a_teacher_on_a_server_and_plays_by_none(tmp_pat
     with RunReader(trained.folder) as reader:
         metrics = next(iter(reader.iterations)).policies
         steps = [step for row in reader.trajectories.where(split="train") for step in reader.trajectory(row.id).steps]
-    assert len(server.requests) == sum(one["teacher_rows"] for one in metrics.values()) == len(steps)
+    (_first, *scored_rows) = server.requests
+    assert len(scored_rows) == sum(one["teacher_rows"] for one in metrics.values()) == len(steps)
     own = np.concatenate([step.completion.logprobs for step in steps])
     taught = {name: one for name, one in metrics.items() if "teacher_kl" in one}
     weights = [sum(len(step.completion.tokens) for step in steps if step.policy == name) for name in taught]

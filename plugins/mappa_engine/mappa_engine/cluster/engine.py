@@ -99,7 +99,7 @@ class ClusterEngine(Engine):
         from mappa_engine.cluster.running_cluster import RunningCluster
 
         cluster = RunningCluster(self._options)
-        await self._teachers.open(policies)
+        await self._teachers.open(policies, learning=train is not None)
         await cluster.open(self._teachers.loaded_by_engine(policies), train, seed=seed)
         self._cluster = cluster
 

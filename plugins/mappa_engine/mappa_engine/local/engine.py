@@ -103,7 +103,7 @@ class LocalEngine(Engine):
     async def open(self, policies: Sequence[PolicySpec], train: TrainSection | None, *, seed: int) -> None:
         """Load every policy. Raises ModelError if a model cannot be used, ConfigError if there is no such device."""
         self._train, self._seed = train, seed
-        await self._teachers.open(policies)
+        await self._teachers.open(policies, learning=train is not None)
         await self._worker.run(self._open, self._teachers.loaded_by_engine(policies))
 
     def _open(self, policies: Sequence[PolicySpec]) -> None:
