@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -153,8 +152,7 @@ class Run:
                 status: Ending = "failed"
                 try:
                     tracking.start(self._tracked(folder))
-                    with _frozen_heap():
-                        await loop.run()
+                    await loop.run()
                     status = "done"
                 except (GuardStop, asyncio.CancelledError, SystemExit, KeyboardInterrupt):
                     status = "stopped"
@@ -229,17 +227,6 @@ class Run:
             seed=self.composed.config.seed,
             status="running",
         )
-
-
-@contextmanager
-def _frozen_heap() -> Iterator[None]:
-    """Keep what is there by now out of garbage collection, which would walk through libraries and models every time."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _bound_counterfactuals(session: Session) -> CounterfactualBound:
