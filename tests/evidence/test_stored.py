@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 import stored
 from arms import write
-from claims import Claim, judged
+from claims import Claim, judged, restricted
+from curves import CHOOSING
 
 from mappa_analysis.run_results import read_result
+from mappa_core import Task
 from mappa_core.plugins import load_plugins
+from mappa_core.session.eval_split import in_selection_split
 from mappa_core.training.run import Run
 
 RESULTS = Path(__file__).parents[2] / "docs" / "evidence" / "results"
@@ -69,11 +72,30 @@ def test_a_simulation_is_written_beside_what_made_it(tmp_path):
     write(None, found)  # where no file was named, nothing is written
 
 
+def compared(found):
+    """The results that claims compare, by arm: at the rate that was chosen, on the tasks that chose none."""
+    runs = stored.read_results(found)
+    if "rates" not in found:
+        return runs
+    return {
+        one["arm"]: [reported(run) for run in runs[f"{one['arm']} at {one['rate']:g}"] if run.seed in found["seeds"]]
+        for one in found["rates"]
+    }
+
+
+def reported(run):
+    return restricted(run, frozenset(name for name in run.tasks if not chooses(name)))
+
+
+def chooses(name):
+    return in_selection_split(Task(id=name, prompt=""), CHOOSING)
+
+
 @pytest.mark.parametrize("path", JUDGED, ids=lambda path: path.stem)
 def test_every_claim_of_a_stored_result_is_judged_alike_from_its_values(path):
     found = json.loads(path.read_text())
     claims = [Claim(**one["claim"]) for one in found["claims"]]
-    for mine, then in zip(judged(claims, stored.read_results(found)), found["claims"], strict=True):
+    for mine, then in zip(judged(claims, compared(found)), found["claims"], strict=True):
         assert mine.standing == then["standing"]
         pair = then["pair"]
         for name in ("mean", "low", "high"):
