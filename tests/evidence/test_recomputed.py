@@ -36,6 +36,8 @@ ELSEWHERE = 0.35
 Seeds of an arm computed here end up to 0.28 apart. Untrained weights have had no time to.
 """
 UNTRAINED = 0.05
+DEAR_S = 100
+"""CPU seconds of a run above which only `make soak` trains it anew."""
 READING = "policies.default.model="
 """The setting by which an arm starts from a model that its study made."""
 
@@ -55,9 +57,14 @@ def again(found, root, registry):
     return run, folder, 0.0 if alike else ELSEWHERE
 
 
+def cell(path):
+    dear = json.loads(path.read_text())["runs"][0]["seconds"]["cpu"] > DEAR_S
+    return pytest.param(path, id=path.stem, marks=pytest.mark.dear if dear else ())
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", map(cell, STORED))
 def test_a_stored_cell_is_what_its_run_comes_to(path, tmp_path):
     found = json.loads(path.read_text())
     registry = load_plugins(modules=OFFERS)
