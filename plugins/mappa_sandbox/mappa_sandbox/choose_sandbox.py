@@ -78,8 +78,8 @@ class OpenedSandbox:
     sandbox: Sandbox
 
 
-async def choose_sandbox(options: PythonOptions) -> OpenedSandbox:
-    """Open the first sandbox that works, of those that `options` allow.
+async def choose_sandbox(options: PythonOptions, workers: int) -> OpenedSandbox:
+    """Open the first sandbox that works, of those that `options` allow, for as many programs at once as `workers`.
 
     Raises:
         ConfigError: none works; the message gives the reason for each backend and what to do.
@@ -90,7 +90,7 @@ async def choose_sandbox(options: PythonOptions) -> OpenedSandbox:
     reasons = {}
     for backend in backends:
         try:
-            return await try_backend(backend, options.preload, hidden, warm_up)
+            return await try_backend(backend, options.preload, hidden, warm_up, workers)
         except ToolError as error:
             reasons[backend] = str(error)
     listed = "".join(f"\n  {backend}: {reason}" for backend, reason in reasons.items())
@@ -102,7 +102,7 @@ async def choose_sandbox(options: PythonOptions) -> OpenedSandbox:
         )
     if hidden:
         raise ConfigError(f"hidden_paths cannot be kept without a sandbox.{listed}")
-    opened = await try_backend("none", options.preload, (), warm_up)
+    opened = await try_backend("none", options.preload, (), warm_up, workers)
     details = [*(f"{backend}: {reason}" for backend, reason in reasons.items()), opened.sandbox.detail]
     return replace(opened, sandbox=replace(opened.sandbox, detail="; ".join(details)))
 
@@ -128,14 +128,16 @@ async def survey_backends() -> Mapping[str, Sandbox | str]:
     return results
 
 
-async def try_backend(backend: str, preload: Sequence[str], hidden: Sequence[str], warm_up: str = "") -> OpenedSandbox:
+async def try_backend(
+    backend: str, preload: Sequence[str], hidden: Sequence[str], warm_up: str = "", workers: int = 1
+) -> OpenedSandbox:
     """Start a fork server for `backend` and run a program in its sandbox that tries to escape.
 
     Raises:
         ToolError: the backend does not work here; says why.
         ConfigError: a module cannot be preloaded, or the program `warm_up` fails.
     """
-    config = _make_config(backend, tuple(preload), tuple(hidden), warm_up)
+    config = _make_config(backend, tuple(preload), tuple(hidden), warm_up, workers)
     fork_server = ForkServerProcess(config)
     try:
         threads = await fork_server.wait_ready()
@@ -167,7 +169,9 @@ def folder_inside(backend: str, folder: str) -> str:
     return WORKSPACE if backend == "bubblewrap" else folder
 
 
-def _make_config(backend: str, preload: tuple[str, ...], hidden: tuple[str, ...], warm_up: str) -> SandboxConfig:
+def _make_config(
+    backend: str, preload: tuple[str, ...], hidden: tuple[str, ...], warm_up: str, workers: int
+) -> SandboxConfig:
     if backend == "landlock" and not landlock.abi_version():
         raise ToolError("this kernel has no Landlock, or it is switched off")
     if backend not in (*PREFERRED_BACKENDS, "none"):
@@ -182,6 +186,7 @@ def _make_config(backend: str, preload: tuple[str, ...], hidden: tuple[str, ...]
     return SandboxConfig(
         backend=backend,
         scratch=scratch,
+        workers=workers,
         preload=preload,
         warm_up=warm_up,
         readable=readable_paths(),

@@ -11,7 +11,8 @@ Backend = Literal["auto", "bubblewrap", "landlock", "seatbelt", "none"]
 @dataclass
 class PythonOptions:
     workers: int | None = None
-    """Programs that run at once; None: as many as there are CPUs, at least 2. Others wait in order."""
+    """Programs that run at once; None: as many as there are CPUs, at least 2. Others wait in order. While programs run,
+    as many are prepared."""
     preload: list[str] = field(default_factory=list)
     """Modules that are imported once, before the first program, so that programs that import them start at once. A
     module whose name ends in `?` may be missing."""

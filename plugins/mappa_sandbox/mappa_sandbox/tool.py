@@ -36,6 +36,7 @@ class PythonTool:
         if workers < 1:
             raise ConfigError(f"workers of the tool python must be at least 1, not {workers}")
         self._options = options
+        self._workers = workers
         self._slots = asyncio.Semaphore(workers)
         self._fork_server: ForkServerProcess | None = None
         self._opened: OpenedSandbox | None = None
@@ -82,7 +83,7 @@ class PythonTool:
 
     async def _open_sandbox(self) -> OpenedSandbox:
         if self._opened is None:
-            self._opened = await choose_sandbox(self._options)
+            self._opened = await choose_sandbox(self._options, self._workers)
             self._fork_server = self._opened.fork_server
         return self._opened
 

@@ -1,16 +1,19 @@
-"""Sandbox backends: a supervisor builds the sandbox, and the forked program confines itself in it."""
+"""Sandbox backends: a supervisor builds the sandbox and lets a job in; the forked program confines itself there."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from mappa_core.safe_walk import remove_tree
 from mappa_sandbox.isolation import disk, kernel, landlock, privileges, processes, seatbelt, seccomp, system_paths
 from mappa_sandbox.isolation.control_groups import ControlGroup
-from mappa_sandbox.isolation.job import SandboxConfig, SandboxJob
+from mappa_sandbox.isolation.job import Assignment, SandboxConfig, SandboxJob
 from mappa_sandbox.isolation.program_process import ChildProcess, ProgramProcess, become_program
 
 FIRST_UID = 0x6D610000
@@ -29,12 +32,18 @@ class SandboxBackend(ABC):
 
     @abstractmethod
     def build(self) -> None:
-        """Set up the sandbox: called in the supervisor before it forks the program. Raises OSError if this fails."""
+        """Set up what needs no job: called in the supervisor before it forks the program. Raises OSError if this
+        fails."""
 
     @abstractmethod
     def start_program(self, outputs: Sequence[int], group: ControlGroup | None) -> ProgramProcess:
-        """Fork the program of the job; it writes to the descriptors `outputs` and joins the control group. Raises
-        OSError if this fails."""
+        """Fork the program, which writes to the descriptors `outputs`, joins the control group, and waits for its
+        assignment. Raises OSError if this fails."""
+
+    @abstractmethod
+    def admit(self, job: SandboxJob) -> Assignment:
+        """Let the job's files into the sandbox; returns what the program is to be told. Raises OSError if this
+        fails."""
 
     @abstractmethod
     def inherited_memory(self) -> int:
@@ -57,34 +66,37 @@ class SandboxBackend(ABC):
         """Remove what was created for the program."""
 
 
-class NoSandbox(SandboxBackend):
-    """Backend `none`: no confinement, only limits and monitoring."""
+class ForkedBackend(SandboxBackend):
+    """Programs are forks of their supervisor, and confine themselves by `confinement`."""
 
-    def __init__(self, config: SandboxConfig, job: SandboxJob) -> None:
+    def __init__(self, config: SandboxConfig, confinement: type[Unconfined]) -> None:
         self.config = config
-        self.job = job
-        self.folder = job.folder
         self.home = f"{config.scratch}/{os.getpid()}"
-        self.folders = (self.folder, self.home)
-        self.uid = assign_workspace_user(job.folder) if config.backend != "none" else None
-        self.has_own_user = self.uid is not None
+        self.confinement = confinement
 
     def build(self) -> None:
-        os.mkdir(self.home, 0o700)
-        if self.uid is not None:
-            disk.change_owner(self.home, self.uid)
+        pass
 
     def start_program(self, outputs: Sequence[int], group: ControlGroup | None) -> ProgramProcess:
+        theirs, ours = os.pipe()
         pid = os.fork()
         if pid == 0:
-            become_program(self.job, self, outputs, None if group is None else group.folder)
-        return ChildProcess(pid)
+            os.close(ours)
+            confine = partial(self.confinement, self.config, self.home)
+            become_program(theirs, confine, outputs, None if group is None else group.folder)
+        os.close(theirs)
+        return ChildProcess(pid, ours)
+
+    def admit(self, job: SandboxJob) -> Assignment:
+        uid = assign_workspace_user(job.folder) if self.confinement.changes_user else None
+        os.mkdir(self.home, 0o700)
+        if uid is not None:
+            disk.change_owner(self.home, uid)
+        self.folder, self.folders = job.folder, (job.folder, self.home)
+        return Assignment(job, uid)
 
     def inherited_memory(self) -> int:
         return processes.own_memory_bytes()
-
-    def confine(self) -> None:
-        kernel.no_new_privileges()
 
     def pids(self) -> list[int]:
         return processes.descendants_of(os.getpid())
@@ -99,20 +111,44 @@ class NoSandbox(SandboxBackend):
         remove_tree(Path(self.home))
 
 
-class LandlockBackend(NoSandbox):
-    """Backend `landlock`: Landlock for files, seccomp for other system calls, and as root another user."""
+@dataclass(frozen=True)
+class Unconfined:
+    """Backend `none`: no confinement, only limits and monitoring."""
+
+    config: SandboxConfig
+    home: str
+    assignment: Assignment
+    changes_user: ClassVar[bool] = False
+    """Whether a program of root runs as another user."""
+
+    @property
+    def folder(self) -> str:
+        return self.assignment.job.folder
+
+    @property
+    def has_own_user(self) -> bool:
+        return self.assignment.uid is not None
 
     def confine(self) -> None:
         kernel.no_new_privileges()
-        if self.uid is not None:
-            privileges.drop_to_user(self.uid, read_everything=True)
+
+
+class LandlockConfinement(Unconfined):
+    """Backend `landlock`: Landlock for files, seccomp for other system calls, and as root another user."""
+
+    changes_user = True
+
+    def confine(self) -> None:
+        kernel.no_new_privileges()
+        if self.assignment.uid is not None:
+            privileges.drop_to_user(self.assignment.uid, read_everything=True)
         landlock.restrict(
             writable=(self.folder, self.home),
             readable=(
                 *self.config.readable,
                 *system_paths.SETTINGS_PATHS,
                 *system_paths.KERNEL_PATHS,
-                *self.job.inputs,
+                *self.assignment.job.inputs,
                 *system_paths.own_process_paths(),
             ),
             hidden=self.config.hidden,
@@ -120,14 +156,24 @@ class LandlockBackend(NoSandbox):
         seccomp.install_filter(seccomp.build_filter(keep_metadata=True))
 
 
-class SeatbeltBackend(NoSandbox):
+class SeatbeltConfinement(Unconfined):
     """Backend `seatbelt`: the sandbox of macOS. Untested."""
 
+    changes_user = True
+
     def confine(self) -> None:
-        readable = (*self.config.readable, *self.job.inputs)
+        readable = (*self.config.readable, *self.assignment.job.inputs)
         seatbelt.apply_profile(
             seatbelt.build_profile(writable=(self.folder, self.home), readable=readable, hidden=self.config.hidden)
         )
+
+
+CONFINEMENTS: Mapping[str, type[Unconfined]] = {
+    "landlock": LandlockConfinement,
+    "seatbelt": SeatbeltConfinement,
+    "none": Unconfined,
+}
+"""Of programs that are forks of their supervisor, by backend."""
 
 
 def assign_workspace_user(folder: str) -> int | None:

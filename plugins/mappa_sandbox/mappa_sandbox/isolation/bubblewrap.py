@@ -1,8 +1,9 @@
 """Backend `bubblewrap`: `bwrap` builds a container of namespaces and mounts, and a fork of the zygote enters it.
 
-`bwrap` starts `cat`, which answers once the container is ready and then waits in it. The supervisor looks at the
-container's files and processes from inside. The zygote forks the program into the container, where it starts with
-everything that the zygote imported and without starting an interpreter. When the supervisor ends, in whatever way, the
+`bwrap` starts `cat`, which answers once the container is ready and then waits in it. The zygote forks the program into
+the container, where it starts with everything that the zygote imported and without starting an interpreter. Both are
+done before there is a job, as they take longer than most programs run. Then the supervisor mounts the job's files in
+the container, and looks at its files and processes from inside. When the supervisor ends, in whatever way, the
 container ends with all processes in it.
 
 In the container the workspace is the only writable folder on a disk. /tmp and /dev/shm are in memory. There is only an
@@ -15,6 +16,7 @@ import contextlib
 import fcntl
 import json
 import os
+import resource
 import select
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 from mappa_sandbox.isolation import kernel, privileges, processes, seccomp, system_paths
 from mappa_sandbox.isolation.backends import SandboxBackend, assign_workspace_user
 from mappa_sandbox.isolation.control_groups import ControlGroup
-from mappa_sandbox.isolation.job import SandboxConfig, SandboxJob
+from mappa_sandbox.isolation.job import Assignment, SandboxConfig, SandboxJob
 from mappa_sandbox.isolation.program_process import ProgramProcess
 from mappa_sandbox.isolation.zygote import Zygote
 
@@ -43,25 +45,26 @@ NAMESPACES = kernel.CLONE_NEWNS | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | ke
 
 @dataclass(frozen=True)
 class Container:
-    """A container, for the program in it, which runs as the user `uid`; None: as the user of this process."""
+    """A container, for the program in it."""
 
-    uid: int | None
+    assignment: Assignment
     folder: str = WORKSPACE
     home: str = HOME
     has_own_user: bool = True
 
-    def enter(self, process: int) -> None:
-        """Enter the container that `process`, a descriptor of a process, is in."""
-        kernel.enter_namespaces(process, NAMESPACES if self.uid is not None else NAMESPACES | kernel.CLONE_NEWUSER)
-
     def confine(self) -> None:
         os.chdir(WORKSPACE)
-        if self.uid is None:
+        if self.assignment.uid is None:
             privileges.drop_capabilities()
         else:
-            privileges.drop_to_user(self.uid, read_everything=False)
+            privileges.drop_to_user(self.assignment.uid, read_everything=False)
         kernel.no_new_privileges()
         seccomp.install_filter(seccomp.build_filter(keep_metadata=False))
+
+
+def enter_container(process: int) -> None:
+    """Enter the container that `process`, a descriptor of a process, is in."""
+    kernel.enter_namespaces(process, NAMESPACES if os.geteuid() == 0 else NAMESPACES | kernel.CLONE_NEWUSER)
 
 
 class BubblewrapBackend(SandboxBackend):
@@ -70,16 +73,12 @@ class BubblewrapBackend(SandboxBackend):
     folder = WORKSPACE
     folders = (WORKSPACE,)
 
-    def __init__(self, config: SandboxConfig, job: SandboxJob, zygote: Zygote) -> None:
+    def __init__(self, config: SandboxConfig, zygote: Zygote) -> None:
         self.config = config
-        self.job = job
         self.zygote = zygote
-        self.uid = assign_workspace_user(job.folder)
         self.bwrap = BwrapProcess()
 
     def build(self) -> None:
-        if self.uid is not None:
-            _check_readable(self.job.inputs)
         assert self.config.bubblewrap is not None  # the driver found it
         filter_start, filter_end = os.pipe()
         os.write(filter_end, seccomp.build_filter(keep_metadata=False))
@@ -87,12 +86,26 @@ class BubblewrapBackend(SandboxBackend):
         # Each hidden file is covered by the empty content of its own descriptor.
         empty = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in self.config.hidden]
         self.bwrap.start(self.config.bubblewrap, self._arguments(), (filter_start, *empty))
-        kernel.enter_namespaces(self.bwrap.inside, kernel.CLONE_NEWNS)
-        for place in IN_MEMORY:  # bwrap itself knows no limit of files, and no older one a size
-            kernel.limit_memory_files(place, self.job.memory_bytes, self.job.memory_bytes // BYTES_PER_NAME)
 
     def start_program(self, outputs: Sequence[int], group: ControlGroup | None) -> ProgramProcess:
-        return self.zygote.fork_program(self.job, self.uid, self.bwrap.inside, outputs, group)
+        return self.zygote.fork_program(self.bwrap.inside, outputs, group)
+
+    def admit(self, job: SandboxJob) -> Assignment:
+        uid = assign_workspace_user(job.folder)
+        if uid is not None:
+            _check_readable(job.inputs)
+        self.bwrap.limit_files(job.file_bytes)
+        mounts = {path: kernel.open_mount(path, read_only=True) for path in job.inputs}
+        mounts[WORKSPACE] = kernel.open_mount(job.folder, read_only=False)
+        kernel.enter_namespaces(self.bwrap.inside, kernel.CLONE_NEWNS)
+        for place, mount in mounts.items():
+            _make_place(place, os.stat(mount).st_mode)
+            kernel.place_mount(mount, place)
+            os.close(mount)
+        kernel.make_read_only("/")
+        for place in IN_MEMORY:  # bwrap itself knows no limit of files, and no older one a size
+            kernel.limit_memory_files(place, job.memory_bytes, job.memory_bytes // BYTES_PER_NAME)
+        return Assignment(job, uid)
 
     def inherited_memory(self) -> int:
         return self.zygote.memory
@@ -119,7 +132,7 @@ class BubblewrapBackend(SandboxBackend):
     def _arguments(self) -> Iterator[str]:
         yield from ("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts")
         # As root no user namespace: in one, the root of the host could not become another user.
-        yield from ("--cap-drop", "ALL") if self.uid is not None else ("--unshare-user",)
+        yield from ("--cap-drop", "ALL") if os.geteuid() == 0 else ("--unshare-user",)
         yield from ("--new-session", "--clearenv", "--hostname", "sandbox")
         yield from ("--seccomp", str(FILTER))
         yield from ("--proc", "/proc", "--perms", "0755", "--dir", "/dev")
@@ -129,8 +142,7 @@ class BubblewrapBackend(SandboxBackend):
             yield from ("--perms", "1777", "--tmpfs", place)
         yield from bind_arguments(self.config.readable)
         yield from hide_arguments(self.config.hidden)
-        yield from bind_arguments(self.job.inputs)
-        yield from ("--bind", self.job.folder, WORKSPACE, "--remount-ro", "/")
+        yield from ("--dir", WORKSPACE)
 
 
 def bind_arguments(paths: Iterable[str]) -> Iterator[str]:
@@ -138,7 +150,7 @@ def bind_arguments(paths: Iterable[str]) -> Iterator[str]:
     another user cannot pass those that bwrap creates by itself."""
     above: set[str] = set()
     for path in paths:
-        for folder in reversed(_folders_above(path)):
+        for folder in _folders_above(path):
             if folder not in above:
                 above.add(folder)
                 yield from ("--perms", "0755", "--dir", folder)
@@ -165,6 +177,7 @@ class BwrapProcess:
     def __init__(self) -> None:
         self.inside = -1
         self._pid = 0
+        self._members: list[int] = []
         # Open until the end: what an ordinary user's program writes to what `cat` reads must not end `cat`.
         self._ours: list[int] = []
 
@@ -187,7 +200,14 @@ class BwrapProcess:
             os.write(hold_end, b"!")
         if not select.select([ready], [], [], READY_TIMEOUT_S)[0] or os.read(ready, 1) != b"!":
             raise OSError(f"bwrap: {_read_text(errors) or 'the container was not ready in time'}")
-        self.inside = os.pidfd_open(json.loads(os.read(info, 4096))["child-pid"])
+        first = json.loads(os.read(info, 4096))["child-pid"]
+        self.inside = os.pidfd_open(first)
+        self._members = [self._pid, first, *processes.children_of(first)]
+
+    def limit_files(self, size: int) -> None:
+        """Limit the bytes of each file that its own processes may write, as a program may gain control of them."""
+        for pid in self._members:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, size))
 
     def kill(self) -> None:
         """Kill it; the container ends soon after."""
@@ -202,7 +222,7 @@ class BwrapProcess:
 
 def enter_user_namespace(bubblewrap: str) -> None:
     """As an ordinary user, enter a user namespace in which this process may enter the containers that it makes, one
-    after the other. From that of a container there is no way back.
+    after the other, and a mount namespace of it, in which it may mount. From those of a container there is no way back.
 
     Raises:
         OSError: `bwrap` makes none here; says why.
@@ -210,7 +230,7 @@ def enter_user_namespace(bubblewrap: str) -> None:
     bwrap = BwrapProcess()
     try:
         bwrap.start(bubblewrap, ("--unshare-user", "--dev-bind", "/", "/"))
-        kernel.enter_namespaces(bwrap.inside, kernel.CLONE_NEWUSER)
+        kernel.enter_namespaces(bwrap.inside, kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
     finally:
         bwrap.kill()
         processes.kill_descendants()
@@ -223,10 +243,20 @@ def _check_readable(paths: Iterable[str]) -> None:
             raise OSError(f"the task's file {path} must be readable for other users, as programs run as one: chmod o+r")
 
 
+def _make_place(place: str, mode: int) -> None:
+    """Make the folder or the empty file that something of this mode can be mounted at, and the folders above."""
+    for folder in (*_folders_above(place), *([place] if stat.S_ISDIR(mode) else [])):
+        if not os.path.isdir(folder):
+            os.mkdir(folder)
+            os.chmod(folder, 0o755)
+    if not os.path.lexists(place):
+        os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
+
+
 def _folders_above(path: str) -> list[str]:
-    folders = []
+    folders: list[str] = []
     while (path := os.path.dirname(path)) != "/":
-        folders.append(path)
+        folders.insert(0, path)
     return folders
 
 

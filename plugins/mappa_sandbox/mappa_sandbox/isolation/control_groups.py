@@ -146,12 +146,10 @@ def try_limits() -> tuple[str, ...]:
     return (*held, CPU)
 
 
-def make_group(base: str, job: SandboxJob, held: tuple[str, ...], inherited_bytes: int) -> ControlGroup:
-    """Make the group of a program. Of the memory that it inherits from the fork server, which it is charged for when it
-    writes to it, it may copy `inherited_bytes`, up to a quarter of its limit."""
-    group = ControlGroup(base, held)
+def limit_program(group: ControlGroup, job: SandboxJob, inherited_bytes: int) -> None:
+    """Set the limits of a job's program. Of the memory that it inherits from the fork server, which it is charged for
+    when it writes to it, it may copy `inherited_bytes`, up to a quarter of its limit."""
     group.limit(job.memory_bytes + min(inherited_bytes, job.memory_bytes // 4), job.processes + SPARE_PROCESSES)
-    return group
 
 
 def _is_stopped(base: str, limit: str | None, attempt: Callable[[], None]) -> bool:

@@ -5,10 +5,10 @@
 
 The fork server is started once, in an environment that holds nothing of the driver's. It imports the modules to
 preload, reports that it is ready, and waits on a socket. For every program the driver sends it one end of a new socket
-pair (the *channel*) and the seconds after which the run counts as stuck; the fork server forks a supervisor for it,
-which forks the program. Where programs run in containers, the fork server stays small: its child, the *zygote*, imports
-the modules, and forks programs where supervisors tell it. Programs share no state: each is a fork of a process that has
-run none.
+pair (the *channel*) and the seconds after which the run counts as stuck. The fork server hands it to a supervisor that
+has built a sandbox and forked the program into it already: while programs run, as many others are prepared. Where
+programs run in containers, the fork server stays small: its child, the *zygote*, imports the modules, and forks
+programs where supervisors tell it. Programs share no state: each is a fork of a process that has run none.
 
 No process outlives its parent: a supervisor ends when its channel or the fork server does, a program when its
 supervisor or its parent does, the zygote when the fork server does, the fork server when the driver does. The
@@ -34,20 +34,40 @@ import struct
 import sys
 import time
 import traceback
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from mappa_core.safe_walk import remove_tree
-from mappa_sandbox.isolation import control_groups, kernel, landlock, processes
+from mappa_sandbox.isolation import control_groups, kernel, landlock, processes, seccomp
 from mappa_sandbox.isolation.bubblewrap import enter_user_namespace
 from mappa_sandbox.isolation.job import SandboxConfig
 from mappa_sandbox.isolation.output import read_available
 from mappa_sandbox.isolation.preload import preload, settle_memory
 from mappa_sandbox.isolation.signal_pipe import open_signal_pipe, reset_signals
-from mappa_sandbox.isolation.supervisor import send_reply, supervise
+from mappa_sandbox.isolation.supervisor import BEGUN, send_reply, supervise
 from mappa_sandbox.isolation.zygote import Zygote
 from mappa_sandbox.isolation.zygote_process import start_zygote
+
+
+@dataclass(frozen=True)
+class Running:
+    """What there is of a supervisor with a job: the channel of the driver, the socket that the job came from, and the
+    time by which it must have ended."""
+
+    channel: socket.socket
+    jobs: socket.socket
+    deadline: float
+
+    def has_begun(self) -> bool:
+        """Whether the program may have begun. Asked once, when the supervisor has ended."""
+        with contextlib.suppress(BlockingIOError, ConnectionResetError):
+            return self.jobs.recv(len(BEGUN), socket.MSG_DONTWAIT) == BEGUN
+        return False
+
+    def close(self) -> None:
+        self.channel.close()
+        self.jobs.close()
 
 
 class ForkServer:
@@ -58,7 +78,9 @@ class ForkServer:
         self.config = config
         self.zygote = zygote
         self.signals = open_signal_pipe(signal.SIGCHLD, signal.SIGTERM)
-        self.running: dict[int, tuple[socket.socket, float]] = {}
+        self.running: dict[int, Running] = {}
+        self.waiting: dict[int, socket.socket] = {}
+        """Supervisors that have no job yet, and where they get one from."""
 
     def serve(self) -> None:
         """Serve until the driver closes its end or dies, or the zygote does."""
@@ -75,44 +97,67 @@ class ForkServer:
 
     def _poll_timeout_ms(self) -> float | None:
         """Milliseconds until the next supervisor is overdue; None without supervisors."""
-        earliest = min((deadline for _, deadline in self.running.values()), default=math.inf)
+        earliest = min((one.deadline for one in self.running.values()), default=math.inf)
         return None if earliest == math.inf else max(0.0, earliest - time.monotonic()) * 1000 + 1
 
     def _kill_overdue(self) -> None:
-        for pid, (channel, deadline) in self.running.items():
-            if deadline < time.monotonic():
+        for pid, one in self.running.items():
+            if one.deadline < time.monotonic():
                 if not kernel.LINUX or processes.process_state(pid) != "T":  # a stopped one is reported as killed
-                    send_reply(
-                        channel, fault=f"the supervisor did not end the program in time ({_describe_kernel_waits(pid)})"
-                    )
+                    waits = _describe_kernel_waits(pid)
+                    send_reply(one.channel, fault=f"the supervisor did not end the program in time ({waits})")
                 processes.kill(pid)
-                self.running[pid] = (channel, math.inf)
+                self.running[pid] = replace(one, deadline=math.inf)
 
     def _accept(self) -> bool:
-        """Fork a supervisor for the next program; returns False if the driver is gone."""
+        """Hand the next program to a supervisor; returns False if the driver is gone."""
         message, descriptors, _, _ = socket.recv_fds(self.control, 8, 1)
         if not message:
             return False
         os.set_inheritable(descriptors[0], False)
         channel = socket.socket(fileno=descriptors[0])
         try:
-            pid = os.fork()
+            self._hand_over(channel, time.monotonic() + struct.unpack("<d", message)[0])
         except OSError as error:
             send_reply(channel, fault=f"cannot fork: {error}")
             channel.close()
             return True
-        if pid == 0:
-            self._become_supervisor(channel)
-        self.running[pid] = (channel, time.monotonic() + struct.unpack("<d", message)[0])
+        with contextlib.suppress(OSError):  # the next program will say that there cannot be another
+            while len(self.waiting) < min(self.config.workers, len(self.running)):
+                self._fork_supervisor()
         return True
 
-    def _become_supervisor(self, channel: socket.socket) -> NoReturn:
+    def _hand_over(self, channel: socket.socket, deadline: float) -> None:
+        """Hand a channel to the supervisor that has waited for one the longest."""
+        if not self.waiting:
+            self._fork_supervisor()
+        pid = next(iter(self.waiting))
+        self.running[pid] = Running(channel, self.waiting.pop(pid), deadline)
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and is found so
+            socket.send_fds(self.running[pid].jobs, [b"!"], [channel.fileno()])
+
+    def _fork_supervisor(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                pid = os.fork()
+            except OSError:
+                ours.close()
+                raise
+            if pid == 0:
+                ours.close()
+                self._become_supervisor(theirs)
+        self.waiting[pid] = ours
+
+    def _become_supervisor(self, jobs: socket.socket) -> NoReturn:
         fork_server = os.getppid()
         try:
             self.control.close()
-            for other, _ in self.running.values():
-                other.close()
-            supervise(channel, fork_server, self.config, self.zygote)
+            for waiting in self.waiting.values():
+                waiting.close()
+            for running in self.running.values():
+                running.close()
+            supervise(jobs, fork_server, self.config, self.zygote)
         except BaseException:  # noqa: BLE001 - a fork must not go on as a second fork server
             traceback.print_exc()
             os._exit(1)
@@ -128,14 +173,16 @@ class ForkServer:
                 if self.zygote is not None and pid == self.zygote.pid:
                     return False
                 code = os.waitstatus_to_exitcode(status)
-                orphan = pid not in self.running
-                if not orphan:
-                    channel, _ = self.running.pop(pid)
-                    if code < 0:
-                        send_reply(channel, killed=-code)
-                    elif code > 0:
-                        send_reply(channel, fault=f"the supervisor ended with exit code {code}")
-                    channel.close()
+                orphan = pid not in self.running.keys() | self.waiting.keys()
+                if pid in self.waiting:
+                    self.waiting.pop(pid).close()
+                elif not orphan:
+                    one = self.running.pop(pid)
+                    if code < 0 and one.has_begun():
+                        send_reply(one.channel, killed=-code)
+                    elif code != 0:
+                        send_reply(one.channel, fault=f"the supervisor ended with {code}")
+                    one.close()
                 if orphan or code != 0:
                     self._clean_up_after(pid)
         return True
@@ -145,7 +192,7 @@ class ForkServer:
         remove_tree(Path(self.config.scratch, str(pid)))
         if self.config.control_base:
             control_groups.remove_groups(self.config.control_base, of=(pid,))
-        kept = self.running.keys() | ({self.zygote.pid} if self.zygote is not None else set())
+        kept = self.running.keys() | self.waiting.keys() | ({self.zygote.pid} if self.zygote is not None else set())
         for child in processes.children_of(os.getpid()):
             if child not in kept:
                 processes.kill(child)
@@ -186,11 +233,12 @@ def main() -> None:
     finally:
         control.close()  # from here on the driver starts another one
         reset_signals(signal.SIGCHLD)
-        for pid in fork_server.running:
+        supervisors = fork_server.running.keys() | fork_server.waiting.keys()
+        for pid in supervisors:
             processes.kill(pid)
         processes.kill_descendants()
         if config.control_base:
-            control_groups.remove_groups(config.control_base, of=fork_server.running)
+            control_groups.remove_groups(config.control_base, of=supervisors)
         remove_tree(Path(config.scratch))
 
 
@@ -198,6 +246,7 @@ def _prepare(config: SandboxConfig, control: socket.socket) -> tuple[Zygote | No
     """Preload modules, in a zygote where programs are forks of one; returns it, and the greeting for the driver."""
     if kernel.LINUX:
         processes.socket_bytes()  # cached, as it cannot be read in a network namespace
+        seccomp.build_filter(keep_metadata=config.backend == "landlock")  # cached, as every fork needs it
     if config.backend != "bubblewrap":
         if config.backend == "landlock":
             landlock.prepare(config.hidden)

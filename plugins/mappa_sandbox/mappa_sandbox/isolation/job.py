@@ -1,4 +1,5 @@
-"""Messages of the driver: the configuration of the fork server, and one job: a program with its limits."""
+"""Messages of the driver: the configuration of the fork server, and one job, a program with its limits; and how a
+supervisor hands the job on to the process that becomes the program."""
 
 from __future__ import annotations
 
@@ -23,6 +24,8 @@ class SandboxConfig:
 
     backend: str
     scratch: str
+    workers: int = 1
+    """Programs that run at once; no more are prepared."""
     preload: tuple[str, ...] = ()
     warm_up: str = ""
     """Source of a program that is run once, before all others."""
@@ -73,3 +76,19 @@ class SandboxJob:
     @classmethod
     def from_json(cls, text: str | bytes) -> SandboxJob:
         return cls(**_load_fields(text))
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A job, and the user that its program runs as; None: the user that the fork server runs as."""
+
+    job: SandboxJob
+    uid: int | None
+
+    def to_json(self) -> str:
+        return f"{json.dumps(self.uid)}\n{self.job.to_json()}"
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Assignment:
+        uid, _, job = text.partition(b"\n")
+        return cls(SandboxJob.from_json(job), json.loads(uid))

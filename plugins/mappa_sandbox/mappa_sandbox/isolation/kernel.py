@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import sys
 
 LINUX = sys.platform == "linux"
@@ -24,6 +25,13 @@ PR_CAP_AMBIENT = 47
 
 MS_NOSUID, MS_NODEV, MS_REMOUNT = 2, 4, 32
 MADV_COLLAPSE = 25
+
+AT_FDCWD, AT_EMPTY_PATH, AT_RECURSIVE = -100, 0x1000, 0x8000
+OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = 1, 4
+MS_PRIVATE = 1 << 18
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
+OPEN_TREE, MOVE_MOUNT, MOUNT_SETATTR = 428, 429, 442
+"""Numbers of calls that are the same on every machine."""
 
 CLONE_PARENT = 0x0000_8000
 CLONE_NEWNS = 0x0002_0000
@@ -74,19 +82,45 @@ def limit_memory_files(place: str, size: int, count: int) -> None:
     check_result(LIBC.mount(b"tmpfs", place.encode(), b"tmpfs", flags, options), f"mount({place})")
 
 
+def open_mount(path: str, *, read_only: bool) -> int:
+    """Return a descriptor of a bind mount of `path`, and of all that is mounted below it, that has no place yet. What
+    is mounted there later does not show. From Linux 5.12 on."""
+    flags = OPEN_TREE_CLONE | os.O_CLOEXEC | AT_RECURSIVE
+    mount = syscall(OPEN_TREE, AT_FDCWD, os.fsencode(path), flags, what=f"open_tree({path})")
+    wanted = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | (MOUNT_ATTR_RDONLY if read_only else 0)
+    _set_mount(mount, b"", AT_EMPTY_PATH | AT_RECURSIVE, wanted, MS_PRIVATE)
+    return mount
+
+
+def place_mount(mount: int, place: str) -> None:
+    """Mount what `open_mount` returned at `place`, which may be in another mount namespace than where it was made."""
+    flags = MOVE_MOUNT_F_EMPTY_PATH
+    syscall(MOVE_MOUNT, mount, b"", AT_FDCWD, os.fsencode(place), flags, what=f"move_mount({place})")
+
+
+def make_read_only(place: str) -> None:
+    """Make the mount at `place` read-only; mounts below it stay as they are."""
+    _set_mount(AT_FDCWD, os.fsencode(place), 0, MOUNT_ATTR_RDONLY, 0)
+
+
+def _set_mount(folder: int, path: bytes, flags: int, attributes: int, propagation: int) -> None:
+    wanted = struct.pack("=4Q", attributes, 0, propagation, 0)
+    syscall(MOUNT_SETATTR, folder, path, flags, wanted, len(wanted), what="mount_setattr")
+
+
 def collapse_pages(address: int, size: int) -> None:
     """Move memory of this process into huge pages, whatever is the system's setting for them."""
     where = ctypes.c_void_p(address), ctypes.c_size_t(size)
     check_result(LIBC.madvise(*where, MADV_COLLAPSE), f"madvise({MADV_COLLAPSE})")
 
 
-def syscall(number: int, *arguments: int | bytes | ctypes.Array[ctypes.c_char] | None) -> int:
+def syscall(number: int, *arguments: int | bytes | ctypes.Array[ctypes.c_char] | None, what: str = "") -> int:
     """Make a system call that the C library may not know, and return its result. Pointers are given as their content:
-    bytes to read from, a buffer to write to, None for null."""
+    bytes to read from, a buffer to write to, None for null. An error says `what` failed."""
     function = LIBC.syscall
     function.restype = ctypes.c_long
     words = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
-    return check_result(function(ctypes.c_long(number), *words), f"system call {number}")
+    return check_result(function(ctypes.c_long(number), *words), what or f"system call {number}")
 
 
 def check_result(result: int, what: str) -> int:

@@ -1,4 +1,8 @@
-"""The process of a program, from the fork to its first line: descriptors, limits, confinement."""
+"""The process of a program, from the fork to its first line: descriptors, limits, confinement.
+
+It is forked before its job is there: joining a control group and entering a container take longer than most programs
+run. Then it waits for its assignment.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,12 @@ import os
 import resource
 import signal
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
 from mappa_sandbox.isolation import control_groups, kernel, program
 from mappa_sandbox.isolation.control_groups import SPARE_PROCESSES
-from mappa_sandbox.isolation.job import SandboxJob
+from mappa_sandbox.isolation.job import Assignment, SandboxJob
 from mappa_sandbox.isolation.signal_pipe import reset_signals
 
 MAX_OPEN_FILES = os.sysconf("SC_OPEN_MAX")
@@ -27,7 +31,7 @@ MAX_LOCKED_BYTES = 1 << 16
 
 
 class ProgramProcess(Protocol):
-    """A running program, as its supervisor knows it."""
+    """A program's process, as its supervisor knows it."""
 
     @property
     def pid(self) -> int:
@@ -36,6 +40,10 @@ class ProgramProcess(Protocol):
     @property
     def descriptor(self) -> int | None:
         """Descriptor that is readable when the program has ended; None where SIGCHLD tells."""
+
+    @property
+    def assignments(self) -> int:
+        """Descriptor from which the process reads its assignment, to the end."""
 
     def exit_code(self) -> int | None:
         """Exit code, negative for a signal; None while it runs. Raises OSError if it cannot be known."""
@@ -65,8 +73,9 @@ class ChildProcess:
 
     descriptor = None
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, assignments: int) -> None:
         self.pid = pid
+        self.assignments = assignments
 
     def exit_code(self) -> int | None:
         """Reap all children of this process that have ended, orphans included."""
@@ -77,9 +86,26 @@ class ChildProcess:
         return None
 
 
-def become_program(job: SandboxJob, confinement: Confinement, outputs: Sequence[int], group: int | None) -> NoReturn:
-    """Turn this fork into an interpreter that runs `job.code` as its script. `outputs` are the descriptors of standard
-    output and error, `group` that of the folder of its control group."""
+def assign(process: ProgramProcess, assignment: Assignment) -> None:
+    """Let a process that waits for it run a job.
+
+    Raises:
+        OSError: the process has ended.
+    """
+    try:
+        with open(process.assignments, "wb", buffering=0) as pipe:
+            unsent = memoryview(assignment.to_json().encode())
+            while unsent:
+                unsent = unsent[pipe.write(unsent) :]
+    except BrokenPipeError as error:
+        raise OSError("the process that was to run it had ended") from error
+
+
+def become_program(
+    assignments: int, confine: Callable[[Assignment], Confinement], outputs: Sequence[int], group: int | None
+) -> NoReturn:
+    """Turn this fork into an interpreter that runs the job of its assignment as its script, confined by `confine`.
+    `outputs` are the descriptors of standard output and error, `group` that of the folder of its control group."""
     status = 1
     try:
         if group is not None:
@@ -89,6 +115,12 @@ def become_program(job: SandboxJob, confinement: Confinement, outputs: Sequence[
         null = os.open(os.devnull, os.O_RDONLY)
         for number, descriptor in enumerate((null, *outputs)):
             os.dup2(descriptor, number)
+        with open(assignments, "rb") as text:
+            received = text.read()
+        if not received:
+            EXIT(status)  # the supervisor has ended
+        assignment = Assignment.from_json(received)
+        job, confinement = assignment.job, confine(assignment)
         os.chdir(confinement.folder)
         os.umask(0o022)
         os.environ.update(HOME=confinement.home, TMPDIR=confinement.home)
@@ -106,9 +138,8 @@ def become_program(job: SandboxJob, confinement: Confinement, outputs: Sequence[
         EXIT(status)  # a fork must not go on as what it was forked from
 
 
-def limit_machinery(job: SandboxJob) -> None:
+def limit_machinery() -> None:
     """Set limits that the program has, and all that the supervisor starts, as the program may gain control of it."""
-    set_limit(resource.RLIMIT_FSIZE, job.file_bytes)
     set_limit(resource.RLIMIT_NOFILE, MAX_DESCRIPTORS)
     set_limit(resource.RLIMIT_MEMLOCK, MAX_LOCKED_BYTES)
     set_limit(resource.RLIMIT_CORE, 0)
@@ -117,7 +148,8 @@ def limit_machinery(job: SandboxJob) -> None:
 def limit_program(job: SandboxJob, confinement: Confinement) -> None:
     """Set the limits of this process and of each that it starts. The limit on processes counts all processes of a user:
     the LimitChecker counts better, this one covers what a program starts between two of its checks."""
-    limit_machinery(job)
+    limit_machinery()
+    set_limit(resource.RLIMIT_FSIZE, job.file_bytes)
     cpu = math.ceil(job.cpu_s)
     set_limit(resource.RLIMIT_CPU, cpu, cpu + 1)
     set_limit(resource.RLIMIT_AS, job.memory_bytes + address_space_bytes())

@@ -13,15 +13,16 @@ import signal
 import socket
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn
 
 from mappa_core.safe_walk import remove_tree
 from mappa_sandbox.isolation import kernel, processes, program
-from mappa_sandbox.isolation.backends import NoSandbox
+from mappa_sandbox.isolation.backends import ForkedBackend, Unconfined
 from mappa_sandbox.isolation.job import SandboxConfig, SandboxJob
 from mappa_sandbox.isolation.signal_pipe import open_signal_pipe
-from mappa_sandbox.isolation.supervisor import run_job, send_reply
+from mappa_sandbox.isolation.supervisor import prepare, run_job, send_reply
 
 
 def main() -> None:
@@ -51,8 +52,11 @@ def main() -> None:
 
 def _supervise(job: SandboxJob, scratch: str, channel: socket.socket) -> NoReturn:
     signals = open_signal_pipe(signal.SIGCHLD, signal.SIGTERM)
+    config = SandboxConfig(backend="none", scratch=scratch)
     try:
-        reply = run_job(job, NoSandbox(SandboxConfig(backend="none", scratch=scratch), job), channel, signals, None)
+        with ExitStack() as ended:
+            prepared = prepare(ForkedBackend(config, Unconfined), config, ended)
+            reply = run_job(job, prepared, channel, signals)
     except OSError as error:
         reply = {"fault": f"cannot run the program: {error}"}
     send_reply(channel, **(reply or {"fault": "the runner was stopped"}))

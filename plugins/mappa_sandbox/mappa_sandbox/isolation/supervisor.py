@@ -1,33 +1,32 @@
-"""The supervisor: runs the one job it reads from its channel, and replies once none of its processes are left."""
+"""The supervisor: prepares one program, waits for its job, runs it, and replies once none of its processes are left."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from mappa_sandbox.isolation import control_groups, disk, kernel
-from mappa_sandbox.isolation.backends import LandlockBackend, NoSandbox, SandboxBackend, SeatbeltBackend
+from mappa_sandbox.isolation.backends import CONFINEMENTS, ForkedBackend, SandboxBackend
 from mappa_sandbox.isolation.bubblewrap import BubblewrapBackend
 from mappa_sandbox.isolation.control_groups import ControlGroup
-from mappa_sandbox.isolation.job import SandboxConfig, SandboxJob
+from mappa_sandbox.isolation.job import Assignment, SandboxConfig, SandboxJob
 from mappa_sandbox.isolation.monitor import WALL, LimitChecker, ProgramMonitor
-from mappa_sandbox.isolation.output import OutputCapture, open_one_way
-from mappa_sandbox.isolation.program_process import limit_machinery
+from mappa_sandbox.isolation.output import OutputCapture, open_one_way, read_available
+from mappa_sandbox.isolation.program_process import ProgramProcess, assign, limit_machinery
 from mappa_sandbox.isolation.signal_pipe import open_signal_pipe
 from mappa_sandbox.isolation.zygote import Zygote
 
-BACKENDS: Mapping[str, Callable[[SandboxConfig, SandboxJob], SandboxBackend]] = {
-    "landlock": LandlockBackend,
-    "seatbelt": SeatbeltBackend,
-    "none": NoSandbox,
-}
-"""Backends whose programs are forks of their supervisor."""
+BEGUN = b"!"
+"""What a supervisor tells the fork server before it lets a program begin: what happens to it from then on may be the
+program's doing."""
 
 
 def send_reply(channel: socket.socket, **reply: Any) -> None:
@@ -35,75 +34,123 @@ def send_reply(channel: socket.socket, **reply: Any) -> None:
         channel.sendall(json.dumps(reply).encode() + b"\n")
 
 
-def supervise(channel: socket.socket, fork_server: int, config: SandboxConfig, zygote: Zygote | None) -> None:
-    """Read a job from `channel`, run it, reply. In rooms of bubblewrap the program is a fork of the `zygote`."""
+@dataclass(frozen=True)
+class PreparedProgram:
+    """A sandbox, and in it a process that waits for its assignment. `outputs` are the ends that its standard output and
+    error are read from."""
+
+    sandbox: SandboxBackend
+    process: ProgramProcess
+    outputs: tuple[int, int]
+    group: ControlGroup | None
+    inherited_memory: int
+
+
+def supervise(jobs: socket.socket, fork_server: int, config: SandboxConfig, zygote: Zygote | None) -> None:
+    """Prepare a program, wait for the channel of a driver from `jobs`, read a job from it, run it, reply. In rooms of
+    bubblewrap the program is a fork of the `zygote`."""
     signals = open_signal_pipe(signal.SIGCHLD, signal.SIGTERM)
     kernel.die_with_parent(signal.SIGTERM)
     kernel.become_subreaper()
-    with channel.makefile("rb") as lines:
-        line = lines.readline()
-    if os.getppid() != fork_server or not line:
+    if os.getppid() != fork_server:
         return
-    job = SandboxJob.from_json(line)
+    sandbox = (
+        ForkedBackend(config, CONFINEMENTS[config.backend]) if zygote is None else BubblewrapBackend(config, zygote)
+    )
+    received, reply = None, None
     try:
-        sandbox = BACKENDS[config.backend](config, job) if zygote is None else BubblewrapBackend(config, job, zygote)
-        reply = run_in_group(job, sandbox, config, channel, signals)
+        with ExitStack() as ended:
+            try:
+                prepared = prepare(sandbox, config, ended)
+            finally:  # also where that failed: the reply says why
+                received = receive_job(jobs, signals)
+            if received is not None:
+                jobs.send(BEGUN)
+                reply = run_job(received.job, prepared, received.channel, signals)
     except OSError as error:
         reply = {"fault": f"cannot run the program: {error}"}
-    if reply is not None:
-        send_reply(channel, **reply)
+    if received is not None and reply is not None:
+        send_reply(received.channel, **reply)
 
 
-def run_in_group(
-    job: SandboxJob, sandbox: SandboxBackend, config: SandboxConfig, channel: socket.socket, signals: int
-) -> dict[str, Any] | None:
-    """Run `job` in a control group of its own where there are any; as `run_job` otherwise."""
-    if not config.control_base:
-        return run_job(job, sandbox, channel, signals, None)
-    group = control_groups.make_group(config.control_base, job, config.held, sandbox.inherited_memory())
-    try:
-        return run_job(job, sandbox, channel, signals, group)
-    finally:
-        group.remove()
-
-
-def run_job(
-    job: SandboxJob, sandbox: SandboxBackend, channel: socket.socket, signals: int, group: ControlGroup | None
-) -> dict[str, Any] | None:
-    """Run `job` and return the reply; None if nobody waits for it any more. No process of the program is left."""
+def prepare(sandbox: SandboxBackend, config: SandboxConfig, ended: ExitStack) -> PreparedProgram:
+    """Build the sandbox, in a control group where there are any, and fork the program. When `ended` closes, no process
+    of it is left."""
+    limit_machinery()
+    group = ControlGroup(config.control_base, config.held) if config.control_base else None
+    if group is not None:
+        ended.callback(group.remove)
+    ended.callback(sandbox.clean_up)
+    ended.callback(sandbox.kill_all, 0)
     inherited_memory = sandbox.inherited_memory() if kernel.LINUX else 0
-    try:
-        limit_machinery(job)
-        sandbox.build()
-        kernel.die_with_parent(signal.SIGTERM)  # entering a sandbox may have undone it
-        checker = LimitChecker(sandbox, job, inherited_memory, group) if kernel.LINUX else None
-        ending = run_monitored(job, sandbox, channel, signals, checker)
-        disk.make_readable(sandbox.folder)
-        if ending is not None and checker is not None and (limit := checker.exceeded_at_end()) is not None:
-            disk.trim(sandbox.folder, checker.max_bytes, checker.max_entries)
-            if ending["limit"] is None:
-                ending |= {"exit": None, "limit": limit}
-        return ending
-    finally:
-        sandbox.kill_all(0)
-        sandbox.clean_up()
+    sandbox.build()
+    kernel.die_with_parent(signal.SIGTERM)  # entering a sandbox may have undone it
+    (stdout, their_stdout), (stderr, their_stderr) = open_one_way(), open_one_way()
+    process = sandbox.start_program((their_stdout, their_stderr), group)
+    os.close(their_stdout)
+    os.close(their_stderr)
+    return PreparedProgram(sandbox, process, (stdout, stderr), group, inherited_memory)
+
+
+class ReceivedJob(NamedTuple):
+    """A job, and the channel of the driver that waits for the reply."""
+
+    job: SandboxJob
+    channel: socket.socket
+
+
+def receive_job(jobs: socket.socket, signals: int) -> ReceivedJob | None:
+    """Wait for a job; None if there will be none, as the fork server or the driver is gone."""
+    poller = select.poll()
+    poller.register(jobs, select.POLLIN)
+    poller.register(signals, select.POLLIN)
+    while jobs.fileno() not in {fd for fd, _ in poller.poll()}:
+        if signal.SIGTERM in (read_available(signals) or b""):
+            return None
+    message, descriptors, _, _ = socket.recv_fds(jobs, 8, 1)
+    if not message:
+        return None
+    os.set_inheritable(descriptors[0], False)
+    channel = socket.socket(fileno=descriptors[0])
+    with channel.makefile("rb") as lines:
+        line = lines.readline()
+    return ReceivedJob(SandboxJob.from_json(line), channel) if line else None
+
+
+def run_job(job: SandboxJob, prepared: PreparedProgram, channel: socket.socket, signals: int) -> dict[str, Any] | None:
+    """Run `job` and return the reply; None if nobody waits for it any more. No process of the program is left."""
+    sandbox, group = prepared.sandbox, prepared.group
+    assignment = sandbox.admit(job)
+    if group is not None:
+        control_groups.limit_program(group, job, prepared.inherited_memory)
+    checker = LimitChecker(sandbox, job, prepared.inherited_memory, group) if kernel.LINUX else None
+    ending = run_monitored(assignment, prepared, channel, signals, checker)
+    disk.make_readable(sandbox.folder)
+    if ending is not None and checker is not None and (limit := checker.exceeded_at_end()) is not None:
+        disk.trim(sandbox.folder, checker.max_bytes, checker.max_entries)
+        if ending["limit"] is None:
+            ending |= {"exit": None, "limit": limit}
+    return ending
 
 
 def run_monitored(
-    job: SandboxJob, sandbox: SandboxBackend, channel: socket.socket, signals: int, checker: LimitChecker | None
+    assignment: Assignment,
+    prepared: PreparedProgram,
+    channel: socket.socket,
+    signals: int,
+    checker: LimitChecker | None,
 ) -> dict[str, Any] | None:
-    """Start the program, wait until it ends or reaches a limit, and kill what it left. Returns how it ended, and its
-    output; None if nobody waits for it any more."""
-    outputs, ends = open_outputs(job)
+    """Let the program begin, wait until it ends or reaches a limit, and kill what it left. Returns how it ended, and
+    its output; None if nobody waits for it any more."""
+    job = assignment.job
+    outputs = [OutputCapture(end, job.head_bytes, job.tail_bytes) for end in prepared.outputs]
     started = time.monotonic()
-    process = sandbox.start_program(ends, checker.group if checker is not None else None)
-    for end in ends:
-        os.close(end)
     try:
-        ending = ProgramMonitor(process, signals, channel, outputs, checker).wait_until(started + job.wall_s)
+        assign(prepared.process, assignment)
+        ending = ProgramMonitor(prepared.process, signals, channel, outputs, checker).wait_until(started + job.wall_s)
         seconds = time.monotonic() - started
     finally:
-        sandbox.kill_all(process.pid)
+        prepared.sandbox.kill_all(prepared.process.pid)
     for output in outputs:
         output.drain()
     if ending is None:
@@ -116,9 +163,3 @@ def run_monitored(
         "stderr": outputs[1].to_reply(),
         "seconds": seconds,
     }
-
-
-def open_outputs(job: SandboxJob) -> tuple[list[OutputCapture], list[int]]:
-    """Create the captures of standard output and error, and the ends that the program writes to."""
-    pairs = [open_one_way(), open_one_way()]
-    return [OutputCapture(ours, job.head_bytes, job.tail_bytes) for ours, _ in pairs], [theirs for _, theirs in pairs]

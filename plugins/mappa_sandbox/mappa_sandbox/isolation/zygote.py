@@ -2,7 +2,7 @@
 
 It has imported the modules to preload, and so is large, while a supervisor is small: a program costs one fork of a
 large process. Requests are packets on one socket, which all supervisors share; each brings the end of a socket of its
-own for the answer, which comes when the program has ended.
+own for the answer, which comes when the program has ended, and of a pipe through which the program gets its assignment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mappa_sandbox.isolation.control_groups import ControlGroup
-from mappa_sandbox.isolation.job import SandboxJob
 
 MAX_ANSWER_BYTES = 4096
 
@@ -27,19 +26,16 @@ class Zygote:
     requests: socket.socket
     memory: int
 
-    def fork_program(
-        self, job: SandboxJob, uid: int | None, inside: int, outputs: Sequence[int], group: ControlGroup | None
-    ) -> ZygoteProgram:
-        """Let the program of `job` be forked into the container that the process of the descriptor `inside` is in."""
+    def fork_program(self, inside: int, outputs: Sequence[int], group: ControlGroup | None) -> ZygoteProgram:
+        """Let a program be forked into the container that the process of the descriptor `inside` is in."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        text = os.memfd_create("job", os.MFD_CLOEXEC)
-        with theirs, open(text, "wb", buffering=0) as file:
-            file.write(job.to_json().encode())
-            groups = () if group is None else (group.folder,)
-            descriptors = [theirs.fileno(), text, inside, *outputs, *groups]
-            socket.send_fds(self.requests, [json.dumps({"uid": uid}).encode()], descriptors)
-        return ZygoteProgram(ours)
+        source, assignments = os.pipe()
+        groups = () if group is None else (group.folder,)
+        with theirs:
+            socket.send_fds(self.requests, [b"!"], [theirs.fileno(), source, inside, *outputs, *groups])
+        os.close(source)
+        return ZygoteProgram(ours, assignments)
 
 
 class ZygoteProgram:
@@ -47,8 +43,9 @@ class ZygoteProgram:
 
     pid = 0
 
-    def __init__(self, answers: socket.socket) -> None:
+    def __init__(self, answers: socket.socket, assignments: int) -> None:
         self._answers = answers
+        self.assignments = assignments
         self.descriptor = answers.fileno()
 
     def exit_code(self) -> int | None:

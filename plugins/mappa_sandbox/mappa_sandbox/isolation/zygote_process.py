@@ -12,15 +12,15 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from mappa_sandbox.isolation import kernel, processes
-from mappa_sandbox.isolation.bubblewrap import Container
-from mappa_sandbox.isolation.job import SandboxConfig, SandboxJob
+from mappa_sandbox.isolation.bubblewrap import Container, enter_container
+from mappa_sandbox.isolation.job import SandboxConfig
 from mappa_sandbox.isolation.output import read_available
 from mappa_sandbox.isolation.preload import preload, settle_memory
 from mappa_sandbox.isolation.program_process import become_program
 from mappa_sandbox.isolation.signal_pipe import open_signal_pipe
 from mappa_sandbox.isolation.zygote import Zygote
 
-MAX_REQUEST_BYTES, MAX_DESCRIPTORS = 4096, 6
+MAX_DESCRIPTORS = 6
 
 
 def start_zygote(config: SandboxConfig, close_inherited: Callable[[], None]) -> tuple[Zygote, dict[str, Any]]:
@@ -80,7 +80,7 @@ class ZygoteProcess:
 
     def _accept(self) -> bool:
         """Fork the next program; returns False if nobody is left who asks."""
-        message, descriptors, _, _ = socket.recv_fds(self.requests, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
+        message, descriptors, _, _ = socket.recv_fds(self.requests, 8, MAX_DESCRIPTORS)
         if not message:
             return False
         answer, *others = descriptors
@@ -93,21 +93,19 @@ class ZygoteProcess:
             _answer(channel, fault=f"cannot fork the program: {error}")
         else:
             if pid == 0:
-                self._become_program(json.loads(message)["uid"], others)
+                self._become_program(others)
             self.running[pid] = channel
         for descriptor in others:
             os.close(descriptor)
         return True
 
-    def _become_program(self, uid: int | None, descriptors: list[int]) -> NoReturn:
+    def _become_program(self, descriptors: list[int]) -> NoReturn:
         try:
-            text, inside, stdout, stderr, *group = descriptors
-            container = Container(uid)
-            with open(text, "rb") as file:
-                file.seek(0)
-                job = SandboxJob.from_json(file.read())
-            container.enter(inside)
-            become_program(job, container, (stdout, stderr), group[0] if group else None)
+            assignments, inside, stdout, stderr, *group = descriptors
+            for other in (self.requests, *self.running.values()):
+                other.close()
+            enter_container(inside)
+            become_program(assignments, Container, (stdout, stderr), group[0] if group else None)
         except BaseException:  # noqa: BLE001 - a fork must not go on as a second zygote
             traceback.print_exc()
         os._exit(1)

@@ -1,0 +1,132 @@
+"""Programs are prepared before their jobs are there, which must change nothing but how soon they run."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from mappa_core.errors import ConfigError, ToolError
+from mappa_core.records import ToolLimits
+from mappa_core.tools.workspace import FolderWorkspace
+from mappa_sandbox.isolation import processes
+from mappa_sandbox.isolation.job import Assignment
+from mappa_sandbox.messages import program_job
+from mappa_sandbox.options import PythonOptions
+from mappa_sandbox.tool import PythonTool
+
+
+class Prepared:
+    """A tool that has run one program, so that the next one is prepared."""
+
+    def __init__(self, backend, root):
+        self.tool = PythonTool(PythonOptions(sandbox=backend, allow_unsafe=backend == "none"))
+        self.root = root
+
+    async def call(self, code, **inputs):
+        workspace = FolderWorkspace(self.root / "work", inputs=inputs)
+        return await self.tool.call({"code": code}, workspace, ToolLimits(wall_s=20.0, file_bytes=3 << 20))
+
+    async def waiting(self):
+        """The supervisors that wait for a job, and the processes that are to run them, once there are no others."""
+        (fork_server,) = set(processes.children_of(os.getpid())) - self.others
+        async with asyncio.timeout(20):
+            while True:
+                supervisors, programs = processes.children_of(fork_server), []
+                if self.backend == "bubblewrap":  # programs are children of the zygote, the fork server's first child
+                    programs = processes.children_of(supervisors.pop(0))
+                else:
+                    programs = [child for one in supervisors for child in processes.children_of(one)]
+                if len(programs) == len(supervisors) > 0:
+                    return set(supervisors), set(programs)
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture(params=("bubblewrap", "landlock", "none"))
+async def prepared(request, tmp_path):
+    one = Prepared(request.param, tmp_path)
+    one.others = set(processes.children_of(os.getpid()))
+    try:
+        one.backend = (await one.tool.open()).name
+    except ConfigError as error:
+        pytest.skip(str(error))
+    await one.call("print(0)")
+    yield one
+    await one.tool.close()
+
+
+async def test_the_next_program_is_one_that_was_prepared(prepared):
+    for number in range(3):
+        supervisors, _ = await prepared.waiting()
+        assert (await prepared.call(f"print({number})")).stdout == f"{number}\n"
+        assert supervisors - (await prepared.waiting())[0]
+
+
+async def test_programs_that_were_prepared_at_once_draw_other_numbers(prepared):
+    codes = ["import random; print(random.random())"] * 4
+    drawn = {result.stdout for result in await asyncio.gather(*map(prepared.call, codes))}
+    assert len(drawn) == 4
+
+
+async def test_a_supervisor_that_was_killed_before_its_job_is_no_fault_of_the_agent(prepared):
+    supervisors, _ = await prepared.waiting()
+    for supervisor in supervisors:
+        os.kill(supervisor, signal.SIGSTOP)
+    task = asyncio.create_task(prepared.call("print(1)"))
+    await asyncio.sleep(1)  # until one of them has been handed the job
+    for supervisor in supervisors:
+        os.kill(supervisor, signal.SIGKILL)
+    with pytest.raises(ToolError, match="the supervisor ended with -9"):
+        await task
+    assert (await prepared.call("print(1)")).stdout == "1\n"
+
+
+async def test_one_that_had_ended_is_replaced(prepared):
+    supervisors, _ = await prepared.waiting()
+    for supervisor in supervisors:
+        os.kill(supervisor, signal.SIGKILL)
+    while any(map(processes.process_state, supervisors)):
+        await asyncio.sleep(0.01)
+    assert (await prepared.call("print(1)")).stdout == "1\n"
+
+
+async def test_a_process_that_was_killed_before_its_job_is_no_fault_of_the_agent(prepared):
+    for program in (await prepared.waiting())[1]:
+        os.kill(program, signal.SIGKILL)
+    with pytest.raises(ToolError, match="the process that was to run it had ended"):
+        await prepared.call("print(1)")
+
+
+MOUNTS = """
+import os
+for line in open("/proc/self/mountinfo"):
+    fields, _, _ = line.partition(" - ")
+    place, options, *tags = fields.split()[4:]
+    if place in ("/", "/workspace") or place.endswith(".csv"):
+        print(place.rpartition("/")[2], sorted({"ro", "rw", "nosuid", "nodev"} & set(options.split(","))), tags)
+"""
+
+
+async def test_what_is_mounted_for_a_job_is_mounted_as_bwrap_would(prepared, tmp_path):
+    if prepared.backend != "bubblewrap":
+        pytest.skip("programs have no mounts of their own")
+    (tmp_path / "data.csv").write_text("a,b\n")
+    told = (await prepared.call(MOUNTS, **{"train.csv": tmp_path / "data.csv"})).stdout.splitlines()
+    assert sorted(told) == [
+        " ['nodev', 'nosuid', 'ro'] []",
+        "data.csv ['nodev', 'nosuid', 'ro'] []",
+        "workspace ['nodev', 'nosuid', 'rw'] []",
+    ]
+
+
+async def test_processes_of_the_container_have_the_programs_limit_of_files(prepared):
+    if prepared.backend != "bubblewrap":
+        pytest.skip("there is no container")
+    code = "for pid in (1, 2): print(open(f'/proc/{pid}/limits').read().partition('Max file size')[2].split()[:2])"
+    assert (await prepared.call(code)).stdout == f"{['3145728', '3145728']}\n" * 2
+
+
+@pytest.mark.parametrize("uid", [None, 30_001])
+def test_an_assignment_survives_the_way(uid):
+    assignment = Assignment(program_job("print('ü')\n\n", ToolLimits(), folder="/a b", inputs=("/in",)), uid)
+    assert Assignment.from_json(assignment.to_json().encode()) == assignment
