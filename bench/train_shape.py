@@ -150,7 +150,7 @@ class Peer:
             )  # fmt: skip
 
     def step(self) -> dict[str, float]:
-        """Seconds of a step, and the tokens of its prompts and actions."""
+        """Seconds of a step and of its phases, and the tokens of its prompts and actions."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("step\n")
         self._process.stdin.flush()
@@ -172,6 +172,7 @@ class Turns(Listener):
         self._peer, self._expected = peer, expected
         self._begun: float | None = None
         self.phases: list[Mapping[str, float]] = []
+        """Seconds of each round's phases, ours and what is known of theirs."""
         self.taken: list[tuple[float, float]] = []
         """Seconds per sampled token of each round, ours and theirs."""
 
@@ -183,7 +184,12 @@ class Turns(Listener):
         if self._begun is not None:
             ours = ended - self._begun
             self.taken.append((ours / report.tokens, theirs["seconds"] / counted["sampled"]))
-            self.phases.append(report.seconds)
+            learning = theirs["seconds"] - theirs["generate"] - theirs["score"]
+            known = {"generate": theirs["generate"], "score": theirs["score"], "all else": learning}
+            self.phases.append(
+                {f"{name:9} of ours": taken for name, taken in report.seconds.items()}
+                | {f"{name:9} of theirs": taken for name, taken in known.items()}
+            )
             print(f"round {len(self.taken)}: ours {ours:.2f} s, theirs {theirs['seconds']:.2f} s", flush=True)
         self._begun = time.perf_counter()
 
@@ -223,7 +229,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mappa-bench-") as folder:
         turns = compare(asked.peer, Path(folder), SMALL if asked.quick else MIDDLE, size, asked.rounds)
     for phase in turns.phases[0]:
-        print(f"  {phase:9} {np.median([one[phase] for one in turns.phases]):7.3f} s of ours, median")
+        print(f"  {phase:20} {np.median([one[phase] for one in turns.phases]):7.3f} s, median")
     ours, theirs = np.array(turns.taken).T
     against = "TRL's GRPOTrainer with transformers' generate"
     print_result("train_shape", ours / theirs, unit="seconds of an iteration per sampled token", against=against)

@@ -1,7 +1,7 @@
 """TRL's side of `bench/train_shape.py`: a step of GRPOTrainer for every line on standard input.
 
 Its one argument is a JSON object of settings. Every step is answered by a line: its seconds, from sampling to the
-optimiser, and how many tokens its prompts and actions had.
+optimiser, those of them in which it samples and scores, and how many tokens its prompts and actions had.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,17 +26,35 @@ class Turns(TrainerCallback):
         self._answers = os.fdopen(answers, "w")
         self._begun = 0.0
         self._seen = self._sampled = 0
+        self._phases = {"generate": 0.0, "score": 0.0}
+
+    def watch(self, trainer: GRPOTrainer) -> None:
+        """Count the time in which the trainer samples, and scores with the reference."""
+        for phase, name in (("generate", "_generate"), ("score", "_get_per_token_logps_and_entropies")):
+            setattr(trainer, name, self._timed(phase, getattr(trainer, name)))
+
+    def _timed(self, phase: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any, **named: Any) -> Any:
+            begun = time.perf_counter()
+            try:
+                return work(*arguments, **named)
+            finally:
+                if not torch.is_grad_enabled() or phase == "generate":
+                    self._phases[phase] += time.perf_counter() - begun
+
+        return timed
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **known: Any) -> None:
         if not sys.stdin.readline():
             raise SystemExit("nobody asks any more")
         self._seen, self._sampled = state.num_input_tokens_seen, 0
+        self._phases = dict.fromkeys(self._phases, 0.0)
         self._begun = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **known: Any) -> None:
         seconds = time.perf_counter() - self._begun
         prompt = int(state.num_input_tokens_seen - self._seen) - self._sampled
-        counted = {"prompt": prompt, "sampled": self._sampled}
+        counted = {"prompt": prompt, "sampled": self._sampled, **self._phases}
         print(json.dumps({"seconds": seconds, **counted}), file=self._answers, flush=True)
 
     def reward(self, prompts: Any, completion_ids: list[list[int]], **known: Any) -> list[float]:
@@ -80,6 +99,7 @@ def main() -> None:
         train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in given["texts"]]),
         callbacks=[turns],
     )
+    turns.watch(trainer)
     trainer.train()
 
 
