@@ -42,7 +42,7 @@ class SandboxBackend(ABC):
 
     @abstractmethod
     def admit(self, job: SandboxJob) -> Assignment:
-        """Let the job's files into the sandbox; returns what the program is to be told. Raises OSError if this
+        """Let the job's files into the sandbox; returns what the program receives. Raises OSError if this
         fails."""
 
     @abstractmethod

@@ -146,7 +146,7 @@ def try_limits() -> tuple[str, ...]:
     return (*held, CPU)
 
 
-def limit_program(group: ControlGroup, job: SandboxJob, inherited_bytes: int) -> None:
+def limit_group(group: ControlGroup, job: SandboxJob, inherited_bytes: int) -> None:
     """Set the limits of a job's program. Of the memory that it inherits from the fork server, which it is charged for
     when it writes to it, it may copy `inherited_bytes`, up to a quarter of its limit."""
     group.limit(job.memory_bytes + min(inherited_bytes, job.memory_bytes // 4), job.processes + SPARE_PROCESSES)

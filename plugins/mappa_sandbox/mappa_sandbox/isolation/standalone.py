@@ -22,7 +22,7 @@ from mappa_sandbox.isolation import kernel, processes, program
 from mappa_sandbox.isolation.backends import ForkedBackend, Unconfined
 from mappa_sandbox.isolation.job import SandboxConfig, SandboxJob
 from mappa_sandbox.isolation.signal_pipe import open_signal_pipe
-from mappa_sandbox.isolation.supervisor import prepare, run_job, send_reply
+from mappa_sandbox.isolation.supervisor import prepare_program, run_job, send_reply
 
 
 def main() -> None:
@@ -55,7 +55,7 @@ def _supervise(job: SandboxJob, scratch: str, channel: socket.socket) -> NoRetur
     config = SandboxConfig(backend="none", scratch=scratch)
     try:
         with ExitStack() as ended:
-            prepared = prepare(ForkedBackend(config, Unconfined), config, ended)
+            prepared = prepare_program(ForkedBackend(config, Unconfined), config, ended)
             reply = run_job(job, prepared, channel, signals)
     except OSError as error:
         reply = {"fault": f"cannot run the program: {error}"}

@@ -61,7 +61,7 @@ def supervise(jobs: socket.socket, fork_server: int, config: SandboxConfig, zygo
     try:
         with ExitStack() as ended:
             try:
-                prepared = prepare(sandbox, config, ended)
+                prepared = prepare_program(sandbox, config, ended)
             finally:  # also where that failed: the reply says why
                 received = receive_job(jobs, signals)
             if received is not None:
@@ -73,7 +73,7 @@ def supervise(jobs: socket.socket, fork_server: int, config: SandboxConfig, zygo
         send_reply(received.channel, **reply)
 
 
-def prepare(sandbox: SandboxBackend, config: SandboxConfig, ended: ExitStack) -> PreparedProgram:
+def prepare_program(sandbox: SandboxBackend, config: SandboxConfig, ended: ExitStack) -> PreparedProgram:
     """Build the sandbox, in a control group where there are any, and fork the program. When `ended` closes, no process
     of it is left."""
     limit_machinery()
@@ -122,7 +122,7 @@ def run_job(job: SandboxJob, prepared: PreparedProgram, channel: socket.socket, 
     sandbox, group = prepared.sandbox, prepared.group
     assignment = sandbox.admit(job)
     if group is not None:
-        control_groups.limit_program(group, job, prepared.inherited_memory)
+        control_groups.limit_group(group, job, prepared.inherited_memory)
     checker = LimitChecker(sandbox, job, prepared.inherited_memory, group) if kernel.LINUX else None
     ending = run_monitored(assignment, prepared, channel, signals, checker)
     disk.make_readable(sandbox.folder)
