@@ -64,7 +64,7 @@ def cell(path):
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("path", map(cell, STORED))
+@pytest.mark.parametrize("path", [cell(path) for path in STORED])
 def test_a_stored_cell_is_what_its_run_comes_to(path, tmp_path):
     found = json.loads(path.read_text())
     registry = load_plugins(modules=OFFERS)
