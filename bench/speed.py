@@ -26,6 +26,8 @@ ROWS, PAGE = ROOT / "docs" / "speed.json", ROOT / "docs" / "speed.md"
 RESULT = re.compile(r"^ +print_result\(", re.MULTILINE)
 CLUSTER = {"sync", "train_shape"}
 """Benchmarks that run with the libraries of the cluster engine."""
+FURTHER = {"train --against uncaged": ("--against", "uncaged", "--iterations", "30")}
+"""Rows of a benchmark beside its own: their names, and the arguments that it is run with."""
 HEAD = """# Speed
 
 Each row is what one benchmark of the repository printed last: Mappa beside a rival, taking turns in one go, so that a
@@ -36,13 +38,18 @@ this page and [the figures](speed.json); `.venv/bin/python bench/speed.py --only
 
 
 def benchmarks() -> list[str]:
-    """Names of the benchmarks: the files beside this one that print a result."""
-    return sorted(path.stem for path in BENCH.glob("*.py") if RESULT.search(path.read_text()))
+    """Names of the benchmarks, each of which has a row: the files beside this one that print a result, and `FURTHER`."""
+    return sorted([*(path.stem for path in BENCH.glob("*.py") if RESULT.search(path.read_text())), *FURTHER])
+
+
+def command(name: str) -> list[str]:
+    """The command line of a benchmark, without its Python."""
+    return [f"bench/{name.split()[0]}.py", *FURTHER.get(name, ())]
 
 
 def question(name: str) -> str:
     """What a benchmark asks: the first sentence of its head."""
-    head = ast.get_docstring(ast.parse((BENCH / f"{name}.py").read_text())) or ""
+    head = ast.get_docstring(ast.parse((ROOT / command(name)[0]).read_text())) or ""
     first = " ".join(head.split("\n\n")[0].split())
     return re.split(r"(?<=\.) (?=[A-Z])", first)[0].rstrip(".").replace("|", r"\|")
 
@@ -50,14 +57,15 @@ def question(name: str) -> str:
 def measure(name: str) -> dict[str, Any]:
     """Run a benchmark; its row."""
     python = ROOT / (".venv-cluster" if name in CLUSTER else ".venv") / "bin" / "python"
-    done = subprocess.run([python, BENCH / f"{name}.py"], stdout=subprocess.PIPE, text=True, check=True)
+    script, *arguments = command(name)
+    done = subprocess.run([python, ROOT / script, *arguments], stdout=subprocess.PIPE, text=True, check=True)
     print(done.stdout, end="", flush=True)
     head = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     return {
         **json.loads(done.stdout.splitlines()[-1]),
-        "command": f"bench/{name}.py",
+        "command": " ".join(command(name)),
         "date": datetime.now(UTC).date().isoformat(),
         "commit": head.stdout.strip() or None,
         "machine": f"{os.cpu_count()} cores, {processor()}",
@@ -77,7 +85,7 @@ def page(rows: Mapping[str, Mapping[str, Any]]) -> str:
     for name in benchmarks():
         row = rows.get(name)
         if row is None:
-            lines.append(f"| `bench/{name}.py` | {question(name)} | not measured yet | | | |")
+            lines.append(f"| `{' '.join(command(name))}` | {question(name)} | not measured yet | | | |")
             continue
         ratio = f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
         where = ", ".join(str(row[key]) for key in ("date", "commit", "machine") if row[key] is not None)

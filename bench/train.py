@@ -1,5 +1,6 @@
-"""The whole tiny run, `mappa train --plugin mathchat`, against a bare script that learns the same: bare_train.py. With
-`--against uncaged`, against itself with programs that are not caged.
+"""The whole tiny run, `mappa train --plugin mathchat`, against a rival that learns the same.
+
+That is a bare script, bare_train.py, or with `--against uncaged` the same run with programs that are not caged.
 
 Both are processes of their own, from start to end, and take turns. Both have the recipe's tasks, prompts, models, tool,
 coach and numbers, and one thread for torch; the script has no stage, store, collector or checkpoints, and draws other
