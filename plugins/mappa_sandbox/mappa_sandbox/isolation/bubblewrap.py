@@ -32,6 +32,19 @@ from mappa_sandbox.isolation.zygote import Zygote
 WORKSPACE = "/workspace"
 HOME = "/tmp"
 IN_MEMORY = (HOME, "/dev/shm")
+FOR_CAT = (
+    "/bin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/usr/bin",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/nix/store",
+    "/gnu/store",
+)
+"""Of the paths that programs may read, those that `cat` may need to start."""
 BYTES_PER_NAME = 4096
 """Bytes of the limit of memory for which one file in memory may exist; a name takes at most NAME_BYTES."""
 NAME_BYTES = 1536
@@ -77,6 +90,9 @@ class BubblewrapBackend(SandboxBackend):
         self.config = config
         self.zygote = zygote
         self.bwrap = BwrapProcess()
+        # For every path that bwrap binds it reads the whole table of mounts: it binds no more than it must.
+        covered = {path for path in config.readable for hidden in config.hidden if hidden.startswith(f"{path}/")}
+        self.bound = [path for path in config.readable if path in covered | {*FOR_CAT} or os.path.islink(path)]
 
     def build(self) -> None:
         assert self.config.bubblewrap is not None  # the driver found it
@@ -86,6 +102,11 @@ class BubblewrapBackend(SandboxBackend):
         # Each hidden file is covered by the empty content of its own descriptor.
         empty = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in self.config.hidden]
         self.bwrap.start(self.config.bubblewrap, self._arguments(), (filter_start, *empty))
+        mounts = {
+            path: kernel.open_mount(path, read_only=True) for path in self.config.readable if path not in self.bound
+        }
+        with kernel.visited_mounts(self.bwrap.inside):
+            _place_mounts(mounts)
 
     def start_program(self, outputs: Sequence[int], group: ControlGroup | None) -> ProgramProcess:
         return self.zygote.fork_program(self.bwrap.inside, outputs, group)
@@ -98,10 +119,7 @@ class BubblewrapBackend(SandboxBackend):
         mounts = {path: kernel.open_mount(path, read_only=True) for path in job.inputs}
         mounts[WORKSPACE] = kernel.open_mount(job.folder, read_only=False)
         kernel.enter_namespaces(self.bwrap.inside, kernel.CLONE_NEWNS)
-        for place, mount in mounts.items():
-            _make_place(place, os.stat(mount).st_mode)
-            kernel.place_mount(mount, place)
-            os.close(mount)
+        _place_mounts(mounts)
         kernel.make_read_only("/")
         for place in IN_MEMORY:  # bwrap itself knows no limit of files, and no older one a size
             kernel.limit_memory_files(place, job.memory_bytes, job.memory_bytes // BYTES_PER_NAME)
@@ -140,7 +158,7 @@ class BubblewrapBackend(SandboxBackend):
             yield from ("--dev-bind", device, device)
         for place in IN_MEMORY:
             yield from ("--perms", "1777", "--tmpfs", place)
-        yield from bind_arguments(self.config.readable)
+        yield from bind_arguments(self.bound)
         yield from hide_arguments(self.config.hidden)
         yield from ("--dir", WORKSPACE)
 
@@ -241,6 +259,14 @@ def _check_readable(paths: Iterable[str]) -> None:
     for path in paths:
         if not os.stat(path).st_mode & stat.S_IROTH:
             raise OSError(f"the task's file {path} must be readable for other users, as programs run as one: chmod o+r")
+
+
+def _place_mounts(mounts: Mapping[str, int]) -> None:
+    """Mount what `kernel.open_mount` returned, by place."""
+    for place, mount in mounts.items():
+        _make_place(place, os.stat(mount).st_mode)
+        kernel.place_mount(mount, place)
+        os.close(mount)
 
 
 def _make_place(place: str, mode: int) -> None:

@@ -9,6 +9,8 @@ import ctypes
 import os
 import struct
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 LINUX = sys.platform == "linux"
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -73,6 +75,18 @@ def enter_namespaces(process: int, flags: int) -> None:
     """Enter the namespaces given by `flags` (CLONE_NEW…) of a process, given by a descriptor of it (`os.pidfd_open`):
     all of them or none. A process namespace is entered by future children, not by this process."""
     check_result(LIBC.setns(process, flags), f"setns({flags:#x})")
+
+
+@contextmanager
+def visited_mounts(process: int) -> Iterator[None]:
+    """Be in the mount namespace of a process, given by a descriptor of it, for a while."""
+    own = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    enter_namespaces(process, CLONE_NEWNS)
+    try:
+        yield
+    finally:
+        enter_namespaces(own, CLONE_NEWNS)
+        os.close(own)
 
 
 def limit_memory_files(place: str, size: int, count: int) -> None:
