@@ -33,16 +33,8 @@ WORKSPACE = "/workspace"
 HOME = "/tmp"
 IN_MEMORY = (HOME, "/dev/shm")
 FOR_CAT = (
-    "/bin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/usr/bin",
-    "/usr/lib",
-    "/usr/lib32",
-    "/usr/lib64",
-    "/nix/store",
-    "/gnu/store",
+    *("/bin", "/lib", "/lib32", "/lib64", "/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64"),
+    *("/nix/store", "/gnu/store"),
 )
 """Of the paths that programs may read, those that `cat` may need to start."""
 BYTES_PER_NAME = 4096
