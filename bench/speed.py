@@ -38,7 +38,7 @@ this page and [the figures](speed.json); `.venv/bin/python bench/speed.py --only
 
 
 def benchmarks() -> list[str]:
-    """Names of the benchmarks, each of which has a row: the files beside this one that print a result, and `FURTHER`."""
+    """Names of the benchmarks, each with a row: the files beside this one that print a result, and `FURTHER`."""
     return sorted([*(path.stem for path in BENCH.glob("*.py") if RESULT.search(path.read_text())), *FURTHER])
 
 
