@@ -88,3 +88,27 @@ def test_namespaces_of_nobody_cannot_be_entered(in_child):
 
     with pytest.raises(ProcessLookupError):
         in_child(child)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has no mounts of its own")
+def test_a_copy_of_a_shared_mount_is_not_shared(in_child, tmp_path):
+    source, place = tmp_path / "source", tmp_path / "place"
+    source.mkdir()
+    place.mkdir()
+    shared, private, below_too = 1 << 20, 1 << 18, 1 << 14
+
+    def change_all(kind):
+        kernel.check_result(kernel.LIBC.mount(None, b"/", None, ctypes.c_ulong(kind | below_too), None), "mount")
+
+    def child():
+        kernel.check_result(kernel.LIBC.unshare(kernel.CLONE_NEWNS), "unshare")
+        change_all(shared)
+        mount = kernel.open_mount(str(source), read_only=True)
+        change_all(private)  # what is placed in something shared is shared
+        kernel.place_mount(mount, str(place))
+        with open("/proc/self/mountinfo") as mounts:
+            (copy,) = (line for line in mounts if f" {place} " in line)
+        return copy.partition(" - ")[0].split()[5:]
+
+    options, *tags = in_child(child)
+    assert {"ro", "nosuid", "nodev"} <= set(options.split(",")) and tags == []
