@@ -72,9 +72,9 @@ class ClusterOptions:
     otherwise."""
     offload_optimizer: bool = False
     """Keep optimiser states in the memory of the host."""
-    packed_tokens: int = 4096
+    packed_tokens: int | str = AUTO
     """Tokens of one packed sequence, beside the budget `train.micro_tokens`: attention without a packed kernel takes
-    memory in its square."""
+    memory and time in its square. auto: 4096 on GPUs, 512 on CPUs, where that time counts."""
     samplers: int | str = AUTO
     """Engines of vLLM per base model or fully trained policy. auto: one of each on every GPU, or as many as fit; one on
     CPUs."""
@@ -121,6 +121,7 @@ class PlacedOptions(ClusterOptions):
 
     zero: int = 2
     gradient_checkpointing: bool = False
+    packed_tokens: int = 4096
     kv_cache_mb: int = 512
 
 

@@ -262,6 +262,14 @@ def test_a_frozen_judge_beside_learners_is_not_counted_as_asleep():
     assert other.bytes_at("learning") > memory_estimate.weight_bytes(SMALL, "bfloat16")
 
 
+def test_rows_of_packed_sequences_are_short_on_cpus_unless_they_are_set():
+    room = {"max_model_len": 256, "kv_cache_mb": 128, "gradient_checkpointing": False}
+    short, long = (placed(resources=cluster(0), **room, **own) for own in ({}, {"packed_tokens": 4096}))
+    assert (short.options.packed_tokens, long.options.packed_tokens) == (512, 4096)
+    assert placed().options.packed_tokens == 4096
+    assert short.loads[0].by_phase["learning"]["activations"] < long.loads[0].by_phase["learning"]["activations"]
+
+
 def test_a_node_needs_memory_for_what_its_gpus_leave_to_it():
     machine = Machine(host="n0", cpus=16, gpus=8, gpu_bytes=80 * GB, memory_bytes=512 * GB)
     roomy = placed(resources=Resources(nodes=(machine,)))

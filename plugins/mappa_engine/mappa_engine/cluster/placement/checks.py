@@ -19,7 +19,7 @@ _CHOICES = {
     "transport": (AUTO, "store", "nccl", "ipc"),
 }
 _COUNTS = ("learner_ranks", "samplers", "tensor_parallel", "kv_cache_mb", "packed_tokens", "max_model_len")
-_AUTOMATIC_COUNTS = ("samplers", "kv_cache_mb")
+_AUTOMATIC_COUNTS = ("samplers", "kv_cache_mb", "packed_tokens")
 MB = 1 << 20
 BLOCK_TOKENS = 128
 """Tokens of vLLM's largest block of keys and values (the one of CPUs); a request takes whole blocks."""
