@@ -4,11 +4,12 @@ Ours: a rank of DeepSpeed (ZeRO-2, float32) fills buckets, Ray's object store ta
 loads them there while the next ones are filled, every tensor is checked by its checksum at both ends, and the engine
 goes on. That is once timed as it is, and once with the probe, in which learner and sampler compute some tokens.
 
-Theirs: the load alone, timed where it happens. Beside it: copying the same bytes once from memory to memory there.
+Theirs: the load alone, timed where it happens, in a process that allocates memory as glibc does by itself. Beside it:
+the same load in our sampler, which has large pages, and copying the same bytes once from memory to memory.
 
-All take turns in one run. The ratio is a publish without its probe by a load, median over the rounds with a 95 %
+All take turns in one run. The ratio is a publish without its probe by their load, median over the rounds with a 95 %
 bootstrap interval, of the model of 60 million parameters; every row has its own, what the probe adds is printed, and
-what its parts take when nothing else runs. Models have random weights; the largest, of bfloat16, takes 9 GB
+what its parts take when nothing else runs. Models have random weights; the largest, of bfloat16, takes 12 GB
 of memory.
 
     make bench, or: .venv-cluster/bin/python bench/sync.py [--rounds 11] [--quick]
@@ -39,12 +40,12 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM,
 
 from mappa_core.config.schema import TrainSection
 from mappa_core.protocols import PolicySpec
-from mappa_engine.cluster.actors import RayActors
+from mappa_engine.cluster.actors import Actor, RayActors
 from mappa_engine.cluster.learners import LearnerConfig, LearnerGroup
 from mappa_engine.cluster.samplers import remote_engine
 from mappa_engine.cluster.samplers.messages import SamplerConfig
 from mappa_engine.cluster.samplers.pool import SamplerPool
-from mappa_engine.cluster.samplers.server import SamplerServer
+from mappa_engine.cluster.samplers.server import THREADS, SamplerServer
 from mappa_engine.cluster.sync.buckets import Bucket, ReceivedBucket, ReceivedTensors
 from mappa_engine.cluster.sync.probe import ProbeLimit
 from mappa_engine.cluster.sync.publisher import Publisher, WeightRoute
@@ -129,8 +130,9 @@ def write_model(folder: Path, row: Row) -> tuple[str, int]:
 
 
 async def compare(ray_actors: RayActors, model: str, dtype: str, rounds: int) -> np.ndarray:
-    """Seconds of each round (rounds, 6): a publish with its probe, one without, a load, a copy; of a publish, filling
-    buckets and putting them into Ray's store, and checking them where they are loaded, each alone."""
+    """Seconds of each round (rounds, 7): a publish with its probe, one without, a load in a process of theirs, one in
+    our sampler, a copy; of a publish, filling buckets and putting them into Ray's store, and checking them where they
+    are loaded, each alone."""
     options = PlacedOptions(zero=2)
     task = LearnerConfig(
         specs=(PolicySpec(name="policy", model=model),),
@@ -169,14 +171,16 @@ async def compare(ray_actors: RayActors, model: str, dtype: str, rounds: int) ->
         Publisher([one], seed=0, deadline_s=options.sync_s) for one in (route, replace(route, probe_limit=None))
     )
     (engine,) = pool.engines
+    theirs = await start_theirs(ray_actors, setup, deadline_s=options.start_s)
 
-    async def there(method: str, *arguments: object) -> Any:
-        return await ray_actors.wait_for(engine.actor.call(method, *arguments), deadline_s=options.sync_s, what=method)
+    async def call(actor: Actor, method: str, *arguments: object) -> Any:
+        return await ray_actors.wait_for(actor.call(method, *arguments), deadline_s=options.sync_s, what=method)
 
     async def fill() -> list[object]:
         return [bucket async for bucket in group.weights("policy", 0)]
 
-    await there("keep", *await fill())
+    for actor in (engine.actor, theirs):
+        await call(actor, "keep", *await fill())
     found = []
     for number in range(1 + rounds):  # the first one warms up
         versions = {"policy": number}
@@ -184,15 +188,32 @@ async def compare(ray_actors: RayActors, model: str, dtype: str, rounds: int) ->
             [
                 await clocked(verified.publish(versions)),
                 await clocked(handed.publish(versions)),
-                await there("reload"),
-                await there("copy"),
+                await call(theirs, "reload"),
+                await call(engine.actor, "reload"),
+                await call(theirs, "copy"),
                 await clocked(fill()),
-                await there("check", *await fill()),
+                await call(engine.actor, "check", *await fill()),
             ]
         )
+    await ray_actors.end(theirs)
     await pool.close()
     await group.close()
     return np.array(found[1:])
+
+
+async def start_theirs(ray_actors: RayActors, setup: SamplerConfig, *, deadline_s: float) -> Actor:
+    """Start what ours is measured against: the same engine, without our allocation of memory."""
+    environment = remote_engine.vllm_environment(setup.device, setup.dtype)
+    return await ray_actors.start(
+        Server,
+        setup,
+        paused=True,
+        name="theirs",
+        role="sampler",
+        deadline_s=deadline_s,
+        threads=THREADS,
+        environment={name: environment[name] for name in environment.keys() - remote_engine.HUGE_PAGES.keys()},
+    )
 
 
 async def nothing() -> None:
@@ -229,11 +250,11 @@ async def compare_all(folder: Path, rows: Sequence[Row], rounds: int) -> dict[Ro
             seconds = await compare(ray_actors, model, row.dtype, rounds)
             ratios[row] = seconds[:, 1] / seconds[:, 2]
             middle, low, high = median_interval(ratios[row])
-            verified, handed, load, copy, filled, checked = np.median(seconds, axis=0)
+            verified, handed, load, own, copy, filled, checked = np.median(seconds, axis=0)
             print(f"{parameters / 1e6:.0f} M parameters of {row.dtype} ({row.layers} layers), {rounds} rounds; medians")
             print(f"  publish {handed:7.3f} s = {middle:.2f} x a load [{low:.2f}, {high:.2f}]")
             print(f"  probed  {verified:7.3f} s")
-            print(f"  load    {load:7.3f} s")
+            print(f"  load    {load:7.3f} s in theirs, {own:.3f} s in ours")
             print(f"  copy    {copy:7.3f} s: a publish is {handed / copy:.0f} x, a load {load / copy:.0f} x a copy")
             print(
                 f"  parts   {filled:7.3f} s to fill buckets and put them into the store, {checked:.3f} s to check them"
