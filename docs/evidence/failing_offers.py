@@ -43,8 +43,12 @@ class Failing(DelegatingCoach):
 
     def fails(self, step: str) -> bool:
         """Whether the coach fails on the step of this id; it always does or never."""
-        digest = hashlib.blake2b(f"{self._options.seed}/{step}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest) / 2**64 < self._options.share
+        return draw(step, self._options.seed) < self._options.share
+
+
+def draw(step: str, seed: int) -> float:
+    """A number in [0, 1) that is always the same of a step's id and a seed."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{step}".encode(), digest_size=8).digest()) / 2**64
 
 
 def _failing(options: FailingOptions, build: Callable[[Use], Coach]) -> Coach:

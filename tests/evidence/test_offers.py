@@ -1,5 +1,5 @@
 """What the offers of the evidence folder do, which no package holds: a coach with a soft spot, one that fails, one that
-looks back, and two bugs."""
+is wrong, one that looks back, and two bugs."""
 
 from dataclasses import replace
 
@@ -7,6 +7,7 @@ import bug_offers
 import failing_offers
 import hindsight_offers
 import lenient_offers
+import noisy_offers
 import numpy as np
 import pytest
 
@@ -107,6 +108,24 @@ async def test_a_failure_has_no_score_unless_one_is_invented():
     assert (invented.status, invented.score) == ("scored", 5.0)
     with pytest.raises(ConfigError, match=r"share is 1.2; it must lie between 0 and 1"):
         failing(1.2)
+
+
+def noisy(share, verdict):
+    return noisy_offers.Noisy(Rules(verdict), noisy_offers.NoisyOptions(share=share))
+
+
+async def test_a_noisy_coach_turns_the_points_of_its_share_of_actions_round_and_nothing_else():
+    given = Verdict.scored(8, "why", blame="nobody")
+    assert await noisy(0.0, given).score(scene()) == given
+    assert await noisy(1.0, given).score(scene()) == replace(given, score=2.0)
+    assert await noisy(1.0, Verdict.abstained("prose")).score(scene()) == Verdict.abstained("prose")
+    coach = noisy(0.3, given)
+    names = [f"train-{number:06d}/task/000/0" for number in range(1000)]
+    turned = [(await coach.score(scene(step(identity=name)))).score == 2.0 for name in names]
+    assert turned == [coach.errs(name) for name in names]
+    assert np.mean(turned) == pytest.approx(0.3, abs=0.06)
+    with pytest.raises(ConfigError, match=r"share is -1; it must lie between 0 and 1"):
+        noisy(-1, given)
 
 
 PLAN = "start 3\nadd 4"

@@ -13,6 +13,7 @@ import failing_offers
 import hindsight_offers
 import lenient_offers
 import msgspec
+import noisy_offers
 import pytest
 import stored
 from reading_model import STEPS, make_reading_model
@@ -22,7 +23,10 @@ from mappa_core.plugins import load_plugins
 from mappa_core.store.summary import read_summary
 from mappa_core.training.run import Run
 
-OFFERS = {"lenient": lenient_offers, "failing": failing_offers, "looking_back": hindsight_offers, "bugs": bug_offers}
+OFFERS = {
+    "lenient": lenient_offers, "failing": failing_offers, "noisy": noisy_offers, "looking_back": hindsight_offers,
+    "bugs": bug_offers,
+}  # fmt: skip
 RESULTS = Path(__file__).parents[2] / "docs" / "evidence" / "results"
 STORED = [
     path

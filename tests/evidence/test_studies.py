@@ -18,6 +18,8 @@ import failing_offers
 import hindsight
 import hindsight_offers
 import lenient_offers
+import noisy_coach
+import noisy_offers
 import numpy as np
 import opponents
 import process_vs_outcome
@@ -34,7 +36,10 @@ from mappa_core.plugins import load_plugins
 from mappa_core.store.summary import EvalSummary, SelectionSummary, Summary
 from mappa_core.training.run import Run
 
-OFFERS = {"lenient": lenient_offers, "failing": failing_offers, "looking_back": hindsight_offers, "bugs": bug_offers}
+OFFERS = {
+    "lenient": lenient_offers, "failing": failing_offers, "noisy": noisy_offers, "looking_back": hindsight_offers,
+    "bugs": bug_offers,
+}  # fmt: skip
 TINY = ("train.iterations=2", "train.prompts=8", "eval.problems=8", "train.warmup_iterations=0")
 
 
@@ -70,6 +75,7 @@ def started(trained, monkeypatch):
     ("script", "runs", "claims"),
     [
         (failing_coach, 7, 5),
+        pytest.param(noisy_coach, 6, 3, marks=pytest.mark.soak),
         pytest.param(reference_bugs, 4, 3, marks=pytest.mark.soak),
         pytest.param(bias, 11, 5, marks=pytest.mark.soak),
         pytest.param(hindsight, 3, 2, marks=pytest.mark.soak),
