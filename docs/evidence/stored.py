@@ -120,12 +120,12 @@ def told(run: TrainedRun) -> dict[str, Any]:
         "after": own.after,
         "gain": own.gain,
         "selection": own.selection,
-        "evaluations": _evaluations(run.folder),
+        "evaluations": stored_evaluations(run.folder),
         "seconds": summary.seconds,
     }
 
 
-def _evaluations(folder: Path) -> list[dict[str, Any]]:
+def stored_evaluations(folder: Path) -> list[dict[str, Any]]:
     """Evaluations of a run, each with all measures of every problem."""
     found = []
     for own in evaluations_of(folder):

@@ -26,6 +26,7 @@ import process_vs_outcome
 import pytest
 import reference_bugs
 import sharing
+import specialists
 import stored
 import study
 import torch
@@ -81,6 +82,7 @@ def started(trained, monkeypatch):
         pytest.param(hindsight, 3, 2, marks=pytest.mark.soak),
         pytest.param(distill, 4, 2, marks=pytest.mark.soak),
         pytest.param(sharing, 3, 2, marks=pytest.mark.soak),
+        pytest.param(specialists, 4, 6, marks=pytest.mark.soak),
         pytest.param(process_vs_outcome, 4, 1, marks=pytest.mark.soak),
         pytest.param(opponents, 10, 4, marks=pytest.mark.soak),
         (alignment, 1, 3),
@@ -93,7 +95,7 @@ def test_a_study_goes_from_its_command_line_to_its_results(script, runs, claims,
     monkeypatch.setattr(sharing, "selected", lambda runs: 0.5)  # the run that is copied chose no checkpoint
     monkeypatch.setattr(alignment, "ARMS", {"process": (), "outcome": ()})  # outcomes of so few rollouts may be equal
     monkeypatch.setattr(curves, "RESAMPLES", 50)
-    done = CliRunner().invoke(script.main, ["--quick", "--seeds", "0,1", f"run.root={tmp_path}"])
+    done = CliRunner().invoke(script.main, ["--quick", "--seeds", "0,1", "eval.problems=8", f"run.root={tmp_path}"])
     assert done.exit_code == 0, done.output
     assert "shows nothing" in done.output
     assert len(started) == runs and {seed for _, seed in started} <= {0, opponents.CHOOSER}
