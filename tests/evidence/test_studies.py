@@ -30,6 +30,7 @@ import specialists
 import stored
 import study
 import torch
+import warm_starts
 from click.testing import CliRunner
 from rates import at_best_rates
 
@@ -85,6 +86,7 @@ def started(trained, monkeypatch):
         pytest.param(specialists, 4, 6, marks=pytest.mark.soak),
         pytest.param(process_vs_outcome, 4, 1, marks=pytest.mark.soak),
         pytest.param(opponents, 10, 4, marks=pytest.mark.soak),
+        pytest.param(warm_starts, 6, 3, marks=pytest.mark.soak),
         (alignment, 1, 3),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
