@@ -146,7 +146,7 @@ test-frameworks: .venv-frameworks/.installed .venv-crewai/.installed | bubblewra
 
 # Trainings that took more than a hundred seconds are left to `make soak`.
 test-evidence: .venv/.test
-	.venv/bin/pytest --numprocesses=3 --dist=worksteal -m 'soak and not dear' tests/evidence/test_recomputed.py
+	.venv/bin/pytest --numprocesses=2 --dist=worksteal -m 'soak and not dear' tests/evidence/test_recomputed.py
 
 .venv-docs/.installed: requirements/docs.txt constraints.txt | .venv/bin/pip
 	.venv/bin/python -m venv .venv-docs
