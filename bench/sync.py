@@ -5,7 +5,7 @@ loads them there while the next ones are filled, every tensor is checked by its 
 goes on. That is once timed as it is, and once with the probe, in which learner and sampler compute some tokens.
 
 Theirs: the load alone, timed where it happens, in a process that allocates memory as glibc does by itself. Beside it:
-the same load in our sampler, which has large pages, and copying the same bytes once from memory to memory.
+the same load in our sampler, which has huge pages, and copying the same bytes once from memory to memory.
 
 All take turns in one run. The ratio is a publish without its probe by their load, median over the rounds with a 95 %
 bootstrap interval, of the model of 60 million parameters; every row has its own, what the probe adds is printed, and

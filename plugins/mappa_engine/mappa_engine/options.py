@@ -74,7 +74,8 @@ class ClusterOptions:
     """Keep optimiser states in the memory of the host."""
     packed_tokens: int | str = AUTO
     """Tokens of one packed sequence, beside the budget `train.micro_tokens`: attention without a packed kernel takes
-    memory and time in its square. auto: 4096 on GPUs, 512 on CPUs, where that time counts."""
+    memory and time in its square. auto: 4096 on GPUs; 512 on CPUs, where attention over long rows takes most of a
+    pass."""
     samplers: int | str = AUTO
     """Engines of vLLM per base model or fully trained policy. auto: one of each on every GPU, or as many as fit; one on
     CPUs."""

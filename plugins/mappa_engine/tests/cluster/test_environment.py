@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from mappa_engine.cluster.actors.actor_environment import local_actor_environment, remote_actor_environment
+from mappa_engine.cluster.samplers.remote_engine import HUGE_PAGES, vllm_environment
+
+PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+ALLOCATES = """
+import ctypes, pathlib
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+ctypes.memset(libc.malloc(ctypes.c_size_t(64 << 20)), 1, 64 << 20)
+lines = pathlib.Path("/proc/self/smaps_rollup").read_text().splitlines()
+print(next(line.split()[1] for line in lines if line.startswith("AnonHugePages:")))
+"""
+"""Prints the KB of its huge pages."""
 
 DRIVER = {
     "HOME": "/home/me",
@@ -55,3 +71,24 @@ def test_actors_elsewhere_see_settings_alone():
 
 def test_one_thread_an_actor_unless_it_was_set():
     assert remote_actor_environment({}) == {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **QUIET}
+
+
+def asks_for_huge_pages() -> bool:
+    """Whether processes get huge pages if they ask for them, and no others, and glibc can ask."""
+    library, version = platform.libc_ver()
+    asked = PAGES.is_file() and "[madvise]" in PAGES.read_text()
+    return asked and library == "glibc" and tuple(map(int, version.split("."))) >= (2, 35)
+
+
+def test_samplers_on_cpus_alone_have_huge_pages():
+    assert HUGE_PAGES.items() <= vllm_environment("cpu", "float32").items()
+    assert not HUGE_PAGES.keys() & vllm_environment("cuda", "float32").keys()
+
+
+@pytest.mark.skipif(not asks_for_huge_pages(), reason="huge pages are given to all here, or to none")
+@pytest.mark.parametrize("environment", [{}, HUGE_PAGES], ids=["plain", "huge"])
+def test_malloc_gets_huge_pages_where_it_asks(environment):
+    done = subprocess.run(
+        [sys.executable, "-c", ALLOCATES], capture_output=True, text=True, check=True, env=environment
+    )
+    assert (int(done.stdout) >= 32 << 10) == bool(environment)

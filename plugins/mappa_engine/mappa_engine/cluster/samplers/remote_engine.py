@@ -274,7 +274,7 @@ class RemoteEngine:
 
 
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""Lets the kernel give large pages to glibc's malloc. New weights are loaded into new memory, and page faults of 4 KB
+"""Lets the kernel give huge pages to glibc's malloc. New weights are loaded into new memory, and page faults of 4 KB
 take a third of that time. Learners reuse theirs, and gain nothing."""
 
 
