@@ -167,14 +167,16 @@ def problems_of(folder: Path) -> str:
 
 
 def read_results(document: Mapping[str, Any]) -> dict[str, list[RunResult]]:
-    """What the runs of a stored result report, by arm, from the values of every problem alone."""
+    """What the runs of a stored result report, and plays of trained teams with weights `exchanged`, by arm, from the
+    values of every problem alone."""
     problems = unpack(document["problems"])
     found: dict[str, list[RunResult]] = {}
-    for run in document["runs"]:
+    played = document["exchanged"] if "exchanged" in document else ()
+    for run in (*document["runs"], *played):
         last = [one for one in run["evaluations"] if one["part"] != "selection"][-1]
         evaluation = read_evaluation(last, problems)
         result = RunResult(
-            name=run["folder"],
+            name=f"{run['arm']}, seed {run['seed']}",
             seed=run["seed"],
             settings={},
             evaluation=evaluation,
