@@ -171,8 +171,10 @@ def read_results(document: Mapping[str, Any]) -> dict[str, list[RunResult]]:
     values of every problem alone."""
     problems = unpack(document["problems"])
     found: dict[str, list[RunResult]] = {}
-    played = document["exchanged"] if "exchanged" in document else ()
-    for run in (*document["runs"], *played):
+    runs = [*document["runs"]]
+    if "exchanged" in document:
+        runs += document["exchanged"]
+    for run in runs:
         last = [one for one in run["evaluations"] if one["part"] != "selection"][-1]
         evaluation = read_evaluation(last, problems)
         result = RunResult(
