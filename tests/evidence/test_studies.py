@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import alignment
@@ -139,6 +140,18 @@ def test_each_arm_runs_at_the_rate_that_was_best_where_it_is_chosen():
     assert [run.name for run in chosen[0].runs] == ["0", "1", "2"]
     at_best_rates(Recorded(), {"a": ()}, {"a": (1, 2)}, lambda runs: accuracy[runs[0].parts[0]], choosing=(9,))
     assert [seeds for _, seeds in Recorded.calls[2:]] == [(9,), (0, 1, 2)]
+
+
+def test_exchanged_agents_play_with_each_others_weights_and_the_third_with_its_own(monkeypatch):
+    played = []
+    monkeypatch.setattr(specialists, "_play", lambda study, seed, weights: played.append((seed, weights)))
+    asked = study.Asked(quick=False, seeds=(3, 4), jobs=1, out=None, settings=())
+    specialists.play_exchanged(SimpleNamespace(asked=asked), (Path("a"), Path("b")), "problem_solver", "verifier")
+    solver, coder, verifier = specialists.AGENTS
+    assert played == [
+        (seed, {solver: f"{run}/{verifier}@last", verifier: f"{run}/{solver}@last", coder: f"{run}/{coder}@last"})
+        for seed, run in ((3, "a"), (4, "b"))
+    ]
 
 
 def test_shared_weights_are_chosen_by_what_their_checkpoints_came_to(monkeypatch):
