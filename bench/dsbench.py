@@ -21,7 +21,7 @@ from train import seconds
 
 from mappa_core.runs import RunReader
 
-SIDES = {"warm": (), "cold": ("tools.python.options.preload=[]",)}
+SIDES = {"warm": (), "cold": ("tools.python.options.preload=[]", "tools.python.options.warm_up=null")}
 
 
 def throughput(folder: Path, words: tuple[str, ...]) -> float:
