@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -15,9 +15,17 @@ from mappa_analysis.importing.formats import FORMATS, find_format
 from mappa_analysis.importing.log_mapping import IMPORT_METRIC, Format, LoggedTrajectory, LogMapping
 from mappa_analysis.importing.offers import IMPORT_RECIPE
 from mappa_analysis.importing.trajectories import IMPORT_SPLIT, ImportedTrajectory, build_trajectories
-from mappa_core import InputError, Trajectory
+from mappa_core import InputError, RunError, Trajectory
 from mappa_core.commands import Registry, format_yaml, restore, with_origin
-from mappa_core.runs import RunFolder, Summary, new_run_name, summarize_agents, write_atomic, write_summary
+from mappa_core.runs import (
+    RunFolder,
+    Summary,
+    new_run_name,
+    storage_errors,
+    summarize_agents,
+    write_atomic,
+    write_summary,
+)
 
 CORE = "core"
 """The plugin that an imported run names."""
@@ -81,7 +89,7 @@ def import_logs(
     file_format: Format | None = None,
 ) -> ImportResult:
     """Import the logs at `paths` (files, or folders of files) as one run in `root`. `file_format` None finds the format
-    from the first object.
+    from the first object. The run is there when it is whole, also if the process is killed.
 
     Raises:
         InputError: a file cannot be read, or an object in it is invalid; the message names file, line and key. Nothing
@@ -93,18 +101,18 @@ def import_logs(
     trajectories = [one.trajectory for one in imported]
     agents = count_agents(logs)
     name = new_run_name(CORE, IMPORT_RECIPE) if name is None else name
-    config = _build_config(
-        root / name, {**dict.fromkeys(agents, ""), **mapping.agents}, _models_by_agent(logs), sources=paths
-    )
-    folder = RunFolder.create(root, name, plugin=CORE, recipe=IMPORT_RECIPE, config=config)
-    try:
-        with folder:
-            _write_run(registry, folder, imported, agents, paths, chosen)
-    except BaseException:
-        shutil.rmtree(folder.path)
-        raise
+    run = root / name
+    if run.exists():
+        raise RunError(f"{run} exists already: choose another --name")
+    config = _build_config(run, {**dict.fromkeys(agents, ""), **mapping.agents}, _models_by_agent(logs), sources=paths)
+    with storage_errors(run):
+        root.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".import-", dir=root) as aside:
+            with RunFolder.create(Path(aside), name, plugin=CORE, recipe=IMPORT_RECIPE, config=config) as folder:
+                _write_run(registry, folder, imported, agents, paths, chosen)
+            folder.path.rename(run)
     return ImportResult(
-        folder=folder.path,
+        folder=run,
         format=chosen,
         trajectories=len(trajectories),
         tasks=len({one.task.id for one in trajectories}),

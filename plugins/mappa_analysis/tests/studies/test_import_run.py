@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -23,7 +26,7 @@ from mappa_core.plugins import load_plugins
 from mappa_core.protocols import Coach
 from mappa_core.records import Verdict
 from mappa_core.runs import RunReader
-from mappa_core.store.folder import RunFolder
+from mappa_core.store.folder import RunFolder, list_run_folders
 from mappa_core.store.summary import read_summary
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "search", "arguments": '{"q": "mass of the sun"}'}}
@@ -364,7 +367,35 @@ def test_it_is_listed_shown_and_reported(tmp_path, capsys):
     assert "planner" in capsys.readouterr().out
 
 
-def test_on_the_command_line(tmp_path, monkeypatch):
+KILLED = """
+import os, signal
+from mappa_analysis.importing import import_run
+from mappa_core.cli.main import main
+
+store_trajectory = import_run._store_trajectory
+
+def die(folder, one):
+    store_trajectory(folder, one)
+    os.kill(os.getpid(), signal.{signal})
+
+import_run._store_trajectory = die
+main(["import", "log.jsonl", "--name", "x"])
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
+def test_an_import_that_is_killed_leaves_no_run_and_can_be_made_again(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "log.jsonl", {"messages": CHAT}, {"messages": CHAT})
+    killed = subprocess.run([sys.executable, "-c", KILLED.format(signal=name)], capture_output=True, check=False)
+    assert killed.returncode == (-signal.SIGKILL if name == "SIGKILL" else 128 + signal.SIGTERM)
+    assert list_run_folders(tmp_path / "runs") == ()
+    assert name == "SIGKILL" or not any((tmp_path / "runs").iterdir())
+    assert main(["import", "log.jsonl", "--name", "x"]) == 0
+    assert [path.name for path in list_run_folders(tmp_path / "runs")] == ["x"]
+
+
+def test_on_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path / "log.jsonl", {"messages": CHAT, "ok": True})
     words = ["import", str(path), "--agent", "writer=Writes.", "--outcome", "ok", "--name", "x"]
@@ -373,4 +404,5 @@ def test_on_the_command_line(tmp_path, monkeypatch):
     shown = CliRunner().invoke(cli, [*words[:-1], "y"])
     assert "1 rollout of 1 task from messages" in shown.output and "mappa recoach runs/y" in shown.output
     assert main([*words, "--agent", "writer"]) == 2
-    assert main(words) == 2  # the run exists already
+    assert main(words) == 2
+    assert "runs/x exists already: choose another --name" in capsys.readouterr().err
