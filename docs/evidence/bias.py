@@ -11,11 +11,14 @@ task's own samples. The tasks to watch are those that need the other kind of pla
 
 Claimed beforehand, of accuracy on `scale`. `plan` is worse than `fair`: the Solver comes to write such plans for
 everything. `corrected` is better than `plan`, and no different from `fair`. `fair, corrected` is no different from
-`fair`: what is not there is not taken off. `task` does harm where advantages are whitened over an iteration, and none
-with a baseline of the task's own samples. Were preferences harmless, `plan` would be as `fair`. Nothing is claimed of
-`by siblings`: whether so few actions of a prompt tell a preference is what it shows. Claimed when three seeds of the
-first and one of the second had been seen: `corrected, late` is worse than `corrected`, for a preference that is found
-late is served by then.
+`fair`: what is not there is not taken off. `task, per task` is no different from `fair, per task`: with a baseline of
+the task's own samples a preference cancels that no agent can choose. Were preferences harmless, `plan` would be as
+`fair`. Nothing is claimed of `by siblings`: whether so few actions of a prompt tell a preference is what it shows.
+
+Claimed when something had been seen. Three seeds of the first and one of the second: `corrected, late` is worse than
+`corrected`, for a preference that is found late is served by then. Five seeds of earlier code, where no harm was
+claimed: `task` is worse than `fair`, for where advantages are whitened over an iteration, whatever is done on a task
+that is not liked is below average.
 """
 
 from __future__ import annotations
@@ -58,6 +61,7 @@ CLAIMS = (
     Claim(one="corrected", other="fair", stratum=WATCHED, expected="no significant difference"),
     Claim(one="fair, corrected", other="fair", stratum=WATCHED, expected="no significant difference"),
     Claim(one="corrected, late", other="corrected", stratum=WATCHED, expected="worse"),
+    Claim(one="task", other="fair", stratum=WATCHED, expected="worse"),
     Claim(one="task, per task", other="fair, per task", stratum=WATCHED, expected="no significant difference"),
 )
 

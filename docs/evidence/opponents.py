@@ -3,9 +3,9 @@
 *process* is the recipe: the coach's verdict on each action, two samples of a task. The others give every action whether
 the final answer was right: by the same estimator (*outcome*), by RLOO and by GRPO with eight samples of a task, and by
 GAE with a value head. By *difference* an action is worth what the outcome loses when the action is sampled once more
-and the rest played anew. All have as many rollouts an iteration; those of *difference* are ten, and the replays of all
-their actions, which take as many actions as the other 22. Each runs at its best learning rate of five, chosen by a
-seed that is not reported, on the half of the held-out tasks that is not reported either.
+and the rest played anew. All have 32 rollouts an iteration; *difference* has ten and replays of all their actions,
+which take as many actions as the other 22. Each runs at its best learning rate of five, chosen by a seed that is not
+reported, on the half of the held-out tasks that is not reported either.
 
 Claimed beforehand. After 768 rollouts each of the others is worse than *process*, significantly. Were it the choice of
 a weak opponent that made verdicts look good, one of them would be level.

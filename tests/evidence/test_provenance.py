@@ -10,13 +10,11 @@ import stored
 
 ROOT = Path(__file__).parents[2]
 RESULTS = sorted((ROOT / "docs" / "evidence" / "results").glob("*.json"))
-COMMIT_LOST = {"bias_former", "failing_coach", "reference_bugs", "sharing"}
+COMMIT_LOST = {"bias_former", "failing_coach", "sharing"}
 """Made at commits that are not in this repository, as docs/evidence/README.md says; the next results leave this set."""
 WITHOUT_COMMIT = {"preferences"}
 """Of simulations, which name their seed."""
-MEANS_ALONE = {
-    *COMMIT_LOST, "alignment", "blamed_agents_dsbench", "blamed_agents_mathchat", "process_vs_outcome",
-}  # fmt: skip
+MEANS_ALONE = {*COMMIT_LOST, "alignment", "blamed_agents_mathchat", "process_vs_outcome"}
 """Stored before results held the metric of every problem; the next results leave this set."""
 
 
