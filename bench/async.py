@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from measure import parse_arguments, print_result
 
-from mappa_core.experience import Advantages, Experience
+from mappa_core.experience import Advantages, Experience, Receipt
 from mappa_core.hookspecs import Offer, hookimpl
 from mappa_core.plugins import Registry, load_plugins
 from mappa_core.protocols import Coach, Loss, PolicySpec, Split, Stage, TaskSource, Workflow
@@ -85,6 +85,10 @@ class TimedEngine(ScriptedEngine):
 
     async def open(self, policies: Sequence[PolicySpec], train: Any | None, *, seed: int) -> None:
         self._samplers = {spec.name: TimedSampler(self._script) for spec in policies}
+
+    async def publish(self) -> Mapping[str, Receipt]:
+        await asyncio.sleep(PUBLISH_S)
+        return await super().publish()
 
     async def update(
         self, experience: Experience, advantages: Advantages, loss: Loss, progress: float

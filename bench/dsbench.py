@@ -44,7 +44,7 @@ def main() -> None:
     ratios = []
     for number in range(asked.rounds):
         speed = {}
-        for side, changes in SIDES.items():
+        for side, changes in SIDES.items() if number % 2 else reversed(SIDES.items()):
             words = (
                 f"seed={number}",
                 f"train.iterations={asked.iterations}",

@@ -76,7 +76,11 @@ class Plain:
     def __init__(self, spec: str) -> None:
         self.model = AutoModelForCausalLM.from_pretrained(spec).eval()
         self.adam = torch.optim.AdamW(
-            self.model.parameters(), lr=TRAIN.learning_rate, betas=TRAIN.betas, weight_decay=TRAIN.weight_decay
+            self.model.parameters(),
+            lr=TRAIN.learning_rate,
+            betas=TRAIN.betas,
+            weight_decay=TRAIN.weight_decay,
+            fused=True,
         )
 
     def update(self, scored: Experience, advantages: Advantages) -> None:
@@ -89,7 +93,7 @@ class Plain:
             end = len(prompt) + len(action)
             ids[row, :end] = torch.from_numpy(np.concatenate([prompt, action]))
             mask[row, len(prompt) - 1 : end - 1] = True
-        logits = self.model.lm_head(self.model.model(input_ids=ids).last_hidden_state[mask])
+        logits = self.model.lm_head(self.model.model(input_ids=ids, use_cache=False).last_hidden_state[mask])
         new = -torch.nn.functional.cross_entropy(logits, torch.from_numpy(scored.tokens).long(), reduction="none")
         assert scored.old_logprobs is not None
         advantage = torch.from_numpy(advantages.advantages)

@@ -4,7 +4,8 @@
     has imported both (its start included), against the same programs in the same cage that import for themselves.
 (b) `print(1)` in the cage, without any preload, against a plain `python -c "print(1)"`, one at a time and in turns.
 
-The ratio is (a): programs a second, warm by cold, median over rounds that take turns, and a 95 % bootstrap interval.
+The ratio is (a): programs a second, warm by cold, median over rounds that take turns, and a bootstrap interval, which
+is the range of three.
 
     python bench/sandbox.py [--rounds 3] [--warm 300] [--cold 12] [--prints 100] [--cage auto]
 """

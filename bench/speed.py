@@ -32,8 +32,10 @@ HEAD = """# Speed
 
 Each row is what one benchmark of the repository printed last: Mappa beside a rival, taking turns in one go, so that a
 machine that is busy slows both. The figure is the median of their ratio over the rounds, with its 95 % bootstrap
-interval. What is compared, and what is left out, stands at the head of each file. `make bench` runs them all and writes
-this page and [the figures](speed.json); `.venv/bin/python bench/speed.py --only NAME` repeats one row.
+interval. With few rounds that is too narrow: three rounds give their range, which covers the median in three of four
+cases, seven cover it in 86 %. What is compared, and what is left out, stands at the head of each file. `make bench`
+runs them all and writes this page and [the figures](speed.json); `.venv/bin/python bench/speed.py --only NAME` repeats
+one row.
 """
 
 

@@ -255,6 +255,9 @@ async def compare_all(folder: Path, rows: Sequence[Row], rounds: int) -> dict[Ro
             print(f"  publish {handed:7.3f} s = {middle:.2f} x a load [{low:.2f}, {high:.2f}]")
             print(f"  probed  {verified:7.3f} s")
             print(f"  load    {load:7.3f} s in theirs, {own:.3f} s in ours")
+            for name, pair in (("publish by our load", (1, 3)), ("our load by theirs", (3, 2))):
+                middle, low, high = median_interval(seconds[:, pair[0]] / seconds[:, pair[1]])
+                print(f"  {name} {middle:.2f} x [{low:.2f}, {high:.2f}]")
             print(f"  copy    {copy:7.3f} s: a publish is {handed / copy:.0f} x, a load {load / copy:.0f} x a copy")
             print(
                 f"  parts   {filled:7.3f} s to fill buckets and put them into the store, {checked:.3f} s to check them"

@@ -5,7 +5,8 @@ That is a bare script, bare_train.py, or with `--against uncaged` the same run w
 Both are processes of their own, from start to end, and take turns. Both have the recipe's tasks, prompts, models, tool,
 coach and numbers, and one thread for torch; the script has no stage, store, collector or checkpoints, and draws other
 random numbers. Measured are wall time, and user and system time with all children. The ratios are ours by theirs:
-median over the rounds, and a 95 % bootstrap interval of it. Accuracy before and after shows that both learn.
+median over the rounds, and a bootstrap interval of it, which is the range of three. Accuracy before and after shows
+that both learn.
 
     python bench/train.py [--rounds 3] [--iterations 60] [--prompts N] [--problems N] [--against bare|uncaged]
 """
@@ -43,9 +44,14 @@ KNOWN = {
     "estimator.options.normalize": "policy",
     "loss.use": "ppo",
     "loss.options.kl": "none",
+    "loss.options.dual_clip": None,
     "train.epochs": 1,
     "train.minibatch_rows": None,
     "train.schedule": "constant",
+    "train.mean": "token",
+    "train.entropy_coef": 0.0,
+    "train.dynamic_sampling": 0,
+    "train.correction.kind": "none",
     "eval.samples": 1,
 }
 """What the bare script takes for granted instead of reading it."""
@@ -114,14 +120,15 @@ def measure(rounds: int, words: Sequence[str], rival: str) -> list[tuple[Taken, 
     """What ours and the rival took in every round."""
     taken = []
     for number in range(rounds):
-        pair = []
-        for name, side in (("ours", ours), (rival, RIVALS[rival][0])):
+        pair = {}
+        sides = (("ours", ours), (rival, RIVALS[rival][0]))
+        for name, side in sides if number % 2 else reversed(sides):
             with tempfile.TemporaryDirectory(prefix="mappa-bench-") as folder:
                 one = side(Path(folder), words)
             accuracy = f"held-out {one.before:.1%} -> {one.after:.1%}"
             print(f"round {number + 1}, {name}: {one.wall:.1f} s wall, {one.cpu:.1f} s CPU, {accuracy}", flush=True)
-            pair.append(one)
-        taken.append((pair[0], pair[1]))
+            pair[name] = one
+        taken.append((pair["ours"], pair[rival]))
     return taken
 
 

@@ -1,12 +1,12 @@
 """Seconds of an iteration of a 60 M-parameter model on the cluster engine, against TRL's GRPOTrainer, both on CPUs.
 
-Both have one model (float32, random weights), one thread for torch in each process, the same prompts, as many sampled
-tokens for each, advantages by group, one optimiser step over all rows, and a KL penalty against the reference. Ours is
-a whole iteration of `Run.train`: vLLM samples, a coach judges, a DeepSpeed rank scores and learns, and the new weights
-are published to the sampler and probed. Theirs is a whole step of the trainer, in a process and an environment of its
-own (`bench/peers/trl_grpo.py`), which samples with transformers' `generate`. TRL's two modes with vLLM do not run on a
-CPU: `server` sends weights by NCCL alone (trl/generation/vllm_client.py), and `colocate` loads them by a method that
-the model of vLLM's CPU worker lacks (`weight_loader`, trl/generation/vllm_generation.py).
+Both have one model (float32, random weights), one thread for torch in each process, prompts of the same length, as many
+sampled tokens for each, advantages by group, one optimiser step over all rows, and a KL penalty against the reference.
+Ours is a whole iteration of `Run.train`: vLLM samples, a coach judges, a DeepSpeed rank scores and learns, and the new
+weights are published to the sampler and probed. Theirs is a whole step of the trainer, in a process and an environment
+of its own (`bench/peers/trl_grpo.py`), which samples with transformers' `generate`. TRL's two modes with vLLM do not
+run on a CPU: `server` sends weights by NCCL alone (trl/generation/vllm_client.py), and `colocate` loads them by a
+method that the model of vLLM's CPU worker lacks (`weight_loader`, trl/generation/vllm_generation.py).
 
 They take turns in every round: while one works the other waits. The ratio is ours by theirs, seconds per sampled token
 (a random model now and then samples its end token, which theirs may not), median over the rounds with a 95 % bootstrap

@@ -97,7 +97,7 @@ def main() -> None:
         with RunFolder.open(run) as folder:
             commits(folder, 0, asked.rollouts)
             for block in range(1, asked.blocks + 1):
-                polled = block % 4 in (1, 2)  # with, with, without, without: neither comes always first
+                polled = block % 4 in (0, 1)  # with, without, without, with: pairs of neighbours, neither always first
                 if polled:
                     polls.set()
                 else:
