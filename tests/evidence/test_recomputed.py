@@ -9,6 +9,7 @@ import advise
 import alignment
 import blamed_agents
 import bug_offers
+import control_offers
 import failing_offers
 import hindsight_offers
 import lenient_offers
@@ -25,7 +26,7 @@ from mappa_core.training.run import Run
 
 OFFERS = {
     "lenient": lenient_offers, "failing": failing_offers, "noisy": noisy_offers, "looking_back": hindsight_offers,
-    "bugs": bug_offers,
+    "bugs": bug_offers, "controls": control_offers,
 }  # fmt: skip
 RESULTS = Path(__file__).parents[2] / "docs" / "evidence" / "results"
 STORED = [

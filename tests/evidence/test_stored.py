@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import dsbench
+import msgspec
 import numpy as np
 import pytest
 import stored
-from arms import write
+from arms import Figures, figures, write
 from claims import Claim, judged, restricted
 from curves import CHOOSING
 
@@ -101,3 +104,48 @@ def test_every_claim_of_a_stored_result_is_judged_alike_from_its_values(path):
         for name in ("mean", "low", "high"):
             assert getattr(mine.pair.difference, name) == pytest.approx(pair["difference"][name], abs=1e-9)
         assert mine.pair.p_adjusted == pytest.approx(pair["p_adjusted"], abs=1e-9)
+
+
+def runs_of(found, arm, seed):
+    """Trained runs as scripts get them, from the values of every problem; seed None: of all seeds."""
+    problems = stored.unpack(found["problems"])
+    runs = [run for run in found["runs"] if run["arm"] == arm and seed in (None, run["seed"])]
+    return [
+        SimpleNamespace(
+            evaluations=[stored.read_evaluation(one, problems) for one in run["evaluations"]],
+            summary=SimpleNamespace(seconds=SimpleNamespace(**run["seconds"])),
+        )
+        for run in runs
+    ]
+
+
+def figures_of(runs):
+    """The figures of one run as it reports them, or of several."""
+    if len(runs) > 1:
+        return figures(runs)
+    first, *_, last = runs[0].evaluations
+    return Figures(before=first.interval, after=last.interval, gain=last.gain_over(first))
+
+
+def alike(mine, then):
+    return msgspec.to_builtins(mine) == pytest.approx(then)
+
+
+@pytest.mark.parametrize(("name", "arm"), [("learns", "tiny"), ("controls", None)])
+def test_every_row_is_computed_again_from_the_values(name, arm):
+    found = json.loads((RESULTS / f"{name}.json").read_text())
+    for row in found["rows"]:
+        mine = figures_of(runs_of(found, arm or row["arm"], row["seed"]))
+        for side in ("before", "after", "gain"):
+            assert alike(getattr(mine, side), row["figures"][side])
+
+
+def test_every_row_of_dsbench_is_computed_again_from_the_values():
+    found = json.loads((RESULTS / "dsbench.json").read_text())
+    wanted = {(row["arm"], row["seed"], row["measure"]): row for row in found["rows"]}
+    for arm, seed in dict.fromkeys((arm, seed) for arm, seed, _ in wanted):
+        for mine in dsbench.rows_of(arm, seed, runs_of(found, arm, seed)):
+            then = wanted.pop((arm, seed, mine.measure))
+            for side in ("before", "after", "gain"):
+                assert alike(getattr(mine, side), then[side])
+    assert not wanted
