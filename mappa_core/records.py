@@ -334,8 +334,9 @@ class Role:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scene:
     """Everything that a coach may see of one step. `task.reference` and `truth`, the workflow's description of the
-    ground truth for this action, are None unless the recipe shows them for this agent (`coach.reference_for`). `later`
-    and `outcome` are None unless the coach judges in hindsight. `team` holds the roles of all agents by name."""
+    ground truth for this action, are None unless the recipe shows them for this agent (`coach.reference_for`). `later`,
+    `outcome` and `metric`, the name of the outcome that success is read from, are None unless the coach judges in
+    hindsight. `team` holds the roles of all agents by name."""
 
     task: Task
     role: Role
@@ -344,6 +345,7 @@ class Scene:
     earlier: tuple[Step, ...] = ()
     later: tuple[Step, ...] | None = None
     outcome: Mapping[str, float] | None = None
+    metric: str | None = None
     truth: str | None = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -113,16 +114,28 @@ def show_trajectory(console: Console, trajectory: Trajectory, labels: Sequence[L
     console.print(f"[bold]{escape(trajectory.id)}[/]  {escape(trajectory.task.stratum)}", highlight=False)
     _block(console, "task", trajectory.task.prompt)
     _block(console, "truth", trajectory.task.reference or "-")
-    seen: list[Message] = []
+    seen: Counter[bytes] = Counter()
     for step in trajectory.steps:
-        _show_step(console, step, [one for one in step.messages if one not in seen], verdicts.get(step.id, []))
+        _show_step(console, step, _new_messages(step, seen), verdicts.get(step.id, []))
         _show_labels(console, [one for one in labels if one.step == step.id])
-        seen += (*step.messages, step.reply)
     outcome = ", ".join(f"{name} {value:g}" for name, value in trajectory.outcome.items()) or "none"
     console.print(f"[bold]outcome[/] {escape(outcome)}", highlight=False)
     _show_labels(console, [one for one in labels if one.step is None])
     if trajectory.error:
         _block(console, f"failed: {trajectory.error.kind}", trajectory.error.message)
+
+
+def _new_messages(step: Step, seen: Counter[bytes]) -> list[Message]:
+    """The messages of `step` that no action before saw or wrote, where one that is said again is new; `seen` counts how
+    often each was said, and is brought up to `step`."""
+    new, said = [], Counter[bytes]()
+    for message in step.messages:
+        said[key := to_json(message)] += 1
+        if said[key] > seen[key]:
+            new.append(message)
+    said[to_json(step.reply)] += 1
+    seen |= said
+    return new
 
 
 def _show_step(console: Console, step: Step, new: list[Message], verdicts: list[Verdict]) -> None:

@@ -210,8 +210,7 @@ class Engine(Protocol):
         return None
 
     async def save(self, folder: Path, *, dtype: str = "float32") -> None:
-        """Write what `load` needs; weights in `dtype` (`checkpoint.dtype`) if the engine can. Samplers may be called
-        meanwhile."""
+        """Write what `load` needs, weights in `dtype` (`checkpoint.dtype`) if it can. Samplers may go on meanwhile."""
 
     async def load(self, folder: Path) -> None: ...
 

@@ -28,11 +28,12 @@ def live_scenes(
 
 
 def hindsight_scenes(
-    trajectory: Trajectory, roles: Mapping[str, Role], *, reference_for: Collection[str]
+    trajectory: Trajectory, roles: Mapping[str, Role], *, metric: str, reference_for: Collection[str]
 ) -> tuple[Scene, ...]:
-    """Scenes of all steps of a finished `trajectory`, in order, with the later steps and the outcome."""
+    """Scenes of all steps of a finished `trajectory`, in order, with the later steps and the outcome, whose `metric`
+    tells success."""
     return tuple(
-        replace(one, later=trajectory.steps[place + 1 :], outcome=trajectory.outcome)
+        replace(one, later=trajectory.steps[place + 1 :], outcome=trajectory.outcome, metric=metric)
         for place, one in enumerate(live_scenes(trajectory, roles, reference_for=reference_for))
     )
 

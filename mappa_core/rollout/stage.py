@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import isfinite
 from random import Random
 
 from mappa_core.errors import ConfigError, ToolError, WorkflowError
@@ -82,7 +83,10 @@ class LiveStage:
         return self._tool_calls.files
 
     def record(self, **outcome: float) -> None:
-        self._outcome.update({name: float(value) for name, value in outcome.items()})
+        for name, value in outcome.items():
+            if not isfinite(value):
+                raise ValueError(f"the workflow records {name}={value}: leave out what is not known")
+            self._outcome[name] = float(value)
 
     async def grade(self, text: str) -> float:
         return float(await self._team.workflow.grade(text, self._job.task))

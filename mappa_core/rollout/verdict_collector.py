@@ -60,8 +60,9 @@ class VerdictCollector:
         late = [self._judge("live", self._team.coach_of[group[0].step.agent], group) for group in self._batches()]
         hindsight = self._team.hindsight
         if hindsight is not None and trajectory.error is None:
-            roles, shown = self._team.workflow.agents, self._team.reference_for
-            groups = _split_by_truth(hindsight_scenes(trajectory, roles, reference_for=shown))
+            workflow, shown = self._team.workflow, self._team.reference_for
+            scenes = hindsight_scenes(trajectory, workflow.agents, metric=workflow.metric, reference_for=shown)
+            groups = _split_by_truth(scenes)
             late += [self._judge("after", hindsight, group) for group in groups]
         return tuple(chain.from_iterable([*live, *await asyncio.gather(*late)]))
 

@@ -40,7 +40,9 @@ class StoredScenes:
         """Scenes of all steps with the later ones and the outcome; none for a trajectory that failed."""
         if trajectory.error is not None:
             return ()
-        return hindsight_scenes(trajectory, self.workflow.agents, reference_for=self.reference_for)
+        return hindsight_scenes(
+            trajectory, self.workflow.agents, metric=self.workflow.metric, reference_for=self.reference_for
+        )
 
     async def with_truth(self, scene: Scene) -> Scene:
         """Add the workflow's description of the truth to `scene`, if its coach may see it."""

@@ -103,7 +103,7 @@ class Prints:
     async def close(self): ...
 
 
-async def test_a_trace_shows_arguments_and_every_message_once(tmp_path, capsys):
+async def test_a_trace_shows_arguments_and_every_message_as_often_as_it_was_said(tmp_path, capsys):
     from mappa_core.protocols import Workflow
 
     class Team(Workflow):
@@ -112,7 +112,8 @@ async def test_a_trace_shows_arguments_and_every_message_once(tmp_path, capsys):
         async def run(self, stage):
             rules, task = Message(role="system", content="the rules"), Message(role="user", content="the task")
             step = await stage.act("a", [rules, task], tools=("search",))
-            await stage.act("b", [rules, task, step.reply, Message(role="user", content="and now?")])
+            again = Message(role="user", content="and now?")
+            await stage.act("b", [rules, task, step.reply, again, again])
             stage.record(correct=0.0)
 
     call = '<tool_call>{"name": "search", "arguments": {"query": "high\\ntides", "top": 5}}</tool_call>'
@@ -121,7 +122,7 @@ async def test_a_trace_shows_arguments_and_every_message_once(tmp_path, capsys):
         await play(Team(), task, [call, "done"], tools={"search": Prints()}, recorder=folder.store)
     assert main(["runs", "trace", str(folder.path), "train-000000/t/000"]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("the rules") == 1 and shown.count("and now?") == 1
+    assert shown.count("the rules") == 1 and shown.count("and now?") == 2
     # What the text says already is not said twice; the text holds the line end as an escape.
     assert "search: ok, stopped at its limit of disk (looked after: wall, disk)\n" in shown
     assert """called search\n{"query":"high\\ntides"}""" in shown and '"top":5' not in shown

@@ -10,7 +10,7 @@ import stored
 
 ROOT = Path(__file__).parents[2]
 RESULTS = sorted((ROOT / "docs" / "evidence" / "results").glob("*.json"))
-COMMIT_LOST = {"bias_former", "sharing"}
+COMMIT_LOST = {"bias_former"}
 """Made at commits that are not in this repository, as docs/evidence/README.md says; the next results leave this set."""
 WITHOUT_COMMIT = {"preferences"}
 """Of simulations, which name their seed."""

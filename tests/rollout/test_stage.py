@@ -60,6 +60,17 @@ async def played(**kwargs):
     return await play(Pair(), TASK, [WRITES, "canary-4"], tools={"python": Echo()}, **kwargs)
 
 
+async def test_what_is_not_known_is_no_outcome():
+    class Unsure(Pair):
+        async def run(self, stage):
+            await stage.act("writer", ask(stage.task.prompt), tools=("python",))
+            stage.record(correct=float("nan"))
+
+    trajectory = await play(Unsure(), TASK, [WRITES], tools={"python": Echo()})
+    assert trajectory.outcome == {}
+    assert "the workflow records correct=nan: leave out what is not known" in trajectory.error.message
+
+
 async def test_steps_are_recorded_in_order_with_what_was_seen_sampled_and_answered():
     recorder = MemoryRecorder()
     trajectory = await played(recorder=recorder)

@@ -62,6 +62,15 @@ def test_the_latest_verdicts_are_those_of_the_newest_finished_trajectories(fille
     assert (whole.step, whole.score) == ("t4/0", 4.0)
 
 
+def test_the_latest_verdicts_on_an_action_come_by_arrival(filled: RunFolder, make_verdict: Judge) -> None:
+    for number, name in enumerate("zayb"):
+        filled.store.record_verdict(make_verdict("t4/0", float(number), id=name, phase="again"))
+    with RunReader(filled.path) as reader:
+        found = [row.verdict for row in reader.latest_verdicts("train", limit=9) if row.verdict.step == "t4/0"]
+        assert [one.id for one in found][-4:] == list("zayb")
+        assert [one.id for one in found] == [row.verdict.id for row in reader.verdicts if row.verdict.step == "t4/0"]
+
+
 def test_a_query_reads_and_cannot_write(filled: RunFolder) -> None:
     with RunReader(filled.path) as reader:
         assert reader.query("SELECT agent, count(*) FROM steps WHERE agent = ? GROUP BY 1", "solver") == [("solver", 6)]

@@ -19,6 +19,7 @@ from typing import Literal
 
 import msgspec
 
+from mappa_analysis.importing.offers import IMPORT_RECIPE
 from mappa_analysis.interventions import (
     Blame,
     Intervention,
@@ -27,7 +28,7 @@ from mappa_analysis.interventions import (
     find_blame,
     judging_limits,
 )
-from mappa_core import RunError, Split, Task, Trajectory, Verdict
+from mappa_core import RunError, Split, Task, ToolError, Trajectory, Verdict
 from mappa_core.commands import ComposedConfig, Registry, StoredScenes, open_coach, open_session
 from mappa_core.runs import RunFolder, RunReader, storage_errors, write_atomic
 from mappa_core.statistics import Interval, paired_gain, share_interval
@@ -96,6 +97,8 @@ async def prove_blame(
     """
     composed.require_installed()
     config = composed.config
+    if config.workflow.use == IMPORT_RECIPE:
+        raise RunError(f"{run} was imported, so nothing can be played on: see whom verdicts blame with mappa observe")
     async with AsyncExitStack() as stack:
         reader = stack.enter_context(RunReader(run))
         checkpoint = max(reader.checkpoints.values(), default=None)
@@ -199,9 +202,9 @@ class _Prover:
 
     def _flips(self, play: Trajectory) -> bool | None:
         """Whether the play succeeded; a play that the team could not finish did not, one without a value is lost."""
-        if self._metric in play.outcome and play.error is None:
-            return play.outcome[self._metric] > SUCCESS
-        return None
+        if play.error is not None:
+            return None if play.error.kind == ToolError.__name__ else False
+        return play.outcome[self._metric] > SUCCESS if self._metric in play.outcome else None
 
 
 def _summarize(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mappa_analysis.compare import Comparison, compare_arms, format_p
+from mappa_analysis.counted_verdicts import with_counted_verdicts
 from mappa_analysis.run_results import group_by_arm, read_result
 from mappa_core.commands import RunProgress, TrainResult, format_problem_count, format_share
 from mappa_core.redaction import clean
@@ -106,7 +107,7 @@ def run_html(run: RunReader) -> str:
     counts = {split: Counter(run.counts(split)) for split in ("train", "eval")}
     rows = [(split, *(str(found[one]) for one in STATUSES)) for split, found in counts.items() if found]
     return html_table(f"rollouts of {run.folder}", ("", *STATUSES), rows) + (
-        "" if run.summary is None else summary_html(run.summary)
+        "" if run.summary is None else summary_html(with_counted_verdicts(run.summary, run))
     )
 
 

@@ -50,8 +50,10 @@ class EvidenceCoach(Coach):
         return [judge.judge(place) for place in range(len(scenes))]
 
     def _has_failed(self, scenes: Sequence[Scene]) -> bool:
-        outcome = scenes[-1].outcome if scenes else None
-        return max(outcome.values()) <= 0 if outcome else self._presume_failure
+        last = scenes[-1] if scenes else None
+        if last is None or last.outcome is None or last.metric not in last.outcome:
+            return self._presume_failure
+        return last.outcome[last.metric] <= 0
 
 
 class _Judge:

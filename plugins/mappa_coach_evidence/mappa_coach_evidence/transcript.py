@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mappa_coach_evidence.text import CODE_FENCE, squeeze
+from mappa_coach_evidence.text import code_blocks, squeeze
 from mappa_core import Breach, Scene
 
 _EXIT = re.compile(r"\s*exitcode: *(-?\d+)[^\n]*\n?(?:Code output: *)?", re.IGNORECASE)
@@ -126,7 +126,7 @@ class _Reader:
     def _add_text(self, place: int | None, text: str) -> None:
         if not _is_execution(text):
             self.entries.append(Entry(place=place, text=text))
-            if CODE_FENCE.search(text):
+            if any(code_blocks(text)):
                 self._last_program = place
             return
         self._executions[text] += 1

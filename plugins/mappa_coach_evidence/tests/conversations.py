@@ -41,8 +41,9 @@ def scenes_of_steps(
     steps: Sequence[Step], *, task: str = "How many seats?", outcome: Mapping[str, float] | None = FAILED
 ) -> tuple[Scene, ...]:
     whole = Task(id="t", prompt=task)
+    role = Role(brief="")
     return tuple(
-        Scene(task=whole, role=Role(brief=""), step=one, earlier=tuple(steps[:place]), outcome=outcome)
+        Scene(task=whole, role=role, step=one, earlier=tuple(steps[:place]), outcome=outcome, metric="correct")
         for place, one in enumerate(steps)
     )
 

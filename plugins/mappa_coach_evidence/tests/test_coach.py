@@ -112,9 +112,16 @@ def test_a_success_excuses_what_only_explains_failures_but_no_failed_program():
     assert judge(conversation(*FAILURE, outcome=SOLVED))[1].blame == "coder"
 
 
+def test_success_is_read_from_the_metric_and_from_no_other_figure():
+    unproved = (("solver", "Forty."), ("writer", "Forty."))
+    assert judge(conversation(*unproved, outcome={"correct": 0.0, "tokens": 500.0}))[0].blame == "solver"
+    assert judge(conversation(*unproved, outcome={"loss": -2.0, "correct": 1.0}))[0].status == "abstained"
+
+
 @pytest.mark.parametrize("presume_failure, status", [(True, "scored"), (False, "abstained")])
-def test_an_unknown_outcome_is_read_as_the_option_says(presume_failure, status):
-    scenes = conversation(("solver", "Forty."), outcome=None)
+@pytest.mark.parametrize("outcome", [None, {}, {"tokens": 500.0}])
+def test_an_unknown_outcome_is_read_as_the_option_says(presume_failure, status, outcome):
+    scenes = conversation(("solver", "Forty."), outcome=outcome)
     assert judge(scenes, presume_failure=presume_failure)[0].status == status
 
 

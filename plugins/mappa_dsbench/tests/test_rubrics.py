@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,8 @@ async def test_the_rubrics_render_in_every_setting(
     trajectory: Trajectory, truth: bool, after: bool, correction: bool
 ) -> None:
     shown = list(ROLES) if truth else []
-    for scene in (hindsight_scenes if after else live_scenes)(trajectory, ROLES, reference_for=shown):
+    build = partial(hindsight_scenes, metric="correct") if after else live_scenes
+    for scene in build(trajectory, ROLES, reference_for=shown):
         text = await instructions(scene, correction=correction)
         assert f"# Judging {scene.step.agent}\n\nThe {scene.step.agent.replace('_', ' ').title()} acts " in text
         assert "{%" not in text and "{{" not in text and "\n\n\n" not in text.split("# Judging")[1].split("\n# ")[0]
@@ -60,7 +62,7 @@ async def test_the_rubrics_render_in_every_setting(
 
 async def test_the_rubrics_make_use_of_what_the_coach_may_know(trajectory: Trajectory) -> None:
     live = live_scenes(trajectory, ROLES, reference_for=[])
-    knowing = hindsight_scenes(trajectory, ROLES, reference_for=list(ROLES))
+    knowing = hindsight_scenes(trajectory, ROLES, metric="correct", reference_for=list(ROLES))
     engineer, modeler, analyst = [await instructions(scene) for scene in live]
     told_engineer, told_modeler, told_analyst = [await instructions(scene) for scene in knowing]
     for told, blind in ((told_modeler, modeler), (told_analyst, analyst)):

@@ -103,8 +103,14 @@ class GatewayWorkflow(Workflow):
     async def grade(self, text: str, task: Task) -> float:
         """Grade the answer against the truth, as configured by `grade`."""
         if self._grade is not None:
-            grade = self._grade(text, task)
-            return float(await grade if inspect.isawaitable(grade) else grade)
+            given = self._grade(text, task)
+            grade = float(await given if inspect.isawaitable(given) else given)
+            if not 0.0 <= grade <= 1.0:
+                raise ConfigError(
+                    f"workflow.options.grade: {self._options.grade} gave {grade:g} for the task {task.id}; a grade is "
+                    "a number from 0 (wrong) to 1 (right)"
+                )
+            return grade
         if task.reference is None:
             raise TaskError(f"task {task.id} has no reference answer to grade against")
         return float(text.strip() == task.reference.strip())

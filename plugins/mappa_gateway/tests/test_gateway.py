@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import sys
 import threading
@@ -526,6 +527,21 @@ async def test_an_answer_is_graded_by_a_function_of_ones_own(theatre, grade):
     workflow = theatre.workflow(solve, grade=f"{grade.__module__}:{grade.__name__}")
     trajectory = await theatre.one(workflow, lambda prompt, sampling: "it is 4")
     assert trajectory.outcome["correct"] == 0.5
+
+
+def percent(text, task):
+    return 100.0
+
+
+def undefined(text, task):
+    return math.nan
+
+
+@pytest.mark.parametrize(("grade", "value"), [(percent, "100"), (undefined, "nan")])
+async def test_a_grade_that_is_no_share_is_refused(theatre, grade, value):
+    workflow = theatre.workflow(solve, grade=f"{grade.__module__}:{grade.__name__}")
+    with pytest.raises(ConfigError, match=f"{grade.__name__} gave {value} for the task .*; a grade is a number from 0"):
+        await theatre.one(workflow, lambda prompt, sampling: "it is 4")
 
 
 @pytest.mark.parametrize(

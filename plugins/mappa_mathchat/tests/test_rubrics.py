@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,8 @@ async def test_the_rubrics_render_in_every_setting(
     trajectory: Trajectory, truth: bool, after: bool, correction: bool
 ) -> None:
     shown = list(MathChat.agents) if truth else []
-    for scene in (hindsight_scenes if after else live_scenes)(trajectory, MathChat.agents, reference_for=shown):
+    build = partial(hindsight_scenes, metric="correct") if after else live_scenes
+    for scene in build(trajectory, MathChat.agents, reference_for=shown):
         text = await instructions(scene, correction=correction)
         assert f"# Judging {scene.step.agent}\n\nThe {scene.step.agent.replace('_', ' ').title()} " in text
         assert "{%" not in text and "{{" not in text
@@ -55,7 +57,7 @@ async def test_the_rubrics_render_in_every_setting(
 
 async def test_the_rubrics_make_use_of_what_the_coach_may_know(trajectory: Trajectory) -> None:
     live = live_scenes(trajectory, MathChat.agents, reference_for=[])
-    knowing = hindsight_scenes(trajectory, MathChat.agents, reference_for=list(MathChat.agents))
+    knowing = hindsight_scenes(trajectory, MathChat.agents, metric="correct", reference_for=list(MathChat.agents))
     solver, coder, verifier = [await instructions(scene) for scene in live]
     told_solver, told_coder, told_verifier = [await instructions(scene) for scene in knowing]
     assert "Hold the plan against the truth" in told_solver and "Hold the plan against the truth" not in solver

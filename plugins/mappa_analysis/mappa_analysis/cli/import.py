@@ -37,7 +37,13 @@ MAX_SHOWN = 8
 @click.option("--truth", metavar="KEY", help="The known answer; no agent and, unless asked, no coach sees it.")
 @click.option("--stratum", metavar="KEY", help="What groups tasks in reports.")
 @click.option("--cluster", metavar="KEY", help="What tasks have in common that are no independent evidence.")
-@click.option("--outcome", "outcomes", metavar="[NAME=]KEY", multiple=True, help="A number; `correct` unless named.")
+@click.option(
+    "--outcome",
+    "outcomes",
+    metavar="[NAME=]KEY",
+    multiple=True,
+    help="A number; unless named it is `correct`, within 0..1.",
+)
 @click.option("--guilty-agent", metavar="KEY", help="A label: the name of the agent at fault.")
 @click.option("--guilty-step", metavar="KEY", help="A label: the number of the decisive message; the first is 0.")
 @click.option("--step-values", metavar="KEY", help="Labels: 1, 0 or -1 by number of message, or one for each action.")

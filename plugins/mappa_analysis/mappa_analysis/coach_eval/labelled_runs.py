@@ -229,6 +229,7 @@ def _build_scenes(
             earlier=steps[:position],
             later=steps[position + 1 :] if hindsight else None,
             outcome=trajectory.outcome if hindsight else None,
+            metric=ImportedWorkflow.metric if hindsight else None,
         )
         for position, step in enumerate(steps)
     )

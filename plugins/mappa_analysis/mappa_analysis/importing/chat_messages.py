@@ -94,7 +94,7 @@ def read_conversation(line: Mapping[str, Any], mapping: LogMapping, *, needs_act
     answers = _tool_answers(said)
     before = tuple(one.message for one in said)
     acts = tuple(
-        replace(_read_action(one, one.agent, before[:number], answers), number=number)
+        replace(_read_action(one, one.agent, before[:number], answers.get(number, {})), number=number)
         for number, one in enumerate(said)
         if one.agent is not None
     )
@@ -186,7 +186,8 @@ def _read_role(raw: Mapping[str, Any], place: str, mapping: LogMapping) -> Messa
     role = raw.get("role")
     if isinstance(role, str) and role in _ROLES:
         return _ROLES[role]
-    if mapping.agent_from is not None and isinstance(lookup(raw, mapping.agent_from), str):
+    named = None if mapping.agent_from is None else lookup(raw, mapping.agent_from)
+    if isinstance(named, str) and named.strip():
         return "assistant"
     raise LogFormatError(
         f"{place}.role: {role!r} is none of {', '.join(_ROLES)}; if it is the name of an agent, say --agent-from role"
@@ -194,16 +195,20 @@ def _read_role(raw: Mapping[str, Any], place: str, mapping: LogMapping) -> Messa
 
 
 def _read_name(raw: Mapping[str, Any], place: str, mapping: LogMapping) -> tuple[str | None, str]:
-    """Read who speaks, and the remark on it."""
+    """Read who speaks, and the remark on it. An empty name is none."""
     if mapping.agent_from is None:
-        return _optional_text(raw, "name", place), ""
+        return _name_or_none(_optional_text(raw, "name", place)), ""
     named = lookup(raw, mapping.agent_from)
     if named is not None and not isinstance(named, str):
         raise LogFormatError(f"{place}.{mapping.agent_from}: not a name: {named!r}")
     if mapping.agent_from == "role" and named in get_args(MessageRole):
-        return _optional_text(raw, "name", place), ""
+        return _name_or_none(_optional_text(raw, "name", place)), ""
     parts = _REMARK.fullmatch(named or "")
-    return (parts["agent"], parts["remark"]) if parts else (named, "")
+    return (_name_or_none(parts["agent"]), parts["remark"]) if parts else (_name_or_none(named), "")
+
+
+def _name_or_none(name: str | None) -> str | None:
+    return name if name and name.strip() else None
 
 
 def _find_agent(message: Message, mapping: LogMapping) -> tuple[str | None, str]:
@@ -255,12 +260,16 @@ def make_tool_call(name: str, arguments: Any, identity: str | None) -> ToolCall:
     return ToolCall(name=name, arguments=dict(arguments or {}), id=identity)
 
 
-def _tool_answers(said: Sequence[_LoggedMessage]) -> dict[str, _LoggedMessage]:
-    """The answers of tools by the id of their call."""
-    answers: dict[str, _LoggedMessage] = {}
-    for one in said:
-        if one.message.role == "tool" and one.message.tool_call_id is not None:
-            answers[one.message.tool_call_id] = one
+def _tool_answers(said: Sequence[_LoggedMessage]) -> dict[int, dict[str, _LoggedMessage]]:
+    """The answers of tools by the number of the message that called them and the id of the call. An id may be used
+    again: an answer belongs to the nearest call before it, and the first answer to a call counts."""
+    answers: dict[int, dict[str, _LoggedMessage]] = {}
+    callers: dict[str, int] = {}
+    for number, one in enumerate(said):
+        callers |= {call.id: number for call in one.message.tool_calls if call.id is not None}
+        answered = one.message.tool_call_id if one.message.role == "tool" else None
+        if answered is not None and answered in callers:
+            answers.setdefault(callers[answered], {}).setdefault(answered, one)
     return answers
 
 

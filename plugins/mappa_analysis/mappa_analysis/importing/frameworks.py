@@ -11,7 +11,14 @@ from typing import Any
 
 from mappa_analysis.importing.chat_messages import NO_ACTION, read_conversation
 from mappa_analysis.importing.documents import Document
-from mappa_analysis.importing.log_mapping import LogFormatError, LoggedTrajectory, LogMapping, lookup
+from mappa_analysis.importing.log_mapping import (
+    IMPORT_METRIC,
+    LogFormatError,
+    LoggedTrajectory,
+    LogMapping,
+    can_be_correct,
+    lookup,
+)
 from mappa_core import InputError
 
 Message = dict[str, Any]
@@ -90,22 +97,16 @@ def read_atif(documents: Sequence[Document], mapping: LogMapping) -> list[Logged
 
 
 def read_inspect(documents: Sequence[Document], mapping: LogMapping) -> list[LoggedTrajectory]:
-    """Read a rollout from each sample; scores that are numbers or C and I are its outcomes. Raises InputError."""
+    """Read a rollout from each sample; scores that are numbers or C and I are its outcomes, that of the first scorer is
+    `correct`, too. Raises InputError."""
     logs = []
     for document in documents:
-        for number, sample in enumerate(document.row["samples"]):
-            place = f"{document.place}: samples.{number}"
-            inner = Document(row=_mapping(sample), place=place, file=document.file)
-            log = _read(inner, list(_guarded(inner, _inspect_messages)), mapping)
-            task = log.task
-            if mapping.task_id is None and sample.get("id") is not None:
-                task = replace(task, id=str(sample["id"]))
-            if mapping.truth is None and isinstance(sample.get("target"), str):
-                task = replace(task, reference=sample["target"] or None)
-            run = "/".join(str(sample[key]) for key in ("id", "epoch") if key in sample)
-            error = _mapping(sample.get("error")).get("message")
-            outcome = {**_inspect_scores(sample), **log.outcome}
-            logs.append(replace(log, task=task, outcome=outcome, error=error, run=run))
+        samples = [_mapping(one) for one in document.row["samples"]]
+        scores = _inspect_outcomes(samples, None if IMPORT_METRIC in mapping.outcomes else _first_scorer(samples))
+        for number, (sample, (outcome, problems)) in enumerate(zip(samples, scores, strict=True)):
+            inner = Document(row=sample, place=f"{document.place}: samples.{number}", file=document.file)
+            log = _read_inspect_sample(inner, mapping)
+            logs.append(replace(log, outcome={**outcome, **log.outcome}, problems=problems))
     return logs
 
 
@@ -288,13 +289,54 @@ def _inspect_messages(sample: Mapping[str, Any]) -> Iterator[Message]:
         }
 
 
+def _read_inspect_sample(document: Document, mapping: LogMapping) -> LoggedTrajectory:
+    """Read a rollout without its scores."""
+    sample = document.row
+    log = _read(document, list(_guarded(document, _inspect_messages)), mapping)
+    task = log.task
+    if mapping.task_id is None and sample.get("id") is not None:
+        task = replace(task, id=str(sample["id"]))
+    if mapping.truth is None and isinstance(sample.get("target"), str):
+        task = replace(task, reference=sample["target"] or None)
+    run = "/".join(str(sample[key]) for key in ("id", "epoch") if key in sample)
+    return replace(log, task=task, error=_mapping(sample.get("error")).get("message"), run=run)
+
+
+def _first_scorer(samples: Sequence[Mapping[str, Any]]) -> str | None:
+    """The scorer of a log whose scores are `correct`: one of this name, else the first of the first scored sample."""
+    names = next((list(scores) for one in samples if (scores := _mapping(one.get("scores")))), [])
+    return IMPORT_METRIC if IMPORT_METRIC in names else next(iter(names), None)
+
+
+def _inspect_outcomes(
+    samples: Sequence[Mapping[str, Any]], first: str | None
+) -> list[tuple[dict[str, float], tuple[str, ...]]]:
+    """The outcomes and the problems of each sample. `correct` is the number that the scorer `first` gave; where one of
+    its numbers is not within 0..1 it does not score in shares, and no sample of the log has a `correct`."""
+    scores = [_inspect_scores(one) for one in samples]
+    known = {number: found[first] for number, found in enumerate(scores) if first is not None and first in found}
+    odd = {number: value for number, value in known.items() if not can_be_correct(value)}
+    outcomes = [{name: value for name, value in found.items() if name != IMPORT_METRIC} for found in scores]
+    if not odd:
+        for number, value in known.items():
+            outcomes[number][IMPORT_METRIC] = value
+        return [(outcome, ()) for outcome in outcomes]
+    number, value = next(iter(odd.items()))
+    more = f" (and in {len(odd) - 1:,} more)" if len(odd) > 1 else ""
+    kept = f"kept as `{first}`" if first != IMPORT_METRIC else f"kept with --outcome NAME=scores.{first}.value"
+    problem = (
+        f"scores.{first}: {value:g} is not within 0..1{more}, so the scores of this log are no outcome "
+        f"`{IMPORT_METRIC}`; they are {kept}"
+    )
+    return [(outcome, (problem,) if place == number else ()) for place, outcome in enumerate(outcomes)]
+
+
 def _inspect_scores(sample: Mapping[str, Any]) -> dict[str, float]:
-    """Scores by name; the first one is `correct`, too."""
+    """Scores that are numbers, or letters that stand for some, by the name of their scorer."""
     found: dict[str, float] = {}
     for name, score in _mapping(sample.get("scores")).items():
         value = _mapping(score).get("value")
         number = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}.get(value) if isinstance(value, str) else value
         if isinstance(number, int | float):
             found[str(name)] = float(number)
-            found.setdefault("correct", float(number))
     return found

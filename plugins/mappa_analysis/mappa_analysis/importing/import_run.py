@@ -65,7 +65,8 @@ class LabelCounts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportResult:
     """The result of an import. `measured` trajectories have the outcome `correct`, the metric of the run. `problems`
-    are what was not understood, with places: labels that were left out, and keys that mean nothing to the format."""
+    are what was not understood, with places: labels that were left out, scores that cannot be `correct`, and keys that
+    mean nothing to the format."""
 
     folder: Path
     format: Format
@@ -226,7 +227,10 @@ def _count_labels(imported: Sequence[ImportedTrajectory]) -> LabelCounts:
 
 
 def _find_problems(logs: Sequence[LoggedTrajectory]) -> Iterator[str]:
-    """Labels that were left out, each with its place, and unread keys with their number and first place."""
+    """Problems of rollouts and labels that were left out, with their places, and unread keys with their number and
+    first place."""
+    for log in logs:
+        yield from (f"{log.place}: {problem}" for problem in log.problems)
     for log in logs:
         yield from (f"{log.place}: {problem}; this label is left out" for problem in log.labels.problems)
     first: dict[str, str] = {}

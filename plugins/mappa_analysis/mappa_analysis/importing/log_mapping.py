@@ -90,7 +90,8 @@ class LoggedAction:
 class LoggedTrajectory:
     """One trajectory of a log, at `place`. `error` is the failure that the log reports, `run` its name in the log.
     Of its `entries` (messages or spans) those that are no action are counted in `left_out`, by reason; `unread` are
-    keys that mean nothing to this format. Without `has_text` only the labels of its actions are known."""
+    keys that mean nothing to this format, `problems` what else was not taken as it stands, each with its key. Without
+    `has_text` only the labels of its actions are known."""
 
     task: Task
     acts: tuple[LoggedAction, ...]
@@ -103,6 +104,7 @@ class LoggedTrajectory:
     entries: int = 0
     left_out: Mapping[str, int] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
     has_text: bool = True
 
 
@@ -137,8 +139,14 @@ def require_text(record: Mapping[str, Any], key: str, option: str) -> str:
     return str(value)
 
 
+def can_be_correct(value: float) -> bool:
+    """Whether a number can be the outcome `correct`, which is shown as a share."""
+    return 0.0 <= value <= 1.0
+
+
 def read_outcome(record: Mapping[str, Any], outcomes: Mapping[str, str]) -> dict[str, float]:
-    """Read the outcomes of a line, by name. Missing ones and null are left out."""
+    """Read the outcomes of a line, by name. Missing ones and null are left out. Raises LogFormatError for what is no
+    finite number, and for a `correct` that is not within 0..1."""
     outcomes_by_name: dict[str, float] = {}
     for name, key in outcomes.items():
         value = lookup(record, key)
@@ -146,6 +154,11 @@ def read_outcome(record: Mapping[str, Any], outcomes: Mapping[str, str]) -> dict
             continue
         if not isinstance(value, bool | int | float) or not math.isfinite(value):
             raise LogFormatError(f"{key}: neither a finite number nor true or false: {value!r}")
+        if name == IMPORT_METRIC and not can_be_correct(value):
+            raise LogFormatError(
+                f"{key}: {value!r} is not within 0..1, as an outcome `{IMPORT_METRIC}` must be; keep it under another "
+                f"name: --outcome NAME={key}"
+            )
         outcomes_by_name[name] = float(value)
     return outcomes_by_name
 

@@ -2,9 +2,10 @@
 (github.com/open-telemetry/semantic-conventions-genai).
 
 A line is a span as the SDKs print it (`name`, `context`, `attributes`), or an OTLP export (`resourceSpans`). The spans
-of one trace are a trajectory. An action is an innermost span of an agent or model operation; it must record its output.
-Its agent is `gen_ai.agent.name` of the span or of its nearest ancestor that has one. Results of tools come from
-`execute_tool` spans that have the id of an action's tool call or are children of an action.
+of one trace are a trajectory. An action is an innermost span of an agent or model operation; it must record its output,
+unless it failed: a failed one without an output is no action. Its agent is `gen_ai.agent.name` of the span or of its
+nearest ancestor that has one. Results of tools come from `execute_tool` spans that have the id of an action's tool call
+or are children of an action, and from the messages that later spans show.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import dropwhile, islice
 from typing import Any, Literal, TypeVar
 
 from mappa_analysis.importing.chat_messages import make_tool_call, read_finish
@@ -45,6 +47,8 @@ _ROLES: Mapping[str, Literal["system", "user", "assistant", "tool"]] = {
 }
 _NON_TEXT_PARTS = ("tool_call", "tool_call_response", "reasoning")
 """Types of message parts that are not part of its text."""
+FAILED = "calls of a model that failed"
+"""Why a span that has the status error and no output is no action."""
 _CAPTURE_HINT = (
     "record what is said: OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=span_only with "
     "OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental, or `content: true` of the tracker otel"
@@ -75,11 +79,9 @@ class _Trace:
 
     def read(self) -> LoggedTrajectory:
         """Read the trajectory."""
-        spans = list(self._spans.values())
-        writing = [span for span in spans if span.operation in _ACTION_OPERATIONS]
-        parents = {parent.id for span in writing for parent in self._ancestors(span)}
-        acting = {span.id: number for number, span in enumerate(spans) if span in writing and span.id not in parents}
-        left_out = Counter(_why_no_action(span) for span in spans if span.id not in acting)
+        spans, why = list(self._spans.values()), self._why_no_action
+        left_out = Counter(reason for reason in why.values() if reason)
+        acting = {identity: number for number, (identity, reason) in enumerate(why.items()) if not reason}
         if not acting:
             return LoggedTrajectory(
                 task=Task(id="", prompt=""), acts=(), outcome={}, entries=len(spans), left_out=left_out,
@@ -97,7 +99,11 @@ class _Trace:
         known, mapping = root.attributes, self._mapping
         question = next((one.content for one in acts[0].messages if one.role == "user"), None)
         task = read_task(known, mapping, prompt=root.text(_PROMPT) or question)
-        own = {key.removeprefix(_OUTCOME_PREFIX): key for key in known if key.startswith(_OUTCOME_PREFIX)}
+        own = {
+            key.removeprefix(_OUTCOME_PREFIX): key
+            for key in known
+            if key.startswith(_OUTCOME_PREFIX) and key not in mapping.outcomes.values()
+        }
         failed = known.get("error.type") if root.failed else None
         return LoggedTrajectory(
             task=_with_tracker_ids(task, root, mapping),
@@ -106,6 +112,26 @@ class _Trace:
             seconds=root.end - root.start,
             error=str(failed or "the root span has the status error") if root.failed else None,
         )
+
+    @cached_property
+    def _why_no_action(self) -> Mapping[str, str]:
+        """Why a span is no action, by its id, in order of their start; empty for those that are actions."""
+        models = [span for span in self._spans.values() if span.operation in _ACTION_OPERATIONS]
+        silent = {span.id for span in models if span.failed and not _has_output(span)}
+        around_written = {one.id for span in models if span.id not in silent for one in self._ancestors(span)}
+        around_silent = {one.id for span in models if span.id in silent for one in self._ancestors(span)}
+
+        def explain(span: Span) -> str:
+            if span.operation == _TOOL_OPERATION:
+                return "calls of tools"
+            if span.operation not in _ACTION_OPERATIONS:
+                return span.note or "of no model and no tool"
+            # An agent may have written something of its own when its model failed.
+            if span.id in around_written or (span.id in around_silent and not _has_output(span)):
+                return AROUND
+            return FAILED if span.id in silent else ""
+
+        return {span.id: explain(span) for span in self._spans.values()}
 
     def _ancestors(self, span: Span) -> Iterator[Span]:
         """The ancestors of a span, the nearest first."""
@@ -127,7 +153,7 @@ class _Trace:
         named = (one.text(key) for key in keys for one in around)
         reasons = decode_embedded(known.get("gen_ai.response.finish_reasons"))
         return LoggedAction(
-            agent=next((name for name in named if name), self._mapping.default_agent),
+            agent=next((name for name in named if name and name.strip()), self._mapping.default_agent),
             model=span.text("gen_ai.response.model") or span.text("gen_ai.request.model"),
             messages=(*system, *_read_messages(span, _INPUT)),
             reply=Message(
@@ -151,7 +177,7 @@ class _Trace:
             if span is not None:
                 self._claimed.add(span.id)
                 yield call, _read_tool_result(span)
-            elif call.id is not None and (answer := self._answers.get(call.id)) is not None:
+            elif (answer := self._find_answer(action, call)) is not None:
                 yield call, ToolResult(tool=call.name, status="ok", stdout=answer)
         for span in self._tools:
             if span.parent == action.id and span.id not in self._claimed:
@@ -168,16 +194,39 @@ class _Trace:
         )
         return next(same_id, None) or next(after, None)
 
+    def _find_answer(self, action: Span, call: ToolCall) -> str | None:
+        """The answer to a call among the messages that were shown to models. Where its id is used more than once, a
+        later span that shows the call itself says it: its first answer behind the last such call."""
+        if call.id is None or call.id not in self._answers:
+            return None
+        if self._uses[call.id] == 1 and _first_answer(self._shown[action.id], call.id) is None:
+            return self._answers[call.id]
+        later = islice(dropwhile(lambda identity: identity != action.id, self._shown), 1, None)
+        found = (_first_answer(_behind(self._shown[identity], call), call.id) for identity in later)
+        return next((answer for answer in found if answer is not None), None)
+
+    @cached_property
+    def _shown(self) -> Mapping[str, Sequence[Message]]:
+        """The messages that models and agents were shown, by span, in order of their start."""
+        models = (span for span in self._spans.values() if span.operation in _ACTION_OPERATIONS)
+        return {span.id: _with_place(lambda one: _read_messages(one, _INPUT), span) for span in models}
+
     @cached_property
     def _answers(self) -> Mapping[str, str]:
-        """Answers of tools by the id of their call, from the messages that were shown to models."""
-        shown = (
-            message
-            for span in self._spans.values()
-            if span.operation in _ACTION_OPERATIONS
-            for message in _read_messages(span, _INPUT)
-        )
-        return {one.tool_call_id: one.content for one in shown if one.role == "tool" and one.tool_call_id is not None}
+        """The first answer of a tool to each id of a call."""
+        shown = (message for messages in self._shown.values() for message in messages if message.role == "tool")
+        found: dict[str, str] = {}
+        for one in shown:
+            if one.tool_call_id is not None:
+                found.setdefault(one.tool_call_id, one.content)
+        return found
+
+    @cached_property
+    def _uses(self) -> Mapping[str | None, int]:
+        """How many calls of the actions have an id."""
+        actions = (self._spans[identity] for identity, why in self._why_no_action.items() if not why)
+        written = (_with_place(lambda one: _read_messages(one, _OUTPUT), span)[-1:] for span in actions)
+        return Counter(call.id for replies in written for reply in replies for call in reply.tool_calls)
 
 
 def _tool_name(span: Span) -> str:
@@ -191,12 +240,21 @@ def _read_tool_result(span: Span) -> ToolResult:
     return ToolResult(tool=_tool_name(span), status=status, stdout=answer, seconds=span.end - span.start)
 
 
-def _why_no_action(span: Span) -> str:
-    if span.operation == _TOOL_OPERATION:
-        return "calls of tools"
-    if span.operation in _ACTION_OPERATIONS:
-        return AROUND
-    return span.note or "of no model and no tool"
+def _has_output(span: Span) -> bool:
+    return bool(decode_embedded(span.attributes.get(_OUTPUT)))
+
+
+def _first_answer(shown: Sequence[Message], identity: str) -> str | None:
+    return next((one.content for one in shown if one.role == "tool" and one.tool_call_id == identity), None)
+
+
+def _behind(shown: Sequence[Message], call: ToolCall) -> Sequence[Message]:
+    """The messages behind the last one with a call. Of a model that is shown answers without any call of its id all,
+    of one that is shown other calls of its id none."""
+    last = max((number for number, one in enumerate(shown) if call in one.tool_calls), default=None)
+    if last is not None:
+        return shown[last + 1 :]
+    return () if any(other.id == call.id for one in shown for other in one.tool_calls) else shown
 
 
 def _with_place(read: Callable[[Span], T], span: Span) -> T:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from mappa_coach_evidence.findings import Finding
-from mappa_coach_evidence.text import CODE_FENCE, last_line, squeeze, without_code
+from mappa_coach_evidence.text import code_blocks, last_line, squeeze, without_code
 from mappa_coach_evidence.transcript import Transcript
 
 _MISSING = re.compile(r"(?:FileNotFoundError|No such file or directory)[^\n]*?['\"]([^'\"\n]+)['\"]")
@@ -54,8 +54,8 @@ def repeated_failures(transcript: Transcript) -> Iterator[Finding]:
     failed = {entry.author for entry in transcript.outputs if entry.failed}
     seen: set[str] = set()
     for entry in transcript.spoken:
-        for _, program in CODE_FENCE.findall(entry.text):
-            key = squeeze(program)
+        for block in code_blocks(entry.text):
+            key = squeeze(block.code)
             if key in seen and entry.place is not None:
                 yield Finding(place=entry.place, reason="It runs a program again that had failed, unchanged.")
             if entry.place in failed:
