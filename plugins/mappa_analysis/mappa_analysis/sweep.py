@@ -24,7 +24,7 @@ from mappa_analysis.run_results import RunResult, read_result
 from mappa_core import ConfigError, RunError
 from mappa_core.commands import ComposedConfig, Registry, compose, format_scalar, parse_yaml
 from mappa_core.engine import EngineLost
-from mappa_core.runs import RunReader, Summary, read_versioned, write_atomic
+from mappa_core.runs import RunReader, Summary, read_versioned, storage_errors, write_atomic
 
 SWEEP_FILE = "sweep.json"
 CONFIG = "config.yaml"
@@ -132,7 +132,8 @@ def create_sweep(
     text = composed.to_yaml()
     for arm in arms:
         _check_arm(registry, text, folder, arm)
-    (folder / LOGS_FOLDER).mkdir(parents=True)
+    with storage_errors(folder):
+        (folder / LOGS_FOLDER).mkdir(parents=True)
     write_atomic(folder / CONFIG, text)
     save_sweep(folder, sweep)
     return sweep

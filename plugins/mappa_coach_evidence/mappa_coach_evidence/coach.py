@@ -51,7 +51,7 @@ class EvidenceCoach(Coach):
 
     def _has_failed(self, scenes: Sequence[Scene]) -> bool:
         last = scenes[-1] if scenes else None
-        if last is None or last.outcome is None or last.metric not in last.outcome:
+        if last is None or last.outcome is None or last.metric is None or last.metric not in last.outcome:
             return self._presume_failure
         return last.outcome[last.metric] <= 0
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,6 +104,22 @@ def test_a_merged_adapter_is_a_model_of_its_own(run, tmp_path):
     assert half.dtype == torch.bfloat16
     rounded = {name: one.bfloat16() for name, one in merged.state_dict().items()}
     assert all(torch.equal(one, rounded[name]) for name, one in half.state_dict().items())
+
+
+def test_an_agents_name_is_no_path(run, tmp_path, capsys):
+    folder = Path(shutil.copytree(run[0], tmp_path / "run"))
+    manifest = folder / "checkpoints" / "000003" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"writer":', '"../writer":'))
+    out = tmp_path / "deep" / "out"
+    assert main(["export", str(folder), "--agent", "../writer", "--out", str(out)]) == 0
+    assert [path.name for path in (*out.parent.iterdir(), *out.iterdir())] == ["out", "_._writer"]
+    assert f"../writer  {out / '_._writer'}" in capsys.readouterr().out
+
+
+def test_a_place_that_takes_no_folder_is_told(run, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["export", str(run[0]), "--out", str(tmp_path / "file")]) == 2
+    assert "cannot be written: File exists: a file stands in its place" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

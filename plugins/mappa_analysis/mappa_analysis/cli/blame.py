@@ -54,7 +54,10 @@ def command(
     the blamed action sampled anew. KEY=VALUE changes the run's config: coach.options.correction=true.
     """
     from mappa_analysis.blame_proof import prove_blame, write_tasks
+    from mappa_analysis.output_files import check_writable
 
+    if save is not None:
+        check_writable(save)
     registry = load_registry()
     chosen = () if coach is None else (f"coach.use={json.dumps(coach)}",)
     composed = restore(registry, run, ("run.name=null", *chosen, *settings))
@@ -72,15 +75,18 @@ def command(
                 on_play=bar.on_rollout_end,
             )
         )
-    if save is not None:
-        write_tasks(save, proven.tasks)
+    console = Console()
     if as_json:
         echo(msgspec.json.encode(msgspec.to_builtins(proven, enc_hook=str)).decode())
     else:
-        show_proofs(Console(), proven, save)
+        show_proofs(console, proven)
+    if save is not None:  # What was paid for is shown by now, whatever becomes of the file.
+        write_tasks(save, proven.tasks)
+        if not as_json:
+            _show_saved(console, proven, save)
 
 
-def show_proofs(console: Console, proven: BlameProofs, save: Path | None) -> None:
+def show_proofs(console: Console, proven: BlameProofs) -> None:
     """Print the whole result."""
     for line in _facts(proven):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -91,19 +97,18 @@ def show_proofs(console: Console, proven: BlameProofs, save: Path | None) -> Non
         console.print(f"and {len(proven.proofs) - MAX_LISTED:,} more: --json", highlight=False)
     for reason, times in proven.left_out.items():
         console.print(f"{times:7,} x {reason}", markup=False, highlight=False, soft_wrap=True)
-    if save is not None:
-        count = len(proven.tasks)
-        console.print(
-            f"saved    {count:,} {'task' if count == 1 else 'tasks'} in {save}", soft_wrap=True, highlight=False
-        )
-        options = f"{{path: {save}, stratum: stratum}}"
-        console.print(
-            f'next     mappa eval … tasks.use=file "tasks.options={options}"',
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
-        )
     console.print(f"plays    mappa runs show {proven.folder} --split counterfactual", soft_wrap=True, highlight=False)
+
+
+def _show_saved(console: Console, proven: BlameProofs, save: Path) -> None:
+    """Print how many tasks are in the file, and what plays them."""
+    count = len(proven.tasks)
+    options = f"{{path: {save}, stratum: stratum}}"
+    for line in (
+        f"saved    {count:,} {'task' if count == 1 else 'tasks'} in {save}",
+        f'next     mappa eval … tasks.use=file "tasks.options={options}"',
+    ):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def _facts(proven: BlameProofs) -> Iterator[str]:

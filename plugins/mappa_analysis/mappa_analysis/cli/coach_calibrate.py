@@ -111,10 +111,11 @@ def calibrate_command(**options: Any) -> None:
     from mappa_analysis.cli.coach_choices import choose_members
     from mappa_analysis.cli.jury_tables import jury_json, show_jury
     from mappa_analysis.cli.verdict_tables import verdict_bar
-    from mappa_analysis.jury.calibrate import calibrate
+    from mappa_analysis.jury.calibrate import calibrate, check_places
 
     asked = CalibrationRequest(**options)
     asked.check()
+    check_places(asked.out)
     registry = load_registry()
     chosen = choose_members(registry, asked.coaches, asked.settings, asked.judges, asked.only)
     errors = Console(stderr=True)

@@ -58,26 +58,30 @@ def command(
 
 
 def _export_models(run: str, out: Path, agents: Sequence[str], merged: bool, dtype: str | None) -> None:
+    from mappa_analysis.output_files import unique_file_name
     from mappa_core.commands import Console, load_registry
     from mappa_core.engine import PolicySpec
-    from mappa_core.runs import resolve_checkpoint
+    from mappa_core.runs import resolve_checkpoint, storage_errors
 
     named = resolve_checkpoint(run if "@" in run else f"{run}@last", root=Path("runs"))
     chosen = _select_policies(named, agents, run)
+    folders: dict[str, Path] = {}
     for agent in chosen:
-        if (out / agent).exists():
-            raise RunError(f"{out / agent} exists already: choose another --out, or remove it")
+        folders[agent] = out / unique_file_name(agent, [folder.name for folder in folders.values()])
+        if folders[agent].exists():
+            raise RunError(f"{folders[agent]} exists already: choose another --out, or remove it")
     engine = named.build_engine(load_registry())
-    out.mkdir(parents=True, exist_ok=True)
+    with storage_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
     console = Console()
     for agent, policy in chosen.items():
         entry = named.checkpoint.manifest.policies[policy]
         spec = PolicySpec(name=policy, model=entry.model, kind=entry.kind, lora=entry.lora)
-        engine.export(spec, named.weights(policy), out / agent, merged=merged, dtype=dtype)
+        engine.export(spec, named.weights(policy), folders[agent], merged=merged, dtype=dtype)
         if agent in named.checkpoint.manifest.prompts:
-            (out / agent / PROMPT_NAME).write_text(named.checkpoint.manifest.prompts[agent], encoding="utf-8")
+            (folders[agent] / PROMPT_NAME).write_text(named.checkpoint.manifest.prompts[agent], encoding="utf-8")
         what = f"adapter for {entry.model}" if entry.lora is not None and not merged else "model"
-        console.print(f"{agent}  {out / agent}  ({what})", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{agent}  {folders[agent]}  ({what})", markup=False, highlight=False, soft_wrap=True)
 
 
 def _select_policies(named: ResolvedCheckpoint, agents: Sequence[str], run: str) -> dict[str, str]:

@@ -8,13 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from mappa_core import MAX_SCORE, ConfigError, RunError, Split
 from mappa_core.commands import load_registry
 from mappa_core.runs import Phase
+
+if TYPE_CHECKING:
+    from mappa_analysis.dataset import ExportResult
 
 _SCORE = click.FloatRange(0.0, MAX_SCORE)
 
@@ -80,6 +83,7 @@ def dataset_options(function: Callable[..., None]) -> Callable[..., None]:
 def write_dataset(run: str, out: Path, form: Any, agents: Sequence[str], arguments: DatasetArguments) -> None:
     """Write the data set, and print the number of examples and of actions left out."""
     from mappa_analysis.dataset import ExportRequest, Filters, export_dataset
+    from mappa_analysis.dataset.card import format_unknown_tools
     from mappa_core.commands import Console
 
     if "@" in run and not Path(run).is_dir():
@@ -99,10 +103,20 @@ def write_dataset(run: str, out: Path, form: Any, agents: Sequence[str], argumen
     )
     exported = asyncio.run(export_dataset(load_registry(), Path(run), out, request))
     console = Console()
-    for agent, count in exported.examples.items():
-        left = ", ".join(f"{number:,} {why}" for why, number in exported.left_out.get(agent, {}).items())
-        line = f"{agent}  {out / agent}.parquet  {count:,} examples" + (f"  (left out: {left})" if left else "")
+    for agent in dict.fromkeys((*exported.examples, *exported.left_out)):
+        console.print(_agent_line(exported, agent), markup=False, highlight=False, soft_wrap=True)
+    if exported.unknown_tools:
+        line = f"not in `tools`, as the run has no schema of them: {format_unknown_tools(exported)}"
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _agent_line(exported: ExportResult, agent: str) -> str:
+    """What became of the actions of an agent."""
+    left = ", ".join(f"{number:,} {why}" for why, number in exported.left_out.get(agent, {}).items())
+    if agent not in exported.examples:
+        return f"{agent}  no examples  (left out: {left})"
+    line = f"{agent}  {exported.folder / exported.files[agent]}  {exported.examples[agent]:,} examples"
+    return line + (f"  (left out: {left})" if left else "")
 
 
 def _stratum(text: str) -> tuple[str, str]:

@@ -33,10 +33,13 @@ def command(runs: Sequence[Path], out: Path | None, audit: bool, as_json: bool) 
     where that says, one page for all runs.
     """
     from mappa_analysis.counted_verdicts import with_counted_verdicts
+    from mappa_analysis.output_files import check_writable
     from mappa_analysis.view.drift import read_drift
     from mappa_analysis.view.report import write_page, write_report
     from mappa_core.runs import RunReader
 
+    if out is not None:
+        check_writable(out)
     reports = []
     for folder in runs:
         with RunReader(folder) as reader:

@@ -22,6 +22,8 @@ from mappa_core.statistics import Interval, mean_interval, paired_gain, share_in
 ALL, MEAN = "all", "mean of the strata"
 """Names of the figures over all entries and of the mean of those of the strata."""
 _BINS = 10
+_TINY = 1e-9
+"""Smaller widths are rounding errors."""
 _GRADES: Mapping[str, Callable[[LabelledRun, Grade], Sequence[float | None]]] = {
     "guilty agent": lambda run, one: [one.agent] if run.guilt and run.guilt.agents else [],
     "decisive step": lambda run, one: [one.step] if run.guilt and run.guilt.positions else [],
@@ -35,8 +37,9 @@ _GRADES: Mapping[str, Callable[[LabelledRun, Grade], Sequence[float | None]]] = 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """The share of right answers to one task (0-1) in one stratum. Of the labelled `entries` (runs, or steps)
-    `answers` have an answer. `of_all` counts a missing answer as not right; `naive` has the same of answers that need
-    no coach, by name, and `gain` is what the coach adds to the `best_naive` of them, paired."""
+    `answers` have an answer. `of_all` counts a missing answer as not right; `of_answered` leaves it out, and is None if
+    a stratum that counts has no answer. `naive` is `of_all` of answers that need no coach, by name, and `gain` is what
+    the coach adds to the `best_naive` of them, paired. Bounds that would equal each other are None."""
 
     task: str
     stratum: str
@@ -173,13 +176,15 @@ def _figure(task: str, stratum: str, own: _Column, naive: Mapping[str, _Column])
         of_answered=_share(own.values[answered], kept) if answered.any() else None,
         naive=shares,
         best_naive=best,
-        gain=paired_gain(naive[best].values, of_all, clusters) if best else None,
+        gain=_without_equal_bounds(paired_gain(naive[best].values, of_all, clusters)) if best else None,
     )
 
 
 def _mean_figure(task: str, own: _Column, naive: Mapping[str, _Column]) -> Figure:
     """The mean of the strata: each counts as much as another, however many entries it has."""
     answered = np.isfinite(own.values)
+    with_answer = {stratum for stratum, is_there in zip(own.strata, answered, strict=True) if is_there}
+    is_known = with_answer == set(own.strata)
     shares = {name: _mean_of_strata(one, one.values, np.ones(len(one.values))) for name, one in naive.items()}
     best = max(shares, key=lambda name: shares[name].mean, default=None)
     ones = np.ones(len(own.values))
@@ -189,7 +194,7 @@ def _mean_figure(task: str, own: _Column, naive: Mapping[str, _Column]) -> Figur
         entries=len(own.values),
         answers=int(answered.sum()),
         of_all=_mean_of_strata(own, own.of_all(), ones),
-        of_answered=_mean_of_strata(own, own.of_all(), answered.astype(np.float64)) if answered.any() else None,
+        of_answered=_mean_of_strata(own, own.of_all(), answered.astype(np.float64)) if is_known else None,
         naive=shares,
         best_naive=best,
         gain=_mean_of_strata(own, own.of_all() - naive[best].values, ones) if best else None,
@@ -197,7 +202,8 @@ def _mean_figure(task: str, own: _Column, naive: Mapping[str, _Column]) -> Figur
 
 
 def _mean_of_strata(column: _Column, values: Float64, counted: Float64) -> Interval:
-    """The mean over strata of the mean of the `values` that are `counted`, with a bootstrap over questions."""
+    """The mean over strata of the mean of the `values` that are `counted`, one or more in each, with a bootstrap over
+    questions."""
     totals: dict[tuple[str, str], Float64] = {}
     for stratum, cluster, value, one in zip(column.strata, column.clusters, values, counted, strict=True):
         totals.setdefault((stratum, cluster), np.zeros(2))
@@ -211,16 +217,20 @@ def _mean_of_strata(column: _Column, values: Float64, counted: Float64) -> Inter
 
     statistic: Statistic = mean
     found = estimate(statistic, [cluster for _, cluster in totals])
-    if found is None:
-        return Interval(mean=float("nan"))
-    if found.low == found.high and found.value in (0.0, 1.0):  # No draw differs, which bounds nothing.
-        return Interval(mean=found.value)
-    return Interval(mean=found.value, low=found.low, high=found.high)
+    assert found is not None  # every stratum has a mean
+    return _without_equal_bounds(Interval(mean=found.value, low=found.low, high=found.high))
 
 
 def _share(values: Float64, clusters: Sequence[str]) -> Interval:
     """The mean of shares with its interval: Wilson's where every entry has a question of its own."""
-    return share_interval(values, None if len(set(clusters)) == len(clusters) else clusters)
+    return _without_equal_bounds(share_interval(values, None if len(set(clusters)) == len(clusters) else clusters))
+
+
+def _without_equal_bounds(value: Interval) -> Interval:
+    """Where no question differs from another, nothing tells how far off their mean may be."""
+    if value.low is None or value.high is None or value.high - value.low > _TINY:
+        return value
+    return Interval(mean=value.mean)
 
 
 def _calibration(what: str, rows: Sequence[tuple[float, float, str]]) -> Calibration:
@@ -229,7 +239,7 @@ def _calibration(what: str, rows: Sequence[tuple[float, float, str]]) -> Calibra
     return Calibration(
         of=what,
         entries=len(rows),
-        brier=mean_interval((confidence - right) ** 2, [row[2] for row in rows]),
+        brier=_without_equal_bounds(mean_interval((confidence - right) ** 2, [row[2] for row in rows])),
         constant=float(right.mean() * (1 - right.mean())),
         error=sum(abs(said - share) * count for said, share, count in bins) / len(rows),
         bins=bins,

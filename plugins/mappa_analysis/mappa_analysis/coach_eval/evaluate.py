@@ -24,7 +24,7 @@ class CoachEvaluation:
     """Evaluation of coaches on the same labelled actions, each judged `repeats` times by every coach.
 
     `right` is the share of actions whose label is above 0.5; `truth_shown` are the agents whose coach saw the truth;
-    `left_out` counts trajectories without an outcome by reason. `ensemble` is None for a single coach.
+    `left_out` counts trajectories and actions without an outcome by reason. `ensemble` is None for a single coach.
     """
 
     actions: int

@@ -29,6 +29,7 @@ T = TypeVar("T")
 LabelSource = Literal["outcome", "counterfactual"]
 """Source of an action's label: its trajectory's outcome, or its own counterfactual credit."""
 
+_NO_OUTCOME = "no outcome"
 _SEED = 0
 """Fixed, so that a limit always samples the same trajectories."""
 
@@ -46,8 +47,8 @@ class LabelledAction:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LabelledSet:
-    """Labelled actions; `left_out` counts trajectories without an outcome and, for labels by credit, actions without
-    one, by reason."""
+    """Labelled actions; `left_out` counts by reason trajectories that did not end well, and actions without a label:
+    their outcome, or their credit, is not known."""
 
     actions: tuple[LabelledAction, ...]
     left_out: Mapping[str, int]
@@ -79,14 +80,14 @@ class LabelledSet:
 async def label_runs(
     registry: Registry, folders: Sequence[Path], limit: int | None = None, *, label_source: LabelSource = "outcome"
 ) -> LabelledSet:
-    """Label the actions of the runs' trajectories that have an outcome with the workflow's metric of the trajectory, or
-    with their counterfactual credit of it. Scenes are as the run's own coach saw them (`coach.reference_for`).
+    """Label the actions of the runs' trajectories that ended well with the workflow's metric of the trajectory, or with
+    their counterfactual credit of it. Scenes are as the run's own coach saw them (`coach.reference_for`).
 
     Args:
         limit: maximum number of trajectories, sampled from all of them.
 
     Raises:
-        RunError, ConfigError, PluginError: a folder is no run, or its workflow is not installed.
+        RunError, ConfigError, PluginError: a folder is no run, its workflow is not installed, or no action has a label.
     """
     with ExitStack() as stack:
         readers = {folder: stack.enter_context(RunReader(folder)) for folder in dict.fromkeys(folders)}
@@ -101,13 +102,14 @@ async def label_runs(
                     left_out[f"actions: {why}"] += 1
                 else:
                     actions.append(action)
-    if not actions and drawn:
+    if not actions and drawn and label_source == "counterfactual":
         raise RunError(
             f"no action in {', '.join(map(str, folders))} has a counterfactual credit: name runs that were trained "
             "with credit.counterfactual.use=resample, sibling or default"
         )
     if not actions:
-        raise RunError(f"no trajectory with an outcome in {', '.join(map(str, folders))}")
+        limited = "" if limit is None else f", among the {len(drawn):,} that --limit draws"
+        raise RunError(f"no trajectory with an outcome in {', '.join(map(str, folders))}{limited}")
     return LabelledSet(actions=tuple(actions), left_out=left_out)
 
 
@@ -168,9 +170,14 @@ async def _label_run(
 
 
 def _label(trajectory: Trajectory, position: int, metric: str, label_source: LabelSource) -> Credit:
+    """The label of an action, or why there is none: an outcome may be missing, or not a number."""
     if label_source == "counterfactual":
-        return counterfactual_credit(trajectory, position, metric)
-    return Credit(value=trajectory.outcome[metric])
+        credit = counterfactual_credit(trajectory, position, metric)
+    else:
+        credit = Credit(value=trajectory.outcome.get(metric))
+    if credit.value is not None and math.isfinite(credit.value):
+        return credit
+    return Credit(value=None, reason=credit.reason or _NO_OUTCOME)
 
 
 def _parse_line(line: bytes, where: str) -> LabelledAction:

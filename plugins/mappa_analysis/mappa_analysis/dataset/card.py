@@ -40,23 +40,27 @@ def _card(run: Path, request: ExportRequest, exported: ExportResult, config: Run
         "gap": request.gap,
         "threshold": request.threshold,
         "filters": asdict(request.filters),
-        "files": {agent: {"file": f"{agent}.parquet", "examples": n} for agent, n in exported.examples.items()},
+        "files": {agent: {"file": exported.files[agent], "examples": n} for agent, n in exported.examples.items()},
         "left_out": {agent: dict(reasons) for agent, reasons in exported.left_out.items()},
+        "tools_without_schema": dict(exported.unknown_tools),
         "made_with": {"mappa-core": version("mappa-core")},
     }
 
 
 def _readme(card: Mapping[str, Any], exported: ExportResult) -> str:
     names = json.dumps(exported.folder.name)
+    first = Path(next(iter(exported.files.values()))).stem
     configs = "\n".join(
-        f"- config_name: {json.dumps(agent)}\n  data_files: {json.dumps(one['file'])}"
-        for agent, one in card["files"].items()
+        f"- config_name: {json.dumps(Path(one['file']).stem)}\n  data_files: {json.dumps(one['file'])}"
+        for one in card["files"].values()
     )
-    tables = ["| agent | examples |", "|---|---|"]
-    tables += [f"| {agent} | {one['examples']:,} |" for agent, one in card["files"].items()]
+    tables = ["| agent | file | examples |", "|---|---|---|"]
+    tables += [f"| {agent} | {one['file']} | {one['examples']:,} |" for agent, one in card["files"].items()]
     left = [f"| {agent} | {why} | {n:,} |" for agent, one in card["left_out"].items() for why, n in one.items()]
     if left:
         tables += ["", "Left out:", "", "| agent | why | actions |", "|---|---|---|", *left]
+    if exported.unknown_tools:
+        tables += ["", f"Not in `tools`, as the run has no schema of them: {format_unknown_tools(exported)}."]
     asked = {name: value for name, value in card["filters"].items() if value not in (None, (), [])}
     asked |= {name: card[name] for name in ("gap", "threshold") if card[name] is not None}
     lines = [
@@ -75,10 +79,15 @@ def _readme(card: Mapping[str, Any], exported: ExportResult) -> str:
         "```python",
         "from datasets import load_dataset",
         "",
-        f'data = load_dataset({names}, {json.dumps(next(iter(card["files"])))}, split="train")',
+        f'data = load_dataset({names}, {json.dumps(first)}, split="train")',
         "```",
     ]
     return "\n".join(lines) + "\n"
+
+
+def format_unknown_tools(exported: ExportResult) -> str:
+    """The tools without a schema, each with the number of its actions."""
+    return ", ".join(f"{name} ({count:,} actions)" for name, count in sorted(exported.unknown_tools.items()))
 
 
 def _warning(card: Mapping[str, Any]) -> list[str]:

@@ -27,7 +27,7 @@ ExampleMaker = Callable[[Sequence[JudgedAction], LeftOutCounts], Iterator[tuple[
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptFormatter:
     """Formats prompts. Holds what agents see besides messages: the run's tools by name, and the arguments of each
-    agent's chat template."""
+    agent's chat template. A log that was imported names its tools alone."""
 
     tools: Mapping[str, ToolSpec]
     template_kwargs: Mapping[str, Mapping[str, Any]]
@@ -35,11 +35,16 @@ class PromptFormatter:
     def prompt(self, one: JudgedAction) -> Example:
         """The columns of an action's prompt. Tools are JSON text, the form that trainers read."""
         columns: Example = {"prompt": [message_dict(message) for message in one.step.messages]}
-        if specs := (*(self.tools[name] for name in one.step.tools), *one.step.own_tools):
+        known = (self.tools[name] for name in one.step.tools if name in self.tools)
+        if specs := (*known, *one.step.own_tools):
             columns["tools"] = json.dumps([tool_schema(spec) for spec in specs])
         if kwargs := self.template_kwargs.get(one.step.agent):
             columns["chat_template_kwargs"] = dict(kwargs)
         return columns
+
+    def unknown_tools(self, one: JudgedAction) -> Iterator[str]:
+        """Names of an action's tools whose schema is not known, and which `tools` therefore leaves out."""
+        return (name for name in one.step.tools if name not in self.tools)
 
 
 class ActionExamples:

@@ -15,6 +15,7 @@ from mappa_analysis.dataset.examples import ExampleMaker, PromptFormatter
 from mappa_analysis.dataset.parquet import ParquetSpool, require_parquet
 from mappa_analysis.dataset.request import ExportRequest, ExportResult
 from mappa_analysis.dataset.select import Filters, select_actions
+from mappa_analysis.output_files import unique_file_name
 from mappa_core import ConfigError, RunError, Workflow
 from mappa_core.commands import Registry, RunConfig, assign_policies, build_tools, did_you_mean, restore
 from mappa_core.runs import CONFIG, RunReader, storage_errors
@@ -29,12 +30,13 @@ async def export_dataset(registry: Registry, run: Path, out: Path, request: Expo
     """
     require_parquet()
     config = restore(registry, run / CONFIG).config
-    make = request.example_maker(await _prompt_formatter(registry, config, request.filters))
-    return _write_atomically(run, out, request, make, config)
+    formatter = await _prompt_formatter(registry, config, request.filters)
+    make = request.example_maker(formatter)
+    return _write_atomically(run, out, request, formatter, make, config)
 
 
 def _write_atomically(
-    run: Path, out: Path, request: ExportRequest, make: ExampleMaker, config: RunConfig
+    run: Path, out: Path, request: ExportRequest, formatter: PromptFormatter, make: ExampleMaker, config: RunConfig
 ) -> ExportResult:
     """Write to a temporary folder, then rename it."""
     if out.exists():
@@ -43,7 +45,7 @@ def _write_atomically(
     with storage_errors(out):
         aside.mkdir(parents=True)
         try:
-            exported = _write_examples(run, aside, out, request, make)
+            exported = _write_examples(run, aside, out, request, formatter, make)
             write_card(aside, run, request, exported, config)
             aside.rename(out)
         finally:
@@ -71,14 +73,21 @@ def _template_kwargs(config: RunConfig, policy: str) -> Mapping[str, Any]:
     return {} if section.kind == "api" else section.template_kwargs
 
 
-def _write_examples(run: Path, aside: Path, out: Path, request: ExportRequest, make: ExampleMaker) -> ExportResult:
+def _write_examples(
+    run: Path, aside: Path, out: Path, request: ExportRequest, formatter: PromptFormatter, make: ExampleMaker
+) -> ExportResult:
     left_out: Counter[tuple[str, str]] = Counter()
+    unknown: Counter[str] = Counter()
     spools: dict[str, ParquetSpool] = {}
+    names: dict[str, str] = {}
     with RunReader(run) as reader:
         for group in select_actions(reader, request.filters, left_out):
+            unknown.update(name for one in group for name in formatter.unknown_tools(one))
             for agent, example in make(group, left_out):
-                spool = spools.get(agent) or spools.setdefault(agent, ParquetSpool(aside / f"{agent}.parquet"))
-                if not spool.add(example):
+                if agent not in spools:
+                    names[agent] = unique_file_name(agent, names.values())
+                    spools[agent] = ParquetSpool(aside / f"{names[agent]}.parquet")
+                if not spools[agent].add(example):
                     left_out[agent, "text that UTF-8 cannot hold"] += 1
     reasons: dict[str, dict[str, int]] = defaultdict(dict)
     for (agent, why), count in sorted(left_out.items()):
@@ -90,4 +99,5 @@ def _write_examples(run: Path, aside: Path, out: Path, request: ExportRequest, m
         raise RunError(f"{run}: nothing to export. Left out: {said or 'nothing, as there are no such actions'}")
     for spool in spools.values():
         spool.close()
-    return ExportResult(folder=out, examples=examples, left_out=reasons)
+    files = {agent: f"{names[agent]}.parquet" for agent in examples}
+    return ExportResult(folder=out, examples=examples, files=files, left_out=reasons, unknown_tools=unknown)

@@ -74,11 +74,15 @@ class ExportRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportResult:
-    """The result of an export: the number of examples by agent, and of left-out actions by agent and reason."""
+    """The result of an export: the number of examples and the file's name by agent, of those that have examples, and
+    the number of left-out actions by agent and reason. `unknown_tools` counts the actions with a tool whose schema is
+    not known, by its name."""
 
     folder: Path
     examples: Mapping[str, int]
+    files: Mapping[str, str]
     left_out: Mapping[str, Mapping[str, int]]
+    unknown_tools: Mapping[str, int]
 
 
 def _require_number(number: float | None) -> float:

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from mappa_core import Split, Step, Verdict
+from mappa_core.engine import Finish
 from mappa_core.runs import Phase, RunReader
 
+REGULAR_ENDS: frozenset[Finish] = frozenset({"stop", "tool"})
+"""How an action ends that its agent ended itself: by its last word, or by calls of tools."""
 LeftOutCounts = Counter[tuple[str, str]]
 """Number of actions that were left out, by agent and reason."""
 
@@ -38,7 +41,7 @@ class Filters:
             return f"no verdict of phase {self.phase}"
         if verdict.score is None:
             return f"the verdict {verdict.status}"
-        if step.completion.finish != "stop":
+        if step.completion.finish not in REGULAR_ENDS:
             return "cut off"
         if any(call.error is not None for call in step.reply.tool_calls):
             return "a call that cannot be read"

@@ -13,9 +13,11 @@ from mappa_analysis.arrays import Bool
 from mappa_analysis.jury.anchors import Anchors
 from mappa_analysis.jury.fitting import Fit, fit_jury
 from mappa_analysis.jury.validation import Validation, best_members, learning_curve, validate_jury
+from mappa_analysis.output_files import check_writable
 from mappa_calibration import Calibration
 from mappa_core import ConfigError, Use
 from mappa_core.commands import format_yaml, with_origin
+from mappa_core.runs import write_atomic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,20 @@ class CalibrationResult:
     curve: Sequence[Sequence[Validation]]
 
 
+def check_places(out: Path) -> None:
+    """Check that the two files of `calibrate` can be written, before members are asked.
+
+    Raises:
+        ConfigError: they would be one file.
+        RunError: one cannot be written.
+    """
+    check_writable(out)
+    recipe = _recipe_beside(out)
+    if recipe == out:
+        raise ConfigError(f"--out {out}: the recipe beside the calibration takes this name; give another, as in j.json")
+    check_writable(recipe)
+
+
 def calibrate(
     anchors: Anchors, members: Sequence[Use], out: Path, *, share: float, keep: int | None, draws: int
 ) -> CalibrationResult:
@@ -43,7 +59,8 @@ def calibrate(
     beside it. It is validated on all labels, `draws` times at each size of the curve; `keep` as in `validate_jury`.
 
     Raises:
-        ConfigError: too few questions, or a file cannot be written.
+        ConfigError: too few questions.
+        RunError: a file cannot be written.
     """
     validation = validate_jury(anchors, keep=keep)
     curve = learning_curve(anchors, draws=draws, keep=keep) if draws else []
@@ -54,14 +71,11 @@ def calibrate(
     fit = fit_jury(anchors, rows)
     known = validation.agreement
     calibration = _build_calibration(fit, anchors, rows, members, agreement=None if known is None else known.low)
-    recipe = out.with_suffix(".yaml")
+    recipe = _recipe_beside(out)
     options = {"combine": "calibrated", "calibration": str(out), "members": calibration.members}
     tree = with_origin({"coach": {"use": "ensemble", "options": options}}, "")
-    try:
-        out.write_bytes(msgspec.json.format(msgspec.json.encode(calibration), indent=1))
-        recipe.write_text(format_yaml(tree), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--out {out}: cannot be written: {error.strerror}") from None
+    write_atomic(out, msgspec.json.format(msgspec.json.encode(calibration), indent=1))
+    write_atomic(recipe, format_yaml(tree))
     used = rows & anchors.labelled
     return CalibrationResult(
         out=out,
@@ -76,6 +90,10 @@ def calibrate(
         validation=validation,
         curve=curve,
     )
+
+
+def _recipe_beside(out: Path) -> Path:
+    return out.with_suffix(".yaml")
 
 
 def _build_calibration(

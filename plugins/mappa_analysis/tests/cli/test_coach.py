@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -162,6 +164,28 @@ def test_a_trajectory_that_never_ended_has_no_label(copy, told):
         folder.store.begin_trajectory("train", "train-000009/late/000", Task(id="late", prompt="4"), 0, 9)
     found = json.loads(told("coach", "eval", "--run", copy, "--coach", "strict", "--json")[1])
     assert (found["trajectories"], found["left_out"]) == (24, {"PromptTooLong": 4, "not finished": 1})
+
+
+@pytest.fixture
+def unknown(copy):
+    """The run with two trajectories more, of one action each, that ended without an outcome and with none."""
+    with RunReader(copy) as reader:
+        recorded = reader.trajectory(next(iter(reader.trajectories)).id)
+    with RunFolder.open(copy) as folder:
+        for sample, outcome in enumerate(({}, {"correct": math.nan})):
+            name = f"train-000009/late/{sample:03d}"
+            late = replace(recorded, id=name, sample=sample, iteration=9, outcome=outcome, steps=(), verdicts=())
+            folder.store.begin_trajectory("train", name, late.task, sample, 9)
+            folder.store.record_step(name, replace(recorded.steps[0], id=f"{name}/000"))
+            folder.store.end_trajectory(late)
+    return copy
+
+
+def test_an_unknown_outcome_is_counted_and_is_no_wrong_action(unknown, run, told):
+    found = json.loads(told("coach", "eval", "--run", unknown, "--coach", "strict", "--json")[1])
+    assert found["left_out"] == {"PromptTooLong": 4, "actions: no outcome": 2}
+    alone = json.loads(told("coach", "eval", "--run", run, "--coach", "strict", "--json")[1])
+    assert (found["actions"], found["right"]) == (alone["actions"], alone["right"])
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,27 @@ def test_a_missing_answer_is_counted_apart_and_strata_count_alike():
     )
 
 
+def test_where_no_question_differs_there_are_no_bounds():
+    runs = [labelled(f"{place}{stratum}", guilty=("a", 0), stratum=stratum) for stratum in "xyz" for place in range(4)]
+    given = [scores(0, 9) if run.stratum == "x" else scores(9, 0) for run in runs]
+    found = figures_of(runs, given)["decisive step", "mean of the strata"]
+    assert (found.of_all.mean, found.of_all.low, found.of_all.high) == (pytest.approx(1 / 3), None, None)
+    assert (found.best_naive, found.gain.mean, found.gain.low) == (FIRST, pytest.approx(-2 / 3), None)
+    # Nor where every question is right in one of two runs.
+    pairs = [labelled(f"r{one}", guilty=("a", 0), question=f"q{one // 2}") for one in range(8)]
+    half = figures_of(pairs, [scores(0, 9), scores(9, 0)] * 4)["decisive step", "all"].of_all
+    assert (half.mean, half.low, half.high) == (0.5, None, None)
+
+
+def test_strata_of_which_one_has_no_answer_have_no_mean_of_answers():
+    runs = [labelled(f"{place}{stratum}", guilty=("a", 0), stratum=stratum) for stratum in "xy" for place in range(4)]
+    given = [scores(0, 9) if run.stratum == "x" else scores(None, None) for run in runs]
+    found = figures_of(runs, given)
+    mean = found["decisive step", "mean of the strata"]
+    assert (mean.of_all.mean, mean.answers, mean.of_answered) == (0.5, 4, None)
+    assert found["decisive step", "y"].of_answered is None and found["decisive step", "all"].of_answered.mean == 1.0
+
+
 def test_independent_runs_have_wilsons_interval_and_runs_of_one_question_a_wider_one():
     runs = [labelled(f"r{one}", guilty=("a", 0)) for one in range(20)]
     given = [scores(0, 9) if one < 10 else scores(9, 0) for one in range(20)]

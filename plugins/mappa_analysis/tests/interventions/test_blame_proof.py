@@ -109,3 +109,14 @@ def test_tasks_with_files_cannot_be_saved_as_lines(tmp_path):
 def test_what_is_no_run_is_an_error(registry, tmp_path, capsys):
     assert main(["blame", str(tmp_path / "missing"), "--coach", "auditor"]) == 2
     assert "missing" in capsys.readouterr().err
+
+
+def test_what_was_played_is_shown_although_it_cannot_be_saved(trained, tmp_path, capsys, monkeypatch):
+    def fail(path, tasks):
+        raise RunError(f"{path}: no space is left")
+
+    monkeypatch.setattr("mappa_analysis.blame_proof.write_tasks", fail)
+    words = ["blame", str(trained), "--coach", "auditor", "--quiet", "--json", f"run.root={tmp_path}"]
+    assert main([*words, "--save", str(tmp_path / "tasks.jsonl")]) == 2
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["proofs"] and "no space is left" in printed.err

@@ -24,7 +24,9 @@ from mappa_analysis.dataset.examples import (
 )
 from mappa_analysis.dataset.parquet import ParquetSpool
 from mappa_analysis.dataset.select import JudgedAction, select_actions
+from mappa_analysis.importing import LogMapping, import_logs
 from mappa_core.errors import ConfigError, RunError
+from mappa_core.plugins import load_plugins
 from mappa_core.records import Completion, Message, Step, Task, ToolCall, ToolSpec, Trajectory, Verdict
 from mappa_core.runs import RunReader
 from mappa_core.store.folder import RunFolder
@@ -171,10 +173,16 @@ def test_every_filter_says_why(filters, why):
 def test_what_nobody_should_imitate_is_left_out():
     call = ToolCall(name="", error="the call is not JSON")
     broken = step("s", reply=Message(role="assistant", content="", tool_calls=(call,)))
-    assert Filters().rejection_reason(step("s", finish="length"), verdict("s")) == "cut off"
+    for cut in ("length", "abort"):
+        assert Filters().rejection_reason(step("s", finish=cut), verdict("s")) == "cut off"
     assert Filters().rejection_reason(broken, verdict("s")) == "a call that cannot be read"
     assert Filters().rejection_reason(step("s"), verdict("s", None)) == "the verdict abstained"
     assert Filters().rejection_reason(step("s"), replace(verdict("s", None), status="failed")) == "the verdict failed"
+
+
+def test_an_action_that_ends_with_a_call_is_whole():
+    call = Message(role="assistant", content="", tool_calls=(ToolCall(name="python"),))
+    assert Filters().rejection_reason(step("s", finish="tool", reply=call), verdict("s")) is None
 
 
 @pytest.fixture
@@ -297,6 +305,41 @@ async def test_a_run_becomes_a_folder_that_is_read_back(trained, registry, tmp_p
         assert count == len(expected) > 0
     with pytest.raises(RunError, match="exists already"):
         await export_dataset(registry, trained, tmp_path / "data", order)
+
+
+def test_names_of_agents_are_no_paths_and_who_has_no_example_is_told(tmp_path):
+    agents = ("../evil", "a/b", "a_b", "quiet")
+    call = {"id": "1", "type": "function", "function": {"name": "python", "arguments": "{}"}}
+    said = [{"role": "assistant", "name": agent, "content": "x", "tool_calls": [call]} for agent in agents]
+    (tmp_path / "log.jsonl").write_text(json.dumps({"messages": [*USER, *said]}) + "\n")
+    registry = load_plugins(only=("analysis",))
+    run = import_logs(registry, [tmp_path / "log.jsonl"], LogMapping(), root=tmp_path / "runs", name="run").folder
+    with RunReader(run) as reader:
+        steps = [one for row in reader.trajectories for one in reader.trajectory(row.id).steps]
+    with RunFolder.open(run) as folder:
+        for one in steps:
+            folder.store.record_verdict(verdict(one.id, 1.0 if one.agent == "quiet" else 9.0))
+    out = tmp_path / "deep" / "data"
+    result = CliRunner().invoke(command, [str(run), "--to", "sft", "--min-score", "5", "--out", str(out)])
+    assert result.exit_code == 0, result.exception
+    files = {"../evil": "_._evil", "a/b": "a_b", "a_b": "a_b-2"}
+    card = json.loads((out / "dataset.json").read_text())
+    assert {agent: one["file"] for agent, one in card["files"].items()} == {
+        agent: f"{name}.parquet" for agent, name in files.items()
+    }
+    assert {path.name for path in out.iterdir()} == {f"{name}.parquet" for name in files.values()} | {
+        "dataset.json",
+        "README.md",
+    }
+    assert [path.name for path in out.parent.iterdir()] == ["data"]
+    for agent, name in files.items():
+        (row,) = load_dataset(str(out), name, split="train", cache_dir=str(tmp_path / "cache"))
+        assert [called["function"]["name"] for called in row["completion"][0]["tool_calls"]] == ["python"], agent
+    assert f"a_b  {out / 'a_b-2'}.parquet  1 examples" in result.output
+    assert "quiet  no examples  (left out: 1 score below 5)" in result.output
+    # A log tells what its tools are called, and not what arguments they take.
+    assert "tools" not in row and card["tools_without_schema"] == {"python": 3}
+    assert "not in `tools`, as the run has no schema of them: python (3 actions)" in result.output
 
 
 async def test_nothing_is_written_where_nothing_fits(trained, registry, tmp_path):
