@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import click
@@ -130,12 +130,17 @@ def _new_messages(step: Step, seen: Counter[bytes]) -> list[Message]:
     often each was said, and is brought up to `step`."""
     new, said = [], Counter[bytes]()
     for message in step.messages:
-        said[key := to_json(message)] += 1
+        said[key := _unnamed(message)] += 1
         if said[key] > seen[key]:
             new.append(message)
-    said[to_json(step.reply)] += 1
+    said[_unnamed(step.reply)] += 1
     seen |= said
     return new
+
+
+def _unnamed(message: Message) -> bytes:
+    """A message without its name, which a reply does not have."""
+    return to_json(replace(message, name=None))
 
 
 def _show_step(console: Console, step: Step, new: list[Message], verdicts: list[Verdict]) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,7 @@ async def test_a_trace_shows_arguments_and_every_message_as_often_as_it_was_said
             rules, task = Message(role="system", content="the rules"), Message(role="user", content="the task")
             step = await stage.act("a", [rules, task], tools=("search",))
             again = Message(role="user", content="and now?")
-            await stage.act("b", [rules, task, step.reply, again, again])
+            await stage.act("b", [rules, task, replace(step.reply, name="a"), again, again])
             stage.record(correct=0.0)
 
     call = '<tool_call>{"name": "search", "arguments": {"query": "high\\ntides", "top": 5}}</tool_call>'
@@ -122,7 +123,7 @@ async def test_a_trace_shows_arguments_and_every_message_as_often_as_it_was_said
         await play(Team(), task, [call, "done"], tools={"search": Prints()}, recorder=folder.store)
     assert main(["runs", "trace", str(folder.path), "train-000000/t/000"]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("the rules") == 1 and shown.count("and now?") == 2
+    assert shown.count("the rules") == 1 and shown.count("and now?") == 2 and "saw, of a\n" not in shown
     # What the text says already is not said twice; the text holds the line end as an escape.
     assert "search: ok, stopped at its limit of disk (looked after: wall, disk)\n" in shown
     assert """called search\n{"query":"high\\ntides"}""" in shown and '"top":5' not in shown
