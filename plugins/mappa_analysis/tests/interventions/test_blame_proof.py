@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from random import Random
 
 import pytest
 
-from mappa_analysis.blame_proof import write_tasks
-from mappa_core import RunError, Task
+from mappa_analysis.blame_proof import _Prover, write_tasks
+from mappa_core import RunError, Task, Trajectory
 from mappa_core.cli import main
+from mappa_core.records import Failure
 from mappa_core.runs import RunReader
 
 
@@ -120,3 +122,31 @@ def test_what_was_played_is_shown_although_it_cannot_be_saved(trained, tmp_path,
     assert main([*words, "--save", str(tmp_path / "tasks.jsonl")]) == 2
     printed = capsys.readouterr()
     assert json.loads(printed.out)["proofs"] and "no space is left" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind", "flips"),
+    [
+        ({"correct": 1.0}, None, True),
+        ({"correct": 0.0}, None, False),
+        ({}, None, None),
+        ({}, "ToolError", None),
+        ({}, "PromptTooLong", False),
+        ({"correct": 1.0}, "WorkflowError", False),
+    ],
+)
+def test_a_play_that_the_team_could_not_finish_did_not_flip_and_a_lost_one_says_nothing(outcome, kind, flips):
+    error = None if kind is None else Failure(kind=kind, message="")
+    task = Task(id="t", prompt="p")
+    play = Trajectory(id="t", task=task, sample=0, iteration=0, steps=(), outcome=outcome, error=error)
+    assert _Prover("correct", player=None, random=Random(0))._flips(play) is flips
+
+
+def test_an_imported_run_is_refused_before_a_model_is_looked_for(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "no"}]
+    (tmp_path / "log.jsonl").write_text(json.dumps({"messages": said, "ok": False}))
+    assert main(["import", "log.jsonl", "--outcome", "ok", "--name", "mine"]) == 0
+    monkeypatch.setattr("mappa_analysis.blame_proof.open_session", None)
+    assert main(["blame", "runs/mine", "--coach", "evidence"]) == 2
+    assert "runs/mine was imported, so nothing can be played on" in capsys.readouterr().err
