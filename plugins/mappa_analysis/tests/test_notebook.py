@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from xml.etree import ElementTree
 
 import pytest
@@ -18,6 +19,7 @@ from mappa_analysis.notebook import (
     summary_html,
 )
 from mappa_core import Task, Trajectory, runs
+from mappa_core.cli import main
 from mappa_core.commands import TrainResult
 from mappa_core.redaction import keep_secret
 from mappa_core.runs import AgentSummary, EvalSummary, FigureSummary, StratumSummary, Summary
@@ -90,6 +92,19 @@ def test_a_run_shows_its_rollouts_also_before_it_has_a_summary(build_old_run, tm
         assert ["mathchat/tiny", "3", "done", "2"] in [row[:4] for row in found]
         (folder / "summary.json").unlink()
         assert rows(run_html(run)) == found[:3]
+
+
+def test_a_run_that_was_judged_afterwards_shows_these_verdicts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "Forty."}]
+    (tmp_path / "log.jsonl").write_text(json.dumps({"messages": said}))
+    assert main(["import", "log.jsonl", "--name", "mine"]) == 0
+    assert main(["recoach", "runs/mine", "--coach", "evidence", "--quiet"]) == 0
+    with runs.open(tmp_path / "runs" / "mine") as run:
+        found = rows(run_html(run))
+    assert ["core/imported", "0", "done", "0", "1"] in found
+    (score,) = (row[1] for row in found if row[0] == "assistant")
+    assert float(score) <= 10
 
 
 def test_a_comparison_shows_arms_and_what_follows():
