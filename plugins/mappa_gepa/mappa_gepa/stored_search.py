@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
@@ -55,10 +56,11 @@ def prompt_words(prompts: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def write_prompts(folder: Path, prompts: Mapping[str, str]) -> None:
-    """Write prompts as a config file, to be laid over the recipe, and each as a Markdown file."""
+    """Write prompts as a config file, to be laid over the recipe, and each as a Markdown file, in whose
+    name the agent's is percent-encoded, as it may hold a slash."""
     agents = {agent: {"prompt": text} for agent, text in prompts.items()}
     write_atomic(folder / CONFIG_NAME, format_yaml(with_origin({"agents": agents}, "mappa improve")))
     with storage_errors(folder):
         (folder / PROMPTS_NAME).mkdir(exist_ok=True)
     for agent, text in prompts.items():
-        write_atomic(folder / PROMPTS_NAME / f"{agent}.md", text)
+        write_atomic(folder / PROMPTS_NAME / f"{quote(agent, safe=' ')}.md", text)

@@ -13,6 +13,7 @@ from mappa_core.runs import RunReader
 from mappa_gepa.improve import choose_candidate
 from mappa_gepa.parts import part_of
 from mappa_gepa.relay.models import InstructionFollower
+from mappa_gepa.stored_search import write_prompts
 
 SORT = "Sort the words by the alphabet."
 EXACT = "policies.default.options.slip=0"
@@ -41,6 +42,12 @@ def test_the_found_prompts_are_a_config_of_the_run(search, registry):
     found = search(EXACT)
     composed = compose(registry, "gepa", config_files=[found.folder / "improved.yaml"])
     assert composed.config.agents["sorter"].prompt == found.prompts["sorter"]
+
+
+def test_an_agent_whose_name_is_no_file_name_has_a_prompt_file(tmp_path):
+    write_prompts(tmp_path, {"planner/critic": "a", "../x": "b", "data engineer": "c"})
+    names = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.md")}
+    assert names == {"prompts/planner%2Fcritic.md", "prompts/..%2Fx.md", "prompts/data engineer.md"}
 
 
 @pytest.mark.parametrize("rollouts", [41, 50, 67])

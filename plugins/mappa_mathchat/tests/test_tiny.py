@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mappa_mathchat
+from mappa_core import RunError
 from mappa_core.records import Message
 from mappa_engine.tiny.supervised_trainer import Imitator, encode
 from mappa_mathchat.extract_answer import extract_final_answer
@@ -140,3 +141,11 @@ def test_warm_start_leaves_a_folder_that_holds_something_alone(tmp_path: Path) -
     result = CliRunner().invoke(warm_start, [str(tmp_path), "--steps", "1"])
     assert "is not empty" in str(result.exception)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_warm_start_looks_at_its_folder_before_it_trains(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    result = CliRunner().invoke(warm_start, [str(tmp_path / "file" / "model"), "--steps", "1"])
+    assert isinstance(result.exception, RunError)
+    assert "a part of this path is a file" in str(result.exception)
+    assert result.output == ""

@@ -137,11 +137,13 @@ async def _judge(
     from mappa_analysis.coach_eval.batch_judge import JudgingLimits, judge_actions, judge_in_turn
     from mappa_analysis.coach_eval.labelled_runs import read_benchmark, read_labelled_runs
     from mappa_analysis.jury.anchors import Anchors
+    from mappa_analysis.jury.validation import check_labels
 
     if asked.benchmark is not None:
         labelled = read_benchmark(asked.benchmark, asked.data, limit=asked.limit)
     else:
         labelled = await read_labelled_runs(registry, asked.runs, labeller=asked.labeller, limit=asked.limit)
+    check_labels(labelled.runs)
     scenes = [run.scenes for run in labelled.runs]
     bar.start(len(chosen) * sum(map(len, scenes)))
     limits = JudgingLimits(concurrency=asked.concurrency, timeout_s=asked.timeout)

@@ -37,7 +37,7 @@ class Anchors:
         """Collect the verdicts of each member on the actions of each run.
 
         Raises:
-            ConfigError: no action is labelled as right or wrong, or a member gave no score at all.
+            ConfigError: a member gave no score at all.
         """
         points = np.array(
             [
@@ -54,7 +54,7 @@ class Anchors:
         strata = [one.stratum for one in runs]
         names, question = np.unique(questions, return_inverse=True)
         levels, stratum = np.unique(strata, return_inverse=True)
-        anchors = cls(
+        return cls(
             members=tuple(verdicts),
             points=points,
             labels=np.array([one.qualities.get(place, np.nan) for one in runs for place in range(len(one.scenes))]),
@@ -64,11 +64,6 @@ class Anchors:
             strata=tuple(map(str, levels)),
             questions=tuple(map(str, names)),
         )
-        if len(np.unique(anchors.labels[anchors.labelled])) < 2:
-            raise ConfigError(
-                "a calibration is learned from actions that are labelled right and wrong: here is one kind"
-            )
-        return anchors
 
     @cached_property
     def labelled(self) -> Bool:

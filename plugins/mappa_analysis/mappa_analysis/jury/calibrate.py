@@ -59,7 +59,6 @@ def calibrate(
     beside it. It is validated on all labels, `draws` times at each size of the curve; `keep` as in `validate_jury`.
 
     Raises:
-        ConfigError: too few questions.
         RunError: a file cannot be written.
     """
     validation = validate_jury(anchors, keep=keep)

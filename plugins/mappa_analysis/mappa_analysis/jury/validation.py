@@ -15,7 +15,8 @@ import numpy as np
 
 from mappa_analysis.arrays import Bool, Float64, Int64
 from mappa_analysis.coach_eval.bootstrap import Estimate, Statistic, estimate, paired_difference, ratio
-from mappa_analysis.jury.anchors import Anchors
+from mappa_analysis.coach_eval.labelled_runs import LabelledRun
+from mappa_analysis.jury.anchors import Anchors, hash_question
 from mappa_analysis.jury.fitting import fit_jury
 from mappa_core import ConfigError
 
@@ -54,20 +55,26 @@ class Validation:
     agreement: Estimate | None
 
 
+def check_labels(runs: Sequence[LabelledRun]) -> None:
+    """Check that a jury can be learned from labelled runs and validated on them, before members are asked.
+
+    Raises:
+        ConfigError: there are fewer questions than folds, or no two kinds of labels.
+    """
+    questions = len({hash_question(run.task) for run in runs})
+    if questions < FOLDS:
+        raise ConfigError(f"{questions} labelled questions: {FOLDS} are needed to hold a jury against some")
+    if len({value for run in runs for value in run.qualities.values()}) < 2:
+        raise ConfigError("a calibration is learned from actions that are labelled right and wrong: here is one kind")
+
+
 def validate_jury(anchors: Anchors, *, runs: int | None = None, draw: int = 0, keep: int | None = None) -> Validation:
     """Fit a jury on all folds but one, in turn, and hold it against the labels of that one.
 
     Args:
         runs: fit on so many runs of the other folds, sampled by `draw`.
         keep: use only so many of the members, those with the most right labels in the other folds.
-
-    Raises:
-        ConfigError: there are fewer questions than folds.
     """
-    if len(anchors.questions) < FOLDS:
-        raise ConfigError(
-            f"{len(anchors.questions)} labelled questions: {FOLDS} are needed to hold a jury against some"
-        )
     random = np.random.default_rng([draw, runs or 0])
     said, points = np.full((2, len(anchors.labels)), np.nan)
     for fold in range(FOLDS):

@@ -139,9 +139,7 @@ def test_members_are_chosen_by_the_labels_given():
     assert anchors.select_members([1, 3]).members == ("m1", "m3")
 
 
-def test_too_little_is_said():
-    with pytest.raises(ConfigError, match="4 labelled questions: 5 are needed"):
-        validate_jury(simulate([0.9, 0.8], questions=4))
+def test_no_curve_tells_how_many_runs_are_needed():
     assert runs_needed([]) is None
 
 
@@ -238,10 +236,14 @@ JUDGES = ["--judges", "verdicts.jsonl"]
         ([*ON, *JUDGES, "--members", "1"], "at least two"),
         ([*ON, *JUDGES, "--only", "j9"], "--only j9: no member"),
         ([*ON, *JUDGES, "--only", "j1"], "at least two members"),
+        ([*ON, *JUDGES, "--limit", "4"], "4 labelled questions: 5 are needed"),
+        ([*ON[:-1], "right.jsonl", *JUDGES], "labelled right and wrong: here is one kind"),
     ],
 )
 def test_a_wrong_question_is_said(files, monkeypatch, words, message):
     monkeypatch.chdir(files)
+    monkeypatch.setattr("mappa_analysis.coach_eval.batch_judge.judge_in_turn", None)  # nobody is asked
+    (files / "right.jsonl").write_text((files / "labels.jsonl").read_text().replace(": -1", ": 1"))
     found = run_command("calibrate", *words, "--out", "jury.json")
     assert isinstance(found.exception, ConfigError)
     assert message in str(found.exception)

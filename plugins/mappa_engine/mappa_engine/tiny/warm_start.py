@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import click
 
 from mappa_core import InputError, Message
+from mappa_core.runs import storage_errors
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -134,8 +135,15 @@ class WarmStart:
         return Imitator(self.tokenizer(texts), window=self.window, seed=seed, shape=self.shape)
 
     def build(self, folder: Path, seed: int, steps: int, report: Callable[[str], None]) -> None:
-        """Build and train the model, and write it into `folder`. Raises InputError if the folder is not empty."""
-        if folder.exists() and any(folder.iterdir()):
+        """Build and train the model, and write it into `folder`.
+
+        Raises:
+            InputError: the folder is not empty.
+            RunError: it cannot be made.
+        """
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
             raise InputError(f"{folder} is not empty; name a new folder")
         curriculum = self.curriculum(seed, steps)
         model = self.untrained_model(curriculum.texts(), seed)
