@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from mappa_core.calls.circuit_breaker import CircuitBreaker
 from mappa_core.calls.options import CallLimits, Price, charged_price, merge_options
 from mappa_core.calls.rate_limit import ConcurrencyLimiter, RateLimiter
+from mappa_core.calls.spend_ledger import check_cap
 from mappa_core.calls.work_deadline import waiting_for_turn
 from mappa_core.errors import CallError, CallFault
 from mappa_core.hookspecs import Offer
@@ -88,7 +89,7 @@ class ProviderClient:
                 return replace(answer, usage=self._with_cost(answer.usage, tries))
             if answer.kind not in RETRYABLE or tries == self._limits.attempts:
                 raise answer
-            if answer.retry_after_s is None:  # otherwise it waits for the pause, like all calls
+            if not answer.retry_after_s:  # otherwise it waits for the pause, like all calls
                 await asyncio.sleep(self._backoff_s(tries))
 
     async def count(self, messages: Sequence[Message]) -> int | None:
@@ -116,6 +117,7 @@ class ProviderClient:
             with waiting_for_turn():
                 await self._rate_limiter.acquire(estimate)
                 await self._wait_while_paused()
+            check_cap()
             return await self._send(request, tries, estimate)
         finally:
             self._concurrency.release()

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 from mappa_core.errors import CallError
 from mappa_core.records import Usage
+
+_capping: ContextVar[Ledger | None] = ContextVar("ledger", default=None)
 
 
 class Ledger:
@@ -49,3 +55,20 @@ class Ledger:
         if self.left_usd is not None and self.left_usd <= 0.0:
             how = ", with every call of unknown cost taken for the dearest" if self._unpriced_calls else ""
             raise CallError("spend", f"coach.spend_usd={self._cap:g} is reached{how}")
+
+    @contextmanager
+    def capping(self) -> Iterator[None]:
+        """Check the cap now and, inside the context, before every call to a provider: others may have reached it while
+        the call waited for its turn. Raises CallError like `check`."""
+        self.check()
+        token = _capping.set(self)
+        try:
+            yield
+        finally:
+            _capping.reset(token)
+
+
+def check_cap() -> None:
+    """Check the cap of the ledger that the work under way is `capping`, if any. Raises CallError like `check`."""
+    if (ledger := _capping.get()) is not None:
+        ledger.check()

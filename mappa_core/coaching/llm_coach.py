@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +63,14 @@ class LLMCoach(Coach):
         return verdict
 
     async def review(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
-        """Judge all `scenes` by one call; its usage is split evenly, in parts that add up to it."""
-        if not scenes:
-            return ()
-        schema = replace(self._schema_for(*scenes), actions=len(scenes))
-        return await self._judge(await self._prompt_builder.build_for_trajectory(scenes), schema)
+        """Judge all `scenes` by one call, or by two if only some show the truth, as a call shows the same to all. The
+        usage of a call is split evenly, in parts that add up to it."""
+        by_truth: dict[bool, dict[int, Scene]] = {}
+        for place, scene in enumerate(scenes):
+            by_truth.setdefault(scene.task.reference is None, {})[place] = scene
+        given = await asyncio.gather(*(self._review(list(group.values())) for group in by_truth.values()))
+        verdicts = zip(chain.from_iterable(by_truth.values()), chain.from_iterable(given), strict=True)
+        return [verdict for _, verdict in sorted(verdicts, key=itemgetter(0))]
 
     @property
     def by_trajectory(self) -> bool:
@@ -82,6 +88,10 @@ class LLMCoach(Coach):
 
     async def close(self) -> None:
         await self._caller.close()
+
+    async def _review(self, scenes: Sequence[Scene]) -> list[Verdict]:
+        schema = replace(self._schema_for(*scenes), actions=len(scenes))
+        return await self._judge(await self._prompt_builder.build_for_trajectory(scenes), schema)
 
     def _schema_for(self, *scenes: Scene) -> ReplySchema:
         agents = (agent for scene in scenes for agent in (*scene.team, scene.step.agent))

@@ -23,7 +23,7 @@ class Coach(ABC):
         """Judge `scene.step`. An exception becomes a `failed` verdict."""
 
     async def review(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
-        """Judge several actions of one finished trajectory together: one verdict per scene, in order."""
+        """Judge actions of one finished trajectory, of which some may show the truth: a verdict per scene, in order."""
         return await asyncio.gather(*(self.score(scene) for scene in scenes))
 
     @property

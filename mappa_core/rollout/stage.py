@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from math import isfinite
 from random import Random
@@ -168,9 +169,8 @@ class LiveStage:
         prompt = self._team.render(policy, request, request.messages)
         seed = self._team.seed_of(self._job.seed_name(position), position)
         sampling = replace(self._team.sampling[request.agent], seed=seed)
-        if policy in self._team.api_policies:
-            self._team.ledger.check()
-        completion = await self._scheduler.sample(self._job.id, sampler, prompt, sampling)
+        with self._team.ledger.capping() if policy in self._team.api_policies else nullcontext():
+            completion = await self._scheduler.sample(self._job.id, sampler, prompt, sampling)
         self._team.ledger.add(completion.usage)
         if completion.tokens is not None and self._job.split == "train":
             _check_sampling(sampling, completion)

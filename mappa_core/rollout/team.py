@@ -41,10 +41,10 @@ class NamedCoach:
         a call waits for its turn."""
         started = time.perf_counter()
         try:
-            ledger.check()
-            async with work_deadline(timeout_s):
-                shown = scenes if show is None else [await show(scene) for scene in scenes]
-                given = await self.coach.review(shown) if review else [await self.coach.score(one) for one in shown]
+            with ledger.capping():
+                async with work_deadline(timeout_s):
+                    shown = scenes if show is None else [await show(one) for one in scenes]
+                    given = await self.coach.review(shown) if review else [await self.coach.score(one) for one in shown]
             if len(given) != len(scenes):
                 raise TypeError(f"the coach gave {len(given)} verdicts on {len(scenes)} actions")
         except TimeoutError:

@@ -29,7 +29,7 @@ class VerdictCollector:
         self._background = background
         self._recorded = recorded
         self._live: dict[str, asyncio.Task[list[Verdict]]] = {}
-        self._waiting: list[Scene] = []
+        self._waiting: dict[int, tuple[NamedCoach, list[Scene]]] = {}
 
     def start(self, scene: Scene) -> None:
         """Start judging `scene.step`, which was just done."""
@@ -37,7 +37,7 @@ class VerdictCollector:
         if judge is None:
             return
         if judge.coach.by_trajectory:
-            self._waiting.append(scene)
+            self._waiting.setdefault(id(judge.coach), (judge, []))[1].append(scene)
         else:
             judging = self._judge("live", judge, [scene], review=False)
             self._live[scene.step.id] = self._background.create_task(judging)
@@ -57,21 +57,13 @@ class VerdictCollector:
     async def finish(self, trajectory: Trajectory) -> tuple[Verdict, ...]:
         """All verdicts of a trajectory that has ended; without an outcome, a failed one gets none in hindsight."""
         live = await asyncio.gather(*self._live.values())
-        late = [self._judge("live", self._team.coach_of[group[0].step.agent], group) for group in self._batches()]
+        late = [self._judge("live", judge, scenes) for judge, scenes in self._waiting.values()]
         hindsight = self._team.hindsight
         if hindsight is not None and trajectory.error is None:
             workflow, shown = self._team.workflow, self._team.reference_for
             scenes = hindsight_scenes(trajectory, workflow.agents, metric=workflow.metric, reference_for=shown)
-            groups = _split_by_truth(scenes)
-            late += [self._judge("after", hindsight, group) for group in groups]
+            late.append(self._judge("after", hindsight, scenes))
         return tuple(chain.from_iterable([*live, *await asyncio.gather(*late)]))
-
-    def _batches(self) -> list[list[Scene]]:
-        """Actions that are judged when the trajectory has ended, grouped by coach and by access to the truth."""
-        by_coach: dict[int, list[Scene]] = {}
-        for scene in self._waiting:
-            by_coach.setdefault(id(self._team.coach_of[scene.step.agent].coach), []).append(scene)
-        return [group for scenes in by_coach.values() for group in _split_by_truth(scenes)]
 
     async def _judge(
         self, phase: Phase, judge: NamedCoach, scenes: Sequence[Scene], *, review: bool = True
@@ -99,11 +91,3 @@ class VerdictCollector:
 
 def _is_settled(given: Sequence[Verdict]) -> bool:
     return bool(given) and given[-1].status != "failed"
-
-
-def _split_by_truth(scenes: Sequence[Scene]) -> list[list[Scene]]:
-    """Split actions by whether their coach may see the truth: one request shows the same evidence for all."""
-    groups: dict[bool, list[Scene]] = {}
-    for scene in scenes:
-        groups.setdefault(scene.task.reference is None, []).append(scene)
-    return list(groups.values())

@@ -17,13 +17,13 @@ from mappa_core.errors import RunError
 T = TypeVar("T")
 
 _ADVICE = {
-    errno.ENOSPC: "free some space or choose another folder with run.root",
-    errno.EDQUOT: "free some of your quota or choose another folder with run.root",
-    errno.EFBIG: "raise the limit on the size of files or choose another folder with run.root",
-    errno.EACCES: "choose a folder that you may write to with run.root",
-    errno.EPERM: "choose a folder that you may write to with run.root",
-    errno.EROFS: "choose a folder that you may write to with run.root",
-    errno.ENOTDIR: "a part of this path is a file; choose another folder with run.root",
+    errno.ENOSPC: "free some space or choose another folder (of runs: run.root)",
+    errno.EDQUOT: "free some of your quota or choose another folder (of runs: run.root)",
+    errno.EFBIG: "raise the limit on the size of files or choose another folder (of runs: run.root)",
+    errno.EACCES: "choose a folder that you may write to (of runs: run.root)",
+    errno.EPERM: "choose a folder that you may write to (of runs: run.root)",
+    errno.EROFS: "choose a folder that you may write to (of runs: run.root)",
+    errno.ENOTDIR: "a part of this path is a file; choose another folder (of runs: run.root)",
     errno.ENOENT: "its folder is missing or cannot be made; make it, or choose another",
     errno.EEXIST: "a file stands in its place or in that of its folder; choose another name or folder",
     errno.EISDIR: "a folder stands in its place; choose another name",

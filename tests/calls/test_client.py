@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mappa_core.calls.client import OUTAGES, RETRYABLE, THROTTLING, ProviderClient
 from mappa_core.calls.options import CallLimits, Price
+from mappa_core.calls.spend_ledger import Ledger
 from mappa_core.calls.work_deadline import work_deadline
 from mappa_core.errors import CallError, CallFault, ConfigError
 from mappa_core.protocols import Provider, Reply
@@ -38,6 +39,28 @@ async def outcome(call) -> str | CallError:
         return (await call).text
     except CallError as fault:
         return fault
+
+
+def test_a_cap_that_is_reached_while_calls_wait_for_their_turn_is_kept(travel, scripted, answer, ask):
+    caller, ledger = (
+        caller_of(scripted(answer(), latency=1.0), Price(input=100.0, output=100.0), concurrency=1),
+        Ledger(0.05),
+    )
+
+    async def paid() -> str:
+        try:
+            with ledger.capping():
+                reply = await caller.complete(ask())
+        except CallError as fault:
+            return fault.kind
+        ledger.add(reply.usage)  # 0.012
+        return reply.text
+
+    async def all_at_once():
+        return await asyncio.gather(*(paid() for _ in range(50)))
+
+    assert travel(all_at_once()) == ["yes"] * 5 + ["spend"] * 45
+    assert ledger.total_usd == pytest.approx(0.06)
 
 
 # Another try.
@@ -75,6 +98,12 @@ def test_waits_are_jittered_in_full(seed, tries):
 
     caller = ProviderClient(Nobody(), name="x", limits=CallLimits(longest_wait_s=10.0), random=Random(seed))
     assert 0.0 <= caller._backoff_s(tries) <= min(10.0, 0.25 * 4 ** (tries - 1))
+
+
+def test_a_retry_after_of_no_time_does_not_burn_the_attempts(travel, scripted, answer, ask):
+    transport = scripted(*[CallError("overloaded", "529", retry_after_s=0.0)] * 2, answer())
+    assert travel(caller_of(transport).complete(ask())).text == "yes"
+    assert transport.times == about(0.0, 0.25, 1.25)
 
 
 def test_retry_after_is_kept_to_the_moment(travel, scripted, answer, ask):

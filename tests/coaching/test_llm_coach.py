@@ -346,6 +346,15 @@ async def test_a_review_is_one_call() -> None:
     assert [address.rpartition("/")[2] for address in addresses if address] == ["1", "2", "3"]
 
 
+async def test_a_review_never_shows_the_truth_of_one_agent_to_the_judge_of_another() -> None:
+    knowing = replace(SCENES[1], task=replace(SCENES[1].task, reference="the truth"), truth="what is true")
+    transport = Scripted(actions(4, 6), actions(5))
+    verdicts = await coach_on(transport).review([SCENES[0], knowing, SCENES[2]])
+    assert [verdict.score for verdict in verdicts] == [4.0, 5.0, 6.0]
+    unknowing, told = map(text_of, transport.requests)
+    assert "what is true" in told and "what is true" not in unknowing
+
+
 async def test_the_parts_of_what_a_review_took_add_up_to_it() -> None:
     paid = Usage(calls=1, prompt_tokens=1001, completion_tokens=11, cached_tokens=None, thinking_tokens=2, usd=None)
     transport = Scripted(replied(actions(4, 5), usage=paid), replied(actions(4, 5, 6), usage=paid))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from mappa_coach_evidence.evidence import Evidence, chances, collect_evidence
 from mappa_coach_evidence.options import EvidenceOptions
@@ -33,13 +34,11 @@ class EvidenceCoach(Coach):
         return True
 
     async def score(self, scene: Scene) -> Verdict:
-        so_far = [
-            Scene(task=scene.task, role=scene.team.get(step.agent, scene.role), step=step) for step in scene.earlier
-        ]
-        return (await self.review([*so_far, scene]))[-1]
+        (verdict,) = await self.review([replace(scene, later=None)])
+        return verdict
 
     async def review(self, scenes: Sequence[Scene]) -> Sequence[Verdict]:
-        transcript = read_transcript(scenes)
+        transcript = read_transcript(_whole_trajectory(scenes))
         failed = self._has_failed(scenes)
         rules = [rule for rule in RULES if failed or not rule.explains_failure]
         evidence = collect_evidence(transcript, rules)
@@ -47,13 +46,23 @@ class EvidenceCoach(Coach):
         suspects = [place for place, one in evidence.items() if failed or one.findings]
         blamed = max(suspects, key=chance.__getitem__, default=None)
         judge = _Judge(transcript, evidence, chance, blamed)
-        return [judge.judge(place) for place in range(len(scenes))]
+        return [judge.judge(len(scene.earlier)) for scene in scenes]
 
     def _has_failed(self, scenes: Sequence[Scene]) -> bool:
         last = scenes[-1] if scenes else None
         if last is None or last.outcome is None or last.metric is None or last.metric not in last.outcome:
             return self._presume_failure
         return last.outcome[last.metric] <= 0
+
+
+def _whole_trajectory(scenes: Sequence[Scene]) -> list[Scene]:
+    """A scene for every action of the trajectory of `scenes`, as far as it is known: not all of its actions may be
+    judged."""
+    if not scenes:
+        return []
+    last = scenes[-1]
+    steps = (*last.earlier, last.step, *(last.later or ()))
+    return [Scene(task=last.task, role=last.team.get(step.agent, last.role), step=step) for step in steps]
 
 
 class _Judge:

@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -66,6 +67,13 @@ def test_the_blamed_action_gets_what_its_chance_leaves_of_ten_points():
     assert [verdict.score for verdict in verdicts] == [None, round(10 * (1 - chance), 2), None, 8.0, None, None]
     assert "NameError" in verdicts[1].reasoning
     assert f"(failed program, unchecked program: {chance:.0%} the decisive error)" in verdicts[1].reasoning
+
+
+@pytest.mark.parametrize("places", [(1,), (0, 2), (4, 5)])
+def test_an_action_is_judged_alike_whichever_others_are_judged_with_it(places):
+    scenes = conversation(*FAILURE)
+    scenes = [replace(one, later=tuple(later.step for later in scenes[at + 1 :])) for at, one in enumerate(scenes)]
+    assert judge([scenes[place] for place in places]) == [judge(scenes)[place] for place in places]
 
 
 def test_chances_multiply_what_evidence_weighs_and_add_up_to_one():

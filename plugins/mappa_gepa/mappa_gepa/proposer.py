@@ -102,8 +102,8 @@ class Proposer:
         message = Message(role="user", content=self._question(agent, current, feedback))
         sampling = Sampling(max_tokens=self._options.max_tokens, seed=self._seed + number)
         try:
-            self._ledger.check()
-            completion = await self._policy.sample(self._policy.render([message]), sampling)
+            with self._ledger.capping():
+                completion = await self._policy.sample(self._policy.render([message]), sampling)
         except CallError as error:
             raise GuardStop(
                 f"no proposal from {self._options.proposer}: {error}. Once the cause is mended, go on: "

@@ -34,7 +34,7 @@ async def judge_actions(
     """Judge every action of `trajectories`; return the verdicts in their order.
 
     Args:
-        review: judge the actions of a trajectory together, separately those where the truth is shown.
+        review: judge the actions of a trajectory together.
         finalize: called with each verdict as it arrives; returns the verdict to use in its place.
 
     Any error of a coach is a `failed` verdict.
@@ -56,8 +56,9 @@ async def judge_actions(
     try:
         async with asyncio.TaskGroup() as tasks:
             for number, trajectory in enumerate(trajectories):
-                for places in _split_by_truth(trajectory) if review else [[place] for place in range(len(trajectory))]:
-                    tasks.create_task(judge_together(number, places))
+                places = range(len(trajectory))
+                for together in [places] if review and trajectory else [[place] for place in places]:
+                    tasks.create_task(judge_together(number, together))
     except* MappaError as errors:
         raise errors.exceptions[0] from None
     return [[verdicts_by_place[number, place] for place in range(len(one))] for number, one in enumerate(trajectories)]
@@ -73,11 +74,3 @@ async def judge_in_turn(judges: Iterable[NamedCoach], passes: Iterable[Coroutine
 
 def _is_batched(judge: NamedCoach) -> bool:
     return any(provider.batched for provider in judge.coach.providers)
-
-
-def _split_by_truth(trajectory: Sequence[Scene]) -> list[list[int]]:
-    """Separate actions with and without the truth shown to the coach: the evidence of a call is shared."""
-    groups: dict[bool, list[int]] = {}
-    for place, scene in enumerate(trajectory):
-        groups.setdefault(scene.task.reference is None, []).append(place)
-    return list(groups.values())

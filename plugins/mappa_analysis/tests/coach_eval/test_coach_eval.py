@@ -304,7 +304,7 @@ async def test_actions_are_asked_about_side_by_side_within_the_bound(twenty):
     assert coach.reviews == []
 
 
-async def test_a_coach_of_trajectories_reviews_each_apart_from_what_shows_the_truth(labelled):
+async def test_a_coach_of_trajectories_reviews_each_whole(labelled):
     actions = [
         labelled("a", 1.0, position=0, reference="4"),
         labelled("b", 0.0, position=0),
@@ -313,7 +313,7 @@ async def test_a_coach_of_trajectories_reviews_each_apart_from_what_shows_the_tr
     ]
     coach = Scripted(truth(actions), by_trajectory=True)
     found = await certified(actions, coach=coach)
-    assert sorted(coach.reviews) == [["a/000", "a/002"], ["a/001"], ["b/000"]]
+    assert sorted(coach.reviews) == [["a/000", "a/001", "a/002"], ["b/000"]]
     assert found.coaches[0].overall.auc.value == 1.0
     assert found.truth_shown == ("solver",)
 
