@@ -50,7 +50,7 @@ class Ledger:
             return
         if self._unpriced_calls and self._max_call_usd is None:
             unknown = "what the calls took is not known, as their provider does not say it"
-            advice = "Leave coach.spend_usd out, or ask another provider"
+            advice = "Leave coach.spend_usd out, or price.cached if cached tokens are all that is missing"
             raise CallError("spend", f"coach.spend_usd={self._cap:g} cannot be kept: {unknown}. {advice}")
         if self.left_usd is not None and self.left_usd <= 0.0:
             how = ", with every call of unknown cost taken for the dearest" if self._unpriced_calls else ""

@@ -162,11 +162,11 @@ def _tool_exhibits(step: Step, prefix: str) -> Iterator[Exhibit]:
         yield Exhibit(kind="called", title="What was called:", data=_arguments(call), name=f"{prefix}{which}")
         heading = ""
     if not step.calls and not own:
-        tools = ", ".join(sanitize_name(tool) for tool in (*step.tools, *(spec.name for spec in step.own_tools)))
+        tools = ", ".join(_tool_name(tool) for tool in (*step.tools, *(spec.name for spec in step.own_tools)))
         yield _fact(heading + (f"It made no calls; it could call {tools}." if tools else "It had no tools."))
     for place, (call, result) in enumerate(zip(step.calls, step.results, strict=True), 1):
         which = f"call {place} of {len(step.calls)}"
-        tool = f", of {sanitize_name(call.name)}" if call.name in step.tools else ""
+        tool = f", of {_tool_name(call.name)}" if call.name in step.tools else ""
         yield _fact(f"{heading}{which.capitalize()}{tool}: {_call_outcome(call, result)}.")
         heading = ""
         if not (tool and _is_in_reply(call, step.reply.content)):
@@ -175,6 +175,11 @@ def _tool_exhibits(step: Step, prefix: str) -> Iterator[Exhibit]:
             if text.strip():
                 name = f"{prefix}{stream} of {which}"
                 yield Exhibit(kind="answered", title=f"Its {stream}:", data=text.rstrip(), name=name)
+
+
+def _tool_name(name: str) -> str:
+    """The name of a tool for text outside of fences. It may come from anybody's server, and shall hold no sentence."""
+    return sanitize_name(name).replace(" ", "_")[:64]
 
 
 def _call_outcome(call: ToolCall, result: ToolResult) -> str:

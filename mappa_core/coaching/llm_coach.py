@@ -137,7 +137,7 @@ class LLMCoach(Coach):
         if first.reply is not None and first.problem:
             repair = self._prompt_builder.build_repair(prompt, first.reply.text, first.problem)
             replies.append(await self._call(repair, schema))
-        paid = [parsed.reply.usage or Usage(calls=1) for parsed in replies if parsed.reply is not None]
+        paid = [parsed.paid for parsed in replies if parsed.paid is not None]
         usages = _split_usage(sum(paid[1:], paid[0]) if paid else None, len(missing))
         verdicts = {}
         for (place, address), usage in zip(missing.items(), usages, strict=True):
@@ -159,8 +159,10 @@ class LLMCoach(Coach):
         try:
             reply = await self._complete(prompt, schema)
         except CallError as error:
-            return _ParsedReply(outcomes=(Verdict.failed(str(error)),) * schema.count)
-        return _ParsedReply(outcomes=self._parse_reply(reply, schema), reply=reply)
+            # A garbled answer was paid, and nobody knows how much.
+            paid = Usage(calls=1) if error.kind == "garbled" else None
+            return _ParsedReply(outcomes=(Verdict.failed(str(error)),) * schema.count, paid=paid)
+        return _ParsedReply(outcomes=self._parse_reply(reply, schema), reply=reply, paid=reply.usage or Usage(calls=1))
 
     async def _complete(self, prompt: CoachPrompt, schema: ReplySchema) -> Reply:
         options = self._options
@@ -200,10 +202,11 @@ class LLMCoach(Coach):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ParsedReply:
-    """The outcome of one call for each action; `reply` is None if the call failed."""
+    """The outcome of one call for each action; `reply` is None if the call failed, `paid` if nothing was answered."""
 
     outcomes: tuple[ParsedVerdict, ...]
     reply: Reply | None = None
+    paid: Usage | None = None
 
     @property
     def problem(self) -> str:

@@ -87,7 +87,8 @@ def fit_to_budget(exhibits: Sequence[RenderedExhibit], budget: float) -> tuple[R
     for kind in _DROPPED_LAST:
         kept = _drop(kept, kind, budget)
     if (tokens := total_tokens(kept)) > budget:
-        raise CoachError(f"of the evidence {tokens:.0f} tokens are never cut; there is room for {budget:.0f}")
+        fits = f"there is room for {budget:.0f}: raise the coach's option budget"
+        raise CoachError(f"of the evidence {tokens:.0f} tokens are never cut; {fits}")
     return tuple(kept)
 
 
