@@ -11,9 +11,10 @@ import platform
 import re
 import subprocess
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def write_runs(out: Path | None, name: str, runs: Sequence[TrainedRun], **figure
             "study": name,
             **provenance(),
             "source": source(),
-            "problems": problems_of(runs[0].folder),
+            "problems": problems_of(run.folder for run in runs),
             "runs": [told(run) for run in runs],
             **figures,
         },
@@ -157,10 +158,10 @@ def _packed(evaluation: Evaluation) -> str:
     )
 
 
-def problems_of(folder: Path) -> str:
-    """Stratum and cluster of every held-out problem of a run, packed."""
-    problems = {}
-    for own in evaluations_of(folder):
+def problems_of(folders: Iterable[Path]) -> str:
+    """Stratum and cluster of every held-out problem of runs, packed."""
+    problems: dict[str, list[str | None]] = {}
+    for own in chain.from_iterable(map(evaluations_of, folders)):
         clusters = own.clusters or (None,) * len(own.problems)
         problems |= {name: about for name, *about in zip(own.problems, own.strata, clusters, strict=True)}
     return pack(problems)

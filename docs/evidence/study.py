@@ -185,7 +185,7 @@ class Study:
                 "seeds": asked.seeds,
                 "jobs": asked.jobs,
                 "seconds": perf_counter() - self._started,
-                "problems": problems_of(next(iter(self.runs))),
+                "problems": problems_of(self.runs),
                 "runs": [told(run) for run in self.runs.values()],
                 **figures,
             },

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from mappa_core.errors import CallError
 from mappa_core.records import Usage
 
-_capping: ContextVar[Ledger | None] = ContextVar("ledger", default=None)
+_enforced: ContextVar[Ledger | None] = ContextVar("ledger", default=None)
 
 
 class Ledger:
@@ -57,18 +57,18 @@ class Ledger:
             raise CallError("spend", f"coach.spend_usd={self._cap:g} is reached{how}")
 
     @contextmanager
-    def capping(self) -> Iterator[None]:
+    def enforce_cap(self) -> Iterator[None]:
         """Check the cap now and, inside the context, before every call to a provider: others may have reached it while
         the call waited for its turn. Raises CallError like `check`."""
         self.check()
-        token = _capping.set(self)
+        token = _enforced.set(self)
         try:
             yield
         finally:
-            _capping.reset(token)
+            _enforced.reset(token)
 
 
 def check_cap() -> None:
-    """Check the cap of the ledger that the work under way is `capping`, if any. Raises CallError like `check`."""
-    if (ledger := _capping.get()) is not None:
+    """Check the cap of the ledger that the work under way is `enforce_cap`, if any. Raises CallError like `check`."""
+    if (ledger := _enforced.get()) is not None:
         ledger.check()

@@ -169,7 +169,7 @@ class LiveStage:
         prompt = self._team.render(policy, request, request.messages)
         seed = self._team.seed_of(self._job.seed_name(position), position)
         sampling = replace(self._team.sampling[request.agent], seed=seed)
-        with self._team.ledger.capping() if policy in self._team.api_policies else nullcontext():
+        with self._team.ledger.enforce_cap() if policy in self._team.api_policies else nullcontext():
             completion = await self._scheduler.sample(self._job.id, sampler, prompt, sampling)
         self._team.ledger.add(completion.usage)
         if completion.tokens is not None and self._job.split == "train":

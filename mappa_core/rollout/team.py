@@ -41,7 +41,7 @@ class NamedCoach:
         a call waits for its turn."""
         started = time.perf_counter()
         try:
-            with ledger.capping():
+            with ledger.enforce_cap():
                 async with work_deadline(timeout_s):
                     shown = scenes if show is None else [await show(one) for one in scenes]
                     given = await self.coach.review(shown) if review else [await self.coach.score(one) for one in shown]

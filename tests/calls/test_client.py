@@ -49,7 +49,7 @@ def test_a_cap_that_is_reached_while_calls_wait_for_their_turn_is_kept(travel, s
 
     async def paid() -> str:
         try:
-            with ledger.capping():
+            with ledger.enforce_cap():
                 reply = await caller.complete(ask())
         except CallError as fault:
             return fault.kind

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = sorted((ROOT / "docs" / "evidence" / "results").glob("*.json"))
 WITHOUT_COMMIT = {"preferences"}
 """Of simulations, which name their seed."""
-MEANS_ALONE = {"alignment", "blamed_agents_mathchat", "process_vs_outcome"}
+MEANS_ALONE = {"alignment", "blamed_agents_mathchat"}
 """Stored before results held the metric of every problem; the next results leave this set."""
 
 

@@ -76,12 +76,15 @@ def test_a_simulation_is_written_beside_what_made_it(tmp_path):
 
 
 def compared(found):
-    """The results that claims compare, by arm: at the rate that was chosen, on the tasks that chose none."""
+    """The results that claims compare, by arm: at the rate that was chosen, on the tasks that chose none. Of two mixes
+    it is the ordinary one."""
     runs = stored.read_results(found)
     if "rates" not in found:
         return runs
     return {
-        one["arm"]: [reported(run) for run in runs[f"{one['arm']} at {one['rate']:g}"] if run.seed in found["seeds"]]
+        one["arm"].removeprefix("ordinary, "): [
+            reported(run) for run in runs[f"{one['arm']} at {one['rate']:g}"] if run.seed in found["seeds"]
+        ]
         for one in found["rates"]
     }
 

@@ -102,7 +102,7 @@ class Proposer:
         message = Message(role="user", content=self._question(agent, current, feedback))
         sampling = Sampling(max_tokens=self._options.max_tokens, seed=self._seed + number)
         try:
-            with self._ledger.capping():
+            with self._ledger.enforce_cap():
                 completion = await self._policy.sample(self._policy.render([message]), sampling)
         except CallError as error:
             raise GuardStop(
