@@ -11,13 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mappa_core.config.compose import build_options
 from mappa_core.config.layers import SettingsNode
-from mappa_core.config.schema import RunConfig
 from mappa_core.config.yaml_io import parse_yaml
 from mappa_core.errors import RunError
-from mappa_core.plugins import Registry
-from mappa_core.protocols import Engine
 from mappa_core.store.checkpoint import POLICIES, Checkpoint, Checkpoints, RemoteCheckpoints
 from mappa_core.store.folder import CHECKPOINTS, CONFIG, open_checkpoints
 from mappa_core.store.mirror import Mirror
@@ -38,14 +34,6 @@ class ResolvedCheckpoint:
     def weights(self, policy: str) -> Path:
         """Folder of what the engine saved of a policy."""
         return self.checkpoint.path / POLICIES / policy
-
-    def build_engine(self, registry: Registry) -> Engine:
-        """Build the engine of the run, without opening it. Raises PluginError if it is not installed."""
-        section = self.settings.at("engine") or SettingsNode({}, "default")
-        named = section.at("use")
-        use = RunConfig().engine.use if named is None else str(named.plain)
-        engine: Engine = registry.build("engines", use, build_options(registry, "engines", use, section, "options"))
-        return engine
 
 
 def resolve_checkpoint(text: str, *, root: Path) -> ResolvedCheckpoint:
