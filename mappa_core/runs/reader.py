@@ -6,7 +6,6 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -19,12 +18,12 @@ from mappa_core.runs.rows import EvaluationRow, RaisedWarning, StepRow, Trajecto
 from mappa_core.runs.table import RolloutTable, Table
 from mappa_core.session.eval_split import EvalPart, in_selection_split
 from mappa_core.store.checkpoint import Checkpoints
-from mappa_core.store.counterfactuals import load_counterfactuals
 from mappa_core.store.folder import CHECKPOINTS, CONFIG, FILES, list_run_folders
 from mappa_core.store.iteration_report import HealthWarning, IterationReport
 from mappa_core.store.iterations import load_iterations, load_latest_iteration
 from mappa_core.store.queries import (
     Event,
+    load_counterfactuals,
     load_error,
     load_events,
     load_labels,
@@ -298,9 +297,7 @@ class RunReader:
     def __enter__(self) -> RunReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
