@@ -179,28 +179,28 @@ class RunReader:
 
     def number(self, identity: str) -> int:
         """Position of a trajectory among all of the run. Raises RunError for an unknown id."""
-        ((number,),) = self._known("trajectory", identity, "SELECT rowid FROM trajectories WHERE id = ?")
+        (number,) = self._known("trajectory", "SELECT rowid FROM trajectories WHERE id = ?", identity)
         return int(number)
 
     def row(self, identity: str) -> TrajectoryRow:
         """One trajectory without its steps. Raises RunError for an unknown id."""
-        return self._row(self._known("trajectory", identity, f"{_SELECT_ROW} WHERE id = ?")[0])
+        return self._row(self._known("trajectory", f"{_SELECT_ROW} WHERE id = ?", identity))
 
     def task(self, trajectory: str) -> Task:
         """The task of a trajectory. Raises RunError for an unknown id."""
-        ((body,),) = self._known("trajectory", trajectory, "SELECT task FROM trajectories WHERE id = ?")
+        (body,) = self._known("trajectory", "SELECT task FROM trajectories WHERE id = ?", trajectory)
         return self._database.unpack(Task, body)
 
     def step(self, identity: str) -> Step:
         """One action. Raises RunError for an unknown id."""
-        ((body,),) = self._known("step", identity, "SELECT body FROM steps WHERE id = ?")
+        (body,) = self._known("step", "SELECT body FROM steps WHERE id = ?", identity)
         return self._database.unpack(Step, body)
 
-    def _known(self, what: str, identity: str, query: str) -> list[Any]:
-        rows = self._database.rows(query, identity)
+    def _known(self, what: str, query: str, *key: str) -> Any:
+        rows = self._database.rows(query, *key)
         if not rows:
-            raise RunError(f"{self._database.path} has no {what} {identity!r}")
-        return rows
+            raise RunError(f"{self._database.path} has no {what} {' on '.join(map(repr, key))}")
+        return rows[0]
 
     def _row(self, row: Sequence[Any]) -> TrajectoryRow:
         *values, outcome, error, seconds = row
@@ -215,7 +215,7 @@ class RunReader:
     def trajectory(self, identity: str) -> Trajectory:
         """One trajectory with its steps and verdicts, as far as recorded. Raises RunError for an unknown id."""
         with self._database.snapshot():
-            (row,) = self._known("trajectory", identity, f"{queries.SELECT_TRAJECTORY} WHERE id = ?")
+            row = self._known("trajectory", f"{queries.SELECT_TRAJECTORY} WHERE id = ?", identity)
             trajectory = queries.with_actions(self._database, queries.read_trajectory(self._database, row))
             return replace(trajectory, counterfactuals=queries.load_counterfactuals(self._database, identity))
 

@@ -54,11 +54,6 @@ def resolve_checkpoint(text: str, *, root: Path) -> ResolvedCheckpoint:
     raise RunError(f"{text!r}: there is no run {run}, neither as a path nor in {root}")
 
 
-def cache_folder() -> Path:
-    """Folder of cached remote files on this machine."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mappa"
-
-
 def _interpretations(run: str) -> Iterator[tuple[str, str | None]]:
     """Yield the possible meanings of a text: a run, or a run and one of its policies."""
     yield run, None
@@ -76,7 +71,8 @@ def _open_checkpoints(place: str, root: Path) -> tuple[Checkpoints, SettingsNode
         if stored is None:
             return None
         settings = parse_yaml(stored.decode("utf-8"), mirror.url)
-        return RemoteCheckpoints(cache_folder() / CHECKPOINTS / name, mirror), settings
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mappa"
+        return RemoteCheckpoints(cache / CHECKPOINTS / name, mirror), settings
     for folder in (Path(place).expanduser(), root / place):
         if (folder / CONFIG).is_file():
             settings = parse_yaml((folder / CONFIG).read_text("utf-8"), str(folder / CONFIG))

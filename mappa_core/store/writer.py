@@ -61,9 +61,8 @@ class Store:
     @staticmethod
     def create(path: Path) -> None:
         """Create an empty database. Raises RunError if it exists or the storage fails."""
-        database = Database.create(path)
-        fold_journal(database.connection)
-        database.close()
+        with closing(Database.create(path)) as database:
+            fold_journal(database.connection)
 
     @property
     def run(self) -> str:
