@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from mappa_core.calls.client import ProviderClient, derive_offer
+from mappa_core.calls.client import ProviderClient
 from mappa_core.calls.options import ApiPolicyOptions
 from mappa_core.calls.reply_text import split_reasoning
 from mappa_core.errors import CallError, ConfigError, PromptTooLong
-from mappa_core.hookspecs import Offer
-from mappa_core.protocols import Provider, Request, Transport
+from mappa_core.protocols import Provider, Request
 from mappa_core.records import Completion, Finish, Message, Sampling, ToolSpec
 
 FENCED_TOOL = "python"
@@ -22,11 +21,6 @@ SEED_MODULUS = 2**31
 """Some providers refuse seeds of more than 31 bits."""
 
 _FINISH: dict[Literal["end", "length", "blocked"], Finish] = {"end": "stop", "length": "length", "blocked": "abort"}
-
-
-def api_policy_offer(offer: Offer[Transport]) -> Offer[ApiPolicy]:
-    """Build the offer of an API policy from a transport, under the same name."""
-    return derive_offer(offer, ApiPolicyOptions, ApiPolicy)
 
 
 class ApiPolicy:

@@ -108,7 +108,11 @@ class ProviderClient:
     async def _attempt(self, request: Request, tries: int) -> Reply | CallError:
         """Make one call and return its reply or its fault. Raises CallError if the call cannot be sent at all."""
         if isinstance(self._transport, BatchTransport):
-            return await self._wait_for_batch(request)
+            try:
+                with waiting_for_turn():
+                    return await self._transport.complete(request)
+            except CallError as fault:
+                return fault
         self._breaker.check(_now())
         estimate = sum(len(message.content) for message in request.messages) / CHARACTERS_PER_TOKEN
         with waiting_for_turn():
@@ -121,13 +125,6 @@ class ProviderClient:
             return await self._send(request, tries, estimate)
         finally:
             self._concurrency.release()
-
-    async def _wait_for_batch(self, request: Request) -> Reply | CallError:
-        with waiting_for_turn():
-            try:
-                return await self._transport.complete(request)
-            except CallError as fault:
-                return fault
 
     async def _wait_while_paused(self) -> None:
         while (wait := self._rate_limiter.pause_left_s(_now())) > 0.0:

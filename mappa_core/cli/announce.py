@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from mappa_core.cli.console import Console
-    from mappa_core.protocols import Provider
-    from mappa_core.records import Sandbox
-    from mappa_core.rollout.counterfactual import CounterfactualBound
+from mappa_core.cli.console import Console
+from mappa_core.protocols import Provider
+from mappa_core.records import Sandbox
+from mappa_core.rollout.counterfactual import CounterfactualBound
 
 
 def announce_providers(console: Console, providers: Sequence[Provider]) -> None:

@@ -27,6 +27,7 @@ from structlog.dev import ConsoleRenderer, plain_traceback
 from structlog.processors import format_exc_info
 
 from mappa_core.errors import GuardStop, InputError
+from mappa_core.plugins import did_you_mean, find_commands, find_entry_points, first_party_packages, load_plugins
 from mappa_core.redaction import clean, keep_environment, redact
 
 # In the order of `--help`; each is `command` in the module of that name. Those of other packages are entry points.
@@ -51,8 +52,6 @@ class MappaGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            from mappa_core.plugins import did_you_mean, first_party_packages
-
             if package := first_party_packages("commands").get(args[0]):
                 ctx.fail(f'mappa {args[0]} comes with {package}: pip install "{package}"')
             ctx.fail(f"No such command {args[0]!r}.{did_you_mean(args[0], self.list_commands(ctx))}")
@@ -148,15 +147,11 @@ def _sigterm_as_exit() -> Iterator[None]:
 
 def command_names(ctx: click.Context | None = None) -> tuple[str, ...]:
     """Commands that are not blocked: core's, then those of other packages, but not `GROUP.NAME` below one of core's."""
-    from mappa_core.plugins import find_commands
-
     others = (name for name in _find_once(find_commands, ctx) if "." not in name)
     return (*CORE_COMMANDS, *(name for name in others if name not in CORE_COMMANDS))
 
 
 def _command(ctx: click.Context, name: str) -> click.Command:
-    from mappa_core.plugins import find_commands
-
     found = _find_once(find_commands, ctx)
     if name not in CORE_COMMANDS:
         return cast(click.Command, found[name].load())
@@ -177,8 +172,6 @@ def blocked_plugins(ctx: click.Context | None = None) -> tuple[str, ...]:
 
 def plugin_entry_points(ctx: click.Context) -> dict[str, EntryPoint]:
     """Entry points of installed plugins by name, not imported; without blocked ones and those named like a command."""
-    from mappa_core.plugins import find_entry_points
-
     names = command_names(ctx)
     return {point.name: point for point in _find_once(find_entry_points, ctx) if point.name not in names}
 
@@ -193,8 +186,6 @@ def _find_once(find: Callable[[Collection[str]], Found], ctx: click.Context | No
 
 
 def _plugin_group(name: str) -> click.Group:
-    from mappa_core.plugins import load_plugins
-
     plugin = load_plugins(only=(name,)).plugin(name)
     none = "" if plugin.commands else " It has no commands."
     return click.Group(name, commands=plugin.commands, help=f"Commands of the plugin {name} ({plugin.package}).{none}")

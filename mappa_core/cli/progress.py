@@ -248,13 +248,11 @@ def columns_table(*names: str, text: int = 1) -> Table:
 
 def show_alarms(console: Console, report: IterationReport) -> None:
     """Print a line per alarm and note of the coach, and per warning of a policy's health."""
-    for warning in report.warnings:
-        line = f"health, {warning.rule}: {warning}"
+    lines = [f"health, {warning.rule}: {warning}" for warning in report.warnings]
+    lines += [f"coach drift, {alarm.kind}: {alarm}" for alarm in report.drift.alarms]
+    lines += [f"coach: {note}" for note in report.drift.notes]
+    for line in lines:
         console.print(line, style="yellow", soft_wrap=True, highlight=False, markup=False)
-    for alarm in report.drift.alarms:
-        console.print(f"coach drift, {alarm.kind}: {alarm}", style="yellow", soft_wrap=True, highlight=False)
-    for note in report.drift.notes:
-        console.print(f"coach: {note}", style="yellow", soft_wrap=True, highlight=False, markup=False)
 
 
 def iteration_headline(report: IterationReport) -> str:

@@ -21,7 +21,6 @@ SECTION_KINDS: Mapping[str, OfferKind] = {
 }  # fmt: skip
 """Kind of the offers that are chosen in a top-level section."""
 
-
 REMOVED_SETTINGS = dict.fromkeys(
     ("coach.strata", "coach.bias", "coach.drift"),
     "the coach bias_corrected of mappa-calibration corrects bias and watches drift now: "

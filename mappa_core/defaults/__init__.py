@@ -44,12 +44,14 @@ def mappa_estimators() -> Iterable[Offer[Estimator]]:
 
 
 def coach_from_transport(offer: Offer[Transport]) -> Offer[Coach]:
-    from mappa_core.coaching import llm_coach
+    from mappa_core.coaching.llm_coach import llm_coach_offer
 
-    return llm_coach.llm_coach_offer(offer)
+    return llm_coach_offer(offer)
 
 
 def policy_from_transport(offer: Offer[Transport]) -> Offer[ApiPolicy]:
-    from mappa_core.calls import api_policy
+    from mappa_core.calls.api_policy import ApiPolicy
+    from mappa_core.calls.client import derive_offer
+    from mappa_core.calls.options import ApiPolicyOptions
 
-    return api_policy.api_policy_offer(offer)
+    return derive_offer(offer, ApiPolicyOptions, ApiPolicy)

@@ -21,8 +21,8 @@ from mappa_core.rollout.replay import Replay
 from mappa_core.rollout.resume import resume_iteration
 from mappa_core.rollout.team import Job, Recorder, Replacement, Team
 from mappa_core.rollout.tool_failures import is_tool_failure
-from mappa_core.store.counterfactuals import COUNTERFACTUAL
 from mappa_core.store.iteration_report import CounterfactualFigures
+from mappa_core.store.queries import COUNTERFACTUAL
 from mappa_core.store.writer import Store
 
 NOT_DRAWN = "not_drawn"

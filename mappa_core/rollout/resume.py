@@ -7,13 +7,13 @@ other waves, so its recorded steps are not sampled again for comparison, in this
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mappa_core.records import Trajectory
 from mappa_core.rollout.replay import Replay
 from mappa_core.rollout.team import Job
 from mappa_core.rollout.tool_failures import is_tool_failure
-from mappa_core.store.writer import RecordedTrajectory, Store
+from mappa_core.store.writer import Store
 
 CONTINUED_EVENT = "played_on"  # Lists the lost trajectories of an iteration that are continued.
 
@@ -24,41 +24,31 @@ class ResumedIteration:
     `finished` for good. `resample`: whether sampling recorded steps again gives the recorded tokens."""
 
     replays: Mapping[str, Replay] = field(default_factory=dict)
-    finished: Mapping[str, RecordedTrajectory] = field(default_factory=dict)
+    finished: Mapping[str, Trajectory] = field(default_factory=dict)
     resample: bool = True
 
     def trajectory(self, job: Job) -> Trajectory | None:
         """The recorded trajectory of a job that finished for good, or None."""
         one = self.finished.get(job.id)
-        if one is None:
-            return None
-        return Trajectory(
-            id=job.id,
-            task=job.task,
-            sample=job.sample,
-            iteration=job.iteration,
-            steps=one.steps,
-            verdicts=one.verdicts,
-            outcome=one.outcome,
-            error=one.error,
-            seconds=one.seconds,
-        )
+        return None if one is None else replace(one, task=job.task)
 
 
 def resume_iteration(store: Store, split: str, iteration: int, *, is_consumed: bool) -> ResumedIteration:
     """Load the recorded trajectories of an iteration. `is_consumed`: it was learned from, or counted, so lost
     trajectories stay lost; otherwise an event records which of them are continued."""
     recorded = store.load_recorded(split, iteration)
-    lost = sorted(name for name, one in recorded.items() if is_tool_failure(one.error))
+    begun = {name: one.trajectory for name, one in recorded.items()}
+    lost = sorted(name for name, one in begun.items() if is_tool_failure(one.error))
     if lost and not is_consumed:
         store.record_event(CONTINUED_EVENT, split=split, iteration=iteration, trajectories=lost)
     events = [event.body for event in store.events(CONTINUED_EVENT)]
     replays = {
         name: Replay(steps=one.steps, verdicts=one.verdicts, lost=one.error if is_consumed and name in lost else None)
-        for name, one in recorded.items()
+        for name, one in begun.items()
     }
+    settled = (name for name, one in recorded.items() if one.finished and (is_consumed or name not in lost))
     return ResumedIteration(
         replays=replays,
-        finished={name: one for name, one in recorded.items() if one.finished and (is_consumed or name not in lost)},
+        finished={name: begun[name] for name in settled},
         resample=not any((body["split"], body["iteration"]) == (split, iteration) for body in events),
     )

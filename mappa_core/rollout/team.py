@@ -15,7 +15,7 @@ from mappa_core.calls.work_deadline import work_deadline
 from mappa_core.protocols import Coach, Sampler, Split, Tool, Workflow
 from mappa_core.records import Message, Sampling, Scene, Step, Task, ToolLimits, Trajectory, Verdict
 from mappa_core.rollout.replay import ActionRequest
-from mappa_core.store.counterfactuals import COUNTERFACTUAL, counterfactual_id
+from mappa_core.store.queries import COUNTERFACTUAL, counterfactual_id
 from mappa_core.tools.scratch import ScratchRunner
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -18,21 +18,11 @@ from mappa_core.records import Label, Step, Task, Trajectory, Verdict
 from mappa_core.runs.rows import EvaluationRow, RaisedWarning, StepRow, TrajectoryRow, TrajectoryStatus, VerdictRow
 from mappa_core.runs.table import RolloutTable, Table
 from mappa_core.session.eval_split import EvalPart, in_selection_split
+from mappa_core.store import queries
 from mappa_core.store.checkpoint import Checkpoints
-from mappa_core.store.counterfactuals import load_counterfactuals
 from mappa_core.store.folder import CHECKPOINTS, CONFIG, FILES, list_run_folders
 from mappa_core.store.iteration_report import HealthWarning, IterationReport
 from mappa_core.store.iterations import load_iterations, load_latest_iteration
-from mappa_core.store.queries import (
-    Event,
-    load_error,
-    load_events,
-    load_labels,
-    load_outcome,
-    load_steps,
-    load_verdicts,
-    where_equal,
-)
 from mappa_core.store.schema import DATABASE_NAME, Database
 from mappa_core.store.summary import SUMMARY_NAME, Summary, read_summary
 from mappa_core.store.writer import PROMPT_EVENT
@@ -177,7 +167,7 @@ class RunReader:
     def _action(self, place: Sequence[Any]) -> dict[str, Any]:
         *names, outcome = place
         columns = ("split", "iteration", "trajectory", "task", "stratum")
-        return {**dict(zip(columns, names, strict=True)), "outcome": load_outcome(self._database, outcome)}
+        return {**dict(zip(columns, names, strict=True)), "outcome": queries.load_outcome(self._database, outcome)}
 
     def query(self, sql: str, *values: Any) -> list[Any]:
         """Rows of an SQL query over `run.db`, read-only, with `?` for values; docs/reference/store.md has the tables.
@@ -189,76 +179,51 @@ class RunReader:
 
     def number(self, identity: str) -> int:
         """Position of a trajectory among all of the run. Raises RunError for an unknown id."""
-        ((number,),) = self._known("trajectory", identity, "SELECT rowid FROM trajectories WHERE id = ?")
+        (number,) = self._known("trajectory", "SELECT rowid FROM trajectories WHERE id = ?", identity)
         return int(number)
 
     def row(self, identity: str) -> TrajectoryRow:
         """One trajectory without its steps. Raises RunError for an unknown id."""
-        return self._row(self._known("trajectory", identity, f"{_SELECT_ROW} WHERE id = ?")[0])
+        return self._row(self._known("trajectory", f"{_SELECT_ROW} WHERE id = ?", identity))
 
     def task(self, trajectory: str) -> Task:
         """The task of a trajectory. Raises RunError for an unknown id."""
-        ((body,),) = self._known("trajectory", trajectory, "SELECT task FROM trajectories WHERE id = ?")
+        (body,) = self._known("trajectory", "SELECT task FROM trajectories WHERE id = ?", trajectory)
         return self._database.unpack(Task, body)
 
     def step(self, identity: str) -> Step:
         """One action. Raises RunError for an unknown id."""
-        ((body,),) = self._known("step", identity, "SELECT body FROM steps WHERE id = ?")
+        (body,) = self._known("step", "SELECT body FROM steps WHERE id = ?", identity)
         return self._database.unpack(Step, body)
 
-    def _known(self, what: str, identity: str, query: str) -> list[Any]:
-        rows = self._database.rows(query, identity)
+    def _known(self, what: str, query: str, *key: str) -> Any:
+        rows = self._database.rows(query, *key)
         if not rows:
-            raise RunError(f"{self._database.path} has no {what} {identity!r}")
-        return rows
+            raise RunError(f"{self._database.path} has no {what} {' on '.join(map(repr, key))}")
+        return rows[0]
 
     def _row(self, row: Sequence[Any]) -> TrajectoryRow:
         *values, outcome, error, seconds = row
         names = ("id", "split", "iteration", "sample", "task", "stratum", "status", "steps")
         return TrajectoryRow(
             **dict(zip(names, values, strict=True)),
-            outcome=load_outcome(self._database, outcome),
-            error=load_error(self._database, error),
+            outcome=queries.load_outcome(self._database, outcome),
+            error=queries.load_error(self._database, error),
             seconds=seconds,
         )
 
     def trajectory(self, identity: str) -> Trajectory:
         """One trajectory with its steps and verdicts, as far as recorded. Raises RunError for an unknown id."""
-        query = "SELECT task, sample, iteration, outcome, error, seconds FROM trajectories WHERE id = ?"
         with self._database.snapshot():
-            ((task, sample, iteration, outcome, error, seconds),) = self._known("trajectory", identity, query)
-            return Trajectory(
-                id=identity,
-                task=self._database.unpack(Task, task),
-                sample=sample,
-                iteration=iteration,
-                steps=load_steps(self._database, identity),
-                verdicts=load_verdicts(self._database, identity),
-                outcome=load_outcome(self._database, outcome),
-                error=load_error(self._database, error),
-                seconds=0.0 if seconds is None else seconds,
-                counterfactuals=load_counterfactuals(self._database, identity),
-            )
+            row = self._known("trajectory", f"{queries.SELECT_TRAJECTORY} WHERE id = ?", identity)
+            trajectory = queries.with_actions(self._database, queries.read_trajectory(self._database, row))
+            return replace(trajectory, counterfactuals=queries.load_counterfactuals(self._database, identity))
 
     def outcomes(self, iteration: int, part: EvalPart = "all") -> list[Trajectory]:
         """Finished held-out trajectories of an iteration without steps and verdicts, in canonical order."""
-        rows = self._database.rows(
-            "SELECT id, task, sample, outcome, error, seconds FROM trajectories "
-            "WHERE split = 'eval' AND iteration = ? AND finished = 1 ORDER BY id",
-            iteration,
-        )
-        found = [
-            Trajectory(
-                id=identity,
-                task=self._database.unpack(Task, task),
-                sample=sample,
-                iteration=iteration,
-                outcome=load_outcome(self._database, outcome),
-                error=load_error(self._database, error),
-                seconds=seconds,
-            )
-            for identity, task, sample, outcome, error, seconds in rows
-        ]
+        where = "WHERE split = 'eval' AND iteration = ? AND finished = 1 ORDER BY id"
+        rows = self._database.rows(f"{queries.SELECT_TRAJECTORY} {where}", iteration)
+        found = [queries.read_trajectory(self._database, row) for row in rows]
         if part == "all":
             return found
         share = float(self.settings["eval.selection"])
@@ -271,15 +236,15 @@ class RunReader:
 
     def labels(self, trajectory: str | None = None) -> list[Label]:
         """Labels of all trajectories, or of one, in the order in which they were recorded."""
-        return load_labels(self._database, trajectory)
+        return queries.load_labels(self._database, trajectory)
 
     def latest_iteration(self) -> IterationReport | None:
         """Figures of the last iteration; None before the first is done."""
         return load_latest_iteration(self._database)
 
-    def events(self, kind: str | None = None) -> list[Event]:
+    def events(self, kind: str | None = None) -> list[queries.Event]:
         """Events in order; `kind` None means all kinds."""
-        return load_events(self._database, kind)
+        return queries.load_events(self._database, kind)
 
     @property
     def warnings(self) -> tuple[RaisedWarning, ...]:
@@ -298,9 +263,7 @@ class RunReader:
     def __enter__(self) -> RunReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -312,6 +275,6 @@ def open(folder: Path | str) -> RunReader:  # noqa: A001 - read as `runs.open`
 def _rollout_filter(split: str | None, iteration: int | None) -> tuple[str, list[Any]]:
     """A WHERE clause for trajectories. Split None: of any split of tasks, and so no counterfactual rollouts."""
     if split is not None:
-        return where_equal(split=split, iteration=iteration)
-    clause, values = where_equal(iteration=iteration)
+        return queries.where_equal(split=split, iteration=iteration)
+    clause, values = queries.where_equal(iteration=iteration)
     return f"{clause} {'AND' if clause else 'WHERE'} split IN ('train', 'eval')", values

@@ -13,29 +13,25 @@ import numpy as np
 from mappa_core.records import Step, Trajectory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class AgentActions:
     """Actions of an agent in an iteration, the points of its live verdicts, and the rollouts in which it acted."""
 
-    steps: Sequence[Step]
-    points: Sequence[float]
-    rollouts: int
+    steps: list[Step] = field(default_factory=list)
+    points: list[float] = field(default_factory=list)
+    rollouts: int = 0
 
+    def score(self) -> float | None:
+        return _mean(self.points)
 
-def _score(acted: AgentActions) -> float | None:
-    return _mean(acted.points)
+    def tool_success(self) -> float | None:
+        return _mean([result.status == "ok" for step in self.steps for result in step.results])
 
+    def turns(self) -> float | None:
+        return len(self.steps) / self.rollouts if self.rollouts else None
 
-def _tool_success(acted: AgentActions) -> float | None:
-    return _mean([result.status == "ok" for step in acted.steps for result in step.results])
-
-
-def _turns(acted: AgentActions) -> float | None:
-    return len(acted.steps) / acted.rollouts if acted.rollouts else None
-
-
-def _length(acted: AgentActions) -> float | None:
-    return _mean([len(step.completion.tokens) for step in acted.steps if step.completion.tokens is not None])
+    def length(self) -> float | None:
+        return _mean([len(step.completion.tokens) for step in self.steps if step.completion.tokens is not None])
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -51,10 +47,10 @@ class AgentSummary:
     """One agent in one iteration, None if there is nothing to average: mean score of its scored actions (points, 0-10),
     share of its tool calls that succeeded, actions per trajectory in which it acted, sampled tokens per action."""
 
-    score: float | None = _column("score", ".2f", _score)
-    tool_success: float | None = _column("tool success", ".1%", _tool_success)
-    turns: float | None = _column("turns", ".2f", _turns)
-    length: float | None = _column("tokens/action", ".1f", _length)
+    score: float | None = _column("score", ".2f", AgentActions.score)
+    tool_success: float | None = _column("tool success", ".1%", AgentActions.tool_success)
+    turns: float | None = _column("turns", ".2f", AgentActions.turns)
+    length: float | None = _column("tokens/action", ".1f", AgentActions.length)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,20 +78,17 @@ AGENT_COLUMNS = tuple(
 
 def summarize_agents(agents: Sequence[str], trajectories: Sequence[Trajectory]) -> Mapping[str, AgentSummary]:
     """Measure every agent over its steps and live verdicts in `trajectories`."""
-    steps: dict[str, list[Step]] = {agent: [] for agent in agents}
-    points: dict[str, list[float]] = {agent: [] for agent in agents}
-    rollouts = dict.fromkeys(agents, 0)
+    acted = {agent: AgentActions() for agent in agents}
     for trajectory in trajectories:
         agent_of = {step.id: step.agent for step in trajectory.steps}
         for agent in set(agent_of.values()):
-            rollouts[agent] += 1
+            acted[agent].rollouts += 1
         for step in trajectory.steps:
-            steps[step.agent].append(step)
+            acted[step.agent].steps.append(step)
         for verdict in trajectory.verdicts:
             if verdict.phase == "live" and verdict.score is not None:
-                points[agent_of[verdict.step]].append(verdict.score)
-    measured = {}
-    for agent in agents:
-        acted = AgentActions(steps=steps[agent], points=points[agent], rollouts=rollouts[agent])
-        measured[agent] = AgentSummary(**{one.name: one.metadata["measure"](acted) for one in fields(AgentSummary)})
-    return measured
+                acted[agent_of[verdict.step]].points.append(verdict.score)
+    return {
+        agent: AgentSummary(**{one.name: one.metadata["measure"](actions) for one in fields(AgentSummary)})
+        for agent, actions in acted.items()
+    }

@@ -70,7 +70,10 @@ class CassetteFile:
         with database_errors(self.path):
             rows = self._connection.execute("SELECT verdict FROM verdicts WHERE address = ?", (address,)).fetchall()
         if rows:
-            return self._read(rows[0][0])
+            try:
+                return from_json(Verdict, rows[0][0])
+            except msgspec.MsgspecError as error:
+                raise RunError(f"{self.path}: a verdict in it is damaged: {error}") from error
         if self._replays_only:
             raise CoachError(
                 f"{self.path} holds no verdict on this: the evidence, the rubric, the model or an option of the coach "
@@ -84,12 +87,6 @@ class CassetteFile:
         with database_errors(self.path):
             row = (address, to_json(verdict).decode())
             self._connection.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?)", row)
-
-    def _read(self, text: str) -> Verdict:
-        try:
-            return from_json(Verdict, text)
-        except msgspec.MsgspecError as error:
-            raise RunError(f"{self.path}: a verdict in it is damaged: {error}") from error
 
     def close(self) -> None:
         """Merge the journal into the file, unless another process still uses it, and close it."""

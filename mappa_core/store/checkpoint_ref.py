@@ -11,13 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mappa_core.config.compose import build_options
 from mappa_core.config.layers import SettingsNode
-from mappa_core.config.schema import RunConfig
 from mappa_core.config.yaml_io import parse_yaml
 from mappa_core.errors import RunError
-from mappa_core.plugins import Registry
-from mappa_core.protocols import Engine
 from mappa_core.store.checkpoint import POLICIES, Checkpoint, Checkpoints, RemoteCheckpoints
 from mappa_core.store.folder import CHECKPOINTS, CONFIG, open_checkpoints
 from mappa_core.store.mirror import Mirror
@@ -39,14 +35,6 @@ class ResolvedCheckpoint:
         """Folder of what the engine saved of a policy."""
         return self.checkpoint.path / POLICIES / policy
 
-    def build_engine(self, registry: Registry) -> Engine:
-        """Build the engine of the run, without opening it. Raises PluginError if it is not installed."""
-        section = self.settings.at("engine") or SettingsNode({}, "default")
-        named = section.at("use")
-        use = RunConfig().engine.use if named is None else str(named.plain)
-        engine: Engine = registry.build("engines", use, build_options(registry, "engines", use, section, "options"))
-        return engine
-
 
 def resolve_checkpoint(text: str, *, root: Path) -> ResolvedCheckpoint:
     """Resolve a reference and verify every file of the checkpoint. `root` is the folder of runs given by name alone.
@@ -66,11 +54,6 @@ def resolve_checkpoint(text: str, *, root: Path) -> ResolvedCheckpoint:
     raise RunError(f"{text!r}: there is no run {run}, neither as a path nor in {root}")
 
 
-def cache_folder() -> Path:
-    """Folder of cached remote files on this machine."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mappa"
-
-
 def _interpretations(run: str) -> Iterator[tuple[str, str | None]]:
     """Yield the possible meanings of a text: a run, or a run and one of its policies."""
     yield run, None
@@ -88,7 +71,8 @@ def _open_checkpoints(place: str, root: Path) -> tuple[Checkpoints, SettingsNode
         if stored is None:
             return None
         settings = parse_yaml(stored.decode("utf-8"), mirror.url)
-        return RemoteCheckpoints(cache_folder() / CHECKPOINTS / name, mirror), settings
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mappa"
+        return RemoteCheckpoints(cache / CHECKPOINTS / name, mirror), settings
     for folder in (Path(place).expanduser(), root / place):
         if (folder / CONFIG).is_file():
             settings = parse_yaml((folder / CONFIG).read_text("utf-8"), str(folder / CONFIG))

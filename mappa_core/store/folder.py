@@ -21,7 +21,6 @@ import socket
 from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
-from types import TracebackType
 
 from mappa_core.config.yaml_io import CONFIG as CONFIG
 from mappa_core.errors import RunError
@@ -121,9 +120,7 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -11,9 +11,8 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import fsspec
 import structlog
@@ -56,28 +55,28 @@ class Mirror:
 
         `last` of an older copy under the folder's name is removed first, which marks that copy as incomplete.
         """
-        self._retry(lambda: self._remove(f"{folder.name}/{last}"))
+        self._retry(self._remove, f"{folder.name}/{last}")
         for name in (*names, last):
-            self._retry(partial(self._put, folder / name, f"{folder.name}/{name}"))
+            self._retry(self._put, folder / name, f"{folder.name}/{name}")
 
     def pull(self, name: str, target: Path) -> None:
         """Download a file; FileNotFoundError if there is none."""
         target.parent.mkdir(parents=True, exist_ok=True)
-        self._retry(lambda: self._files.get_file(self._path(name), str(target)))
+        self._retry(self._files.get_file, self._path(name), str(target))
 
     def remove(self, name: str, *, first: str) -> None:
         """Remove a folder, beginning with the file `first` in it."""
         for path in (f"{name}/{first}", name):
-            self._retry(partial(self._remove, path))
+            self._retry(self._remove, path)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file in one operation."""
-        self._retry(lambda: self._pipe(name, data))
+        self._retry(self._pipe, name, data)
 
     def read(self, name: str) -> bytes | None:
         """Read a small file; None if there is none."""
         try:
-            return bytes(self._retry(lambda: self._files.cat_file(self._path(name))))
+            return bytes(self._retry(self._files.cat_file, self._path(name)))
         except FileNotFoundError:
             return None
 
@@ -103,10 +102,10 @@ class Mirror:
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
 
-    def _retry(self, work: Callable[[], T]) -> T:
+    def _retry(self, work: Callable[..., T], *arguments: Any) -> T:
         for pause in (*self._pauses, None):
             try:
-                return work()
+                return work(*arguments)
             except FileNotFoundError:
                 raise
             except OSError as error:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mappa_core.errors import RunError
-from mappa_core.records import Failure, Label, Step, Verdict
+from mappa_core.records import Counterfactual, Failure, Label, Step, Task, Trajectory, Verdict
 from mappa_core.store.schema import LABELS_SCHEMA, Database
+
+COUNTERFACTUAL = "counterfactual"
+"""Split of counterfactual rollouts, so that nothing that is counted or learned from includes them. Their ids are
+`counterfactual/<id of the trajectory>/<position>/<number>`."""
+SELECT_TRAJECTORY = "SELECT id, task, sample, iteration, outcome, error, seconds, finished FROM trajectories"
+"""Selects what `read_trajectory` reads."""
+_PLACE = re.compile(r"(\d{3,})/(\d{2,})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +39,25 @@ def load_events(database: Database, kind: str | None) -> list[Event]:
     where, values = where_equal(kind=kind)
     rows = database.rows(f"SELECT time, kind, body FROM events {where} ORDER BY number", *values)
     return [Event(time=time, kind=kind, body=_Body(database.unpack(dict[str, Any], body))) for time, kind, body in rows]
+
+
+def read_trajectory(database: Database, row: Sequence[Any]) -> Trajectory:
+    """A row as a trajectory without steps and verdicts. Until it ends, its outcome is empty and its seconds are 0."""
+    identity, task, sample, iteration, outcome, error, seconds, _ = row
+    return Trajectory(
+        id=identity,
+        task=database.unpack(Task, task),
+        sample=sample,
+        iteration=iteration,
+        outcome=load_outcome(database, outcome),
+        error=load_error(database, error),
+        seconds=0.0 if seconds is None else seconds,
+    )
+
+
+def with_actions(database: Database, one: Trajectory) -> Trajectory:
+    """Add its steps, and their verdicts."""
+    return replace(one, steps=load_steps(database, one.id), verdicts=load_verdicts(database, one.id))
 
 
 def load_steps(database: Database, trajectory: str) -> tuple[Step, ...]:
@@ -61,6 +88,34 @@ def load_outcome(database: Database, text: str | None) -> dict[str, float]:
 
 def load_error(database: Database, text: str | None) -> Failure | None:
     return None if text is None else database.unpack(Failure, text)
+
+
+def counterfactual_id(trajectory: str, position: int, number: int) -> str:
+    """Id of the `number`-th rollout in which the action at `position` of a trajectory is replaced."""
+    return f"{COUNTERFACTUAL}/{trajectory}/{position:03d}/{number:02d}"
+
+
+def load_counterfactuals(database: Database, trajectory: str) -> tuple[Counterfactual, ...]:
+    """Load the finished counterfactuals of one trajectory, by position and number."""
+    before = f"{COUNTERFACTUAL}/{trajectory}/"
+    rows = database.rows(
+        "SELECT id, outcome, error FROM trajectories WHERE id > ? AND id < ? AND split = ? AND finished ORDER BY id",
+        before,
+        before[:-1] + chr(ord("/") + 1),
+        COUNTERFACTUAL,
+    )
+    # The id of another trajectory may begin like this one.
+    placed = [(_PLACE.fullmatch(name.removeprefix(before)), outcome, error) for name, outcome, error in rows]
+    return tuple(
+        Counterfactual(
+            position=int(place[1]),
+            number=int(place[2]),
+            outcome=load_outcome(database, outcome),
+            error=load_error(database, error),
+        )
+        for place, outcome, error in placed
+        if place is not None
+    )
 
 
 def where_equal(**columns: Any) -> tuple[str, list[Any]]:

@@ -35,8 +35,6 @@ _STORAGE = {
     sqlite3.SQLITE_CORRUPT: "it is damaged",
     sqlite3.SQLITE_NOTADB: "it is not a database; is this a run folder?",
 }
-
-
 _DAMAGE = re.compile("^(Could not decode to UTF-8|malformed JSON|no such (table|column)|JSON path error)")
 
 

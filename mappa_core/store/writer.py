@@ -4,18 +4,17 @@ written after the last `flush`, which every checkpoint calls."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mappa_core.errors import ReplayError
-from mappa_core.records import Failure, Label, Step, Task, Trajectory, Usage, Verdict
+from mappa_core.records import Label, Step, Task, Trajectory, Usage, Verdict
 from mappa_core.store.files import fsync_path, storage_errors
 from mappa_core.store.iteration_report import IterationReport
 from mappa_core.store.iterations import load_iterations, upgrade_database
-from mappa_core.store.queries import Event, load_error, load_events, load_outcome, load_steps, load_verdicts
+from mappa_core.store.queries import SELECT_TRAJECTORY, Event, load_events, read_trajectory, where_equal, with_actions
 from mappa_core.store.schema import Database, fold_journal
 from mappa_core.store.search_index import SearchIndex
 
@@ -36,14 +35,10 @@ WHERE json_extract(body, '$.usage') IS NOT NULL
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RecordedTrajectory:
-    """A trajectory that an earlier process began. Unless it is `finished`, `outcome` is empty and `seconds` is 0."""
+    """A trajectory that an earlier process began, as far as it is recorded."""
 
-    steps: tuple[Step, ...]
-    verdicts: tuple[Verdict, ...]
+    trajectory: Trajectory
     finished: bool
-    outcome: Mapping[str, float]
-    error: Failure | None
-    seconds: float
 
 
 class Store:
@@ -66,9 +61,8 @@ class Store:
     @staticmethod
     def create(path: Path) -> None:
         """Create an empty database. Raises RunError if it exists or the storage fails."""
-        database = Database.create(path)
-        fold_journal(database.connection)
-        database.close()
+        with closing(Database.create(path)) as database:
+            fold_journal(database.connection)
 
     @property
     def run(self) -> str:
@@ -169,23 +163,12 @@ class Store:
 
     def load_recorded(self, split: str, iteration: int) -> dict[str, RecordedTrajectory]:
         """Trajectories of an iteration that this or an earlier process began, by id."""
-        rows = self._database.rows(
-            "SELECT id, finished, outcome, error, seconds FROM trajectories "
-            "WHERE split = ? AND iteration = ? ORDER BY rowid",
-            split,
-            iteration,
-        )
-        return {
-            identity: RecordedTrajectory(
-                steps=load_steps(self._database, identity),
-                verdicts=load_verdicts(self._database, identity),
-                finished=bool(finished),
-                outcome=load_outcome(self._database, outcome),
-                error=load_error(self._database, error),
-                seconds=0.0 if seconds is None else seconds,
-            )
-            for identity, finished, outcome, error, seconds in rows
-        }
+        where, values = where_equal(split=split, iteration=iteration)
+        recorded = {}
+        for row in self._database.rows(f"{SELECT_TRAJECTORY} {where} ORDER BY rowid", *values):
+            one = with_actions(self._database, read_trajectory(self._database, row))
+            recorded[one.id] = RecordedTrajectory(trajectory=one, finished=bool(row[-1]))
+        return recorded
 
     def paid_usages(self) -> list[Usage]:
         """Usage of every recorded verdict, action and proposal from a provider: calls and US dollars."""

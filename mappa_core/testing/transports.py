@@ -8,7 +8,7 @@ import logging
 import socket
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,7 +16,7 @@ import pytest
 from mappa_core.errors import CallError, CallFault, ConfigError
 from mappa_core.protocols import Reply, Request, Transport
 from mappa_core.records import Message
-from mappa_core.testing.wire_server import GARBAGE, HTML, WireAnswer, WireServer, json_answer
+from mappa_core.testing.wire_server import GARBAGE, HTML, WireAnswer, WireRequest, WireServer, json_answer
 
 PLANTED_KEY = "planted-7f3a91-key"
 SHORT_S = 0.3
@@ -66,12 +66,16 @@ class TransportContract:
     def _planted(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(self.variable, PLANTED_KEY)
 
+    async def _answered(self, answer: WireAnswer) -> tuple[Reply | CallError, Sequence[WireRequest]]:
+        """Make one call that a server answers so; return what came of it, and the requests that the server got."""
+        async with WireServer([answer]) as server:
+            return await _ask(self.transport(server.url), self.request), server.requests
+
     async def test_one_call_is_one_request_that_carries_the_key_in_a_header(self) -> None:
         """`complete` makes one request, with the key in a header. Disable an SDK's retries: the caller retries."""
-        async with WireServer([self.answer]) as server:
-            reply = await _ask(self.transport(server.url), self.request)
+        reply, requests = await self._answered(self.answer)
         assert isinstance(reply, Reply)
-        (received,) = server.requests
+        (received,) = requests
         assert any(PLANTED_KEY in value for value in received.headers.values())
         assert PLANTED_KEY not in received.path, "a key in an address is written into every log on its way"
 
@@ -105,16 +109,14 @@ class TransportContract:
     async def test_a_long_error_is_shortened(self, status: int) -> None:
         """The message for an error page has fewer than a thousand characters. Use `one_line`, or `Secret.hide`."""
         body = {"error": {"message": "No. " * 9999, "type": "api_error"}}
-        async with WireServer([json_answer(body, status)]) as server:
-            fault = await _ask(self.transport(server.url), self.request)
+        fault, _ = await self._answered(json_answer(body, status))
         assert isinstance(fault, CallError)
         assert len(str(fault)) < 1000
 
     async def test_a_reply_that_holds_the_key_does_not_show_it(self) -> None:
         """A reply that quotes the key does not show it. Pass responses through `Secret.scrub`."""
         echo = replace(self.answer, body=self.answer.body.replace(b"{", f'{{"echo": "{PLANTED_KEY}", '.encode(), 1))
-        async with WireServer([echo]) as server:
-            reply = await _ask(self.transport(server.url), self.request)
+        reply, _ = await self._answered(echo)
         assert isinstance(reply, Reply)
         assert PLANTED_KEY not in repr(reply)
 
@@ -150,12 +152,7 @@ class TransportContract:
 
     def test_event_loops_follow_each_other(self) -> None:
         """After `close` a transport works in another event loop. Keep the client in a `LoopBound`."""
-
-        async def once() -> Reply | CallError:
-            async with WireServer([self.answer]) as server:
-                return await _ask(self.transport(server.url), self.request)
-
-        assert [type(asyncio.run(once())) for _ in range(2)] == [Reply, Reply]
+        assert [type(asyncio.run(self._answered(self.answer))[0]) for _ in range(2)] == [Reply, Reply]
 
     async def test_nothing_is_open_after_close(self) -> None:
         """`close` releases every connection, and may be called twice."""

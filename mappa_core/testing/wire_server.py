@@ -83,7 +83,13 @@ class WireServer:
         await self._runner.cleanup()
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        received = await _read(request)
+        content = await request.read()
+        try:
+            body = json.loads(content)
+        except ValueError:
+            body = None
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        received = WireRequest(method=request.method, path=request.path_qs, headers=headers, body=body)
         self.requests.append(received)
         answer = self._script(received)
         if answer.trouble is None:
@@ -119,13 +125,3 @@ class WireServer:
 def _in_order(answers: Iterable[WireAnswer]) -> AnswerScript:
     rest = iter(answers)
     return lambda request: next(rest, OUT_OF_ANSWERS)
-
-
-async def _read(request: web.Request) -> WireRequest:
-    content = await request.read()
-    try:
-        body = json.loads(content)
-    except ValueError:
-        body = None
-    headers = {name.lower(): value for name, value in request.headers.items()}
-    return WireRequest(method=request.method, path=request.path_qs, headers=headers, body=body)

@@ -1,27 +1,7 @@
 """Run one call: the boundary between an agent's request and the code of a tool.
 
-A tool without files is three things: a spec, `call` and `close`.
-
-    class Clock:
-        spec = ToolSpec(
-            name="clock",
-            description="Seconds between two times of day, as HH:MM.",
-            schema={
-                "type": "object",
-                "properties": {"start": {"type": "string"}, "end": {"type": "string"}},
-                "required": ["start", "end"],
-            },
-        )
-
-        async def call(self, arguments, workspace, limits):
-            start, end = (datetime.strptime(arguments[key], "%H:%M") for key in ("start", "end"))
-            return ToolResult(tool="clock", status="ok", stdout=f"{(end - start).seconds}")
-
-        async def close(self): ...
-
-`arguments` match the schema. A mistake of the agent is a result with status `error`; any exception of `call` counts as
-a fault of the tool, for which no agent is scored. A tool that writes into `workspace.path` returns
-`files=workspace.changes()`.
+A mistake of the agent is a result with status `error`; any exception of `call` counts as a fault of the tool, for which
+no agent is scored. A tool that writes into `workspace.path` returns `files=workspace.changes()`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from mappa_core.errors import ConfigError, ToolError
@@ -17,25 +18,17 @@ from mappa_core.tools.task_files import resolve_task_files
 from mappa_core.tools.workspace import FolderWorkspace, archived_path
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ScratchRunner:
     """Implements protocols.Bench with the tool `python` of a run, as for agents, in folders that no agent sees. Files
     that programs leave are stored in `archive` by content. `tools`, `limits` and `retries` are by tool name; `wait_s`
     is the wait before the first retry."""
 
-    def __init__(
-        self,
-        tools: Mapping[str, Tool],
-        limits: Mapping[str, ToolLimits],
-        retries: Mapping[str, int],
-        *,
-        wait_s: float,
-        archive: Path,
-    ) -> None:
-        self._tool = tools.get(PYTHON)
-        self._limits = limits
-        self._retries = retries
-        self._wait_s = wait_s
-        self._archive = archive
+    tools: Mapping[str, Tool]
+    limits: Mapping[str, ToolLimits]
+    retries: Mapping[str, int]
+    wait_s: float
+    archive: Path
 
     def files(self, steps: Sequence[Step]) -> Mapping[str, Path]:
         return self._contents([change for step in steps for result in step.results for change in result.files])
@@ -46,7 +39,7 @@ class ScratchRunner:
         for change in changes:
             contents.pop(change.path, None)
             if change.sha256 is not None:
-                contents[change.path] = archived_path(self._archive, change.sha256)
+                contents[change.path] = archived_path(self.archive, change.sha256)
         return contents
 
     async def run(
@@ -57,7 +50,7 @@ class ScratchRunner:
         files: Mapping[str, Path] | None = None,
         arguments: Sequence[str] = (),
     ) -> ProgramRun:
-        tool, copies = self._tool, files or {}
+        tool, copies = self.tools.get(PYTHON), files or {}
         if not isinstance(tool, Sandboxed):
             raise ConfigError("files are looked into by programs, and tools.python is no tool that runs them: set it")
 
@@ -65,19 +58,19 @@ class ScratchRunner:
             folder = await asyncio.to_thread(OwnedFolder, "mappa-bench-")
             try:
                 workspace = await asyncio.to_thread(self._workspace, folder.path / "work", inputs, copies)
-                result = await tool.run(code, arguments, workspace, self._limits[PYTHON])
+                result = await tool.run(code, arguments, workspace, self.limits[PYTHON])
             finally:
                 await asyncio.to_thread(folder.close)
             changed = {change.path for change in result.files}
             untouched = {name: path for name, path in copies.items() if name not in changed}
             return ProgramRun(result=result, files={**untouched, **self._contents(result.files)})
 
-        ran, _ = await retry(once, retries=self._retries[PYTHON], wait_s=self._wait_s, label="bench")
+        ran, _ = await retry(once, retries=self.retries[PYTHON], wait_s=self.wait_s, label="bench")
         return ran
 
     def _workspace(self, path: Path, inputs: Mapping[str, Path], files: Mapping[str, Path]) -> FolderWorkspace:
         linked = {name: file for name, file in inputs.items() if name not in files}
-        workspace = FolderWorkspace(path, self._archive, resolve_task_files(linked))
+        workspace = FolderWorkspace(path, self.archive, resolve_task_files(linked))
         try:
             for name, source in files.items():
                 target = path / name

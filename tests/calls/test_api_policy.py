@@ -6,9 +6,10 @@ from random import Random
 import pytest
 from omegaconf import OmegaConf
 
-from mappa_core.calls.api_policy import ApiPolicy, api_policy_offer
+from mappa_core.calls.api_policy import ApiPolicy
 from mappa_core.calls.client import ProviderClient
 from mappa_core.calls.options import ApiPolicyOptions, CallLimits, Price
+from mappa_core.defaults import policy_from_transport
 from mappa_core.errors import CallError, ConfigError, PluginError, PromptTooLong
 from mappa_core.hookspecs import Offer
 from mappa_core.protocols import Sampler
@@ -171,7 +172,7 @@ def test_a_policy_is_made_of_every_transport(travel, scripted, answer):
         built.append(options)
         return scripted(answer())
 
-    offer = api_policy_offer(Offer("gemini", build, WireOptions))
+    offer = policy_from_transport(Offer("gemini", build, WireOptions))
     assert offer.name == "gemini"
     assert is_dataclass(offer.options)
     chosen = OmegaConf.to_object(
@@ -193,7 +194,7 @@ def test_a_policy_is_made_of_every_transport(travel, scripted, answer):
 
 
 def test_a_transport_without_options_has_those_of_core():
-    assert fields(api_policy_offer(Offer("plain", lambda options: None)).options) == fields(ApiPolicyOptions)
+    assert fields(policy_from_transport(Offer("plain", lambda options: None)).options) == fields(ApiPolicyOptions)
 
 
 @pytest.mark.parametrize(
@@ -202,4 +203,4 @@ def test_a_transport_without_options_has_those_of_core():
 )
 def test_options_that_cannot_be_added_to_are_refused(options, message):
     with pytest.raises(PluginError, match=message):
-        api_policy_offer(Offer("odd", lambda chosen: None, options))
+        policy_from_transport(Offer("odd", lambda chosen: None, options))

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from mappa_core.calls.loop_bound import LoopBound, hidden_environment
+from mappa_core.calls.sdk_transport import LoopBound, hidden_environment
 
 
 class Client:

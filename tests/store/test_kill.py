@@ -68,11 +68,12 @@ def test_a_kill_loses_no_step_or_verdict_that_was_acknowledged(path: Path, tmp_p
         acknowledged += [int(line) for line in process.stdout if line.endswith("\n")]
     assert process.returncode == -signal.SIGKILL
     with RunFolder.open(path, scratch=near) as folder:
-        recorded = folder.store.load_recorded("train", 0)["t0"]
+        begun = folder.store.load_recorded("train", 0)["t0"]
         assert folder.store._database.rows("PRAGMA integrity_check") == [("ok",)]
+    recorded = begun.trajectory
     assert [step.position for step in recorded.steps][: len(acknowledged)] == acknowledged
     assert [verdict.id for verdict in recorded.verdicts][: len(acknowledged)] == [f"v{n}" for n in acknowledged]
-    assert not recorded.finished
+    assert not begun.finished
 
 
 def test_a_full_disk_stops_the_run_with_a_message_and_keeps_what_was_written(path: Path) -> None:
@@ -84,7 +85,7 @@ def test_a_full_disk_stops_the_run_with_a_message_and_keeps_what_was_written(pat
     assert "run.db" in message
     with RunFolder.open(path) as folder:
         assert folder.store._database.rows("PRAGMA integrity_check") == [("ok",)]
-        recorded = folder.store.load_recorded("train", 0)["t0"]
+        recorded = folder.store.load_recorded("train", 0)["t0"].trajectory
     assert len(recorded.verdicts) >= len(acknowledged) > 10
     assert len(recorded.steps) - len(recorded.verdicts) in (0, 1)
 
@@ -122,12 +123,12 @@ def test_what_was_recorded_before_a_kill_can_be_written_again(path: Path) -> Non
             process.stdout.readline()
         process.kill()
     with RunFolder.open(path) as folder:
-        before = folder.store.load_recorded("train", 0)["t0"]
+        before = folder.store.load_recorded("train", 0)["t0"].trajectory
         folder.store.begin_trajectory("train", "t0", Task(id="a", prompt="?"), 0, 0)
         for step in before.steps:
             folder.store.record_step("t0", step)
         for verdict in before.verdicts:
             folder.store.record_verdict(verdict)
-        after = folder.store.load_recorded("train", 0)["t0"]
+        after = folder.store.load_recorded("train", 0)["t0"].trajectory
     assert [step.id for step in after.steps] == [step.id for step in before.steps]
     assert after.verdicts == before.verdicts

@@ -39,14 +39,15 @@ def test_what_is_recorded_is_what_was_written(
 
     recorded = run.store.load_recorded("train", 4)
     assert list(recorded) == ["t0", "t1"]
-    assert [to_json(step) for step in recorded["t0"].steps] == [to_json(step) for step in steps]
-    assert recorded["t0"].verdicts == verdicts
+    ended, begun = recorded["t0"].trajectory, recorded["t1"].trajectory
+    assert [to_json(step) for step in ended.steps] == [to_json(step) for step in steps]
+    assert ended.verdicts == verdicts
     assert recorded["t0"].finished
-    assert recorded["t0"].outcome == {"correct": 1.0}
-    assert recorded["t0"].error == Failure(kind="ToolError", message="lost", where="t0/2")
-    assert recorded["t0"].seconds == 1.5
+    assert ended.outcome == {"correct": 1.0}
+    assert ended.error == Failure(kind="ToolError", message="lost", where="t0/2")
+    assert ended.seconds == 1.5
     assert not recorded["t1"].finished
-    assert (recorded["t1"].steps, recorded["t1"].outcome, recorded["t1"].seconds) == ((), {}, 0.0)
+    assert (begun.steps, begun.outcome, begun.seconds) == ((), {}, 0.0)
     assert run.store.load_recorded("eval", 4) == {} == run.store.load_recorded("train", 5)
 
 
@@ -65,7 +66,7 @@ def test_writing_the_same_again_changes_nothing(
     write()
     before = [rows(run.path, f"SELECT * FROM {table}") for table in ("trajectories", "steps", "verdicts", "iterations")]
     blobs = rows(run.path, "SELECT address FROM blobs")
-    recorded = run.store.load_recorded("train", 0)["t0"]
+    recorded = run.store.load_recorded("train", 0)["t0"].trajectory
     write()
     after = [rows(run.path, f"SELECT * FROM {table}") for table in ("trajectories", "steps", "verdicts", "iterations")]
     assert after == before
@@ -86,7 +87,7 @@ def test_another_record_under_a_known_id_is_refused_and_the_first_one_stands(
         run.store.record_step("t0", make_step(text="I guess. "))
     with pytest.raises(ReplayError, match="verdict t0/0/rules/live"):
         run.store.record_verdict(make_verdict(score=1.0))
-    recorded = run.store.load_recorded("train", 0)["t0"]
+    recorded = run.store.load_recorded("train", 0)["t0"].trajectory
     assert recorded.verdicts == (make_verdict(),)
     assert recorded.steps[0].completion.text.startswith("I add them.")
 
@@ -98,7 +99,7 @@ def test_a_verdict_that_took_another_time_is_the_same_verdict(
     run.store.record_step("t0", make_step())
     run.store.record_verdict(make_verdict(seconds=1.0))
     run.store.record_verdict(make_verdict(seconds=2.0))
-    assert run.store.load_recorded("train", 0)["t0"].verdicts == (make_verdict(seconds=1.0),)
+    assert run.store.load_recorded("train", 0)["t0"].trajectory.verdicts == (make_verdict(seconds=1.0),)
 
 
 def test_records_without_what_they_belong_to_are_bugs(
@@ -120,7 +121,7 @@ def test_a_step_that_could_not_be_written_can_be_written_later_with_all_its_blob
         run.store.record_step("t0", make_step())
     run.store.begin_trajectory("train", "t0", task, 0, 0)
     run.store.record_step("t0", make_step())
-    assert to_json(run.store.load_recorded("train", 0)["t0"].steps[0]) == to_json(make_step())
+    assert to_json(run.store.load_recorded("train", 0)["t0"].trajectory.steps[0]) == to_json(make_step())
 
 
 def test_two_steps_at_one_position_are_a_bug(run: RunFolder, task: Task, make_step: Make) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from mappa_core import GuardStop, ReplayError, Split, Task, ToolError, Trajectory, WorkflowError
 from mappa_core.commands import Job, Replay, RolloutCollector, Session, record_prompts
@@ -125,10 +124,10 @@ class CandidateRollouts:
         """Play `jobs` of one split with the team of `candidate`, as far as they are not recorded."""
         store, place = self._folder.store, (jobs[0].stored_split, jobs[0].iteration)
         recorded = store.load_recorded(*place) if self._recorded_prompts else {}
-        known = {job.id: recorded[job.id] for job in jobs if job.id in recorded}
+        known = {job.id: replace(recorded[job.id].trajectory, task=job.task) for job in jobs if job.id in recorded}
         lost = [name for name, one in known.items() if one.error is not None and one.error.kind in MACHINERY]
-        if len(known) == len(jobs) and not lost and all(one.finished for one in known.values()):
-            return [_trajectory(job, known[job.id]) for job in jobs]
+        if len(known) == len(jobs) and not lost and all(recorded[name].finished for name in known):
+            return [known[job.id] for job in jobs]
         self.check_spend()
         if lost and place not in self._continued:
             store.record_event(CONTINUED_EVENT, split=place[0], number=place[1])
@@ -176,20 +175,6 @@ def metric_value(trajectory: Trajectory, metric: str) -> float | None:
     if trajectory.error is None:
         return trajectory.outcome[metric]
     return None if trajectory.error.kind in MACHINERY else 0.0
-
-
-def _trajectory(job: Job, recorded: Any) -> Trajectory:
-    return Trajectory(
-        id=job.id,
-        task=job.task,
-        sample=job.sample,
-        iteration=job.iteration,
-        steps=recorded.steps,
-        verdicts=recorded.verdicts,
-        outcome=recorded.outcome,
-        error=recorded.error,
-        seconds=recorded.seconds,
-    )
 
 
 def _raise_if_all_raised(trajectories: Sequence[Trajectory]) -> None:

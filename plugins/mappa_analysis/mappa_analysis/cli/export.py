@@ -12,6 +12,7 @@ from mappa_analysis.cli.export_dataset import DatasetArguments, dataset_options,
 from mappa_core import ConfigError, RunError
 
 if TYPE_CHECKING:
+    from mappa_core import Engine
     from mappa_core.runs import ResolvedCheckpoint
 
 PROMPT_NAME = "prompt.md"
@@ -59,7 +60,7 @@ def command(
 
 def _export_models(run: str, out: Path, agents: Sequence[str], merged: bool, dtype: str | None) -> None:
     from mappa_analysis.output_files import unique_file_name
-    from mappa_core.commands import Console, load_registry
+    from mappa_core.commands import Console
     from mappa_core.engine import PolicySpec
     from mappa_core.runs import resolve_checkpoint, storage_errors
 
@@ -70,7 +71,7 @@ def _export_models(run: str, out: Path, agents: Sequence[str], merged: bool, dty
         folders[agent] = out / unique_file_name(agent, [folder.name for folder in folders.values()])
         if folders[agent].exists():
             raise RunError(f"{folders[agent]} exists already: choose another --out, or remove it")
-    engine = named.build_engine(load_registry())
+    engine = _build_engine(named)
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     console = Console()
@@ -82,6 +83,17 @@ def _export_models(run: str, out: Path, agents: Sequence[str], merged: bool, dty
             (folders[agent] / PROMPT_NAME).write_text(named.checkpoint.manifest.prompts[agent], encoding="utf-8")
         what = f"adapter for {entry.model}" if entry.lora is not None and not merged else "model"
         console.print(f"{agent}  {folders[agent]}  ({what})", markup=False, highlight=False, soft_wrap=True)
+
+
+def _build_engine(named: ResolvedCheckpoint) -> Engine:
+    """Build the engine of the run, without opening it. Raises PluginError if it is not installed."""
+    from mappa_core.commands import RunConfig, build_options, load_registry, with_origin
+
+    registry, section = load_registry(), named.settings.at("engine") or with_origin({}, "default")
+    use = section.at("use")
+    name = RunConfig().engine.use if use is None else str(use.plain)
+    engine: Engine = registry.build("engines", name, build_options(registry, "engines", name, section, "options"))
+    return engine
 
 
 def _select_policies(named: ResolvedCheckpoint, agents: Sequence[str], run: str) -> dict[str, str]:
