@@ -260,21 +260,26 @@ def make_tool_call(name: str, arguments: Any, identity: str | None) -> ToolCall:
     return ToolCall(name=name, arguments=dict(arguments or {}), id=identity)
 
 
-def _tool_answers(said: Sequence[_LoggedMessage]) -> dict[int, dict[str, _LoggedMessage]]:
-    """The answers of tools by the number of the message that called them and the id of the call. An id may be used
-    again: an answer belongs to the nearest call before it, and the first answer to a call counts."""
-    answers: dict[int, dict[str, _LoggedMessage]] = {}
-    callers: dict[str, int] = {}
+def _tool_answers(said: Sequence[_LoggedMessage]) -> dict[int, dict[int, _LoggedMessage]]:
+    """The answers of tools by the number of the message that called them and the place of the call in it. An id may be
+    used again: an answer belongs to the nearest message that has a call with its id, and the first answer to a call
+    counts. Answers without an id belong to the calls without one of the last message with calls, in order."""
+    answers: dict[int, dict[int, _LoggedMessage]] = {}
+    waiting: dict[str | None, list[tuple[int, int]]] = {}
     for number, one in enumerate(said):
-        callers |= {call.id: number for call in one.message.tool_calls if call.id is not None}
-        answered = one.message.tool_call_id if one.message.role == "tool" else None
-        if answered is not None and answered in callers:
-            answers.setdefault(callers[answered], {}).setdefault(answered, one)
+        if calls := one.message.tool_calls:
+            waiting[None] = []
+            waiting.update((call.id, []) for call in calls)
+            for place, call in enumerate(calls):
+                waiting[call.id].append((number, place))
+        if one.message.role == "tool" and (called := waiting.get(one.message.tool_call_id)):
+            caller, place = called.pop(0)
+            answers.setdefault(caller, {})[place] = one
     return answers
 
 
 def _read_action(
-    one: _LoggedMessage, agent: str, before: tuple[Message, ...], answers: Mapping[str, _LoggedMessage]
+    one: _LoggedMessage, agent: str, before: tuple[Message, ...], answers: Mapping[int, _LoggedMessage]
 ) -> LoggedAction:
     message, raw = one.message, one.raw
     usage, seconds = raw.get("usage"), raw.get("seconds")
@@ -291,9 +296,9 @@ def _read_action(
         ),
         finish=read_finish(raw.get("finish_reason"), message.tool_calls, f"{one.place}.finish_reason"),
         results=tuple(
-            (call, _read_result(call, answers[call.id]))
-            for call in message.tool_calls
-            if call.id is not None and call.id in answers
+            (call, _read_result(call, answers[place]))
+            for place, call in enumerate(message.tool_calls)
+            if place in answers
         ),
         usage=None if usage is None else read_usage(usage, f"{one.place}.usage"),
         seconds=0.0 if seconds is None else float(seconds),

@@ -26,6 +26,8 @@ _LANGCHAIN = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant",
 _AUTOGEN_TASK = "user"
 _AUTOGEN_ECHOES = ("ToolCallSummaryMessage", "ThoughtEvent", "MemoryQueryEvent", "SelectSpeakerEvent")
 """Events that repeat a tool's answer, or accompany an action that has an event of its own."""
+UNNAMED_TOOL = "unnamed"
+"""The tool of a call that a model broke off before its name."""
 _FINISH = {"stop", "length", "tool_calls", "content_filter"}
 
 
@@ -166,11 +168,12 @@ def _langchain_messages(raw: Mapping[str, Any]) -> Iterator[Message]:
     kind = str(data.get("type") or raw.get("type"))
     told, usage = _mapping(data.get("response_metadata")), _mapping(data.get("usage_metadata"))
     reason = told.get("finish_reason")
+    calls = (one for key in ("tool_calls", "invalid_tool_calls") for one in map(_mapping, data.get(key) or ()))
     yield {
         "role": _LANGCHAIN.get(kind, kind),
         "content": data.get("content"),
         "name": data.get("name") if kind != "tool" else None,
-        "tool_calls": [_call(one.get("id"), one.get("name"), one.get("args")) for one in data.get("tool_calls") or ()],
+        "tool_calls": [_call(one.get("id"), one.get("name") or UNNAMED_TOOL, one.get("args")) for one in calls],
         "tool_call_id": data.get("tool_call_id"),
         "status": data.get("status"),
         "model": told.get("model_name"),
