@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+from importlib import import_module
 
 import pytest
+from click.testing import CliRunner
 
 from mappa_analysis.importing import LogMapping, import_logs
 from mappa_core.errors import InputError
 from mappa_core.plugins import load_plugins
 from mappa_core.runs import RunReader
 
+command = import_module("mappa_analysis.cli.import").command
 USER = {"role": "user", "content": "How heavy is the sun?"}
 DONE = {"role": "assistant", "name": "w", "content": "2e30 kg"}
 CHAT = {"messages": [USER, DONE]}
@@ -168,3 +171,11 @@ def test_a_guilty_agent_that_acts_nowhere_is_counted(tmp_path):
     lines = [{**CHAT, "guilty": "w"}, {**CHAT, "guilty": "W"}, {**CHAT, "guilty": "nobody here"}]
     made = imported(tmp_path, {"log.jsonl": lines}, guilty_agent="guilty")
     assert made.labels.odd == {"the guilty agent acts nowhere": 2}
+
+
+def test_the_next_command_can_be_pasted_into_a_shell(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "log.jsonl").write_text(json.dumps(CHAT))
+    result = CliRunner().invoke(command, ["log.jsonl", "--name", "50% #1?x&y"])
+    assert result.exit_code == 0, result.exception
+    assert "next     mappa recoach 'runs/50% #1?x&y' --coach OFFER" in result.output
