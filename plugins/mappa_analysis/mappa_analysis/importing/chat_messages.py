@@ -41,8 +41,8 @@ _ROLES: Mapping[str, MessageRole] = {
 NO_ACTION = "mappa.no_action"
 """A key that a reader of another format adds to a message: why it is no action."""
 _MESSAGE_KEYS = {
-    "role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content", "model", "finish_reason",
-    "usage", "seconds", "status", "is_error", NO_ACTION,
+    "role", "content", "name", "tool_name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content", "model",
+    "finish_reason", "usage", "seconds", "status", "is_error", NO_ACTION,
 }  # fmt: skip
 _REMARK = re.compile(r"(?P<agent>.+?) \((?P<remark>.+)\)")
 """A name with a remark, as in `Orchestrator (thought)`."""

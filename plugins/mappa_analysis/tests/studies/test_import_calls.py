@@ -86,7 +86,7 @@ def test_answers_without_ids_belong_to_the_calls_without_ids_before_them_in_orde
     told = [{"role": "tool", "tool_name": "search", "content": text} for text in ("1", "2", "3")]
     chat = [USER, asked("sun", "moon"), *told, asked("mars"), calling(call("7", "venus")), told[0], asked("sun"), DONE]
     made = imported(tmp_path, {"messages": chat})
-    assert results(made) == [[("1", "ok"), ("2", "ok")], [], [], [], []]
+    assert results(made) == [[("1", "ok"), ("2", "ok")], [], [], [], []] and made.problems == ()
 
 
 def test_calls_that_langchain_could_not_parse_are_calls(tmp_path):
