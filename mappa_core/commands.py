@@ -81,4 +81,6 @@ from mappa_core.session.stored_runs import StoredScenes as StoredScenes
 from mappa_core.session.stored_runs import open_coach as open_coach
 from mappa_core.session.stored_runs import open_stored_scenes as open_stored_scenes
 from mappa_core.session.toolset import build_tools as build_tools
+from mappa_core.tools.parse_calls import unanswered_calls as unanswered_calls
+from mappa_core.tools.parse_calls import unquoted_arguments as unquoted_arguments
 from mappa_core.training.run import TrainResult as TrainResult

@@ -18,10 +18,10 @@ from mappa_core.runs.reader import RunReader
 from mappa_core.store.codec import to_json
 from mappa_core.store.folder import is_in_use, list_run_folders
 from mappa_core.store.summary import Summary, read_summary
+from mappa_core.tools.parse_calls import unanswered_calls, unquoted_arguments
 
 QUALITIES = {1.0: "right", 0.0: "neither right nor wrong", -1.0: "wrong"}
-WIDE = 110
-"""Columns from which on a list of runs shows every interval; below, that of the gain alone."""
+WIDE = 110  # Columns from which on a list of runs shows every interval; below, that of the gain alone.
 
 
 @click.group("runs")
@@ -100,23 +100,20 @@ def trace_trajectory(folder: Path, trajectory: str, as_json: bool) -> None:
     with RunReader(folder) as reader:
         shown, labels = reader.trajectory(trajectory), reader.labels(trajectory)
     if as_json:
-        known = {field.name: getattr(shown, field.name) for field in fields(shown)}
-        echo(to_json({**known, "labels": labels}).decode())
+        echo(to_json({**{one.name: getattr(shown, one.name) for one in fields(shown)}, "labels": labels}).decode())
     else:
         show_trajectory(Console(), shown, labels)
 
 
 def show_trajectory(console: Console, trajectory: Trajectory, labels: Sequence[Label] = ()) -> None:
     """Print every action with its verdicts and labels. Text of agents is printed as text, never as markup."""
-    verdicts: dict[str, list[Verdict]] = {}
-    for verdict in trajectory.verdicts:
-        verdicts.setdefault(verdict.step, []).append(verdict)
     console.print(f"[bold]{escape(trajectory.id)}[/]  {escape(trajectory.task.stratum)}", highlight=False)
     _block(console, "task", trajectory.task.prompt)
     _block(console, "truth", trajectory.task.reference or "-")
     seen: Counter[bytes] = Counter()
     for step in trajectory.steps:
-        _show_step(console, step, _new_messages(step, seen), verdicts.get(step.id, []))
+        verdicts = [one for one in trajectory.verdicts if one.step == step.id]
+        _show_step(console, step, _new_messages(step, seen), verdicts)
         _show_labels(console, [one for one in labels if one.step == step.id])
     outcome = ", ".join(f"{name} {value:g}" for name, value in trajectory.outcome.items()) or "none"
     console.print(f"[bold]outcome[/] {escape(outcome)}", highlight=False)
@@ -149,10 +146,11 @@ def _show_step(console: Console, step: Step, new: list[Message], verdicts: list[
         _block(console, f"saw, of {message.name or message.role}", message.content)
     if step.reply.reasoning:
         _block(console, "thought", step.reply.reasoning)
-    _block(console, "wrote" + (" (cut off at its token limit)" if step.truncated else ""), step.completion.text)
+    _block(console, "wrote" + " (cut off at its token limit)" * step.truncated, step.completion.text or "(no text)")
+    for call in unanswered_calls(step.reply, step.calls):
+        _block(console, f"called {call.name}, no answer is recorded", call.error or to_json(call.arguments).decode())
     for call in step.calls:
-        unquoted = {name: one for name, one in call.arguments.items() if str(one).strip() not in step.completion.text}
-        if unquoted or call.error:
+        if (unquoted := unquoted_arguments(call, step.completion.text)) or call.error:
             _block(console, f"called {call.name}", call.error or to_json(unquoted).decode())
     for result in step.results:
         _block(console, _describe_result(result), (result.stdout + result.stderr) or "(printed nothing)")

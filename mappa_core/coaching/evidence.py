@@ -11,6 +11,7 @@ from typing import Literal
 from mappa_core.coaching.contract_findings import inspection_lines, step_findings, step_name, team_findings
 from mappa_core.coaching.data_fences import quote_name, sanitize_name
 from mappa_core.records import FileChange, Scene, Step, Task, ToolCall, ToolResult
+from mappa_core.tools.parse_calls import unanswered_calls, unquoted_arguments
 from mappa_core.tools.workspace import file_lineage
 
 ExhibitKind = Literal[
@@ -149,16 +150,17 @@ def _reply_exhibits(step: Step, prefix: str) -> Iterator[Exhibit]:
 def _ending(step: Step) -> str:
     if step.truncated:
         return "It was cut off at its token limit: this is where it stopped."
-    aborted = step.completion.finish == "abort"
-    return "It was broken off from outside, before it had finished." if aborted else ""
+    return "It was broken off from outside, before it had finished." if step.completion.finish == "abort" else ""
 
 
 def _tool_exhibits(step: Step, prefix: str) -> Iterator[Exhibit]:
     heading = "## What its tools answered\n\n"
-    own = [call for call in step.reply.tool_calls if call not in step.calls] if step.own_tools else []
+    own = unanswered_calls(step.reply, step.calls)
     for place, call in enumerate(own, 1):
-        which = f"call {place} of {len(own)} of its own program"
-        yield _fact(f"{heading}{which.capitalize()}: the answer stands in what the agent is shown next.")
+        which = f"call {place} of {len(own)} {'of its own program' if step.own_tools else 'without an answer'}"
+        where = "the answer stands in what the agent is shown next" if step.own_tools else "none is recorded"
+        unread = ", and its arguments cannot be read" if call.error else ""
+        yield _fact(f"{heading}{which.capitalize()}: {where}{unread}.")
         yield Exhibit(kind="called", title="What was called:", data=_arguments(call), name=f"{prefix}{which}")
         heading = ""
     if not step.calls and not own:
@@ -169,7 +171,7 @@ def _tool_exhibits(step: Step, prefix: str) -> Iterator[Exhibit]:
         tool = f", of {_tool_name(call.name)}" if call.name in step.tools else ""
         yield _fact(f"{heading}{which.capitalize()}{tool}: {_call_outcome(call, result)}.")
         heading = ""
-        if not (tool and _is_in_reply(call, step.reply.content)):
+        if not tool or unquoted_arguments(call, step.reply.content):
             yield Exhibit(kind="called", title="What was called:", data=_arguments(call), name=f"{prefix}{which}")
         for stream, text in (("standard output", result.stdout), ("standard error", result.stderr)):
             if text.strip():
@@ -191,10 +193,6 @@ def _call_outcome(call: ToolCall, result: ToolResult) -> str:
     return f"it {STATUS_TEXT[result.status]}{code}{silent}{part}"
 
 
-def _is_in_reply(call: ToolCall, reply: str) -> bool:
-    return all(isinstance(value, str) and value in reply for value in call.arguments.values())  # as with fenced code
-
-
 def _arguments(call: ToolCall) -> str:
     return json.dumps({"tool": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False, default=str)
 
@@ -202,8 +200,7 @@ def _arguments(call: ToolCall) -> str:
 def _file_exhibits(step: Step, earlier: Sequence[Step], prefix: str) -> Iterator[Exhibit]:
     done = "\n".join(_file_changes(step))
     if not step.files:
-        left = "" if done else ", and it wrote none"
-        yield _fact(f"## Files\n\nNone were there when it began{left}.")
+        yield _fact(f"## Files\n\nNone were there when it began{'' if done else ', and it wrote none'}.")
     else:
         history, steps = file_lineage(earlier), {one.id: one for one in earlier}
         lines = [f"{quote_name(path)}: {_file_history(path, history.get(path, ()), steps)}" for path in step.files]
@@ -265,12 +262,10 @@ def _checks(findings: Sequence[str], heading: str = "## Checked by machine") -> 
 
 
 def _truth(scene: Scene, about: str = "", heading: str = "#") -> Iterator[Exhibit]:
-    truth = scene.task.reference if scene.truth is None else scene.truth
-    if truth is not None:
+    if (truth := scene.task.reference if scene.truth is None else scene.truth) is not None:
         yield Exhibit(kind="truth", title=f"{heading} The truth{about}", data=truth, name=f"the truth{about}")
 
 
 def _outcome(outcome: Mapping[str, float] | None) -> Iterator[Exhibit]:
     if outcome is not None:
-        lines = (f"- {sanitize_name(name)}: {value:g}" for name, value in outcome.items())
-        yield _fact("\n".join(("# The outcome", *lines)))
+        yield _fact("# The outcome" + "".join(f"\n- {sanitize_name(name)}: {one:g}" for name, one in outcome.items()))

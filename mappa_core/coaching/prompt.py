@@ -122,8 +122,7 @@ class PromptBuilder:
             known = {"team": team, "hindsight": hindsight, "truth": truth, "correction": self._correction}
             rubrics = {agent: self._rubrics.render(agent, role, **known) for agent, role in roles.items()}
             text = self._system.render(rubrics=rubrics, together=together, **known).strip()
-            digest = hashlib.sha256(f"{text}\0{self._later_frames}".encode()).hexdigest()
-            self._system_messages[key] = (text, digest)
+            self._system_messages[key] = (text, hashlib.sha256(f"{text}\0{self._later_frames}".encode()).hexdigest())
         return self._system_messages[key]
 
     async def _fit(

@@ -46,8 +46,7 @@ class Rubrics:
         if role.rubric is None:
             return self._general
         if (source := role.rubric) not in self._by_source:
-            where = f"the workflow's rubric of {agent}"
-            self._by_source[source] = compile_template(self._environment, source, where)
+            self._by_source[source] = compile_template(self._environment, source, f"the workflow's rubric of {agent}")
         return self._by_source[source]
 
 

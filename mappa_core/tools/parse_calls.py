@@ -41,12 +41,24 @@ def _native(call: ToolCall, offered: Sequence[str]) -> ToolCall:
     return replace(call, error=f"there is no tool {call.name!r} here (offered: {', '.join(offered) or 'none'})")
 
 
-def _fenced(text: str) -> Iterator[ToolCall]:
+def unanswered_calls(reply: Message, answered: Sequence[ToolCall]) -> list[ToolCall]:
+    """Return the calls of a reply that are not among those whose answers are recorded, which may have an `error`."""
+    known, calls = [replace(call, error=None) for call in answered], reply.tool_calls
+    return [one for at, one in enumerate(calls) if calls[:at].count(one) >= known.count(replace(one, error=None))]
+
+
+def unquoted_arguments(call: ToolCall, text: str) -> dict[str, object]:
+    """Return the arguments of a call that no fenced block of a text holds."""
+    quoted = {block.arguments.get("code", "").strip() for block in _fenced(text, None)} - {""}
+    return {key: one for key, one in call.arguments.items() if not isinstance(one, str) or one.strip() not in quoted}
+
+
+def _fenced(text: str, languages: frozenset[str] | None = PYTHON_INFO) -> Iterator[ToolCall]:
     if "```" not in text and "~~~" not in text:
         return
     lines = _LINE.findall(text)
     for token in _parser().parse(text):
-        if token.type == "fence" and PYTHON_INFO.intersection(token.info.lower().split()[:1]):
+        if token.type == "fence" and (languages is None or languages.intersection(token.info.lower().split()[:1])):
             yield _block(token, lines)
 
 

@@ -274,7 +274,7 @@ def test_how_calls_ended_is_told(act: Act):
         ToolResult(tool="python", status="error", stderr="the block is not closed"),
     ]
     calls = [ToolCall(name="python", arguments={"code": "1"})] * 3 + [ToolCall(name="python", error="not closed")]
-    step = act("a", "1", tools=("python",), calls=tuple(calls), results=tuple(results))
+    step = act("a", "```python\n1\n```", tools=("python",), calls=tuple(calls), results=tuple(results))
     told = titles(action_exhibits(scene_of(step)))
     for words in (
         "Call 1 of 4, of python: it ended well, exit code 0.",
@@ -319,6 +319,41 @@ def test_calls_that_the_workflow_answers_are_shown_and_where_their_answers_are(a
     exhibits = action_exhibits(scene_of(replace(act("a", "", own_tools=(search,)), reply=reply)))
     assert data(exhibits, "What was called:") == ['{"tool": "search", "arguments": {"q": "Emma"}}']
     assert "Call 1 of 1 of its own program: the answer stands in what the agent is shown next." in titles(exhibits)
+
+
+def test_calls_without_a_recorded_answer_are_shown_and_that_they_have_none(act: Act):
+    same = ToolCall(name="add", arguments={"x": 1})
+    reply = Message(
+        role="assistant", content="", tool_calls=(same, same, ToolCall(name="transfer", error="its arguments…"))
+    )
+    step = act("a", "", tools=("add",), calls=(same,), results=(ToolResult(tool="add", status="ok", stdout="1"),))
+    exhibits = action_exhibits(scene_of(replace(step, reply=reply)))
+    told = titles(exhibits)
+    assert "Call 1 of 2 without an answer: none is recorded." in told
+    assert "Call 2 of 2 without an answer: none is recorded, and its arguments cannot be read." in told
+    assert "Call 1 of 1, of add: it ended well" in told and "It made no calls" not in told
+    assert data(exhibits, "What was called:") == [
+        '{"tool": "add", "arguments": {"x": 1}}',
+        '{"tool": "transfer", "arguments": {}}',
+        '{"tool": "add", "arguments": {"x": 1}}',
+    ]
+
+
+def test_a_call_that_was_refused_is_shown_once(act: Act):
+    asked = ToolCall(name="made_up", arguments={"x": 1}, id="7")
+    refused = replace(asked, error="there is no tool 'made_up' here")
+    step = act("a", "", calls=(refused,), results=(ToolResult(tool="made_up", status="error", stderr="no"),))
+    reply = Message(role="assistant", content="", tool_calls=(asked,))
+    exhibits = action_exhibits(scene_of(replace(step, reply=reply)))
+    assert "Call 1 of 1: it was not run." in titles(exhibits) and len(data(exhibits, "What was called:")) == 1
+
+
+def test_arguments_whose_text_occurs_in_the_reply_by_chance_are_shown(act: Act):
+    calls = (ToolCall(name="delete", arguments={"path": "a", "force": ""}),)
+    results = (ToolResult(tool="delete", status="ok"),)
+    step = act("a", "I will delete a file now", tools=("delete",), calls=calls, results=results)
+    shown = data(action_exhibits(scene_of(step)), "What was called:")
+    assert shown == ['{"tool": "delete", "arguments": {"path": "a", "force": ""}}']
 
 
 def test_calls_in_the_messages_are_shown(act: Act):

@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mappa_core.records import Message, ToolCall
-from mappa_core.tools.parse_calls import NOT_CLOSED, parse_calls
+from mappa_core.tools.parse_calls import NOT_CLOSED, parse_calls, unanswered_calls, unquoted_arguments
 
 
 def fenced(text: str) -> list[str | None]:
@@ -141,3 +143,25 @@ def test_no_text_breaks_the_parser(text):
 @pytest.mark.parametrize("text", [">" * 20_000, "- " * 20_000, "* a\n" * 5_000, "`" * 50_000, "[" * 20_000])
 def test_hostile_text_is_parsed_too(text):
     assert fenced(text + "\n\n```python\n1\n```") in ([], ["1\n"])
+
+
+@pytest.mark.parametrize(
+    ("reply", "hidden"),
+    [
+        ("```python\nprint(1)\n```", True),
+        ("So:\n~~~sql\nprint(1)\n~~~", True),
+        ("I call print(1)", False),
+        ("```python\nprint(1)", False),
+        ("```\nprint(1)\nprint(2)\n```", False),
+    ],
+)
+def test_arguments_that_a_fenced_block_holds_are_quoted(reply, hidden):
+    call = ToolCall(name="python", arguments={"code": "print(1)", "empty": "", "n": 1})
+    assert unquoted_arguments(call, reply) == ({} if hidden else {"code": "print(1)"}) | {"empty": "", "n": 1}
+
+
+def test_a_call_is_answered_as_often_as_it_has_an_answer():
+    call = ToolCall(name="add", arguments={"x": [1]})
+    reply = Message(role="assistant", content="", tool_calls=(call, call, replace(call, id="7")))
+    assert unanswered_calls(reply, ()) == [call, call, replace(call, id="7")]
+    assert unanswered_calls(reply, (replace(call, error="no such tool"),)) == [call, replace(call, id="7")]

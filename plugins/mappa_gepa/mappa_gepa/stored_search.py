@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from mappa_core import RunError
-from mappa_core.commands import format_yaml, with_origin
+from mappa_core import ConfigError, RunError
+from mappa_core.commands import ComposedConfig, format_yaml, with_origin
 from mappa_core.runs import PROMPT_ROUND_EVENT, RunReader, from_json, storage_errors, to_json, write_atomic
 from mappa_gepa.options import ImproveOptions
 
@@ -19,6 +19,8 @@ OPTIONS_NAME = "improve.json"
 CONFIG_NAME = "improved.yaml"
 PROMPTS_NAME = "prompts"
 LOG_NAME = "gepa.log"
+IMPORTED = "imported"
+"""The workflow of a run of `mappa import`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,15 @@ class StoredSearch:
             return from_json(cls, path.read_bytes())
         except (OSError, msgspec.DecodeError) as error:
             raise RunError(f"{folder} holds no search of prompts that could go on: {path}: {error}") from error
+
+
+def check_playable(run: Path, composed: ComposedConfig) -> None:
+    """Raise ConfigError if `composed` is the config of an imported run, which nobody can play."""
+    if composed.config.workflow.use == IMPORTED:
+        raise ConfigError(
+            f"{run} was imported: its actions were recorded elsewhere, so its team cannot be played here. mappa advise "
+            f"{run} without --rollouts reads its verdicts; workflow.use=NAME names a team that can be played"
+        )
 
 
 def checkpoint_prompts(reader: RunReader, iteration: int) -> tuple[str, ...]:

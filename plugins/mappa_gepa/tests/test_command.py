@@ -73,3 +73,34 @@ def test_a_resumed_search_keeps_its_config(capsys):
     improve(capsys, *TEAM, *SMALL, "--json", "--name", "kept", EXACT)
     code, _, err = improve(capsys, "--resume", "runs/kept", "seed=5")
     assert code == 2 and "seed: 0 -> 5" in err
+
+
+@pytest.fixture
+def logged(tmp_path):
+    """An imported run."""
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "name": "w", "content": "a"}]
+    (tmp_path / "log.jsonl").write_text(json.dumps({"messages": messages}))
+    assert main(["import", "log.jsonl", "--name", "logged"]) == 0
+    return "runs/logged"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("improve", "--run", "runs/logged", "--proposer", "instruction-editor"),
+        ("advise", "runs/logged", "--rollouts", "20", "--proposer", "instruction-editor"),
+    ],
+)
+def test_an_imported_run_cannot_be_played_and_is_refused_at_once(capsys, logged, words):
+    capsys.readouterr()
+    assert main(list(words)) == 2
+    err = capsys.readouterr().err
+    assert "runs/logged was imported: its actions were recorded elsewhere" in err and "unknown" not in err
+
+
+def test_a_report_of_a_search_says_what_the_folder_holds(capsys):
+    improve(capsys, *TEAM, *SMALL, "--name", "searched", EXACT)
+    assert main(["report", "runs/searched"]) == 2
+    err = " ".join(capsys.readouterr().err.split())
+    assert "runs/searched holds a search for prompts" in err and "mappa observe runs/searched" in err
+    assert "mappa train" not in err

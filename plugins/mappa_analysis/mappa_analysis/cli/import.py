@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -165,4 +166,4 @@ def show_import(console: Console, imported: ImportResult) -> None:
         )
     tell(f"run      {imported.folder}")
     command = "coach eval --run" if labels.agents or labels.values else "recoach"
-    tell(f"next     mappa {command} {imported.folder} --coach OFFER")
+    tell(f"next     mappa {command} {shlex.quote(str(imported.folder))} --coach OFFER")

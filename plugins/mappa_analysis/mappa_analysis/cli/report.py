@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from mappa_core.statistics import Interval
 
 
+SEARCH_OPTIONS = "improve.json"
+"""The file by which the folder of `mappa improve` is known."""
+
+
 @click.command("report")
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", metavar="FILE.html", type=click.Path(path_type=Path), help="One page on all of them.")
@@ -56,11 +60,26 @@ def command(runs: Sequence[Path], out: Path | None, audit: bool, as_json: bool) 
 
 def _require_summary(reader: RunReader) -> Summary:
     if reader.summary is None:
-        raise RunError(
-            f"{reader.folder} has no summary.json, which a training writes: go on with one by mappa train --resume "
-            f"{reader.folder}; what was played without training is read by mappa observe {reader.folder}"
-        )
+        raise RunError(_explain_missing_summary(reader))
     return reader.summary
+
+
+def _explain_missing_summary(reader: RunReader) -> str:
+    """What a folder without a summary holds, and which command reads it."""
+    folder = reader.folder
+    if (folder / SEARCH_OPTIONS).exists():
+        return (
+            f"{folder} holds a search for prompts, and a report is of a training: mappa improve --resume {folder} "
+            f"prints the result of a search that ended, mappa observe {folder} reads what was played"
+        )
+    if reader.counts():
+        return (
+            f"{folder} holds an evaluation, and a report is of a training: mappa observe {folder} reads what was played"
+        )
+    return (
+        f"{folder} has no summary.json and no rollouts: a training was ended before it began. Go on with it by mappa "
+        f"train --resume {folder}"
+    )
 
 
 def show_report(

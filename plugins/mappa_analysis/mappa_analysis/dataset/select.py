@@ -43,6 +43,8 @@ class Filters:
             return f"the verdict {verdict.status}"
         if step.completion.finish not in REGULAR_ENDS:
             return "cut off"
+        if not step.messages:
+            return "no prompt"
         if any(call.error is not None for call in step.reply.tool_calls):
             return "a call that cannot be read"
         if any(step.strata.get(name) != value for name, value in self.strata):

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from mappa_analysis.importing.documents import decode_embedded
 from mappa_analysis.importing.labels import read_logged_labels
 from mappa_analysis.importing.log_mapping import (
     LogFormatError,
@@ -40,8 +41,8 @@ _ROLES: Mapping[str, MessageRole] = {
 NO_ACTION = "mappa.no_action"
 """A key that a reader of another format adds to a message: why it is no action."""
 _MESSAGE_KEYS = {
-    "role", "content", "name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content", "model", "finish_reason",
-    "usage", "seconds", "status", "is_error", NO_ACTION,
+    "role", "content", "name", "tool_name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content", "model",
+    "finish_reason", "usage", "seconds", "status", "is_error", NO_ACTION,
 }  # fmt: skip
 _REMARK = re.compile(r"(?P<agent>.+?) \((?P<remark>.+)\)")
 """A name with a remark, as in `Orchestrator (thought)`."""
@@ -50,16 +51,22 @@ SYSTEM, ANSWER, UNNAMED = "system prompts", "answers of tools", "messages of a u
 FINISH_REASONS: Mapping[str, Finish] = {
     "stop": "stop",
     "end_turn": "stop",
+    "stop_sequence": "stop",
     "length": "length",
     "max_tokens": "length",
     "tool_calls": "tool",
     "tool_call": "tool",
     "tool_use": "tool",
     "tool": "tool",
+    "function_call": "tool",
+    "pause_turn": "tool",
     "content_filter": "abort",
+    "safety": "abort",
+    "refusal": "abort",
     "abort": "abort",
     "error": "abort",
 }
+"""Finish reasons in small letters, as OpenAI, Anthropic and Gemini name them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +91,7 @@ def read_conversation(line: Mapping[str, Any], mapping: LogMapping, *, needs_act
     Raises:
         LogFormatError: a value is invalid; the message names its key.
     """
-    raw = lookup(line, mapping.messages)
+    raw = decode_embedded(lookup(line, mapping.messages))
     if not isinstance(raw, list) or not raw:
         there = ", ".join(sorted(line)) or "no keys"
         raise LogFormatError(
@@ -120,8 +127,10 @@ def read_conversation(line: Mapping[str, Any], mapping: LogMapping, *, needs_act
 
 def _unread_keys(said: Sequence[_LoggedMessage], mapping: LogMapping) -> tuple[str, ...]:
     read = _MESSAGE_KEYS if mapping.agent_from is None else {*_MESSAGE_KEYS, mapping.agent_from.partition(".")[0]}
-    unread = (key for one in said for key, value in one.raw.items() if key not in read and value not in (None, "", []))
-    return tuple(f"{mapping.messages}.{key}" for key in dict.fromkeys(unread))
+    keys = (key for one in said for key, value in one.raw.items() if key not in read and value not in (None, "", []))
+    acted = (one for one in said if one.agent is not None)
+    endings = (end for one in acted for end in name_unknown_finish(one.raw.get("finish_reason"), "finish_reason"))
+    return tuple(f"{mapping.messages}.{key}" for key in dict.fromkeys((*keys, *endings)))
 
 
 def read_text(content: Any, place: str) -> str:
@@ -144,22 +153,28 @@ def read_text(content: Any, place: str) -> str:
 
 def read_usage(raw: Mapping[str, Any], place: str) -> Usage:
     """Read the usage of an action's call; a missing count is unknown."""
-    counts: dict[str, int | None] = {}
-    for name in ("prompt_tokens", "completion_tokens"):
-        value = raw.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            raise LogFormatError(f"{place}.{name}: no number of tokens: {value!r}")
-        counts[name] = value
-    return Usage(calls=1, **counts)
+    names = ("prompt_tokens", "completion_tokens")
+    return Usage(calls=1, **{name: read_token_count(raw.get(name), f"{place}.{name}") for name in names})
 
 
-def read_finish(value: Any, calls: Sequence[ToolCall], place: str) -> Finish:
-    """Read the finish reason of an action. If the log has none: `tool` with tool calls, else `stop`."""
+def read_token_count(value: Any, place: str) -> int | None:
+    """Read a number of tokens; a table writes whole numbers as 12.0 where some are missing."""
     if value is None:
-        return "tool" if calls else "stop"
-    if value not in FINISH_REASONS:
-        raise LogFormatError(f"{place}: {value!r} is none of {', '.join(FINISH_REASONS)}")
-    return FINISH_REASONS[value]
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != value // 1:
+        raise LogFormatError(f"{place}: no number of tokens: {value!r}")
+    return int(value)
+
+
+def read_finish(value: Any, calls: Sequence[ToolCall]) -> Finish:
+    """Read the finish reason of an action. If the log has none that is known: `tool` with tool calls, else `stop`."""
+    return FINISH_REASONS.get(str(value).casefold(), "tool" if calls else "stop")
+
+
+def name_unknown_finish(value: Any, key: str) -> Iterator[str]:
+    """The key and the value of a finish reason that is not known; nothing if it is, or if there is none."""
+    if value is not None and str(value).casefold() not in FINISH_REASONS:
+        yield f"{key} {value!r}"
 
 
 def _read_message(raw: Any, place: str, mapping: LogMapping) -> _LoggedMessage:
@@ -260,21 +275,26 @@ def make_tool_call(name: str, arguments: Any, identity: str | None) -> ToolCall:
     return ToolCall(name=name, arguments=dict(arguments or {}), id=identity)
 
 
-def _tool_answers(said: Sequence[_LoggedMessage]) -> dict[int, dict[str, _LoggedMessage]]:
-    """The answers of tools by the number of the message that called them and the id of the call. An id may be used
-    again: an answer belongs to the nearest call before it, and the first answer to a call counts."""
-    answers: dict[int, dict[str, _LoggedMessage]] = {}
-    callers: dict[str, int] = {}
+def _tool_answers(said: Sequence[_LoggedMessage]) -> dict[int, dict[int, _LoggedMessage]]:
+    """The answers of tools by the number of the message that called them and the place of the call in it. An id may be
+    used again: an answer belongs to the nearest message that has a call with its id, and the first answer to a call
+    counts. Answers without an id belong to the calls without one of the last message with calls, in order."""
+    answers: dict[int, dict[int, _LoggedMessage]] = {}
+    waiting: dict[str | None, list[tuple[int, int]]] = {}
     for number, one in enumerate(said):
-        callers |= {call.id: number for call in one.message.tool_calls if call.id is not None}
-        answered = one.message.tool_call_id if one.message.role == "tool" else None
-        if answered is not None and answered in callers:
-            answers.setdefault(callers[answered], {}).setdefault(answered, one)
+        if calls := one.message.tool_calls:
+            waiting[None] = []
+            waiting.update((call.id, []) for call in calls)
+            for place, call in enumerate(calls):
+                waiting[call.id].append((number, place))
+        if one.message.role == "tool" and (called := waiting.get(one.message.tool_call_id)):
+            caller, place = called.pop(0)
+            answers.setdefault(caller, {})[place] = one
     return answers
 
 
 def _read_action(
-    one: _LoggedMessage, agent: str, before: tuple[Message, ...], answers: Mapping[str, _LoggedMessage]
+    one: _LoggedMessage, agent: str, before: tuple[Message, ...], answers: Mapping[int, _LoggedMessage]
 ) -> LoggedAction:
     message, raw = one.message, one.raw
     usage, seconds = raw.get("usage"), raw.get("seconds")
@@ -289,11 +309,11 @@ def _read_action(
         reply=Message(
             role="assistant", content=message.content, tool_calls=message.tool_calls, reasoning=message.reasoning
         ),
-        finish=read_finish(raw.get("finish_reason"), message.tool_calls, f"{one.place}.finish_reason"),
+        finish=read_finish(raw.get("finish_reason"), message.tool_calls),
         results=tuple(
-            (call, _read_result(call, answers[call.id]))
-            for call in message.tool_calls
-            if call.id is not None and call.id in answers
+            (call, _read_result(call, answers[place]))
+            for place, call in enumerate(message.tool_calls)
+            if place in answers
         ),
         usage=None if usage is None else read_usage(usage, f"{one.place}.usage"),
         seconds=0.0 if seconds is None else float(seconds),

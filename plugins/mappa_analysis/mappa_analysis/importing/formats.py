@@ -91,5 +91,22 @@ FORMATS: Mapping[Format, LogFormat] = {
 
 
 def find_format(documents: Sequence[Document]) -> Format:
-    """The format of a log, found from its first object."""
-    return next(name for name, one in FORMATS.items() if one.recognizes(documents[0].row))
+    """The format of logs, found from their first object.
+
+    Raises:
+        InputError: an object is clearly of another format, or a file begins with one that is.
+    """
+    first, files = _recognize(documents[0]), {documents[0].file}
+    for document in documents:
+        found = _recognize(document)
+        if found != first and (found != "messages" or document.file not in files):
+            raise InputError(
+                f"{document.place} is of the format {found}, but {documents[0].place} of {first}: import them apart, "
+                "or choose the format of all with --format"
+            )
+        files.add(document.file)
+    return first
+
+
+def _recognize(document: Document) -> Format:
+    return next(name for name, one in FORMATS.items() if one.recognizes(document.row))

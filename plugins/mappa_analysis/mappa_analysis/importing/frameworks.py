@@ -26,7 +26,8 @@ _LANGCHAIN = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant",
 _AUTOGEN_TASK = "user"
 _AUTOGEN_ECHOES = ("ToolCallSummaryMessage", "ThoughtEvent", "MemoryQueryEvent", "SelectSpeakerEvent")
 """Events that repeat a tool's answer, or accompany an action that has an event of its own."""
-_FINISH = {"stop", "length", "tool_calls", "content_filter"}
+UNNAMED_TOOL = "unnamed"
+"""The tool of a call that a model broke off before its name."""
 
 
 def looks_like_langchain(row: Mapping[str, Any]) -> bool:
@@ -116,15 +117,15 @@ def read_inspect(documents: Sequence[Document], mapping: LogMapping) -> list[Log
 def _conversations(
     documents: Sequence[Document], convert: Callable[[Mapping[str, Any]], Iterator[Message]]
 ) -> Iterator[tuple[Document, list[Message]]]:
-    """The messages of every object that holds some, or of every file whose objects are messages."""
+    """The messages of every object that holds some, or of every file whose objects are messages. Raises InputError."""
     for _, group in groupby(documents, key=lambda one: one.file):
         rows = list(group)
         if isinstance(rows[0].row.get("messages"), list):
             for document in rows:
-                inner = [_mapping(one) for one in document.row.get("messages") or ()]
-                yield document, [message for one in inner for message in convert(one)]
+                inner = [replace(document, row=_mapping(one)) for one in document.row.get("messages") or ()]
+                yield document, [message for one in inner for message in _guarded(one, convert)]
         else:
-            yield rows[0], [message for document in rows for message in convert(document.row)]
+            yield rows[0], [message for document in rows for message in _guarded(document, convert)]
 
 
 def _read(document: Document, messages: list[Message], mapping: LogMapping) -> LoggedTrajectory:
@@ -165,16 +166,16 @@ def _langchain_messages(raw: Mapping[str, Any]) -> Iterator[Message]:
     data = _mapping(raw.get("data")) or raw
     kind = str(data.get("type") or raw.get("type"))
     told, usage = _mapping(data.get("response_metadata")), _mapping(data.get("usage_metadata"))
-    reason = told.get("finish_reason")
+    calls = (one for key in ("tool_calls", "invalid_tool_calls") for one in map(_mapping, data.get(key) or ()))
     yield {
         "role": _LANGCHAIN.get(kind, kind),
         "content": data.get("content"),
         "name": data.get("name") if kind != "tool" else None,
-        "tool_calls": [_call(one.get("id"), one.get("name"), one.get("args")) for one in data.get("tool_calls") or ()],
+        "tool_calls": [_call(one.get("id"), one.get("name") or UNNAMED_TOOL, one.get("args")) for one in calls],
         "tool_call_id": data.get("tool_call_id"),
         "status": data.get("status"),
         "model": told.get("model_name"),
-        "finish_reason": reason if reason in _FINISH else None,
+        "finish_reason": told.get("finish_reason", told.get("stop_reason")),
         "usage": _usage(usage.get("input_tokens"), usage.get("output_tokens")),
     }
 
@@ -183,7 +184,9 @@ def _langchain_messages(raw: Mapping[str, Any]) -> Iterator[Message]:
 
 
 def _autogen_messages(raw: Mapping[str, Any]) -> Iterator[Message]:
-    source, kind, content = raw.get("source"), str(raw.get("type")), raw.get("content")
+    source, kind, content = raw.get("source"), raw.get("type"), raw.get("content")
+    if not isinstance(source, str) or not isinstance(kind, str):
+        raise LogFormatError(f"not a message of AutoGen: it has no source and type, but {', '.join(raw) or 'no keys'}")
     usage = _mapping(raw.get("models_usage"))
     said = {
         "role": "assistant",

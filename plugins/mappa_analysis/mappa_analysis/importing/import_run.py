@@ -14,7 +14,7 @@ from mappa_analysis.importing.documents import read_documents
 from mappa_analysis.importing.formats import FORMATS, find_format
 from mappa_analysis.importing.log_mapping import IMPORT_METRIC, Format, LoggedTrajectory, LogMapping
 from mappa_analysis.importing.offers import IMPORT_RECIPE
-from mappa_analysis.importing.trajectories import IMPORT_SPLIT, ImportedTrajectory, build_trajectories
+from mappa_analysis.importing.trajectories import IMPORT_SPLIT, ImportedTrajectory, build_trajectories, separate_tasks
 from mappa_core import InputError, RunError, Trajectory
 from mappa_core.commands import Registry, format_yaml, restore, with_origin
 from mappa_core.runs import (
@@ -34,6 +34,7 @@ UNKNOWN_MODEL = "unknown"
 """The model of an agent for which the log names none."""
 MAX_AGENT_CHARACTERS = 200
 MISMATCH = "the guilty agent is another one than acted in the guilty step"
+ABSENT = "the guilty agent acts nowhere"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +99,7 @@ def import_logs(
         RunError: the run exists already, or the storage failed.
     """
     logs, chosen = read_logs(paths, mapping, file_format)
+    logs = separate_tasks(logs)
     imported = build_trajectories([log for log in logs if log.acts])
     trajectories = [one.trajectory for one in imported]
     agents = count_agents(logs)
@@ -121,7 +123,7 @@ def import_logs(
         agents=agents,
         counts=_count_entries(logs, FORMATS[chosen].entries),
         labels=_count_labels(imported),
-        problems=tuple(_find_problems(logs)),
+        problems=(*_find_unused_keys(logs, mapping), *_find_problems(logs)),
     )
 
 
@@ -212,17 +214,21 @@ def _count_entries(logs: Sequence[LoggedTrajectory], unit: str) -> ImportCounts:
 def _count_labels(imported: Sequence[ImportedTrajectory]) -> LabelCounts:
     labels = [label for one in imported for label in one.labels]
     acted = {step.id: step.agent for one in imported for step in one.trajectory.steps}
+    agents = {one.trajectory.id: {step.agent for step in one.trajectory.steps} for one in imported}
     guilt = [label for label in labels if label.kind == "guilt"]
     values = Counter(
         f"{label.value:+g}".replace("+0", "0") for label in labels if label.value is not None and label.step is not None
     )
-    odd = sum(label.step is not None and acted[label.step] != label.agent for label in guilt)
+    odd = {
+        MISMATCH: sum(label.step is not None and acted[label.step] != label.agent for label in guilt),
+        ABSENT: sum(label.agent not in agents[label.trajectory] for label in guilt),
+    }
     return LabelCounts(
         agents=len({label.trajectory for label in guilt if label.agent is not None}),
         steps=len({label.trajectory for label in guilt if label.step is not None}),
         values=dict(values.most_common()),
         wholes=sum(label.kind == "quality" and label.step is None for label in labels),
-        odd={MISMATCH: odd} if odd else {},
+        odd={what: count for what, count in odd.items() if count},
     )
 
 
@@ -240,6 +246,22 @@ def _find_problems(logs: Sequence[LoggedTrajectory]) -> Iterator[str]:
     times = Counter(key for log in logs for key in log.unread)
     for key, count in times.items():
         yield f"{first[key]}: {key}: not read" + (f" (and in {count - 1:,} more)" if count > 1 else "")
+
+
+def _find_unused_keys(logs: Sequence[LoggedTrajectory], mapping: LogMapping) -> Iterator[str]:
+    """Keys of outcomes and labels that an option names and no rollout has a value at."""
+    tried = [problem for log in logs for problem in log.labels.problems]
+    used = {
+        "--guilty-agent": (mapping.guilty_agent, any(log.labels.agent is not None for log in logs)),
+        "--guilty-step": (mapping.guilty_step, any(log.labels.step is not None for log in logs)),
+        "--step-values": (mapping.step_values, any(log.labels.values for log in logs)),
+    }
+    for option, (key, is_used) in used.items():
+        if key is not None and not is_used and not any(problem.startswith(key) for problem in tried):
+            yield f"{key}: no rollout has a value there, and {option} names it"
+    for name, key in mapping.outcomes.items():
+        if not any(name in log.outcome for log in logs):
+            yield f"{key}: no rollout has a value there, and --outcome names it"
 
 
 def _store_trajectory(folder: RunFolder, imported: ImportedTrajectory) -> None:

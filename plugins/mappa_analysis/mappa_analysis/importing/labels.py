@@ -84,7 +84,7 @@ def _read_values(
 
 def _message_number(value: Any, *, messages: int, actions: Collection[int]) -> tuple[int | None, str]:
     """The number of a message, or why the value is none."""
-    text = str(value).strip()
+    text = str(int(value) if isinstance(value, float) and value.is_integer() else value).strip()
     if isinstance(value, bool) or not text.isascii() or not text.isdigit():
         return None, f"{value!r} is not the number of a message"
     number = int(text)

@@ -37,6 +37,8 @@ def looks_like_autogen_events(row: Mapping[str, Any]) -> bool:
 
 def read_agents_sdk(documents: Sequence[Document], mapping: LogMapping) -> list[LoggedTrajectory]:
     """Read a rollout from each trace. Raises InputError, naming line and key."""
+    if other := next((one for one in documents if not looks_like_agents_sdk(one.row)), None):
+        raise InputError(f"{other.place}: object: {other.row.get('object')!r} is neither trace nor trace.span")
     spans = [one for one in documents if one.row.get("object") == "trace.span"]
     return read_traces([_placed(document, _agents_sdk_span) for document in spans], mapping)
 

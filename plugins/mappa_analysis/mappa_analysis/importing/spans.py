@@ -109,12 +109,15 @@ def _read_attributes(raw: Any, where: str) -> dict[str, Any]:
     for number, one in enumerate(raw):
         if not isinstance(one, Mapping) or not isinstance(one.get("key"), str):
             raise LogFormatError(f"{where}.{number}: has no key")
-        found[one["key"]] = _read_any_value(one.get("value"), f"{where}.{number}.value")
+        if (value := _read_any_value(one.get("value"), f"{where}.{number}.value")) is not None:
+            found[one["key"]] = value
     return found
 
 
 def _read_any_value(raw: Any, where: str) -> Any:
-    """Read an OTLP value: an object whose single key is its type."""
+    """Read an OTLP value: an object whose single key is its type, or an empty one where there is none."""
+    if raw == {}:
+        return None
     if not isinstance(raw, Mapping) or len(raw) != 1:
         raise LogFormatError(f"{where}: not a value with its type")
     ((kind, value),) = raw.items()

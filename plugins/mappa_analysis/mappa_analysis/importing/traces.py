@@ -18,7 +18,12 @@ from functools import cached_property
 from itertools import dropwhile, islice
 from typing import Any, Literal, TypeVar
 
-from mappa_analysis.importing.chat_messages import make_tool_call, read_finish
+from mappa_analysis.importing.chat_messages import (
+    make_tool_call,
+    name_unknown_finish,
+    read_finish,
+    read_token_count,
+)
 from mappa_analysis.importing.documents import decode_embedded
 from mappa_analysis.importing.log_mapping import (
     LogFormatError,
@@ -36,6 +41,7 @@ T = TypeVar("T")
 _ACTION_OPERATIONS = ("chat", "generate_content", "text_completion", "invoke_agent")
 _TOOL_OPERATION = "execute_tool"
 _INPUT, _OUTPUT, _SYSTEM = "gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.system_instructions"
+_FINISH = "gen_ai.response.finish_reasons"
 _OUTCOME_PREFIX = "mappa.outcome."
 _PROMPT, _TASK, _STRATUM = "mappa.task.prompt", "mappa.task", "mappa.stratum"
 """Attributes that the tracker `otel` writes; they are read back without an option that names them."""
@@ -44,6 +50,7 @@ _ROLES: Mapping[str, Literal["system", "user", "assistant", "tool"]] = {
     "user": "user",
     "assistant": "assistant",
     "tool": "tool",
+    "developer": "system",
 }
 _NON_TEXT_PARTS = ("tool_call", "tool_call_response", "reasoning")
 """Types of message parts that are not part of its text."""
@@ -93,7 +100,9 @@ class _Trace:
         )
         root = next((span for span in spans if span.parent not in self._spans), self._spans[next(iter(acting))])
         log = _with_place(lambda span: self._build(span, acts), root)
-        return replace(log, entries=len(spans), left_out=left_out, place=root.place, run=root.trace)
+        ends = (_finish_reason(self._spans[identity]) for identity in acting)
+        unread = tuple(dict.fromkeys(name for end in ends for name in name_unknown_finish(end, _FINISH)))
+        return replace(log, entries=len(spans), left_out=left_out, place=root.place, run=root.trace, unread=unread)
 
     def _build(self, root: Span, acts: tuple[LoggedAction, ...]) -> LoggedTrajectory:
         known, mapping = root.attributes, self._mapping
@@ -151,7 +160,6 @@ class _Trace:
         around = (span, *self._ancestors(span))
         keys = [key for key in (self._mapping.agent_from, "gen_ai.agent.name") if key is not None]
         named = (one.text(key) for key in keys for one in around)
-        reasons = decode_embedded(known.get("gen_ai.response.finish_reasons"))
         return LoggedAction(
             agent=next((name for name in named if name and name.strip()), self._mapping.default_agent),
             model=span.text("gen_ai.response.model") or span.text("gen_ai.request.model"),
@@ -159,11 +167,7 @@ class _Trace:
             reply=Message(
                 role="assistant", content=reply.content, tool_calls=reply.tool_calls, reasoning=reply.reasoning
             ),
-            finish=read_finish(
-                reasons[-1] if isinstance(reasons, list) and reasons else None,
-                reply.tool_calls,
-                "gen_ai.response.finish_reasons",
-            ),
+            finish=read_finish(_finish_reason(span), reply.tool_calls),
             results=tuple(self._tool_results(span, reply.tool_calls)),
             usage=_read_usage(known),
             seconds=span.end - span.start,
@@ -229,6 +233,11 @@ class _Trace:
         return Counter(call.id for replies in written for reply in replies for call in reply.tool_calls)
 
 
+def _finish_reason(span: Span) -> Any:
+    reasons = decode_embedded(span.attributes.get(_FINISH))
+    return reasons[-1] if isinstance(reasons, list) and reasons else None
+
+
 def _tool_name(span: Span) -> str:
     return span.text("gen_ai.tool.name") or span.name
 
@@ -275,13 +284,11 @@ def _with_tracker_ids(task: Task, root: Span, mapping: LogMapping) -> Task:
 
 
 def _read_usage(known: Mapping[str, Any]) -> Usage | None:
-    counts = [known.get(f"gen_ai.usage.{name}_tokens") for name in ("input", "output")]
-    if all(count is None for count in counts):
+    keys = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
+    prompt, completion = (read_token_count(known.get(key), key) for key in keys)
+    if prompt is None and completion is None:
         return None
-    for name, count in zip(("input", "output"), counts, strict=True):
-        if count is not None and not isinstance(count, int):
-            raise LogFormatError(f"gen_ai.usage.{name}_tokens: no number of tokens: {count!r}")
-    return Usage(calls=1, prompt_tokens=counts[0], completion_tokens=counts[1])
+    return Usage(calls=1, prompt_tokens=prompt, completion_tokens=completion)
 
 
 def _read_messages(span: Span, key: str) -> list[Message]:

@@ -18,6 +18,8 @@ RUN_NAME, MESSAGE_NUMBERS = "run", "messages"
 """Keys of a task's `meta`: the name of the rollout in its log, and the number of each action's message there."""
 _TASK_ID_DIGITS = 12
 """Hex digits in a task id that is derived from the prompt."""
+_TEXT_DIGITS = 6
+"""Hex digits that tell tasks of one id apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,7 +36,7 @@ def build_trajectories(logs: Sequence[LoggedTrajectory]) -> list[ImportedTraject
     samples: Counter[str] = Counter()
     made = []
     for log in logs:
-        name = log.task.id or f"task-{sha256(log.task.prompt.encode(errors='replace')).hexdigest()[:_TASK_ID_DIGITS]}"
+        name = log.task.id or f"task-{_hash(log.task.prompt)[:_TASK_ID_DIGITS]}"
         identity = f"{IMPORT_SPLIT}-{0:06d}/{name}/{samples[name]:03d}"
         numbers = [act.number for act in log.acts]
         known = {RUN_NAME: log.run or log.place, MESSAGE_NUMBERS: numbers}
@@ -51,6 +53,35 @@ def build_trajectories(logs: Sequence[LoggedTrajectory]) -> list[ImportedTraject
         samples[name] += 1
         made.append(ImportedTrajectory(trajectory=trajectory, labels=_build_labels(trajectory, log), log=log))
     return made
+
+
+def separate_tasks(logs: Sequence[LoggedTrajectory]) -> list[LoggedTrajectory]:
+    """The logs, where tasks that share an id and differ in their text have ids of their own, which is a problem of the
+    first rollout of each."""
+    first: dict[str, LoggedTrajectory] = {}
+    texts: dict[str, set[str]] = {}
+    for log in logs:
+        if log.task.id and log.has_text:
+            first.setdefault(log.task.id, log)
+            texts.setdefault(log.task.id, set()).add(log.task.prompt)
+    named: set[str] = set()
+
+    def separate(log: LoggedTrajectory) -> LoggedTrajectory:
+        if len(texts.get(log.task.id, ())) < 2 or not log.has_text:
+            return log
+        own, origin = f"{log.task.id}-{_hash(log.task.prompt)[:_TEXT_DIGITS]}", first[log.task.id]
+        is_new, problems = own not in named and log is not origin, log.problems
+        named.add(own)
+        if is_new and log.task.prompt != origin.task.prompt:
+            problem = f"task {log.task.id}: its text is another than in {origin.place}, so it is called {own} here"
+            problems = (*problems, problem)
+        return replace(log, task=replace(log.task, id=own), problems=problems)
+
+    return [separate(log) for log in logs]
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode(errors="replace")).hexdigest()
 
 
 def _build_steps(trajectory: str, acts: Sequence[LoggedAction]) -> tuple[Step, ...]:

@@ -17,6 +17,8 @@ PERCENT_TICKS = {0.0: "0 %", 0.25: "25 %", 0.5: "50 %", 0.75: "75 %", 1.0: "100 
 SCORE_TICKS = {0.0: "0", 2.5: "2.5", 5.0: "5", 7.5: "7.5", MAX_SCORE: "10"}
 WIDTH, HEIGHT = 720, 276
 LEFT, RIGHT, TOP, BOTTOM = 48, 150, 16, 50
+DOT = 2
+"""Radius of a line of one point."""
 Point = tuple[float, float]
 IntervalPoint = tuple[float, float, float | None, float | None]
 """x, y, and the bounds of y, None if unknown."""
@@ -184,6 +186,11 @@ def _to_pixels(points: Sequence[Point], x: Scale, y: Scale) -> list[Point]:
 
 
 def _path(points: Sequence[Point]) -> str:
+    """The path through points; around a single one, of which no line could be seen, a circle."""
+    if len(points) == 1:
+        ((x, y),) = points
+        half = f"a{DOT},{DOT} 0 1 0"
+        return f"M{x - DOT:g},{y:g} {half} {2 * DOT},0 {half} {-2 * DOT},0"
     return "M" + " L".join(["%g,%g"] * len(points)) % tuple(chain.from_iterable(points))
 
 

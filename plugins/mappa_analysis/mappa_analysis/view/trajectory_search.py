@@ -175,12 +175,9 @@ class TrajectorySearch:
             values.append(trajectory_filter.disagreement)
         if trajectory_filter.score is not None:
             agent = trajectory_filter.agent
-            agents = self._facet_values("agent") if agent is None else (agent,)
-            names = ", ".join("?" * len(agents))
-            clauses.append(
-                f"t.rowid IN (SELECT trajectory FROM facets WHERE name IN ({names}) AND value BETWEEN ? AND ?)"
-            )
-            values += [*(f"score/{name}" for name in agents), *trajectory_filter.score]
+            named = "name > 'score/' AND name < 'score0'" if agent is None else "name = ?"
+            clauses.append(f"t.rowid IN (SELECT trajectory FROM facets WHERE {named} AND value BETWEEN ? AND ?)")
+            values += [*([] if agent is None else [f"score/{agent}"]), *trajectory_filter.score]
         return clauses, values
 
     def _facet_values(self, name: str) -> tuple[str, ...]:

@@ -362,3 +362,21 @@ def test_options_that_do_not_fit_are_input_errors(trained, tmp_path, words, mess
     result = CliRunner().invoke(command, [str(trained), "--out", str(tmp_path / "data"), *words])
     assert result.exit_code != 0
     assert message in f"{result.exception} {result.output}"
+
+
+def test_actions_of_a_log_that_were_shown_nothing_are_left_out_and_counted(tmp_path):
+    messages = [{"role": "assistant", "name": name, "content": name} for name in ("first", "second")]
+    (tmp_path / "log.jsonl").write_text(json.dumps({"question": "q", "messages": messages}))
+    mapping = LogMapping(prompt="question")
+    registry = load_plugins(only=("analysis",))
+    run = import_logs(registry, [tmp_path / "log.jsonl"], mapping, root=tmp_path / "runs", name="run").folder
+    with RunReader(run) as reader:
+        steps = [one for row in reader.trajectories for one in reader.trajectory(row.id).steps]
+    with RunFolder.open(run) as folder:
+        for one in steps:
+            folder.store.record_verdict(verdict(one.id, 9.0))
+    result = CliRunner().invoke(command, [str(run), "--to", "kto", "--threshold", "5", "--out", str(tmp_path / "data")])
+    assert result.exit_code == 0, result.exception
+    assert (
+        "first  no examples  (left out: 1 no prompt)" in result.output and "second.parquet  1 examples" in result.output
+    )

@@ -79,6 +79,28 @@ def test_an_id_that_is_used_again_belongs_to_the_nearest_call_before_the_answer(
     ]  # fmt: skip
 
 
+def test_answers_without_ids_belong_to_the_calls_without_ids_before_them_in_order(tmp_path):
+    def asked(*qs):
+        return calling(*({"function": {"name": "search", "arguments": {"q": q}}} for q in qs))
+
+    told = [{"role": "tool", "tool_name": "search", "content": text} for text in ("1", "2", "3")]
+    chat = [USER, asked("sun", "moon"), *told, asked("mars"), calling(call("7", "venus")), told[0], asked("sun"), DONE]
+    made = imported(tmp_path, {"messages": chat})
+    assert results(made) == [[("1", "ok"), ("2", "ok")], [], [], [], []] and made.problems == ()
+
+
+def test_calls_that_langchain_could_not_parse_are_calls(tmp_path):
+    state = [{"type": "human", "content": "Q"}, {"type": "ai", "name": "r", "content": "", "tool_calls": []}]
+    state[1]["invalid_tool_calls"] = [{"name": "f", "args": "{bad", "id": "2"}, {"name": None, "args": "", "id": None}]
+    made = imported(tmp_path, {"messages": state})
+    with RunReader(made.folder) as reader:
+        (row,) = reader.trajectories
+        (step,) = reader.trajectory(row.id).steps
+    assert [(call.name, call.error) for call in step.reply.tool_calls] == [
+        ("f", "its arguments are not JSON"), ("unnamed", None)
+    ]  # fmt: skip
+
+
 def span(number, written, shown=(), *, parent=None, operation="chat", status="OK", trace="aa", **attributes):
     """A span of the GenAI conventions that begins in second `number`; `written` None records no output."""
     output = {} if written is None else {"gen_ai.output.messages": json.dumps([written])}

@@ -11,6 +11,7 @@ import json
 import zipfile
 from pathlib import Path
 
+import pandas
 import pytest
 
 from mappa_analysis.importing import LogMapping, import_logs
@@ -101,7 +102,8 @@ def test_a_sample_that_ended_before_any_action_is_counted(tmp_path):
 
 
 def test_spans_as_phoenix_exports_them_are_the_same(tmp_path):
-    """As its REST API answers, and as its data frame is written: columns with dots, lists nested, times in numbers."""
+    """As its REST API answers, and as its data frame is written: columns with dots, lists nested, times and counts in
+    numbers as pandas writes them."""
     rows = [json.loads(line) for line in (LOGS / "openinference_openai.jsonl").read_text().splitlines()]
     (tmp_path / "rest.json").write_text(
         json.dumps({"data": [{**row, "status_code": "OK"} for row in rows], "next_cursor": None})
@@ -122,15 +124,23 @@ def test_spans_as_phoenix_exports_them_are_the_same(tmp_path):
                 for one in numbers
             ] or None
         frame.append(flat)
-    (tmp_path / "frame.jsonl").write_text("".join(json.dumps(row) + "\n" for row in frame))
+    table = pandas.DataFrame(frame)
+    for column in ("start_time", "end_time"):
+        table[column] = pandas.to_datetime(table[column], format="ISO8601")
+    table.set_index("context.span_id", drop=False).to_json(
+        tmp_path / "frame.jsonl", orient="records", lines=True, date_format="epoch"
+    )
     told = [
-        [(step.agent, step.reply.content, [one.stdout for one in step.results]) for step in one.steps]
+        [
+            (step.agent, step.reply.content, [one.stdout for one in step.results], step.completion.usage)
+            for step in one.steps
+        ]
         for name in ("rest.json", "frame.jsonl")
         for one in trajectories(
             import_logs(load_plugins(only=("analysis",)), [tmp_path / name], LogMapping(), root=tmp_path, name=name[:4])
         )
     ]
-    assert told[0] == told[1] and [agent for agent, _, _ in told[0]] == TEAM and told[0][0][2] == ["2e30 kg"]
+    assert told[0] == told[1] and [agent for agent, *_ in told[0]] == TEAM and told[0][0][2] == ["2e30 kg"]
 
 
 def nested(flat):

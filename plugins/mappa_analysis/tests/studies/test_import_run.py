@@ -116,7 +116,6 @@ BAD = {
     "a part": (CHAT[1], {"role": "user", "content": [{"x": 1}]}, "messages.1.content.0: not a part"),
     "a call": (CHAT[1], {"role": "assistant", "tool_calls": [{}]}, "messages.1.tool_calls.0.function: has no name"),
     "the old form": (CHAT[1], {"role": "assistant", "function_call": {}}, "messages.1.function_call: the API's old"),
-    "an ending": (CHAT[1], {"role": "assistant", "finish_reason": "bored"}, "messages.1.finish_reason: 'bored'"),
     "tokens": (CHAT[1], {"role": "assistant", "usage": {"prompt_tokens": "many"}}, "messages.1.usage.prompt_tokens"),
     "nobody acts": (CHAT[1], CHAT[0], "no message is an action"),
     "nothing asked": (CHAT[0], CHAT[5], "no message of a user says what the task was; name the key .* --prompt"),

@@ -32,6 +32,12 @@ def test_values_land_on_the_pixels_that_they_should():
     assert bar.low > bar.y
 
 
+def test_a_line_of_one_point_is_a_dot_around_it():
+    (line,) = build_chart("t", {"a": [(0, 0)]}, x_high=1, y_high=1, y_labels={}).lines
+    x, y = LEFT, HEIGHT - BOTTOM
+    assert line.path == f"M{x - 2},{y} a2,2 0 1 0 4,0 a2,2 0 1 0 -4,0"
+
+
 def test_a_series_without_points_is_left_out():
     assert build_chart("t", {"a": []}, x_high=1, y_high=1, y_labels={}).lines == ()
 

@@ -303,3 +303,16 @@ def test_a_run_of_before_the_index_is_written_on_and_says_that_it_has_none(run: 
         assert not TrajectorySearch(reader).is_available and len(list(reader.trajectories)) == 1
         with pytest.raises(RunError, match="kept no index"):
             find(reader, TrajectoryFilter())
+
+
+def test_a_score_is_found_whichever_of_many_agents_has_it(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "many", plugin="p", recipe="r", config="") as folder:
+        for name, agents, score in (("crowd", range(201), 1.0), ("last", (999,), 4.0)):
+            steps = tuple(step(name, at, "x", agent=f"agent{agent:03d}") for at, agent in enumerate(agents))
+            said = [replace(Verdict.scored(score, "so"), id=one.id, step=one.id, coach="c") for one in steps]
+            task = Task(id=name, prompt=name)
+            whole = Trajectory(id=name, task=task, sample=0, iteration=0, steps=steps, verdicts=tuple(said))
+            write(folder, whole, "train")
+    with RunReader(folder.path) as reader:
+        found = TrajectorySearch(reader).find(TrajectoryFilter(score=(4.0, 4.0)))
+    assert [one.row.id for one in found] == ["last"]

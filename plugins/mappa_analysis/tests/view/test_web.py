@@ -83,6 +83,8 @@ def test_the_token_comes_once_and_stays_in_a_cookie_that_scripts_do_not_see(root
         assert refused.status_code == 403 and "hostile" not in refused.text.lower()
     let_in = stranger.get(f"/runs/hostile/coach?outcome=fair&token={TOKEN}")
     assert (let_in.status_code, let_in.headers["location"]) == (303, "/runs/hostile/coach?outcome=fair")
+    odd = stranger.get(f"/runs/50%25%20%231%3Fx%C3%A9/coach?token={TOKEN}")
+    assert odd.headers["location"] == "/runs/50%25%20%231%3Fx%C3%A9/coach"
     cookie = let_in.headers["set-cookie"].lower()
     assert "httponly" in cookie and "samesite=strict" in cookie
     assert stranger.get("/").status_code == 200

@@ -13,8 +13,8 @@ from mappa_analysis.view.prompt_histories import PromptChange, build_prompt_hist
 from mappa_analysis.view.web.coach import measure_latencies, rank_agents
 from mappa_analysis.view.web.lineage import build_lineage_graph
 from mappa_analysis.view.web.rendering import show_invisible, template_environment
-from mappa_analysis.view.web.trajectory import split_fences
-from mappa_core import Breach, Completion, Message, Step, ToolResult, Verdict
+from mappa_analysis.view.web.trajectory import _pair_calls, split_fences
+from mappa_core import Breach, Completion, Message, Step, ToolCall, ToolResult, Verdict
 from mappa_core.runs import RunFolder, RunReader, VerdictRow
 from mappa_core.sandbox import FileChange
 
@@ -114,6 +114,24 @@ def test_latency_is_of_each_coach_and_phase() -> None:
 )
 def test_a_text_is_prose_and_fenced_code(text: str, expected: list[tuple[str, str, str]]) -> None:
     assert [(piece.kind, piece.text, piece.label) for piece in split_fences(text)] == expected
+
+
+def test_calls_without_a_recorded_answer_are_shown_with_all_arguments() -> None:
+    done, open_ = ToolCall(name="delete", arguments={"path": "a"}, id="1"), ToolCall(name="hand_off", id="2")
+    acted = replace(
+        step(0, "writer", "I will delete a file now"),
+        reply=Message(role="assistant", content="I will delete a file now", tool_calls=(done, open_)),
+        calls=(done,), results=(ToolResult(tool="delete", status="ok"),),
+    )  # fmt: skip
+    first, second = _pair_calls(acted)
+    assert (first.arguments, first.result) == ({"path": "a"}, acted.results[0])
+    assert (second.call, second.arguments, second.result) == (open_, {}, None)
+
+
+def test_arguments_of_calls_are_shown_without_escapes_of_json() -> None:
+    called = Message(role="assistant", content="", tool_calls=(ToolCall(name="f", arguments={"q": "日<b>"}),))
+    page = template_environment().get_template("web/prompt.html").render(messages=(called,))
+    assert "日&lt;b&gt;" in page and "\\u" not in page
 
 
 def test_axes_end_at_round_values_beyond_all_and_leave_out_what_is_not_finite() -> None:

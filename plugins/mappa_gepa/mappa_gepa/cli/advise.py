@@ -22,7 +22,7 @@ from mappa_core.commands import (
 from mappa_core.runs import RunReader
 from mappa_core.transport import Provider
 from mappa_gepa.cli.improve import PROPOSER
-from mappa_gepa.stored_search import checkpoint_prompts
+from mappa_gepa.stored_search import check_playable, checkpoint_prompts
 
 NOTHING_TO_TRY = (
     "--rollouts: nothing is named to be tried: --proposer OFFER for prompts, --train, --model AGENT=POLICY, "
@@ -83,6 +83,8 @@ def command(
         announce_providers(errors, [one for one in providers if one not in announced])
         announced.update(providers)
 
+    if rollouts:
+        check_playable(run, variant())
     with rollout_bar(errors, quiet=quiet or as_json) as bar:
         if rollouts:
             bar.start(rollouts)

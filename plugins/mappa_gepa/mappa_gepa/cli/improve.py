@@ -28,7 +28,7 @@ from mappa_core.commands import (
 )
 from mappa_core.runs import RunReader, to_json
 from mappa_gepa.options import ImproveOptions
-from mappa_gepa.stored_search import CONFIG_NAME, StoredSearch, checkpoint_prompts
+from mappa_gepa.stored_search import CONFIG_NAME, StoredSearch, check_playable, checkpoint_prompts
 
 if TYPE_CHECKING:
     from mappa_gepa.improve import Improvement
@@ -117,6 +117,7 @@ def _compose(
         weights = max(reader.checkpoints.items(), default=None)
         followed = () if weights is None else checkpoint_prompts(reader, weights[0])
     composed = restore(registry, run, ("run.name=null", *followed, *words))
+    check_playable(run, composed)
     return composed, StoredSearch(options=options, weights=None if weights is None else str(weights[1].resolve()))
 
 

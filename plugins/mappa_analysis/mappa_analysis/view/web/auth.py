@@ -4,7 +4,7 @@ and run no scripts but the viewer's own."""
 from __future__ import annotations
 
 from secrets import compare_digest
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -59,7 +59,9 @@ class TokenAuthMiddleware:
         given = dict(query).get("token")
         if given is not None and self._is_token(given):
             rest = urlencode([(name, value) for name, value in query if name != "token"])
-            response = RedirectResponse(f"/{scope['path'].lstrip('/')}{f'?{rest}' if rest else ''}", status_code=303)
+            response = RedirectResponse(
+                f"/{quote(scope['path'].lstrip('/'))}{f'?{rest}' if rest else ''}", status_code=303
+            )
             response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")
             return response
         known = self._is_token(Request(scope).cookies.get(self._cookie, ""))

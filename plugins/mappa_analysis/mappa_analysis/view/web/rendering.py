@@ -3,6 +3,7 @@ or that change the direction of text, are made visible."""
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from typing import Any
@@ -33,6 +34,11 @@ def format_number(value: float | None, spec: str = ".3g") -> str:
     return "–" if value is None else format(value, spec)
 
 
+def format_json(value: Any) -> str:
+    """Format what a call was given as people read it: without escapes, which are left to HTML."""
+    return json.dumps(value, ensure_ascii=False, indent=2, default=str)
+
+
 def truncate(text: str, max_length: int) -> str:
     """Truncate a text to `max_length` characters with an ellipsis."""
     return text if len(text) <= max_length else f"{text[: max_length - 1].rstrip()}…"
@@ -49,7 +55,10 @@ def template_environment() -> Environment:
         lstrip_blocks=True,
     )
     found.filters.update(
-        number=format_number, cut=truncate, part=lambda text: quote(str(text).encode(errors="replace"), safe="")
+        number=format_number,
+        cut=truncate,
+        json=format_json,
+        part=lambda text: quote(str(text).encode(errors="replace"), safe=""),
     )
     return found
 

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from mappa_analysis.view.web.lineage import build_lineage_graph
 from mappa_analysis.view.web.trajectories import find_neighbours, first_words, parse_filters
 from mappa_core import NOBODY, RunError, Step, ToolCall, ToolResult, Verdict
-from mappa_core.commands import label_headline
+from mappa_core.commands import label_headline, unanswered_calls, unquoted_arguments
 from mappa_core.runs import Label, RunReader
 
 _FENCE = re.compile(r"^```([^\n`]*)\n(.*?)(?:^```[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
@@ -34,8 +34,8 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallWithResult:
-    """A tool call and its result, each None if the record has none. `arguments` are those not already in the agent's
-    text; the inside of a fenced block, for example, is."""
+    """A tool call and its result, each None if the record has none. `arguments` are those that no fenced block of the
+    agent's text holds."""
 
     call: ToolCall | None
     arguments: Mapping[str, Any]
@@ -163,14 +163,9 @@ def _build_action(
 
 
 def _pair_calls(step: Step) -> list[CallWithResult]:
+    """The calls of a step with their results, then those whose answer is not recorded."""
+    text, unanswered = step.completion.text, unanswered_calls(step.reply, step.calls)
     return [
-        CallWithResult(
-            call=call, arguments={} if call is None else _unquoted_arguments(call, step.completion.text), result=result
-        )
+        CallWithResult(call=call, arguments={} if call is None else unquoted_arguments(call, text), result=result)
         for call, result in zip_longest(step.calls, step.results)
-    ]
-
-
-def _unquoted_arguments(call: ToolCall, text: str) -> dict[str, Any]:
-    said = (isinstance(value, str) and value.strip() in text for value in call.arguments.values())
-    return {name: value for (name, value), known in zip(call.arguments.items(), said, strict=True) if not known}
+    ] + [CallWithResult(call=call, arguments=call.arguments, result=None) for call in unanswered]
