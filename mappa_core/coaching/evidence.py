@@ -142,7 +142,7 @@ def _reply_exhibits(step: Step, prefix: str) -> Iterator[Exhibit]:
         title, name = f"{heading}Its reply:", f"{prefix}its reply"
         yield Exhibit(kind="wrote", title=title, data=reply.content.rstrip(), name=name)
     else:
-        yield _fact(f"{heading}Its reply is empty.")
+        yield _fact(heading + ("It wrote no text, and made calls." if reply.tool_calls else "Its reply is empty."))
     if ending := _ending(step):
         yield _fact(ending)
 
