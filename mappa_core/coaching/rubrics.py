@@ -42,14 +42,13 @@ class Rubrics:
         """Render the rubric of `agent`. `variables` are `team` (the roles of all agents by name), `hindsight` (is the
         outcome known?), `truth` (is the truth shown?) and `correction` (is a better action asked for?). Raises
         ConfigError if the template is invalid."""
-        hide: Callable[[str], str] = str
         if isinstance(role, BlindRole):
-            agent, hide = role._agent, role._hide
+            agent = role._agent
             variables["team"] = {one._agent: one for one in variables["team"].values()}
         template = self._template(agent, role)
         try:
             text = template.render(agent=agent, role=role, **variables).strip()
-            return text if template is self._general else hide(text)
+            return role._hide(text) if isinstance(role, BlindRole) and template is not self._general else text
         except Exception as error:  # any error in a template is an error of the user's input
             what = f"there is no template {error}" if isinstance(error, TemplateNotFound) else str(error)
             raise ConfigError(f"{_error_location(error) or template.filename}: {what}") from error
