@@ -96,6 +96,16 @@ async def test_an_action_is_judged_twice_and_blind(scene):
     assert (verdict.usage.calls, verdict.usage.usd) == (2, 1.0) and verdict.raw_score is None
 
 
+async def test_one_action_is_asked_for_again_as_it_was_asked_for(scene):
+    class Together(Fond):
+        async def review(self, scenes):
+            return [Verdict.scored(1, "together") for _ in scenes]
+
+    coach = BiasCorrectedCoach(Together(), OPTIONS)
+    assert (await coach.score(scene())).members[0].score == 5
+    assert (await coach.review([scene()]))[0].members[0].score == 1
+
+
 async def test_a_share_of_the_actions_is_judged_twice_the_same_ones_every_time(scene):
     coach = BiasCorrectedCoach(Fond(), replace(OPTIONS, share=0.25, initial_share=0.25))
     twice = [[bool((await coach.score(scene(identity=f"s{n}"))).members) for n in range(200)] for _ in range(2)]
