@@ -100,7 +100,8 @@ class BiasModel:
 
     def _split(self, actions: ActionColumns) -> Iterator[tuple[str, ActionColumns]]:
         agents = sorted(set(actions.agent))
-        if AGENT in self._options.strata and len(agents) > 1:
+        # Of one agent there is nothing to compare, but it may be the one of which nothing is told.
+        if AGENT in self._options.strata and (len(agents) > 1 or _common_reason(actions) is not None):
             yield EVERYONE, actions
         for agent in agents:
             yield agent, actions.select(actions.agent == agent)
@@ -166,7 +167,7 @@ class BiasModel:
             if why is None or (phase, agent, method) in self._offsets:
                 return None
             can = " A `second` coach can tell" if method == "blind" else ""
-            return f"no second judgement has given a score so far, most often {why}.{can}"
+            return f"no second judgement has given a score so far, most often {why.rstrip('.')}.{can}"
         if (price := self._prices.get((phase, agent))) is None:
             return (
                 "no two of its actions were sampled from one prompt. It takes train.samples above 1 and an agent that "

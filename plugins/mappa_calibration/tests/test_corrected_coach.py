@@ -219,6 +219,16 @@ async def test_where_no_second_judgement_gives_a_score_that_is_said_once_with_th
     assert later.notes == ()
 
 
+async def test_of_one_scored_agent_it_is_said_too(learned):
+    class Alone(Rules):
+        async def score(self, scene):
+            return Verdict.abstained("no rules.") if scene.step.agent != "coder" else Verdict.scored(5, "so")
+
+    (note,) = (await learned(OPTIONS, Alone()))[1].notes
+    assert note.startswith("a preference by agent of everyone (live) cannot be told from merit here: no second")
+    assert "most often abstained: no rules. A `second` coach can tell" in note
+
+
 async def test_a_second_coach_that_always_fails_is_said_and_one_that_does_once_is_not(scene):
     class Ill(Fond):
         async def score(self, scene):
